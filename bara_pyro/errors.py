@@ -1,0 +1,42 @@
+"""The exceptions of bara_pyro: one base class, one subclass per kind of mistake.
+
+Each message is one sentence that names the offending value and the fix, so that the command line can
+print it as it is, without a traceback.
+"""
+
+
+class BaraError(Exception):
+    """Base class: everything that a user can mend."""
+
+
+class ConfigError(BaraError, ValueError):
+    """A setting is unknown or out of range."""
+
+
+class DataError(BaraError, ValueError):
+    """A dataset, a row or a label cannot be used; names the file and the row where there is one."""
+
+
+class BackboneError(BaraError, ValueError):
+    """The language model does not fit: no such module, wrong architecture, checkpointing switched on."""
+
+
+class CheckpointError(BaraError, ValueError):
+    """A file of a run is missing, truncated, foreign or belongs to another backbone."""
+
+
+class TrainingError(BaraError, RuntimeError):
+    """Training had to stop: the loss is not finite. The last good state is kept."""
+
+
+class MissingKLError(BaraError, TypeError):
+    """No analytic KL is registered for a pair of posterior and prior, and sampling it was not asked for."""
+
+
+def unknown(kind: str, name: object, known: object) -> str:
+    """Return the sentence for an unknown name: what was asked for, and what there is.
+
+    >>> unknown("prior", "gama", ["gamma", "exponential"])
+    "Unknown prior 'gama': choose one of exponential, gamma."
+    """
+    return f"Unknown {kind} {name!r}: choose one of {', '.join(sorted(map(str, known)))}."  # type: ignore[call-overload]

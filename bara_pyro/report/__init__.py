@@ -1,0 +1,1 @@
+"""bara_pyro.report."""

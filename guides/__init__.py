@@ -1,0 +1,1 @@
+"""Variational families, one a file."""

@@ -1,0 +1,1 @@
+"""Generative programs, one a file."""
