@@ -1,1 +1,18 @@
-"""Distributions."""
+"""Laws of the gates and the closed-form divergences between posteriors and priors.
+
+Importing this package registers the divergences with :func:`torch.distributions.kl_divergence`, so that
+Pyro's ``TraceMeanField_ELBO`` finds them.
+"""
+
+from bara_pyro.distributions import kl as kl  # imported for what it registers
+from bara_pyro.distributions.bounds import KAPPA_MAX, KAPPA_MIN, MEAN_MIN, bound_kappa, bound_mean
+from bara_pyro.distributions.weibull import MeanWeibull
+
+__all__ = [
+    "KAPPA_MAX",
+    "KAPPA_MIN",
+    "MEAN_MIN",
+    "MeanWeibull",
+    "bound_kappa",
+    "bound_mean",
+]

@@ -1,0 +1,22 @@
+"""What every test starts from: fixed seeds, an empty Pyro parameter store, one torch thread."""
+
+import random
+from collections.abc import Iterator
+
+import numpy as np
+import pyro
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def clean_state() -> Iterator[None]:
+    """Seed every generator and clear what a test before this one may have left behind."""
+    torch.set_num_threads(1)
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002 - libraries under test may still draw from the global generator
+    torch.manual_seed(0)
+    pyro.set_rng_seed(0)
+    pyro.clear_param_store()
+    yield
+    pyro.clear_param_store()
