@@ -1,0 +1,130 @@
+"""A frozen Hugging Face causal language model, as the part of the program that is not learned."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from bara_pyro.errors import BackboneError
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+# Output transformations that some architectures apply after the output embedding.
+_LOGIT_TRANSFORMS = ("final_logit_softcapping", "logit_scale", "logits_scaling")
+
+
+class Backbone:
+    """The frozen language model, split into body and answer head.
+
+    A plain object, not an `nn.Module`: as an attribute of a Pyro model its millions of frozen parameters stay
+    out of Pyro's sight. The model object is not changed beyond `eval()` and `requires_grad_(False)`.
+
+    Args:
+        lm: a Hugging Face causal language model.
+        tokenizer: its tokenizer, kept beside it for convenience.
+        name: how the user named it, for messages and configuration files.
+
+    Raises:
+        BackboneError: activation checkpointing is on, or the logits are transformed after the output layer.
+    """
+
+    def __init__(self, lm: Any, tokenizer: Any = None, name: str = "") -> None:
+        for attribute in _LOGIT_TRANSFORMS:
+            value = getattr(lm.config, attribute, None)
+            if value not in (None, 1.0):
+                raise BackboneError(
+                    f"{type(lm).__name__} transforms its logits ({attribute}={value}), which the answer head "
+                    "does not reproduce: choose a backbone without it."
+                )
+        self.lm = lm.eval().requires_grad_(False)
+        self.tokenizer = tokenizer
+        self.name = name
+        self.check()
+
+    def check(self) -> None:
+        """Refuse activation checkpointing: recomputation would draw other latents than the forward pass did."""
+        if _checkpointing(self.lm):
+            raise BackboneError(
+                "Activation checkpointing is on: its recomputation would redraw the latent variables; "
+                "call gradient_checkpointing_disable() on the backbone."
+            )
+
+    @property
+    def device(self) -> torch.device:
+        """Where the frozen weights are."""
+        return self.lm.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The floating-point type of the frozen weights."""
+        return self.lm.dtype
+
+    def hidden(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Return the last hidden states, `B x T x d`.
+
+        Positions are counted from the first real token, so that left padding changes nothing, also for
+        architectures with absolute positions.
+        """
+        positions = (attention_mask.cumsum(-1) - 1).clamp_min(0)
+        return self.lm.base_model(
+            input_ids=input_ids,
+            attention_mask=attention_mask.to(torch.long),
+            position_ids=positions,
+            use_cache=False,
+        )[0]
+
+    def logits(self, hidden: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Apply the output embedding to `... x d`; with `rows` (`C` token ids) only those rows of it."""
+        head = self.lm.get_output_embeddings()
+        if rows is None:
+            return head(hidden)
+        bias = getattr(head, "bias", None)
+        return F.linear(hidden, head.weight[rows], None if bias is None else bias[rows])
+
+
+def load_backbone(
+    name: str | Path, *, dtype: str = "float32", device: str | torch.device = "cpu", random_seed: int | None = None
+) -> Backbone:
+    """Load a backbone and its tokenizer.
+
+    Args:
+        name: `"microworld"` (the one that ships with the package), a local Hugging Face folder, or a hub name.
+        dtype: `"float32"`, `"bfloat16"` or `"float16"`, of the frozen weights.
+        device: where to put it.
+        random_seed: if given, the folder's configuration with random weights, for tests and benchmarks.
+
+    Raises:
+        BackboneError: nothing of that name can be read; the message names it and the way out.
+    """
+    if dtype not in DTYPES:
+        raise BackboneError(f"Unknown dtype {dtype!r}: choose one of {', '.join(DTYPES)}.")
+    path = _resolve(name)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path)
+        if random_seed is None:
+            lm = AutoModelForCausalLM.from_pretrained(path, dtype=DTYPES[dtype])
+        else:
+            torch.manual_seed(random_seed)
+            lm = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(path), dtype=DTYPES[dtype])
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise BackboneError(
+            f"Cannot load the backbone {str(name)!r} ({reason}): give 'microworld', a folder with config.json, "
+            "model.safetensors and a tokenizer, or a hub name that can be reached."
+        ) from error
+    return Backbone(lm.to(device), tokenizer, str(name))
+
+
+def _resolve(name: str | Path) -> str:
+    if str(name) == "microworld":
+        from bara_pyro.microworld import backbone_path
+
+        return str(backbone_path())
+    return str(name)
+
+
+def _checkpointing(lm: Any) -> bool:
+    """Whether activation checkpointing is on; transformers 6 renames the property that says so."""
+    return any(getattr(module, "gradient_checkpointing", False) for module in lm.modules())

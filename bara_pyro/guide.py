@@ -1,0 +1,97 @@
+"""Guides that see the input of the layer whose latent they sample, in one pass with the model.
+
+`q(theta | x)` needs the layer's input, which depends on the draws of the layers below. Running a guide first
+and replaying the model would run the language model twice; Pyro's `GuideMessenger` interleaves the two.
+"""
+
+from typing import Any
+
+from pyro.distributions import Distribution
+from pyro.infer.autoguide.effect import AutoMessenger
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.trace_struct import Trace
+from pyro.poutine.util import site_is_subsample
+from torch import Tensor
+
+from bara_pyro.program import LIKELIHOOD, AdaptedLM
+
+
+class SiteGuide(AutoMessenger):
+    """Base of all guides: subclasses define `get_posterior`.
+
+    Args:
+        model: the program whose latents the guide approximates.
+    """
+
+    def __init__(self, model: AdaptedLM) -> None:
+        super().__init__(model)
+        # Its own root name: otherwise guide and model parameters would share names in Pyro's store.
+        self._pyro_name = "guide"
+        self._input: Tensor | None = None
+
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+        if msg["is_observed"] or site_is_subsample(msg):
+            return
+        if msg["name"] == LIKELIHOOD:
+            # Not observed when predicting: the answer keeps its own distribution.
+            msg["infer"]["prior"] = msg["fn"]
+            return
+        # Popped, so that a recorded trace does not keep every layer's input alive.
+        self._input = msg["infer"].pop("input", None)
+        super()._pyro_sample(msg)
+        self._input = None
+
+    def get_posterior(self, name: str, prior: Distribution) -> Distribution:
+        """Return `q(site)`, of the prior's batch and event shape; `self.input` is the layer's input."""
+        raise NotImplementedError
+
+    @property
+    def input(self) -> Tensor:
+        """The adapted layer's input at the site being sampled, float32 `[draws x] B x T x in_features`."""
+        if self._input is None:
+            raise LookupError("This site was sampled without infer={'input': ...}.")
+        return self._input
+
+    def run(self, *args: Any, **kwargs: Any) -> tuple[Trace, Trace]:
+        """Run model and guide once; return their traces.
+
+        Unlike calling the guide, Pyro's module context stays inactive, so that parameters are read without a
+        `pyro.param` statement each and the global parameter store is not touched.
+        """
+        self.args_kwargs = args, kwargs
+        try:
+            with self:
+                self.model.forward(*args, **kwargs)
+        finally:
+            del self.args_kwargs
+        return self.get_traces()
+
+
+class Posterior(Messenger):
+    """Draw every latent from a guide, recording nothing: what prediction needs.
+
+    Args:
+        guide: the fitted guide.
+    """
+
+    def __init__(self, guide: SiteGuide) -> None:
+        super().__init__()
+        self.guide = guide
+
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+        self.guide._pyro_sample(msg)
+        if msg["infer"] and "prior" in msg["infer"] and msg["name"] != LIKELIHOOD:
+            msg["value"] = self.value(msg["name"], msg["fn"])
+            msg["done"] = True
+
+    def value(self, name: str, fn: Distribution) -> Tensor:
+        """Return the value of a site; here a draw."""
+        return fn.rsample() if fn.has_rsample else fn.sample()
+
+
+class PosteriorMean(Posterior):
+    """Set every latent to its posterior mean: the paper's NonLoRA limit (Eq. 19), S = 0."""
+
+    def value(self, name: str, fn: Distribution) -> Tensor:
+        """Return the mean of the site's posterior."""
+        return fn.mean

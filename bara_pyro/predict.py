@@ -1,0 +1,167 @@
+"""Posterior-predictive draws, S of them in one batched forward, reproducible row by row.
+
+The noise of a row depends on the seed, the row's identifier and the site alone: not on the batch size, on
+the other rows, on padding or on how the draws are cut into chunks.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pyro
+import torch
+from pyro.distributions import Distribution
+from torch import Tensor
+
+from bara_pyro.data.types import Batch
+from bara_pyro.errors import ConfigError
+from bara_pyro.guide import Posterior, PosteriorMean, SiteGuide
+from bara_pyro.program import AdaptedLM
+
+MEMORY_BUDGET = 2**30
+
+
+def predict(
+    model: AdaptedLM,
+    guide: SiteGuide,
+    batch: Batch,
+    *,
+    samples: int = 10,
+    seed: int = 0,
+    memory_budget: int = MEMORY_BUDGET,
+) -> Tensor:
+    """Draw the answers' probabilities under the posterior.
+
+    Args:
+        model, guide: the program and its fitted guide.
+        batch: B rows; `labels` are not looked at.
+        samples: number S of draws; 0 stands for the posterior-mean gates (the NonLoRA limit).
+        seed: of the draws. One draw of the global latents is shared by all rows and all batches.
+        memory_budget: bytes that the activations of one forward may take, roughly; larger batches are cut.
+
+    Returns:
+        Log-probabilities, float64, `max(S, 1) x B x C`. Average them with
+        `bara_pyro.metrics.posterior_predictive` (in probability, not in logits).
+
+    Raises:
+        ConfigError: `samples` is negative.
+    """
+    if samples < 0:
+        raise ConfigError(f"samples={samples} must be 0 (posterior mean) or more.")
+    draws = max(samples, 1)
+    room = max(1, memory_budget // _bytes_per_row(model, batch.input_ids.shape[1]))
+    step = max(1, room // draws)
+    parts = []
+    for rows in _chunks(len(batch), step):
+        piece = _rows(batch, rows)
+        parts.append(
+            torch.cat([_forward(model, guide, piece, s, samples, seed) for s in _chunks(draws, room)])
+        )
+    return torch.cat(parts, dim=1)
+
+
+def predict_all(
+    model: AdaptedLM, guide: SiteGuide, batches: Iterable[Batch], **options: Any
+) -> Iterator[tuple[Batch, Tensor]]:
+    """Yield each batch with its draws; `options` are those of `predict`."""
+    for batch in batches:
+        yield batch, predict(model, guide, batch.to(model.backbone.device), **options)
+
+
+@torch.no_grad()
+def _forward(
+    model: AdaptedLM, guide: SiteGuide, batch: Batch, chunk: slice, samples: int, seed: int
+) -> Tensor:
+    if samples == 0:
+        with PosteriorMean(guide):
+            return model.forward(batch).double().log_softmax(-1).unsqueeze(0).cpu()
+    device = batch.input_ids.device
+    with (
+        torch.random.fork_rng([device] if device.type == "cuda" else []),
+        pyro.plate("draws", chunk.stop - chunk.start, dim=-3),
+        RowSeeded(guide, batch, seed, samples, chunk),
+    ):
+        return model.forward(batch).double().log_softmax(-1).cpu()
+
+
+class RowSeeded(Posterior):
+    """Draws whose noise is seeded by row and site.
+
+    Args:
+        guide: the fitted guide.
+        batch: the rows, with their identifiers.
+        seed: base seed.
+        samples: total number S of draws, of which `chunk` is computed.
+        chunk: the draws of this forward.
+    """
+
+    def __init__(self, guide: SiteGuide, batch: Batch, seed: int, samples: int, chunk: slice) -> None:
+        super().__init__(guide)
+        self.seed = seed
+        self.samples = samples
+        self.chunk = chunk
+        self.ids = batch.ids or tuple(map(str, range(len(batch))))
+        self.lengths = batch.attention_mask.sum(-1).tolist()
+
+    def value(self, name: str, fn: Distribution) -> Tensor:
+        """Return the draws of this chunk: `draws x 1 x modules x r` or `draws x B x T x r`."""
+        # The plate of draws stands outside: a global posterior does not have its dimension yet.
+        if name not in self.guide.model.latents.local_sites:
+            _seed(self.seed, name)
+            return fn.sample((self.samples,))[self.chunk].unsqueeze(1)
+        out = fn.mean.clone()
+        for row, (row_id, length) in enumerate(zip(self.ids, self.lengths, strict=True)):
+            # Real tokens only, at the right: padding must not consume noise. The head sees one position.
+            width = min(length, out.shape[-2])
+            _seed(self.seed, f"{name}/{row_id}")
+            out[:, row, -width:] = self._row(fn, row, width)
+        return out
+
+    def _row(self, fn: Distribution, row: int, width: int) -> Tensor:
+        """Sample one row's posteriors for all S draws' worth of noise; return this chunk's."""
+        base = fn.base_dist
+        values = {key: getattr(base, key)[:, row, -width:] for key in base.arg_constraints}
+        count = self.chunk.stop - self.chunk.start
+        if count == self.samples:
+            return type(base)(**values, validate_args=False).sample()
+        # Earlier chunks consumed the front of this stream: draw it again at full length and cut.
+        full = {key: v[:1].expand(self.samples, *v.shape[1:]).clone() for key, v in values.items()}
+        for key, v in values.items():
+            full[key][self.chunk] = v
+        return type(base)(**full, validate_args=False).sample()[self.chunk]
+
+
+def _seed(seed: int, key: str) -> None:
+    """Seed torch's generators by a base seed and a key; `hash()` would differ from process to process."""
+    digest = hashlib.blake2b(f"{seed}/{key}".encode(), digest_size=8).digest()
+    torch.manual_seed(int.from_bytes(digest, "little") >> 1)
+
+
+def _chunks(total: int, step: int) -> list[slice]:
+    return [slice(i, min(i + step, total)) for i in range(0, total, step)]
+
+
+def _rows(batch: Batch, rows: slice) -> Batch:
+    mask = batch.attention_mask[rows]
+    # Cut the padding that no row of this piece needs.
+    width = int(mask.sum(-1).max())
+    return replace(
+        batch,
+        input_ids=batch.input_ids[rows, -width:],
+        attention_mask=mask[:, -width:],
+        labels=None,
+        ids=batch.ids[rows],
+    )
+
+
+def _bytes_per_row(model: AdaptedLM, width: int) -> int:
+    """Estimate the activations alive at once for one sequence: a few layers' worth and the attention scores."""
+    config = model.backbone.lm.config
+    hidden = getattr(config, "hidden_size", 1024)
+    inner = getattr(config, "intermediate_size", None) or 4 * hidden
+    heads = getattr(config, "num_attention_heads", 1)
+    size = torch.empty((), dtype=model.backbone.dtype).element_size()
+    per_token = 8 * hidden + 3 * inner + heads * width
+    gates = 6 * model.r * len(model.targets)
+    return width * (per_token * size + 4 * gates)

@@ -1,0 +1,217 @@
+"""The probabilistic program that every method shares: adapters in a frozen language model, one answer.
+
+    global latents  ->  hidden states of the language model, each target layer changed by its adapter
+                    ->  logits of the answer tokens at the last position  ->  y ~ Categorical
+
+A method is a subclass of `AdaptedLM` (which adapters, which global latents) and of `Adapter` (how one layer
+is changed, which local latents it samples). Nothing of the language model is modified: the changes hang on
+forward hooks that exist only while the program runs.
+"""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import pyro
+import torch
+from pyro import poutine
+from pyro.distributions import Categorical
+from pyro.nn import PyroModule
+from pyro.poutine.runtime import get_plates
+from torch import Tensor, nn
+
+from bara_pyro.backbone import Backbone
+from bara_pyro.data.types import Batch
+from bara_pyro.errors import ConfigError
+from bara_pyro.targets import Target, find_targets
+
+LIKELIHOOD = "y"
+
+
+@dataclass(frozen=True)
+class Latents:
+    """The latent sites of a program, for a guide to build its posteriors from.
+
+    Attributes:
+        global_sites: name -> shape of the value (batch shape and event shape together), one draw a forward.
+        local_sites: name -> width of the layer input that the site sees; its event shape is `[r]`.
+        r: the rank.
+    """
+
+    global_sites: dict[str, tuple[int, ...]]
+    local_sites: dict[str, int]
+    r: int
+
+
+class Adapter(PyroModule):
+    """What is added to one frozen linear layer. Subclasses define `forward`.
+
+    Args:
+        target: the layer.
+        r: rank.
+        scaling: `lora_alpha / r`.
+    """
+
+    def __init__(self, target: Target, r: int, scaling: float) -> None:
+        super().__init__()
+        self.target = target
+        self.r = r
+        self.scaling = scaling
+
+    def forward(self, x: Tensor, latents: Any, rows: Tensor | None = None) -> Tensor:
+        """Return the change of the layer's output, `... x out_features`, in float32.
+
+        Args:
+            x: float32, `[draws x] B x T x in_features`, the layer's input.
+            latents: whatever the program's `global_latents` returned.
+            rows: output features to compute, for the answer head; all if None.
+        """
+        raise NotImplementedError
+
+
+def tempered(beta: float) -> AbstractContextManager:
+    """Weight the KL of the sites inside by `beta`: 1 is the exact ELBO, 0 removes the term."""
+    if beta == 1:
+        return nullcontext()
+    return poutine.mask(mask=False) if beta == 0 else poutine.scale(scale=beta)
+
+
+def outer_draws() -> tuple[int, ...]:
+    """Return the shape of the vectorised plates outside the program (dimensions left of -2).
+
+    `Predictive(parallel=True)`, vectorised ELBO particles and `bara_pyro.predict` all put a plate there.
+    """
+    sizes = {f.dim: f.size for f in get_plates() if f.dim is not None and f.dim < -2}
+    return tuple(sizes.get(dim, 1) for dim in range(min(sizes, default=-2), -2))
+
+
+class AdaptedLM(PyroModule):
+    """Base program: a frozen language model with one adapter a target layer and a categorical answer.
+
+    Args:
+        backbone: the frozen language model.
+        num_data: number N of training examples; likelihood and local KL are scaled by N / batch size.
+        r: rank.
+        lora_alpha: the change is scaled by `lora_alpha / r`.
+        target_modules: see `bara_pyro.targets.find_targets`.
+        full_vocab: compute the logits of the whole vocabulary before taking the answers' (same result).
+
+    Raises:
+        ConfigError: a size is not positive.
+        BackboneError: a target matches nothing.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        num_data: int,
+        *,
+        r: int = 8,
+        lora_alpha: float = 16.0,
+        target_modules: str | list[str] | None = None,
+        full_vocab: bool = False,
+    ) -> None:
+        super().__init__()
+        if num_data < 1 or r < 1:
+            raise ConfigError(f"num_data={num_data} and r={r} must both be at least 1.")
+        # In a tuple, so that neither torch nor Pyro registers what it holds.
+        self._frozen = (backbone,)
+        self.num_data = num_data
+        self.r = r
+        self.full_vocab = full_vocab
+        self.targets = find_targets(backbone.lm, target_modules)
+        self.adapters = PyroModule[nn.ModuleDict]()
+        for target in self.targets:
+            # Module names must not contain dots; the path itself is kept in `target.path`.
+            self.adapters[target.path.replace(".", "/")] = self.make_adapter(target, r, lora_alpha / r)
+        self._adapters = tuple(self.adapters.values())
+        self.to(backbone.device)
+
+    @property
+    def backbone(self) -> Backbone:
+        """The frozen language model."""
+        return self._frozen[0]
+
+    # What a method defines -----------------------------------------------------------------------------
+
+    def make_adapter(self, target: Target, r: int, scaling: float) -> Adapter:
+        """Return the adapter of one layer."""
+        raise NotImplementedError
+
+    def global_latents(self) -> Any:
+        """Sample what is shared by all rows and tokens; the result reaches every adapter."""
+        return None
+
+    @property
+    def latents(self) -> Latents:
+        """The latent sites, for guides."""
+        return Latents({}, {}, self.r)
+
+    # The program ---------------------------------------------------------------------------------------
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Run the program on a batch; return the answers' log-probabilities, `[draws x] B x C`, float32."""
+        rows, width = batch.input_ids.shape
+        draws = outer_draws()
+        shared = self.global_latents()
+        indices = torch.arange(rows, device=batch.input_ids.device)
+        with pyro.plate("data", self.num_data, subsample=indices, dim=-2):
+            with (
+                pyro.plate("tokens", width, dim=-1),
+                poutine.mask(mask=batch.attention_mask),
+                self.attached(shared, (*draws, rows)),
+            ):
+                copies = torch.Size(draws).numel()
+                hidden = self.backbone.hidden(
+                    batch.input_ids.repeat(copies, 1), batch.attention_mask.repeat(copies, 1)
+                )
+            logits = self._answer_logits(hidden[:, -1:], batch.answer_ids, shared, (*draws, rows))
+            log_probs = logits.log_softmax(-1)
+            labels = None if batch.labels is None else batch.labels.unsqueeze(-1)
+            pyro.sample(LIKELIHOOD, Categorical(logits=log_probs, validate_args=False), obs=labels)
+        return log_probs.squeeze(-2)
+
+    def _answer_logits(self, last: Tensor, answers: Tensor, shared: Any, lead: tuple[int, ...]) -> Tensor:
+        rows = None if self.full_vocab else answers
+        logits = self.backbone.logits(last, rows).float()
+        for adapter in self._adapters:
+            if adapter.target.is_head:
+                logits = logits + _change(adapter, last, shared, lead, rows).reshape(logits.shape)
+        if self.full_vocab:
+            logits = logits[..., answers]
+        return logits.reshape(*lead, 1, len(answers))
+
+    @contextmanager
+    def attached(self, shared: Any, lead: tuple[int, ...]) -> Iterator[None]:
+        """Hang the adapters of the body on the language model while the block runs.
+
+        Args:
+            shared: the global latents.
+            lead: leading shape of every layer input, `[draws x] B`, to which the language model's flat
+                batch dimension is unfolded before an adapter sees it.
+        """
+        with ExitStack() as stack:
+            for adapter in self._adapters:
+                if not adapter.target.is_head:
+                    layer = self.backbone.lm.get_submodule(adapter.target.path)
+                    handle = layer.register_forward_hook(_hook(adapter, shared, lead))
+                    stack.callback(handle.remove)
+            yield
+
+
+def _change(adapter: Adapter, x: Tensor, shared: Any, lead: tuple[int, ...], rows: Tensor | None) -> Tensor:
+    """Run one adapter in float32, outside autocast, on the unfolded input."""
+    x = x.reshape(*lead, *x.shape[1:]).float()
+    with torch.autocast(x.device.type, enabled=False):
+        # forward, not __call__: inside a running program Pyro's context is already active, and outside one
+        # (our SVI, prediction) parameters are read without a `pyro.param` statement each.
+        return adapter.forward(x, shared, rows)
+
+
+def _hook(adapter: Adapter, shared: Any, lead: tuple[int, ...]) -> Any:
+    def hook(layer: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        change = _change(adapter, args[0], shared, lead, None)
+        return output + change.reshape(output.shape).to(output.dtype)
+
+    return hook

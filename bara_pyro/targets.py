@@ -1,0 +1,108 @@
+"""Which linear layers of a language model are adapted: by name, by regular expression, or all of them."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+from bara_pyro.errors import BackboneError
+
+# The query, value and output projections under each architecture's own names.
+DEFAULT_TARGETS: dict[str, tuple[str, ...]] = {
+    "gpt2": ("c_attn", "lm_head"),
+    "gpt_neox": ("query_key_value", "embed_out"),
+}
+FALLBACK_TARGETS = ("q_proj", "v_proj", "lm_head")
+
+
+@dataclass(frozen=True)
+class Target:
+    """One linear layer to adapt.
+
+    Attributes:
+        path: dotted module path inside the language model.
+        index: position among the adapted modules (the row of `phi` that belongs to it).
+        in_features, out_features: its widths.
+        is_head: whether it is the output embedding (its input is the last position only).
+    """
+
+    path: str
+    index: int
+    in_features: int
+    out_features: int
+    is_head: bool
+
+
+def widths(layer: nn.Module) -> tuple[int, int]:
+    """Return `(in_features, out_features)` of a linear layer; GPT-2's `Conv1D` stores them transposed."""
+    if isinstance(layer, Conv1D):
+        return layer.weight.shape[0], layer.weight.shape[1]
+    if isinstance(layer, nn.Linear):
+        return layer.in_features, layer.out_features
+    raise BackboneError(
+        f"Cannot adapt a {type(layer).__name__}: only nn.Linear and Conv1D layers are supported."
+    )
+
+
+def _linears(lm: nn.Module) -> dict[str, nn.Module]:
+    return {name: layer for name, layer in lm.named_modules() if isinstance(layer, nn.Linear | Conv1D)}
+
+
+def _select(pattern: str | Sequence[str], linears: dict[str, nn.Module], head: str) -> list[str]:
+    if pattern == "all-linear":
+        # As PEFT does: the output embedding is left out, its rows are words rather than features.
+        return [name for name in linears if name != head]
+    if isinstance(pattern, str):
+        try:
+            compiled = re.compile(pattern)
+        except re.error as error:
+            raise BackboneError(
+                f"target_modules={pattern!r} is not a valid regular expression: {error}."
+            ) from error
+        return _require([name for name in linears if compiled.fullmatch(name)], pattern, linears)
+    chosen = []
+    for item in pattern:
+        chosen += _require([n for n in linears if n == item or n.endswith("." + item)], item, linears)
+    return [name for name in linears if name in set(chosen)]
+
+
+def _require(found: list[str], pattern: str, linears: dict[str, nn.Module]) -> list[str]:
+    if not found:
+        names = ", ".join(sorted({name.rsplit(".", 1)[-1] for name in linears}))
+        raise BackboneError(
+            f"target_modules: {pattern!r} matches no linear layer; the layers are called {names}."
+        )
+    return found
+
+
+def find_targets(lm: nn.Module, target_modules: str | Sequence[str] | None = None) -> list[Target]:
+    """List the layers to adapt, in the order in which the model holds them.
+
+    Args:
+        lm: a Hugging Face causal language model.
+        target_modules: a list of names (each matches a whole path or its end), a regular expression that
+            matches a whole path, `"all-linear"` (all but the output embedding), or None for the query, value
+            and output projections of the architecture (the targets of the paper, Section V-A).
+
+    Raises:
+        BackboneError: a name or an expression matches no linear layer, or nothing at all is chosen.
+    """
+    if target_modules is None:
+        target_modules = DEFAULT_TARGETS.get(lm.config.model_type, FALLBACK_TARGETS)
+    linears = _linears(lm)
+    head = head_path(lm)
+    names = _select(target_modules, linears, head)
+    if not names:
+        raise BackboneError("target_modules is empty: name at least one linear layer to adapt.")
+    return [Target(name, i, *widths(linears[name]), name == head) for i, name in enumerate(names)]
+
+
+def head_path(lm: nn.Module) -> str:
+    """Return the dotted path of the output embedding (`lm_head`, `embed_out`)."""
+    head = lm.get_output_embeddings()
+    for name, layer in lm.named_modules():
+        if layer is head:
+            return name
+    raise BackboneError(f"{type(lm).__name__} has no output embedding: load a causal language model.")

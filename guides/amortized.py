@@ -1,0 +1,128 @@
+"""The shared half of every BaRA guide: from raw parameters to a mean and a noise level.
+
+    q(Phi)        mean = softplus(e_m),            kappa = softplus(e_kappa + c)
+    q(theta | x)  mean = activation(A_m x),        kappa = softplus(A_kappa x + c)
+
+(Eq. 16 and 17 of the paper, with the mean parameterisation; `kappa` is 1/k of the Weibull distribution.) A
+family is a subclass that turns mean and noise level into a distribution.
+"""
+
+import math
+from typing import Literal, get_args
+
+import torch
+from pyro.distributions import Distribution
+from pyro.nn import PyroModule
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bara_pyro.distributions import KAPPA_MAX, KAPPA_MIN, MEAN_MIN, bound_kappa, bound_mean
+from bara_pyro.errors import ConfigError, unknown
+from bara_pyro.guide import SiteGuide
+from bara_pyro.program import AdaptedLM
+
+Shape = Literal["kappa", "k"]
+Width = Literal["vector", "scalar"]
+Activation = Literal["softplus", "relu", "topk"]
+
+
+class _Raw(PyroModule):
+    """The unconstrained parameters of one site."""
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weight)
+
+
+class AmortizedGuide(SiteGuide):
+    """Mean-field posterior, free for global sites and linear in the layer's input for local ones.
+
+    Args:
+        model: the program.
+        shape: "kappa": `kappa = softplus(raw)`; "k": the text of the paper, `k = softplus(raw)`, `kappa = 1/k`.
+        shape_width: "vector": one noise level an entry; "scalar": one for all r entries of a gate.
+        init_kappa: noise level at raw = 0, the start of `Phi` and the centre of the start of theta.
+        activation: of theta's mean: "softplus", "relu", or "topk" (softplus, all but the `top_k` largest
+            entries put to the smallest mean).
+        top_k: number of gates left open by "topk".
+
+    Raises:
+        ConfigError: an unknown name, or a number out of range.
+    """
+
+    noisy = True  # False for a family without a noise level: it gets no parameters for one
+
+    def __init__(
+        self,
+        model: AdaptedLM,
+        *,
+        shape: Shape = "kappa",
+        shape_width: Width = "vector",
+        init_kappa: float = math.log(2),
+        activation: Activation = "softplus",
+        top_k: int = 4,
+    ) -> None:
+        super().__init__(model)
+        latents = model.latents
+        for kind, value, known in (
+            ("shape", shape, Shape),
+            ("shape_width", shape_width, Width),
+            ("activation", activation, Activation),
+        ):
+            if value not in get_args(known):
+                raise ConfigError(unknown(kind, value, get_args(known)))
+        if not KAPPA_MIN <= init_kappa <= KAPPA_MAX:
+            raise ConfigError(f"init_kappa={init_kappa} must lie in [{KAPPA_MIN}, {KAPPA_MAX}].")
+        if activation == "topk" and not 1 <= top_k <= latents.r:
+            raise ConfigError(f"top_k={top_k} must lie between 1 and the rank {latents.r}.")
+        self.shape = shape
+        self.activation = activation
+        self.top_k = top_k
+        self.r = latents.r
+        self.shape_rows = (latents.r if shape_width == "vector" else 1) if self.noisy else 0
+        self.offset = _softplus_inverse(init_kappa if shape == "kappa" else 1 / init_kappa)
+        self.sites = PyroModule[nn.ModuleDict]()
+        for name, size in latents.global_sites.items():
+            raw = torch.zeros(*size[:-1], latents.r + self.shape_rows)
+            self.sites[_key(name)] = _Raw(raw)
+        for name, width in latents.local_sites.items():
+            raw = nn.init.orthogonal_(torch.empty(latents.r + self.shape_rows, width))
+            self.sites[_key(name)] = _Raw(raw)
+        self._raw = dict(zip((*latents.global_sites, *latents.local_sites), self.sites.values(), strict=True))
+        self._local = frozenset(latents.local_sites)
+        self.to(model.backbone.device)
+
+    def get_posterior(self, name: str, prior: Distribution) -> Distribution:
+        """Return the site's posterior; a global site is expanded by its plate."""
+        weight = self._raw[name].weight
+        local = name in self._local
+        raw = F.linear(self.input, weight) if local else weight
+        mean, kappa = raw.split([self.r, self.shape_rows], dim=-1)
+        mean = self._mean(mean, local)
+        return self.family(mean, self._kappa(kappa).expand_as(mean) if self.noisy else mean).to_event(1)
+
+    def family(self, mean: Tensor, kappa: Tensor) -> Distribution:
+        """Return the distribution of the given mean and noise level, batch shape that of `mean`."""
+        raise NotImplementedError
+
+    def _mean(self, raw: Tensor, local: bool) -> Tensor:
+        if local and self.activation == "relu":
+            return bound_mean(raw)
+        mean = bound_mean(F.softplus(raw))
+        if local and self.activation == "topk":
+            kept = torch.zeros_like(mean).scatter(-1, mean.topk(self.top_k, dim=-1).indices, 1.0)
+            mean = (mean * kept).clamp_min(MEAN_MIN)
+        return mean
+
+    def _kappa(self, raw: Tensor) -> Tensor:
+        level = F.softplus(raw + self.offset)
+        kappa = level if self.shape == "kappa" else level.reciprocal()
+        return bound_kappa(kappa)
+
+
+def _key(site: str) -> str:
+    return site.replace(".", "/")
+
+
+def _softplus_inverse(value: float) -> float:
+    return value + math.log(-math.expm1(-value))

@@ -1,0 +1,19 @@
+"""Gamma posteriors: conjugate in form, implicitly reparameterised, analytic KL to Gamma priors."""
+
+from pyro.distributions import Gamma
+from torch import Tensor
+
+from bara_pyro.guides.amortized import AmortizedGuide
+
+
+class GammaGuide(AmortizedGuide):
+    """`Gamma(concentration = 1 / kappa^2)` of the given mean.
+
+    The standard deviation is `kappa * mean`, as it is to first order for the Weibull family (exactly at
+    kappa = 1, the exponential distribution), so that a noise level means about the same in every family.
+    """
+
+    def family(self, mean: Tensor, kappa: Tensor) -> Gamma:
+        """Return the Gamma distribution with mean `mean` and coefficient of variation `kappa`."""
+        concentration = kappa.reciprocal().square()
+        return Gamma(concentration, concentration / mean, validate_args=False)

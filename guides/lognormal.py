@@ -1,0 +1,15 @@
+"""Log-normal posteriors: the cheapest to sample, heavy right tail, analytic KL to Gamma priors."""
+
+from pyro.distributions import LogNormal
+from torch import Tensor
+
+from bara_pyro.guides.amortized import AmortizedGuide
+
+
+class LogNormalGuide(AmortizedGuide):
+    """`LogNormal` of the given mean whose coefficient of variation is `kappa`."""
+
+    def family(self, mean: Tensor, kappa: Tensor) -> LogNormal:
+        """Return `LogNormal(log mean - s^2 / 2, s)` with `s^2 = log(1 + kappa^2)`."""
+        variance = kappa.square().log1p()
+        return LogNormal(mean.log() - variance / 2, variance.sqrt(), validate_args=False)

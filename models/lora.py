@@ -1,0 +1,43 @@
+"""LoRA (Hu et al., ICLR 2022): y = W0 x + s B A x, no latent variable. The yardstick."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bara_pyro.program import AdaptedLM, Adapter
+from bara_pyro.targets import Target
+
+
+def down_projection(r: int, in_features: int) -> nn.Parameter:
+    """Return LoRA's initial A, `r x in_features`: uniform on +-1/sqrt(in_features), as PEFT draws it."""
+    return nn.Parameter(nn.init.kaiming_uniform_(torch.empty(r, in_features), a=math.sqrt(5)))
+
+
+def up_projection(r: int, out_features: int) -> nn.Parameter:
+    """Return LoRA's initial B, `out_features x r`: zeros, so that training starts at the backbone."""
+    return nn.Parameter(torch.zeros(out_features, r))
+
+
+class LoRAAdapter(Adapter):
+    """The change s B A x of one layer."""
+
+    def __init__(self, target: Target, r: int, scaling: float) -> None:
+        super().__init__(target, r, scaling)
+        self.lora_A = down_projection(r, target.in_features)
+        self.lora_B = up_projection(r, target.out_features)
+
+    def forward(self, x: Tensor, latents: Any, rows: Tensor | None = None) -> Tensor:
+        """Return `s B A x`; see `Adapter.forward`."""
+        up = self.lora_B if rows is None else self.lora_B[rows]
+        return F.linear(F.linear(x, self.lora_A), up * self.scaling)
+
+
+class LoRA(AdaptedLM):
+    """Maximum-likelihood LoRA: with no latent site the negative ELBO is the cross-entropy."""
+
+    def make_adapter(self, target: Target, r: int, scaling: float) -> LoRAAdapter:
+        """Return a LoRA adapter."""
+        return LoRAAdapter(target, r, scaling)
