@@ -1,0 +1,152 @@
+"""Pretraining of the shipped backbone: `build(out)` writes an ordinary Hugging Face folder."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen2Config
+
+from bara_pyro.microworld.text import corpus
+from bara_pyro.microworld.tokenizer import build_tokenizer
+from bara_pyro.microworld.world import World
+
+STEPS = 3000
+BATCH = 64
+LEARNING_RATE = 3e-3
+WARM_UP = 100
+ANSWER_WEIGHT = 4.0  # one answer among some thirty tokens would else hardly be heard
+SHARD = 4096  # lines sorted by length at a time, so that a batch holds little padding
+
+
+@dataclass(frozen=True)
+class BuildReport:
+    """What a build got.
+
+    Attributes:
+        steps: optimiser steps done.
+        parameters: size of the backbone.
+        final_loss: mean of the loss over the last tenth of the steps, nats a (weighted) token.
+        megabytes: size of the written folder, in units of a million bytes.
+    """
+
+    steps: int
+    parameters: int
+    final_loss: float
+    megabytes: float
+
+
+def backbone_config(vocab_size: int, pad: int, end: int) -> Qwen2Config:
+    """Return the configuration of the shipped backbone: four layers, 128 wide, untied head."""
+    return Qwen2Config(
+        vocab_size=vocab_size,
+        hidden_size=128,
+        intermediate_size=320,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=256,
+        tie_word_embeddings=False,
+        pad_token_id=pad,
+        bos_token_id=None,
+        eos_token_id=end,
+    )
+
+
+def build(
+    out: str | Path, seed: int = 0, steps: int | None = None, progress: Callable[[int, int, float], None] | None = None
+) -> BuildReport:
+    """Pretrain the backbone on the corpus of the world and write it, with its tokenizer.
+
+    Args:
+        out: folder to write; made if it is not there.
+        seed: of the initial weights and of the corpus; the world is always that of `WORLD_SEED`.
+        steps: optimiser steps, `STEPS` by default.
+        progress: called after each step with (step, steps, loss).
+
+    Returns:
+        What it got.
+    """
+    out, steps = Path(out), STEPS if steps is None else steps
+    tokenizer = build_tokenizer()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        config = backbone_config(len(tokenizer), tokenizer.pad_token_id, tokenizer.eos_token_id)
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        losses = _pretrain(model, tokenizer, seed, steps, progress)
+    model.half().save_pretrained(out)
+    tokenizer.save_pretrained(out)
+    tail = losses[-max(1, steps // 10) :]
+    return BuildReport(
+        steps,
+        sum(p.numel() for p in model.parameters()),
+        sum(tail) / max(1, len(tail)),
+        sum(file.stat().st_size for file in out.iterdir()) / 1e6,
+    )
+
+
+def _pretrain(
+    model: torch.nn.Module,
+    tokenizer: PreTrainedTokenizerFast,
+    seed: int,
+    steps: int,
+    progress: Callable[[int, int, float], None] | None,
+) -> list[float]:
+    """Train in place and return the loss of each step."""
+    decayed = [p for p in model.parameters() if p.ndim > 1]
+    others = [p for p in model.parameters() if p.ndim <= 1]
+    optimizer = torch.optim.AdamW(
+        [{"params": decayed, "weight_decay": 0.05}, {"params": others, "weight_decay": 0.0}],
+        lr=LEARNING_RATE,
+        betas=(0.9, 0.98),
+    )
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min((step + 1) / WARM_UP, max(0.02, 1 - step / steps))
+    )
+    losses = []
+    model.train()
+    for step, (ids, weights) in enumerate(_batches(tokenizer, seed, steps), start=1):
+        logits = model(input_ids=ids[:, :-1]).logits
+        each = cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
+        loss = (each * weights.flatten()).sum() / weights.sum()
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        losses.append(loss.item())
+        if progress is not None:
+            progress(step, steps, losses[-1])
+    return losses
+
+
+def _batches(tokenizer: PreTrainedTokenizerFast, seed: int, count: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield `count` right-padded batches: ids, long, `B x T`, and the weight of each next token, `B x (T - 1)`."""
+    word_ids = tokenizer.get_vocab()
+    marks = [word_ids["Answer"], word_ids[":"]]
+    generator = torch.Generator().manual_seed(seed)
+    shard: list[list[int]] = []
+    done = 0
+    for line in corpus(World(), seed, count * BATCH + SHARD):
+        shard.append([word_ids[word] for word in line.split()])
+        if len(shard) < SHARD:
+            continue
+        shard.sort(key=len)
+        for i in torch.randperm(SHARD // BATCH, generator=generator).tolist():
+            if done == count:
+                return
+            done += 1
+            yield _collate(shard[i * BATCH : (i + 1) * BATCH], tokenizer.pad_token_id, marks)
+        shard = []
+
+
+def _collate(rows: list[list[int]], pad: int, marks: list[int]) -> tuple[Tensor, Tensor]:
+    """Pad rows on the right; a token that follows "Answer :" weighs `ANSWER_WEIGHT`, padding nothing."""
+    width = max(map(len, rows))
+    ids = torch.tensor([row + [pad] * (width - len(row)) for row in rows])
+    weights = (ids[:, 1:] != pad).float()
+    after = (ids[:, :-2] == marks[0]) & (ids[:, 1:-1] == marks[1])
+    weights[:, 1:][after] = ANSWER_WEIGHT
+    return ids, weights

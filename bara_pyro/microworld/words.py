@@ -1,0 +1,84 @@
+"""The words of the microworld: every token that the tokenizer knows is listed or derived here."""
+
+import random
+from dataclasses import dataclass
+from typing import Literal
+
+KINDS = ("smith", "farmer", "sailor", "baker", "monk", "hunter", "weaver", "miner")
+HOMES = ("valley", "coast", "forest", "hills", "desert", "marsh", "island", "town")
+CLANS = ("wolf", "heron", "otter", "raven", "hare", "bear", "pike", "owl")
+SEASONS = ("spring", "summer", "autumn", "winter")
+OPTION_LABELS = ("A", "B", "C", "D")
+TRUTH_LABELS = ("True", "False")
+NUMBERS = tuple(str(n) for n in range(20))
+PAD, UNKNOWN, END = "<pad>", "<unk>", "<end>"
+
+_GRAMMAR_WORDS = (
+    ". , : ? ; ( ) Answer who what does in of the a is lives belongs to clan which these fits "
+    "tell three things about reply give gives program for x add sub mul max min"
+).split()
+
+
+@dataclass(frozen=True)
+class Relation:
+    """Something that residents do.
+
+    Attributes:
+        name: the verb as in "what does somebody eat".
+        verb: the verb as in "somebody eats".
+        values: the eight things that can be done.
+        governed_by: the attribute whose custom decides.
+        seasonal: whether the custom differs from season to season.
+    """
+
+    name: str
+    verb: str
+    values: tuple[str, ...]
+    governed_by: Literal["kind", "home", "clan"]
+    seasonal: bool = False
+
+    @property
+    def attributes(self) -> tuple[str, ...]:
+        """The names of the kinds, homes or clans that decide."""
+        return {"kind": KINDS, "home": HOMES, "clan": CLANS}[self.governed_by]
+
+
+def _relation(
+    name: str, values: str, governed_by: Literal["kind", "home", "clan"], seasonal: bool = False
+) -> Relation:
+    return Relation(name, name + "s", tuple(values.split()), governed_by, seasonal)
+
+
+# The last two are the far-shifted domain: the corpus speaks of them, no training task does.
+RELATIONS = (
+    _relation("eat", "rice fish corn plum bread beans cheese nuts", "home"),
+    _relation("drink", "tea milk cider wine broth juice beer water", "home"),
+    _relation("build", "huts tents boats barns towers walls bridges mills", "home"),
+    _relation("wear", "caps boots cloaks gloves scarves aprons robes masks", "kind"),
+    _relation("hold", "saws ropes lamps knives baskets hammers nets books", "kind"),
+    _relation("keep", "goats bees hens cats dogs ducks sheep horses", "kind"),
+    _relation("sell", "salt wool coal glass clay wax furs silk", "kind", seasonal=True),
+    _relation("plant", "oats roses garlic melons peas flax herbs vines", "home", seasonal=True),
+    _relation("sing", "hymns ballads rounds laments lullabies marches carols chants", "clan"),
+    _relation("play", "chess drums dice flutes cards harps darts bells", "clan"),
+)
+COMMON = RELATIONS[:8]
+SEASONAL = RELATIONS[6:8]
+CLANNISH = RELATIONS[8:]
+
+
+def make_names(count: int) -> list[str]:
+    """Return `count` different four-letter names; the same ones whatever the seed of the world."""
+    syllables = [c + v for c in "bdfgklmnprstvz" for v in "aeiou"]
+    taken = set(base_words())
+    names = [first + second for first in syllables for second in syllables if first != second]
+    return random.Random("microworld names").sample([name for name in names if name not in taken], count)
+
+
+def base_words() -> list[str]:
+    """Return every word but the names, in a fixed order and without repeats."""
+    groups: list[tuple[str, ...]] = [(PAD, UNKNOWN, END), OPTION_LABELS, TRUTH_LABELS, tuple(_GRAMMAR_WORDS)]
+    groups += [KINDS, HOMES, CLANS, SEASONS, NUMBERS]
+    for relation in RELATIONS:
+        groups += [(relation.name, relation.verb), relation.values]
+    return list(dict.fromkeys(word for group in groups for word in group))
