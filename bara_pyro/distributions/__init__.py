@@ -4,7 +4,9 @@ Importing this package registers the divergences with :func:`torch.distributions
 Pyro's ``TraceMeanField_ELBO`` finds them.
 """
 
-from bara_pyro.distributions import kl as kl  # imported for what it registers
+from bara_pyro.distributions import kl as kl  # imported for what they register
+from bara_pyro.distributions import moments as moments
+from bara_pyro.distributions.analytic import has_analytic_kl
 from bara_pyro.distributions.bounds import KAPPA_MAX, KAPPA_MIN, MEAN_MIN, bound_kappa, bound_mean
 from bara_pyro.distributions.weibull import MeanWeibull
 
@@ -15,4 +17,5 @@ __all__ = [
     "MeanWeibull",
     "bound_kappa",
     "bound_mean",
+    "has_analytic_kl",
 ]

@@ -1,0 +1,114 @@
+"""Priors of the gates, by name: each a function of its hyper-parameters to a distribution over t > 0.
+
+A new one takes three lines, and is then a configuration value::
+
+    @register_prior("weibull")
+    def weibull(scale=1.0, concentration=1.0):
+        return dist.Weibull(scale, concentration)
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from typing import TypeVar
+
+import pyro.distributions as dist
+import torch
+from pyro.distributions import TorchDistribution
+from torch import Tensor
+from torch.distributions import constraints
+
+from bara_pyro.errors import ConfigError, unknown
+
+Builder = TypeVar("Builder", bound=Callable[..., TorchDistribution])
+Hyper = float | Tensor
+
+PRIORS: dict[str, Callable[..., TorchDistribution]] = {}
+"""Name -> function of hyper-parameters, whose signature holds their names and defaults."""
+
+
+def register_prior(name: str) -> Callable[[Builder], Builder]:
+    """Register the decorated function as the prior ``name``.
+
+    Every parameter needs a default. ``make_prior`` calls the function with scalar tensors and Pyro's
+    validation off, and checks the values against the ``arg_constraints`` of the distribution returned, whose
+    batch and event shape are ``()``.
+    """
+
+    def decorator(build: Builder) -> Builder:
+        PRIORS[name] = build
+        return build
+
+    return decorator
+
+
+def make_prior(name: str, *, device: torch.device | str | None = None, **hyper: float) -> TorchDistribution:
+    """Return the prior ``name`` with these hyper-parameters, of batch and event shape ``()``.
+
+    Args:
+        name: One of ``PRIORS``.
+        device: Where its parameters, and so its draws, live; the CPU by default.
+        hyper: Hyper-parameters by name; those left out keep their defaults.
+
+    Raises:
+        ConfigError: If the name, a hyper-parameter or its value is not usable.
+
+    Example:
+        >>> make_prior("gamma", concentration=0.5)
+        Gamma(concentration: 0.5, rate: 1.0)
+
+    """
+    if name not in PRIORS:
+        raise ConfigError(unknown("prior", name, PRIORS))
+    known = inspect.signature(PRIORS[name]).parameters
+    for key, value in hyper.items():
+        if key not in known:
+            raise ConfigError(unknown(f"hyper-parameter of prior {name!r}:", key, known))
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise ConfigError(f"Prior {name!r} needs a finite number for {key}, not {value!r}.")
+    values = {key: float(hyper.get(key, parameter.default)) for key, parameter in known.items()}
+    with dist.validation_enabled(False):
+        prior = PRIORS[name](**{key: torch.tensor(value, device=device) for key, value in values.items()})
+    for key, constraint in prior.arg_constraints.items():
+        if key in values and not constraint.check(getattr(prior, key)):
+            needed = "a positive" if constraint is constraints.positive else f"a {constraint}"
+            raise ConfigError(f"Prior {name!r} needs {needed} {key}, not {values[key]!r}.")
+    return prior
+
+
+@register_prior("gamma")
+def gamma(concentration: Hyper = 1.0, rate: Hyper = 1.0) -> TorchDistribution:
+    """Gamma; (1, 1) is the paper's prior, a concentration below 1 favours gates near 0."""
+    return dist.Gamma(concentration, rate)
+
+
+@register_prior("exponential")
+def exponential(rate: Hyper = 1.0) -> TorchDistribution:
+    """Exponential: the Gamma prior of concentration 1."""
+    return dist.Exponential(rate)
+
+
+@register_prior("halfnormal")
+def halfnormal(scale: Hyper = 1.0) -> TorchDistribution:
+    """Half-normal: lighter tail than any Gamma."""
+    return dist.HalfNormal(scale)
+
+
+@register_prior("halfcauchy")
+def halfcauchy(scale: Hyper = 1.0) -> TorchDistribution:
+    """Half-Cauchy, the scale prior of horseshoes; no posterior family has an analytic KL to it."""
+    return dist.HalfCauchy(scale)
+
+
+@register_prior("inversegamma")
+def inversegamma(concentration: Hyper = 2.0, rate: Hyper = 1.0) -> TorchDistribution:
+    """Inverse-Gamma: keeps gates away from 0; analytic KL from LogNormal posteriors only."""
+    return dist.InverseGamma(concentration, rate)
+
+
+@register_prior("lognormal")
+def lognormal(loc: Hyper = 0.0, scale: Hyper = 1.0) -> TorchDistribution:
+    """Log-normal, symmetric about ``loc`` on the log scale."""
+    return dist.LogNormal(loc, scale)
