@@ -1,0 +1,79 @@
+"""The reliability diagram's numbers: accuracy and confidence in bins of equal width."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bara_pyro.metrics._inputs import check_bins, check_predictions, correctness
+
+DEFAULT_BINS = 15
+
+
+@dataclass(frozen=True)
+class ReliabilityBins:
+    """Rows grouped by the confidence of their top label.
+
+    Bins are closed on the left and open on the right, the last one closed on both sides.
+
+    Attributes:
+        edges: float64, `n_bins + 1`, from 0 to 1.
+        counts: long, `n_bins`: rows in each bin.
+        accuracy: float64, `n_bins`, fraction in 0..1 that is right; NaN in an empty bin.
+        confidence: float64, `n_bins`, mean probability of the top label; NaN in an empty bin.
+    """
+
+    edges: Tensor
+    counts: Tensor
+    accuracy: Tensor
+    confidence: Tensor
+
+    @property
+    def ece(self) -> float:
+        """The expected calibration error (percent): the count-weighted mean gap |accuracy - confidence|."""
+        gaps = (self.accuracy - self.confidence).abs().nan_to_num(nan=0.0)
+        return 100.0 * float((gaps * self.counts).sum() / self.counts.sum())
+
+
+def bin_edges(n_bins: int) -> Tensor:
+    """Return the `n_bins + 1` edges of equal-width bins on 0..1 (float64)."""
+    return torch.linspace(0, 1, check_bins(n_bins) + 1, dtype=torch.float64)
+
+
+def bin_index(confidence: Tensor, n_bins: int) -> Tensor:
+    """Return the bin of each confidence (long, `n`); a confidence of 1 belongs to the last bin."""
+    return (torch.bucketize(confidence, bin_edges(n_bins), right=True) - 1).clamp(0, n_bins - 1)
+
+
+def bin_means(confidence: Tensor, outcome: Tensor, n_bins: int) -> ReliabilityBins:
+    """Group rows by confidence (float64, `n`) and average it and `outcome` (float64, `n`) in each bin."""
+    index = bin_index(confidence, n_bins)
+    counts = torch.bincount(index, minlength=n_bins)
+    zeros = torch.zeros(n_bins, dtype=torch.float64)
+    return ReliabilityBins(
+        edges=bin_edges(n_bins),
+        counts=counts,
+        accuracy=zeros.scatter_add(0, index, outcome) / counts,
+        confidence=zeros.scatter_add(0, index, confidence) / counts,
+    )
+
+
+def reliability_bins(
+    log_probs: Tensor | Sequence[Any], labels: Tensor | Sequence[int], n_bins: int = DEFAULT_BINS
+) -> ReliabilityBins:
+    """Return counts, accuracy and confidence in bins of equal width (Guo et al. 2017, figure 1).
+
+    Args:
+        log_probs: `n x C`, natural log of the posterior-predictive probabilities.
+        labels: `n`, index of the right class.
+        n_bins: number of bins on 0..1.
+
+    Returns:
+        The bins; their `ece` equals `metrics.ece` of the same arguments.
+
+    Raises:
+        DataError: when the input is empty, ragged or not log-probabilities.
+    """
+    return bin_means(*correctness(*check_predictions(log_probs, labels)), n_bins)

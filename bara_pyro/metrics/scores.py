@@ -1,0 +1,161 @@
+"""Scores of a classifier's predictive distribution: accuracy, calibration, likelihood.
+
+Each takes `log_probs` (`n x C`, natural log of the posterior-predictive probabilities, already averaged over
+draws) and `labels` (`n`), computes in float64 and is a mean over examples, never over batches.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchmetrics.functional.classification import binary_calibration_error
+
+from bara_pyro.metrics._inputs import as_float64, check_bins, check_predictions, correctness, mean_over_ties
+from bara_pyro.metrics.reliability import DEFAULT_BINS
+from bara_pyro.metrics.selective import aurc
+from bara_pyro.metrics.truth import calibration_against_truth, kl_from_truth, regret
+
+BELOW_ONE = math.nextafter(1.0, 0.0)
+
+
+def accuracy(log_probs: Tensor | Sequence[Any], labels: Tensor | Sequence[int]) -> float:
+    """Return the percentage of rows whose most probable class is the label (first class among equals).
+
+    Args:
+        log_probs: `n x C`, natural log of the posterior-predictive probabilities.
+        labels: `n`, index of the right class.
+
+    Raises:
+        DataError: when the input is empty, ragged or not log-probabilities.
+    """
+    _, correct = correctness(*check_predictions(log_probs, labels))
+    return 100.0 * float(correct.mean())
+
+
+def ece(
+    log_probs: Tensor | Sequence[Any], labels: Tensor | Sequence[int], n_bins: int = DEFAULT_BINS
+) -> float:
+    """Return the expected calibration error in percent: top label, equal-width bins, L1 (Guo et al. 2017).
+
+    Args:
+        log_probs: `n x C`, natural log of the posterior-predictive probabilities.
+        labels: `n`, index of the right class.
+        n_bins: number of bins on 0..1, each closed on the left, the last one on both sides.
+
+    Raises:
+        DataError: when the input is empty, ragged or not log-probabilities.
+    """
+    confidence, correct = correctness(*check_predictions(log_probs, labels))
+    # torchmetrics' multiclass form casts to float32, and softmaxes its whole input when one probability is
+    # above 1 by a rounding error; the binary form on (confidence, correct) is the same sum and does neither.
+    # It puts a confidence of exactly 1 into a bin of its own, beyond the last one: hence the clamp.
+    error = binary_calibration_error(
+        confidence.clamp(max=BELOW_ONE), correct.long(), n_bins=check_bins(n_bins), norm="l1"
+    )
+    return 100.0 * float(error)
+
+
+def adaptive_ece(
+    log_probs: Tensor | Sequence[Any], labels: Tensor | Sequence[int], n_bins: int = DEFAULT_BINS
+) -> float:
+    """Return the calibration error in percent over bins of equal mass (Nguyen and O'Connor 2015).
+
+    Rows are sorted by confidence and cut into `n_bins` runs whose sizes differ by at most one. Rows of equal
+    confidence share their mean correctness, so that the order in which they come does not matter.
+
+    Args:
+        log_probs: `n x C`, natural log of the posterior-predictive probabilities.
+        labels: `n`, index of the right class.
+        n_bins: number of bins; with fewer rows than bins, each row is its own bin.
+
+    Raises:
+        DataError: when the input is empty, ragged or not log-probabilities.
+    """
+    confidence, correct = correctness(*check_predictions(log_probs, labels))
+    gaps = (mean_over_ties(confidence, correct) - confidence)[confidence.argsort()]
+    runs = gaps.tensor_split(min(check_bins(n_bins), len(gaps)))
+    return 100.0 * sum(abs(float(run.sum())) for run in runs) / len(gaps)
+
+
+def nll_per_example(log_probs: Tensor, labels: Tensor) -> Tensor:
+    """Return minus the log-probability of the label (nats, `n`) of checked inputs."""
+    return -log_probs.gather(1, labels[:, None]).squeeze(1)
+
+
+def brier_per_example(log_probs: Tensor, labels: Tensor) -> Tensor:
+    """Return the squared distance to the one-hot label (0..2, `n`) of checked inputs."""
+    target = torch.nn.functional.one_hot(labels, log_probs.shape[1])
+    return (log_probs.exp() - target).square().sum(dim=1)
+
+
+def nll(log_probs: Tensor | Sequence[Any], labels: Tensor | Sequence[int]) -> float:
+    """Return the mean negative log-likelihood of the labels in nats.
+
+    Nothing is floored: probability 0 on one right answer makes it infinite.
+
+    Args:
+        log_probs: `n x C`, natural log of the posterior-predictive probabilities.
+        labels: `n`, index of the right class.
+
+    Raises:
+        DataError: when the input is empty, ragged or not log-probabilities.
+    """
+    return float(nll_per_example(*check_predictions(log_probs, labels)).mean()) + 0.0  # no "-0.0"
+
+
+def brier(log_probs: Tensor | Sequence[Any], labels: Tensor | Sequence[int]) -> float:
+    """Return the mean Brier score (Brier 1950), summed over classes: 0 is perfect, 2 the worst.
+
+    Args:
+        log_probs: `n x C`, natural log of the posterior-predictive probabilities.
+        labels: `n`, index of the right class.
+
+    Raises:
+        DataError: when the input is empty, ragged or not log-probabilities.
+    """
+    return float(brier_per_example(*check_predictions(log_probs, labels)).mean())
+
+
+def evaluate(
+    log_probs: Tensor | Sequence[Any],
+    labels: Tensor | Sequence[int],
+    truth: Tensor | Sequence[Any] | None = None,
+) -> dict[str, float]:
+    """Return every score of one system on one set of rows.
+
+    Args:
+        log_probs: `n x C`, natural log of the posterior-predictive probabilities.
+        labels: `n`, index of the right class.
+        truth: `n x C`, true answer probabilities; a row of NaN is not known (`truth.stack_truth` makes them).
+
+    Returns:
+        `n` (rows), `acc` (percent), `ece` (percent, 15 bins), `nll` (nats), `brier` (0..2), `aece` (percent,
+        15 equal-mass bins), `aurc` (percent); where a truth is known also `n_truth` (rows with one),
+        `kl_truth` (nats), `ece_truth` (percent) and `regret` (accuracy points).
+
+    Raises:
+        DataError: when the input is empty, ragged or not log-probabilities.
+    """
+    checked = check_predictions(log_probs, labels)
+    scores = {
+        "n": len(checked[1]),
+        "acc": accuracy(*checked),
+        "ece": ece(*checked),
+        "nll": nll(*checked),
+        "brier": brier(*checked),
+        "aece": adaptive_ece(*checked),
+        "aurc": aurc(*checked),
+    }
+    if truth is None:
+        return scores
+    known = int((~torch.isnan(as_float64(truth, "truth", 2)).all(dim=1)).sum())
+    if not known:
+        return scores
+    return scores | {
+        "n_truth": known,
+        "kl_truth": kl_from_truth(checked[0], truth),
+        "ece_truth": calibration_against_truth(checked[0], truth),
+        "regret": regret(checked[0], truth),
+    }

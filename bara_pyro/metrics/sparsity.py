@@ -1,0 +1,29 @@
+"""How many entries of a gate or an activation are as good as off."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from bara_pyro.errors import ConfigError, DataError
+
+
+def sparsity(z: Tensor | Sequence[float], tau: float = 0.1) -> float:
+    """Return the percentage of entries of `z` with `|z| < tau` (paper, section 'Layer-wise Sparsity').
+
+    Args:
+        z: any shape: Phi, theta or their product.
+        tau: the threshold below which an entry counts as off; the paper uses 0.1.
+
+    Raises:
+        DataError: when `z` is empty or holds NaN.
+        ConfigError: when `tau` is negative.
+    """
+    values = torch.as_tensor(z).detach()
+    if values.numel() == 0:
+        raise DataError(f"z is empty (shape {tuple(values.shape)}): it has no sparsity.")
+    if torch.isnan(values).any():
+        raise DataError("z holds NaN: the gate failed there.")
+    if tau < 0:
+        raise ConfigError(f"tau is {tau}: give a threshold of at least 0.")
+    return 100.0 * int((values.abs() < tau).sum()) / values.numel()

@@ -1,0 +1,106 @@
+"""Scores against the true answer distribution, for worlds that know `p(answer | question)`.
+
+A row whose truth is not known is a row of NaN; the scores are means over the other rows.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bara_pyro.errors import DataError
+from bara_pyro.metrics._inputs import as_float64, check_log_probs, top_label
+from bara_pyro.metrics.reliability import DEFAULT_BINS, bin_means
+
+
+def stack_truth(truths: Sequence[Sequence[float] | None], num_classes: int) -> Tensor:
+    """Return the truths of a list of rows as one tensor (float64, `n x C`), NaN where there is None.
+
+    Raises:
+        DataError: when a truth does not have `num_classes` entries.
+    """
+    for row, truth in enumerate(truths):
+        if truth is not None and len(truth) != num_classes:
+            raise DataError(f"The truth of row {row} has {len(truth)} classes, not {num_classes}.")
+    unknown = (float("nan"),) * num_classes
+    return torch.tensor([tuple(unknown if t is None else t) for t in truths], dtype=torch.float64)
+
+
+def check_truth(log_probs: Tensor | Sequence[Any], truth: Tensor | Sequence[Any]) -> tuple[Tensor, Tensor]:
+    """Return `log_probs` and `truth` (float64, `m x C`) of the m rows whose truth is known.
+
+    Raises:
+        DataError: when the shapes differ, no truth is known, or a truth is not a distribution.
+    """
+    predicted = check_log_probs(log_probs)
+    given = as_float64(truth, "truth", 2)
+    if given.shape != predicted.shape:
+        raise DataError(
+            f"truth has shape {tuple(given.shape)}, log_probs {tuple(predicted.shape)}: make them equal."
+        )
+    known = ~torch.isnan(given).all(dim=1)
+    if not known.any():
+        raise DataError("No row has a known truth: leave out the scores against the truth.")
+    wrong = known & ~((given >= 0).all(dim=1) & ((given.sum(dim=1) - 1).abs() <= 1e-6))
+    if wrong.any():
+        row = int(wrong.nonzero()[0])
+        raise DataError(f"The truth of row {row} is not a distribution: {given[row].tolist()}.")
+    return predicted[known], given[known]
+
+
+def kl_from_truth(log_probs: Tensor | Sequence[Any], truth: Tensor | Sequence[Any]) -> float:
+    """Return the mean of KL(truth || prediction) in nats: 0 only where the prediction is the truth.
+
+    An answer that can be true and has probability 0 gives infinity.
+
+    Args:
+        log_probs: `n x C`, natural log of the posterior-predictive probabilities.
+        truth: `n x C`, true probabilities; a row of NaN is not known and left out.
+
+    Raises:
+        DataError: see `check_truth`.
+    """
+    predicted, known = check_truth(log_probs, truth)
+    # 0 log 0 = 0 also where the prediction is 0, which a plain product would turn into NaN.
+    cross = torch.where(known > 0, known * predicted, 0.0)
+    return float((torch.special.xlogy(known, known) - cross).sum(dim=1).mean())
+
+
+def calibration_against_truth(
+    log_probs: Tensor | Sequence[Any], truth: Tensor | Sequence[Any], n_bins: int = DEFAULT_BINS
+) -> float:
+    """Return the ECE in percent with each row's 0/1 correctness replaced by its expectation.
+
+    The outcome of a row is the true probability of the label it predicts, so the score has none of the
+    noise of sampled labels that ECE counts as miscalibration. Same bins as `ece`.
+
+    Args:
+        log_probs: `n x C`, natural log of the posterior-predictive probabilities.
+        truth: `n x C`, true probabilities; a row of NaN is not known and left out.
+        n_bins: number of equal-width bins on 0..1.
+
+    Raises:
+        DataError: see `check_truth`.
+    """
+    predicted, known = check_truth(log_probs, truth)
+    confidence, label = top_label(predicted)
+    return bin_means(confidence, known.gather(1, label[:, None]).squeeze(1), n_bins).ece
+
+
+def regret(log_probs: Tensor | Sequence[Any], truth: Tensor | Sequence[Any]) -> float:
+    """Return the accuracy points lost to the Bayes classifier, in expectation under the truth.
+
+    The mean over rows of `max_c truth_c - truth_(predicted label)`, in percent: 0 for a system that always
+    names a most probable answer, however badly calibrated it is.
+
+    Args:
+        log_probs: `n x C`, natural log of the posterior-predictive probabilities.
+        truth: `n x C`, true probabilities; a row of NaN is not known and left out.
+
+    Raises:
+        DataError: see `check_truth`.
+    """
+    predicted, known = check_truth(log_probs, truth)
+    _, label = top_label(predicted)
+    return 100.0 * float((known.amax(dim=1) - known.gather(1, label[:, None]).squeeze(1)).mean())

@@ -1,0 +1,215 @@
+"""Accuracy, ECE, adaptive ECE, NLL, Brier and `evaluate`."""
+
+import math
+
+import pytest
+import torch
+from metric_cases import (
+    logs,
+    naive_adaptive_ece,
+    naive_brier,
+    naive_ece,
+    perfect,
+    random_case,
+    worst,
+)
+from torchmetrics.functional.classification import multiclass_accuracy, multiclass_calibration_error
+
+from bara_pyro.errors import ConfigError, DataError
+from bara_pyro.metrics import accuracy, adaptive_ece, aurc, brier, ece, evaluate, nll, reliability_bins
+
+SCORES = [accuracy, ece, adaptive_ece, nll, brier, aurc]
+SEEDS = range(6)
+
+
+def test_hand_computed():
+    # Row  top label  confidence  right  bin of 15 (width 1/15)
+    #  0       0         0.9       yes   13  [0.8667, 0.9333)
+    #  1       1         0.9       no    13
+    #  2       0         0.6       yes    9  [0.6, 0.6667)
+    #  3       1         0.7       yes   10  [0.6667, 0.7333)
+    log_probs = logs([0.9, 0.1], [0.1, 0.9], [0.6, 0.4], [0.3, 0.7])
+    labels = torch.tensor([0, 0, 0, 1])
+    assert accuracy(log_probs, labels) == 75.0
+    # Bin 13: |0.5 - 0.9| of 2 rows, bin 9: 0.4 of 1, bin 10: 0.3 of 1.
+    assert ece(log_probs, labels) == pytest.approx(100 * (2 * 0.4 + 0.4 + 0.3) / 4)
+    # Two bins of equal mass: {0.6, 0.7} both right, {0.9, 0.9} one right.
+    assert adaptive_ece(log_probs, labels, n_bins=2) == pytest.approx(100 * (0.7 + 0.8) / 4)
+    expected = -(math.log(0.9) + math.log(0.1) + math.log(0.6) + math.log(0.7)) / 4
+    assert nll(log_probs, labels) == pytest.approx(expected)
+    assert brier(log_probs, labels) == pytest.approx(2 * (0.1**2 + 0.9**2 + 0.4**2 + 0.3**2) / 4)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("n_bins", [1, 10, 15])
+def test_calibration_errors_equal_plain_loops(seed: int, n_bins: int):
+    log_probs, labels = random_case(seed, n=150 + seed, classes=2 + seed)
+    assert ece(log_probs, labels, n_bins) == pytest.approx(naive_ece(log_probs, labels, n_bins), abs=1e-9)
+    expected = naive_adaptive_ece(log_probs, labels, n_bins)
+    assert adaptive_ece(log_probs, labels, n_bins) == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_brier_and_nll_equal_plain_loops(seed: int):
+    log_probs, labels = random_case(seed)
+    assert brier(log_probs, labels) == pytest.approx(naive_brier(log_probs, labels))
+    total = sum(-row[label] for row, label in zip(log_probs.tolist(), labels.tolist(), strict=True))
+    assert nll(log_probs, labels) == pytest.approx(total / len(labels))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_agrees_with_torchmetrics_multiclass(seed: int):
+    log_probs, labels = random_case(seed)
+    theirs = multiclass_calibration_error(log_probs.exp(), labels, num_classes=4, n_bins=15)
+    assert ece(log_probs, labels) == pytest.approx(100 * float(theirs), abs=1e-3)  # theirs is float32
+    theirs = multiclass_accuracy(log_probs.exp(), labels, num_classes=4, average="micro")
+    assert accuracy(log_probs, labels) == pytest.approx(100 * float(theirs), abs=1e-3)
+
+
+def test_confidence_one_shares_the_last_bin():
+    # One row at 1.0 and wrong, one at 0.95 and right: |0.5 - 0.975| in one bin; in two bins it would be 52.5.
+    log_probs = logs([1.0, 0.0], [0.95, 0.05])
+    assert ece(log_probs, torch.tensor([1, 0])) == pytest.approx(47.5)
+
+
+def test_probability_above_one_by_rounding_is_not_taken_for_a_logit():
+    log_probs = torch.tensor([[1e-15, -40.0], [-40.0, 1e-15]], dtype=torch.float64)
+    assert ece(log_probs, torch.tensor([0, 0])) == pytest.approx(50.0)
+
+
+@pytest.mark.parametrize("k", range(1, 15))
+def test_a_confidence_at_a_bin_edge_is_one_group(k: int):
+    # Equal confidences that differ in the last bit must not be parted by an edge: half of them are right.
+    edge = k / 15
+    rest = (1 - edge) / 20
+    below, above = math.nextafter(edge, 0), math.nextafter(edge, 1)
+    rows = [[p, *[rest] * 20] for p in (below, edge, above, edge)]
+    labels = torch.tensor([0, 1, 0, 1])
+    bins = reliability_bins(logs(*rows), labels)
+    if edge > rest:
+        assert (bins.counts > 0).sum() == 1
+        assert ece(logs(*rows), labels) == pytest.approx(100 * abs(0.5 - edge), abs=1e-8)
+
+
+@pytest.mark.parametrize("classes", [2, 3, 4, 5, 7])
+def test_uniform_prediction_is_calibrated_at_chance(classes: int):
+    labels = torch.arange(classes * 20) % classes
+    log_probs = torch.full((len(labels), classes), -math.log(classes), dtype=torch.float64)
+    scores = evaluate(log_probs, labels)
+    assert scores["acc"] == pytest.approx(100 / classes)
+    assert scores["ece"] == pytest.approx(0, abs=1e-9)
+    assert scores["aece"] == pytest.approx(0, abs=1e-9)
+    assert scores["nll"] == pytest.approx(math.log(classes))
+    assert scores["aurc"] == pytest.approx(100 * (1 - 1 / classes))
+
+
+def test_perfect_and_worst():
+    expected = {"n": 12, "acc": 100, "ece": 0, "nll": 0, "brier": 0, "aece": 0, "aurc": 0}
+    assert evaluate(*perfect()) == pytest.approx(expected, abs=1e-9)
+    assert math.copysign(1, nll(*perfect())) == 1
+    expected = {"n": 12, "acc": 0, "ece": 100, "nll": math.inf, "brier": 2, "aece": 100, "aurc": 100}
+    assert evaluate(*worst()) == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("decimals", [15, 1])  # one decimal: many tied confidences
+def test_order_of_rows_does_not_matter(score, decimals: int):
+    log_probs, labels = random_case(3)
+    coarse = (log_probs.exp().mul(10**decimals).round() + 1e-3).clamp(min=1e-3)
+    log_probs = (coarse / coarse.sum(-1, keepdim=True)).log()
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
+    assert score(log_probs[order], labels[order]) == pytest.approx(score(log_probs, labels), abs=1e-9)
+
+
+def test_flattening_an_overconfident_predictor_mends_ece_and_nll_until_it_is_flat():
+    log_probs, labels = random_case(1, n=2000, sharpness=4.0)
+    systems = [(log_probs * t).log_softmax(-1) for t in (1.0, 0.8, 0.65, 0.5)]  # 0.5 made the labels
+    for score in (ece, nll, brier):
+        values = [score(system, labels) for system in systems]
+        assert values == sorted(values, reverse=True)
+    assert len({accuracy(system, labels) for system in systems}) == 1
+
+
+def test_label_smoothing_of_a_perfect_predictor_raises_every_loss():
+    _, labels = perfect()
+    onehot = torch.nn.functional.one_hot(labels, 3).double()
+    systems = [((1 - e) * onehot + e / 3).log() for e in (0.0, 0.1, 0.3, 0.6)]
+    for score in (ece, nll, brier, adaptive_ece):
+        values = [score(system, labels) for system in systems]
+        assert values == sorted(values)
+        assert len(set(values)) == 4
+
+
+def test_extreme_log_probs_stay_finite():
+    log_probs = torch.tensor([[0.0, -1e4], [-1e4, 0.0]], dtype=torch.float64)
+    scores = evaluate(log_probs, torch.tensor([0, 0]))
+    assert all(math.isfinite(v) for v in scores.values())
+    assert scores["nll"] == pytest.approx(5000.0)
+
+
+def test_probability_zero_elsewhere_costs_nothing():
+    log_probs = logs([0.5, 0.5, 0.0], [0.0, 1.0, 0.0])
+    scores = evaluate(log_probs, torch.tensor([0, 1]))
+    assert scores["nll"] == pytest.approx(math.log(2) / 2)
+    assert scores["brier"] == pytest.approx(0.25)
+
+
+def test_nll_is_a_mean_over_examples_not_over_batches():
+    log_probs, labels = random_case(0, n=5)
+    parts = [nll(log_probs[:4], labels[:4]), nll(log_probs[4:], labels[4:])]
+    assert nll(log_probs, labels) == pytest.approx((4 * parts[0] + parts[1]) / 5)
+
+
+def test_float32_and_lists_are_computed_in_float64():
+    log_probs, labels = random_case(0)
+    single = log_probs.float()
+    assert evaluate(single, labels) == pytest.approx(evaluate(single.double(), labels), rel=0, abs=0)
+    assert evaluate(log_probs.tolist(), labels.tolist()) == evaluate(log_probs, labels)
+    assert evaluate(log_probs.requires_grad_(), labels) == evaluate(log_probs.detach(), labels)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_ece_from_the_reliability_bins_is_the_ece(seed: int):
+    log_probs, labels = random_case(seed, classes=3, sharpness=1.0 + 3 * seed)
+    bins = reliability_bins(log_probs, labels)
+    assert bins.ece == pytest.approx(ece(log_probs, labels), abs=1e-9)
+    assert int(bins.counts.sum()) == len(labels)
+    assert torch.isnan(bins.accuracy).equal(bins.counts == 0)
+
+
+def test_reliability_bins_by_hand():
+    log_probs = logs([0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [1.0, 0.0])
+    bins = reliability_bins(log_probs, torch.tensor([0, 0, 0, 0]), n_bins=5)
+    # 0.8 and 0.6 are edges and belong to the bin above; 1.0 belongs to the last bin.
+    assert bins.counts.tolist() == [0, 0, 0, 1, 3]
+    assert bins.accuracy[3:].tolist() == pytest.approx([1.0, 2 / 3])
+    assert bins.confidence[3:].tolist() == pytest.approx([0.6, 0.9])
+
+
+UNUSABLE = {
+    "no rows": (torch.zeros(0, 2), torch.zeros(0, dtype=torch.long), "empty"),
+    "one dimension": (torch.zeros(3), torch.zeros(3, dtype=torch.long), "shape"),
+    "ragged": ([[-0.7, -0.7], [0.0]], [0, 0], "same length"),
+    "too few labels": (logs([0.5, 0.5], [0.5, 0.5]), [0], "2 rows of log_probs and 1 labels"),
+    "unknown label": (logs([0.5, 0.5], [0.5, 0.5]), [0, -1], "Label -1 of row 1"),
+    "label too large": (logs([0.5, 0.5]), [2], "Label 2 of row 0"),
+    "fractional label": (logs([0.5, 0.5]), [0.5], "Label 0.5 of row 0"),
+    "NaN": (logs([0.5, 0.5], [math.nan, 0.5]), [0, 0], "NaN in row 1"),
+    "logits": (torch.tensor([[2.0, 1.0]]), [0], "not logits"),
+    "probabilities": (torch.tensor([[0.5, 0.5]]), [0], "not logits"),
+}
+
+
+@pytest.mark.parametrize("case", UNUSABLE)
+@pytest.mark.parametrize("score", [*SCORES, evaluate, reliability_bins])
+def test_unusable_input_gives_one_clear_error(score, case: str):
+    log_probs, labels, words = UNUSABLE[case]
+    with pytest.raises(DataError, match=words):
+        score(log_probs, labels)
+
+
+@pytest.mark.parametrize("score", [ece, adaptive_ece, reliability_bins])
+@pytest.mark.parametrize("n_bins", [0, -1, 1.5])
+def test_impossible_number_of_bins(score, n_bins: float):
+    with pytest.raises(ConfigError, match="n_bins"):
+        score(*perfect(), n_bins=n_bins)
