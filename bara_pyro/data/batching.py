@@ -1,0 +1,91 @@
+"""Batches: left padding, the order of evaluation, and an order of training that needs no memory."""
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bara_pyro.data.types import Batch
+from bara_pyro.errors import ConfigError
+
+if TYPE_CHECKING:
+    from bara_pyro.data.encode import EncodedSplit
+
+
+def collate_ids(
+    token_ids: Sequence[Sequence[int]],
+    labels: Sequence[int],
+    ids: Sequence[str],
+    answer_ids: Tensor,
+    pad_id: int,
+) -> Batch:
+    """Pad B rows on the left to the longest, so that the answer is read in the last column of each.
+
+    Returns:
+        A `Batch`; its labels are None where any of them is not known (-1).
+    """
+    if not token_ids:
+        raise ConfigError("A batch needs at least one row.")
+    width = max(map(len, token_ids))
+    input_ids = torch.full((len(token_ids), width), pad_id, dtype=torch.long)
+    mask = torch.zeros(len(token_ids), width, dtype=torch.bool)
+    for row, tokens in enumerate(token_ids):
+        input_ids[row, width - len(tokens) :] = torch.tensor(tokens, dtype=torch.long)
+        mask[row, width - len(tokens) :] = True
+    known = None if min(labels) < 0 else torch.tensor(labels, dtype=torch.long)
+    return Batch(input_ids, mask, answer_ids, known, tuple(ids))
+
+
+def batches(
+    split: "EncodedSplit", answer_ids: Tensor, batch_size: int, *, by_length: bool = False
+) -> Iterator[Batch]:
+    """Yield every row once, always in the same order; the last batch may be smaller.
+
+    Args:
+        split: the encoded rows.
+        answer_ids: long, `C`.
+        batch_size: rows a batch.
+        by_length: put rows of like length together (less padding, faster). The rows and their content are the
+            same; match results to rows by `Batch.ids`.
+
+    Raises:
+        ConfigError: `batch_size` is not positive.
+    """
+    _check_batch_size(batch_size)
+    order = list(range(len(split)))
+    if by_length:
+        order.sort(key=lambda row: len(split.token_ids[row]))
+    for start in range(0, len(order), batch_size):
+        yield split.batch(order[start : start + batch_size], answer_ids)
+
+
+def training_batches(num_rows: int, batch_size: int, seed: int, step: int) -> list[int]:
+    """Return the rows of training batch number `step` (from 0).
+
+    The rows are an endless stream of epochs, each a seeded permutation of all rows, cut into batches; a batch
+    may span two epochs, so every batch is full and every row is seen equally often. Any step is computed
+    without those before it: a resumed run needs no state but its step.
+
+    Raises:
+        ConfigError: no rows, a `batch_size` that is not positive, or a negative seed or step.
+    """
+    _check_batch_size(batch_size)
+    if num_rows < 1 or step < 0 or seed < 0:
+        raise ConfigError(
+            f"Training batches need rows, a seed and a step of 0 or more (got {num_rows}, {seed}, {step})."
+        )
+    places = range(step * batch_size, (step + 1) * batch_size)
+    return [int(_epoch_order(num_rows, seed, place // num_rows)[place % num_rows]) for place in places]
+
+
+@lru_cache(maxsize=8)
+def _epoch_order(num_rows: int, seed: int, epoch: int) -> np.ndarray:
+    return np.random.default_rng([seed, epoch]).permutation(num_rows)
+
+
+def _check_batch_size(batch_size: int) -> None:
+    if batch_size < 1:
+        raise ConfigError(f"batch_size is {batch_size}: choose 1 or more.")

@@ -1,0 +1,198 @@
+"""Text to token ids: the token of each answer, and prompts that fit without losing the question."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bara_pyro.data.batching import collate_ids
+from bara_pyro.data.types import Batch, Example
+from bara_pyro.errors import ConfigError, DataError, unknown
+
+Tokenizer = Any  # a Hugging Face tokenizer; transformers ships no types for it
+
+
+def prompt_text(example: Example) -> str:
+    """Return the whole prompt: the context, a line break, the question."""
+    return f"{example.context}\n{example.question}" if example.context else example.question
+
+
+def answer_token_ids(tokenizer: Tokenizer, labels: Sequence[str]) -> Tensor:
+    """Return the token that each label is when it follows the prompt without a space.
+
+    The rule: what the tokenizer adds to a line break when the label is appended; where that is not one token,
+    what it makes of the label alone. A line break, and not the prompt's own end, because some tokenizers
+    merge across ("Answer:A" may hold the token ":A"), and the label alone is not enough either: SentencePiece
+    puts a space in front of a text's first word (["_", "A"] or ["_A"]), which the label does not have here.
+    For GPT-2 or Qwen tokenizers this is the token of "A", for Llama ones that of "A" inside a word: the
+    tokens of the published protocol (class tokens without a leading space).
+
+    Args:
+        tokenizer: a Hugging Face tokenizer.
+        labels: C distinct labels, in class order.
+
+    Returns:
+        long, `C`.
+
+    Raises:
+        DataError: a label is several tokens or unknown to the tokenizer, or two labels are the same token.
+    """
+    found: dict[int, str] = {}
+    for label in labels:
+        tokens = _continuation(tokenizer, "\n", label)
+        if len(tokens) != 1:
+            tokens = _ids(tokenizer, [label])[0]
+        token = _single(tokenizer, label, tokens)
+        if token in found:
+            raise DataError(
+                f"The labels {found[token]!r} and {label!r} are the same token ({token}): rename one, or "
+                "use labels='letters' (--labels letters)."
+            )
+        found[token] = label
+    return torch.tensor(list(found), dtype=torch.long)
+
+
+def _single(tokenizer: Tokenizer, label: str, tokens: list[int]) -> int:
+    way_out = "use labels='letters' (--labels letters), which asks for a letter instead."
+    if len(tokens) != 1:
+        pieces = ", ".join(map(repr, tokenizer.convert_ids_to_tokens(tokens)))
+        raise DataError(
+            f"The label {label!r} is {len(tokens)} tokens ({pieces}), and an answer must be one: {way_out}"
+        )
+    if tokens[0] == tokenizer.unk_token_id:
+        raise DataError(f"The label {label!r} is not in the tokenizer's vocabulary: {way_out}")
+    return tokens[0]
+
+
+@dataclass(frozen=True)
+class EncodedSplit:
+    """The prompts of a split as token ids, made once and visited many times.
+
+    Attributes:
+        token_ids: the ids of each row, unpadded.
+        labels: the class of each row, -1 where it is not known.
+        ids: the stable identifier of each row.
+        pad_id: what batches are padded with (masked, so its meaning does not matter).
+        shortened: identifiers of the rows whose context was cut.
+        dropped: identifiers of the rows left out because the question alone was too long.
+    """
+
+    token_ids: tuple[list[int], ...]
+    labels: tuple[int, ...]
+    ids: tuple[str, ...]
+    pad_id: int
+    shortened: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def batch(self, rows: Sequence[int], answer_ids: Tensor) -> Batch:
+        """Return the rows at these places as a left-padded batch, as wide as its longest row."""
+        return collate_ids(
+            [self.token_ids[row] for row in rows],
+            [self.labels[row] for row in rows],
+            [self.ids[row] for row in rows],
+            answer_ids,
+            self.pad_id,
+        )
+
+
+def encode(
+    examples: Sequence[Example], tokenizer: Tokenizer, max_length: int = 300, *, too_long: str = "error"
+) -> EncodedSplit:
+    """Tokenise prompts, at most `max_length` tokens each (300 in the published protocol).
+
+    Where a prompt is too long, tokens are taken off the end of its context and of nothing else: the beginning
+    of the context, and the question with its options, stay. Special tokens that the tokenizer puts in front
+    (BOS) are kept and counted; those it would put behind are not added, because the answer is read there.
+
+    Args:
+        examples: the rows.
+        tokenizer: a Hugging Face tokenizer; one without a padding token is padded with its end token.
+        max_length: the most tokens of a prompt.
+        too_long: what to do where the question alone is longer: "error", or "drop" the row and list it in
+            `EncodedSplit.dropped`.
+
+    Raises:
+        DataError: a question alone is longer than `max_length` (the row is named).
+        ConfigError: `max_length` is not positive, or `too_long` is unknown.
+    """
+    if max_length < 1:
+        raise ConfigError(f"max_length is {max_length}: choose a positive number of tokens.")
+    if too_long not in ("error", "drop"):
+        raise ConfigError(unknown("way to treat long questions", too_long, ("error", "drop")))
+    front = _front_ids(tokenizer)
+    room = max_length - len(front)
+    whole = _ids(tokenizer, [prompt_text(example) for example in examples])
+    kept: list[tuple[Example, list[int]]] = []
+    shortened, dropped = [], []
+    for example, tokens in zip(examples, whole, strict=True):
+        if len(tokens) <= room:
+            kept.append((example, front + tokens))
+        elif (cut := _cut(example, tokenizer, room)) is not None:
+            kept.append((example, front + cut))
+            shortened.append(example.id)
+        elif too_long == "drop":
+            dropped.append(example.id)
+        else:
+            length = len(front) + len(_ids(tokenizer, [example.question])[0])
+            raise DataError(
+                f"The question of row {example.id!r} is {length} tokens long and max_length is {max_length}: "
+                "raise max_length, or leave such rows out with too_long='drop' (--too-long drop)."
+            )
+    return EncodedSplit(
+        token_ids=tuple(tokens for _, tokens in kept),
+        labels=tuple(example.label for example, _ in kept),
+        ids=tuple(example.id for example, _ in kept),
+        pad_id=_pad_id(tokenizer),
+        shortened=tuple(shortened),
+        dropped=tuple(dropped),
+    )
+
+
+def collate(
+    examples: Sequence[Example], tokenizer: Tokenizer, answer_ids: Tensor, max_length: int = 300
+) -> Batch:
+    """Return a few examples as one left-padded batch; `encode` is the way for whole splits."""
+    return encode(examples, tokenizer, max_length).batch(range(len(examples)), answer_ids)
+
+
+def _cut(example: Example, tokenizer: Tokenizer, room: int) -> list[int] | None:
+    """Return the prompt with its context cut to fit `room` tokens; None where the question does not."""
+    question = _ids(tokenizer, [example.question])[0]
+    if len(question) > room:
+        return None
+    tail = _continuation(tokenizer, "a", f"\n{example.question}")  # as it is tokenised behind a context
+    if len(tail) >= room:
+        return question
+    return _ids(tokenizer, [example.context])[0][: room - len(tail)] + tail
+
+
+def _continuation(tokenizer: Tokenizer, before: str, text: str) -> list[int]:
+    """Return the tokens that `text` adds behind `before` (or those of `text` alone, where the two merge)."""
+    start, both = _ids(tokenizer, [before, before + text])
+    return both[len(start) :] if both[: len(start)] == start else _ids(tokenizer, [text])[0]
+
+
+def _ids(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
+    """Tokenise texts as they are: no special tokens, no log line on length (we look after it)."""
+    if not texts:
+        return []
+    return list(tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"])
+
+
+def _front_ids(tokenizer: Tokenizer) -> list[int]:
+    """Return the special tokens that the tokenizer puts before a text."""
+    plain, full = _ids(tokenizer, ["a"])[0], list(tokenizer("a")["input_ids"])
+    starts = (start for start in range(len(full)) if plain and full[start : start + len(plain)] == plain)
+    return full[: next(starts, 0)]
+
+
+def _pad_id(tokenizer: Tokenizer) -> int:
+    for token in (tokenizer.pad_token_id, tokenizer.eos_token_id):
+        if token is not None:
+            return int(token)
+    return 0

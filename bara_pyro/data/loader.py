@@ -1,0 +1,148 @@
+"""`load_task`: one door to every dataset, whether on the hub, in a folder, in a file or in the microworld."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from bara_pyro.data.letters import as_letters
+from bara_pyro.data.reading import Rows, read_hub, read_split
+from bara_pyro.data.registry import SOURCES, Source, resolve
+from bara_pyro.data.rows import carve, check_disjoint, repeats, to_examples
+from bara_pyro.data.types import Example, Task
+from bara_pyro.data.userfile import SUFFIXES, load_file
+from bara_pyro.errors import ConfigError, DataError, unknown
+
+LABEL_STYLES = ("words", "letters")
+
+
+def load_task(
+    name: str,
+    data_dir: str | Path | None = None,
+    *,
+    validation_rows: int = 0,
+    seed: int = 0,
+    labels: str = "words",
+    revision: str | None = None,
+    test_file: str | Path | None = None,
+    test_fraction: float = 0.2,
+    classes: Sequence[str] | None = None,
+) -> Task:
+    """Load a task by name.
+
+    The test split of a real dataset is its official validation split, as in the papers of this line.
+
+    Args:
+        name: a key of `data.registry.SOURCES` (or the paper's name, or the hub's), a task of the microworld
+            ("micro-..."), or the path of a .jsonl, .json or .csv file of one's own (`data.userfile`).
+        data_dir: folder with `<key>/<split>.jsonl` in the hub's schema; without it the hub is asked.
+        validation_rows: rows carved off train (never test), to choose hyper-parameters on (`data.rows.carve`).
+            A task of the microworld has rows of its own for that; it keeps all, or as many as asked for.
+        seed: the data's seed: of that choice, and of the questions of the microworld.
+        labels: "words" keeps the labels; "letters" asks for them as lettered options, for tokenizers in which
+            a label such as 'False' is several tokens (`data.letters.as_letters`).
+        revision: commit or tag of the hub dataset, for results that can be repeated.
+        test_file: for a file of one's own: the rows to test on.
+        test_fraction: for a file of one's own without `test_file`: the share of rows to test on.
+        classes: for a file of one's own without choices: the labels in class order.
+
+    Returns:
+        The task, its splits as tuples, and notes worth reporting with a result.
+
+    Raises:
+        ConfigError: an option is unknown or out of range.
+        DataError: unknown name, missing or empty file, or a row that cannot be used (file and row are named).
+    """
+    if labels not in LABEL_STYLES:
+        raise ConfigError(unknown("label style", labels, LABEL_STYLES))
+    if name.startswith("micro-"):
+        task = _load_micro(name, validation_rows, seed)
+        return as_letters(task) if labels == "letters" else task
+    if name.lower().endswith(SUFFIXES):
+        test_path = Path(test_file) if test_file else None
+        task = load_file(Path(name), test_file=test_path, test_fraction=test_fraction, classes=classes)
+    else:
+        task = _load_known(resolve(name), data_dir, revision)
+    check_disjoint(task.train, task.test, task.name)
+    notes = (*task.notes, *repeats(task.train, task.test))
+    train, validation = carve(task.train, validation_rows, seed)
+    task = replace(task, train=train, validation=validation, notes=notes)
+    return as_letters(task) if labels == "letters" else task
+
+
+def _load_micro(name: str, validation_rows: int, seed: int) -> Task:
+    from bara_pyro import microworld  # here, because the microworld builds on this package
+
+    task = microworld.load_task(name, seed=seed)
+    if not validation_rows:
+        return task
+    if not 0 < validation_rows <= len(task.validation):
+        raise ConfigError(
+            f"validation_rows is {validation_rows}: choose at most the {len(task.validation)} that {name} has."
+        )
+    return replace(task, validation=task.validation[:validation_rows])
+
+
+def _load_known(key: str, data_dir: str | Path | None, revision: str | None) -> Task:
+    source = SOURCES[key]
+    if data_dir is None:
+        train, test, notes = _from_hub(source, revision)
+    else:
+        train, test, notes = _from_folder(key, source, Path(data_dir))
+    if source.note:
+        notes = [*notes, source.note]
+    return Task(key, source.labels, train=tuple(train), test=tuple(test), notes=tuple(notes))
+
+
+Loaded = tuple[list[Example], list[Example], list[str]]
+
+
+def _from_hub(source: Source, revision: str | None) -> Loaded:
+    def examples(split: str) -> list[Example]:
+        rows = read_hub(source.hub, source.config, split, revision)
+        return _checked(rows, source, f"{source.hub} ({source.config or 'default'}), {split}", split)
+
+    test = source.hub_test or source.test
+    where = f"{source.hub}" + (f", {source.config}" if source.config else "")
+    notes = [f"{where} at revision {revision or 'main'}", _test_note(source, test)]
+    return examples(source.train) if source.train else [], examples(test), notes
+
+
+def _from_folder(key: str, source: Source, data_dir: Path) -> Loaded:
+    folder = data_dir / key
+    if not folder.is_dir():
+        known = ", ".join(child for child in sorted(SOURCES) if (data_dir / child).is_dir()) or "none"
+        raise DataError(f"There is no folder {folder} (datasets found in {data_dir}: {known}).")
+
+    def examples(split: str) -> list[Example]:
+        path = folder / f"{split}.jsonl"
+        return _checked(read_split(path), source, str(path), split)
+
+    test = examples(source.test)
+    note = _test_note(source, source.test)
+    if source.train is None:
+        return [], test, [note]
+    if source.without_train is not None and not (folder / f"{source.train}.jsonl").exists():
+        rows = min(source.without_train, len(test) - 1)
+        kept = f"its rows 1 to {rows} are trained on" if rows else "nothing to train on"
+        return test[:rows], test[rows:], [f"{note}; {folder.name} has no train file: {kept}"]
+    return examples(source.train), test, [note]
+
+
+def _test_note(source: Source, split: str) -> str:
+    if split == "validation" and source.hub_test is None:
+        return "tested on the official validation split, as the papers of this line do"
+    return f"tested on the {split} rows"
+
+
+def _checked(rows: Rows, source: Source, place: str, split: str) -> list[Example]:
+    """Turn rows into examples whose labels fit the classes of the source."""
+    if not rows:
+        raise DataError(f"{place} is empty: a split needs at least one row.")
+    examples = to_examples(rows, source.schema, place, split)
+    for number, example in enumerate(examples, start=1):
+        if example.label >= len(source.labels):
+            raise DataError(
+                f"{place}, row {number}: its answer is option {example.label + 1}, "
+                f"and the classes end at {source.labels[-1]}."
+            )
+    return examples

@@ -1,0 +1,83 @@
+"""From rows to examples: stable ids, and errors that name the file and the row."""
+
+from collections.abc import Sequence
+
+from bara_pyro.data.reading import Rows
+from bara_pyro.data.schemas import Schema, digest
+from bara_pyro.data.types import Example
+from bara_pyro.errors import ConfigError, DataError
+
+
+def to_examples(rows: Rows, schema: Schema, place: str, split: str) -> list[Example]:
+    """Turn every row into an `Example`.
+
+    A row's id is its own where it has one, else '<split>-<row>'; rows count from 1 in ids and in errors.
+
+    Args:
+        rows: the rows of one split.
+        schema: see `data.schemas`.
+        place: the file or hub split, for errors.
+        split: the prefix of ids.
+
+    Raises:
+        DataError: a row that the schema refuses, or two rows with one id (results are stored under it).
+    """
+    examples: list[Example] = []
+    first: dict[str, int] = {}
+    for number, row in enumerate(rows, start=1):
+        own = row.get("id")
+        row_id = f"{split}-{number}" if own is None or not str(own).strip() else str(own).strip()
+        try:
+            examples.append(schema(row, row_id))
+        except DataError as error:
+            raise DataError(f"{place}, row {number}: {error}") from None
+        if first.setdefault(row_id, number) != number:
+            raise DataError(
+                f"{place}, rows {first[row_id]} and {number} share the id {row_id!r}: "
+                "give each row its own, or leave 'id' out."
+            )
+    return examples
+
+
+def check_disjoint(train: Sequence[Example], test: Sequence[Example], name: str) -> None:
+    """Raise `DataError` where a train row and a test row share an id."""
+    shared = {example.id for example in train} & {example.id for example in test}
+    if shared:
+        raise DataError(f"Train and test of {name} share {len(shared)} ids, such as {min(shared)!r}.")
+
+
+def carve(train: Sequence[Example], rows: int, seed: int) -> tuple[tuple[Example, ...], tuple[Example, ...]]:
+    """Split `rows` examples off the end of a seeded permutation of `train`.
+
+    The permutation sorts by a hash of seed and id, so it depends on no generator's version and a row keeps
+    its side when others are reordered. What stays keeps the order of the file.
+
+    Raises:
+        ConfigError: fewer than 0 rows, or no row would be left to train on.
+    """
+    if rows < 0 or (rows and rows >= len(train)):
+        raise ConfigError(
+            f"validation_rows is {rows}: choose 0 or more, and fewer than the {len(train)} train rows."
+        )
+    shuffled = sorted(train, key=lambda example: digest(f"{seed}/{example.id}"))
+    held_out = {example.id for example in shuffled[len(train) - rows :]}
+    kept = tuple(example for example in train if example.id not in held_out)
+    return kept, tuple(example for example in train if example.id in held_out)
+
+
+def repeats(train: Sequence[Example], test: Sequence[Example]) -> list[str]:
+    """Return a note for each kind of repeated question: a leak or a double count is worth reporting."""
+
+    def key(example: Example) -> tuple[str, str, int]:
+        return example.context, example.question, example.label
+
+    seen, tested = set(map(key, train)), list(map(key, test))
+    notes = []
+    if doubles := len(tested) - len(set(tested)):
+        notes.append(f"{doubles} test rows repeat another test row")
+    if leaked := sum(row in seen for row in tested):
+        notes.append(f"{leaked} test rows also stand in train")
+    contexts = {example.context for example in train if example.context}
+    if shared := sum(example.context in contexts for example in test):
+        notes.append(f"{shared} test rows ask about a context that also stands in train")
+    return notes
