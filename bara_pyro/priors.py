@@ -72,9 +72,10 @@ def make_prior(name: str, *, device: torch.device | str | None = None, **hyper: 
     with dist.validation_enabled(False):
         prior = PRIORS[name](**{key: torch.tensor(value, device=device) for key, value in values.items()})
     for key, constraint in prior.arg_constraints.items():
-        if key in values and not constraint.check(getattr(prior, key)):
+        if key in values and not constraint.check(torch.tensor(values[key])):
             needed = "a positive" if constraint is constraints.positive else f"a {constraint}"
             raise ConfigError(f"Prior {name!r} needs {needed} {key}, not {values[key]!r}.")
+    prior._validate_args = False  # checked here once, rather than by every expand and log_prob of training
     return prior
 
 

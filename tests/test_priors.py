@@ -1,0 +1,99 @@
+import math
+
+import pyro.distributions as dist
+import pytest
+import torch
+from scipy import stats
+
+from bara_pyro.distributions import MeanWeibull, has_analytic_kl
+from bara_pyro.errors import ConfigError
+from bara_pyro.priors import PRIORS, make_prior, register_prior
+
+TRUTHS = {
+    "gamma": ({"concentration": 0.5, "rate": 2.0}, stats.gamma(0.5, scale=0.5)),
+    "exponential": ({"rate": 2.0}, stats.expon(scale=0.5)),
+    "halfnormal": ({"scale": 2.0}, stats.halfnorm(scale=2.0)),
+    "halfcauchy": ({"scale": 2.0}, stats.halfcauchy(scale=2.0)),
+    "inversegamma": ({"concentration": 3.0, "rate": 2.0}, stats.invgamma(3.0, scale=2.0)),
+    "lognormal": ({"loc": -1.0, "scale": 0.5}, stats.lognorm(0.5, scale=math.exp(-1.0))),
+}
+DEFAULTS = {
+    "gamma": stats.gamma(1.0),
+    "exponential": stats.expon(),
+    "halfnormal": stats.halfnorm(),
+    "halfcauchy": stats.halfcauchy(),
+    "inversegamma": stats.invgamma(2.0),
+    "lognormal": stats.lognorm(1.0),
+}
+
+
+@pytest.mark.parametrize("name", TRUTHS)
+def test_densities(name):
+    hyper, truth = TRUTHS[name]
+    t = torch.tensor([0.01, 0.3, 1.0, 4.0])
+    expected = torch.tensor(truth.logpdf(t.numpy()), dtype=torch.float32)
+    torch.testing.assert_close(make_prior(name, **hyper).log_prob(t), expected, rtol=1e-4, atol=1e-5)
+    expected = torch.tensor(DEFAULTS[name].logpdf(t.numpy()), dtype=torch.float32)
+    torch.testing.assert_close(make_prior(name).log_prob(t), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", TRUTHS)
+def test_shapes(name):
+    prior = make_prior(name)
+    assert (prior.batch_shape, prior.event_shape) == ((), ())
+    assert prior.expand([4, 3]).to_event(1).sample((2,)).shape == (2, 4, 3)
+
+
+def test_every_prior_is_tested():
+    assert set(PRIORS) == set(TRUTHS) == set(DEFAULTS)
+
+
+def test_unknown_prior():
+    with pytest.raises(ConfigError, match=r"^Unknown prior 'gama': choose one of exponential, gamma, .*\.$"):
+        make_prior("gama")
+
+
+def test_unknown_hyper_parameter():
+    with pytest.raises(ConfigError, match=r"'gamma'.*'rat': choose one of concentration, rate\.$"):
+        make_prior("gamma", rat=1.0)
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, 1e-60])  # the last is 0 in float32
+@pytest.mark.parametrize(
+    ("name", "key"), [("gamma", "rate"), ("lognormal", "scale"), ("halfnormal", "scale")]
+)
+def test_not_positive(name, key, value):
+    with pytest.raises(ConfigError, match=rf"^Prior '{name}' needs a positive {key}, not {value}\.$"):
+        make_prior(name, **{key: value})
+
+
+@pytest.mark.parametrize("value", ["1", None, True, math.nan, math.inf])
+def test_not_a_number(value):
+    with pytest.raises(ConfigError, match="finite number for rate"):
+        make_prior("gamma", rate=value)
+
+
+def test_location_may_be_negative():
+    assert make_prior("lognormal", loc=-3).loc == -3.0
+
+
+def test_analytic_divergence_for_all_but_two():
+    q = MeanWeibull(torch.ones(3), torch.ones(3))
+    without = {name for name in PRIORS if not has_analytic_kl(q, make_prior(name))}
+    assert without == {"halfcauchy", "inversegamma"}
+
+
+def test_registering_one_takes_three_lines(monkeypatch):
+    monkeypatch.setattr("bara_pyro.priors.PRIORS", dict(PRIORS))
+
+    @register_prior("weibull")
+    def weibull(scale=1.0, concentration=1.0):
+        return dist.Weibull(scale, concentration)
+
+    assert make_prior("weibull", scale=2).mean == pytest.approx(2.0)
+    with pytest.raises(ConfigError, match="positive concentration"):
+        make_prior("weibull", concentration=-1.0)
+
+
+def test_parameters_live_on_the_device_asked_for():
+    assert make_prior("gamma", device="meta").rate.device.type == "meta"
