@@ -1,0 +1,225 @@
+"""The figures of a run: reliability diagram, training curves, risk-coverage curves.
+
+Each returns a matplotlib `Figure`; `save` (from `report.style`) writes it. pyplot is never used.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import MultipleLocator
+from torch import Tensor
+
+from bara_pyro.errors import DataError
+from bara_pyro.metrics.reliability import ReliabilityBins
+from bara_pyro.report.style import (
+    GREY,
+    INK,
+    NORMAL,
+    PALETTE,
+    SMALL,
+    dress,
+    legend_of,
+    line_style,
+    new_figure,
+    save,
+)
+
+__all__ = ["PARTS", "reliability_diagram", "risk_coverage_figure", "save", "training_curves"]
+
+History = Sequence[Mapping[str, float | None]]
+"""Records of one run: `step` and the parts of the loss at that step."""
+
+PARTS: dict[str, str] = {
+    "loss": "Negative ELBO",
+    "nll": "Negative log-likelihood",
+    "kl_theta": "KL, local gate θ",
+    "kl_phi": "KL, global gate Φ",
+}
+"""The keys of a history's records and the titles of their panels."""
+
+COLUMNS = 4
+"""Systems side by side in one row of a reliability diagram."""
+
+
+def _need(named: Mapping[str, object], what: str) -> None:
+    if not named:
+        raise DataError(f"There is no {what} to draw: give at least one.")
+
+
+def reliability_diagram(systems: Mapping[str, ReliabilityBins]) -> Figure:
+    """Draw accuracy against confidence for each system, and below it how its rows are spread over the bins.
+
+    The bars are the accuracy of each bin, hatched where the confidence exceeds it; the diagonal is perfect
+    calibration. The title carries the ECE.
+
+    Args:
+        systems: name to `metrics.reliability_bins`, in the order of drawing.
+
+    Raises:
+        DataError: when there is no system.
+    """
+    _need(systems, "system")
+    columns = min(COLUMNS, len(systems))
+    blocks = math.ceil(len(systems) / columns)
+    figure = new_figure(max(2.75 * columns + 0.5, 3.6), 4.0 * blocks)
+    grid = figure.add_gridspec(2 * blocks, columns, height_ratios=[3, 1] * blocks)
+    for index, (name, bins) in enumerate(systems.items()):
+        block, column = divmod(index, columns)
+        upper = figure.add_subplot(grid[2 * block, column])
+        lower = figure.add_subplot(grid[2 * block + 1, column], sharex=upper)
+        _draw_bins(upper, bins, PALETTE[index % len(PALETTE)])
+        _draw_counts(lower, bins, PALETTE[index % len(PALETTE)])
+        first = column == 0
+        dress(upper, "", "Accuracy" if first else "", f"{name}\nECE {bins.ece:.1f} %")
+        dress(lower, "Confidence", "Rows (%)" if first else "")
+        upper.tick_params(labelbottom=False, labelleft=first)
+        lower.tick_params(labelleft=first)
+    highest = max(100.0 * float(bins.counts.max() / bins.counts.sum()) for bins in systems.values())
+    for lower in figure.axes[1::2]:
+        lower.set_ylim(0, 1.08 * highest)  # one scale, so that the systems can be compared
+    line, accuracy, gap = figure.axes[0].get_legend_handles_labels()[0]
+    if len(systems) > 1:
+        accuracy = Patch(color=GREY)  # each system has a colour of its own
+    names = ["Perfect", "Accuracy", "Gap to confidence"]
+    legend_of(figure, handles=[line, accuracy, gap], labels=names, loc="outside lower center", ncols=3)
+    return figure
+
+
+def _draw_bins(axes: Axes, bins: ReliabilityBins, color: str) -> None:
+    """Draw one system's bars of accuracy, the gaps to confidence and the diagonal."""
+    filled = (bins.counts > 0).numpy()
+    left = bins.edges[:-1].numpy()[filled]
+    width = bins.edges.diff().numpy()[filled]
+    accuracy, confidence = bins.accuracy.numpy()[filled], bins.confidence.numpy()[filled]
+    axes.bar(
+        left, accuracy, width, align="edge", color=color, edgecolor="white", linewidth=0.8, label="Accuracy"
+    )
+    axes.bar(
+        left,
+        confidence - accuracy,
+        width,
+        bottom=accuracy,
+        align="edge",
+        facecolor="none",
+        edgecolor=GREY,
+        linewidth=0.6,
+        hatch="////",
+        label="Gap to confidence",
+    )
+    axes.plot([0, 1], [0, 1], color=INK, linewidth=1.0, linestyle="--", label="Perfect")
+    axes.set(xlim=(0, 1), ylim=(0, 1))
+    axes.yaxis.set_major_locator(MultipleLocator(0.2))
+
+
+def _draw_counts(axes: Axes, bins: ReliabilityBins, color: str) -> None:
+    """Draw the share of one system's rows in each bin (percent)."""
+    share = (100.0 * bins.counts / bins.counts.sum()).numpy()
+    axes.bar(
+        bins.edges[:-1].numpy(),
+        share,
+        bins.edges.diff().numpy(),
+        align="edge",
+        color=color,
+        edgecolor="white",
+    )
+    axes.xaxis.set_major_locator(MultipleLocator(0.2))
+
+
+def smooth(values: Sequence[float] | np.ndarray, window: int) -> np.ndarray:
+    """Return the centred moving average over `window` values, over fewer at the ends; NaN is left out."""
+    given = np.asarray(values, dtype=float)
+    known = np.isfinite(given)
+    kernel = np.ones(min(window, len(given)))
+    total = np.convolve(np.where(known, given, 0.0), kernel, mode="same")
+    count = np.convolve(known.astype(float), kernel, mode="same").round()
+    return np.divide(total, count, out=np.full(len(given), np.nan), where=count > 0)
+
+
+def training_curves(runs: Mapping[str, History], window: int | None = None, title: str = "") -> Figure:
+    """Draw the negative ELBO and its parts against the step: raw values pale, a moving average over them.
+
+    A part that no run has gets no panel; where only some runs have it, only they are drawn. Without any KL
+    (plain LoRA) the loss is the NLL and is drawn once.
+
+    Args:
+        runs: name of a run to its history: records with `step` and any of the keys of `PARTS`, all in nats
+            per example; None where a part was not recorded.
+        window: records in the moving average; a twentieth of the longest run if not given.
+        title: heading of the whole figure.
+
+    Raises:
+        DataError: when there is no run, or none with a part to draw.
+    """
+    _need(runs, "run")
+    parts = _parts_of(runs)
+    longest = max(len(history) for history in runs.values())
+    span = window or max(1, longest // 20)
+    columns = min(2, len(parts))
+    figure = new_figure(4.6 * columns, 2.7 * math.ceil(len(parts) / columns) + 0.5)
+    panels = figure.subplots(math.ceil(len(parts) / columns), columns, squeeze=False, sharex=True).flatten()
+    for panel, part in zip(panels, parts, strict=False):
+        for index, (name, history) in enumerate(runs.items()):
+            _draw_part(panel, name, history, part, span, index)
+        dress(panel, "", "nats per example", PARTS[part])
+        panel.ticklabel_format(axis="y", scilimits=(-2, 4), useMathText=True)
+        panel.yaxis.get_offset_text().set(fontsize=SMALL, color=GREY, ha="right")
+    for panel in panels[len(parts) :]:
+        panel.remove()
+    _label_lowest(list(panels[: len(parts)]), columns)
+    legend_of(panels[0], loc="best")
+    if title:
+        figure.suptitle(title, fontsize=NORMAL + 3, color=INK, x=0.01, ha="left", parse_math=False)
+    return figure
+
+
+def _parts_of(runs: Mapping[str, History]) -> list[str]:
+    """Return the parts that get a panel, in the order of `PARTS`."""
+    records = [record for history in runs.values() for record in history]
+    parts = [part for part in PARTS if any(record.get(part) is not None for record in records)]
+    if not parts:
+        raise DataError(f"No history holds any of {', '.join(PARTS)}: there is nothing to draw.")
+    return ["nll"] if parts == ["loss", "nll"] else parts
+
+
+def _draw_part(axes: Axes, name: str, history: History, part: str, span: int, index: int) -> None:
+    """Draw one part of one run."""
+    points = [(record["step"], record[part]) for record in history if record.get(part) is not None]
+    if not points:
+        return
+    steps, values = np.asarray(points, dtype=float).T
+    style = line_style(index)
+    axes.plot(steps, values, color=style["color"], alpha=0.25, linewidth=0.7)
+    axes.plot(steps, smooth(values, span), linewidth=1.8, label=name, **style)
+
+
+def _label_lowest(panels: Sequence[Axes], columns: int) -> None:
+    """Name the x axis of the lowest panel of each column, also where the last row is not full."""
+    for panel in panels[-columns:]:
+        panel.set_xlabel("Training step", fontsize=NORMAL, color=INK)
+        panel.tick_params(labelbottom=True)
+
+
+def risk_coverage_figure(curves: Mapping[str, tuple[Tensor, Tensor]]) -> Figure:
+    """Draw how often each system errs on its most confident rows, against how many of them it answers.
+
+    Args:
+        curves: name to `metrics.risk_coverage` (coverage and risk, percent), in the order of drawing.
+
+    Raises:
+        DataError: when there is no curve.
+    """
+    _need(curves, "curve")
+    figure = new_figure(5.2, 3.8)
+    axes = figure.add_subplot()
+    for index, (name, (coverage, risk)) in enumerate(curves.items()):
+        label = f"{name} (AURC {float(risk.mean()):.1f} %)"
+        axes.plot(coverage.numpy(), risk.numpy(), linewidth=1.8, label=label, **line_style(index))
+    dress(axes, "Coverage: rows answered, most confident first (%)", "Risk: wrong among them (%)")
+    axes.set_xlim(0, 100)
+    axes.set_ylim(bottom=0)
+    legend_of(axes, loc="best")
+    return figure

@@ -1,0 +1,144 @@
+"""A report as one HTML file: text, tables and figures, nothing outside it, so that it can be mailed."""
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from string import Template
+
+from matplotlib.figure import Figure
+
+from bara_pyro.report.files import write_atomically
+from bara_pyro.report.style import png_bytes
+from bara_pyro.report.table import Cell, Table, cells, numeric_columns
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure and the words that go with it.
+
+    Attributes:
+        figure: what is shown.
+        alt: what it shows, for those who cannot see it.
+        caption: the line below it.
+    """
+
+    figure: Figure
+    alt: str
+    caption: str = ""
+
+
+STYLE = """
+:root { color-scheme: light dark; --ink: #1f2328; --soft: #59636e; --line: #d1d9e0; --page: #ffffff;
+  --stripe: #f6f8fa; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --soft: #9aa4af; --line: #3d444d;
+  --page: #0d1117; --stripe: #161b22; } }
+* { box-sizing: border-box; }
+body { margin: 0 auto; max-width: 70rem; padding: 2rem 1.25rem 4rem; background: var(--page);
+  color: var(--ink); font: 1rem/1.55 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }
+h1 { font-size: 1.7rem; line-height: 1.25; margin: 0 0 1rem; }
+p { max-width: 46rem; white-space: pre-line; }
+.scroll { overflow-x: auto; margin: 2rem 0; }
+.scroll:focus-visible { outline: 2px solid #0072b2; outline-offset: 2px; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+caption, figcaption { text-align: left; color: var(--soft); padding: 0.4rem 0; }
+th, td { padding: 0.4rem 0.9rem; border-bottom: 1px solid var(--line); text-align: left;
+  white-space: nowrap; }
+thead th { border-bottom: 2px solid var(--soft); }
+tbody th { font-weight: normal; }
+tbody tr:nth-child(even) { background: var(--stripe); }
+.number { text-align: right; }
+figure { margin: 2rem 0; }
+img { max-width: 100%; height: auto; background: #ffffff; border: 1px solid var(--line); border-radius: 6px;
+  padding: 0.5rem; }
+@media print { body { max-width: none; } }
+"""
+
+PAGE = Template("""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy"
+  content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
+<title>$title</title>
+<style>$style</style>
+</head>
+<body>
+<main>
+<h1>$title</h1>
+$body
+</main>
+</body>
+</html>
+""")
+
+
+def _aligned(numeric: bool) -> str:
+    """Return the attribute that aligns a number to the right."""
+    return ' class="number"' if numeric else ""
+
+
+def _cell(cell: Cell, row_name: bool) -> str:
+    text = f"<strong>{escape(cell.text)}</strong>" if cell.best else escape(cell.text)
+    kind = _aligned(cell.numeric)
+    return f'<th scope="row"{kind}>{text}</th>' if row_name else f"<td{kind}>{text}</td>"
+
+
+def _table(table: Table) -> str:
+    """Return a table whose first column names the row; it can be scrolled sideways by keyboard too."""
+    shown = cells(table)
+    head = "".join(
+        f'<th scope="col"{_aligned(number)}>{escape(column.title)}</th>'
+        for column, number in zip(table.columns, numeric_columns(table, shown), strict=True)
+    )
+    body = "\n".join(
+        "<tr>" + "".join(_cell(cell, index == 0) for index, cell in enumerate(row)) + "</tr>" for row in shown
+    )
+    label = escape(table.caption or "Table")
+    caption = f"<caption>{escape(table.caption)}</caption>\n" if table.caption else ""
+    return (
+        f'<div class="scroll" role="region" tabindex="0" aria-label="{label}">\n<table>\n{caption}'
+        f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>\n</div>"
+    )
+
+
+def _picture(picture: Picture) -> str:
+    data = base64.b64encode(png_bytes(picture.figure)).decode("ascii")
+    caption = f"\n<figcaption>{escape(picture.caption)}</figcaption>" if picture.caption else ""
+    return (
+        f'<figure>\n<img alt="{escape(picture.alt)}" src="data:image/png;base64,{data}">{caption}\n</figure>'
+    )
+
+
+def write_index(
+    folder: Path | str,
+    title: str,
+    tables: Sequence[Table] = (),
+    figures: Sequence[Picture] = (),
+    text: str | Sequence[str] = (),
+) -> Path:
+    """Write `index.html` into `folder`, whole or not at all: the text, then the tables, then the figures.
+
+    Everything given is text, never markup, and is escaped. The figures are embedded.
+
+    Args:
+        folder: where the file goes; made if it is not there.
+        title: the heading and the name of the page.
+        tables: in the order of showing.
+        figures: in the order of showing.
+        text: one paragraph, or several.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        OSError: when the folder cannot be written to.
+    """
+    paragraphs = [text] if isinstance(text, str) else text
+    parts = [f"<p>{escape(paragraph)}</p>" for paragraph in paragraphs if paragraph]
+    parts += [_table(table) for table in tables]
+    parts += [_picture(picture) for picture in figures]
+    page = PAGE.substitute(title=escape(title), style=STYLE, body="\n".join(parts))
+    return write_atomically(Path(folder) / "index.html", page.encode("utf-8"))

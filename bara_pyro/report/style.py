@@ -1,0 +1,73 @@
+"""How every figure looks: palette, grid, sizes; set artist by artist, so that nothing global changes."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from bara_pyro.report.files import write_atomically
+
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+"""Okabe and Ito (2008): told apart under the common kinds of colour blindness; yellow left out on white."""
+
+DASHES = ("-", "--", "-.", ":")
+"""Line styles that change once the palette has been used up."""
+
+INK, GREY, GRID = "#222222", "#6b6b6b", "#e4e4e4"
+SMALL, NORMAL, LARGE = 8.5, 10.0, 11.5
+DPI = 160
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty figure (inches) with its own Agg canvas, unknown to pyplot."""
+    figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def line_style(index: int) -> dict[str, Any]:
+    """Return colour and dashes of the `index`-th system."""
+    rounds = index // len(PALETTE)
+    return {"color": PALETTE[index % len(PALETTE)], "linestyle": DASHES[rounds % len(DASHES)]}
+
+
+def dress(axes: Axes, x_label: str = "", y_label: str = "", title: str = "") -> None:
+    """Give axes the common look and their labels."""
+    axes.set_xlabel(x_label, fontsize=NORMAL, color=INK)
+    axes.set_ylabel(y_label, fontsize=NORMAL, color=INK)
+    # Names of systems may hold a dollar sign, which would otherwise start a formula.
+    # The explicit height keeps titles of a row aligned when one axis shows a power of ten above it.
+    axes.set_title(title, fontsize=LARGE, color=INK, loc="left", y=1.0, parse_math=False)
+    axes.tick_params(labelsize=SMALL, colors=GREY, length=3)
+    axes.grid(color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_color(GREY)
+
+
+def legend_of(where: Axes | Figure, **options: Any) -> None:
+    """Add the common legend to axes or to a whole figure, its names taken literally."""
+    legend = where.legend(fontsize=SMALL, frameon=False, labelcolor=INK, **options)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+
+
+def png_bytes(figure: Figure) -> bytes:
+    """Return the figure as a PNG file's content, the same bytes for the same figure."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def save(figure: Figure, path: Path | str) -> Path:
+    """Write `figure` to `path` as a PNG, whole or not at all, and return the path.
+
+    Raises:
+        OSError: when the folder cannot be written to.
+    """
+    return write_atomically(path, png_bytes(figure))

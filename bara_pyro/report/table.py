@@ -1,0 +1,167 @@
+"""One table of results, written for the terminal (rich) and for a document (Markdown)."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from bara_pyro.errors import ConfigError
+
+MISSING = "–"
+
+
+@dataclass(frozen=True)
+class Column:
+    """How one key of the rows is shown.
+
+    Attributes:
+        key: the key in each row.
+        heading: the heading, without the unit.
+        unit: the unit, put in brackets after the heading.
+        format: a format specification for numbers (`.2f`); text is shown as it is.
+        best: `max` or `min` marks the best number; None where no value is better than another.
+    """
+
+    key: str
+    heading: str
+    unit: str = ""
+    format: str = ".2f"
+    best: Literal["max", "min"] | None = None
+
+    def __post_init__(self) -> None:
+        if self.best not in ("max", "min", None):
+            raise ConfigError(f"best of column {self.key!r} is {self.best!r}: choose one of max, min, None.")
+
+    @property
+    def title(self) -> str:
+        """The heading with its unit."""
+        return f"{self.heading} ({self.unit})" if self.unit else self.heading
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under columns.
+
+    Attributes:
+        columns: what is shown, from left to right; the first one names the row.
+        rows: one mapping a row; a value is a number, a pair (mean, standard deviation), text or None.
+        caption: one line above the table.
+    """
+
+    columns: Sequence[Column]
+    rows: Sequence[Mapping[str, Any]]
+    caption: str = ""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One value as it is shown.
+
+    Attributes:
+        text: the formatted value.
+        numeric: whether it is aligned as a number.
+        best: whether it is the best of its column.
+    """
+
+    text: str
+    numeric: bool
+    best: bool
+
+
+def _number(value: object) -> float | None:
+    """Return the number that a value is ranked by, or None where there is none."""
+    if isinstance(value, tuple | list):
+        value = value[0]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value)
+
+
+def _show(value: object, specification: str) -> str:
+    """Return the text of a value."""
+    if value is None:
+        return MISSING
+    if isinstance(value, tuple | list):
+        return " ± ".join(_show(part, specification) for part in value)
+    number = _number(value)
+    if number is None:
+        return str(value)
+    if math.isinf(number):
+        return "∞" if number > 0 else "-∞"
+    return "NaN" if math.isnan(number) else format(value, specification)
+
+
+def _best_text(column: Column, shown: Sequence[tuple[float | None, str]]) -> str | None:
+    """Return the text of the best value, or None where marking one would say nothing.
+
+    What reads the same is equally good: all values that round to the best one are marked, and none is where
+    all rows share it.
+    """
+    ranked = [(number, text) for number, text in shown if number is not None and not math.isnan(number)]
+    if column.best is None or len({text for _, text in ranked}) < 2:
+        return None
+    return (max if column.best == "max" else min)(ranked)[1]
+
+
+def _headline(text: str) -> str:
+    """Return the mean of a shown mean ± standard deviation."""
+    return text.split(" ± ")[0]
+
+
+def cells(table: Table) -> list[list[Cell]]:
+    """Return the table's rows as they are shown, whatever they are written to."""
+    columns = []
+    for column in table.columns:
+        values = [row.get(column.key) for row in table.rows]
+        texts = [_show(value, column.format) for value in values]
+        numbers = [_number(value) for value in values]
+        best = _best_text(column, [(n, _headline(t)) for n, t in zip(numbers, texts, strict=True)])
+        numeric = any(number is not None for number in numbers)
+        columns.append(
+            [
+                Cell(text, numeric, number is not None and _headline(text) == best)
+                for text, number in zip(texts, numbers, strict=True)
+            ]
+        )
+    return [list(row) for row in zip(*columns, strict=True)]
+
+
+def numeric_columns(table: Table, shown: Sequence[Sequence[Cell]]) -> list[bool]:
+    """Return for each column whether it is aligned as numbers; none is in a table without rows."""
+    return [cell.numeric for cell in shown[0]] if shown else [False] * len(table.columns)
+
+
+def rich_table(table: Table) -> RichTable:
+    """Return the table for a rich console; names are taken literally, never as markup."""
+    shown = cells(table)
+    result = RichTable(title=Text(table.caption) if table.caption else None, title_justify="left")
+    for column, number in zip(table.columns, numeric_columns(table, shown), strict=True):
+        result.add_column(Text(column.title), justify="right" if number else "left")
+    for row in shown:
+        result.add_row(*(Text(cell.text, style="bold" if cell.best else "") for cell in row))
+    return result
+
+
+def _escape(text: str) -> str:
+    """Return text that a Markdown table shows as it is."""
+    for special in "\\|<*`":
+        text = text.replace(special, "\\" + special)
+    return " ".join(text.split())
+
+
+def markdown(table: Table) -> str:
+    """Return the table in GitHub's Markdown, ending in a line break, its caption as a paragraph before it."""
+    shown = cells(table)
+    lines = [f"{_escape(table.caption)}\n"] if table.caption else []
+    lines.append(_row([_escape(column.title) for column in table.columns]))
+    lines.append(_row(["---:" if number else "---" for number in numeric_columns(table, shown)]))
+    for row in shown:
+        lines.append(_row([f"**{_escape(cell.text)}**" if cell.best else _escape(cell.text) for cell in row]))
+    return "\n".join(lines) + "\n"
+
+
+def _row(texts: Sequence[str]) -> str:
+    return f"| {' | '.join(texts)} |"

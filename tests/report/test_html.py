@@ -1,0 +1,101 @@
+"""The one-file report."""
+
+import base64
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from bara_pyro.report import Column, Picture, Table, training_curves, write_index
+
+VOID = {"meta", "img"}
+NASTY = "<script>alert('x')</script> & \"quoted\" $name"
+
+
+class Reader(HTMLParser):
+    """Collects tags and text, and fails on tags that are not closed in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.text: dict[str, list[str]] = {}
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and data.strip():
+            self.text.setdefault(self.open[-1], []).append(data)
+
+    def attributes(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def read(path: Path) -> Reader:
+    reader = Reader()
+    reader.feed(path.read_text(encoding="utf-8"))
+    reader.close()
+    assert reader.open == []
+    return reader
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Reader:
+    table = Table(
+        [Column("name", NASTY), Column("acc", "Accuracy", "%", ".1f", "max")],
+        [{"name": NASTY, "acc": 51.0}, {"name": "BaRA", "acc": 57.0}, {"name": "BLoB"}],
+        caption=NASTY,
+    )
+    figure = training_curves({NASTY: [{"step": t, "nll": 1.0} for t in range(5)]})
+    pictures = [Picture(figure, alt=NASTY, caption=NASTY), Picture(figure, alt="plain")]
+    path = write_index(tmp_path / "report", NASTY, [table], pictures, [NASTY, "", "second"])
+    assert path == tmp_path / "report" / "index.html"
+    assert [file.name for file in path.parent.iterdir()] == ["index.html"]
+    return read(path)
+
+
+def test_every_text_is_escaped_and_unchanged(page: Reader):
+    assert page.attributes("script") == []
+    assert page.text["title"] == page.text["h1"] == page.text["caption"] == page.text["figcaption"] == [NASTY]
+    assert page.text["p"] == [NASTY, "second"]
+    assert page.text["th"] == [NASTY, "Accuracy (%)", NASTY, "BaRA", "BLoB"]
+    assert page.attributes("img")[0]["alt"] == NASTY
+    assert page.attributes("div")[0]["aria-label"] == NASTY
+
+
+def test_table_has_headers_a_best_value_and_a_dash_for_what_is_missing(page: Reader):
+    assert [a["scope"] for a in page.attributes("th")] == ["col", "col", "row", "row", "row"]
+    assert page.text["td"] == ["51.0", "–"]
+    assert page.text["strong"] == ["57.0"]
+
+
+def test_figures_are_embedded_and_nothing_is_fetched(page: Reader):
+    for image in page.attributes("img"):
+        kind, data = image["src"].split(",")
+        assert kind == "data:image/png;base64"
+        assert base64.b64decode(data, validate=True).startswith(b"\x89PNG")
+        assert image["alt"]
+    assert page.attributes("link") == []
+    assert "url(" not in page.text["style"][0]
+
+
+def test_page_declares_language_encoding_width_and_both_themes(page: Reader):
+    assert page.attributes("html")[0]["lang"] == "en"
+    assert page.attributes("meta")[0]["charset"] == "utf-8"
+    assert any(a.get("name") == "viewport" for a in page.attributes("meta"))
+    assert "prefers-color-scheme: dark" in page.text["style"][0]
+
+
+def test_least_page_and_overwriting(tmp_path: Path):
+    write_index(tmp_path, "first", text="one paragraph")
+    write_index(str(tmp_path), "second", [Table([Column("a", "A")], [])])
+    reader = read(tmp_path / "index.html")
+    assert reader.text["h1"] == ["second"]
+    assert "p" not in reader.text
+    assert reader.text["th"] == ["A"]

@@ -1,0 +1,106 @@
+"""Tables for the terminal and for Markdown."""
+
+import io
+import math
+
+import pytest
+from rich.console import Console
+
+from bara_pyro.errors import ConfigError
+from bara_pyro.report import Column, Table, markdown, rich_table
+from bara_pyro.report.table import cells
+
+COLUMNS = [
+    Column("method", "Method"),
+    Column("acc", "Accuracy", "%", ".1f", "max"),
+    Column("nll", "NLL", "nats", ".3f", "min"),
+    Column("n", "Rows", "", "d"),
+]
+ROWS = [
+    {"method": "LoRA", "acc": 55.04, "nll": 1.25, "n": 640},
+    {"method": "BaRA", "acc": 56.96, "nll": 0.93, "n": 640},
+    {"method": "BLoB", "acc": None, "nll": math.inf},
+]
+
+
+def shown(rows: list, column: Column) -> list[tuple[str, bool]]:
+    return [(row[0].text, row[0].best) for row in cells(Table([column], rows))]
+
+
+def test_markdown_written_out():
+    assert markdown(Table(COLUMNS, ROWS, "Test split")) == (
+        "Test split\n"
+        "\n"
+        "| Method | Accuracy (%) | NLL (nats) | Rows |\n"
+        "| --- | ---: | ---: | ---: |\n"
+        "| LoRA | 55.0 | 1.250 | 640 |\n"
+        "| BaRA | **57.0** | **0.930** | 640 |\n"
+        "| BLoB | – | ∞ | – |\n"
+    )
+
+
+def test_rich_shows_the_same_cells_and_takes_names_literally():
+    rows = [*ROWS, {"method": "[red]x[/red]", "acc": 1.0}]
+    console = Console(file=io.StringIO(), width=100, force_terminal=True, color_system=None)
+    console.print(rich_table(Table(COLUMNS, rows, "Test [split]")))
+    text = console.file.getvalue()
+    for words in ("Test [split]", "Accuracy (%)", "57.0", "∞", "–", "[red]x[/red]"):
+        assert words in text
+    bold = [
+        cell.plain
+        for column in rich_table(Table(COLUMNS, rows)).columns
+        for cell in column.cells
+        if "bold" in str(cell.style)
+    ]
+    assert bold == ["57.0", "0.930"]
+
+
+def test_best_is_the_smallest_or_the_largest_or_nobody():
+    rows = [{"v": 1.0}, {"v": 3.0}, {"v": 2.0}]
+    assert [best for _, best in shown(rows, Column("v", "V", best="max"))] == [False, True, False]
+    assert [best for _, best in shown(rows, Column("v", "V", best="min"))] == [True, False, False]
+    assert [best for _, best in shown(rows, Column("v", "V"))] == [False] * 3
+
+
+@pytest.mark.parametrize("rows", [[{"v": 1.0}], [{"v": 1.0}, {"v": None}], [{"v": 1.001}, {"v": 1.002}]])
+def test_no_best_where_there_is_nothing_to_compare_or_all_read_the_same(rows: list):
+    assert not any(best for _, best in shown(rows, Column("v", "V", best="max")))
+
+
+def test_values_that_read_the_same_are_equally_good():
+    rows = [{"v": 1.001}, {"v": 1.002}, {"v": 0.5}]
+    assert [best for _, best in shown(rows, Column("v", "V", best="max"))] == [True, True, False]
+
+
+def test_mean_and_standard_deviation():
+    rows = [{"v": (55.91, 1.24)}, {"v": (55.0, 20.0)}, {"v": (51.0, None)}]
+    assert shown(rows, Column("v", "V", format=".1f", best="max")) == [
+        ("55.9 ± 1.2", True),
+        ("55.0 ± 20.0", False),
+        ("51.0 ± –", False),
+    ]
+
+
+def test_a_failed_value_is_shown_and_never_best():
+    rows = [{"v": math.nan}, {"v": -math.inf}, {"v": 0}, {"v": True}]
+    assert shown(rows, Column("v", "V", best="max")) == [
+        ("NaN", False),
+        ("-∞", False),
+        ("0.00", True),
+        ("True", False),
+    ]
+
+
+def test_markdown_escapes_what_would_break_the_table():
+    table = Table([Column("a", "A|B")], [{"a": "x | y\n<script>*z*`"}])
+    assert markdown(table).splitlines() == ["| A\\|B |", "| --- |", "| x \\| y \\<script>\\*z\\*\\` |"]
+
+
+def test_no_rows():
+    assert markdown(Table(COLUMNS[:2], [])) == "| Method | Accuracy (%) |\n| --- | --- |\n"
+    assert rich_table(Table(COLUMNS, [])).row_count == 0
+
+
+def test_unknown_direction():
+    with pytest.raises(ConfigError, match="'largest'"):
+        Column("v", "V", best="largest")
