@@ -21,6 +21,7 @@ LAWS = [
     dist.InverseGamma(ONE, ONE),
     dist.Beta(ONE, ONE),
     dist.Normal(ONE, ONE),
+    dist.Poisson(ONE),
     dist.Delta(ONE),
 ]
 MASK = torch.tensor([True, False])
