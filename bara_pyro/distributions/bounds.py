@@ -40,13 +40,11 @@ class _Bound(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, float, float | None], output: Tensor) -> None:
-        value, ctx.low, ctx.high = inputs
-        ctx.save_for_backward(value)
+        ctx.save_for_backward(inputs[0], output)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        (value,) = ctx.saved_tensors
-        outward = (value < ctx.low) & (grad > 0)  # descent moves against the gradient
-        if ctx.high is not None:
-            outward |= (value > ctx.high) & (grad < 0)
+        value, bounded = ctx.saved_tensors
+        # Descent moves against the gradient: outward where it has the opposite sign of the excess.
+        outward = (value - bounded).mul_(grad) < 0
         return grad.masked_fill(outward, 0), None, None
