@@ -35,7 +35,7 @@ def load_task(
         name: a key of `data.registry.SOURCES` (or the paper's name, or the hub's), a task of the microworld
             ("micro-..."), or the path of a .jsonl, .json or .csv file of one's own (`data.userfile`).
         data_dir: folder with `<key>/<split>.jsonl` in the hub's schema; without it the hub is asked.
-        validation_rows: rows carved off train (never test), to choose hyper-parameters on (`data.rows.carve`).
+        validation_rows: rows carved off train, never off test, to choose hyper-parameters on (`rows.carve`).
             A task of the microworld has rows of its own for that; it keeps all, or as many as asked for.
         seed: the data's seed: of that choice, and of the questions of the microworld.
         labels: "words" keeps the labels; "letters" asks for them as lettered options, for tokenizers in which
@@ -54,10 +54,13 @@ def load_task(
     """
     if labels not in LABEL_STYLES:
         raise ConfigError(unknown("label style", labels, LABEL_STYLES))
+    own_file = name.lower().endswith(SUFFIXES)
+    if not own_file and (test_file or classes):
+        raise ConfigError(f"test_file and classes are for a file of one's own, and {name!r} is none.")
     if name.startswith("micro-"):
         task = _load_micro(name, validation_rows, seed)
         return as_letters(task) if labels == "letters" else task
-    if name.lower().endswith(SUFFIXES):
+    if own_file:
         test_path = Path(test_file) if test_file else None
         task = load_file(Path(name), test_file=test_path, test_fraction=test_fraction, classes=classes)
     else:
@@ -77,7 +80,7 @@ def _load_micro(name: str, validation_rows: int, seed: int) -> Task:
         return task
     if not 0 < validation_rows <= len(task.validation):
         raise ConfigError(
-            f"validation_rows is {validation_rows}: choose at most the {len(task.validation)} that {name} has."
+            f"validation_rows is {validation_rows}: choose 1 to {len(task.validation)} (all that {name} has)."
         )
     return replace(task, validation=task.validation[:validation_rows])
 
@@ -118,14 +121,21 @@ def _from_folder(key: str, source: Source, data_dir: Path) -> Loaded:
         return _checked(read_split(path), source, str(path), split)
 
     test = examples(source.test)
-    note = _test_note(source, source.test)
     if source.train is None:
-        return [], test, [note]
+        return [], test, [_test_note(source, source.test)]
     if source.without_train is not None and not (folder / f"{source.train}.jsonl").exists():
-        rows = min(source.without_train, len(test) - 1)
-        kept = f"its rows 1 to {rows} are trained on" if rows else "nothing to train on"
-        return test[:rows], test[rows:], [f"{note}; {folder.name} has no train file: {kept}"]
-    return examples(source.train), test, [note]
+        return _resplit(test, source)
+    return examples(source.train), test, [_test_note(source, source.test)]
+
+
+def _resplit(examples: list[Example], source: Source) -> Loaded:
+    """Divide the test split of a folder that has no train split, as its table row says."""
+    rows = min(source.without_train or 0, len(examples) - 1)
+    if not rows:
+        return [], examples, [_test_note(source, source.test), "no train file, so nothing to train on"]
+    rest = len(examples) - rows
+    note = f"no train file: trained on {source.test} rows 1 to {rows}, tested on the {rest} others"
+    return examples[:rows], examples[rows:], [note]
 
 
 def _test_note(source: Source, split: str) -> str:

@@ -55,6 +55,8 @@ def carve(train: Sequence[Example], rows: int, seed: int) -> tuple[tuple[Example
     Raises:
         ConfigError: fewer than 0 rows, or no row would be left to train on.
     """
+    if rows > 0 and not train:
+        raise ConfigError(f"validation_rows is {rows}, but there are no train rows to take them from.")
     if rows < 0 or (rows and rows >= len(train)):
         raise ConfigError(
             f"validation_rows is {rows}: choose 0 or more, and fewer than the {len(train)} train rows."

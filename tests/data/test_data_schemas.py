@@ -1,0 +1,157 @@
+"""Hand-made rows, hand-written prompts."""
+
+from collections import Counter
+
+import pytest
+
+from bara_pyro.data import Example, Task, as_letters, schemas
+from bara_pyro.errors import DataError
+
+
+def arc_row(labels="ABCD", answer="B", **changes):
+    texts = ["iron", "air", "ice", "oil", "salt"][: len(labels)]
+    choices = {"text": texts, "label": list(labels)}
+    return {"id": "Q1", "question": "Which is a gas?", "choices": choices, "answerKey": answer} | changes
+
+
+FOUR_OPTIONS = "Which is a gas?\nA) iron\nB) air\nC) ice\nD) oil\nAnswer:"
+CASES = {
+    "arc letters": (schemas.ai2_arc, arc_row(), FOUR_OPTIONS, 1, ""),
+    "arc numbers": (schemas.ai2_arc, arc_row("1234", "2"), FOUR_OPTIONS, 1, ""),
+    "arc three": (schemas.ai2_arc, arc_row("ABC", "C"), "Which is a gas?\nA) iron\nB) air\nC) ice\nAnswer:", 2, ""),
+    "arc five": (
+        schemas.ai2_arc,
+        arc_row("ABCDE", "E"),
+        "Which is a gas?\nA) iron\nB) air\nC) ice\nD) oil\nE) salt\nAnswer:",
+        4,
+        "",
+    ),
+    "openbookqa": (
+        schemas.openbookqa,
+        arc_row() | {"question": None, "question_stem": "Which is a gas?"},
+        FOUR_OPTIONS,
+        1,
+        "",
+    ),
+    "winogrande": (
+        schemas.winogrande,
+        {"sentence": "Ann thanked Eve, for _ had helped.", "option1": "Ann", "option2": "Eve", "answer": "2"},
+        "Fill in the blank: Ann thanked Eve, for _ had helped.\nA) Ann\nB) Eve\nAnswer:",
+        1,
+        "",
+    ),
+    "boolq true": (
+        schemas.boolq,
+        {"question": "is ice cold", "answer": True, "passage": "Ice is cold."},
+        "True or False: is ice cold?\nAnswer:",
+        1,
+        "Ice is cold.",
+    ),
+    "boolq false": (
+        schemas.boolq,
+        {"question": "is ice hot?", "answer": False, "passage": "x" * 2000},
+        "True or False: is ice hot?\nAnswer:",
+        0,
+        "x" * 1024,
+    ),
+    "mmlu": (
+        schemas.mmlu,
+        {"question": "2 + 2 =", "subject": "maths", "choices": ["3", "4", "5", "6"], "answer": 1},
+        "2 + 2 =\nA) 3\nB) 4\nC) 5\nD) 6\nAnswer:",
+        1,
+        "",
+    ),
+    "hellaswag": (
+        schemas.hellaswag,
+        {"ind": 7, "ctx": "He lifts the cup and", "endings": ["sings.", "drinks.", "flies.", "melts."], "label": "1"},
+        "What comes next? He lifts the cup and\nA) sings.\nB) drinks.\nC) flies.\nD) melts.\nAnswer:",
+        1,
+        "",
+    ),
+    "ag_news": (
+        schemas.ag_news,
+        {"text": "The team won again.", "label": 1},
+        "What is the topic of this article?\nA) World\nB) Sports\nC) Business\nD) Sci/Tech\nAnswer:",
+        1,
+        "The team won again.",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_prompt_and_label(case):
+    schema, row, question, label, context = CASES[case]
+    assert schema(row, "r-1") == Example("r-1", question, label, context)
+
+
+def truthful_row(options):
+    labels = [1] + [0] * (len(options) - 1)
+    return {"question": "Who?", "mc1_targets": {"choices": options, "labels": labels}}
+
+
+def test_truthful_qa_shuffle_keeps_and_spreads_the_right_option():
+    options = ["right", "wrong", "bad", "false"]
+    places = Counter()
+    for number in range(400):
+        example = schemas.truthful_qa(truthful_row(options), f"validation-{number}")
+        lines = example.question.split("\n")
+        assert lines[1 + example.label] == f"{'ABCD'[example.label]}) right"
+        assert sorted(line[3:] for line in lines[1:-1]) == sorted(options)
+        places[example.label] += 1
+    assert all(70 <= places[place] <= 130 for place in range(4))  # 100 expected, standard deviation 8.7
+
+
+def test_truthful_qa_shuffle_depends_on_the_id_alone():
+    row = truthful_row(["right", "wrong", "bad", "false"])
+    assert schemas.truthful_qa(row, "a-5") == schemas.truthful_qa(row, "a-5")
+    assert len({schemas.truthful_qa(row, f"a-{i}").question for i in range(50)}) > 10
+
+
+BAD = {
+    "arc no answer": (schemas.ai2_arc, arc_row(answer=""), "no answer in 'answerKey': fill it in, or leave"),
+    "arc null answer": (schemas.ai2_arc, arc_row(answer=None), "no answer in 'answerKey'"),
+    "arc unknown": (schemas.ai2_arc, arc_row(answer="F"), "its answer 'F' is none of A, B, C, D"),
+    "arc labels": (schemas.ai2_arc, arc_row(choices={"text": ["a", "b"], "label": ["A"]}), "2 options but 1 lab"),
+    "arc no choices": (schemas.ai2_arc, arc_row(choices=None), "2 to 26 options in 'choices'"),
+    "arc one choice": (schemas.ai2_arc, arc_row("A"), "2 to 26 options in 'choices'"),
+    "arc empty option": (schemas.ai2_arc, arc_row(choices={"text": ["a", " "], "label": ["A", "B"]}), "no text: ' '"),
+    "arc no question": (schemas.ai2_arc, arc_row(question=" "), "no text in 'question'"),
+    "wino": (schemas.winogrande, {"sentence": "_", "option1": "a", "option2": "b", "answer": "3"}, "none of 1, 2"),
+    "boolq": (schemas.boolq, {"question": "q", "answer": "yes", "passage": "p"}, "'yes' is none of False, True"),
+    "boolq passage": (schemas.boolq, {"question": "q", "answer": True}, "no text in 'passage'"),
+    "mmlu": (schemas.mmlu, {"question": "q", "choices": ["a", "b"], "answer": 4}, "answer 4 is none of 0, 1"),
+    "hellaswag": (schemas.hellaswag, {"ctx": "c", "endings": ["a", "b"], "label": ""}, "no answer in 'label'"),
+    "truthful": (
+        schemas.truthful_qa,
+        {"question": "q", "mc1_targets": {"choices": ["a", "b"], "labels": [1, 1]}},
+        "mark exactly one of 2 options",
+    ),
+    "ag_news": (schemas.ag_news, {"text": "t", "label": 4}, "answer 4 is none of 0, 1, 2, 3"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_rows(case):
+    schema, row, sentence = BAD[case]
+    with pytest.raises(DataError, match=sentence):
+        schema(row, "r-1")
+
+
+def test_letters_rewrite_a_task():
+    rows = [schemas.boolq(CASES["boolq true"][1], "r-1"), schemas.boolq(CASES["boolq false"][1], "r-2")]
+    task = as_letters(Task("boolq", ("False", "True"), train=rows[:1], test=rows[1:], notes=("n",)))
+    assert task.labels == ("A", "B")
+    assert task.train[0].question == "True or False: is ice cold?\nA) False\nB) True\nAnswer:"
+    assert [row.label for row in (*task.train, *task.test)] == [1, 0]
+    assert (task.train[0].context, task.test[0].id) == ("Ice is cold.", "r-2")
+    assert task.notes == ("n", "labels asked for as letters: A = False, B = True")
+
+
+def test_letters_leave_lettered_tasks_alone():
+    task = Task("arc", ("A", "B"), test=[Example("1", "Q\nA) x\nB) y\nAnswer:", 0)])
+    assert as_letters(task) is task
+
+
+def test_letters_run_out():
+    with pytest.raises(DataError, match="30 labels, and letters end at Z"):
+        as_letters(Task("many", tuple(map(str, range(30)))))
