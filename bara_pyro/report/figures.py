@@ -166,7 +166,7 @@ def training_curves(runs: Mapping[str, History], window: int | None = None, titl
             _draw_part(panel, name, history, part, span, index)
         dress(panel, "", "nats per example", PARTS[part])
         panel.ticklabel_format(axis="y", scilimits=(-2, 4), useMathText=True)
-        panel.yaxis.get_offset_text().set(fontsize=SMALL, color=GREY, ha="right")
+        panel.yaxis.get_offset_text().set(fontsize=SMALL, color=GREY, ha="right", x=-0.02)
     for panel in panels[len(parts) :]:
         panel.remove()
     _label_lowest(list(panels[: len(parts)]), columns)
