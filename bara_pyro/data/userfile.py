@@ -45,8 +45,8 @@ def load_file(
     if test_file and _has_choices(test_rows, test_file) != with_choices:
         raise DataError(f"Only one of {path} and {test_file} has 'choices': give them to both or to neither.")
     if with_choices:
-        widest = max(len(row["choices"]) for row in rows + test_rows if isinstance(row["choices"], list))
-        labels = LETTERS[:widest]
+        lists = [row["choices"] for row in rows + test_rows if isinstance(row["choices"], list)]
+        labels = LETTERS[: max(map(len, lists), default=2)]
     else:
         labels = tuple(map(str, classes)) if classes else _classes_of(rows, path)
 

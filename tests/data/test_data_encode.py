@@ -8,7 +8,8 @@ import torch
 from bara_pyro.data import Example, answer_token_ids, collate, encode, prompt_text
 from bara_pyro.errors import ConfigError, DataError
 
-WORDS = "the cat sat on a mat, and then (it is said) 37 dogs came; née Ünal said: «go»".split()
+TEXT = "the cat sat on a mat, and then (it is said) 37 dogs came; née Ünal said: «go»"
+WORDS = TEXT.split()
 
 
 def example(context_words, seed=0, name="r"):
@@ -44,7 +45,8 @@ def test_word_level_answers(make_word_level):
 
 def test_several_tokens_name_the_label_its_tokens_and_the_way_out(make_byte_level):
     with pytest.raises(
-        DataError, match=r"label 'True' is 4 tokens \('T', 'r', 'u', 'e'\).*labels='letters' \(--labels letters\)"
+        DataError,
+        match=r"label 'True' is 4 tokens \('T', 'r', 'u', 'e'\).*labels='letters' \(--labels letters\)",
     ):
         answer_token_ids(make_byte_level(), ["True", "False"])
 
@@ -60,7 +62,7 @@ def test_labels_that_are_the_same_token(make_word_level):
 
 
 def test_real_llama_answers_follow_the_prompt_directly(llama):
-    labels = list("ABCDEFGHIJKLM") + ["0", "1"]
+    labels = [*"ABCDEFGHIJKLM", "0", "1"]
     for label, token in zip(labels, answer_token_ids(llama, labels).tolist(), strict=True):
         for prompt in ("Answer:", "Who?\nA) x\nB) y\nAnswer:"):
             assert llama(prompt + label)["input_ids"] == [*llama(prompt)["input_ids"], token]
@@ -93,7 +95,7 @@ def test_only_the_context_is_cut_and_not_more_than_needed(request, kind):
         whole = encode([row], tokenizer, 10_000)
         full = whole.token_ids[0]
         assert not whole.shortened
-        for max_length in range(len(question) + 2, len(question) + 62, 3):
+        for max_length in range(len(question) + 3, len(question) + 63, 3):
             split = encode([row], tokenizer, max_length)
             tokens = split.token_ids[0]
             if len(full) <= max_length:
@@ -102,7 +104,7 @@ def test_only_the_context_is_cut_and_not_more_than_needed(request, kind):
                 continue
             assert split.shortened == (row.id,)
             assert tokens[-len(question) + 1 :] == question[1:]  # question[0] is the line break
-            assert max_length - 1 <= len(tokens) <= max_length or len(question) + 2 >= max_length
+            assert max_length - 1 <= len(tokens) <= max_length
             kept = len(tokens) - len(question)
             assert tokens[:kept] == full[:kept]  # BOS and the beginning of the context
 
@@ -121,7 +123,8 @@ def test_question_too_long_is_an_error_or_dropped_never_cut(make_byte_level):
     rows = [example(0, name="long"), Example("short-1", "Q\nAnswer:", 0)]
     length = len(rows[0].question)
     with pytest.raises(
-        DataError, match=f"row 'long-0' is {length} tokens long and max_length is 20: raise max_length, or .*drop"
+        DataError,
+        match=f"row 'long-0' is {length} tokens long and max_length is 20: raise max_length, or .*drop",
     ):
         encode(rows, tokenizer, 20)
     split = encode(rows, tokenizer, 20, too_long="drop")
@@ -131,7 +134,9 @@ def test_question_too_long_is_an_error_or_dropped_never_cut(make_byte_level):
 def test_bad_options(make_byte_level):
     with pytest.raises(ConfigError, match="max_length is 0: choose a positive"):
         encode([], make_byte_level(), 0)
-    with pytest.raises(ConfigError, match="Unknown way to treat long questions 'cut': choose one of drop, error"):
+    with pytest.raises(
+        ConfigError, match="Unknown way to treat long questions 'cut': choose one of drop, error"
+    ):
         encode([], make_byte_level(), too_long="cut")
 
 

@@ -18,7 +18,13 @@ FOUR_OPTIONS = "Which is a gas?\nA) iron\nB) air\nC) ice\nD) oil\nAnswer:"
 CASES = {
     "arc letters": (schemas.ai2_arc, arc_row(), FOUR_OPTIONS, 1, ""),
     "arc numbers": (schemas.ai2_arc, arc_row("1234", "2"), FOUR_OPTIONS, 1, ""),
-    "arc three": (schemas.ai2_arc, arc_row("ABC", "C"), "Which is a gas?\nA) iron\nB) air\nC) ice\nAnswer:", 2, ""),
+    "arc three": (
+        schemas.ai2_arc,
+        arc_row("ABC", "C"),
+        "Which is a gas?\nA) iron\nB) air\nC) ice\nAnswer:",
+        2,
+        "",
+    ),
     "arc five": (
         schemas.ai2_arc,
         arc_row("ABCDE", "E"),
@@ -63,7 +69,12 @@ CASES = {
     ),
     "hellaswag": (
         schemas.hellaswag,
-        {"ind": 7, "ctx": "He lifts the cup and", "endings": ["sings.", "drinks.", "flies.", "melts."], "label": "1"},
+        {
+            "ind": 7,
+            "ctx": "He lifts the cup and",
+            "endings": ["sings.", "drinks.", "flies.", "melts."],
+            "label": "1",
+        },
         "What comes next? He lifts the cup and\nA) sings.\nB) drinks.\nC) flies.\nD) melts.\nAnswer:",
         1,
         "",
@@ -75,7 +86,7 @@ CASES = {
         1,
         "The team won again.",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -111,23 +122,43 @@ BAD = {
     "arc no answer": (schemas.ai2_arc, arc_row(answer=""), "no answer in 'answerKey': fill it in, or leave"),
     "arc null answer": (schemas.ai2_arc, arc_row(answer=None), "no answer in 'answerKey'"),
     "arc unknown": (schemas.ai2_arc, arc_row(answer="F"), "its answer 'F' is none of A, B, C, D"),
-    "arc labels": (schemas.ai2_arc, arc_row(choices={"text": ["a", "b"], "label": ["A"]}), "2 options but 1 lab"),
+    "arc labels": (
+        schemas.ai2_arc,
+        arc_row(choices={"text": ["a", "b"], "label": ["A"]}),
+        "2 options but 1 lab",
+    ),
     "arc no choices": (schemas.ai2_arc, arc_row(choices=None), "2 to 26 options in 'choices'"),
     "arc one choice": (schemas.ai2_arc, arc_row("A"), "2 to 26 options in 'choices'"),
-    "arc empty option": (schemas.ai2_arc, arc_row(choices={"text": ["a", " "], "label": ["A", "B"]}), "no text: ' '"),
+    "arc empty option": (
+        schemas.ai2_arc,
+        arc_row(choices={"text": ["a", " "], "label": ["A", "B"]}),
+        "no text: ' '",
+    ),
     "arc no question": (schemas.ai2_arc, arc_row(question=" "), "no text in 'question'"),
-    "wino": (schemas.winogrande, {"sentence": "_", "option1": "a", "option2": "b", "answer": "3"}, "none of 1, 2"),
-    "boolq": (schemas.boolq, {"question": "q", "answer": "yes", "passage": "p"}, "'yes' is none of False, True"),
+    "wino": (
+        schemas.winogrande,
+        {"sentence": "_", "option1": "a", "option2": "b", "answer": "3"},
+        "none of 1, 2",
+    ),
+    "boolq": (
+        schemas.boolq,
+        {"question": "q", "answer": "yes", "passage": "p"},
+        "'yes' is none of False, True",
+    ),
     "boolq passage": (schemas.boolq, {"question": "q", "answer": True}, "no text in 'passage'"),
     "mmlu": (schemas.mmlu, {"question": "q", "choices": ["a", "b"], "answer": 4}, "answer 4 is none of 0, 1"),
-    "hellaswag": (schemas.hellaswag, {"ctx": "c", "endings": ["a", "b"], "label": ""}, "no answer in 'label'"),
+    "hellaswag": (
+        schemas.hellaswag,
+        {"ctx": "c", "endings": ["a", "b"], "label": ""},
+        "no answer in 'label'",
+    ),
     "truthful": (
         schemas.truthful_qa,
         {"question": "q", "mc1_targets": {"choices": ["a", "b"], "labels": [1, 1]}},
         "mark exactly one of 2 options",
     ),
     "ag_news": (schemas.ag_news, {"text": "t", "label": 4}, "answer 4 is none of 0, 1, 2, 3"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", BAD)

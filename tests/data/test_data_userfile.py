@@ -1,0 +1,147 @@
+"""A user's own files in the generic schema."""
+
+import json
+
+import pytest
+
+from bara_pyro.data import load_task
+from bara_pyro.errors import ConfigError, DataError
+
+
+def lines(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+def reviews(count, answers=("bad", "good")):
+    return [{"question": f"Review {i}", "answer": answers[i % len(answers)]} for i in range(count)]
+
+
+@pytest.mark.parametrize("answer", ["B", "pear", 1])
+def test_choices_and_the_three_ways_to_answer(tmp_path, answer):
+    row = {"question": "A fruit?", "choices": ["stone", "pear", "nail"], "answer": answer, "context": "Food."}
+    train = lines(tmp_path / "t.jsonl", [row | {"id": "mine"}])
+    task = load_task(train, test_file=lines(tmp_path / "e.jsonl", [row]))
+    assert task.labels == ("A", "B", "C")
+    assert task.train[0].question == "A fruit?\nA) stone\nB) pear\nC) nail\nAnswer:"
+    assert (task.train[0].id, task.train[0].label, task.train[0].context) == ("mine", 1, "Food.")
+    assert task.test[0].id == "test-1"
+
+
+def test_numbers_as_options_keep_their_form(tmp_path):
+    row = {"question": "2 + 2?", "choices": [3, "04", "2021-01-01"], "answer": "04"}
+    path = lines(tmp_path / "t.jsonl", [row])
+    task = load_task(path, test_file=lines(tmp_path / "e.jsonl", [row | {"answer": 0}]))
+    assert task.train[0].question == "2 + 2?\nA) 3\nB) 04\nC) 2021-01-01\nAnswer:"
+    assert (task.train[0].label, task.test[0].label) == (1, 0)
+
+
+def test_labels_without_choices_are_the_sorted_answers(tmp_path):
+    task = load_task(lines(tmp_path / "reviews.jsonl", reviews(60)))
+    assert (task.name, task.labels) == ("reviews", ("bad", "good"))
+    assert task.train[0].question.endswith("\nAnswer:")
+    assert all(row.label == int(row.question.split()[1]) % 2 for row in (*task.train, *task.test))
+    assert load_task(lines(tmp_path / "r.jsonl", reviews(60)), labels="letters").labels == ("A", "B")
+
+
+def test_classes_fix_the_order_and_catch_a_typing_error(tmp_path):
+    path = lines(tmp_path / "r.jsonl", reviews(60))
+    assert load_task(path, classes=["good", "bad"]).labels == ("good", "bad")
+    path = lines(tmp_path / "r.jsonl", [*reviews(60), {"question": "q", "answer": "goood"}])
+    with pytest.raises(
+        DataError, match=r"r\.jsonl, row 61: its answer 'goood' is none of the labels good, bad"
+    ):
+        load_task(path, classes=["good", "bad"])
+
+
+def test_a_row_keeps_its_side_when_rows_are_added_and_seeds_change(tmp_path):
+    small = load_task(lines(tmp_path / "r.jsonl", reviews(100)))
+    large = load_task(lines(tmp_path / "r.jsonl", reviews(140)), seed=9)
+    assert set(small.test) <= set(large.test)
+    assert set(small.train) <= set(large.train)
+    assert 10 <= len(small.test) <= 30
+    assert f"{len(small.test)} of 100 rows tested on, chosen by a hash of their ids" in small.notes
+
+
+def test_csv_and_json(tmp_path):
+    table = tmp_path / "t.csv"
+    table.write_text('id,question,choices,answer\n007,"Which, then?",stone | pear,B\n8,Q2,a|b,0\n')
+    task = load_task(
+        str(table), test_file=str(table).replace("t.csv", "e.json"), **missing(tmp_path / "e.json")
+    )
+    assert [row.id for row in task.train] == ["007", "8"]
+    assert task.train[0].question == "Which, then?\nA) stone\nB) pear\nAnswer:"
+    assert [row.label for row in task.train] == [1, 0]
+    assert task.test[0].label == 1
+
+
+def missing(path):
+    """Write the one-row JSON list that the test above reads."""
+    path.write_text(json.dumps([{"question": "Q", "choices": ["x", "y"], "answer": "y"}]))
+    return {}
+
+
+BAD = {
+    "no answer": ([{"question": "q", "answer": "a"}, {"question": "q", "answer": " "}], "row 2: it has no answer"),
+    "no key": ([{"question": "q", "answer": "a"}, {"question": "q"}, {"question": "q", "answer": "b"}], "row 2: it "),
+    "one answer": ([{"question": "q", "answer": "a"}], "1 different answers, and a closed set of 2 to 26"),
+    "some choices": (
+        [{"question": "q", "choices": ["a", "b"], "answer": "A"}, {"question": "q", "answer": "A"}],
+        "row 2 has no 'choices', unlike row 1",
+    ),
+    "option": ([{"question": "q", "choices": ["a", "b"], "answer": "C"}], "row 1: its answer 'C' is no letter from A to"),
+    "index": ([{"question": "q", "choices": ["a", "b"], "answer": 2}], "no index from 0 to 1"),
+    "bool": ([{"question": "q", "choices": ["a", "b"], "answer": True}], "answer True is no letter"),
+    "double": ([{"question": "q", "choices": ["B", "A"], "answer": "A"}], "'A' fits more than one option"),
+    "no list": ([{"question": "q", "choices": "a, b", "answer": "A"}], "'choices' are no list: 'a, b'"),
+    "empty": ([], "is empty"),
+    "few": ([{"question": "q", "choices": ["a", "b"], "answer": "A"}], r"too few rows \(1\) to split: give a test file"),
+    "same id": ([{"id": 1, "question": "q", "choices": ["a", "b"], "answer": "A"}] * 2, "rows 1 and 2 share the id '1'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_files(tmp_path, case):
+    rows, sentence = BAD[case]
+    with pytest.raises(DataError, match=sentence):
+        load_task(lines(tmp_path / "r.jsonl", rows))
+
+
+def test_files_that_cannot_be_parsed(tmp_path):
+    with pytest.raises(DataError, match=r"There is no file .*none\.jsonl"):
+        load_task(str(tmp_path / "none.jsonl"))
+    table = tmp_path / "t.csv"
+    table.write_text("question,answer\nq,a\nq,a,b\n")
+    with pytest.raises(DataError, match=r"t\.csv, row 2 has not as many cells as the header"):
+        load_task(str(table))
+    table.write_text("")
+    with pytest.raises(DataError, match=r"t\.csv is empty"):
+        load_task(str(table))
+    listed = tmp_path / "t.json"
+    for text, sentence in {
+        "[{]": "line 1 is not valid JSON",
+        "{}": "must hold a list of objects",
+        "[1]": "row 1 is not a JSON object: 1",
+        "[]": "is empty",
+    }.items():
+        listed.write_text(text)
+        with pytest.raises(DataError, match=sentence):
+            load_task(str(listed))
+    with pytest.raises(DataError, match=r"e\.txt is no \.jsonl, \.json or \.csv file"):
+        load_task(lines(tmp_path / "r.jsonl", reviews(4)), test_file=str(tmp_path / "e.txt"))
+
+
+def test_options_for_a_file_only(tmp_path):
+    with pytest.raises(ConfigError, match="for a file of one's own, and 'arc_easy' is none"):
+        load_task("arc_easy", classes=["a", "b"])
+    with pytest.raises(ConfigError, match="test_fraction is 1: choose a number between 0 and 1"):
+        load_task(lines(tmp_path / "r.jsonl", reviews(4)), test_fraction=1)
+
+
+def test_train_and_test_file_must_agree(tmp_path):
+    with_choices = lines(tmp_path / "c.jsonl", [{"question": "q", "choices": ["a", "b"], "answer": "A"}])
+    with pytest.raises(DataError, match="Only one of .* has 'choices'"):
+        load_task(lines(tmp_path / "r.jsonl", reviews(4)), test_file=with_choices)
+    unseen = lines(tmp_path / "u.jsonl", reviews(1, answers=("odd",)))
+    with pytest.raises(DataError, match=r"u\.jsonl, row 1: its answer 'odd' is none of the labels bad, good"):
+        load_task(lines(tmp_path / "r.jsonl", reviews(4)), test_file=unseen)
