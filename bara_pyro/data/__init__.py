@@ -4,6 +4,7 @@ from bara_pyro.data.batching import batches, training_batches
 from bara_pyro.data.encode import EncodedSplit, answer_token_ids, collate, encode, prompt_text
 from bara_pyro.data.letters import as_letters
 from bara_pyro.data.loader import load_task
+from bara_pyro.data.questions import load_questions
 from bara_pyro.data.registry import SOURCES, Source
 from bara_pyro.data.types import Batch, Example, Task
 
@@ -19,6 +20,7 @@ __all__ = [
     "batches",
     "collate",
     "encode",
+    "load_questions",
     "load_task",
     "prompt_text",
     "training_batches",

@@ -41,9 +41,8 @@ def answer_token_ids(tokenizer: Tokenizer, labels: Sequence[str]) -> Tensor:
     """
     found: dict[int, str] = {}
     for label in labels:
-        tokens = _continuation(tokenizer, "\n", label)
-        if len(tokens) != 1:
-            tokens = _ids(tokenizer, [label])[0]
+        readings = [_continuation(tokenizer, "\n", label), _ids(tokenizer, [label])[0]]
+        tokens = next((reading for reading in readings if len(reading) == 1), readings[0])
         token = _single(tokenizer, label, tokens)
         if token in found:
             raise DataError(

@@ -4,6 +4,7 @@ A row is `{"id"?, "question", "choices"?: [...], "answer", "context"?}`. With ch
 letter, the text of an option or its index from 0; without, it is one of a closed set of labels.
 """
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -68,15 +69,21 @@ def generic(row: Row, row_id: str, labels: Sequence[str]) -> Example:
     question, context = text_of(row, "question"), str(row.get("context") or "").strip()
     answer = answer_of(row, "answer")
     if row.get("choices"):
-        options = options_of([str(option) for option in _listed(row["choices"])], "choices")
+        options = listed_options(row["choices"])
         return Example(row_id, lettered(question, options), _choice(answer, options), context)
-    return Example(row_id, f"{question}\n{ANSWER}", _label(answer, labels), context)
+    return Example(row_id, with_cue(question), _label(answer, labels), context)
 
 
-def _listed(choices: Any) -> list[Any]:
+def with_cue(question: str) -> str:
+    """Return the question with "Answer:" behind it, unless it ends in that already."""
+    return question if re.search(r"Answer ?:$", question) else f"{question}\n{ANSWER}"
+
+
+def listed_options(choices: Any) -> list[str]:
+    """Return the options as texts; raise `DataError` where they are no list of 2 to 26."""
     if not isinstance(choices, list):
         raise DataError(f"its 'choices' are no list: {choices!r} (in CSV, separate them with '|').")
-    return choices
+    return options_of([str(option) for option in choices], "choices")
 
 
 def _choice(answer: Any, options: Sequence[str]) -> int:

@@ -66,7 +66,7 @@ def test_real_llama_answers_follow_the_prompt_directly(llama):
     for label, token in zip(labels, answer_token_ids(llama, labels).tolist(), strict=True):
         for prompt in ("Answer:", "Who?\nA) x\nB) y\nAnswer:"):
             assert llama(prompt + label)["input_ids"] == [*llama(prompt)["input_ids"], token]
-    with pytest.raises(DataError, match="'False' is 5 tokens"):
+    with pytest.raises(DataError, match="'False' is 4 tokens"):
         answer_token_ids(llama, ["False", "True"])
 
 

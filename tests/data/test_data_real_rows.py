@@ -64,7 +64,7 @@ def test_boolq_answers_are_not_swapped(rows_dir):
 
 
 def test_boolq_words_are_several_tokens_for_the_real_llama(rows_dir, llama):
-    with pytest.raises(DataError, match=r"'False' is 5 tokens .* labels='letters'"):
+    with pytest.raises(DataError, match=r"'False' is 4 tokens .* labels='letters'"):
         answer_token_ids(llama, load_task("boolq", rows_dir).labels)
 
 

@@ -66,38 +66,31 @@ def test_a_row_keeps_its_side_when_rows_are_added_and_seeds_change(tmp_path):
 def test_csv_and_json(tmp_path):
     table = tmp_path / "t.csv"
     table.write_text('id,question,choices,answer\n007,"Which, then?",stone | pear,B\n8,Q2,a|b,0\n')
-    task = load_task(
-        str(table), test_file=str(table).replace("t.csv", "e.json"), **missing(tmp_path / "e.json")
-    )
+    listed = tmp_path / "e.json"
+    listed.write_text(json.dumps([{"question": "Q", "choices": ["x", "y"], "answer": "y"}]))
+    task = load_task(str(table), test_file=listed)
     assert [row.id for row in task.train] == ["007", "8"]
     assert task.train[0].question == "Which, then?\nA) stone\nB) pear\nAnswer:"
     assert [row.label for row in task.train] == [1, 0]
     assert task.test[0].label == 1
 
 
-def missing(path):
-    """Write the one-row JSON list that the test above reads."""
-    path.write_text(json.dumps([{"question": "Q", "choices": ["x", "y"], "answer": "y"}]))
-    return {}
-
-
+PLAIN = {"question": "q", "answer": "a"}
+TWO = {"question": "q", "choices": ["a", "b"], "answer": "A"}
 BAD = {
-    "no answer": ([{"question": "q", "answer": "a"}, {"question": "q", "answer": " "}], "row 2: it has no answer"),
-    "no key": ([{"question": "q", "answer": "a"}, {"question": "q"}, {"question": "q", "answer": "b"}], "row 2: it "),
-    "one answer": ([{"question": "q", "answer": "a"}], "1 different answers, and a closed set of 2 to 26"),
-    "some choices": (
-        [{"question": "q", "choices": ["a", "b"], "answer": "A"}, {"question": "q", "answer": "A"}],
-        "row 2 has no 'choices', unlike row 1",
-    ),
-    "option": ([{"question": "q", "choices": ["a", "b"], "answer": "C"}], "row 1: its answer 'C' is no letter from A to"),
-    "index": ([{"question": "q", "choices": ["a", "b"], "answer": 2}], "no index from 0 to 1"),
-    "bool": ([{"question": "q", "choices": ["a", "b"], "answer": True}], "answer True is no letter"),
-    "double": ([{"question": "q", "choices": ["B", "A"], "answer": "A"}], "'A' fits more than one option"),
-    "no list": ([{"question": "q", "choices": "a, b", "answer": "A"}], "'choices' are no list: 'a, b'"),
+    "no answer": ([PLAIN, PLAIN | {"answer": " "}], r"r\.jsonl, row 2: it has no answer in 'answer'"),
+    "no key": ([PLAIN, {"question": "q"}, PLAIN | {"answer": "b"}], "row 2: it has no answer"),
+    "one answer": ([PLAIN], "1 different answers, and a closed set of 2 to 26 is needed: name the classes"),
+    "some choices": ([TWO, PLAIN], "row 2 has no 'choices', unlike row 1: give them to all or to none"),
+    "option": ([TWO | {"answer": "C"}], "row 1: its answer 'C' is no letter from A to B"),
+    "index": ([TWO | {"answer": 2}], "no index from 0 to 1"),
+    "bool": ([TWO | {"answer": True}], "answer True is no letter"),
+    "double": ([TWO | {"choices": ["B", "A"]}], "'A' fits more than one option: give the option's index"),
+    "no list": ([TWO | {"choices": "a, b"}], "'choices' are no list: 'a, b'"),
     "empty": ([], "is empty"),
-    "few": ([{"question": "q", "choices": ["a", "b"], "answer": "A"}], r"too few rows \(1\) to split: give a test file"),
-    "same id": ([{"id": 1, "question": "q", "choices": ["a", "b"], "answer": "A"}] * 2, "rows 1 and 2 share the id '1'"),
-}  # fmt: skip
+    "few": ([TWO], r"too few rows \(1\) to split: give a test file"),
+    "same id": ([TWO | {"id": 1}] * 2, "rows 1 and 2 share the id '1'"),
+}
 
 
 @pytest.mark.parametrize("case", BAD)
@@ -140,7 +133,7 @@ def test_options_for_a_file_only(tmp_path):
 
 def test_train_and_test_file_must_agree(tmp_path):
     with_choices = lines(tmp_path / "c.jsonl", [{"question": "q", "choices": ["a", "b"], "answer": "A"}])
-    with pytest.raises(DataError, match="Only one of .* has 'choices'"):
+    with pytest.raises(DataError, match=r"Only one of .* has 'choices'"):
         load_task(lines(tmp_path / "r.jsonl", reviews(4)), test_file=with_choices)
     unseen = lines(tmp_path / "u.jsonl", reviews(1, answers=("odd",)))
     with pytest.raises(DataError, match=r"u\.jsonl, row 1: its answer 'odd' is none of the labels bad, good"):
