@@ -85,7 +85,11 @@ class Backbone:
 
 
 def load_backbone(
-    name: str | Path, *, dtype: str = "float32", device: str | torch.device = "cpu", random_seed: int | None = None
+    name: str | Path,
+    *,
+    dtype: str = "float32",
+    device: str | torch.device = "cpu",
+    random_seed: int | None = None,
 ) -> Backbone:
     """Load a backbone and its tokenizer.
 

@@ -49,6 +49,10 @@ def predict(
     """
     if samples < 0:
         raise ConfigError(f"samples={samples} must be 0 (posterior mean) or more.")
+    if samples and not (model.latents.global_sites or model.latents.local_sites):
+        # Nothing to draw (LoRA): one forward stands for all.
+        point = predict(model, guide, batch, samples=0, memory_budget=memory_budget)
+        return point.expand(samples, -1, -1)
     draws = max(samples, 1)
     room = max(1, memory_budget // _bytes_per_row(model, batch.input_ids.shape[1]))
     step = max(1, room // draws)

@@ -1,22 +1,21 @@
 r"""BaRA (arXiv 2606.29184): a sparse Bayesian gate in place of LoRA's fixed rank.
 
-    Phi    ~ p_Phi      one r-vector a module: what can be adapted
-    theta  ~ p_theta    one r-vector a module, row and token: how much of it this token uses
-    y = W0 x + s B (Phi * theta)                additive form (Eq. 13 of the paper, Algorithm 1)
-    y = W0 x + s B ((Phi * theta) * (A x))      gate form (Definition 1 of the paper)
+Phi    ~ p_Phi      one r-vector a module: what can be adapted
+theta  ~ p_theta    one r-vector a module, row and token: how much of it this token uses
+y = W0 x + s B (Phi * theta)                additive form (Eq. 13 of the paper, Algorithm 1)
+y = W0 x + s B ((Phi * theta) * (A x))      gate form (Definition 1 of the paper)
 """
 
 from typing import Literal, get_args
 
 import pyro
-import torch
+from bara_pyro.models.lora import down_projection, up_projection
 from pyro.distributions import Distribution
 from torch import Tensor
 from torch.nn import functional as F
 
 from bara_pyro.backbone import Backbone
 from bara_pyro.errors import ConfigError, unknown
-from bara_pyro.models.lora import down_projection, up_projection
 from bara_pyro.priors import make_prior
 from bara_pyro.program import AdaptedLM, Adapter, Latents, tempered
 from bara_pyro.targets import Target
@@ -111,9 +110,8 @@ class BaRA(AdaptedLM):
         self.form: Form = form
         self.latent: Latent = latent
         super().__init__(backbone, num_data, **adapter)  # type: ignore[arg-type]
-        with backbone.device:
-            self.phi_prior = make_prior(**(phi_prior or {"name": "gamma"}))
-            self.theta_prior = make_prior(**(theta_prior or {"name": "gamma"}))
+        self.phi_prior = make_prior(**(phi_prior or {"name": "gamma"}), device=backbone.device)
+        self.theta_prior = make_prior(**(theta_prior or {"name": "gamma"}), device=backbone.device)
         self.beta_phi = beta_phi
         self.beta_theta = beta_theta
 

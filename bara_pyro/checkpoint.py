@@ -1,0 +1,76 @@
+"""Everything that training needs to go on after a kill as if nothing had happened."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bara_pyro.errors import CheckpointError
+from bara_pyro.store import load_parameters, read_tensors, write_tensors
+from bara_pyro.svi import SVI
+
+FILE = "checkpoint.safetensors"
+
+
+def save_checkpoint(folder: Path, svi: SVI, step: int, config_hash: str) -> None:
+    """Write parameters, optimiser, schedule and random states after `step` steps, in one atomic file."""
+    tensors: dict[str, Tensor] = {"rng/cpu": torch.get_rng_state()}
+    if svi.model.backbone.device.type == "cuda":
+        tensors["rng/cuda"] = torch.cuda.get_rng_state(svi.model.backbone.device)
+    for prefix, module in (("model", svi.model), ("guide", svi.guide)):
+        tensors |= {f"{prefix}/{name}": value for name, value in module.named_parameters()}
+    optim = svi.optim.state_dict()
+    for index, state in optim["state"].items():
+        tensors |= {f"optim/{index}/{key}": torch.as_tensor(value) for key, value in state.items()}
+    metadata = {
+        "step": step,
+        "config_hash": config_hash,
+        "param_groups": optim["param_groups"],
+        "scheduler": None if svi.scheduler is None else _plain(svi.scheduler.state_dict()),
+    }
+    write_tensors(folder / FILE, tensors, metadata)
+
+
+def load_checkpoint(folder: Path, svi: SVI, config_hash: str) -> int:
+    """Restore the state that `save_checkpoint` wrote; return its step (0 where there is no checkpoint yet).
+
+    Raises:
+        CheckpointError: truncated, foreign, or written under another configuration.
+    """
+    path = folder / FILE
+    if not path.exists():
+        return 0
+    tensors, metadata = read_tensors(path)
+    if metadata.get("config_hash") != config_hash:
+        raise CheckpointError(
+            f"{path} was written under configuration {metadata.get('config_hash')}, this run has {config_hash}: "
+            "resume with the settings in config.json, or choose another --out."
+        )
+    groups = _by_prefix(tensors)
+    load_parameters(svi.model, groups.get("model", {}), path)
+    load_parameters(svi.guide, groups.get("guide", {}), path)
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, value in groups.get("optim", {}).items():
+        index, key = name.split("/")
+        state.setdefault(int(index), {})[key] = value
+    svi.optim.load_state_dict({"state": state, "param_groups": metadata["param_groups"]})
+    if svi.scheduler is not None:
+        svi.scheduler.load_state_dict(metadata["scheduler"])
+    torch.set_rng_state(tensors["rng/cpu"])
+    if "rng/cuda" in tensors:
+        torch.cuda.set_rng_state(tensors["rng/cuda"], svi.model.backbone.device)
+    return int(metadata["step"])
+
+
+def _by_prefix(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    groups: dict[str, dict[str, Tensor]] = {}
+    for name, value in tensors.items():
+        prefix, _, rest = name.partition("/")
+        groups.setdefault(prefix, {})[rest] = value
+    return groups
+
+
+def _plain(state: dict[str, Any]) -> dict[str, Any]:
+    """Drop what JSON cannot hold: the schedule's function, which the configuration rebuilds."""
+    return {**state, "lr_lambdas": [None] * len(state.get("lr_lambdas", []))}

@@ -1,0 +1,227 @@
+"""The typed configuration of a run: every number that a result depends on, in one checked object."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    SerializeAsAny,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from bara_pyro.errors import ConfigError
+from bara_pyro.methods import MethodConfig, method_config
+
+
+class Section(BaseModel):
+    """A part of the configuration: unknown keys are refused, values cannot be changed afterwards."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class BackboneConfig(Section):
+    """Which frozen language model."""
+
+    name: str = Field("microworld", description="'microworld', a local Hugging Face folder, or a hub name")
+    dtype: Literal["float32", "bfloat16", "float16"] = Field(
+        "float32", description="type of the frozen weights"
+    )
+    device: str = Field("cpu", description="'cpu', 'cuda', 'cuda:1', 'mps'")
+
+
+class TaskConfig(Section):
+    """Which data."""
+
+    name: str = Field("micro-wgs", description="a known task (see `bara tasks`) or a local .jsonl/.csv file")
+    data_dir: Path | None = Field(
+        None, description="local folder <data_dir>/<task>/<split>.jsonl, instead of the hub"
+    )
+    max_length: PositiveInt = Field(300, description="tokens; longer contexts are shortened, questions never")
+    labels: Literal["words", "letters"] = Field(
+        "words", description="'letters': ask for A, B, .. instead of words"
+    )
+    validation_rows: NonNegativeInt = Field(0, description="rows set aside from train for choosing settings")
+    evaluate_on: Literal["test", "validation"] = Field(
+        "test", description="the split that metrics are computed on"
+    )
+    seed: NonNegativeInt = Field(0, description="of the split and of the microworld's rows")
+
+
+class AdapterConfig(Section):
+    """Where and how large the adapters are; PEFT's names."""
+
+    r: PositiveInt = Field(8, description="rank")
+    lora_alpha: PositiveFloat = Field(16.0, description="the change is scaled by lora_alpha / r")
+    target_modules: str | list[str] | None = Field(
+        None,
+        description="names, a regular expression, 'all-linear', or null: query, value and output projection",
+    )
+    full_vocab: bool = Field(False, description="compute the whole vocabulary's logits (same probabilities)")
+
+
+class TrainConfig(Section):
+    """How the negative ELBO is minimised: AdamW, linear warm-up and decay."""
+
+    steps: PositiveInt = Field(1500, description="optimiser steps")
+    batch_size: PositiveInt = Field(4, description="rows a step")
+    accumulate: PositiveInt = Field(1, description="micro-batches that a step is cut into")
+    lr: PositiveFloat = Field(1e-3, description="peak learning rate")
+    warmup: float = Field(0.06, ge=0, le=1, description="share of the steps")
+    weight_decay: NonNegativeFloat = Field(0.0, description="decoupled (AdamW)")
+    clip_norm: PositiveFloat | None = Field(None, description="joint gradient norm, loss in nats per example")
+    autocast: Literal["bfloat16", "float16"] | None = Field(
+        None, description="autocast of the backbone's products"
+    )
+    sampled_kl: bool = Field(False, description="allow a one-draw KL where no analytic one is registered")
+    checkpoint_every: PositiveInt = Field(200, description="steps between checkpoints")
+    log_every: PositiveInt = Field(10, description="steps between lines of train_log.jsonl")
+
+    @model_validator(mode="after")
+    def _divides(self) -> "TrainConfig":
+        if self.batch_size % self.accumulate:
+            raise ValueError(f"accumulate={self.accumulate} must divide batch_size={self.batch_size}")
+        return self
+
+
+class PredictConfig(Section):
+    """How predictions are drawn."""
+
+    samples: list[NonNegativeInt] = Field(
+        [0, 10], description="numbers S of posterior draws; 0: posterior mean"
+    )
+    batch_size: PositiveInt = Field(64, description="rows a forward, before repetition by S")
+    memory_budget: PositiveInt = Field(2**30, description="bytes of activations a forward, roughly")
+    seed: NonNegativeInt = Field(0, description="of the draws")
+
+
+class RunConfig(Section):
+    """Everything a run depends on."""
+
+    method: SerializeAsAny[MethodConfig] = Field(default_factory=lambda: method_config({"name": "bara"}))
+    backbone: BackboneConfig = BackboneConfig()
+    task: TaskConfig = TaskConfig()
+    adapter: AdapterConfig = AdapterConfig()
+    train: TrainConfig = TrainConfig()
+    predict: PredictConfig = PredictConfig()
+    seed: NonNegativeInt = Field(0, description="of initial values, data order and noise")
+
+    @field_validator("method", mode="before")
+    @classmethod
+    def _by_name(cls, value: Any) -> Any:
+        return method_config(value) if isinstance(value, dict | str) else value
+
+    def dump(self) -> dict[str, Any]:
+        """Return the configuration as plain JSON values."""
+        return self.model_dump(mode="json")
+
+    @property
+    def hash(self) -> str:
+        """Twelve hexadecimal digits that identify the configuration."""
+        text = json.dumps(self.dump(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def load_config(
+    path: Path | None = None, overrides: dict[str, Any] | None = None, assignments: list[str] | None = None
+) -> RunConfig:
+    """Build a configuration: defaults, then a YAML or JSON file, then overrides, then `key=value` assignments.
+
+    Args:
+        path: YAML (or JSON) file with any subset of the fields.
+        overrides: dotted key -> value; None values are left out.
+        assignments: `"train.lr=0.001"`, values in YAML syntax.
+
+    Raises:
+        ConfigError: unreadable file, unknown key, or a value of the wrong type or out of range.
+    """
+    data: dict[str, Any] = {}
+    if path is not None:
+        data = _read_yaml(path)
+    for key, value in (overrides or {}).items():
+        if value is not None:
+            set_key(data, key, value)
+    for text in assignments or []:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {text!r}: write key=value, for example --set train.lr=0.001.")
+        set_key(data, key.strip(), _parse(value, text))
+    return parse_config(data)
+
+
+def parse_config(data: dict[str, Any]) -> RunConfig:
+    """Validate a plain dictionary; see `load_config`."""
+    try:
+        return RunConfig.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(_sentence(error)) from error
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        data = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"Cannot read the configuration {path}: {reason}.") from error
+    if not isinstance(data, dict):
+        raise ConfigError(f"The configuration {path} must hold key: value pairs.")
+    return data
+
+
+def _parse(value: str, text: str) -> Any:
+    try:
+        parsed = yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--set {text!r}: the value is not valid YAML.") from error
+    if isinstance(parsed, str):
+        # YAML 1.1 reads 1e-3 as a string.
+        try:
+            return float(parsed)
+        except ValueError:
+            return parsed
+    return parsed
+
+
+def set_key(data: dict[str, Any], key: str, value: Any) -> None:
+    """Set a dotted key in nested dictionaries, in place."""
+    *parents, last = key.split(".")
+    for parent in parents:
+        if isinstance(data.get(parent), str):
+            data[parent] = {"name": data[parent]}  # `method: bara` is short for `method: {name: bara}`
+        data = data.setdefault(parent, {})
+        if not isinstance(data, dict):
+            raise ConfigError(f"--set {key}: {parent!r} is a value, not a section.")
+    if isinstance(data.get(last), dict) and isinstance(value, str):
+        data[last]["name"] = value
+    else:
+        data[last] = value
+
+
+def _sentence(error: ValidationError) -> str:
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        return f"Unknown setting {key!r}: {_known_fields(first['loc'])}."
+    message = first["msg"].removeprefix("Value error, ").rstrip(".")
+    return f"Setting {key} = {first['input']!r} is not valid: {message[0].lower()}{message[1:]}."
+
+
+def _known_fields(loc: tuple) -> str:
+    model: Any = RunConfig
+    for part in loc[:-1]:
+        field = model.model_fields.get(part)
+        annotation = field.annotation if field else None
+        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+            return "see --help and docs/guide.md for the known ones"
+        model = annotation
+    return "choose one of " + ", ".join(sorted(model.model_fields))

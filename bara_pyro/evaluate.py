@@ -1,0 +1,154 @@
+"""From a fitted system to stored predictions and scores."""
+
+import platform
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bara_pyro.data import EncodedSplit, batches
+from bara_pyro.gates import gate_sparsity
+from bara_pyro.metrics import decompose, evaluate, posterior_predictive, stack_truth
+from bara_pyro.predict import predict
+from bara_pyro.store import write_json, write_jsonl
+from bara_pyro.system import System, count_parameters
+
+METRICS, PREDICTIONS = "metrics.json", "predictions.jsonl"
+# Rows that the sparsity of the gates is measured on: enough for a tenth of a percent.
+SPARSITY_ROWS = 256
+OnRows = Callable[[int], None]
+
+
+def draw(
+    system: System,
+    split: EncodedSplit,
+    samples: int,
+    *,
+    seed: int | None = None,
+    on_rows: OnRows | None = None,
+) -> Tensor:
+    """Return the log-probabilities of each row of a split, `max(S, 1) x n x C`, float64, in the split's order."""
+    c = system.config.predict
+    place = {row_id: i for i, row_id in enumerate(split.ids)}
+    out = torch.empty(max(samples, 1), len(split), len(system.answer_ids), dtype=torch.float64)
+    for batch in batches(split, system.answer_ids, c.batch_size, by_length=True):
+        drawn = predict(
+            system.model,
+            system.guide,
+            batch.to(system.backbone.device),
+            samples=samples,
+            seed=c.seed if seed is None else seed,
+            memory_budget=c.memory_budget,
+        )
+        out[:, [place[row_id] for row_id in batch.ids]] = drawn
+        if on_rows is not None:
+            on_rows(len(batch))
+    return out
+
+
+def evaluate_system(
+    system: System, out: Path, *, on_rows: OnRows | None = None, **extra: Any
+) -> dict[str, Any]:
+    """Predict the configured split with each configured S; write predictions and metrics.
+
+    Args:
+        system: fitted.
+        out: folder of the run.
+        on_rows: called with the number of rows just done (each row counts once per S).
+        extra: further entries of metrics.json (for example `wall_clock_s`).
+
+    Returns:
+        What metrics.json holds: per S `acc`, `ece` (percent), `nll` (nats), `brier`, `n`, ..; the sparsity of
+        the gates (percent), parameter counts, versions, hardware, seed, configuration hash.
+    """
+    name = system.config.task.evaluate_on
+    split = system.split(name)
+    rows = {row.id: row for row in getattr(system.task, name)}
+    labels = torch.tensor(split.labels)
+    truth = stack_truth([rows[i].truth for i in split.ids], len(system.answer_ids))
+    predictive = {}
+    scores = {}
+    for samples in system.config.predict.samples:
+        predictive[samples] = posterior_predictive(draw(system, split, samples, on_rows=on_rows))
+        scores[str(samples)] = evaluate(predictive[samples], labels, truth)
+    report = {
+        "schema": 1,
+        "method": system.config.method.name,
+        "task": system.task.name,
+        "split": name,
+        "metrics": scores,
+        "sparsity": _sparsity(system, split),
+        "parameters": parameter_counts(system),
+        "seed": system.config.seed,
+        "config_hash": system.config.hash,
+        "notes": list(system.task.notes),
+        "environment": environment(),
+        **extra,
+    }
+    write_jsonl(out / PREDICTIONS, _rows(split, predictive))
+    write_json(out / METRICS, report)
+    return report
+
+
+def _rows(split: EncodedSplit, predictive: dict[int, Tensor]) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": row_id,
+            "label": split.labels[i],
+            "probs": {str(s): log_probs[i].exp().tolist() for s, log_probs in predictive.items()},
+        }
+        for i, row_id in enumerate(split.ids)
+    ]
+
+
+def _sparsity(system: System, split: EncodedSplit) -> dict[str, float]:
+    if not system.model.latents.global_sites and not system.model.latents.local_sites:
+        return {}
+    few = (split.batch([i], system.answer_ids) for i in range(min(SPARSITY_ROWS, len(split))))
+    return gate_sparsity(system.model, system.guide, few, seed=system.config.predict.seed)
+
+
+def parameter_counts(system: System) -> dict[str, int]:
+    """Return the numbers of trainable parameters and of frozen ones."""
+    model, guide = count_parameters(system.model), count_parameters(system.guide)
+    frozen = sum(p.numel() for p in system.backbone.lm.parameters())
+    return {"model": model, "guide": guide, "trainable": model + guide, "frozen": frozen}
+
+
+def environment() -> dict[str, Any]:
+    """Return versions and hardware, for the record of a result."""
+    packages = ("bara-pyro", "torch", "pyro-ppl", "transformers", "datasets", "numpy")
+    cuda = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {
+        "versions": {name: version(name) for name in packages},
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "threads": torch.get_num_threads(),
+        "gpu": cuda,
+    }
+
+
+def uncertainty_rows(draws: Tensor, ids: tuple[str, ...], labels: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Return per row the class probabilities, the predicted label and the uncertainty's parts (nats).
+
+    Args:
+        draws: log-probabilities, `S x n x C`.
+        ids: the n row identifiers.
+        labels: the C answer strings.
+    """
+    mean = posterior_predictive(draws)
+    parts = decompose(draws)
+    return [
+        {
+            "id": row_id,
+            "label": labels[int(mean[i].argmax())],
+            "probs": dict(zip(labels, mean[i].exp().tolist(), strict=True)),
+            "total": float(parts.total[i]),
+            "aleatoric": float(parts.aleatoric[i]),
+            "epistemic": float(parts.epistemic[i]),
+        }
+        for i, row_id in enumerate(ids)
+    ]

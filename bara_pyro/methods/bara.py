@@ -1,0 +1,93 @@
+"""BaRA and its variants: one program, one of four guides."""
+
+import math
+from typing import Any, Literal
+
+from pydantic import Field, NonNegativeFloat, PositiveInt, field_validator
+
+from bara_pyro.backbone import Backbone
+from bara_pyro.guides.amortized import Activation, AmortizedGuide, Shape, Width
+from bara_pyro.guides.delta import DeltaGuide
+from bara_pyro.guides.gamma import GammaGuide
+from bara_pyro.guides.lognormal import LogNormalGuide
+from bara_pyro.guides.weibull import WeibullGuide
+from bara_pyro.methods.base import Method, MethodConfig, register_method
+from bara_pyro.models.bara import BaRA, Form, Latent
+from bara_pyro.priors import make_prior
+
+GUIDES: dict[str, type[AmortizedGuide]] = {
+    "weibull": WeibullGuide,
+    "gamma": GammaGuide,
+    "lognormal": LogNormalGuide,
+    "delta": DeltaGuide,
+}
+
+
+class BaRAConfig(MethodConfig):
+    """Settings of BaRA."""
+
+    form: Form = Field("additive", description="'additive': B (Phi * theta); 'gate': B ((Phi * theta) * A x)")
+    latent: Latent = Field("phi*theta", description="'phi*theta', 'phi' or 'theta'")
+    phi_prior: dict[str, Any] = Field({"name": "gamma"}, description="prior of Phi and its hyper-parameters")
+    theta_prior: dict[str, Any] = Field(
+        {"name": "gamma"}, description="prior of theta and its hyper-parameters"
+    )
+    beta_phi: NonNegativeFloat = Field(1.0, description="weight of KL(Phi); 1 is the exact ELBO")
+    beta_theta: NonNegativeFloat = Field(1e-5, description="weight of KL(theta); 1 is the exact ELBO")
+    guide: Literal["weibull", "gamma", "lognormal", "delta"] = Field(
+        "weibull", description="posterior family"
+    )
+    shape: Shape = Field("kappa", description="'kappa': softplus gives 1/k; 'k': softplus gives k (the text)")
+    shape_width: Width = Field("vector", description="'vector' or 'scalar' noise level of a gate")
+    init_kappa: float = Field(math.log(2), gt=0, description="noise level at the start")
+    activation: Activation = Field("softplus", description="of theta's mean: 'softplus', 'relu', 'topk'")
+    top_k: PositiveInt = Field(4, description="gates left open by 'topk'")
+
+    @field_validator("phi_prior", "theta_prior", mode="before")
+    @classmethod
+    def _prior(cls, value: Any) -> Any:
+        prior = {"name": value} if isinstance(value, str) else value
+        if isinstance(prior, dict):
+            make_prior(
+                **prior
+            )  # an unknown name or hyper-parameter is an error now, not after loading a model
+        return prior
+
+
+def _build(
+    backbone: Backbone, num_data: int, adapter: dict[str, Any], config: BaRAConfig
+) -> tuple[BaRA, AmortizedGuide]:
+    model = BaRA(
+        backbone,
+        num_data,
+        form=config.form,
+        latent=config.latent,
+        phi_prior=config.phi_prior,
+        theta_prior=config.theta_prior,
+        beta_phi=config.beta_phi,
+        beta_theta=config.beta_theta,
+        **adapter,
+    )
+    guide = GUIDES[config.guide](
+        model,
+        shape=config.shape,
+        shape_width=config.shape_width,
+        init_kappa=config.init_kappa,
+        activation=config.activation,
+        top_k=config.top_k,
+    )
+    return model, guide
+
+
+register_method(
+    Method("bara", "BaRA, additive form: y = W0 x + s B (Phi * theta) (arXiv 2606.29184)", BaRAConfig, _build)
+)
+register_method(
+    Method(
+        "bara-gate",
+        "BaRA, gate form: y = W0 x + s B ((Phi * theta) * (A x)) (arXiv 2606.29184)",
+        BaRAConfig,
+        _build,
+        {"form": "gate"},
+    )
+)

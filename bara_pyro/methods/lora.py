@@ -1,0 +1,18 @@
+"""LoRA by maximum likelihood."""
+
+from typing import Any
+
+from bara_pyro.backbone import Backbone
+from bara_pyro.guides.delta import DeltaGuide
+from bara_pyro.methods.base import Method, MethodConfig, register_method
+from bara_pyro.models.lora import LoRA
+
+
+def _build(
+    backbone: Backbone, num_data: int, adapter: dict[str, Any], config: MethodConfig
+) -> tuple[LoRA, DeltaGuide]:
+    model = LoRA(backbone, num_data, **adapter)
+    return model, DeltaGuide(model)
+
+
+register_method(Method("lora", "LoRA by maximum likelihood (Hu et al., 2022)", MethodConfig, _build))

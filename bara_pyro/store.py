@@ -1,0 +1,138 @@
+"""Files of a run: safetensors and JSON, written atomically, never pickle."""
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from bara_pyro.errors import CheckpointError
+
+SCHEMA = 1
+
+
+def atomic_write(path: Path, write: Callable[[Any], None]) -> None:
+    """Write a file so that a reader sees the old content or the new, never a part.
+
+    Args:
+        path: the file; its folder is made if needed.
+        write: is given a binary file object.
+
+    Raises:
+        CheckpointError: the write failed (a full disk, no permission); what was there before is untouched.
+    """
+    temporary: str | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(handle, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        temporary = None
+    except OSError as error:
+        raise CheckpointError(
+            f"Cannot write {path} ({error.strerror or error}): free space or choose another --out; "
+            "files written before are intact, go on with --resume."
+        ) from error
+    finally:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file atomically."""
+    atomic_write(path, lambda file: file.write(text.encode()))
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON file atomically; infinities and NaN become null, which every reader understands."""
+    write_text(path, json.dumps(_finite(value), indent=2, allow_nan=False) + "\n")
+
+
+def write_jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+    """Write one JSON object a line, atomically."""
+    write_text(path, "".join(json.dumps(_finite(row), allow_nan=False) + "\n" for row in rows))
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        CheckpointError: it is missing or not valid JSON.
+    """
+    try:
+        return json.loads(path.read_text())
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise CheckpointError(f"Cannot read {path}: {error}; is this the folder of a run?") from error
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, Any]) -> None:
+    """Write a safetensors file atomically, with JSON-encoded metadata and the schema version."""
+    data = {key: value.detach().contiguous().cpu() for key, value in tensors.items()}
+    header = {"schema": json.dumps(SCHEMA)} | {k: json.dumps(v) for k, v in metadata.items()}
+    atomic_write(path, lambda file: file.write(save(data, header)))
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read a file of `write_tensors`: tensors on the CPU, metadata decoded.
+
+    Raises:
+        CheckpointError: missing, truncated, not ours, or of another schema version.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            metadata = {key: json.loads(value) for key, value in (file.metadata() or {}).items()}
+    except (OSError, SafetensorError, json.JSONDecodeError) as error:
+        raise CheckpointError(
+            f"Cannot read {path} ({error}): the file is missing, truncated or foreign; train again or copy it anew."
+        ) from error
+    if metadata.get("schema") != SCHEMA:
+        raise CheckpointError(
+            f"{path} has schema {metadata.get('schema')}, this version reads {SCHEMA}: "
+            "use the version of bara_pyro that wrote it."
+        )
+    return tensors, metadata
+
+
+def load_parameters(module: torch.nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
+    """Copy tensors into a module whose parameters must match exactly in name and shape.
+
+    Raises:
+        CheckpointError: a name is missing or extra, or a shape differs; nothing has been copied then.
+    """
+    own = dict(module.named_parameters())
+    missing, extra = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
+    if missing or extra:
+        name = (missing or extra)[0]
+        state = "lacks" if missing else "has an unknown"
+        raise CheckpointError(
+            f"{path} {state} {name!r}: it belongs to another method, rank, target list or backbone."
+        )
+    for name, value in own.items():
+        if value.shape != tensors[name].shape:
+            raise CheckpointError(
+                f"{path}: {name!r} has shape {tuple(tensors[name].shape)}, the model needs {tuple(value.shape)}: "
+                "it belongs to another rank or backbone."
+            )
+    with torch.no_grad():
+        for name, value in own.items():
+            value.copy_(tensors[name])
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return None
+    return value
