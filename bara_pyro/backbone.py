@@ -44,7 +44,7 @@ class Backbone:
         self.check()
 
     def check(self) -> None:
-        """Refuse activation checkpointing: recomputation would draw other latents than the forward pass did."""
+        """Refuse activation checkpointing, whose recomputation would draw other latents than the forward."""
         if _checkpointing(self.lm):
             raise BackboneError(
                 "Activation checkpointing is on: its recomputation would redraw the latent variables; "
@@ -94,7 +94,7 @@ def load_backbone(
     """Load a backbone and its tokenizer.
 
     Args:
-        name: `"microworld"` (the one that ships with the package), a local Hugging Face folder, or a hub name.
+        name: `"microworld"` (ships with the package), a local Hugging Face folder, or a hub name.
         dtype: `"float32"`, `"bfloat16"` or `"float16"`, of the frozen weights.
         device: where to put it.
         random_seed: if given, the folder's configuration with random weights, for tests and benchmarks.
@@ -115,8 +115,8 @@ def load_backbone(
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise BackboneError(
-            f"Cannot load the backbone {str(name)!r} ({reason}): give 'microworld', a folder with config.json, "
-            "model.safetensors and a tokenizer, or a hub name that can be reached."
+            f"Cannot load the backbone {str(name)!r} ({reason}): give 'microworld', a folder with "
+            "config.json, model.safetensors and a tokenizer, or a hub name that can be reached."
         ) from error
     return Backbone(lm.to(device), tokenizer, str(name))
 

@@ -44,8 +44,8 @@ def load_checkpoint(folder: Path, svi: SVI, config_hash: str) -> int:
     tensors, metadata = read_tensors(path)
     if metadata.get("config_hash") != config_hash:
         raise CheckpointError(
-            f"{path} was written under configuration {metadata.get('config_hash')}, this run has {config_hash}: "
-            "resume with the settings in config.json, or choose another --out."
+            f"{path} was written under configuration {metadata.get('config_hash')}, this run has "
+            f"{config_hash}: resume with the settings in config.json, or choose another --out."
         )
     groups = _by_prefix(tensors)
     load_parameters(svi.model, groups.get("model", {}), path)

@@ -135,7 +135,7 @@ class RunConfig(Section):
 def load_config(
     path: Path | None = None, overrides: dict[str, Any] | None = None, assignments: list[str] | None = None
 ) -> RunConfig:
-    """Build a configuration: defaults, then a YAML or JSON file, then overrides, then `key=value` assignments.
+    """Build a configuration: defaults, a YAML or JSON file, overrides, `key=value` assignments, in that order.
 
     Args:
         path: YAML (or JSON) file with any subset of the fields.

@@ -30,7 +30,7 @@ def draw(
     seed: int | None = None,
     on_rows: OnRows | None = None,
 ) -> Tensor:
-    """Return the log-probabilities of each row of a split, `max(S, 1) x n x C`, float64, in the split's order."""
+    """Return log-probabilities of the rows of a split, `max(S, 1) x n x C`, float64, in the split's order."""
     c = system.config.predict
     place = {row_id: i for i, row_id in enumerate(split.ids)}
     out = torch.empty(max(samples, 1), len(split), len(system.answer_ids), dtype=torch.float64)

@@ -34,7 +34,8 @@ def gate_sparsity(
     """Return the share of gates below `tau`, one draw a batch, at the last token (Section V-D of the paper).
 
     Args:
-        model, guide: the fitted system.
+        model: the program.
+        guide: its fitted guide.
         batches: rows to look at.
         tau: threshold.
         seed: of the draws.

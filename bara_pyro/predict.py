@@ -34,7 +34,8 @@ def predict(
     """Draw the answers' probabilities under the posterior.
 
     Args:
-        model, guide: the program and its fitted guide.
+        model: the program.
+        guide: its fitted guide.
         batch: B rows; `labels` are not looked at.
         samples: number S of draws; 0 stands for the posterior-mean gates (the NonLoRA limit).
         seed: of the draws. One draw of the global latents is shared by all rows and all batches.
@@ -160,7 +161,7 @@ def _rows(batch: Batch, rows: slice) -> Batch:
 
 
 def _bytes_per_row(model: AdaptedLM, width: int) -> int:
-    """Estimate the activations alive at once for one sequence: a few layers' worth and the attention scores."""
+    """Estimate the activations alive at once for one sequence: some layers' and the attention scores."""
     config = model.backbone.lm.config
     hidden = getattr(config, "hidden_size", 1024)
     inner = getattr(config, "intermediate_size", None) or 4 * hidden

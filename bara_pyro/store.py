@@ -93,7 +93,8 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             metadata = {key: json.loads(value) for key, value in (file.metadata() or {}).items()}
     except (OSError, SafetensorError, json.JSONDecodeError) as error:
         raise CheckpointError(
-            f"Cannot read {path} ({error}): the file is missing, truncated or foreign; train again or copy it anew."
+            f"Cannot read {path} ({error}): the file is missing, truncated or foreign; "
+            "train again or copy it anew."
         ) from error
     if metadata.get("schema") != SCHEMA:
         raise CheckpointError(
@@ -120,8 +121,8 @@ def load_parameters(module: torch.nn.Module, tensors: dict[str, Tensor], path: P
     for name, value in own.items():
         if value.shape != tensors[name].shape:
             raise CheckpointError(
-                f"{path}: {name!r} has shape {tuple(tensors[name].shape)}, the model needs {tuple(value.shape)}: "
-                "it belongs to another rank or backbone."
+                f"{path}: {name!r} has shape {tuple(tensors[name].shape)}, the model needs "
+                f"{tuple(value.shape)}: it belongs to another rank or backbone."
             )
     with torch.no_grad():
         for name, value in own.items():

@@ -111,7 +111,8 @@ class SVI(pyro.infer.SVI):
         sites = [f"KL of {site}" for site, kl in terms.kl.items() if not kl.isfinite()]
         where = ", ".join(sites) or "likelihood of y"
         raise TrainingError(
-            f"The loss is {terms.loss.item()} ({where}): lower the learning rate or raise warm-up and clipping."
+            f"The loss is {terms.loss.item()} ({where}): "
+            "lower the learning rate, or set a clipping norm."
         )
 
     def _non_finite_gradient(self) -> str:

@@ -64,7 +64,8 @@ def build_system(config: RunConfig, backbone: Backbone | None = None, task: Task
 
     Args:
         config: the settings.
-        backbone, task: already loaded ones, to share between several systems.
+        backbone: an already loaded one, to share between several systems.
+        task: an already loaded one.
 
     Raises:
         BaraError: a name is unknown, a file unreadable, a label not a single token.

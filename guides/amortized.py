@@ -39,7 +39,7 @@ class AmortizedGuide(SiteGuide):
 
     Args:
         model: the program.
-        shape: "kappa": `kappa = softplus(raw)`; "k": the text of the paper, `k = softplus(raw)`, `kappa = 1/k`.
+        shape: "kappa": `kappa = softplus(raw)`; "k": the paper's text, `k = softplus(raw)`, `kappa = 1/k`.
         shape_width: "vector": one noise level an entry; "scalar": one for all r entries of a gate.
         init_kappa: noise level at raw = 0, the start of `Phi` and the centre of the start of theta.
         activation: of theta's mean: "softplus", "relu", or "topk" (softplus, all but the `top_k` largest
