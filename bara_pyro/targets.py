@@ -9,12 +9,10 @@ from transformers.pytorch_utils import Conv1D
 
 from bara_pyro.errors import BackboneError
 
-# The query, value and output projections under each architecture's own names.
-DEFAULT_TARGETS: dict[str, tuple[str, ...]] = {
-    "gpt2": ("c_attn", "lm_head"),
-    "gpt_neox": ("query_key_value", "embed_out"),
-}
-FALLBACK_TARGETS = ("q_proj", "v_proj", "lm_head")
+# The query and value projections under each architecture's own names; the output embedding, whose name
+# differs between versions of transformers, is looked up.
+DEFAULT_TARGETS: dict[str, tuple[str, ...]] = {"gpt2": ("c_attn",), "gpt_neox": ("query_key_value",)}
+FALLBACK_TARGETS = ("q_proj", "v_proj")
 
 
 @dataclass(frozen=True)
@@ -89,10 +87,10 @@ def find_targets(lm: nn.Module, target_modules: str | Sequence[str] | None = Non
     Raises:
         BackboneError: a name or an expression matches no linear layer, or nothing at all is chosen.
     """
-    if target_modules is None:
-        target_modules = DEFAULT_TARGETS.get(lm.config.model_type, FALLBACK_TARGETS)
     linears = _linears(lm)
     head = head_path(lm)
+    if target_modules is None:
+        target_modules = (*DEFAULT_TARGETS.get(lm.config.model_type, FALLBACK_TARGETS), head)
     names = _select(target_modules, linears, head)
     if not names:
         raise BackboneError("target_modules is empty: name at least one linear layer to adapt.")
