@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.distributions import kl_divergence
 
 from bara_pyro.distributions import has_analytic_kl
-from bara_pyro.errors import MissingKLError
+from bara_pyro.errors import DataError, MissingKLError
 from bara_pyro.guide import SiteGuide
+from bara_pyro.program import LIKELIHOOD
 
 # Above this many terms a float32 sum of KL values loses digits that the gradient needs.
 FLOAT64_SUM = 1_000_000
@@ -52,12 +53,14 @@ class MeanFieldELBO(TraceMeanField_ELBO):
         self.sampled_kl = sampled_kl
 
     def terms(self, model: Any, guide: SiteGuide, *args: Any) -> ElboTerms:
-        """Evaluate the bound once (one forward of the language model) and return its parts.
+        """Evaluate the bound (one forward of the language model a particle) and return its parts.
 
         Raises:
             MissingKLError: a latent's pair of distributions has no analytic KL.
+            DataError: the batch has no labels.
         """
-        return self._terms(*guide.run(*args))
+        particles = [self._terms(*guide.run(*args)) for _ in range(self.num_particles)]
+        return particles[0] if len(particles) == 1 else _mean(particles)
 
     def _get_trace(self, model: Any, guide: Any, args: tuple, kwargs: dict) -> tuple[Trace, Trace]:
         if not isinstance(guide, SiteGuide):
@@ -70,6 +73,11 @@ class MeanFieldELBO(TraceMeanField_ELBO):
         return loss.item(), loss
 
     def _terms(self, model_trace: Trace, guide_trace: Trace) -> ElboTerms:
+        if LIKELIHOOD in guide_trace.nodes:
+            raise DataError(
+                "The batch has no labels (they are left out where one row's is not known): the "
+                "bound needs the answer of every row."
+            )
         loss: Tensor | float = 0.0
         nll: Tensor | float = 0.0
         kl: dict[str, Tensor] = {}
@@ -98,6 +106,14 @@ class MeanFieldELBO(TraceMeanField_ELBO):
                 "prior or guide, or allow a one-draw estimate with sampled_kl=True."
             )
         return torch.as_tensor(scale_and_mask(kl, scale=1.0, mask=prior["mask"])).expand(q.batch_shape)
+
+
+def _mean(terms: list[ElboTerms]) -> ElboTerms:
+    return ElboTerms(
+        loss=torch.stack([t.loss for t in terms]).mean(),
+        nll=torch.stack([t.nll for t in terms]).mean(),
+        kl={site: torch.stack([t.kl[site] for t in terms]).mean() for site in terms[0].kl},
+    )
 
 
 def _total(values: Tensor, scale: Any) -> Tensor:

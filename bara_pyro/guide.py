@@ -23,6 +23,9 @@ class SiteGuide(AutoMessenger):
         model: the program whose latents the guide approximates.
     """
 
+    # False where the random numbers that a draw takes depend on the parameters (rejection sampling).
+    fixed_noise = True
+
     def __init__(self, model: AdaptedLM) -> None:
         super().__init__(model)
         # Its own root name: otherwise guide and model parameters would share names in Pyro's store.

@@ -54,6 +54,9 @@ def predict(
         # Nothing to draw (LoRA): one forward stands for all.
         point = predict(model, guide, batch, samples=0, memory_budget=memory_budget)
         return point.expand(samples, -1, -1)
+    if not batch.ids:
+        # Before the rows are cut into pieces: a row's noise must not depend on its place in one.
+        batch = replace(batch, ids=tuple(map(str, range(len(batch)))))
     draws = max(samples, 1)
     room = max(1, memory_budget // _bytes_per_row(model, batch.input_ids.shape[1]))
     step = max(1, room // draws)
@@ -78,16 +81,17 @@ def predict_all(
 def _forward(
     model: AdaptedLM, guide: SiteGuide, batch: Batch, chunk: slice, samples: int, seed: int
 ) -> Tensor:
-    if samples == 0:
-        with PosteriorMean(guide):
-            return model.forward(batch).double().log_softmax(-1).unsqueeze(0).cpu()
     device = batch.input_ids.device
-    with (
-        torch.random.fork_rng([device] if device.type == "cuda" else []),
-        pyro.plate("draws", chunk.stop - chunk.start, dim=-3),
-        RowSeeded(guide, batch, seed, samples, chunk),
-    ):
-        return model.forward(batch).double().log_softmax(-1).cpu()
+    # Also without draws: the answer, which is not observed, is still sampled.
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        if samples == 0:
+            with PosteriorMean(guide):
+                return model.forward(batch).double().log_softmax(-1).unsqueeze(0).cpu()
+        with (
+            pyro.plate("draws", chunk.stop - chunk.start, dim=-3),
+            RowSeeded(guide, batch, seed, samples, chunk),
+        ):
+            return model.forward(batch).double().log_softmax(-1).cpu()
 
 
 class RowSeeded(Posterior):
@@ -106,41 +110,52 @@ class RowSeeded(Posterior):
         self.seed = seed
         self.samples = samples
         self.chunk = chunk
-        self.ids = batch.ids or tuple(map(str, range(len(batch))))
+        self.ids = batch.ids
+        self.device = batch.input_ids.device
         self.lengths = batch.attention_mask.sum(-1).tolist()
 
     def value(self, name: str, fn: Distribution) -> Tensor:
         """Return the draws of this chunk: `draws x 1 x modules x r` or `draws x B x T x r`."""
         # The plate of draws stands outside: a global posterior does not have its dimension yet.
         if name not in self.guide.model.latents.local_sites:
-            _seed(self.seed, name)
+            _seed(self.seed, name, self.device)
             return fn.sample((self.samples,))[self.chunk].unsqueeze(1)
         out = fn.mean.clone()
         for row, (row_id, length) in enumerate(zip(self.ids, self.lengths, strict=True)):
             # Real tokens only, at the right: padding must not consume noise. The head sees one position.
             width = min(length, out.shape[-2])
-            _seed(self.seed, f"{name}/{row_id}")
-            out[:, row, -width:] = self._row(fn, row, width)
+            out[:, row, -width:] = self._row(fn, row, width, f"{name}/{row_id}")
         return out
 
-    def _row(self, fn: Distribution, row: int, width: int) -> Tensor:
+    def _row(self, fn: Distribution, row: int, width: int, key: str) -> Tensor:
         """Sample one row's posteriors for all S draws' worth of noise; return this chunk's."""
         base = fn.base_dist
-        values = {key: getattr(base, key)[:, row, -width:] for key in base.arg_constraints}
+        values = {name: getattr(base, name)[:, row, -width:] for name in base.arg_constraints}
+        if not self.guide.fixed_noise:
+            # One stream a draw: what an earlier draw takes from a shared one depends on its parameters.
+            out = []
+            for draw, number in enumerate(range(self.samples)[self.chunk]):
+                _seed(self.seed, f"{key}/{number}", self.device)
+                own = {name: v[draw] for name, v in values.items()}
+                out.append(type(base)(**own, validate_args=False).sample())
+            return torch.stack(out)
+        _seed(self.seed, key, self.device)
         count = self.chunk.stop - self.chunk.start
         if count == self.samples:
             return type(base)(**values, validate_args=False).sample()
         # Earlier chunks consumed the front of this stream: draw it again at full length and cut.
-        full = {key: v[:1].expand(self.samples, *v.shape[1:]).clone() for key, v in values.items()}
-        for key, v in values.items():
-            full[key][self.chunk] = v
+        full = {name: v[:1].expand(self.samples, *v.shape[1:]).clone() for name, v in values.items()}
+        for name, v in values.items():
+            full[name][self.chunk] = v
         return type(base)(**full, validate_args=False).sample()[self.chunk]
 
 
-def _seed(seed: int, key: str) -> None:
-    """Seed torch's generators by a base seed and a key; `hash()` would differ from process to process."""
+def _seed(seed: int, key: str, device: torch.device) -> None:
+    """Seed a device's generator by a base seed and a key; `hash()` would differ from process to process."""
     digest = hashlib.blake2b(f"{seed}/{key}".encode(), digest_size=8).digest()
-    torch.manual_seed(int.from_bytes(digest, "little") >> 1)
+    # Where there is no GPU, torch.manual_seed stores a stack trace a call: slow, and memory never given back.
+    seeder = torch.default_generator.manual_seed if device.type == "cpu" else torch.manual_seed
+    seeder(int.from_bytes(digest, "little") >> 1)
 
 
 def _chunks(total: int, step: int) -> list[slice]:

@@ -93,6 +93,16 @@ class SVI(pyro.infer.SVI):
         self.last = {**parts, "grad_norm": float(norm)}
         return parts["loss"] * self.model.num_data
 
+    def evaluate_loss(self, *batches: Batch) -> float:
+        """Return the negative ELBO of the union of the given batches, in nats, without a step."""
+        rows = sum(len(batch) for batch in batches)
+        total = 0.0
+        for batch in batches:
+            # Not the base class's, which calls the guide: that would fill Pyro's parameter store.
+            with torch.no_grad(), self._autocast(batch.input_ids.device):
+                total += len(batch) / rows * self.elbo.terms(self.model, self.guide, batch).loss.item()
+        return total
+
     def _autocast(self, device: torch.device) -> Any:
         return nullcontext() if self.autocast is None else torch.autocast(device.type, self.autocast)
 
@@ -100,7 +110,7 @@ class SVI(pyro.infer.SVI):
         n = self.model.num_data
         parts = {"loss": terms.loss.detach() / n, "nll": terms.nll / n}
         for site, kl in terms.kl.items():
-            local = site.startswith("theta")
+            local = site in self.model.latents.local_sites
             key = "kl_" + site.split("/")[0]
             parts[key] = parts.get(key, torch.zeros(())) + (kl / rows if local else kl)
         return dict(zip(parts, torch.stack([v.double().cpu() for v in parts.values()]).tolist(), strict=True))
@@ -111,8 +121,7 @@ class SVI(pyro.infer.SVI):
         sites = [f"KL of {site}" for site, kl in terms.kl.items() if not kl.isfinite()]
         where = ", ".join(sites) or "likelihood of y"
         raise TrainingError(
-            f"The loss is {terms.loss.item()} ({where}): "
-            "lower the learning rate, or set a clipping norm."
+            f"The loss is {terms.loss.item()} ({where}): lower the learning rate, or set a clipping norm."
         )
 
     def _non_finite_gradient(self) -> str:
