@@ -22,7 +22,7 @@ _HOME = {
     "linear_schedule": "svi",
     "load_backbone": "backbone",
     "load_config": "config",
-    "load_system": "system",
+    "load_system": "folder",
     "load_task": "data",
     "make_prior": "priors",
     "posterior_predictive": "metrics",

@@ -1,12 +1,16 @@
 """A frozen Hugging Face causal language model, as the part of the program that is not learned."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 from torch.nn import functional as F
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging
 
 from bara_pyro.errors import BackboneError
 
@@ -106,19 +110,39 @@ def load_backbone(
         raise BackboneError(f"Unknown dtype {dtype!r}: choose one of {', '.join(DTYPES)}.")
     path = _resolve(name)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path)
-        if random_seed is None:
-            lm = AutoModelForCausalLM.from_pretrained(path, dtype=DTYPES[dtype])
-        else:
-            torch.manual_seed(random_seed)
-            lm = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(path), dtype=DTYPES[dtype])
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
+        with _no_progress_bars():
+            tokenizer = AutoTokenizer.from_pretrained(path)
+            lm = _load_lm(path, DTYPES[dtype], random_seed)
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         raise BackboneError(
             f"Cannot load the backbone {str(name)!r} ({reason}): give 'microworld', a folder with "
             "config.json, model.safetensors and a tokenizer, or a hub name that can be reached."
         ) from error
     return Backbone(lm.to(device), tokenizer, str(name))
+
+
+def _load_lm(path: str, dtype: torch.dtype, random_seed: int | None) -> Any:
+    if random_seed is not None:
+        torch.manual_seed(random_seed)
+        return AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(path), dtype=dtype)
+    lm, info = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, output_loading_info=True)
+    if info["missing_keys"]:
+        # transformers would go on with random values in their place.
+        raise ValueError(f"its weights lack {min(info['missing_keys'])}")
+    return lm
+
+
+@contextmanager
+def _no_progress_bars() -> Iterator[None]:
+    """Keep the bar of transformers, gone in a moment, out of our own output; put it back afterwards."""
+    before = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if before:
+            logging.enable_progress_bar()
 
 
 def _resolve(name: str | Path) -> str:

@@ -13,8 +13,15 @@ from bara_pyro.svi import SVI
 FILE = "checkpoint.safetensors"
 
 
-def save_checkpoint(folder: Path, svi: SVI, step: int, config_hash: str) -> None:
-    """Write parameters, optimiser, schedule and random states after `step` steps, in one atomic file."""
+def save_checkpoint(folder: Path, svi: SVI, step: int, identity: dict[str, str]) -> None:
+    """Write parameters, optimiser, schedule and random states after `step` steps, in one atomic file.
+
+    Args:
+        folder: of the run.
+        svi: what is being trained.
+        step: number of steps done.
+        identity: what a run that goes on from here must share (configuration, backbone, rows), by name.
+    """
     tensors: dict[str, Tensor] = {"rng/cpu": torch.get_rng_state()}
     if svi.model.backbone.device.type == "cuda":
         tensors["rng/cuda"] = torch.cuda.get_rng_state(svi.model.backbone.device)
@@ -25,35 +32,39 @@ def save_checkpoint(folder: Path, svi: SVI, step: int, config_hash: str) -> None
         tensors |= {f"optim/{index}/{key}": torch.as_tensor(value) for key, value in state.items()}
     metadata = {
         "step": step,
-        "config_hash": config_hash,
+        "identity": identity,
         "param_groups": optim["param_groups"],
         "scheduler": None if svi.scheduler is None else _plain(svi.scheduler.state_dict()),
     }
     write_tensors(folder / FILE, tensors, metadata)
 
 
-def load_checkpoint(folder: Path, svi: SVI, config_hash: str) -> int:
+def load_checkpoint(folder: Path, svi: SVI, identity: dict[str, str]) -> int:
     """Restore the state that `save_checkpoint` wrote; return its step (0 where there is no checkpoint yet).
 
     Raises:
-        CheckpointError: truncated, foreign, or written under another configuration.
+        CheckpointError: truncated, foreign, or of another configuration, backbone or set of rows.
     """
     path = folder / FILE
     if not path.exists():
         return 0
     tensors, metadata = read_tensors(path)
-    if metadata.get("config_hash") != config_hash:
-        raise CheckpointError(
-            f"{path} was written under configuration {metadata.get('config_hash')}, this run has "
-            f"{config_hash}: resume with the settings in config.json, or choose another --out."
-        )
+    stored = metadata.get("identity")
+    if not isinstance(stored, dict):
+        raise CheckpointError(f"{path} is not a checkpoint of a training run: remove it and train again.")
+    for name, value in identity.items():
+        if stored.get(name) != value:
+            raise CheckpointError(
+                f"{path} was written with another {name} ({stored.get(name)}, now {value}): "
+                "restore it, or choose another --out."
+            )
     groups = _by_prefix(tensors)
     load_parameters(svi.model, groups.get("model", {}), path)
     load_parameters(svi.guide, groups.get("guide", {}), path)
     state: dict[int, dict[str, Tensor]] = {}
-    for name, value in groups.get("optim", {}).items():
+    for name, tensor in groups.get("optim", {}).items():
         index, key = name.split("/")
-        state.setdefault(int(index), {})[key] = value
+        state.setdefault(int(index), {})[key] = tensor
     svi.optim.load_state_dict({"state": state, "param_groups": metadata["param_groups"]})
     if svi.scheduler is not None:
         svi.scheduler.load_state_dict(metadata["scheduler"])

@@ -10,55 +10,147 @@ from bara_pyro.errors import BaraError
 
 app = typer.Typer(
     help="Fine-tune language models with calibrated uncertainty: BaRA and its rivals as Pyro programs.",
+    epilog="Start with: bara demo",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-micro = typer.Typer(help="The embedded small world: its backbone and its card.", no_args_is_help=True)
+micro = typer.Typer(help="The small world that ships with the package.", no_args_is_help=True)
 app.add_typer(micro, name="microworld")
 
-Method = Annotated[str | None, typer.Option(help="Method; `bara methods` lists them.")]
-Model = Annotated[str | None, typer.Option(help="'microworld', a local Hugging Face folder, or a hub name.")]
+DATA, MODEL = "Data", "Model"
+
+Method = Annotated[
+    str | None, typer.Option(help="What to train: see `bara methods`. (default: bara)", rich_help_panel=MODEL)
+]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        help="'microworld', a local Hugging Face folder, or a hub name. (default: microworld)",
+        rich_help_panel=MODEL,
+    ),
+]
+Moved = Annotated[
+    str | None,
+    typer.Option(
+        "--model", help="Where the run's language model is now, if it has moved.", rich_help_panel=MODEL
+    ),
+]
+Device = Annotated[
+    str | None, typer.Option(help="cpu, cuda, cuda:1 or mps. (default: cpu)", rich_help_panel=MODEL)
+]
+RunDevice = Annotated[
+    str | None,
+    typer.Option(
+        "--device", help="cpu, cuda, cuda:1 or mps; the run's own by default.", rich_help_panel=MODEL
+    ),
+]
 TaskName = Annotated[
-    str | None, typer.Option(help="A known task (`bara tasks`) or a local .jsonl/.csv file.")
+    str | None,
+    typer.Option(
+        help="A task (`bara tasks` lists them), or a .jsonl, .json or .csv file of your own. "
+        "(default: micro-wgs)",
+        rich_help_panel=DATA,
+    ),
+]
+OtherTask = Annotated[
+    str | None,
+    typer.Option(
+        "--task",
+        help="Another task or file, for shifted data; the run's own by default.",
+        rich_help_panel=DATA,
+    ),
 ]
 DataDir = Annotated[
-    Path | None, typer.Option(help="Folder <data-dir>/<task>/<split>.jsonl, used instead of the hub.")
+    Path | None,
+    typer.Option(
+        help="Folder that holds <task>/<split>.jsonl, read instead of the hub.", rich_help_panel=DATA
+    ),
 ]
-Seed = Annotated[int | None, typer.Option(help="Seed of initial values, data order and noise.")]
+TestFile = Annotated[
+    Path | None, typer.Option(help="Rows to test on, for a task that is your own file.", rich_help_panel=DATA)
+]
+TestFraction = Annotated[
+    float | None,
+    typer.Option(
+        help="Share of your own file to test on, where there is no --test-file. (default: 0.2)",
+        rich_help_panel=DATA,
+    ),
+]
+ValidationRows = Annotated[
+    int | None,
+    typer.Option(help="Training rows set aside to choose settings on. (default: 0)", rich_help_panel=DATA),
+]
+Labels = Annotated[
+    str | None,
+    typer.Option(
+        help="'words': the model answers with the label itself; 'letters': with A, B, .. for labels that are "
+        "several tokens. (default: words)",
+        rich_help_panel=DATA,
+    ),
+]
+TooLong = Annotated[
+    str | None,
+    typer.Option(
+        help="'error' or 'drop': what to do with a row whose question alone is too long. (default: error)",
+        rich_help_panel=DATA,
+    ),
+]
+Revision = Annotated[
+    str | None, typer.Option(help="Commit or tag of the hub's dataset.", rich_help_panel=DATA)
+]
+Limit = Annotated[
+    int | None,
+    typer.Option(help="Use at most so many rows of each split, to try out.", rich_help_panel=DATA),
+]
 Samples = Annotated[
-    list[int] | None, typer.Option(help="Posterior draws S; 0 is the posterior mean. Can be repeated.")
+    list[int] | None,
+    typer.Option(help="Posterior draws S, 0 for the posterior mean; can be repeated. (default: 0 and 10)"),
 ]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:0, mps.")]
-Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 or float16, of the frozen weights.")]
 Config = Annotated[Path | None, typer.Option(help="YAML file with any of the settings.")]
 Set = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any setting, e.g. method.form=gate.")
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Any other setting, for example method.form=gate."),
 ]
-Run = Annotated[Path, typer.Argument(help="Folder of a finished run.")]
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run.")]
 
 
 @app.command()
 def train(
-    out: Annotated[Path, typer.Option(help="Folder of the run.")],
-    method: Method = None,
-    model: Model = None,
-    task: TaskName = None,
-    data_dir: DataDir = None,
-    seed: Seed = None,
-    steps: Annotated[int | None, typer.Option(help="Optimiser steps.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Rows a step.")] = None,
-    lr: Annotated[float | None, typer.Option(help="Peak learning rate.")] = None,
-    samples: Samples = None,
-    device: Device = None,
-    dtype: Dtype = None,
+    out: Annotated[Path, typer.Option(help="Folder to write: weights, scores, predictions, log.")],
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the last checkpoint in --out.")
+        bool, typer.Option("--resume", help="Go on with the run in --out, with its own settings.")
     ] = False,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of initial values, data order and noise. (default: 0)")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Optimiser steps. (default: 1500)")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Rows a step. (default: 4)")] = None,
+    lr: Annotated[float | None, typer.Option(help="Peak learning rate. (default: 0.001)")] = None,
+    samples: Samples = None,
     config: Config = None,
     assignments: Set = None,
+    method: Method = None,
+    model: Model = None,
+    device: Device = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            help="Type of the frozen weights: float32, bfloat16 or float16. (default: float32)",
+            rich_help_panel=MODEL,
+        ),
+    ] = None,
+    task: TaskName = None,
+    data_dir: DataDir = None,
+    test_file: TestFile = None,
+    test_fraction: TestFraction = None,
+    validation_rows: ValidationRows = None,
+    labels: Labels = None,
+    too_long: TooLong = None,
+    revision: Revision = None,
+    limit: Limit = None,
 ) -> None:
-    """Fine-tune, then evaluate on the test split; writes one folder a run."""
+    """Fine-tune a model on a task, then evaluate it on the test rows; writes one folder."""
     from bara_pyro import commands
 
     overrides: dict[str, Any] = {
@@ -67,7 +159,14 @@ def train(
         "backbone.device": device,
         "backbone.dtype": dtype,
         "task.name": task,
-        "task.data_dir": None if data_dir is None else str(data_dir),
+        "task.data_dir": data_dir,
+        "task.test_file": test_file,
+        "task.test_fraction": test_fraction,
+        "task.validation_rows": validation_rows,
+        "task.labels": labels,
+        "task.too_long": too_long,
+        "task.revision": revision,
+        "task.limit": limit,
         "seed": seed,
         "train.steps": steps,
         "train.batch_size": batch_size,
@@ -80,53 +179,64 @@ def train(
 @app.command()
 def evaluate(
     run: Run,
-    samples: Samples = None,
-    task: TaskName = None,
-    split: Annotated[str | None, typer.Option(help="'test' or 'validation'.")] = None,
-    model: Model = None,
-    data_dir: DataDir = None,
-    device: Device = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for the results; the run's own by default.")
+        Path | None,
+        typer.Option(help="Folder for the results. (default: RUN/evaluation/<task>-<split>)"),
     ] = None,
+    samples: Samples = None,
+    split: Annotated[
+        str | None,
+        typer.Option(help="'test' or 'validation'; the run's own by default.", rich_help_panel=DATA),
+    ] = None,
+    task: OtherTask = None,
+    data_dir: DataDir = None,
+    test_file: TestFile = None,
+    limit: Limit = None,
+    model: Moved = None,
+    device: RunDevice = None,
 ) -> None:
-    """Evaluate a finished run again: other numbers of draws, another split, another task (shifted data)."""
+    """Evaluate a finished run again: other numbers of draws, another split, other data."""
     from bara_pyro import commands
 
-    commands.evaluate(
-        run, samples=samples, task=task, split=split, model=model, data_dir=data_dir, device=device, out=out
-    )
+    given = {"name": task, "data_dir": data_dir, "test_file": test_file, "limit": limit}
+    changes = {key: value for key, value in given.items() if value is not None}
+    commands.evaluate(run, samples=samples, task=changes, split=split, model=model, device=device, out=out)
 
 
 @app.command()
 def predict(
     run: Run,
     input_file: Annotated[
-        Path, typer.Option("--input", help="Rows to answer, .jsonl; answers are not needed.")
+        Path, typer.Option("--input", help="Questions, .jsonl, .json or .csv; answers are not needed.")
     ],
-    output: Annotated[Path, typer.Option(help="Where to write one JSON object a row.")],
-    samples: Annotated[int, typer.Option(help="Posterior draws S; 0 is the posterior mean.")] = 10,
+    output: Annotated[Path, typer.Option(help="File to write, one JSON object a row.")],
+    samples: Annotated[int, typer.Option(min=0, help="Posterior draws S; 0 for the posterior mean.")] = 10,
     seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 0,
-    model: Model = None,
-    data_dir: DataDir = None,
-    device: Device = None,
+    model: Moved = None,
+    device: RunDevice = None,
 ) -> None:
-    """Answer rows: class probabilities, predicted label, total / aleatoric / epistemic uncertainty (nats)."""
+    """Answer questions: class probabilities, predicted label, total, aleatoric and epistemic uncertainty.
+
+    Uncertainty is in nats: total is the entropy of the prediction, aleatoric the part that is in the question
+    itself, epistemic the part that comes from not knowing the weights.
+    """
     from bara_pyro import commands
 
-    commands.predict(
-        run, input_file, output, samples=samples, seed=seed, model=model, data_dir=data_dir, device=device
-    )
+    commands.predict(run, input_file, output, samples=samples, seed=seed, model=model, device=device)
 
 
 @app.command()
 def params(
     method: Annotated[str, typer.Option(help="Method; `bara methods` lists them.")] = "bara",
-    arch: Annotated[str | None, typer.Option(help="A published architecture, no weights needed.")] = None,
-    model: Model = None,
+    arch: Annotated[
+        str | None, typer.Option(help="A published architecture, for example qwen2.5-7b; needs no weights.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Or a model: 'microworld', a local folder or a hub name.")
+    ] = None,
     assignments: Set = None,
 ) -> None:
-    """Count trainable parameters, on a published architecture or a local model."""
+    """Count a method's trainable parameters."""
     from bara_pyro import commands
 
     commands.params(method, arch=arch, model=model, assignments=assignments or [])
@@ -142,11 +252,11 @@ def methods() -> None:
 
 @app.command()
 def tasks(
-    name: Annotated[str | None, typer.Argument(help="Show rows of this task.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="[TASK]", help="Show some rows of this task.")] = None,
     data_dir: DataDir = None,
-    rows: Annotated[int, typer.Option(help="How many rows to show.")] = 2,
+    rows: Annotated[int, typer.Option(min=0, help="How many rows to show.")] = 2,
 ) -> None:
-    """List the tasks, or show what a task's prompts look like."""
+    """List the tasks, or show what the model is asked in one of them."""
     from bara_pyro import commands
 
     commands.tasks(name, data_dir=data_dir, rows=rows)
@@ -155,33 +265,36 @@ def tasks(
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for runs, pictures and index.html.")] = Path("runs/demo"),
-    task: Annotated[str, typer.Option(help="A task of the microworld.")] = "micro-wgs",
     seed: Annotated[int, typer.Option(help="Seed.")] = 0,
+    steps: Annotated[int | None, typer.Option(help="Optimiser steps of each method.")] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="A few steps only: shows that everything works.")
+        bool, typer.Option("--quick", help="Few steps and rows: shows that everything works, not how well.")
     ] = False,
+    model: Model = None,
+    device: Device = None,
+    task: TaskName = None,
+    data_dir: DataDir = None,
 ) -> None:
-    """Fine-tune LoRA and both forms of BaRA on a small task and compare their probabilities."""
+    """Fine-tune LoRA and both forms of BaRA on a small task and compare how far each can be trusted."""
     from bara_pyro import demo as program
 
-    program.demo(out, task=task, seed=seed, quick=quick)
+    program.demo(
+        out, seed=seed, steps=steps, quick=quick, model=model, device=device, task=task, data_dir=data_dir
+    )
 
 
 @micro.command("build")
 def microworld_build(
-    out: Annotated[Path, typer.Option(help="Folder of the backbone.")],
+    out: Annotated[Path, typer.Option(help="Folder to write the language model to.")],
     seed: Annotated[int, typer.Option(help="Seed of the pretraining.")] = 0,
     steps: Annotated[
-        int | None, typer.Option(help="Pretraining steps; the shipped number by default.")
-    ] = None,
-    card: Annotated[
-        Path | None, typer.Option(help="Also measure every task and write the card here.")
+        int | None, typer.Option(min=1, help="Pretraining steps; as many as the shipped one had by default.")
     ] = None,
 ) -> None:
-    """Rebuild the microworld's backbone from nothing (up to 20 minutes on two cores)."""
+    """Pretrain the small world's language model from nothing (up to 20 minutes on two cores)."""
     from bara_pyro import commands
 
-    commands.microworld_build(out, seed=seed, steps=steps, card=card)
+    commands.microworld_build(out, seed=seed, steps=steps)
 
 
 def main() -> None:

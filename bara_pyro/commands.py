@@ -1,58 +1,22 @@
 """What the commands of the command line do."""
 
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-from bara_pyro.config import RunConfig, load_config
-from bara_pyro.data import SOURCES, encode, load_questions, load_task
-from bara_pyro.errors import BaraError, ConfigError
+from bara_pyro.config import RunConfig, differences, load_config, parse_config, set_key
+from bara_pyro.data import encode, load_questions, load_task
+from bara_pyro.data.registry import SOURCES
+from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.evaluate import draw, evaluate_system, uncertainty_rows
+from bara_pyro.folder import CONFIG, load_system, stored_config
 from bara_pyro.methods import METHODS, build
-from bara_pyro.report import Column, Table, rich_table
+from bara_pyro.report.table import Column, Table
 from bara_pyro.store import write_jsonl
-from bara_pyro.system import System, build_system, count_parameters, load_system
+from bara_pyro.system import System, build_system, count_parameters, load_data
+from bara_pyro.terminal import console, progress, say, score_rows, score_table, show
+from bara_pyro.train import check_free, train_seconds
 from bara_pyro.train import train as fit
-
-console = Console()
-
-SCORES = (
-    Column("method", "method"),
-    Column("S", "S", format="d"),
-    Column("acc", "accuracy", "%", ".1f", "max"),
-    Column("ece", "ECE", "%", ".1f", "min"),
-    Column("nll", "NLL", "nats", ".3f", "min"),
-    Column("brier", "Brier", "", ".3f", "min"),
-    Column("kl_truth", "KL from truth", "nats", ".3f", "min"),
-    Column("trainable", "trainable", "", ",d"),
-    Column("phi", "Φ sparse", "%", ".1f"),
-    Column("theta", "θ sparse", "%", ".1f"),
-    Column("psi", "Φθ sparse", "%", ".1f"),
-)
-
-
-@contextmanager
-def progress(description: str, total: int) -> Iterator[Any]:
-    """Show a progress bar; yields a function to advance it, with text to show beside it."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
-    )
-    with Progress(*columns, console=console) as bar:
-        task = bar.add_task(description, total=total, note="")
-
-        def advance(count: int = 1, note: str = "", completed: int | None = None) -> None:
-            bar.update(task, advance=None if completed is not None else count, completed=completed, note=note)
-
-        yield advance
 
 
 def train(
@@ -64,10 +28,17 @@ def train(
     resume: bool = False,
 ) -> None:
     """Train, evaluate, print the scores."""
-    config = load_config(config_file, overrides, assignments)
+    check_free(out, resume)  # before anything slow
+    started = stored_config(out)[0] if resume and (out / CONFIG).exists() else None
+    config = load_config(config_file, overrides, assignments, base=started)
+    if started is not None and (changed := differences(started, config)):
+        raise ConfigError(
+            f"{out} was started with another {', '.join(changed)}: leave the settings out to resume it as it "
+            "was, or choose another --out."
+        )
     report = run(config, out, resume=resume)
-    console.print(rich_table(Table(SCORES, score_rows(report))))
-    console.print(f"Written to {out}", soft_wrap=True)
+    show(score_table(score_rows(report)))
+    say(f"Written to {out}")
 
 
 def run(
@@ -76,7 +47,6 @@ def run(
     """Train and evaluate one configuration with a progress bar; return what metrics.json holds."""
     system = system or build_system(config)
     label = name or f"{config.method.name} on {system.task.name}"
-    start = time.perf_counter()
     with progress(f"train {label}", config.train.steps) as advance:
         fit(
             system,
@@ -84,71 +54,63 @@ def run(
             resume=resume,
             on_step=lambda step, parts: advance(completed=step, note=f"nll {parts['nll']:.3f}"),
         )
-    trained = time.perf_counter()
-    return evaluate_with_progress(system, out, label, wall_clock_train_s=trained - start)
+    return evaluate_with_progress(system, out, label, wall_clock_train_s=train_seconds(out))
 
 
 def evaluate_with_progress(system: System, out: Path, label: str, **extra: Any) -> dict[str, Any]:
     """Evaluate a fitted system with a progress bar."""
-    rows = len(getattr(system.task, system.config.task.evaluate_on))
+    rows = len(system.split(system.config.task.evaluate_on))
     with progress(f"evaluate {label}", rows * len(system.config.predict.samples)) as advance:
         return evaluate_system(system, out, on_rows=advance, **extra)
-
-
-def score_rows(report: dict[str, Any], name: str | None = None) -> list[dict[str, Any]]:
-    """Return the rows of the score table for one run: one a number of draws."""
-    common = {
-        "method": name or report["method"],
-        "trainable": report["parameters"]["trainable"],
-        **report["sparsity"],
-    }
-    return [{**common, "S": int(s), **scores} for s, scores in report["metrics"].items()]
 
 
 def evaluate(
     folder: Path,
     *,
     samples: list[int] | None,
-    task: str | None,
+    task: dict[str, Any],
     split: str | None,
     model: str | None,
-    data_dir: Path | None,
     device: str | None,
     out: Path | None,
 ) -> None:
-    """Evaluate a finished run, on its own task or another with the same kind of answers."""
-    system = load_system(folder, backbone=model, device=device, data_dir=data_dir)
-    changes: dict[str, Any] = {}
+    """Evaluate a finished run, on its own task or another with the same kind of answers.
+
+    Args:
+        folder: of the run.
+        samples: numbers of draws; the run's own if None.
+        task: settings of the task that differ from the run's own; with a `name`, of another task.
+        split: "test" or "validation"; the run's own if None.
+        model: where the backbone is now, if it has moved.
+        device: to run on; the run's own if None.
+        out: folder of the results; `<folder>/evaluation/<task>-<split>` if None.
+    """
+    config = _evaluation_config(stored_config(folder)[0], samples, task, split)
+    data = load_data(config)
+    system = replace(load_system(folder, backbone=model, device=device, task=data), config=config)
+    out = out or folder / "evaluation" / f"{data.name}-{config.task.evaluate_on}"
+    report = evaluate_with_progress(
+        system, out, f"{config.method.name} on {data.name}", wall_clock_train_s=train_seconds(folder)
+    )
+    show(score_table(score_rows(report)))
+    say(f"Written to {out}")
+
+
+def _evaluation_config(
+    config: RunConfig, samples: list[int] | None, task: dict[str, Any], split: str | None
+) -> RunConfig:
+    """Return the configuration of a run with other settings of prediction or another task."""
+    data = config.dump()
+    if "name" in task:
+        # Only what belongs to the model, and not to the rows it was trained on, carries over.
+        data["task"] = {key: data["task"][key] for key in ("max_length", "too_long", "labels", "evaluate_on")}
+    for key, value in task.items():
+        set_key(data, f"task.{key}", value)
     if samples:
-        changes["predict.samples"] = samples
+        set_key(data, "predict.samples", samples)
     if split:
-        changes["task.evaluate_on"] = split
-    if task and out is None:
-        raise ConfigError("evaluate --task needs --out: the run's own results would be overwritten.")
-    system = _changed(system, changes, task)
-    report = evaluate_with_progress(system, out or folder, f"{folder}")
-    console.print(rich_table(Table(SCORES, score_rows(report))))
-
-
-def _changed(system: System, changes: dict[str, Any], task: str | None) -> System:
-    """Return the system with other prediction settings, or another task to evaluate on."""
-    from dataclasses import replace
-
-    from bara_pyro.config import parse_config, set_key
-    from bara_pyro.data import answer_token_ids
-    from bara_pyro.system import load_data
-
-    data = system.config.dump()
-    for key, value in changes.items():
-        set_key(data, key, value)
-    if task is not None:
-        set_key(data, "task.name", task)
-    config = parse_config(data)
-    if task is None:
-        return replace(system, config=config)
-    loaded = load_data(config)
-    ids = answer_token_ids(system.backbone.tokenizer, loaded.labels)
-    return replace(system, config=config, task=loaded, answer_ids=ids)
+        set_key(data, "task.evaluate_on", split)
+    return parse_config(data)
 
 
 def predict(
@@ -159,24 +121,26 @@ def predict(
     samples: int,
     seed: int,
     model: str | None,
-    data_dir: Path | None,
     device: str | None,
 ) -> None:
     """Answer the rows of a file."""
-    system = load_system(folder, backbone=model, device=device, data_dir=data_dir)
+    if not input_file.is_file():
+        raise DataError(f"There is no file {input_file}.")  # before anything slow
+    system = load_system(folder, backbone=model, device=device, with_rows=False)
     rows = load_questions(input_file, system.task)
-    split = encode(rows, system.backbone.tokenizer, system.config.task.max_length)
+    c = system.config.task
+    split = encode(rows, system.backbone.tokenizer, c.max_length, too_long=c.too_long)
     with progress(f"predict {input_file.name}", len(split)) as advance:
         draws = draw(system, split, samples, seed=seed, on_rows=advance)
     write_jsonl(output, uncertainty_rows(draws, split.ids, system.task.labels))
-    console.print(f"{len(split)} rows written to {output}", soft_wrap=True)
+    dropped = f", {len(split.dropped)} left out: their question is too long" if split.dropped else ""
+    say(f"{len(split)} rows written to {output}{dropped}")
 
 
 def methods() -> None:
     """Print the methods."""
     columns = (Column("name", "method"), Column("summary", "what it is"))
-    rows = [{"name": m.name, "summary": m.summary} for m in METHODS.values()]
-    console.print(rich_table(Table(columns, rows)))
+    show(Table(columns, [{"name": m.name, "summary": m.summary} for m in METHODS.values()]))
 
 
 def tasks(name: str | None, *, data_dir: Path | None, rows: int) -> None:
@@ -184,21 +148,22 @@ def tasks(name: str | None, *, data_dir: Path | None, rows: int) -> None:
     from bara_pyro.microworld import TASKS
 
     if name is None:
-        columns = (Column("name", "task"), Column("paper", "in the paper"), Column("where", "where from"))
-        listed = [{"name": spec, "paper": TASKS[spec].mimics, "where": "microworld"} for spec in TASKS]
+        columns = (Column("name", "task"), Column("paper", "in papers"), Column("where", "where from"))
+        listed = [{"name": key, "paper": spec.mimics, "where": "microworld"} for key, spec in TASKS.items()]
         listed += [{"name": key, "paper": s.paper, "where": s.hub} for key, s in SOURCES.items()]
-        console.print(rich_table(Table(columns, listed)))
+        show(Table(columns, listed))
+        say("Or a .jsonl, .json or .csv file of your own: rows with question, answer and maybe choices.")
         return
     task = load_task(name, data_dir)
     counts = f"{len(task.train)} train, {len(task.validation)} validation, {len(task.test)} test rows"
-    console.print(f"{task.name}: {counts}; answers {', '.join(task.labels)}", markup=False)
+    say(f"{task.name}: {counts}; answers {', '.join(task.labels)}")
     for note in task.notes:
-        console.print(f"- {note}", markup=False)
+        say(f"- {note}")
     for row in (task.train or task.test)[:rows]:
         console.rule(row.id)
         if row.context:
-            console.print(row.context, markup=False, style="dim")
-        console.print(row.question, task.labels[row.label], markup=False)
+            say(row.context)
+        say(f"{row.question} {task.labels[row.label]}")
 
 
 def params(method: str, *, arch: str | None, model: str | None, assignments: list[str]) -> None:
@@ -207,23 +172,31 @@ def params(method: str, *, arch: str | None, model: str | None, assignments: lis
     from bara_pyro.backbone import load_backbone
 
     if (arch is None) == (model is None):
-        raise ConfigError("params needs exactly one of --arch and --model.")
-    backbone = empty_backbone(arch) if arch is not None else load_backbone(model or "")
+        raise ConfigError("params needs one of --arch and --model, and not both.")
     config = load_config(None, {"method": method}, assignments)
+    backbone = empty_backbone(arch) if arch is not None else load_backbone(model or "")
     program, guide = build(config.method, backbone, 1, config.adapter.model_dump())
-    frozen = sum(p.numel() for p in backbone.lm.parameters())
     own, posterior = count_parameters(program), count_parameters(guide)
     columns = (Column("part", "part"), Column("count", "parameters", format=",d"))
-    parts = (
-        ("adapters (model)", own),
-        ("posteriors (guide)", posterior),
-        ("trainable", own + posterior),
-        ("frozen", frozen),
-    )
+    parts = {
+        "adapters (model)": own,
+        "posteriors (guide)": posterior,
+        "trainable": own + posterior,
+        "frozen": sum(p.numel() for p in backbone.lm.parameters()),
+    }
     caption = f"{method} on {arch or model}, r = {config.adapter.r}, {len(program.targets)} modules"
-    console.print(rich_table(Table(columns, [{"part": p, "count": c} for p, c in parts], caption)))
+    show(Table(columns, [{"part": part, "count": count} for part, count in parts.items()], caption))
 
 
-def microworld_build(out: Path, *, seed: int, steps: int | None, card: Path | None) -> None:
-    """Rebuild the microworld's backbone, and its card if asked."""
-    raise BaraError("not yet")
+def microworld_build(out: Path, *, seed: int, steps: int | None) -> None:
+    """Rebuild the microworld's backbone and say what came of it."""
+    from bara_pyro.microworld.build import STEPS, build
+
+    with progress("pretrain the microworld's backbone", steps or STEPS) as advance:
+        report = build(
+            out, seed, steps, lambda step, _, loss: advance(completed=step, note=f"loss {loss:.3f}")
+        )
+    say(
+        f"{report.parameters:,} parameters, loss {report.final_loss:.3f} nats a token over the last tenth of "
+        f"{report.steps} steps, {report.megabytes:.1f} MB written to {out}"
+    )

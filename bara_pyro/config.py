@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,12 +23,13 @@ from pydantic import (
 
 from bara_pyro.errors import ConfigError
 from bara_pyro.methods import MethodConfig, method_config
+from bara_pyro.methods.base import validation_sentence
 
 
 class Section(BaseModel):
     """A part of the configuration: unknown keys are refused, values cannot be changed afterwards."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class BackboneConfig(Section):
@@ -47,7 +49,18 @@ class TaskConfig(Section):
     data_dir: Path | None = Field(
         None, description="local folder <data_dir>/<task>/<split>.jsonl, instead of the hub"
     )
+    revision: str | None = Field(None, description="commit or tag of the hub dataset")
+    test_file: Path | None = Field(None, description="for a file of one's own: the rows to test on")
+    test_fraction: float = Field(
+        0.2, gt=0, lt=1, description="for a file of one's own without test_file: share of its rows to test on"
+    )
+    classes: list[str] | None = Field(
+        None, description="for a file of one's own without choices: the labels in class order"
+    )
     max_length: PositiveInt = Field(300, description="tokens; longer contexts are shortened, questions never")
+    too_long: Literal["error", "drop"] = Field(
+        "error", description="what to do with a row whose question alone is longer than max_length"
+    )
     labels: Literal["words", "letters"] = Field(
         "words", description="'letters': ask for A, B, .. instead of words"
     )
@@ -55,6 +68,7 @@ class TaskConfig(Section):
     evaluate_on: Literal["test", "validation"] = Field(
         "test", description="the split that metrics are computed on"
     )
+    limit: PositiveInt | None = Field(None, description="use at most so many rows of each split, to try out")
     seed: NonNegativeInt = Field(0, description="of the split and of the microworld's rows")
 
 
@@ -133,21 +147,25 @@ class RunConfig(Section):
 
 
 def load_config(
-    path: Path | None = None, overrides: dict[str, Any] | None = None, assignments: list[str] | None = None
+    path: Path | None = None,
+    overrides: dict[str, Any] | None = None,
+    assignments: list[str] | None = None,
+    base: RunConfig | None = None,
 ) -> RunConfig:
-    """Build a configuration: defaults, a YAML or JSON file, overrides, `key=value` assignments, in that order.
+    """Build a configuration: base, a YAML or JSON file, overrides, `key=value` assignments, in that order.
 
     Args:
         path: YAML (or JSON) file with any subset of the fields.
         overrides: dotted key -> value; None values are left out.
         assignments: `"train.lr=0.001"`, values in YAML syntax.
+        base: what the others change; the defaults if None.
 
     Raises:
         ConfigError: unreadable file, unknown key, or a value of the wrong type or out of range.
     """
-    data: dict[str, Any] = {}
+    data: dict[str, Any] = {} if base is None else base.dump()
     if path is not None:
-        data = _read_yaml(path)
+        _merge(data, _read_yaml(path))
     for key, value in (overrides or {}).items():
         if value is not None:
             set_key(data, key, value)
@@ -164,12 +182,21 @@ def parse_config(data: dict[str, Any]) -> RunConfig:
     try:
         return RunConfig.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(_sentence(error)) from error
+        raise ConfigError(validation_sentence(error, RunConfig)) from error
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.1, but 1e-3 is a number, as in YAML 1.2 and everywhere else."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+"), list("-+.0123456789")
+)
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
-        data = yaml.safe_load(path.read_text())
+        data = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # noqa: S506 - a SafeLoader
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"Cannot read the configuration {path}: {reason}.") from error
@@ -180,16 +207,18 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 def _parse(value: str, text: str) -> Any:
     try:
-        parsed = yaml.safe_load(value)
+        return yaml.load(value, _Loader)  # noqa: S506 - a SafeLoader
     except yaml.YAMLError as error:
         raise ConfigError(f"--set {text!r}: the value is not valid YAML.") from error
-    if isinstance(parsed, str):
-        # YAML 1.1 reads 1e-3 as a string.
-        try:
-            return float(parsed)
-        except ValueError:
-            return parsed
-    return parsed
+
+
+def _merge(data: dict[str, Any], changes: dict[str, Any]) -> None:
+    """Put nested changes into nested data, in place."""
+    for key, value in changes.items():
+        if isinstance(value, dict) and isinstance(data.get(key), dict):
+            _merge(data[key], value)
+        else:
+            data[key] = value
 
 
 def set_key(data: dict[str, Any], key: str, value: Any) -> None:
@@ -207,21 +236,14 @@ def set_key(data: dict[str, Any], key: str, value: Any) -> None:
         data[last] = value
 
 
-def _sentence(error: ValidationError) -> str:
-    first = error.errors()[0]
-    key = ".".join(str(part) for part in first["loc"])
-    if first["type"] == "extra_forbidden":
-        return f"Unknown setting {key!r}: {_known_fields(first['loc'])}."
-    message = first["msg"].removeprefix("Value error, ").rstrip(".")
-    return f"Setting {key} = {first['input']!r} is not valid: {message[0].lower()}{message[1:]}."
+def differences(old: RunConfig, new: RunConfig) -> list[str]:
+    """Return the dotted keys whose values differ."""
+    a, b = _flat(old.dump()), _flat(new.dump())
+    return sorted(key for key in a.keys() | b.keys() if a.get(key) != b.get(key))
 
 
-def _known_fields(loc: tuple) -> str:
-    model: Any = RunConfig
-    for part in loc[:-1]:
-        field = model.model_fields.get(part)
-        annotation = field.annotation if field else None
-        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
-            return "see --help and docs/guide.md for the known ones"
-        model = annotation
-    return "choose one of " + ", ".join(sorted(model.model_fields))
+def _flat(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for key, value in data.items():
+        out |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return out

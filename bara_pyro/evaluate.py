@@ -1,6 +1,7 @@
 """From a fitted system to stored predictions and scores."""
 
 import platform
+import time
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -13,7 +14,7 @@ from bara_pyro.data import EncodedSplit, batches
 from bara_pyro.gates import gate_sparsity
 from bara_pyro.metrics import decompose, evaluate, posterior_predictive, stack_truth
 from bara_pyro.predict import predict
-from bara_pyro.store import write_json, write_jsonl
+from bara_pyro.store import SCHEMA, write_json, write_jsonl
 from bara_pyro.system import System, count_parameters
 
 METRICS, PREDICTIONS = "metrics.json", "predictions.jsonl"
@@ -58,12 +59,13 @@ def evaluate_system(
         system: fitted.
         out: folder of the run.
         on_rows: called with the number of rows just done (each row counts once per S).
-        extra: further entries of metrics.json (for example `wall_clock_s`).
+        extra: further entries of metrics.json (for example `wall_clock_train_s`).
 
     Returns:
         What metrics.json holds: per S `acc`, `ece` (percent), `nll` (nats), `brier`, `n`, ..; the sparsity of
         the gates (percent), parameter counts, versions, hardware, seed, configuration hash.
     """
+    started = time.perf_counter()
     name = system.config.task.evaluate_on
     split = system.split(name)
     rows = {row.id: row for row in getattr(system.task, name)}
@@ -75,7 +77,7 @@ def evaluate_system(
         predictive[samples] = posterior_predictive(draw(system, split, samples, on_rows=on_rows))
         scores[str(samples)] = evaluate(predictive[samples], labels, truth)
     report = {
-        "schema": 1,
+        "schema": SCHEMA,
         "method": system.config.method.name,
         "task": system.task.name,
         "split": name,
@@ -84,13 +86,24 @@ def evaluate_system(
         "parameters": parameter_counts(system),
         "seed": system.config.seed,
         "config_hash": system.config.hash,
-        "notes": list(system.task.notes),
+        "notes": [*system.task.notes, *_length_notes(split, name, system.config.task.max_length)],
         "environment": environment(),
+        "wall_clock_evaluate_s": round(time.perf_counter() - started, 3),
         **extra,
     }
     write_jsonl(out / PREDICTIONS, _rows(split, predictive))
     write_json(out / METRICS, report)
     return report
+
+
+def _length_notes(split: EncodedSplit, name: str, max_length: int) -> list[str]:
+    """Say how many rows did not reach the model whole."""
+    notes = []
+    if split.shortened:
+        notes.append(f"{len(split.shortened)} {name} rows had their context cut to {max_length} tokens")
+    if split.dropped:
+        notes.append(f"{len(split.dropped)} {name} rows were left out: their question is too long")
+    return notes
 
 
 def _rows(split: EncodedSplit, predictive: dict[int, Tensor]) -> list[dict[str, Any]]:

@@ -2,10 +2,10 @@
 
 import json
 import os
-import tempfile
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -15,36 +15,48 @@ from torch import Tensor
 from bara_pyro.errors import CheckpointError
 
 SCHEMA = 1
+# The ending of a file that is not yet whole.
+PART = ".part"
 
 
-def atomic_write(path: Path, write: Callable[[Any], None]) -> None:
+def atomic_write(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Write a file so that a reader sees the old content or the new, never a part.
 
     Args:
-        path: the file; its folder is made if needed.
+        path: the file; its folder is made if needed. Its permissions are those of any new file.
         write: is given a binary file object.
 
     Raises:
         CheckpointError: the write failed (a full disk, no permission); what was there before is untouched.
     """
-    temporary: str | None = None
+    part = path.with_name(f".{path.name}.{os.getpid()}{PART}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "wb") as file:
+        with part.open("wb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
-        temporary = None
+        os.replace(part, path)
     except OSError as error:
-        raise CheckpointError(
-            f"Cannot write {path} ({error.strerror or error}): free space or choose another --out; "
-            "files written before are intact, go on with --resume."
-        ) from error
+        raise cannot_write(path, error) from error
     finally:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
+        # Gone after the replacement; what an interruption leaves must not fill the disk further.
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+def cannot_write(path: Path, error: OSError) -> CheckpointError:
+    """Return the error to raise where writing to `path` failed."""
+    return CheckpointError(
+        f"Cannot write {path} ({error.strerror or error}): free space or choose another folder; "
+        "what was written before is intact."
+    )
+
+
+def remove_parts(folder: Path) -> None:
+    """Remove what a writer that was killed half-way left in a folder."""
+    for part in folder.glob(f".*{PART}"):
+        part.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -72,6 +84,21 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text())
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise CheckpointError(f"Cannot read {path}: {error}; is this the folder of a run?") from error
+
+
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    """Read the whole lines of a file of one JSON object a line; half a line at the end is left out.
+
+    Raises:
+        CheckpointError: the file cannot be read, or a whole line is not JSON; a missing file is empty.
+    """
+    if not path.exists():
+        return []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise CheckpointError(f"Cannot read {path}: {error}.") from error
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, Any]) -> None:

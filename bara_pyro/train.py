@@ -1,8 +1,14 @@
 """The training loop: progress as it goes, resumable after a kill at any moment, to the same bits."""
 
 import json
+import os
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TextIO
+
+import torch
+from torch import Tensor
 
 from bara_pyro.backbone import DTYPES
 from bara_pyro.checkpoint import FILE, load_checkpoint, save_checkpoint
@@ -11,11 +17,15 @@ from bara_pyro.data import EncodedSplit, training_batches
 from bara_pyro.data.types import Batch
 from bara_pyro.elbo import MeanFieldELBO
 from bara_pyro.errors import ConfigError, TrainingError
-from bara_pyro.store import write_text
+from bara_pyro.fingerprint import fingerprint, split_fingerprint
+from bara_pyro.folder import CONFIG, load_weights, save_system, saved_step, write_config
+from bara_pyro.store import cannot_write, read_jsonl, remove_parts, write_jsonl
 from bara_pyro.svi import SVI, adamw, linear_schedule
-from bara_pyro.system import System, save_system, write_config
+from bara_pyro.system import System
 
 LOG = "train_log.jsonl"
+# Keeps the seeds of the noise apart from those of the initial values.
+NOISE = 2**32
 OnStep = Callable[[int, dict[str, float]], None]
 
 
@@ -34,53 +44,76 @@ def make_svi(system: System) -> SVI:
     )
 
 
-def train(system: System, out: Path, *, resume: bool = False, on_step: OnStep | None = None) -> SVI:
+def check_free(out: Path, resume: bool) -> None:
+    """Refuse to start a run where there is one already.
+
+    Raises:
+        ConfigError: `out` holds a run and `resume` is False, or it is a file.
+    """
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"{out} is a file: give --out a folder.")
+    if (out / CONFIG).exists() and not resume:
+        raise ConfigError(f"{out} already holds a run: give --resume to go on, or another --out.")
+
+
+def train(system: System, out: Path, *, resume: bool = False, on_step: OnStep | None = None) -> None:
     """Fit a system and write its folder.
 
     Args:
         system: from `build_system`; fitted in place.
         out: folder of the run.
-        resume: go on from the last checkpoint in `out` (from the start where there is none).
+        resume: go on from the last checkpoint in `out` (from the start where there is none; a finished run
+            is only read back).
         on_step: called after each step with the number of steps done and the parts of the loss.
 
     Raises:
         ConfigError: `out` holds a run already and `resume` is False.
         CheckpointError: the checkpoint is unusable or a file cannot be written.
-        TrainingError: the loss is not finite; the last good state stays in `out`.
+        TrainingError: the loss is not finite; the last good parameters are in `out`.
     """
-    if (out / "config.json").exists() and not resume:
-        raise ConfigError(f"{out} already holds a run: give --resume to go on, or another --out.")
+    check_free(out, resume)
+    if saved_step(system, out) == system.config.train.steps:
+        load_weights(system, out)
+    else:
+        _fit(system, out, on_step)
+        save_system(system, out, system.config.train.steps)
+    (out / FILE).unlink(missing_ok=True)
+    remove_parts(out)
+
+
+def _fit(system: System, out: Path, on_step: OnStep | None) -> None:
+    c = system.config.train
     split = system.split("train")
     svi = make_svi(system)
-    start = load_checkpoint(out, svi, system.config.hash)
+    identity = {
+        "configuration": system.config.hash,
+        "backbone": fingerprint(system.backbone),
+        "training data": split_fingerprint(split),
+    }
+    # The noise of training follows from the seed, not from what was drawn since the model was built.
+    torch.manual_seed(NOISE + system.config.seed)
+    start = load_checkpoint(out, svi, identity)
     write_config(system, out)
-    _run(system, svi, split, out, start, on_step)
-    save_system(system, out)
-    (out / FILE).unlink(missing_ok=True)
-    return svi
-
-
-def _run(
-    system: System, svi: SVI, split: EncodedSplit, out: Path, start: int, on_step: OnStep | None
-) -> None:
-    c = system.config.train
-    log = _kept_log(out / LOG, start)
-    write_text(out / LOG, "".join(log))
-    with (out / LOG).open("a") as file:
+    log = Log(out / LOG, start)
+    good = LastGood(svi)
+    try:
         for step in range(start, c.steps):
+            good.before()
             try:
                 svi.step(*micro_batches(system, split, c, step))
             except TrainingError as error:
-                save_checkpoint(out, svi, step, system.config.hash)
-                raise TrainingError(f"Step {step + 1}: {error} The state before it is in {out}.") from error
+                raise _stopped(error, system, out, step, good) from error
+            good.after()
             done = step + 1
             if done % c.log_every == 0 or done == c.steps:
-                file.write(json.dumps({"step": done, **svi.last}) + "\n")
-                file.flush()
+                log.add({"step": done, **svi.last})
             if done % c.checkpoint_every == 0 and done < c.steps:
-                save_checkpoint(out, svi, done, system.config.hash)
+                log.sync()
+                save_checkpoint(out, svi, done, identity)
             if on_step is not None:
                 on_step(done, svi.last)
+    finally:
+        log.close()
 
 
 def micro_batches(system: System, split: EncodedSplit, c: TrainConfig, step: int) -> list[Batch]:
@@ -91,13 +124,83 @@ def micro_batches(system: System, split: EncodedSplit, c: TrainConfig, step: int
     return [split.batch(piece, system.answer_ids).to(system.backbone.device) for piece in pieces]
 
 
-def _kept_log(path: Path, start: int) -> list[str]:
-    """Return the lines of an interrupted log up to the checkpoint; later ones will be written again."""
-    if not path.exists():
-        return []
-    kept = []
-    for line in path.read_text().splitlines(keepends=True):
-        # A kill may leave half a line at the end; it is after the checkpoint, or it would be whole.
-        if line.endswith("\n") and json.loads(line)["step"] <= start:
-            kept.append(line)
-    return kept
+class LastGood:
+    """The parameters that the last finite loss was computed with.
+
+    Those that a non-finite loss was computed with are the ones that broke it: they are not worth keeping.
+    """
+
+    def __init__(self, svi: SVI) -> None:
+        self.parameters = [p.detach() for p in svi.parameters]
+        self._before = [p.clone() for p in self.parameters]
+        self._good: list[Tensor] | None = None
+
+    def before(self) -> None:
+        """Note the parameters that a step starts from."""
+        torch._foreach_copy_(self._before, self.parameters)
+
+    def after(self) -> None:
+        """Note that the step's loss was finite."""
+        spare = [p.clone() for p in self.parameters] if self._good is None else self._good
+        self._good, self._before = self._before, spare
+
+    def restore(self) -> bool:
+        """Put the good parameters back; return whether there are any."""
+        if self._good is not None:
+            torch._foreach_copy_(self.parameters, self._good)
+        return self._good is not None
+
+
+def _stopped(error: TrainingError, system: System, out: Path, step: int, good: LastGood) -> TrainingError:
+    """Save the last good parameters and return the error that says so."""
+    kept = "there is no good state to keep"
+    if good.restore():
+        save_system(system, out, step - 1)
+        kept = f"the parameters after step {step - 1} are kept in {out}"
+    reason = str(error).rstrip(".")
+    return TrainingError(f"Training stopped at step {step + 1}, {kept}: {reason[0].lower()}{reason[1:]}.")
+
+
+class Log:
+    """`train_log.jsonl`: one object a line, with the seconds of training so far.
+
+    Args:
+        path: the file; what it holds beyond step `start` will be written again and is dropped.
+        start: the step that training goes on from.
+    """
+
+    def __init__(self, path: Path, start: int) -> None:
+        self.path = path
+        kept = [record for record in read_jsonl(path) if record["step"] <= start] if start else []
+        write_jsonl(path, kept)
+        self._since = time.perf_counter() - (kept[-1]["seconds"] if kept else 0.0)
+        self._file: TextIO = path.open("a", encoding="utf-8")
+
+    def add(self, record: dict[str, float]) -> None:
+        """Append a record."""
+        seconds = round(time.perf_counter() - self._since, 3)
+        try:
+            self._file.write(json.dumps({**record, "seconds": seconds}) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
+
+    def sync(self) -> None:
+        """Bring the records to the disk: a checkpoint must not be there without the lines before it."""
+        try:
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
+
+    def close(self) -> None:
+        """Close the file; all records have been flushed."""
+        try:
+            self._file.close()
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
+
+
+def train_seconds(out: Path) -> float | None:
+    """Return the wall-clock time of a run's training, pauses left out; None where its log does not say."""
+    records = read_jsonl(out / LOG)
+    return records[-1].get("seconds") if records else None

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bara_pyro.backbone import Backbone
-from bara_pyro.errors import ConfigError, unknown
+from bara_pyro.errors import BaraError, ConfigError, unknown
 from bara_pyro.guide import SiteGuide
 from bara_pyro.program import AdaptedLM
 
@@ -15,7 +15,7 @@ from bara_pyro.program import AdaptedLM
 class MethodConfig(BaseModel):
     """Settings of a method; subclasses add theirs."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     name: str = Field(description="the method")
 
@@ -65,21 +65,42 @@ def method_config(value: dict[str, Any] | str) -> MethodConfig:
     """
     data = {"name": value} if isinstance(value, str) else dict(value)
     name = data.get("name", "bara")
-    if name not in METHODS:
+    if not isinstance(name, str) or name not in METHODS:
         raise ConfigError(unknown("method", name, METHODS))
     method = METHODS[name]
     try:
         return method.config.model_validate({**method.defaults, **data, "name": name})
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        if first["type"] == "extra_forbidden":
-            raise ConfigError(
-                unknown(f"setting of method {name}", key, method.config.model_fields)
-            ) from error
-        raise ConfigError(
-            f"Setting method.{key} = {first['input']!r} is not valid: {first['msg']}."
-        ) from error
+        raise ConfigError(validation_sentence(error, method.config, ("method",))) from error
+
+
+def validation_sentence(error: ValidationError, model: type[BaseModel], prefix: tuple[str, ...] = ()) -> str:
+    """Return the first mistake that pydantic found as one sentence; an unknown key comes with the known ones.
+
+    Args:
+        error: what pydantic raised.
+        model: the class that was validated.
+        prefix: the key of the section that it is, for the user to find it.
+    """
+    first = error.errors()[0]
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, BaraError):  # raised by a validator of ours: says it all
+        return str(cause)
+    key = ".".join(map(str, (*prefix, *first["loc"])))
+    if first["type"] == "extra_forbidden":
+        return unknown("setting", key, _known_fields(model, first["loc"][:-1], prefix))
+    message = first["msg"].removeprefix("Value error, ").rstrip(".")
+    where = f"Setting {key} = {first['input']!r}" if key else "The configuration"
+    return f"{where} is not valid: {message[0].lower()}{message[1:]}."
+
+
+def _known_fields(model: type[BaseModel], path: tuple[int | str, ...], prefix: tuple[str, ...]) -> list[str]:
+    """Return the dotted keys beside an unknown one."""
+    for part in path:
+        annotation = model.model_fields[str(part)].annotation
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            model = annotation
+    return [".".join(map(str, (*prefix, *path, name))) for name in model.model_fields]
 
 
 def build(

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torchmetrics.functional.classification import binary_calibration_error
 
 from bara_pyro.metrics._inputs import as_float64, check_bins, check_predictions, correctness, mean_over_ties
 from bara_pyro.metrics.reliability import DEFAULT_BINS
@@ -47,6 +46,9 @@ def ece(
     Raises:
         DataError: when the input is empty, ragged or not log-probabilities.
     """
+    # Imported here: it takes seconds, which no command but evaluation should pay.
+    from torchmetrics.functional.classification import binary_calibration_error
+
     confidence, correct = correctness(*check_predictions(log_probs, labels))
     # torchmetrics' multiclass form casts to float32, and softmaxes its whole input when one probability is
     # above 1 by a rounding error; the binary form on (confidence, correct) is the same sum and does neither.

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torchmetrics.functional.classification import binary_auroc
 
 from bara_pyro.errors import DataError
 from bara_pyro.metrics._inputs import as_float64, check_log_probs
@@ -73,6 +72,9 @@ def ood_auroc(in_score: Tensor | Sequence[float], out_score: Tensor | Sequence[f
     Raises:
         DataError: when either is empty or holds NaN.
     """
+    # Imported here: it takes seconds, which no command but evaluation should pay.
+    from torchmetrics.functional.classification import binary_auroc
+
     inside, outside = as_float64(in_score, "in_score", 1), as_float64(out_score, "out_score", 1)
     scores = torch.cat([inside, outside])
     if torch.isnan(scores).any():

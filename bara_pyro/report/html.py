@@ -9,9 +9,9 @@ from string import Template
 
 from matplotlib.figure import Figure
 
-from bara_pyro.report.files import write_atomically
 from bara_pyro.report.style import png_bytes
 from bara_pyro.report.table import Cell, Table, cells, numeric_columns
+from bara_pyro.store import write_text
 
 
 @dataclass(frozen=True)
@@ -134,11 +134,13 @@ def write_index(
         The path of the file.
 
     Raises:
-        OSError: when the folder cannot be written to.
+        CheckpointError: the folder cannot be written to.
     """
     paragraphs = [text] if isinstance(text, str) else text
     parts = [f"<p>{escape(paragraph)}</p>" for paragraph in paragraphs if paragraph]
     parts += [_table(table) for table in tables]
     parts += [_picture(picture) for picture in figures]
     page = PAGE.substitute(title=escape(title), style=STYLE, body="\n".join(parts))
-    return write_atomically(Path(folder) / "index.html", page.encode("utf-8"))
+    path = Path(folder) / "index.html"
+    write_text(path, page)
+    return path

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from bara_pyro.report.files import write_atomically
+from bara_pyro.store import atomic_write
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito (2008): told apart under the common kinds of colour blindness; yellow left out on white."""
@@ -68,6 +68,8 @@ def save(figure: Figure, path: Path | str) -> Path:
     """Write `figure` to `path` as a PNG, whole or not at all, and return the path.
 
     Raises:
-        OSError: when the folder cannot be written to.
+        CheckpointError: the folder cannot be written to.
     """
-    return write_atomically(path, png_bytes(figure))
+    content = png_bytes(figure)
+    atomic_write(Path(path), lambda file: file.write(content))
+    return Path(path)

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -137,9 +138,16 @@ def numeric_columns(table: Table, shown: Sequence[Sequence[Cell]]) -> list[bool]
 def rich_table(table: Table) -> RichTable:
     """Return the table for a rich console; names are taken literally, never as markup."""
     shown = cells(table)
-    result = RichTable(title=Text(table.caption) if table.caption else None, title_justify="left")
+    result = RichTable(
+        title=Text(table.caption) if table.caption else None,
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+    )
     for column, number in zip(table.columns, numeric_columns(table, shown), strict=True):
-        result.add_column(Text(column.title), justify="right" if number else "left")
+        # Where space is short, words wrap and numbers stay whole.
+        result.add_column(Text(column.title), justify="right" if number else "left", no_wrap=number)
     for row in shown:
         result.add_row(*(Text(cell.text, style="bold" if cell.best else "") for cell in row))
     return result

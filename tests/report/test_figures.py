@@ -11,7 +11,7 @@ import torch
 from matplotlib import pyplot
 from matplotlib.figure import Figure
 
-from bara_pyro.errors import DataError
+from bara_pyro.errors import CheckpointError, DataError
 from bara_pyro.metrics import reliability_bins, risk_coverage
 from bara_pyro.report import reliability_diagram, risk_coverage_figure, save, training_curves
 from bara_pyro.report.figures import smooth
@@ -139,7 +139,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
         raise OSError("disk full")
 
     monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(CheckpointError, match="disk full"):
         save(all_figures()[2], path)
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
