@@ -1,0 +1,192 @@
+"""With B = 0 the answer does not depend on the latents, and the bound has a closed form."""
+
+import pytest
+import torch
+from bara_pyro.guides.delta import DeltaGuide
+from bara_pyro.guides.weibull import WeibullGuide
+from bara_pyro.models.bara import BaRA
+from bara_pyro.models.lora import LoRA
+from core_cases import (
+    ROWS,
+    backbone,
+    hooked_forward,
+    make_batch,
+    plain_forward,
+    quadrature_kl,
+    randomise,
+)
+from torch import Tensor
+from torch.nn import functional as F
+
+from bara_pyro.data.types import Batch
+from bara_pyro.elbo import MeanFieldELBO
+
+N, R = 12, 3
+PHI, THETA = (0.7, 1.3), (2.0, 0.5)  # Gamma (concentration, rate): unlike, so that a swap shows
+PARTS = [[0, 1], [2, 3]]
+
+
+def toy(arch: str = "qwen2", **options: object) -> tuple[BaRA, WeibullGuide]:
+    """B = 0, and a guide that is not at its start."""
+    priors = {
+        f"{site}_prior": {"name": "gamma", "concentration": a, "rate": b}
+        for site, (a, b) in (("phi", PHI), ("theta", THETA))
+    }
+    model = BaRA(backbone(arch), N, r=R, **{**priors, **options})
+    guide = WeibullGuide(model)
+    with torch.no_grad():
+        for weight in guide.parameters():
+            weight.add_(0.1 * torch.randn_like(weight))  # kappa stays inside its bounds
+    return model, guide
+
+
+def closed_form(model: BaRA, guide: WeibullGuide, batch: Batch) -> dict[str, float]:
+    """Sums over the batch, each divergence by quadrature at the guide's parameters, token by token."""
+    lm, paths = model.backbone.lm, [t.path for t in model.targets]
+    inputs: dict[str, Tensor] = {}
+
+    def record(path: str, x: Tensor) -> Tensor:
+        inputs[path] = x
+        return torch.zeros(())
+
+    with torch.no_grad():
+        log_probs = hooked_forward(batch, lm, paths, "lm_head", record)
+        raw = guide.sites["phi"].weight
+        phi = quadrature_kl(F.softplus(raw[:, :R]), F.softplus(raw[:, R:]), *PHI)
+        theta = 0.0
+        for path in paths:
+            weight = guide.sites[f"theta/{path}".replace(".", "/")].weight
+            for row in range(len(batch)):
+                length = int(batch.attention_mask[row].sum())
+                used = 1 if path == "lm_head" else length
+                for x in inputs[path][row, -used:]:
+                    kl = quadrature_kl(F.softplus(weight[:R] @ x), F.softplus(weight[R:] @ x), *THETA)
+                    theta += float(kl.sum())
+    nll = -sum(log_probs.double()[row, label] for row, label in enumerate(batch.labels))
+    return {"nll": float(nll), "phi": float(phi.sum()), "theta": theta}
+
+
+@pytest.mark.parametrize("arch", ["qwen2", "gpt2"])
+@pytest.mark.parametrize("form", ["additive", "gate"])
+def test_the_loss_is_the_closed_form(arch: str, form: str) -> None:
+    model, guide = toy(arch, form=form)
+    batch = make_batch(pad=2)
+    truth = closed_form(model, guide, batch)
+    terms = MeanFieldELBO().terms(model, guide, batch)
+    scale = N / len(ROWS)
+    expected = scale * truth["nll"] + truth["phi"] + scale * truth["theta"]
+    assert terms.loss.item() == pytest.approx(expected, rel=2e-6)
+    assert terms.nll.item() == pytest.approx(scale * truth["nll"], rel=2e-6)
+    assert terms.kl["phi"].item() == pytest.approx(truth["phi"], rel=5e-6)
+    local = sum(v.item() for site, v in terms.kl.items() if site != "phi")
+    assert local == pytest.approx(truth["theta"], rel=5e-6)
+    # Every part is large enough to be missed.
+    assert min(abs(v) for v in truth.values()) > 1e-3 * expected
+
+
+@pytest.mark.parametrize("latent", ["phi", "theta"])
+def test_one_kind_of_latent_alone(latent: str) -> None:
+    model, guide = toy()
+    truth = closed_form(model, guide, make_batch())
+    alone, small = toy(latent=latent)
+    with torch.no_grad():
+        for name, weight in small.named_parameters():
+            weight.copy_(guide.get_parameter(name))
+    expected = N / 4 * truth["nll"] + (truth["phi"] if latent == "phi" else N / 4 * truth["theta"])
+    assert MeanFieldELBO().terms(alone, small, make_batch()).loss.item() == pytest.approx(expected, rel=2e-6)
+
+
+@pytest.mark.parametrize(
+    "weights", [(1.0, 1.0), (0.25, 1.0), (1.0, 1e-5), (3.0, 0.5), (0.0, 1.0), (1.0, 0.0), (0.0, 0.0)]
+)
+def test_the_weights_enter_linearly(weights: tuple[float, float]) -> None:
+    model, guide = toy()
+    truth = closed_form(model, guide, make_batch())
+    model.beta_phi, model.beta_theta = weights
+    loss = MeanFieldELBO().terms(model, guide, make_batch()).loss.item()
+    expected = N / 4 * truth["nll"] + weights[0] * truth["phi"] + weights[1] * N / 4 * truth["theta"]
+    assert loss == pytest.approx(expected, rel=2e-6)
+
+
+def test_the_reported_divergences_do_not_carry_their_weights() -> None:
+    model, guide = toy()
+    plain = MeanFieldELBO().terms(model, guide, make_batch()).kl
+    model.beta_phi, model.beta_theta = 0.1, 1e-5
+    weighted = MeanFieldELBO().terms(model, guide, make_batch()).kl
+    assert plain == weighted
+
+
+def test_minibatches_average_to_the_whole() -> None:
+    model, guide = toy()
+    elbo = MeanFieldELBO()
+    whole = elbo.terms(model, guide, make_batch()).loss.item()
+    parts = [elbo.terms(model, guide, make_batch(choose=rows)).loss.item() for rows in PARTS]
+    assert sum(parts) / 2 == pytest.approx(whole, rel=2e-6)
+    assert abs(parts[0] - parts[1]) > 1e-2 * whole
+
+
+def test_minibatches_average_to_the_whole_for_lora() -> None:
+    model = randomise(LoRA(backbone(), N, r=R))
+    guide = DeltaGuide(model)
+    elbo = MeanFieldELBO()
+    whole = elbo.terms(model, guide, make_batch()).loss.item()
+    parts = [elbo.terms(model, guide, make_batch(choose=rows)).loss.item() for rows in PARTS]
+    assert sum(parts) / 2 == pytest.approx(whole, rel=2e-6)
+
+
+def test_lora_without_latents_is_the_cross_entropy() -> None:
+    model = LoRA(backbone(), N, r=R)
+    batch = make_batch()
+    with torch.no_grad():
+        nll = F.nll_loss(plain_forward(batch, backbone().lm), batch.labels).item()
+    assert MeanFieldELBO().terms(model, DeltaGuide(model), batch).loss.item() == pytest.approx(
+        N * nll, rel=2e-6
+    )
+
+
+@pytest.mark.parametrize("arch", ["qwen2", "gpt2"])
+def test_padding_costs_nothing(arch: str) -> None:
+    model, guide = toy(arch)
+    elbo = MeanFieldELBO()
+    plain = elbo.terms(model, guide, make_batch())
+    padded = elbo.terms(model, guide, make_batch(pad=5, pad_id=7))
+    assert padded.loss.item() == pytest.approx(plain.loss.item(), rel=2e-6)
+    for site, kl in plain.kl.items():
+        assert padded.kl[site].item() == pytest.approx(kl.item(), rel=1e-5), site
+
+
+def test_the_divergences_have_no_variance() -> None:
+    model, guide = toy()
+    elbo = MeanFieldELBO()
+    first, second = (elbo.terms(model, guide, make_batch()) for _ in range(2))
+    assert first.kl == second.kl
+    assert torch.equal(first.loss, second.loss)
+    # Where the answer does depend on the draws, the sites whose input does not are still exact.
+    randomise(model)
+    first, second = (elbo.terms(model, guide, make_batch()) for _ in range(2))
+    fixed = {"phi", *(f"theta/model.layers.0.self_attn.{name}_proj" for name in "qv")}
+    for site in first.kl:
+        assert torch.equal(first.kl[site], second.kl[site]) == (site in fixed), site
+
+
+def test_delta_posteriors_give_the_map_objective() -> None:
+    # -log Gamma(1, b) at the mean of the gate: b m - log b.
+    model, _ = toy(phi_prior={"name": "gamma", "rate": 1.5}, latent="phi")
+    guide = DeltaGuide(model)
+    with torch.no_grad():
+        guide.sites["phi"].weight.normal_()
+        mean = F.softplus(guide.sites["phi"].weight.double())
+    batch = make_batch()
+    terms = MeanFieldELBO().terms(model, guide, batch)
+    expected = (1.5 * mean - torch.tensor(1.5).double().log()).sum()
+    assert terms.kl["phi"].item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_batches_without_labels_are_refused() -> None:
+    from bara_pyro.errors import DataError
+
+    model, guide = toy()
+    batch = make_batch()
+    unlabelled = Batch(batch.input_ids, batch.attention_mask, batch.answer_ids)
+    with pytest.raises(DataError, match="no labels"):
+        MeanFieldELBO().terms(model, guide, unlabelled)

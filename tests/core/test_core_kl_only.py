@@ -1,0 +1,49 @@
+"""With a constant likelihood, training drives the posterior to the prior."""
+
+import pytest
+import torch
+from bara_pyro.guides.weibull import WeibullGuide
+from bara_pyro.models.bara import BaRA
+from core_cases import backbone, make_batch
+from torch.nn import functional as F
+
+from bara_pyro.elbo import MeanFieldELBO
+
+
+def fit(model: BaRA, guide: WeibullGuide, rows: tuple, steps: int) -> dict[str, float]:
+    """Minimise the bound over the guide alone: B stays 0."""
+    batch = make_batch(rows=rows)
+    optim = torch.optim.Adam(guide.parameters(), lr=0.05, betas=(0.9, 0.99))
+    schedule = torch.optim.lr_scheduler.LinearLR(optim, 1.0, 0.02, steps)
+    for _ in range(steps):
+        optim.zero_grad()
+        terms = MeanFieldELBO().terms(model, guide, batch)
+        terms.loss.backward()
+        optim.step()
+        schedule.step()
+    return {site: kl.item() for site, kl in terms.kl.items()}
+
+
+@pytest.mark.parametrize("rate", [0.5, 2.0])
+def test_phi_goes_to_its_prior(rate: float) -> None:
+    model = BaRA(backbone(), 4, r=3, latent="phi", phi_prior={"name": "gamma", "rate": rate})
+    guide = WeibullGuide(model)
+    start = MeanFieldELBO().terms(model, guide, make_batch()).kl["phi"].item()
+    kl = fit(model, guide, ((5,),), 300)
+    raw = guide.sites["phi"].weight
+    assert start > 1
+    assert abs(kl["phi"]) < 1e-4
+    torch.testing.assert_close(F.softplus(raw[:, :3]), torch.full((5, 3), 1 / rate), rtol=0.01, atol=0)
+    torch.testing.assert_close(F.softplus(raw[:, 3:]), torch.ones(5, 3), rtol=0.01, atol=0)
+
+
+def test_theta_goes_to_its_prior() -> None:
+    # Few tokens: a map linear in the input can then give every one of them the same posterior.
+    model = BaRA(backbone(), 4, r=3, latent="theta", theta_prior={"name": "gamma", "rate": 2.0})
+    guide = WeibullGuide(model)
+    rows = ((5, 7), (11, 12))
+    start = MeanFieldELBO().terms(model, guide, make_batch(rows=rows)).kl
+    end = fit(model, guide, rows, 300)
+    for site, kl in end.items():
+        assert start[site].item() > 1, site
+        assert abs(kl) < 5e-4, site
