@@ -12,7 +12,6 @@ from bara_pyro.report.table import Column, Table, rich_table
 console = Console()
 
 # Short headings and the units in the caption: with all its columns the table fits 80 characters.
-UNITS = "acc, ECE and gates below 0.1 (Φ, θ, Φθ) in %; NLL and KL from the true answers in nats"
 SCORES = (
     Column("method", "method"),
     Column("S", "S", format="d"),
@@ -64,10 +63,13 @@ def score_rows(report: dict[str, Any], name: str | None = None) -> list[dict[str
     return [{**common, "S": int(s), **scores} for s, scores in report["metrics"].items()]
 
 
-def score_table(rows: Sequence[dict[str, Any]], caption: str = UNITS) -> Table:
+def score_table(rows: Sequence[dict[str, Any]]) -> Table:
     """Return the table of scores, without the columns that no row has a value for."""
     filled = [column for column in SCORES if any(row.get(column.key) is not None for row in rows)]
-    return Table(filled, rows, caption)
+    keys = {column.key for column in filled}
+    percent = "acc, ECE and gates below 0.1 (Φ, θ, Φθ)" if "psi" in keys else "acc and ECE"
+    nats = "NLL and KL from the true answers" if "kl_truth" in keys else "NLL"
+    return Table(filled, rows, f"{percent} in %, {nats} in nats")
 
 
 def show(table: Table) -> None:
