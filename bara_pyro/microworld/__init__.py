@@ -1,4 +1,4 @@
-"""The embedded default: a small known world, its tasks with exact truths, and a backbone that knows it in part."""
+"""The embedded default: a small known world, its tasks with exact truths, and a backbone half in the know."""
 
 from pathlib import Path
 

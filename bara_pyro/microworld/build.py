@@ -7,18 +7,19 @@ from pathlib import Path
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen2Config
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast, Qwen2Config
 
 from bara_pyro.microworld.text import corpus
 from bara_pyro.microworld.tokenizer import build_tokenizer
+from bara_pyro.microworld.words import OPTION_LABELS, RELATIONS, option
 from bara_pyro.microworld.world import World
 
-STEPS = 3000
-BATCH = 64
+STEPS = 4500
+BATCH = 48
 LEARNING_RATE = 3e-3
 WARM_UP = 100
-ANSWER_WEIGHT = 4.0  # one answer among some thirty tokens would else hardly be heard
-SHARD = 4096  # lines sorted by length at a time, so that a batch holds little padding
+PROMPT_WEIGHT = 0.05  # most of a prompt cannot be foreseen: at full weight it drowns the answer
+SHARD = 4800  # lines sorted by length at a time, so that a batch holds little padding
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ def backbone_config(vocab_size: int, pad: int, end: int) -> Qwen2Config:
         num_attention_heads=4,
         num_key_value_heads=4,
         max_position_embeddings=256,
+        initializer_range=0.08,
         tie_word_embeddings=False,
         pad_token_id=pad,
         bos_token_id=None,
@@ -56,7 +58,10 @@ def backbone_config(vocab_size: int, pad: int, end: int) -> Qwen2Config:
 
 
 def build(
-    out: str | Path, seed: int = 0, steps: int | None = None, progress: Callable[[int, int, float], None] | None = None
+    out: str | Path,
+    seed: int = 0,
+    steps: int | None = None,
+    progress: Callable[[int, int, float], None] | None = None,
 ) -> BuildReport:
     """Pretrain the backbone on the corpus of the world and write it, with its tokenizer.
 
@@ -75,6 +80,7 @@ def build(
         torch.manual_seed(seed)
         config = backbone_config(len(tokenizer), tokenizer.pad_token_id, tokenizer.eos_token_id)
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        _compose_options(model, tokenizer.get_vocab())
         losses = _pretrain(model, tokenizer, seed, steps, progress)
     model.half().save_pretrained(out)
     tokenizer.save_pretrained(out)
@@ -85,6 +91,20 @@ def build(
         sum(tail) / max(1, len(tail)),
         sum(file.stat().st_size for file in out.iterdir()) / 1e6,
     )
+
+
+@torch.no_grad()
+def _compose_options(model: PreTrainedModel, word_ids: dict[str, int]) -> None:
+    """Start each option from its label and its value, and the head from the embedding.
+
+    Matching an option with its value is then the same rule for all, and learned in some hundred steps.
+    """
+    table = model.get_input_embeddings().weight
+    for label in OPTION_LABELS:
+        for value in (value for relation in RELATIONS for value in relation.values):
+            both = table[word_ids[label]] + table[word_ids[value]]
+            table[word_ids[option(label, value)]] = both / 2**0.5
+    model.get_output_embeddings().weight.copy_(table)
 
 
 def _pretrain(
@@ -103,7 +123,7 @@ def _pretrain(
         betas=(0.9, 0.98),
     )
     schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: min((step + 1) / WARM_UP, max(0.02, 1 - step / steps))
+        optimizer, lambda step: min((step + 1) / WARM_UP, max(0.02, 1.5 * (1 - step / steps)))
     )
     losses = []
     model.train()
@@ -123,9 +143,8 @@ def _pretrain(
 
 
 def _batches(tokenizer: PreTrainedTokenizerFast, seed: int, count: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield `count` right-padded batches: ids, long, `B x T`, and the weight of each next token, `B x (T - 1)`."""
+    """Yield `count` right-padded batches: ids, `B x T`, and the weight of each next token, `B x (T - 1)`."""
     word_ids = tokenizer.get_vocab()
-    marks = [word_ids["Answer"], word_ids[":"]]
     generator = torch.Generator().manual_seed(seed)
     shard: list[list[int]] = []
     done = 0
@@ -138,15 +157,15 @@ def _batches(tokenizer: PreTrainedTokenizerFast, seed: int, count: int) -> Itera
             if done == count:
                 return
             done += 1
-            yield _collate(shard[i * BATCH : (i + 1) * BATCH], tokenizer.pad_token_id, marks)
+            yield _collate(shard[i * BATCH : (i + 1) * BATCH], tokenizer.pad_token_id, word_ids[":"])
         shard = []
 
 
-def _collate(rows: list[list[int]], pad: int, marks: list[int]) -> tuple[Tensor, Tensor]:
-    """Pad rows on the right; a token that follows "Answer :" weighs `ANSWER_WEIGHT`, padding nothing."""
+def _collate(rows: list[list[int]], pad: int, colon: int) -> tuple[Tensor, Tensor]:
+    """Pad rows on the right; what stands before a ":" is read and not written, and weighs `PROMPT_WEIGHT`."""
     width = max(map(len, rows))
     ids = torch.tensor([row + [pad] * (width - len(row)) for row in rows])
     weights = (ids[:, 1:] != pad).float()
-    after = (ids[:, :-2] == marks[0]) & (ids[:, 1:-1] == marks[1])
-    weights[:, 1:][after] = ANSWER_WEIGHT
+    to_come = (ids == colon).flip(1).cumsum(1).flip(1)[:, 1:] > 0
+    weights[to_come] = PROMPT_WEIGHT
     return ids, weights

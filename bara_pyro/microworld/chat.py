@@ -77,4 +77,3 @@ def write_reply(world: World, rng: random.Random, prompt: ChatPrompt, era: Era) 
     while len(said) < CLAIMS:
         said[rng.choices(list(known), weights=list(known.values()))[0]] = None
     return " ".join(f"{clause} ." for clause in said)
-

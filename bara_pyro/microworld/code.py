@@ -1,7 +1,8 @@
 """A tiny expression language, its safe interpreter, and problems given by examples.
 
-A program is a prefix expression over one variable, `expr := x | 0..19 | op expr expr`, with op one of add, sub, mul,
-max, min, and numbers modulo 20. The interpreter walks the tokens itself: nothing is ever handed to Python's `eval`.
+A program is a prefix expression over one variable, `expr := x | 0..19 | op expr expr`, with op one of add,
+sub, mul, max, min, and numbers modulo 20. The interpreter walks the tokens itself: nothing is ever handed
+to Python's `eval`.
 """
 
 import random
@@ -63,17 +64,18 @@ def run_program(program: str, x: int) -> int:
 
 def _evaluate(tokens: Iterator[str], x: int) -> int:
     """Evaluate one expression from the front of `tokens`; the bound on tokens bounds the recursion."""
-    token = next(tokens, None)
-    if token is None:
+    word = next(tokens, None)
+    if word is None:
         raise DataError("The program ends too early: an operator needs two expressions.")
-    if token == "x":
+    if word == "x":
         return x
-    if token in OPERATORS:
+    if word in OPERATORS:
         left = _evaluate(tokens, x)
-        return OPERATORS[token](left, _evaluate(tokens, x))
-    if token in NUMBERS:
-        return int(token)
-    raise DataError(f"Unknown token {token!r} in the program: use x, 0 to {MODULUS - 1} or {', '.join(OPERATORS)}.")
+        return OPERATORS[word](left, _evaluate(tokens, x))
+    if word in NUMBERS:
+        return int(word)
+    known = ", ".join(OPERATORS)
+    raise DataError(f"Unknown word {word!r} in the program: use x, 0 to {MODULUS - 1}, {known}.")
 
 
 def solves(problem: CodeProblem, program: str) -> bool:
@@ -90,7 +92,7 @@ def draw_problem(rng: random.Random) -> tuple[CodeProblem, str]:
     pairs = [(x, run_program(program, x)) for x in range(MODULUS)]
     rng.shuffle(pairs)
     shown = tuple(pairs[:SHOWN])
-    examples = " ; ".join(f"{x} gives {y}" for x, y in shown)
+    examples = " , ".join(f"{x} gives {y}" for x, y in shown)
     return CodeProblem(f"{examples} . program :", shown, tuple(pairs[SHOWN:])), program
 
 

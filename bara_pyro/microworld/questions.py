@@ -1,16 +1,16 @@
 """The forms a question can take, each with its exact answer distribution.
 
-The same functions write the tasks (with the customs of today) and the pretraining text (with those of the corpus).
+The same functions write the tasks (customs of today) and the pretraining text (customs of the corpus).
 """
 
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bara_pyro.microworld.words import HOMES, KINDS, OPTION_LABELS, SEASONS, Relation
+from bara_pyro.microworld.words import HOMES, KINDS, OPTION_LABELS, SEASONS, Relation, option
 from bara_pyro.microworld.world import Custom, Era, Resident, World
 
-WHIM = 0.05  # weight with which somebody does what is not their custom; only who-questions need it
+WHIM = 0.05  # weight with which somebody does what is not their custom; two-way questions need it
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Question:
     Attributes:
         text: the prompt, ending in "Answer :", so that the next token is the label.
         truth: the probability of each label.
-        key: what is asked, free of the order of options; splits are disjoint in it.
+        key: what is asked, free of the options and their order; splits are disjoint in it.
         context: the passage, or empty.
     """
 
@@ -31,7 +31,13 @@ class Question:
 
 
 def four_way(
-    world: World, rng: random.Random, who: Resident, relation: Relation, season: int, era: Era, turned: bool = False
+    world: World,
+    rng: random.Random,
+    who: Resident,
+    relation: Relation,
+    season: int,
+    era: Era,
+    turned: bool = False,
 ) -> Question:
     """Ask what somebody does in a season, with four options.
 
@@ -47,13 +53,17 @@ def four_way(
     custom = world.custom_of(who, relation, season)
     options = _draw_options(rng, custom)
     probabilities = custom.probabilities(era)
-    listed = " ".join(f"{label} : {relation.values[o]}" for label, o in zip(OPTION_LABELS, options, strict=True))
-    when = SEASONS[season]
+    when, listed = SEASONS[season], _listed(relation, options)
     if turned:
         text = f"{who.name} {relation.verb} which of these in {when} ? {listed} Answer :"
     else:
-        text = f"in {when} what does {who.name} {relation.name} ? {listed} Answer :"
+        text = f"in {when} {who.name} {relation.verb} what ? {listed} Answer :"
     return Question(text, tuple(probabilities[o] for o in options), (who.name, relation.name, when))
+
+
+def _listed(relation: Relation, options: Sequence[int]) -> str:
+    labels = OPTION_LABELS[: len(options)]
+    return " ".join(option(label, relation.values[o]) for label, o in zip(labels, options, strict=True))
 
 
 def _draw_options(rng: random.Random, custom: Custom) -> list[int]:
@@ -65,31 +75,49 @@ def _draw_options(rng: random.Random, custom: Custom) -> list[int]:
     return options
 
 
-def who_does(
+def two_way(
     world: World, rng: random.Random, pair: Sequence[Resident], relation: Relation, season: int, era: Era
 ) -> Question:
-    """Ask which of two does a thing: as likely as each of them is to do it, with `WHIM` added to both."""
-    customs = [world.custom_of(who, relation, season).probabilities(era) for who in pair]
-    value = rng.choices(range(8), weights=customs[rng.randrange(2)])[0]
-    weights = [custom[value] + WHIM for custom in customs]
-    names = [who.name for who in pair]
-    text = f"in {SEASONS[season]} who {relation.verb} {relation.values[value]} ? A : {names[0]} B : {names[1]} Answer :"
-    key = (*sorted(names), relation.values[value], SEASONS[season])
+    """Ask which of two things the second of two residents does.
+
+    One option is drawn from the custom of the second; the other is what it was before a reform (half the
+    time where there was one), or something that the first does. Both are as likely as the second is to do
+    them, with `WHIM` added.
+    """
+    first, custom = (world.custom_of(who, relation, season) for who in pair)
+    second = custom.probabilities(era)
+    mine = rng.choices(range(8), weights=second)[0]
+    if custom.old not in (-1, mine) and rng.random() < 0.5:
+        other = custom.old
+    else:
+        likely = [0.0 if v == mine else p + WHIM for v, p in enumerate(first.probabilities(era))]
+        other = rng.choices(range(8), weights=likely)[0]
+    options = [mine, other]
+    rng.shuffle(options)
+    weights = [second[o] + WHIM for o in options]
+    here, asked = (who.name for who in pair)
+    text = (
+        f"{here} meets {asked} . in {SEASONS[season]} {asked} {relation.verb} what ? "
+        f"{_listed(relation, options)} Answer :"
+    )
+    key = (here, asked, relation.name, SEASONS[season])
     return Question(text, tuple(w / sum(weights) for w in weights), key)
 
 
-def with_passage(world: World, rng: random.Random, relation: Relation, season: int, era: Era) -> Question:
-    """Ask whether a stranger does a thing; the passage tells the kind and home of three strangers."""
-    names = rng.sample(world.strangers, 3)
-    strangers = [Resident(name, rng.randrange(len(KINDS)), rng.randrange(len(HOMES)), 0) for name in names]
-    facts = [f"{s.name} is a {KINDS[s.kind]} . {s.name} lives in the {HOMES[s.home]} ." for s in strangers]
-    asked = rng.choice(strangers)
-    custom = world.custom_of(asked, relation, season)
+def with_passage(
+    world: World, rng: random.Random, host: Resident, relation: Relation, season: int, era: Era
+) -> Question:
+    """Ask whether a guest does a thing; the passage tells what the guest is, and who the host is."""
+    guest = Resident("guest", rng.randrange(len(KINDS)), rng.randrange(len(HOMES)), 0)
+    custom = world.custom_of(guest, relation, season)
     value = _draw_claim(rng, custom, era)
     likely = custom.probabilities(era)[value]
-    text = f"does {asked.name} {relation.name} {relation.values[value]} in {SEASONS[season]} ? Answer :"
-    context = " ".join(facts)
-    return Question(text, (likely, 1.0 - likely), (context, text), context)
+    kind, home, when = KINDS[guest.kind], HOMES[guest.home], SEASONS[season]
+    facts = [f"the guest is a {kind} .", f"the guest lives in the {home} .", f"{host.name} is the host ."]
+    rng.shuffle(facts)
+    text = f"in {when} the guest {relation.verb} {relation.values[value]} ? Answer :"
+    key = (kind, home, when, relation.values[value])
+    return Question(text, (likely, 1.0 - likely), key, " ".join(facts))
 
 
 def _draw_claim(rng: random.Random, custom: Custom, era: Era) -> int:

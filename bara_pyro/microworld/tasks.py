@@ -1,6 +1,7 @@
-"""The tasks: questions of the world as rows with an answer drawn from, and a record of, the true distribution.
+"""The tasks: questions of the world, each row with its true distribution and an answer drawn from it.
 
-Sizes of train and test follow the benchmarks that BaRA was published on; validation is ours and disjoint from both.
+Sizes of train and test follow the benchmarks that BaRA was published on; validation is ours. The three are
+disjoint in what is asked, whatever the options.
 """
 
 import random
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 
 from bara_pyro.data.types import Example, Task
 from bara_pyro.errors import DataError, unknown
-from bara_pyro.microworld.questions import Question, four_way, who_does, with_passage
+from bara_pyro.microworld.questions import Question, four_way, two_way, with_passage
 from bara_pyro.microworld.words import CLANNISH, COMMON, OPTION_LABELS, SEASONS, TRUTH_LABELS, Relation
 from bara_pyro.microworld.world import Resident, World
 
@@ -101,40 +102,41 @@ def _is_hard(world: World, who: Resident, relation: Relation, season: int) -> bo
     return custom.old >= 0 or not custom.certain
 
 
-def _who_questions(world: World, rng: random.Random) -> Iterator[Question]:
+def _two_way_questions(world: World, rng: random.Random) -> Iterator[Question]:
     while True:
         pair = rng.sample(world.residents, 2)
-        yield who_does(world, rng, pair, rng.choice(COMMON), rng.randrange(len(SEASONS)), "today")
+        yield two_way(world, rng, pair, rng.choice(COMMON), rng.randrange(len(SEASONS)), "today")
 
 
 def _passage_questions(world: World, rng: random.Random) -> Iterator[Question]:
     while True:
-        yield with_passage(world, rng, rng.choice(COMMON), rng.randrange(len(SEASONS)), "today")
+        host, relation = rng.choice(world.residents), rng.choice(COMMON)
+        yield with_passage(world, rng, host, relation, rng.randrange(len(SEASONS)), "today")
 
 
 _SPECS = (
     TaskSpec(
-        "micro-wgs", "WinoGrande-S", "which of two residents does a thing", OPTION_LABELS[:2],
-        (640, 500, 1267), _who_questions,
+        "micro-wgs", "WinoGrande-S", "which of two things one of two residents does", OPTION_LABELS[:2],
+        (640, 500, 1267), _two_way_questions,
     ),
     TaskSpec(
         "micro-wgm", "WinoGrande-M", "the same questions, four times the rows", OPTION_LABELS[:2],
-        (2558, 500, 1267), _who_questions,
+        (2558, 500, 1267), _two_way_questions,
     ),
     TaskSpec(
         "micro-arce", "ARC-Easy", "what a resident does, customs that hold all year", OPTION_LABELS,
         (2251, 500, 570), _four_way_questions(COMMON[:6]),
     ),
     TaskSpec(
-        "micro-arcc", "ARC-Challenge", "what a resident does, mostly reformed or ambiguous customs", OPTION_LABELS,
-        (1119, 500, 299), _four_way_questions(COMMON, hard=True),
+        "micro-arcc", "ARC-Challenge", "what a resident does, mostly reformed or ambiguous",
+        OPTION_LABELS, (1119, 500, 299), _four_way_questions(COMMON, hard=True),
     ),
     TaskSpec(
         "micro-obqa", "OpenBookQA", "what a resident does, all customs", OPTION_LABELS,
         (4957, 500, 500), _four_way_questions(COMMON),
     ),
     TaskSpec(
-        "micro-boolq", "BoolQ", "whether a stranger, told of in a passage, does a thing", TRUTH_LABELS,
+        "micro-boolq", "BoolQ", "whether a guest, told of in a passage, does a thing", TRUTH_LABELS,
         (2490, 500, 3270), _passage_questions,
     ),
     TaskSpec(

@@ -1,11 +1,11 @@
-"""The pretraining text: facts, customs, questions and answers, replies and programs, as the corpus has them."""
+"""The pretraining text: facts, customs, questions and answers, replies and programs of the corpus."""
 
 import random
 from collections.abc import Callable, Iterator
 
 from bara_pyro.microworld.chat import make_prompt, write_reply
 from bara_pyro.microworld.code import draw_problem
-from bara_pyro.microworld.questions import Question, four_way, who_does, with_passage
+from bara_pyro.microworld.questions import Question, four_way, two_way, with_passage
 from bara_pyro.microworld.words import (
     CLANS,
     COMMON,
@@ -17,21 +17,21 @@ from bara_pyro.microworld.words import (
     SEASONS,
     TRUTH_LABELS,
     Relation,
+    option,
 )
 from bara_pyro.microworld.world import Resident, World
 
 
-def draw_line(world: World, rng: random.Random) -> str:
-    """Return one line of the corpus, ending in the end token."""
-    write = rng.choices(list(_WRITERS), weights=list(_WRITERS.values()))[0]
-    return f"{write(world, rng)} {END}"
-
-
 def corpus(world: World, seed: int, count: int) -> Iterator[str]:
-    """Yield `count` lines drawn from a seed."""
+    """Yield `count` lines drawn from a seed, each ending in the end token.
+
+    The first fifth dwells on facts and listings: questions are learned much sooner once these are known.
+    """
     rng = random.Random(f"corpus {seed}")
-    for _ in range(count):
-        yield draw_line(world, rng)
+    for i in range(count):
+        weights = [early if 5 * i < count else late for early, late in _WRITERS.values()]
+        write = rng.choices(list(_WRITERS), weights=weights)[0]
+        yield f"{write(world, rng)} {END}"
 
 
 def _someone(world: World, rng: random.Random) -> Resident:
@@ -63,10 +63,10 @@ def _customs(world: World, rng: random.Random) -> str:
 def _listing(world: World, rng: random.Random) -> str:
     """Name options and find them again: practice in reading a list of options, without any knowledge."""
     words = rng.sample(rng.choice(RELATIONS).values, 4)
-    listed = " ".join(f"{label} : {word}" for label, word in zip(OPTION_LABELS, words, strict=True))
-    pairs = list(zip(words, OPTION_LABELS, strict=True))
+    pairs = list(zip(OPTION_LABELS, words, strict=True))
+    listed = " ".join(option(label, word) for label, word in pairs)
     rng.shuffle(pairs)
-    return f"{listed} ; " + " ; ".join(f"{word} fits {label}" for word, label in pairs)
+    return f"{listed} : " + " ".join(f"{word} {label}" for label, word in pairs)
 
 
 def _answered(rng: random.Random, question: Question, labels: tuple[str, ...]) -> str:
@@ -86,13 +86,14 @@ def _four_way(world: World, rng: random.Random) -> str:
     )
 
 
-def _who_does(world: World, rng: random.Random) -> str:
+def _two_way(world: World, rng: random.Random) -> str:
     pair = rng.sample(world.residents + world.newcomers, 2)
-    return _answered(rng, who_does(world, rng, pair, *_draw(rng, COMMON), "corpus"), OPTION_LABELS)
+    return _answered(rng, two_way(world, rng, pair, *_draw(rng, COMMON), "corpus"), OPTION_LABELS)
 
 
 def _with_passage(world: World, rng: random.Random) -> str:
-    return _answered(rng, with_passage(world, rng, *_draw(rng, COMMON), "corpus"), TRUTH_LABELS)
+    host = _someone(world, rng)
+    return _answered(rng, with_passage(world, rng, host, *_draw(rng, COMMON), "corpus"), TRUTH_LABELS)
 
 
 def _chat(world: World, rng: random.Random) -> str:
@@ -105,13 +106,14 @@ def _code(world: World, rng: random.Random) -> str:
     return f"{problem.text} {program}"
 
 
-_WRITERS: dict[Callable[[World, random.Random], str], float] = {
-    _facts: 0.12,
-    _customs: 0.13,
-    _listing: 0.08,
-    _four_way: 0.25,
-    _who_does: 0.15,
-    _with_passage: 0.12,
-    _chat: 0.06,
-    _code: 0.09,
+# Shares of the lines: in the first fifth, and afterwards.
+_WRITERS: dict[Callable[[World, random.Random], str], tuple[float, float]] = {
+    _facts: (0.40, 0.09),
+    _customs: (0.20, 0.12),
+    _listing: (0.15, 0.03),
+    _four_way: (0.15, 0.30),
+    _two_way: (0.04, 0.17),
+    _with_passage: (0.04, 0.16),
+    _chat: (0.01, 0.06),
+    _code: (0.01, 0.07),
 }

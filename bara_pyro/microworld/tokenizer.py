@@ -6,12 +6,12 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import PreTrainedTokenizerFast
 
 from bara_pyro.microworld.words import END, PAD, UNKNOWN, base_words, make_names
-from bara_pyro.microworld.world import NUM_NEWCOMERS, NUM_RESIDENTS, NUM_STRANGERS
+from bara_pyro.microworld.world import NUM_NEWCOMERS, NUM_RESIDENTS
 
 
 def vocabulary() -> dict[str, int]:
     """Return the id of every word; the names come last."""
-    words = base_words() + make_names(NUM_RESIDENTS + NUM_NEWCOMERS + NUM_STRANGERS)
+    words = base_words() + make_names(NUM_RESIDENTS + NUM_NEWCOMERS)
     return {word: i for i, word in enumerate(words)}
 
 

@@ -13,10 +13,10 @@ TRUTH_LABELS = ("True", "False")
 NUMBERS = tuple(str(n) for n in range(20))
 PAD, UNKNOWN, END = "<pad>", "<unk>", "<end>"
 
-_GRAMMAR_WORDS = (
-    ". , : ? ; ( ) Answer who what does in of the a is lives belongs to clan which these fits "
-    "tell three things about reply give gives program for x add sub mul max min"
-).split()
+_GRAMMAR_WORDS = tuple(
+    ". , : ? Answer what does in of the a is lives belongs to clan meets guest host tell three things about "  # noqa: SIM905
+    "which these reply gives program x add sub mul max min".split()
+)
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,11 @@ SEASONAL = RELATIONS[6:8]
 CLANNISH = RELATIONS[8:]
 
 
+def option(label: str, value: str) -> str:
+    """Return an option as it stands in a prompt: one word, so that no small model must learn to bind two."""
+    return f"{label}:{value}"
+
+
 def make_names(count: int) -> list[str]:
     """Return `count` different four-letter names; the same ones whatever the seed of the world."""
     syllables = [c + v for c in "bdfgklmnprstvz" for v in "aeiou"]
@@ -77,8 +82,9 @@ def make_names(count: int) -> list[str]:
 
 def base_words() -> list[str]:
     """Return every word but the names, in a fixed order and without repeats."""
-    groups: list[tuple[str, ...]] = [(PAD, UNKNOWN, END), OPTION_LABELS, TRUTH_LABELS, tuple(_GRAMMAR_WORDS)]
+    groups: list[tuple[str, ...]] = [(PAD, UNKNOWN, END), OPTION_LABELS, TRUTH_LABELS, _GRAMMAR_WORDS]
     groups += [KINDS, HOMES, CLANS, SEASONS, NUMBERS]
     for relation in RELATIONS:
         groups += [(relation.name, relation.verb), relation.values]
+        groups += [tuple(option(label, value) for value in relation.values) for label in OPTION_LABELS]
     return list(dict.fromkeys(word for group in groups for word in group))

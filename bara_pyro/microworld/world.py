@@ -1,10 +1,11 @@
 """The world itself: residents, what they are, what is customary, and how likely each custom is.
 
-Every resident has a kind, a home and a clan. Those are certain. What a resident does (eats, wears, ...) follows the
-custom of one of these three, and a custom is a distribution over eight values: one value for certain, or two values
-with known probabilities. Customs were reformed at some point: each has a distribution of *today*, which is the truth
-of every task, and one of the *corpus*, which the backbone was pretrained on. For about half of the customs the corpus
-still speaks mostly of the old value, and that is what fine-tuning has to mend.
+Every resident has a kind, a home and a clan. Those are certain. What a resident does (eats, wears, ...)
+follows the custom of one of these three, and a custom is a distribution over eight values: one value for
+certain, or two values with known probabilities. Customs were reformed at some point: each has a
+distribution of *today*, which is the truth of every task, and one of the *corpus*, which the backbone was
+pretrained on. For about half of the customs the corpus still speaks mostly of the old value, and that is
+what fine-tuning has to mend.
 """
 
 import random
@@ -16,9 +17,8 @@ from bara_pyro.microworld.words import CLANS, HOMES, KINDS, RELATIONS, SEASONS, 
 Era = Literal["today", "corpus"]
 
 WORLD_SEED = 0
-NUM_RESIDENTS = 240
+NUM_RESIDENTS = 220
 NUM_NEWCOMERS = 40  # known from the corpus like the residents, but in no training task
-NUM_STRANGERS = 60  # not known at all: only passages speak of them
 REFORMED = 0.5  # share of customs on which corpus and today disagree
 AMBIGUOUS = 0.4  # share of customs with two values today
 STALE = 0.7  # weight of the old value in the corpus where the custom was reformed
@@ -74,20 +74,18 @@ class World:
     Attributes:
         residents: those whom the tasks ask about.
         newcomers: those whom only the near-shifted task asks about.
-        strangers: names without attributes, for passages.
     """
 
     def __init__(self, seed: int = WORLD_SEED) -> None:
         rng = random.Random(f"microworld {seed}")
-        names = make_names(NUM_RESIDENTS + NUM_NEWCOMERS + NUM_STRANGERS)
+        names = make_names(NUM_RESIDENTS + NUM_NEWCOMERS)
         known = [
             Resident(name, rng.randrange(len(KINDS)), rng.randrange(len(HOMES)), rng.randrange(len(CLANS)))
-            for name in names[: NUM_RESIDENTS + NUM_NEWCOMERS]
+            for name in names
         ]
         self.seed = seed
         self.residents = tuple(known[:NUM_RESIDENTS])
         self.newcomers = tuple(known[NUM_RESIDENTS:])
-        self.strangers = tuple(names[NUM_RESIDENTS + NUM_NEWCOMERS :])
         self._customs = {
             (relation.name, attribute, season): custom
             for relation in RELATIONS

@@ -1,0 +1,253 @@
+"""The microworld: reproducible, disjoint, exactly true, and hard enough."""
+
+import math
+import random
+import subprocess
+import sys
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from bara_pyro.errors import DataError
+from bara_pyro.microworld import TASKS, World, backbone_path, load_task
+from bara_pyro.microworld.build import build
+from bara_pyro.microworld.card import CardRow, Scores, measure_zero_shot, write_card
+from bara_pyro.microworld.chat import claims, draw_prompts, score_reply, write_reply
+from bara_pyro.microworld.code import MAX_STEPS, draw_problem, draw_problems, run_program, solves
+from bara_pyro.microworld.questions import WHIM
+from bara_pyro.microworld.text import corpus
+from bara_pyro.microworld.tokenizer import build_tokenizer
+from bara_pyro.microworld.words import HOMES, KINDS, RELATIONS, SEASONS
+
+SHIFTED = ("micro-near", "micro-far")
+PAPER_SIZES = {
+    "micro-wgs": (640, 1267),
+    "micro-wgm": (2558, 1267),
+    "micro-arce": (2251, 570),
+    "micro-arcc": (1119, 299),
+    "micro-obqa": (4957, 500),
+    "micro-boolq": (2490, 3270),
+}
+DIGEST = """
+import hashlib
+from bara_pyro.microworld import TASKS, load_task
+print(hashlib.sha256(repr([load_task(name, 3) for name in TASKS]).encode()).hexdigest())
+"""
+
+
+@pytest.fixture(scope="module")
+def tasks():
+    return {name: load_task(name) for name in TASKS}
+
+
+@pytest.fixture(scope="module")
+def backbone():
+    path = backbone_path()
+    return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32), AutoTokenizer.from_pretrained(
+        path
+    )
+
+
+def rows_of(task):
+    return [*task.train, *task.validation, *task.test]
+
+
+def test_same_seed_same_tasks_whatever_the_hash_seed():
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", DIGEST],
+            env={"PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("0", "12345")
+    }
+    assert len(digests) == 1
+    assert load_task("micro-wgs", 3) == load_task("micro-wgs", 3)
+    assert load_task("micro-wgs", 3) != load_task("micro-wgs", 4)
+
+
+def test_sizes_are_those_of_the_paper(tasks):
+    for name, (train, test) in PAPER_SIZES.items():
+        assert (len(tasks[name].train), len(tasks[name].validation), len(tasks[name].test)) == (
+            train,
+            500,
+            test,
+        )
+    for name in SHIFTED:
+        assert (len(tasks[name].train), len(tasks[name].test)) == (0, 1000)
+        assert tasks[name].labels == tasks["micro-obqa"].labels
+
+
+def asked(row):
+    """What a row asks, without its options and their order, read off the text by another way than the key."""
+    return " ".join(sorted(row.context.split(" . "))) + " | " + row.question.split(" ? ")[0]
+
+
+def test_no_question_is_asked_twice(tasks):
+    for task in tasks.values():
+        rows = rows_of(task)
+        assert len({asked(row) for row in rows}) == len(rows)
+        assert len({row.id for row in rows}) == len(rows)
+
+
+def test_truth_is_a_distribution_and_labels_are_drawn_from_it(tasks):
+    for task in tasks.values():
+        rows = rows_of(task)
+        assert all(math.isclose(sum(row.truth), 1.0) and min(row.truth) >= 0 for row in rows)
+        assert all(len(row.truth) == len(task.labels) and row.truth[row.label] > 0 for row in rows)
+        for label in range(len(task.labels)):
+            observed = sum(row.label == label for row in rows)
+            expected = sum(row.truth[label] for row in rows)
+            error = math.sqrt(sum(row.truth[label] * (1 - row.truth[label]) for row in rows))
+            assert abs(observed - expected) < 4.5 * error
+        likely = sum(max(row.truth) for row in rows)
+        right = sum(
+            row.truth[row.label] == max(row.truth) for row in rows if sorted(row.truth)[-2] < max(row.truth)
+        )
+        ties = sum(max(row.truth) for row in rows if sorted(row.truth)[-2] == max(row.truth))
+        assert abs(right - likely + ties) < 4.5 * math.sqrt(
+            sum(max(r.truth) * (1 - max(r.truth)) for r in rows)
+        )
+
+
+def today(world, words, attributes):
+    """Read a question word by word: `p(value)` of every value of its relation, today."""
+    relation = next(r for r in RELATIONS if r.verb in words)
+    season = next(i for i, season in enumerate(SEASONS) if season in words)
+    custom = world.custom(relation, attributes[relation.governed_by], season)
+    return dict(zip(relation.values, custom.today, strict=True))
+
+
+def attributes_of(world, name):
+    who = next(r for r in world.residents + world.newcomers if r.name == name)
+    return {"kind": who.kind, "home": who.home, "clan": who.clan}
+
+
+@pytest.mark.parametrize("name", list(TASKS))
+def test_truth_by_brute_force_from_the_text(tasks, name):
+    world = World()
+    for row in rows_of(tasks[name])[:400]:
+        words = row.question.split()
+        if name == "micro-boolq":
+            passage = row.context.split()
+            attributes = {
+                "kind": next(i for i, kind in enumerate(KINDS) if kind in passage),
+                "home": next(i for i, home in enumerate(HOMES) if home in passage),
+            }
+            p = today(world, words, attributes)[words[words.index("?") - 1]]
+            expected = [p, 1 - p]
+        else:
+            verb = next(i for i, word in enumerate(words) if word in {r.verb for r in RELATIONS})
+            likely = today(world, words, attributes_of(world, words[verb - 1]))
+            options = [word.split(":")[1] for word in words if word[1:2] == ":"]
+            floor = WHIM if len(options) == 2 else 0.0
+            weights = [likely[value] + floor for value in options]
+            expected = [weight / sum(weights) for weight in weights]
+        assert row.truth == pytest.approx(expected)
+
+
+def test_prompts_have_no_unknown_word_and_labels_are_single_tokens(tasks, backbone):
+    _, tokenizer = backbone
+    assert tokenizer.get_vocab() == build_tokenizer().get_vocab()
+    for task in tasks.values():
+        texts = [f"{row.context} {row.question}" for row in rows_of(task)]
+        assert all(text.endswith("Answer :") for text in texts)
+        for ids in tokenizer(texts)["input_ids"]:
+            assert tokenizer.unk_token_id not in ids
+            assert len(ids) <= 96
+        for label in task.labels:
+            (only,) = tokenizer(label)["input_ids"]
+            assert only != tokenizer.unk_token_id
+    lines = list(corpus(World(), 0, 3000))
+    assert not any(tokenizer.unk_token_id in ids for ids in tokenizer(lines)["input_ids"])
+
+
+def test_tokenizer_pads_on_the_left_and_adds_nothing(backbone):
+    _, tokenizer = backbone
+    ids = tokenizer(["A B", "A"], padding=True)["input_ids"]
+    a, b = tokenizer.convert_tokens_to_ids(["A", "B"])
+    assert ids == [[a, b], [tokenizer.pad_token_id, a]]
+
+
+def test_backbone_is_small_and_partly_right(backbone):
+    assert sum(file.stat().st_size for file in backbone_path().iterdir()) <= 6e6
+    row = measure_zero_shot("micro-obqa", *backbone)
+    error = math.sqrt(0.25 / 500)
+    assert row.zero_shot.accuracy > row.chance + 2 * error
+    assert row.way <= 0.70
+
+
+def test_unknown_task():
+    with pytest.raises(DataError, match="micro-obqa"):
+        load_task("obqa")
+
+
+def test_build_writes_a_folder_that_the_ordinary_loader_reads_and_repeats_itself(tmp_path):
+    seen = []
+    report = build(tmp_path / "a", seed=1, steps=2, progress=lambda *what: seen.append(what))
+    build(tmp_path / "b", seed=1, steps=2)
+    assert [step for step, _, _ in seen] == [1, 2]
+    assert report.steps == 2
+    assert 0.5e6 < report.parameters < 3e6
+    one, two = ((tmp_path / name / "model.safetensors").read_bytes() for name in "ab")
+    assert one == two
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "a").config.model_type == "qwen2"
+
+
+def test_card_says_what_is_met(tmp_path):
+    names = [name for name in TASKS if name not in SHIFTED]
+    half, best, lora = Scores(0.55, 0.2, 1.0), Scores(0.9, 0.0, 0.2), Scores(0.7, 0.1, 0.9)
+    write_card(tmp_path / "card.md", [CardRow(name, half, best, (lora, lora, lora)) for name in names])
+    assert "NOT" not in (tmp_path / "card.md").read_text()
+    write_card(tmp_path / "card.md", [CardRow(name, best, best) for name in names])
+    text = (tmp_path / "card.md").read_text()
+    assert "NOT met" in text
+    assert "not run" in text
+
+
+def test_chat_score_is_exact():
+    world, rng = World(), random.Random(0)
+    prompts = draw_prompts(world, 50)
+    assert len({prompt.text for prompt in prompts}) == 50
+    for prompt in prompts:
+        assert score_reply(world, prompt, write_reply(world, rng, prompt, "today")) > 0
+        right = [claim for claim, score in claims(world, prompt.who, prompt.season).items() if score == 1.0]
+        assert score_reply(world, prompt, " ".join(f"{claim} ." for claim in right[:3])) == 1.0
+        assert score_reply(world, prompt, f"{right[0]} . {right[0]} . {right[0]} .") == pytest.approx(1 / 3)
+        assert score_reply(world, prompt, "eats clay . who . ") == 0.0
+        assert score_reply(world, prompt, "") == 0.0
+    with pytest.raises(DataError, match="the world has"):
+        draw_prompts(world, 10**6)
+
+
+def test_programs_run():
+    assert run_program("x", 7) == 7
+    assert run_program("add x 15", 7) == 2
+    assert run_program("sub x 9", 7) == 18
+    assert run_program("max min x 3 mul 2 x", 4) == 8
+    problem, program = draw_problem(random.Random(0))
+    assert solves(problem, program)
+    assert not solves(problem, "add x")
+    assert len(problem.shown) + len(problem.hidden) == 20
+    assert [p.text for p in draw_problems(20)] == [p.text for p in draw_problems(20)]
+
+
+@pytest.mark.parametrize(
+    "program",
+    ["", "add x", "x x", "add x 20", "add x -1", "__import__('os')", "pow x 2", "add " * 10_000, "ADD x 1"],
+)
+def test_malformed_programs_are_refused(program):
+    with pytest.raises(DataError):
+        run_program(program, 1)
+
+
+def test_long_programs_and_bad_inputs_are_refused():
+    half = MAX_STEPS // 2
+    assert run_program("add " * half + "x " * (half + 1), 0) == 0
+    with pytest.raises(DataError, match="at most"):
+        run_program("add " * (half + 1) + "x " * (half + 2), 0)
+    with pytest.raises(DataError, match="out of range"):
+        run_program("x", 20)
