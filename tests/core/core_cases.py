@@ -50,9 +50,13 @@ def make_lm(arch: str, dtype: torch.dtype = torch.float32) -> nn.Module:
         return AutoModelForCausalLM.from_config(CONFIGS[arch], dtype=dtype)
 
 
-@lru_cache
 def backbone(arch: str = "qwen2") -> Backbone:
     """One a process: no test may change it, and some check that none does."""
+    return _backbone(arch)
+
+
+@lru_cache
+def _backbone(arch: str) -> Backbone:
     return Backbone(make_lm(arch))
 
 

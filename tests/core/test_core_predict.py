@@ -1,0 +1,230 @@
+"""Prediction: reproducible row by row, whatever the batch, the padding and the memory."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from bara_pyro.guides.amortized import AmortizedGuide
+from bara_pyro.guides.delta import DeltaGuide
+from bara_pyro.guides.gamma import GammaGuide
+from bara_pyro.guides.lognormal import LogNormalGuide
+from bara_pyro.guides.weibull import WeibullGuide
+from bara_pyro.models.bara import BaRA
+from bara_pyro.models.lora import LoRA
+from core_cases import IDS, backbone, hooked_forward, make_batch, parts_of, randomise
+from torch import Tensor
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from bara_pyro.errors import ConfigError
+from bara_pyro.predict import predict, predict_all
+
+S = 6
+GUIDES = [WeibullGuide, GammaGuide, LogNormalGuide, DeltaGuide]
+
+
+def toy(guide: type = WeibullGuide, arch: str = "qwen2", **options: object) -> tuple[BaRA, AmortizedGuide]:
+    torch.manual_seed(2)
+    model = randomise(BaRA(backbone(arch), 4, r=3, **{"form": "gate", **options}), 0.2)
+    fitted = guide(model)
+    with torch.no_grad():
+        for weight in fitted.parameters():
+            weight.add_(0.2 * torch.randn_like(weight))
+    return model, fitted
+
+
+def close(first: Tensor, second: Tensor) -> None:
+    assert_close(first, second, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_shape_type_and_normalisation(guide: type) -> None:
+    out = predict(*toy(guide), make_batch(), samples=S)
+    assert out.shape == (S, 4, 3)
+    assert out.dtype == torch.float64
+    assert not out.requires_grad
+    assert_close(out.logsumexp(-1), torch.zeros(S, 4, dtype=torch.float64), rtol=0, atol=1e-14)
+    if guide is not DeltaGuide:
+        assert (out.exp().std(0) > 1e-4).all()
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_the_seed_decides(guide: type) -> None:
+    pair = toy(guide)
+    first = predict(*pair, make_batch(), samples=S, seed=3)
+    torch.manual_seed(99)
+    assert torch.equal(first, predict(*pair, make_batch(), samples=S, seed=3))
+    other = predict(*pair, make_batch(), samples=S, seed=4)
+    assert ((first - other).abs() > 1e-4).any() == (guide is not DeltaGuide)
+
+
+@pytest.mark.parametrize("arch", ["qwen2", "gpt2"])
+@pytest.mark.parametrize("guide", GUIDES)
+def test_company_order_and_padding_do_not_matter(guide: type, arch: str) -> None:
+    pair = toy(guide, arch)
+    whole = predict(*pair, make_batch(), samples=S)
+    order = [2, 0, 3, 1]
+    close(predict(*pair, make_batch(choose=order), samples=S), whole[:, order])
+    close(predict(*pair, make_batch(pad=4, pad_id=5), samples=S), whole)
+    for row in range(4):
+        close(predict(*pair, make_batch(choose=[row]), samples=S), whole[:, [row]])
+
+
+@pytest.mark.parametrize("samples", [0, 1, S])
+@pytest.mark.parametrize("guide", GUIDES)
+def test_memory_does_not_matter(guide: type, samples: int) -> None:
+    pair = toy(guide)
+    whole = predict(*pair, make_batch(), samples=samples)
+    seen = set()
+    for budget in (1, 20_000, 60_000, 200_000):  # from one draw of one row at a time
+        calls: list = []
+        handle = backbone().lm.base_model.register_forward_hook(lambda *_, c=calls: c.append(1))
+        close(predict(*pair, make_batch(), samples=samples, memory_budget=budget), whole)
+        handle.remove()
+        seen.add(len(calls))
+    assert max(seen) == 4 * max(1, samples)
+    assert len(seen) > 1
+
+
+def test_rows_without_identifiers_are_told_apart_by_their_place() -> None:
+    pair = toy()
+    batch = replace(make_batch(((5, 7, 9),) * 4), ids=())  # four times the same question
+    whole = predict(*pair, batch, samples=S)
+    close(predict(*pair, batch, samples=S, memory_budget=1), whole)
+    assert (whole[:, 0] - whole[:, 1]).abs().max() > 1e-3
+
+
+def test_the_identifier_decides_a_rows_noise() -> None:
+    pair = toy(latent="theta")
+    same = replace(make_batch(((5, 7, 9),) * 4), ids=("a", "b", "a", "c"))
+    out = predict(*pair, same, samples=S)
+    close(out[:, 0], out[:, 2])
+    assert (out[:, 0] - out[:, 1]).abs().max() > 1e-3
+
+
+def test_global_draws_are_shared_by_rows_and_batches() -> None:
+    # phi alone, additive form: all rows with one prompt must get one answer a draw.
+    pair = toy(latent="phi")
+    out = predict(*pair, make_batch(((5, 7, 9),) * 4), samples=S)
+    close(out, out[:, :1].expand_as(out))
+    assert (out[0] - out[1]).abs().max() > 1e-3
+    other = replace(make_batch(((5, 7, 9),), choose=[0]), ids=("z",))
+    close(predict(*pair, other, samples=S), out[:, :1])
+
+
+def test_local_draws_are_not_shared() -> None:
+    out = predict(*toy(latent="theta"), make_batch(((5, 7, 9),) * 4), samples=S)
+    for i in range(1, 4):
+        assert (out[:, 0] - out[:, i]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("samples", [0, 3])
+@pytest.mark.parametrize("guide", [*GUIDES, "lora"])
+def test_torchs_generator_is_left_alone(guide: type | str, samples: int) -> None:
+    if guide == "lora":
+        model = LoRA(backbone(), 4, r=3)
+        pair = (model, DeltaGuide(model))
+    else:
+        pair = toy(guide)
+    before = torch.get_rng_state()
+    predict(*pair, make_batch(), samples=samples)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_labels_are_not_looked_at() -> None:
+    pair, batch = toy(), make_batch()
+    wrong = replace(batch, labels=(batch.labels + 1) % 3)
+    assert torch.equal(predict(*pair, wrong, samples=2), predict(*pair, batch, samples=2))
+    assert torch.equal(
+        predict(*pair, replace(batch, labels=None), samples=2), predict(*pair, batch, samples=2)
+    )
+
+
+@pytest.mark.parametrize("form", ["additive", "gate"])
+@pytest.mark.parametrize("guide", GUIDES)
+def test_no_draws_means_the_mean_gate(guide: type, form: str) -> None:
+    model, fitted = toy(guide, form=form)
+    paths = [t.path for t in model.targets]
+    raw = {
+        name: fitted.sites[name.replace(".", "/")].weight for name in ("phi", *(f"theta/{p}" for p in paths))
+    }
+
+    def change(path: str, x: Tensor) -> Tensor:
+        gate = F.softplus(x @ raw[f"theta/{path}"][:3].T) * F.softplus(raw["phi"][paths.index(path), :3])
+        up, down = parts_of(model, path)
+        return 16 / 3 * (gate if down is None else gate * (x @ down.T)) @ up.T
+
+    with torch.no_grad():
+        truth = hooked_forward(make_batch(), backbone().lm, paths, "lm_head", change).double()
+    out = predict(model, fitted, make_batch(), samples=0)
+    assert out.shape == (1, 4, 3)
+    close(out[0], truth)
+
+
+def test_without_noise_the_draws_are_the_mean_gate() -> None:
+    gaps = []
+    for kappa in (0.01, 0.04, 0.16):
+        torch.manual_seed(2)
+        model = randomise(BaRA(backbone(), 4, r=3, form="gate"), 0.2)
+        guide = WeibullGuide(model, init_kappa=kappa)
+        with torch.no_grad():
+            for weight in guide.sites.parameters():
+                weight[3:] = 0.0 if weight.shape[0] == 6 else weight[3:]
+        point = predict(model, guide, make_batch(), samples=0).exp()
+        draws = predict(model, guide, make_batch(), samples=10).exp()
+        gaps.append(float((draws - point).abs().mean()))
+    assert gaps[0] < 0.01
+    # The spread of a gate is about 1.28 kappa: the gap shrinks with it.
+    assert gaps[0] < 0.5 * gaps[1] < 0.25 * gaps[2]
+
+
+def test_lora_repeats_its_one_answer() -> None:
+    model = randomise(LoRA(backbone(), 4, r=3))
+    pair = (model, DeltaGuide(model))
+    out = predict(*pair, make_batch(), samples=5)
+    assert out.shape == (5, 4, 3)
+    assert torch.equal(out, predict(*pair, make_batch(), samples=0).expand(5, -1, -1))
+
+
+def test_predict_all_is_predict_on_each_batch() -> None:
+    pair = toy()
+    whole = predict(*pair, make_batch(), samples=S, seed=5)
+    halves = [make_batch(choose=rows) for rows in ([0, 1], [2, 3])]
+    seen = list(predict_all(*pair, halves, samples=S, seed=5))
+    assert [batch.ids for batch, _ in seen] == [IDS[:2], IDS[2:]]
+    close(torch.cat([out for _, out in seen], dim=1), whole)
+
+
+def test_a_negative_number_of_draws_is_refused() -> None:
+    with pytest.raises(ConfigError, match="samples=-1"):
+        predict(*toy(), make_batch(), samples=-1)
+
+
+def test_the_law_of_a_draw_is_the_guides() -> None:
+    # One token, one row, head only: theta's draws against the moments of the posterior.
+    model, guide = toy(latent="theta", target_modules=["lm_head"], form="additive")
+    import pyro
+
+    from bara_pyro.predict import RowSeeded
+
+    batch = make_batch(((5, 7, 9),), choose=[0])
+    seen: dict[str, Tensor] = {}
+
+    class Spy(RowSeeded):
+        def value(self, name: str, fn: torch.distributions.Distribution) -> Tensor:
+            seen[name], seen["mean"] = super().value(name, fn), fn.mean
+            seen["variance"] = fn.variance
+            return seen[name]
+
+    count = 4000
+    with torch.no_grad(), pyro.plate("draws", count, dim=-3), Spy(guide, batch, 0, count, slice(0, count)):
+        model.forward(replace(batch, labels=None))
+    draws = seen["theta/lm_head"].reshape(count, 3).double()
+    mean, variance = seen["mean"][0].flatten().double(), seen["variance"][0].flatten().double()
+    assert ((draws.mean(0) - mean).abs() < 4 * (variance / count).sqrt()).all()
+    centred = (draws - mean).square()
+    assert ((centred.mean(0) - variance).abs() < 4 * centred.std(0) / math.sqrt(count)).all()
+    # And the draws do not depend on each other.
+    unit = (draws - mean) / variance.sqrt()
+    assert ((unit[1:] * unit[:-1]).mean(0).abs() < 4 / math.sqrt(count)).all()
