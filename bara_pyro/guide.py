@@ -11,7 +11,7 @@ from pyro.infer.autoguide.effect import AutoMessenger
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import site_is_subsample
-from torch import Tensor
+from torch import Tensor, nn
 
 from bara_pyro.program import LIKELIHOOD, AdaptedLM
 
@@ -47,6 +47,10 @@ class SiteGuide(AutoMessenger):
     def get_posterior(self, name: str, prior: Distribution) -> Distribution:
         """Return `q(site)`, of the prior's batch and event shape; `self.input` is the layer's input."""
         raise NotImplementedError
+
+    def local_parameters(self) -> list[nn.Parameter]:
+        """Return the parameters of an amortiser, which are trained at a lower rate; none by default."""
+        return []
 
     @property
     def input(self) -> Tensor:

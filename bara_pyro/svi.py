@@ -138,10 +138,33 @@ def parameters(model: AdaptedLM, guide: SiteGuide) -> list[Tensor]:
 
 
 def adamw(
-    model: AdaptedLM, guide: SiteGuide, lr: float, *, weight_decay: float = 0.0, eps: float = 1e-6
+    model: AdaptedLM,
+    guide: SiteGuide,
+    lr: float,
+    *,
+    local_lr_scale: float = 0.1,
+    weight_decay: float = 0.0,
+    eps: float = 1e-6,
 ) -> AdamW:
-    """Return one AdamW over model and guide, with the field's settings (betas default, eps 1e-6)."""
-    return AdamW(parameters(model, guide), lr=lr, weight_decay=weight_decay, eps=eps, fused=True)
+    """Return one AdamW over model and guide, with the field's settings (betas default, eps 1e-6).
+
+    Args:
+        model: the program.
+        guide: its guide.
+        lr: learning rate.
+        local_lr_scale: the amortiser's rate as a share of `lr`. Under Adam a weight moves by its rate a step
+            however weak its gradient; at the full rate the gates' means and noise levels wander faster than
+            the projections they multiply can follow (docs/decisions.md).
+        weight_decay: decoupled.
+        eps: Adam's epsilon.
+    """
+    local = {id(p) for p in guide.local_parameters()}
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in parameters(model, guide) if id(p) not in local]},
+        {"params": guide.local_parameters(), "lr": lr * local_lr_scale},
+    ]
+    groups = [group for group in groups if group["params"]]
+    return AdamW(groups, lr=lr, weight_decay=weight_decay, eps=eps, fused=True)
 
 
 def linear_schedule(optim: Optimizer, steps: int, warmup: float = 0.06) -> LambdaLR:

@@ -32,7 +32,13 @@ OnStep = Callable[[int, dict[str, float]], None]
 def make_svi(system: System) -> SVI:
     """Return the inference object that a configuration describes."""
     c = system.config.train
-    optim = adamw(system.model, system.guide, c.lr, weight_decay=c.weight_decay)
+    optim = adamw(
+        system.model,
+        system.guide,
+        c.lr,
+        local_lr_scale=c.local_lr_scale,
+        weight_decay=c.weight_decay,
+    )
     return SVI(
         system.model,
         system.guide,

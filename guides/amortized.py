@@ -1,7 +1,7 @@
 """The shared half of every BaRA guide: from raw parameters to a mean and a noise level.
 
     q(Phi)        mean = softplus(e_m),            kappa = softplus(e_kappa + c)
-    q(theta | x)  mean = activation(A_m x),        kappa = softplus(A_kappa x + c)
+    q(theta | x)  mean = activation(A_m x),        kappa = softplus(A_kappa x + c), at most max_kappa
 
 (Eq. 16 and 17 of the paper, with the mean parameterisation; `kappa` is 1/k of the Weibull distribution.) A
 family is a subclass that turns mean and noise level into a distribution.
@@ -41,7 +41,12 @@ class AmortizedGuide(SiteGuide):
         model: the program.
         shape: "kappa": `kappa = softplus(raw)`; "k": the paper's text, `k = softplus(raw)`, `kappa = 1/k`.
         shape_width: "vector": one noise level an entry; "scalar": one for all r entries of a gate.
-        init_kappa: noise level at raw = 0, the start of `Phi` and the centre of the start of theta.
+        init_kappa: noise level that training starts from.
+        max_kappa: largest noise level. 1, that of the prior Gamma(1, b), costs nothing in the bound under
+            that prior and keeps the heavy tails out that make training at high rates collapse
+            (docs/decisions.md); `KAPPA_MAX` for sparser priors and for the paper's text.
+        random_kappa: start A_kappa orthogonal together with A_m, as the paper's Algorithm 1, so that the noise
+            level of a token is random at first; otherwise A_kappa starts at 0 and every token at `init_kappa`.
         activation: of theta's mean: "softplus", "relu", or "topk" (softplus, all but the `top_k` largest
             entries put to the smallest mean).
         top_k: number of gates left open by "topk".
@@ -59,6 +64,8 @@ class AmortizedGuide(SiteGuide):
         shape: Shape = "kappa",
         shape_width: Width = "vector",
         init_kappa: float = math.log(2),
+        max_kappa: float = 1.0,
+        random_kappa: bool = False,
         activation: Activation = "softplus",
         top_k: int = 4,
     ) -> None:
@@ -71,13 +78,17 @@ class AmortizedGuide(SiteGuide):
         ):
             if value not in get_args(known):
                 raise ConfigError(unknown(kind, value, get_args(known)))
-        if not KAPPA_MIN <= init_kappa <= KAPPA_MAX:
-            raise ConfigError(f"init_kappa={init_kappa} must lie in [{KAPPA_MIN}, {KAPPA_MAX}].")
+        if not KAPPA_MIN <= init_kappa <= max_kappa <= KAPPA_MAX:
+            raise ConfigError(
+                f"init_kappa={init_kappa} and max_kappa={max_kappa} must lie in [{KAPPA_MIN}, {KAPPA_MAX}], "
+                "the first not above the second."
+            )
         if activation == "topk" and not 1 <= top_k <= latents.r:
             raise ConfigError(f"top_k={top_k} must lie between 1 and the rank {latents.r}.")
         self.shape = shape
         self.activation = activation
         self.top_k = top_k
+        self.max_kappa = max_kappa
         self.r = latents.r
         self.shape_rows = (latents.r if shape_width == "vector" else 1) if self.noisy else 0
         self.offset = _softplus_inverse(init_kappa if shape == "kappa" else 1 / init_kappa)
@@ -87,6 +98,8 @@ class AmortizedGuide(SiteGuide):
             self.sites[_key(name)] = _Raw(raw)
         for name, width in latents.local_sites.items():
             raw = nn.init.orthogonal_(torch.empty(latents.r + self.shape_rows, width))
+            if not random_kappa:
+                raw[latents.r :] = 0
             self.sites[_key(name)] = _Raw(raw)
         self._raw = dict(zip((*latents.global_sites, *latents.local_sites), self.sites.values(), strict=True))
         self._local = frozenset(latents.local_sites)
@@ -100,6 +113,10 @@ class AmortizedGuide(SiteGuide):
         mean, kappa = raw.split([self.r, self.shape_rows], dim=-1)
         mean = self._mean(mean, local)
         return self.family(mean, self._kappa(kappa).expand_as(mean) if self.noisy else mean).to_event(1)
+
+    def local_parameters(self) -> list[nn.Parameter]:
+        """Return the amortiser's weights, which `bara_pyro.svi.adamw` gives a rate of their own."""
+        return [self._raw[name].weight for name in self._raw if name in self._local]
 
     def family(self, mean: Tensor, kappa: Tensor) -> Distribution:
         """Return the distribution of the given mean and noise level, batch shape that of `mean`."""
@@ -117,7 +134,7 @@ class AmortizedGuide(SiteGuide):
     def _kappa(self, raw: Tensor) -> Tensor:
         level = F.softplus(raw + self.offset)
         kappa = level if self.shape == "kappa" else level.reciprocal()
-        return bound_kappa(kappa)
+        return bound_kappa(kappa, self.max_kappa)
 
 
 def _key(site: str) -> str:

@@ -15,9 +15,9 @@ MEAN_MIN = 1e-8
 """Smallest mean: softplus underflows to 0 at a raw value of about -104, and the KL takes its logarithm."""
 
 
-def bound_kappa(kappa: Tensor) -> Tensor:
-    """Clamp ``kappa`` to ``[KAPPA_MIN, KAPPA_MAX]``, letting gradients that lead back inside pass."""
-    return _Bound.apply(kappa, KAPPA_MIN, KAPPA_MAX)
+def bound_kappa(kappa: Tensor, high: float = KAPPA_MAX) -> Tensor:
+    """Clamp ``kappa`` to ``[KAPPA_MIN, high]``, letting gradients that lead back inside pass."""
+    return _Bound.apply(kappa, KAPPA_MIN, high)
 
 
 def bound_mean(mean: Tensor) -> Tensor:

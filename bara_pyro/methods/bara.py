@@ -40,17 +40,21 @@ class BaRAConfig(MethodConfig):
     shape: Shape = Field("kappa", description="'kappa': softplus gives 1/k; 'k': softplus gives k (the text)")
     shape_width: Width = Field("vector", description="'vector' or 'scalar' noise level of a gate")
     init_kappa: float = Field(math.log(2), gt=0, description="noise level at the start")
+    max_kappa: float = Field(1.0, gt=0, description="largest noise level; 1 is that of a Gamma(1, b) prior")
+    random_kappa: bool = Field(
+        False, description="start with random noise levels, as the paper's Algorithm 1"
+    )
     activation: Activation = Field("softplus", description="of theta's mean: 'softplus', 'relu', 'topk'")
     top_k: PositiveInt = Field(4, description="gates left open by 'topk'")
 
     @field_validator("phi_prior", "theta_prior", mode="before")
     @classmethod
     def _prior(cls, value: Any) -> Any:
-        prior = {"name": value} if isinstance(value, str) else value
-        if isinstance(prior, dict):
-            make_prior(
-                **prior
-            )  # an unknown name or hyper-parameter is an error now, not after loading a model
+        if not isinstance(value, str | dict):
+            return value  # pydantic says what is wrong with it
+        prior = {"name": value} if isinstance(value, str) else {"name": "gamma", **value}
+        # An unknown name or hyper-parameter is an error now, not after loading a model.
+        make_prior(**{**prior, "name": str(prior["name"])})
         return prior
 
 
@@ -73,6 +77,8 @@ def _build(
         shape=config.shape,
         shape_width=config.shape_width,
         init_kappa=config.init_kappa,
+        max_kappa=config.max_kappa,
+        random_kappa=config.random_kappa,
         activation=config.activation,
         top_k=config.top_k,
     )
