@@ -9,7 +9,8 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 from torch.nn import functional as F
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from transformers.utils import logging
 
 from bara_pyro.errors import BackboneError
@@ -111,7 +112,7 @@ def load_backbone(
     path = _resolve(name)
     try:
         with _no_progress_bars():
-            tokenizer = AutoTokenizer.from_pretrained(path)
+            tokenizer = _load_tokenizer(path)
             lm = _load_lm(path, DTYPES[dtype], random_seed)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
@@ -120,6 +121,14 @@ def load_backbone(
             "config.json, model.safetensors and a tokenizer, or a hub name that can be reached."
         ) from error
     return Backbone(lm.to(device), tokenizer, str(name))
+
+
+def _load_tokenizer(path: str) -> Any:
+    # For some architectures (Qwen2 is one) transformers 5 takes their own tokenizer class whatever the folder
+    # says, and misreads a tokenizer of another kind: a folder that asks for the general class gets it.
+    if get_tokenizer_config(path).get("tokenizer_class") in ("TokenizersBackend", "PreTrainedTokenizerFast"):
+        return PreTrainedTokenizerFast.from_pretrained(path)
+    return AutoTokenizer.from_pretrained(path)
 
 
 def _load_lm(path: str, dtype: torch.dtype, random_seed: int | None) -> Any:

@@ -153,7 +153,7 @@ def _write(out: Path, system: System, rows: list[dict[str, Any]], quick: bool) -
     table = score_table(rows)
     truth = _truth(system)
     pictures = {f"reliability-s{s}": _reliability(out, s, truth) for s in (10, 0)}
-    pictures["elbo"] = _curves(out)
+    pictures["elbo"] = _curves(out, system.model.num_data)
     write_json(out / "results.json", {"schema": 1, "task": system.task.name, "rows": rows})
     write_text(out / "results.md", markdown(table))
     for name, picture in pictures.items():
@@ -176,8 +176,10 @@ def _reliability(out: Path, samples: int, truth: Predictions | None) -> Picture:
     )
 
 
-def _curves(out: Path) -> Picture:
+def _curves(out: Path, num_data: int) -> Picture:
     runs = {name: read_jsonl(out / method / LOG) for method, name in METHODS.items()}
+    for record in (record for history in runs.values() for record in history if "kl_phi" in record):
+        record["kl_phi"] /= num_data  # the log has it in nats, once for all rows; the figure per example
     return Picture(
         training_curves(runs),
         "Negative ELBO, negative log-likelihood and KL terms against the training step.",

@@ -15,6 +15,7 @@ from torch import Tensor
 from bara_pyro.errors import CheckpointError
 
 SCHEMA = 1
+OURS = "bara_pyro"
 # The ending of a file that is not yet whole.
 PART = ".part"
 
@@ -102,9 +103,13 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, Any]) -> None:
-    """Write a safetensors file atomically, with JSON-encoded metadata and the schema version."""
+    """Write a safetensors file atomically, with JSON metadata and the schema version.
+
+    The same content is the same bytes: safetensors orders several entries of its header at random, so all
+    metadata are one entry.
+    """
     data = {key: value.detach().contiguous().cpu() for key, value in tensors.items()}
-    header = {"schema": json.dumps(SCHEMA)} | {k: json.dumps(v) for k, v in metadata.items()}
+    header = {OURS: json.dumps({"schema": SCHEMA, **metadata}, sort_keys=True)}
     atomic_write(path, lambda file: file.write(save(data, header)))
 
 
@@ -117,12 +122,15 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         with safe_open(path, framework="pt") as file:
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-            metadata = {key: json.loads(value) for key, value in (file.metadata() or {}).items()}
+            header = file.metadata() or {}
+        metadata = json.loads(header.get(OURS, "{}"))
     except (OSError, SafetensorError, json.JSONDecodeError) as error:
         raise CheckpointError(
             f"Cannot read {path} ({error}): the file is missing, truncated or foreign; "
             "train again or copy it anew."
         ) from error
+    if OURS not in header:
+        raise CheckpointError(f"{path} was not written by {OURS}: give the file of a run of ours.")
     if metadata.get("schema") != SCHEMA:
         raise CheckpointError(
             f"{path} has schema {metadata.get('schema')}, this version reads {SCHEMA}: "

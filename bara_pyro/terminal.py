@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Protocol
 
 from rich.console import Console
@@ -67,14 +68,16 @@ def score_table(rows: Sequence[dict[str, Any]]) -> Table:
     """Return the table of scores, without the columns that no row has a value for."""
     filled = [column for column in SCORES if any(row.get(column.key) is not None for row in rows)]
     keys = {column.key for column in filled}
-    percent = "acc, ECE and gates below 0.1 (Φ, θ, Φθ)" if "psi" in keys else "acc and ECE"
-    nats = "NLL and KL from the true answers" if "kl_truth" in keys else "NLL"
-    return Table(filled, rows, f"{percent} in %, {nats} in nats")
+    percent = "acc, ECE, gates below 0.1 (Φ, θ, Φθ)" if "psi" in keys else "acc, ECE"
+    nats = "NLL, KL from the truth" if "kl_truth" in keys else "NLL"
+    return Table(filled, rows, f"{percent} in %; {nats} in nats")
 
 
 def show(table: Table) -> None:
-    """Print a table."""
-    console.print(rich_table(table))
+    """Print a table, its caption above it on a line of its own, however narrow the table is."""
+    if table.caption:
+        say(table.caption)
+    console.print(rich_table(replace(table, caption="")))
 
 
 def say(text: str) -> None:

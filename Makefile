@@ -1,0 +1,48 @@
+# Everything from a fresh checkout: `make demo`, `make test`. Needs Python 3.11 or newer and a network once.
+#
+#   make demo PYTHON=python3.12
+#   make venv TORCH_INDEX=https://download.pytorch.org/whl/cpu    a torch without CUDA: a tenth of the size
+
+PYTHON ?= python3
+TORCH_INDEX ?=
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+OUT ?= runs/demo
+# Two processes of one thread each: more threads only wait for each other on matrices this small.
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: demo test lint bench venv clean
+
+demo: venv
+	$(BIN)/bara demo --out $(OUT)
+
+test: venv
+	$(BIN)/python -m pytest -n 2
+
+lint: venv
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+bench: venv
+	@set -e; for script in benchmarks/*.py; do \
+	  case $$script in */_*) continue;; esac; \
+	  test -f "$$script" || { echo "there are no benchmarks yet"; continue; }; \
+	  echo "== $$script"; $(BIN)/python "$$script"; \
+	done
+
+venv: $(STAMP)
+
+# Again only when what is to be installed has changed. torch comes first and by itself, because it may come
+# from another index; the build tools are installed too, so that the package needs no isolated build.
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -c constraints.txt "setuptools>=77" wheel
+	$(BIN)/python -m pip install -c constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
+	$(BIN)/python -m pip install -c constraints.txt --no-build-isolation -e ".[dev]"
+	touch $@
+
+clean:
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

@@ -1,0 +1,184 @@
+"""The configuration: every field from the command line and from YAML, clear errors, a stable hash."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from bara_pyro.config import RunConfig, differences, load_config
+from bara_pyro.errors import ConfigError
+
+# Another value than the default for every field: a new field needs a line here.
+OTHER: dict[str, Any] = {
+    "seed": 3,
+    "backbone.name": "some/model",
+    "backbone.dtype": "bfloat16",
+    "backbone.device": "cuda:1",
+    "task.name": "boolq",
+    "task.data_dir": "data",
+    "task.revision": "v1",
+    "task.test_file": "test.jsonl",
+    "task.test_fraction": 0.5,
+    "task.classes": ["no", "yes"],
+    "task.max_length": 64,
+    "task.too_long": "drop",
+    "task.labels": "letters",
+    "task.validation_rows": 5,
+    "task.evaluate_on": "validation",
+    "task.limit": 9,
+    "task.seed": 4,
+    "adapter.r": 4,
+    "adapter.lora_alpha": 8.0,
+    "adapter.target_modules": "all-linear",
+    "adapter.full_vocab": True,
+    "train.steps": 7,
+    "train.batch_size": 6,
+    "train.accumulate": 2,
+    "train.lr": 3e-4,
+    "train.warmup": 0.1,
+    "train.weight_decay": 0.01,
+    "train.clip_norm": 1.0,
+    "train.autocast": "bfloat16",
+    "train.sampled_kl": True,
+    "train.checkpoint_every": 11,
+    "train.log_every": 12,
+    "predict.samples": [0, 4],
+    "predict.batch_size": 16,
+    "predict.memory_budget": 1000,
+    "predict.seed": 2,
+    "method.form": "gate",
+    "method.latent": "phi",
+    "method.phi_prior": {"name": "gamma", "rate": 2.0},
+    "method.theta_prior": {"name": "exponential"},
+    "method.beta_phi": 0.5,
+    "method.beta_theta": 0.1,
+    "method.guide": "lognormal",
+    "method.shape": "k",
+    "method.shape_width": "scalar",
+    "method.init_kappa": 0.3,
+    "method.activation": "topk",
+    "method.top_k": 2,
+}
+
+
+def value_at(config: RunConfig, key: str) -> Any:
+    value: Any = config.dump()
+    for part in key.split("."):
+        value = value[part]
+    return value
+
+
+def assigned(key: str) -> list[str]:
+    # accumulate must divide the batch, which is 4 by default.
+    return [f"{key}={yaml.safe_dump(OTHER[key], default_flow_style=True).split(chr(10))[0]}"]
+
+
+def test_the_table_above_holds_every_field() -> None:
+    config = load_config()
+    keys = {"seed"}
+    for section in RunConfig.model_fields:
+        part = getattr(config, section)
+        if isinstance(part, BaseModel):
+            keys |= {f"{section}.{name}" for name in type(part).model_fields}
+    assert keys - {"method.name"} == set(OTHER)
+
+
+@pytest.mark.parametrize("key", OTHER)
+def test_every_field_from_the_command_line_and_from_yaml(key: str, tmp_path: Path) -> None:
+    default = load_config()
+    assert value_at(default, key) != OTHER[key]
+    by_set = load_config(assignments=assigned(key))
+    assert value_at(by_set, key) == OTHER[key]
+    *section, name = key.split(".")
+    path = tmp_path / "run.yaml"
+    path.write_text(yaml.safe_dump({section[0]: {name: OTHER[key]}} if section else {name: OTHER[key]}))
+    by_yaml = load_config(path)
+    assert by_yaml == by_set
+    assert by_yaml.hash == by_set.hash != default.hash
+    changed = differences(default, by_set)
+    assert changed
+    assert all(other == key or other.startswith(key + ".") for other in changed)
+
+
+def test_all_fields_at_once_and_back_again() -> None:
+    settings = [assignment for key in OTHER for assignment in assigned(key)]
+    config = load_config(assignments=settings)
+    assert {key: value_at(config, key) for key in OTHER} == OTHER
+    assert RunConfig.model_validate(config.dump()) == config
+
+
+def test_order_of_precedence(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("train: {lr: 1e-2, steps: 5, batch_size: 8}\nmethod: bara-gate\n")
+    config = load_config(
+        path, {"train.steps": 6, "train.lr": None, "train.batch_size": 9}, ["train.batch_size=10"]
+    )
+    assert (config.train.lr, config.train.steps, config.train.batch_size) == (0.01, 6, 10)
+    assert config.method.name == "bara-gate"
+    assert config.dump()["method"]["form"] == "gate"
+    based = load_config(assignments=["seed=5"], base=config)
+    assert differences(config, based) == ["seed"]
+
+
+@pytest.mark.parametrize(
+    ("assignment", "parts"),
+    [
+        ("train.larning_rate=1", ["'train.larning_rate'", "train.lr", "train.warmup"]),
+        ("trian.lr=1", ["'trian'", "train", "backbone"]),
+        ("method.gate=1", ["'method.gate'", "method.form", "method.init_kappa"]),
+        ("method=bora", ["'bora'", "bara, bara-gate, lora"]),
+        ("method.name=[1]", ["[1]", "bara, bara-gate, lora"]),
+        ("method.phi_prior=gama", ["'gama'", "gamma"]),
+        ("method.phi_prior.rat=2", ["rat", "rate"]),
+        ("method.guide=normal", ["method.guide", "'normal'", "weibull"]),
+        ("train.lr=-1", ["train.lr", "-1", "greater than 0"]),
+        ("train.lr=.inf", ["train.lr", "finite"]),
+        ("train.lr=.nan", ["train.lr", "nan"]),
+        ("train.lr=fast", ["train.lr", "'fast'", "number"]),
+        ("train.accumulate=3", ["accumulate=3", "batch_size=4"]),
+        ("backbone.dtype=int8", ["backbone.dtype", "'int8'", "bfloat16"]),
+        ("task.test_fraction=1", ["task.test_fraction", "less than 1"]),
+        ("train.steps", ["key=value"]),
+        ("train.steps=[1", ["YAML"]),
+        ("seed.a=1", ["seed"]),
+    ],
+)
+def test_a_wrong_setting_is_one_sentence_with_the_known_ones(assignment: str, parts: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(assignments=[assignment])
+    message = str(caught.value)
+    assert "\n" not in message
+    assert message.endswith(".")
+    for part in parts:
+        assert part in message, message
+
+
+@pytest.mark.parametrize("text", ["- 1\n", "a: [\n", "just words\n"])
+def test_a_file_that_is_no_configuration(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"run\.yaml"):
+        load_config(path)
+    with pytest.raises(ConfigError, match=r"absent\.yaml"):
+        load_config(tmp_path / "absent.yaml")
+
+
+def test_numbers_in_scientific_notation_are_numbers() -> None:
+    config = load_config(assignments=["train.lr=1e-3", "method.phi_prior.rate=2e0", "train.steps=10"])
+    assert config.train.lr == 1e-3
+    assert config.dump()["method"]["phi_prior"]["rate"] == 2.0
+
+
+def test_the_hash_is_the_same_in_another_process_and_in_another_order() -> None:
+    one = load_config(assignments=["seed=1", "train.lr=0.5"])
+    two = load_config(assignments=["train.lr=0.5", "seed=1"])
+    code = (
+        "from bara_pyro.config import load_config as l; print(l(assignments=['seed=1', 'train.lr=0.5']).hash)"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert one.hash == two.hash == printed.stdout.strip()
+    assert len(one.hash) == 12

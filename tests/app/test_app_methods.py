@@ -1,0 +1,71 @@
+"""The registry of methods, and what the methods cost in parameters."""
+
+import pytest
+from app_cases import Bara, assert_one_sentence
+
+from bara_pyro.architectures import ARCHITECTURES
+from bara_pyro.errors import ConfigError
+from bara_pyro.methods import METHODS, Method, MethodConfig, method_config, register_method
+
+
+def test_registry() -> None:
+    assert {"lora", "bara", "bara-gate"} <= set(METHODS)
+    for name, method in METHODS.items():
+        assert method.name == name
+        assert method.summary
+        assert method_config(name) == method_config({"name": name})
+    with pytest.raises(ConfigError, match="'lora' is already registered"):
+        register_method(METHODS["lora"])
+
+
+def test_a_method_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bara_pyro.methods.base.METHODS", dict(METHODS))
+    register_method(Method("mine", "LoRA under another name", MethodConfig, METHODS["lora"].build))
+    assert method_config("mine").name == "mine"
+
+
+def test_presets_and_settings() -> None:
+    assert method_config("bara").model_dump()["form"] == "additive"
+    assert method_config("bara-gate").model_dump()["form"] == "gate"
+    assert method_config({"name": "bara", "form": "gate"}).model_dump()["form"] == "gate"
+    with pytest.raises(ConfigError, match=r"'method\.form': choose one of method\.name"):
+        method_config({"name": "lora", "form": "gate"})
+
+
+# Qwen2.5-7B: 28 layers of width d = 3584, values of width 512, 152064 tokens. Adapted: query, value, head.
+D, KV, VOCABULARY, LAYERS, R = 3584, 512, 152_064, 28, 8
+MODULES = 2 * LAYERS + 1
+UP = LAYERS * R * (D + KV) + R * VOCABULARY  # B of every module: out_features x r
+PHI = 2 * R * MODULES  # mean and noise level of each entry of Phi
+EXPECTED = {
+    "lora": MODULES * R * D + UP,
+    "bara": MODULES * 2 * R * D + PHI + UP,  # theta's mean and noise level, 2r rows of width d
+    "bara-gate": MODULES * 3 * R * D + PHI + UP,  # and LoRA's A, r rows
+}
+
+
+def test_counts_by_hand_are_the_published_ones() -> None:
+    assert EXPECTED["lora"] == 3_768_320
+    assert EXPECTED["bara"] == 5_403_536
+
+
+@pytest.mark.parametrize("method", EXPECTED)
+def test_params_of_a_published_architecture(method: str, bara: Bara) -> None:
+    result = bara("params", "--method", method, "--arch", "qwen2.5-7b")
+    assert result.code == 0
+    trainable = next(line for line in result.out.splitlines() if "trainable" in line)
+    assert f"{EXPECTED[method]:,}" in trainable
+    assert "57 modules" in result.out
+
+
+def test_a_scalar_noise_level_gives_the_published_count_of_the_gate_form(bara: Bara) -> None:
+    """17 rows of width d a module: A, theta's mean, and one row for its noise level."""
+    result = bara(
+        "params", "--method", "bara-gate", "--arch", "qwen2.5-7b", "--set", "method.shape_width=scalar"
+    )
+    assert f"{MODULES * 17 * D + MODULES * (R + 1) + UP:,}" in result.out
+
+
+def test_params_needs_exactly_one_model(bara: Bara) -> None:
+    assert_one_sentence(bara("params"), "--arch", "--model")
+    assert_one_sentence(bara("params", "--arch", "gpt-5"), "'gpt-5'", *ARCHITECTURES)
