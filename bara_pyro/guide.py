@@ -30,7 +30,8 @@ class SiteGuide(AutoMessenger):
         super().__init__(model)
         # Its own root name: otherwise guide and model parameters would share names in Pyro's store.
         self._pyro_name = "guide"
-        self._input: Tensor | None = None
+        # A list, because setting an attribute of a PyroModule costs as much as a small matrix product.
+        self._inputs: list[Tensor | None] = []
 
     def _pyro_sample(self, msg: dict[str, Any]) -> None:
         if msg["is_observed"] or site_is_subsample(msg):
@@ -40,9 +41,9 @@ class SiteGuide(AutoMessenger):
             msg["infer"]["prior"] = msg["fn"]
             return
         # Popped, so that a recorded trace does not keep every layer's input alive.
-        self._input = msg["infer"].pop("input", None)
+        self._inputs.append(msg["infer"].pop("input", None))
         super()._pyro_sample(msg)
-        self._input = None
+        self._inputs.pop()
 
     def get_posterior(self, name: str, prior: Distribution) -> Distribution:
         """Return `q(site)`, of the prior's batch and event shape; `self.input` is the layer's input."""
@@ -55,9 +56,10 @@ class SiteGuide(AutoMessenger):
     @property
     def input(self) -> Tensor:
         """The adapted layer's input at the site being sampled, float32 `[draws x] B x T x in_features`."""
-        if self._input is None:
+        x = self._inputs[-1] if self._inputs else None
+        if x is None:
             raise LookupError("This site was sampled without infer={'input': ...}.")
-        return self._input
+        return x
 
     def run(self, *args: Any, **kwargs: Any) -> tuple[Trace, Trace]:
         """Run model and guide once; return their traces.

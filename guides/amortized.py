@@ -39,8 +39,8 @@ class AmortizedGuide(SiteGuide):
 
     Args:
         model: the program.
-        shape: "kappa": `kappa = softplus(raw)`; "k": the paper's text, `k = softplus(raw)`, `kappa = 1/k`.
-        shape_width: "vector": one noise level an entry; "scalar": one for all r entries of a gate.
+        shape: "kappa": `kappa = softplus(raw)`; "k": the text of the paper, `kappa = 1 / softplus(raw)`.
+        shape_width: "vector": a noise level an entry; "scalar": one for all r entries of a gate.
         init_kappa: noise level that training starts from.
         max_kappa: largest noise level. 1, that of the prior Gamma(1, b), costs nothing in the bound under
             that prior and keeps the heavy tails out that make training at high rates collapse
@@ -125,7 +125,7 @@ class AmortizedGuide(SiteGuide):
     def _mean(self, raw: Tensor, local: bool) -> Tensor:
         if local and self.activation == "relu":
             return bound_mean(raw)
-        mean = bound_mean(F.softplus(raw))
+        mean = F.softplus(raw) + MEAN_MIN  # added, not clamped: softplus underflows to 0, with no way back
         if local and self.activation == "topk":
             kept = torch.zeros_like(mean).scatter(-1, mean.topk(self.top_k, dim=-1).indices, 1.0)
             mean = (mean * kept).clamp_min(MEAN_MIN)

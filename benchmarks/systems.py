@@ -1,0 +1,181 @@
+"""What the benchmarks time: a training step and a prediction of each contestant, on the same random backbone."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import peft
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from bara_pyro.backbone import Backbone
+from bara_pyro.data.types import Batch
+from bara_pyro.distributions import KAPPA_MIN
+from bara_pyro.guides.delta import DeltaGuide
+from bara_pyro.guides.weibull import WeibullGuide
+from bara_pyro.models.bara import BaRA
+from bara_pyro.models.lora import LoRA
+from bara_pyro.predict import predict
+from bara_pyro.svi import SVI, adamw
+
+EULER = 0.5772156649015329
+TARGETS = ["q_proj", "v_proj", "lm_head"]
+NUM_DATA = 640
+BETA = 1e-5
+
+
+@dataclass(frozen=True)
+class Size:
+    """Dimensions of a random Qwen2 and of its batches."""
+
+    hidden: int
+    inner: int
+    layers: int
+    heads: int
+    kv_heads: int
+    vocabulary: int
+    rows: int
+    tokens: int
+
+
+SIZES = {
+    "micro": Size(128, 384, 4, 4, 2, 400, 4, 64),
+    "896": Size(896, 4864, 4, 14, 2, 4096, 4, 128),
+}
+
+
+def make_lm(size: Size) -> Qwen2ForCausalLM:
+    """Return a random language model of the given size, the same at every call."""
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=size.vocabulary,
+        hidden_size=size.hidden,
+        intermediate_size=size.inner,
+        num_hidden_layers=size.layers,
+        num_attention_heads=size.heads,
+        num_key_value_heads=size.kv_heads,
+        tie_word_embeddings=False,
+    )
+    return Qwen2ForCausalLM(config).eval()
+
+
+def make_batch(size: Size, rows: int | None = None) -> Batch:
+    """Return random rows, the second half of them padded on the left."""
+    torch.manual_seed(1)
+    rows = rows or size.rows
+    ids = torch.randint(0, size.vocabulary, (rows, size.tokens))
+    mask = torch.ones(rows, size.tokens, dtype=torch.bool)
+    mask[rows // 2 :, : size.tokens // 4] = False
+    labels = torch.arange(rows) % 4
+    return Batch(ids, mask, torch.tensor([5, 6, 7, 8]), labels, tuple(map(str, range(rows))))
+
+
+def peft_lora(size: Size) -> tuple[Callable[[Batch], None], Callable[[Batch], Tensor]]:
+    """PEFT's LoRA, the last position's logits only: a training step and a forward."""
+    config = peft.LoraConfig(r=8, lora_alpha=16, target_modules=TARGETS, lora_dropout=0.0)
+    model = peft.get_peft_model(make_lm(size), config)
+    optim = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3, fused=True)
+
+    def forward(batch: Batch) -> Tensor:
+        positions = (batch.attention_mask.cumsum(-1) - 1).clamp_min(0)
+        logits = model(
+            input_ids=batch.input_ids,
+            attention_mask=batch.attention_mask.long(),
+            position_ids=positions,
+            use_cache=False,
+            logits_to_keep=1,
+        ).logits
+        return logits[:, -1, batch.answer_ids]
+
+    def step(batch: Batch) -> None:
+        optim.zero_grad(set_to_none=True)
+        F.cross_entropy(forward(batch).float(), batch.labels).backward()
+        optim.step()
+
+    return step, torch.no_grad()(forward)
+
+
+def ours(size: Size, name: str) -> tuple[Callable[[Batch], None], Callable[[Batch, int], Tensor]]:
+    """A method of this library: a training step and prediction."""
+    backbone = Backbone(make_lm(size))
+    if name == "lora":
+        model: LoRA | BaRA = LoRA(backbone, NUM_DATA)
+        guide: DeltaGuide | WeibullGuide = DeltaGuide(model)
+    else:
+        model = BaRA(backbone, NUM_DATA, form="gate" if name == "gate" else "additive", beta_theta=BETA)
+        guide = WeibullGuide(model)
+    svi = SVI(model, guide, adamw(model, guide, 1e-3))
+    return svi.step, lambda batch, samples: predict(model, guide, batch, samples=samples)
+
+
+class HandWritten(nn.Module):
+    """Additive BaRA and its negative ELBO in plain torch: no Pyro, no trace, no distribution objects."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        self.lm = (make_lm(size).requires_grad_(False),)
+        self.paths = [n for n, _ in self.lm[0].named_modules() if n.rsplit(".", 1)[-1] in TARGETS]
+        self.A, self.B = nn.ParameterList(), nn.ParameterList()
+        for path in self.paths:
+            layer = self.lm[0].get_submodule(path)
+            amortiser = nn.init.orthogonal_(torch.empty(16, layer.in_features))
+            amortiser[8:] = 0
+            self.A.append(nn.Parameter(amortiser))
+            self.B.append(nn.Parameter(torch.zeros(layer.out_features, 8)))
+        self.phi = nn.Parameter(torch.zeros(len(self.paths), 16))
+        self.mask = torch.ones(())
+        for i, path in enumerate(self.paths):
+            if path != "lm_head":
+                self.lm[0].get_submodule(path).register_forward_hook(self._hook(i))
+
+    @staticmethod
+    def draw(raw: Tensor) -> tuple[Tensor, Tensor]:
+        """Return Weibull draws and their KL to Gamma(1, 1), entry by entry."""
+        level, kappa = F.softplus(raw).chunk(2, dim=-1)
+        mean, kappa = level.clamp_min(1e-8), kappa.clamp(KAPPA_MIN, 1.0)
+        log_norm = torch.lgamma(1 + kappa)
+        noise = torch.empty_like(mean).exponential_().clamp_min(1e-38).log()
+        value = mean * torch.exp(kappa * noise - log_norm)
+        kl = EULER * kappa - (mean.log() - log_norm) - kappa.log() + mean - EULER - 1
+        return value, kl
+
+    def change(self, i: int, x: Tensor, mask: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Return the change of layer i and add its KL."""
+        theta, kl = self.draw(F.linear(x, self.A[i]))
+        self.kl = self.kl + (kl.sum(-1) * mask).sum()
+        up = self.B[i] if rows is None else self.B[i][rows]
+        return F.linear(self.Phi[i] * theta, up * 2.0)
+
+    def _hook(self, i: int) -> Callable:
+        return lambda layer, args, output: output + self.change(i, args[0], self.mask)
+
+    def loss(self, batch: Batch) -> Tensor:
+        """Return the negative ELBO in nats per example."""
+        lm = self.lm[0]
+        self.mask, self.kl = batch.attention_mask, torch.zeros(())
+        self.Phi, kl_phi = self.draw(self.phi)
+        positions = (batch.attention_mask.cumsum(-1) - 1).clamp_min(0)
+        hidden = lm.model(
+            input_ids=batch.input_ids,
+            attention_mask=batch.attention_mask.long(),
+            position_ids=positions,
+            use_cache=False,
+        )[0][:, -1]
+        logits = F.linear(hidden, lm.lm_head.weight[batch.answer_ids])
+        logits = logits + self.change(len(self.paths) - 1, hidden, torch.ones(()), batch.answer_ids)
+        nll = F.cross_entropy(logits, batch.labels)
+        return nll + BETA * self.kl / len(batch) + kl_phi.sum() / NUM_DATA
+
+
+def hand_written(size: Size) -> Callable[[Batch], None]:
+    """The training step of `HandWritten`."""
+    model = HandWritten(size)
+    optim = torch.optim.AdamW(model.parameters(), lr=1e-3, eps=1e-6, fused=True)
+
+    def step(batch: Batch) -> None:
+        optim.zero_grad(set_to_none=True)
+        model.loss(batch).backward()
+        optim.step()
+
+    return step
