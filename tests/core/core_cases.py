@@ -38,7 +38,14 @@ CONFIGS = {
     "llama": LlamaConfig(**_LLAMA, tie_word_embeddings=False),
     "gpt_neox": GPTNeoXConfig(**_COMMON, intermediate_size=24, rotary_pct=0.5, tie_word_embeddings=False),
     "gpt2": GPT2Config(
-        vocab_size=VOCAB, n_embd=16, n_layer=2, n_head=2, n_positions=32, initializer_range=0.3
+        vocab_size=VOCAB,
+        n_embd=16,
+        n_layer=2,
+        n_head=2,
+        n_positions=32,
+        initializer_range=0.3,
+        bos_token_id=None,
+        eos_token_id=None,
     ),
 }
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bara_pyro.data.types import Batch
+from bara_pyro.distributions import KAPPA_MAX
 from bara_pyro.elbo import MeanFieldELBO
 
 N, R = 12, 3
@@ -33,7 +34,7 @@ def toy(arch: str = "qwen2", **options: object) -> tuple[BaRA, WeibullGuide]:
         for site, (a, b) in (("phi", PHI), ("theta", THETA))
     }
     model = BaRA(backbone(arch), N, r=R, **{**priors, **options})
-    guide = WeibullGuide(model)
+    guide = WeibullGuide(model, random_kappa=True, max_kappa=KAPPA_MAX)
     with torch.no_grad():
         for weight in guide.parameters():
             weight.add_(0.1 * torch.randn_like(weight))  # kappa stays inside its bounds

@@ -11,6 +11,7 @@ from core_cases import PlainBaRA, backbone, make_batch, randomise
 from pyro.infer import TraceMeanField_ELBO
 from torch.testing import assert_close
 
+from bara_pyro.distributions import KAPPA_MAX
 from bara_pyro.elbo import MeanFieldELBO
 
 N, R = 12, 3
@@ -24,7 +25,7 @@ def toy(arch: str = "qwen2", form: str = "gate", scale: float = 0.3) -> tuple[Ba
         for site, (a, b) in (("phi", PHI), ("theta", THETA))
     }
     model = randomise(BaRA(backbone(arch), N, r=R, form=form, **priors), scale)
-    return model, WeibullGuide(model)
+    return model, WeibullGuide(model, random_kappa=True, max_kappa=KAPPA_MAX)
 
 
 def gradients(model: BaRA, guide: WeibullGuide) -> dict[str, torch.Tensor]:

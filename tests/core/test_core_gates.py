@@ -11,6 +11,7 @@ from core_cases import backbone, make_batch
 from scipy import integrate, special, stats
 from torch import nn
 
+from bara_pyro.distributions import KAPPA_MAX
 from bara_pyro.gates import gate_sparsity
 
 LN2 = math.log(2)
@@ -34,7 +35,7 @@ def test_phi_at_the_start(shape: str, kappa: float, printed: float) -> None:
     assert 100 * probability == pytest.approx(printed, abs=0.05)
     model = BaRA(backbone(), 4, r=R, latent="phi", target_modules="all-linear")
     # init_kappa is given as kappa in both: k = softplus(raw) starts at ln 2 where kappa does at 1 / ln 2.
-    guide = WeibullGuide(model, shape=shape, init_kappa=kappa)
+    guide = WeibullGuide(model, shape=shape, init_kappa=kappa, max_kappa=KAPPA_MAX)
     batches = [make_batch(((5,),))] * BATCHES
     out = gate_sparsity(model, guide, batches, tau=TAU)
     assert set(out) == {"phi", "psi"}

@@ -7,6 +7,7 @@ from bara_pyro.models.bara import BaRA
 from core_cases import backbone, make_batch
 from torch.nn import functional as F
 
+from bara_pyro.distributions import KAPPA_MAX
 from bara_pyro.elbo import MeanFieldELBO
 
 
@@ -24,17 +25,19 @@ def fit(model: BaRA, guide: WeibullGuide, rows: tuple, steps: int) -> dict[str, 
     return {site: kl.item() for site, kl in terms.kl.items()}
 
 
-@pytest.mark.parametrize("rate", [0.5, 2.0])
-def test_phi_goes_to_its_prior(rate: float) -> None:
+@pytest.mark.parametrize(("rate", "max_kappa"), [(0.5, KAPPA_MAX), (2.0, 1.0)])
+def test_phi_goes_to_its_prior(rate: float, max_kappa: float) -> None:
     model = BaRA(backbone(), 4, r=3, latent="phi", phi_prior={"name": "gamma", "rate": rate})
-    guide = WeibullGuide(model)
+    guide = WeibullGuide(model, max_kappa=max_kappa)
     start = MeanFieldELBO().terms(model, guide, make_batch()).kl["phi"].item()
     kl = fit(model, guide, ((5,),), 300)
     raw = guide.sites["phi"].weight
     assert start > 1
     assert abs(kl["phi"]) < 1e-4
     torch.testing.assert_close(F.softplus(raw[:, :3]), torch.full((5, 3), 1 / rate), rtol=0.01, atol=0)
-    torch.testing.assert_close(F.softplus(raw[:, 3:]), torch.ones(5, 3), rtol=0.01, atol=0)
+    torch.testing.assert_close(
+        F.softplus(raw[:, 3:]).clamp_max(max_kappa), torch.ones(5, 3), rtol=0.01, atol=0
+    )
 
 
 def test_theta_goes_to_its_prior() -> None:

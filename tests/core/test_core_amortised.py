@@ -1,0 +1,153 @@
+"""From a layer's input to a posterior, by hand; where training starts; parameter counts of the paper."""
+
+import math
+
+import pyro
+import pytest
+import torch
+from bara_pyro.guides.amortized import AmortizedGuide
+from bara_pyro.guides.delta import DeltaGuide
+from bara_pyro.guides.gamma import GammaGuide
+from bara_pyro.guides.lognormal import LogNormalGuide
+from bara_pyro.guides.weibull import WeibullGuide
+from bara_pyro.models.bara import BaRA
+from core_cases import backbone, make_batch
+from pyro.distributions import Gamma
+from torch import Tensor
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from bara_pyro.architectures import empty_backbone
+from bara_pyro.distributions import KAPPA_MAX, KAPPA_MIN, MEAN_MIN
+from bara_pyro.svi import adamw
+
+R = 4
+SITE = "theta/lm_head"
+PRIOR = Gamma(1.0, 1.0)
+
+
+def guide_of(family: type = WeibullGuide, **options: object) -> AmortizedGuide:
+    return family(BaRA(backbone(), 4, r=R), **options)
+
+
+def posterior(guide: AmortizedGuide, x: Tensor) -> torch.distributions.Distribution:
+    with guide:
+        pyro.sample(SITE, PRIOR.expand([*x.shape[:-1], R]).to_event(1), infer={"input": x})
+    return guide.get_traces()[1].nodes[SITE]["fn"]
+
+
+def noise_level(q: torch.distributions.Distribution) -> Tensor:
+    """kappa, from the law itself: the coefficient of variation gives it for the log-normal and the Gamma."""
+    base = q.base_dist
+    return base.kappa if hasattr(base, "kappa") else base.variance.sqrt() / base.mean
+
+
+@pytest.mark.parametrize("family", [WeibullGuide, GammaGuide, LogNormalGuide])
+@pytest.mark.parametrize("shape", ["kappa", "k"])
+@pytest.mark.parametrize("width", ["vector", "scalar"])
+def test_by_hand(family: type, shape: str, width: str) -> None:
+    guide = guide_of(
+        family, shape=shape, shape_width=width, init_kappa=0.5, max_kappa=KAPPA_MAX, random_kappa=True
+    )
+    x = torch.randn(2, 5, 16)
+    q = posterior(guide, x)
+    assert (q.batch_shape, q.event_shape) == ((2, 5), (R,))
+    raw = x @ guide.sites[SITE].weight.T
+    assert raw.shape[-1] == (2 * R if width == "vector" else R + 1)
+    assert_close(q.base_dist.mean, F.softplus(raw[..., :R]), rtol=1e-5, atol=1e-6)
+    start = 0.5 if shape == "kappa" else 2.0
+    level = F.softplus(raw[..., R:] + math.log(math.expm1(start)))
+    kappa = (level if shape == "kappa" else 1 / level).clamp(KAPPA_MIN, KAPPA_MAX).expand(2, 5, R)
+    assert_close(noise_level(q), kappa, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("random_kappa", [False, True])
+def test_where_it_starts(random_kappa: bool) -> None:
+    guide = guide_of(init_kappa=0.3, random_kappa=random_kappa)
+    x = torch.randn(50, 16)
+    kappa = noise_level(posterior(guide, x))
+    assert (kappa.std() > 0.01) == random_kappa
+    if not random_kappa:
+        assert_close(kappa, torch.full((50, R), 0.3))
+    weight = guide.sites[SITE].weight.detach()
+    rows = weight if random_kappa else weight[:R]
+    assert_close(rows @ rows.T, torch.eye(len(rows)), rtol=0, atol=1e-5)
+    phi = guide.get_posterior("phi", PRIOR).base_dist
+    assert_close(phi.mean, torch.full((5, R), math.log(2)))
+    assert_close(phi.kappa, torch.full((5, R), 0.3))
+
+
+@pytest.mark.parametrize("family", [WeibullGuide, GammaGuide, LogNormalGuide])
+def test_noise_is_capped_and_can_come_back(family: type) -> None:
+    guide = guide_of(family, random_kappa=True, max_kappa=0.8)
+    x = 10 * torch.randn(50, 16)
+    kappa = noise_level(posterior(guide, x))
+    assert float(kappa.detach().max()) == pytest.approx(0.8, abs=1e-5)
+    assert (kappa > 0.799).float().mean() > 0.2
+    # A loss that wants less noise still moves those at the cap.
+    kappa[kappa > 0.799].sum().backward()
+    assert guide.sites[SITE].weight.grad[R:].abs().sum() > 0
+
+
+def test_activations() -> None:
+    x = torch.randn(50, 16)
+    relu = guide_of(activation="relu")
+    raw = x @ relu.sites[SITE].weight.T[:, :R]
+    assert_close(posterior(relu, x).base_dist.mean, raw.clamp_min(MEAN_MIN))
+    topk = guide_of(activation="topk", top_k=2)
+    raw = x @ topk.sites[SITE].weight.T[:, :R]
+    mean = posterior(topk, x).base_dist.mean.detach()
+    for got, values in zip(mean, F.softplus(raw.detach()), strict=True):
+        kept = values.sort().indices[-2:].tolist()
+        expected = [values[i] if i in kept else MEAN_MIN for i in range(R)]
+        assert_close(got, torch.tensor(expected), rtol=1e-5, atol=1e-9)
+    # phi's mean is softplus in every case.
+    assert_close(relu.get_posterior("phi", PRIOR).base_dist.mean, torch.full((5, R), math.log(2)))
+
+
+def test_the_amortiser_has_a_rate_of_its_own() -> None:
+    model = BaRA(backbone(), 4, r=R)
+    guide = WeibullGuide(model)
+    rates = {
+        id(p): g["lr"]
+        for g in adamw(model, guide, 1e-3, local_lr_scale=0.2).param_groups
+        for p in g["params"]
+    }
+    for name, p in [*model.named_parameters(), *guide.named_parameters()]:
+        assert rates.pop(id(p)) == pytest.approx(2e-4 if "theta" in name else 1e-3), name
+    assert not rates
+
+
+@pytest.mark.parametrize("options", [{}, {"latent": "phi"}, {"latent": "theta"}])
+def test_a_rate_for_parts_that_are_not_there(options: dict) -> None:
+    model = BaRA(backbone(), 4, r=R, **options)
+    guide = DeltaGuide(model)
+    held = [p for group in adamw(model, guide, 1e-3).param_groups for p in group["params"]]
+    assert len(held) == len([*model.parameters(), *guide.parameters()])
+
+
+# Per layer r (out) for B, in (2r) for the amortiser and 2r for phi; widths of Qwen2.5-7B's q, v and lm_head.
+# A gate form adds r (in) for A; a scalar noise level takes r - 1 rows off the amortiser and off phi.
+WIDTHS = [(3584, 3584), (3584, 512)] * 28 + [(3584, 152_064)]
+COUNTS = [
+    ("additive", "vector", sum(8 * o + 16 * i + 16 for i, o in WIDTHS)),
+    ("gate", "scalar", sum(8 * o + 8 * i + 9 * i + 9 for i, o in WIDTHS)),
+]
+
+
+@pytest.mark.parametrize(("form", "width", "count"), COUNTS)
+def test_parameter_counts_at_7b(form: str, width: str, count: int) -> None:
+    model = BaRA(empty_backbone("qwen2.5-7b"), 10, r=8, form=form)
+    guide = WeibullGuide(model, shape_width=width)
+    assert len(model.targets) == 57
+    assert sum(p.numel() for module in (model, guide) for p in module.parameters()) == count
+    assert count == {"additive": 5_403_536, "gate": 5_607_425}[form]
+
+
+def test_no_input_no_posterior() -> None:
+    with pytest.raises(LookupError, match="infer"):
+        guide_of().get_posterior(SITE, PRIOR)
+    guide = guide_of()
+    guide(make_batch())
+    with pytest.raises(LookupError):  # the last layer's input is not kept
+        _ = guide.input
