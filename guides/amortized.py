@@ -43,10 +43,10 @@ class AmortizedGuide(SiteGuide):
         shape_width: "vector": a noise level an entry; "scalar": one for all r entries of a gate.
         init_kappa: noise level that training starts from.
         max_kappa: largest noise level. 1, that of the prior Gamma(1, b), costs nothing in the bound under
-            that prior and keeps the heavy tails out that make training at high rates collapse
-            (docs/decisions.md); `KAPPA_MAX` for sparser priors and for the paper's text.
-        random_kappa: start A_kappa orthogonal together with A_m, as the paper's Algorithm 1, so that the noise
-            level of a token is random at first; otherwise A_kappa starts at 0 and every token at `init_kappa`.
+            that prior and keeps out the heavy tails that make training at high rates collapse
+            (docs/decisions.md); `KAPPA_MAX` for sparser priors and for the text of the paper.
+        random_kappa: start A_kappa orthogonal together with A_m, as Algorithm 1 does, so that the noise level
+            of a token is random at first; otherwise A_kappa starts at 0, every token at `init_kappa`.
         activation: of theta's mean: "softplus", "relu", or "topk" (softplus, all but the `top_k` largest
             entries put to the smallest mean).
         top_k: number of gates left open by "topk".
