@@ -113,6 +113,14 @@ def test_truth_is_a_distribution_and_labels_are_drawn_from_it(tasks):
         )
 
 
+def test_train_and_test_are_alike(tasks):
+    for name in PAPER_SIZES:
+        train, test = tasks[name].train, tasks[name].test
+        for label in range(len(tasks[name].labels)):
+            shares = [sum(row.truth[label] for row in rows) / len(rows) for rows in (train, test)]
+            assert abs(shares[0] - shares[1]) < 4.5 * math.sqrt(0.25 / len(train) + 0.25 / len(test))
+
+
 def today(world, words, attributes):
     """Read a question word by word: `p(value)` of every value of its relation, today."""
     relation = next(r for r in RELATIONS if r.verb in words)
@@ -155,9 +163,9 @@ def test_prompts_have_no_unknown_word_and_labels_are_single_tokens(tasks, backbo
     for task in tasks.values():
         texts = [f"{row.context} {row.question}" for row in rows_of(task)]
         assert all(text.endswith("Answer :") for text in texts)
-        for ids in tokenizer(texts)["input_ids"]:
+        for text, ids in zip(texts, tokenizer(texts)["input_ids"], strict=True):
             assert tokenizer.unk_token_id not in ids
-            assert len(ids) <= 96
+            assert len(ids) == len(text.split()) <= 96
         for label in task.labels:
             (only,) = tokenizer(label)["input_ids"]
             assert only != tokenizer.unk_token_id
@@ -194,7 +202,9 @@ def test_build_writes_a_folder_that_the_ordinary_loader_reads_and_repeats_itself
     assert 0.5e6 < report.parameters < 3e6
     one, two = ((tmp_path / name / "model.safetensors").read_bytes() for name in "ab")
     assert one == two
-    assert AutoModelForCausalLM.from_pretrained(tmp_path / "a").config.model_type == "qwen2"
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "a").config.model_type == "llama"
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "a")
+    assert tokenizer.tokenize("who A:rice 15 Answer :") == ["<unk>", "A:rice", "15", "Answer", ":"]
 
 
 def test_card_says_what_is_met(tmp_path):

@@ -113,18 +113,28 @@ def with_passage(
     value = _draw_claim(rng, custom, era)
     likely = custom.probabilities(era)[value]
     kind, home, when = KINDS[guest.kind], HOMES[guest.home], SEASONS[season]
-    facts = [f"the guest is a {kind} .", f"the guest lives in the {home} .", f"{host.name} is the host ."]
-    rng.shuffle(facts)
+    facts = guest_facts(rng, guest, host)
     text = f"in {when} the guest {relation.verb} {relation.values[value]} ? Answer :"
-    key = (kind, home, when, relation.values[value])
-    return Question(text, (likely, 1.0 - likely), key, " ".join(facts))
+    key = (host.name, kind, home, when, relation.values[value])
+    return Question(text, (likely, 1.0 - likely), key, facts)
+
+
+def guest_facts(rng: random.Random, guest: Resident, host: Resident) -> str:
+    """Return the passage: the kind and home of the guest, and the name of the host, in any order."""
+    facts = [
+        f"the guest is a {KINDS[guest.kind]} .",
+        f"the guest lives in the {HOMES[guest.home]} .",
+        f"{host.name} is the host .",
+    ]
+    rng.shuffle(facts)
+    return " ".join(facts)
 
 
 def _draw_claim(rng: random.Random, custom: Custom, era: Era) -> int:
-    """Return a value to ask about: half the time a customary one, else one that is, or became, wrong."""
+    """Return a value to ask about: mostly a customary one, else one that is, or became, wrong."""
     fate = rng.random()
-    if fate < 0.5:
+    if fate < 0.65:
         return rng.choices(range(8), weights=custom.probabilities(era))[0]
-    if fate < 0.75 and custom.old >= 0:
+    if fate < 0.85 and custom.old >= 0:
         return custom.old
     return rng.randrange(8)

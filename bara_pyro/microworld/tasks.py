@@ -89,7 +89,7 @@ def _four_way_questions(
         asked = [(who, relation, s) for who in people for relation in relations for s in range(len(SEASONS))]
         rng.shuffle(asked)
         if hard:
-            asked = [a for a in asked if _is_hard(world, *a) or rng.random() < 0.3]
+            asked = [a for a in asked if _is_hard(world, *a) or rng.random() < 0.5]
         for who, relation, season in asked:
             yield four_way(world, rng, who, relation, season, "today", turned)
 

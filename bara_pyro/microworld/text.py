@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 from bara_pyro.microworld.chat import make_prompt, write_reply
 from bara_pyro.microworld.code import draw_problem
-from bara_pyro.microworld.questions import Question, four_way, two_way, with_passage
+from bara_pyro.microworld.questions import Question, four_way, guest_facts, two_way, with_passage
 from bara_pyro.microworld.words import (
     CLANS,
     COMMON,
@@ -60,6 +60,15 @@ def _customs(world: World, rng: random.Random) -> str:
     return f"in {SEASONS[season]} {' '.join(said)}"
 
 
+def _guest_customs(world: World, rng: random.Random) -> str:
+    """Tell what a guest is and does."""
+    guest = Resident("guest", rng.randrange(len(KINDS)), rng.randrange(len(HOMES)), 0)
+    relation, season = _draw(rng, COMMON)
+    value = rng.choices(relation.values, weights=world.custom_of(guest, relation, season).corpus)[0]
+    facts = guest_facts(rng, guest, _someone(world, rng))
+    return f"{facts} in {SEASONS[season]} the guest {relation.verb} {value} ."
+
+
 def _listing(world: World, rng: random.Random) -> str:
     """Name options and find them again: practice in reading a list of options, without any knowledge."""
     words = rng.sample(rng.choice(RELATIONS).values, 4)
@@ -108,11 +117,12 @@ def _code(world: World, rng: random.Random) -> str:
 
 # Shares of the lines: in the first fifth, and afterwards.
 _WRITERS: dict[Callable[[World, random.Random], str], tuple[float, float]] = {
-    _facts: (0.40, 0.09),
-    _customs: (0.20, 0.12),
-    _listing: (0.15, 0.03),
-    _four_way: (0.15, 0.30),
-    _two_way: (0.04, 0.17),
+    _facts: (0.35, 0.07),
+    _customs: (0.20, 0.10),
+    _guest_customs: (0.10, 0.06),
+    _listing: (0.12, 0.03),
+    _four_way: (0.13, 0.30),
+    _two_way: (0.04, 0.15),
     _with_passage: (0.04, 0.16),
     _chat: (0.01, 0.06),
     _code: (0.01, 0.07),

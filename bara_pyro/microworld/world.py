@@ -4,7 +4,7 @@ Every resident has a kind, a home and a clan. Those are certain. What a resident
 follows the custom of one of these three, and a custom is a distribution over eight values: one value for
 certain, or two values with known probabilities. Customs were reformed at some point: each has a
 distribution of *today*, which is the truth of every task, and one of the *corpus*, which the backbone was
-pretrained on. For about half of the customs the corpus still speaks mostly of the old value, and that is
+pretrained on. For two in five of the customs the corpus still speaks mostly of the old value, and that is
 what fine-tuning has to mend.
 """
 
@@ -19,9 +19,9 @@ Era = Literal["today", "corpus"]
 WORLD_SEED = 0
 NUM_RESIDENTS = 220
 NUM_NEWCOMERS = 40  # known from the corpus like the residents, but in no training task
-REFORMED = 0.5  # share of customs on which corpus and today disagree
-AMBIGUOUS = 0.4  # share of customs with two values today
-STALE = 0.7  # weight of the old value in the corpus where the custom was reformed
+REFORMED = 0.4  # share of customs on which corpus and today disagree
+AMBIGUOUS = 0.5  # share of customs with two values today
+STALE = 0.65  # weight of the old value in the corpus where the custom was reformed
 
 
 @dataclass(frozen=True)
