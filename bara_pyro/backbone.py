@@ -115,7 +115,8 @@ def load_backbone(
             tokenizer = _load_tokenizer(path)
             lm = _load_lm(path, DTYPES[dtype], random_seed)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        reason = first.split(". ")[0].rstrip(".")
         raise BackboneError(
             f"Cannot load the backbone {str(name)!r} ({reason}): give 'microworld', a folder with "
             "config.json, model.safetensors and a tokenizer, or a hub name that can be reached."

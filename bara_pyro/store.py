@@ -84,7 +84,7 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text())
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise CheckpointError(f"Cannot read {path}: {error}; is this the folder of a run?") from error
+        raise CheckpointError(f"Cannot read {path} ({error}): give the folder of a run.") from error
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:

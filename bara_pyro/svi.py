@@ -84,7 +84,10 @@ class SVI(pyro.infer.SVI):
                 parts[key] = parts.get(key, 0.0) + share * value
         norm = nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
         if not math.isfinite(norm):
-            raise TrainingError(f"The gradient of {self._non_finite_gradient()} is not finite.")
+            raise TrainingError(
+                f"The gradient of {self._non_finite_gradient()} is not finite: "
+                "lower the learning rate, or set a clipping norm."
+            )
         if self.clip_norm is not None:
             nn.utils.clip_grads_with_norm_(self.parameters, self.clip_norm, norm)
         self.optim.step()

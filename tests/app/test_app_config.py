@@ -39,6 +39,7 @@ OTHER: dict[str, Any] = {
     "train.batch_size": 6,
     "train.accumulate": 2,
     "train.lr": 3e-4,
+    "train.local_lr_scale": 1.0,
     "train.warmup": 0.1,
     "train.weight_decay": 0.01,
     "train.clip_norm": 1.0,
@@ -60,6 +61,8 @@ OTHER: dict[str, Any] = {
     "method.shape": "k",
     "method.shape_width": "scalar",
     "method.init_kappa": 0.3,
+    "method.max_kappa": 2.0,
+    "method.random_kappa": True,
     "method.activation": "topk",
     "method.top_k": 2,
 }

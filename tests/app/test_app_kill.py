@@ -1,0 +1,94 @@
+"""A run killed by SIGKILL at any moment and gone on with is the uninterrupted run, bit for bit."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from app_cases import Bara, Place, files_of
+from kill_driver import MOMENTS
+
+from bara_pyro.store import read_json, read_jsonl
+
+EXACT = (
+    "config.json",
+    "adapter_config.json",
+    "adapter_model.safetensors",
+    "guide.safetensors",
+    "predictions.jsonl",
+)
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    """Compare two runs: bytes, and what holds wall-clock times without them."""
+    assert files_of(one) == files_of(other)
+    for name in EXACT:
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+    first, second = (
+        [{**r, "seconds": 0} for r in read_jsonl(run / "train_log.jsonl")] for run in (one, other)
+    )
+    assert first == second
+    first, second = (read_json(run / "metrics.json") for run in (one, other))
+    timed = {"wall_clock_train_s", "wall_clock_evaluate_s"}
+    assert {k: v for k, v in first.items() if k not in timed} == {
+        k: v for k, v in second.items() if k not in timed
+    }
+
+
+@pytest.fixture(scope="module")
+def killed(place: Place, tmp_path_factory: pytest.TempPathFactory):
+    root = tmp_path_factory.mktemp("killed")
+    settings = {
+        "backbone.name": str(place.backbone),
+        "task.name": str(place.rows),
+        "train.steps": 12,
+        "train.checkpoint_every": 5,
+        "train.log_every": 2,
+        "train.lr": 0.01,
+        "predict.samples": [2],
+    }
+    driver = Path(__file__).parent / "kill_driver.py"
+    command = [sys.executable, str(driver), json.dumps(settings), str(root)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return root, json.loads(done.stdout)
+
+
+def test_every_process_was_killed_and_every_one_after_it_finished(killed) -> None:
+    _, ends = killed
+    assert ends.pop("") == [0]
+    assert ends.pop("often") == [-signal.SIGKILL] * 3 + [0]
+    assert set(ends) == set(MOMENTS)
+    assert all(end == [-signal.SIGKILL, 0] for end in ends.values()), ends
+
+
+@pytest.mark.parametrize("number", range(len(MOMENTS)), ids=list(MOMENTS))
+def test_going_on_after_a_kill_gives_the_same_bits(number: int, killed) -> None:
+    root, _ = killed
+    assert_same_run(root / str(number), root / "uninterrupted")
+
+
+def test_killed_again_and_again(killed) -> None:
+    root, _ = killed
+    assert_same_run(root / "often", root / "uninterrupted")
+
+
+def test_the_command_killed_from_outside(place: Place, tmp_path: Path, bara: Bara) -> None:
+    """`bara train`, killed when its log shows it under way; then `bara train --resume`, no settings."""
+    command = [sys.executable, "-m", "bara_pyro.cli"]
+    settings = {"train.steps": 200, "train.checkpoint_every": 3, "task.limit": 8}
+    assert bara(*place.arguments(tmp_path / "whole", **settings)).code == 0
+    out = tmp_path / "killed"
+    process = subprocess.Popen([*command, *place.arguments(out, **settings)], stdout=subprocess.DEVNULL)
+    log = out / "train_log.jsonl"
+    while process.poll() is None and not (log.exists() and log.read_bytes().count(b"\n") >= 20):
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL, "it was over before it could be killed"
+    assert (out / "checkpoint.safetensors").exists()
+    assert bara("train", "--out", out, "--resume").code == 0
+    assert_same_run(out, tmp_path / "whole")
