@@ -47,7 +47,7 @@ def test_same_draws_same_path(form: str) -> None:
         assert_close(value, other[name], rtol=0, atol=2e-3, msg=name)
         moved = (value - start[name]).abs()
         rows = moved[batch.answer_ids] if name == "model.adapters.lm_head.lora_B" else moved
-        assert (rows > 1e-3).float().mean() > 0.9, name  # all of it was trained
+        assert (rows > 0).all(), name  # all of it was trained
 
 
 def test_other_draws_same_posterior() -> None:
