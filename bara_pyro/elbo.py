@@ -91,7 +91,7 @@ class MeanFieldELBO(TraceMeanField_ELBO):
             kl[name] = self._kl(name, posterior, site)
             loss = loss + _total(kl[name], site["scale"])
             kl[name] = kl[name].detach().sum()
-        return ElboTerms(loss=loss + nll, nll=_detach(nll), kl=kl)
+        return ElboTerms(loss=torch.as_tensor(loss + nll), nll=_detach(nll), kl=kl)
 
     def _kl(self, name: str, posterior: dict, prior: dict) -> Tensor:
         """Return the masked KL of a site, of its batch shape."""

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 from transformers.pytorch_utils import Conv1D
@@ -75,7 +76,7 @@ def _require(found: list[str], pattern: str, linears: dict[str, nn.Module]) -> l
     return found
 
 
-def find_targets(lm: nn.Module, target_modules: str | Sequence[str] | None = None) -> list[Target]:
+def find_targets(lm: Any, target_modules: str | Sequence[str] | None = None) -> list[Target]:
     """List the layers to adapt, in the order in which the model holds them.
 
     Args:
@@ -97,7 +98,7 @@ def find_targets(lm: nn.Module, target_modules: str | Sequence[str] | None = Non
     return [Target(name, i, *widths(linears[name]), name == head) for i, name in enumerate(names)]
 
 
-def head_path(lm: nn.Module) -> str:
+def head_path(lm: Any) -> str:
     """Return the dotted path of the output embedding (`lm_head`, `embed_out`)."""
     head = lm.get_output_embeddings()
     for name, layer in lm.named_modules():

@@ -52,9 +52,9 @@ class BaRAConfig(MethodConfig):
     def _prior(cls, value: Any) -> Any:
         if not isinstance(value, str | dict):
             return value  # pydantic says what is wrong with it
-        prior = {"name": value} if isinstance(value, str) else {"name": "gamma", **value}
+        prior: dict[str, Any] = {"name": value} if isinstance(value, str) else {"name": "gamma", **value}
         # An unknown name or hyper-parameter is an error now, not after loading a model.
-        make_prior(**{**prior, "name": str(prior["name"])})
+        make_prior(str(prior["name"]), **{key: prior[key] for key in prior if key != "name"})
         return prior
 
 
