@@ -13,6 +13,7 @@ from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 
+from bara_pyro.errors import ConfigError
 from bara_pyro.program import LIKELIHOOD, AdaptedLM
 
 
@@ -42,8 +43,17 @@ class SiteGuide(AutoMessenger):
             return
         # Popped, so that a recorded trace does not keep every layer's input alive.
         self._inputs.append(msg["infer"].pop("input", None))
-        super()._pyro_sample(msg)
-        self._inputs.pop()
+        try:
+            super()._pyro_sample(msg)
+        finally:
+            self._inputs.pop()
+
+    def check(self, model: AdaptedLM) -> None:
+        """Raise `ConfigError` where this is the guide of another model, which would run in its place."""
+        if self.model is not model:
+            raise ConfigError(
+                f"This {type(self).__name__} was made for another model: build one for this model."
+            )
 
     def get_posterior(self, name: str, prior: Distribution) -> Distribution:
         """Return `q(site)`, of the prior's batch and event shape; `self.input` is the layer's input."""

@@ -5,9 +5,7 @@ the other rows, on padding or on how the draws are cut into chunks.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any
 
 import pyro
 import torch
@@ -46,8 +44,9 @@ def predict(
         `bara_pyro.metrics.posterior_predictive` (in probability, not in logits).
 
     Raises:
-        ConfigError: `samples` is negative.
+        ConfigError: `samples` is negative, or the guide belongs to another model.
     """
+    guide.check(model)
     if samples < 0:
         raise ConfigError(f"samples={samples} must be 0 (posterior mean) or more.")
     if samples and not (model.latents.global_sites or model.latents.local_sites):
@@ -67,14 +66,6 @@ def predict(
             torch.cat([_forward(model, guide, piece, s, samples, seed) for s in _chunks(draws, room)])
         )
     return torch.cat(parts, dim=1)
-
-
-def predict_all(
-    model: AdaptedLM, guide: SiteGuide, batches: Iterable[Batch], **options: Any
-) -> Iterator[tuple[Batch, Tensor]]:
-    """Yield each batch with its draws; `options` are those of `predict`."""
-    for batch in batches:
-        yield batch, predict(model, guide, batch.to(model.backbone.device), **options)
 
 
 @torch.no_grad()

@@ -43,6 +43,7 @@ class SVI(pyro.infer.SVI):
         clip_norm: float | None = None,
         autocast: torch.dtype | None = None,
     ) -> None:
+        guide.check(model)
         # Not calling the base constructor: it accepts Pyro's per-parameter optimisers only.
         self.model = model
         self.guide = guide

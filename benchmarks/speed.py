@@ -1,6 +1,6 @@
 """Training step, prediction and peak memory as ratios, measured in one run, interleaved, as medians.
 
-    python -m benchmarks.speed [--size micro|896] [--steps 40] [--threads 1] [--out FILE]
+python -m benchmarks.speed [--size micro|896] [--steps 40] [--threads 1] [--out FILE]
 """
 
 import argparse
@@ -18,7 +18,9 @@ import torch
 from benchmarks.systems import SIZES, hand_written, make_batch, ours, peft_lora
 
 
-def interleaved(contestants: Mapping[str, Callable[[], object]], rounds: int, warmup: int = 3) -> dict[str, float]:
+def interleaved(
+    contestants: Mapping[str, Callable[[], object]], rounds: int, warmup: int = 3
+) -> dict[str, float]:
     """Return the median seconds of each contestant, timed in turn so that drift hits all alike."""
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     for number in range(rounds + warmup):
@@ -72,7 +74,9 @@ def _memory_apart(size: str, who: str) -> float:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--size", choices=SIZES, default="micro")
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--threads", type=int, default=1)
@@ -90,14 +94,18 @@ def main() -> None:
         **{f"step: {who} / peft lora": t[who] / t["peft lora"] for who in ("lora", "additive", "gate")},
         "step: additive / by hand": t["additive"] / t["by hand"],
         "prediction: S = 10 / 10 peft lora forwards": p["S = 10"] / p["10 peft lora forwards"],
-        **{f"peak memory: {who} / peft lora": m[who] / m["peft lora"] for who in ("lora", "additive", "gate")},
+        **{
+            f"peak memory: {who} / peft lora": m[who] / m["peft lora"] for who in ("lora", "additive", "gate")
+        },
     }
     for name, seconds in {**t, **p}.items():
         print(f"{name:<24} {1000 * seconds:9.1f} ms")
     for name, ratio in ratios.items():
         print(f"{name:<46} {ratio:6.3f}")
     if args.out:
-        args.out.write_text(json.dumps({"size": args.size, "seconds": t | p, "mib": m, "ratios": ratios}, indent=1))
+        args.out.write_text(
+            json.dumps({"size": args.size, "seconds": t | p, "mib": m, "ratios": ratios}, indent=1)
+        )
 
 
 if __name__ == "__main__":

@@ -27,7 +27,9 @@ ARMS = {
 
 def main() -> None:
     """Run the sweep."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("task")
     parser.add_argument("--model")
     parser.add_argument("--data-dir")

@@ -40,7 +40,7 @@ class AmortizedGuide(SiteGuide):
     Args:
         model: the program.
         shape: "kappa": `kappa = softplus(raw)`; "k": the text of the paper, `kappa = 1 / softplus(raw)`.
-        shape_width: "vector": a noise level an entry; "scalar": one for all r entries of a gate.
+        shape_width: of theta: "vector": a noise level an entry; "scalar": one for all r entries of a gate.
         init_kappa: noise level that training starts from.
         max_kappa: largest noise level. 1, that of the prior Gamma(1, b), costs nothing in the bound under
             that prior and keeps out the heavy tails that make training at high rates collapse
@@ -94,8 +94,8 @@ class AmortizedGuide(SiteGuide):
         self.offset = _softplus_inverse(init_kappa if shape == "kappa" else 1 / init_kappa)
         self.sites = PyroModule[nn.ModuleDict]()
         for name, size in latents.global_sites.items():
-            raw = torch.zeros(*size[:-1], latents.r + self.shape_rows)
-            self.sites[_key(name)] = _Raw(raw)
+            # Always a noise level an entry: what "scalar" saves is width times as many weights of A_kappa.
+            self.sites[_key(name)] = _Raw(torch.zeros(*size[:-1], latents.r * (2 if self.noisy else 1)))
         for name, width in latents.local_sites.items():
             raw = nn.init.orthogonal_(torch.empty(latents.r + self.shape_rows, width))
             if not random_kappa:
@@ -110,7 +110,7 @@ class AmortizedGuide(SiteGuide):
         weight = self._raw[name].weight
         local = name in self._local
         raw = F.linear(self.input, weight) if local else weight
-        mean, kappa = raw.split([self.r, self.shape_rows], dim=-1)
+        mean, kappa = raw[..., : self.r], raw[..., self.r :]
         mean = self._mean(mean, local)
         return self.family(mean, self._kappa(kappa).expand_as(mean) if self.noisy else mean).to_event(1)
 

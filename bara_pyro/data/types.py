@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from bara_pyro.errors import DataError
+
 
 @dataclass(frozen=True)
 class Example:
@@ -62,6 +64,11 @@ class Batch:
     answer_ids: Tensor
     labels: Tensor | None = None
     ids: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        # On the CPU only, where batches are made: on an accelerator the look would wait for the device.
+        if self.attention_mask.device.type == "cpu" and not self.attention_mask[:, -1].all():
+            raise DataError("A batch must be padded on the left: its last column holds padding.")
 
     def __len__(self) -> int:
         return self.input_ids.shape[0]

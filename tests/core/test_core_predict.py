@@ -12,13 +12,13 @@ from bara_pyro.guides.lognormal import LogNormalGuide
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.models.bara import BaRA
 from bara_pyro.models.lora import LoRA
-from core_cases import IDS, backbone, hooked_forward, make_batch, parts_of, randomise
+from core_cases import backbone, hooked_forward, make_batch, parts_of, randomise
 from torch import Tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
 
 from bara_pyro.errors import ConfigError
-from bara_pyro.predict import predict, predict_all
+from bara_pyro.predict import predict
 
 S = 6
 GUIDES = [WeibullGuide, GammaGuide, LogNormalGuide, DeltaGuide]
@@ -187,15 +187,6 @@ def test_lora_repeats_its_one_answer() -> None:
     assert torch.equal(out, predict(*pair, make_batch(), samples=0).expand(5, -1, -1))
 
 
-def test_predict_all_is_predict_on_each_batch() -> None:
-    pair = toy()
-    whole = predict(*pair, make_batch(), samples=S, seed=5)
-    halves = [make_batch(choose=rows) for rows in ([0, 1], [2, 3])]
-    seen = list(predict_all(*pair, halves, samples=S, seed=5))
-    assert [batch.ids for batch, _ in seen] == [IDS[:2], IDS[2:]]
-    close(torch.cat([out for _, out in seen], dim=1), whole)
-
-
 def test_a_negative_number_of_draws_is_refused() -> None:
     with pytest.raises(ConfigError, match="samples=-1"):
         predict(*toy(), make_batch(), samples=-1)
@@ -228,3 +219,10 @@ def test_the_law_of_a_draw_is_the_guides() -> None:
     # And the draws do not depend on each other.
     unit = (draws - mean) / variance.sqrt()
     assert ((unit[1:] * unit[:-1]).mean(0).abs() < 4 / math.sqrt(count)).all()
+
+
+def test_the_guide_of_another_model_is_refused() -> None:
+    model, _ = toy()
+    _, guide = toy()
+    with pytest.raises(ConfigError, match="made for another model"):
+        predict(model, guide, make_batch(), samples=1)
