@@ -26,11 +26,8 @@ lint: venv
 	$(BIN)/mypy
 
 bench: venv
-	@set -e; for script in benchmarks/*.py; do \
-	  case $$script in */_*) continue;; esac; \
-	  test -f "$$script" || { echo "there are no benchmarks yet"; continue; }; \
-	  echo "== $$script"; $(BIN)/python "$$script"; \
-	done
+	$(BIN)/python -m benchmarks.speed --size micro
+	$(BIN)/python -m benchmarks.speed --size 896 --threads 2
 
 venv: $(STAMP)
 

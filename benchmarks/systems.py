@@ -1,4 +1,4 @@
-"""What the benchmarks time: a training step and a prediction of each contestant, on the same random backbone."""
+"""What the benchmarks time: training step and prediction of each contestant, on one random backbone."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
