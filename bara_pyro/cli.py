@@ -290,11 +290,31 @@ def microworld_build(
     steps: Annotated[
         int | None, typer.Option(min=1, help="Pretraining steps; as many as the shipped one had by default.")
     ] = None,
+    card: Annotated[
+        Path | None, typer.Option(help="Measure every task, too, and write the card to this file.")
+    ] = None,
 ) -> None:
     """Pretrain the small world's language model from nothing (up to 20 minutes on two cores)."""
     from bara_pyro import commands
 
     commands.microworld_build(out, seed=seed, steps=steps)
+    if card is not None:
+        commands.microworld_card(card, model=str(out), runs=out.parent / "card-runs", seeds=3)
+
+
+@micro.command("card")
+def microworld_card(
+    out: Annotated[Path, typer.Option(help="Markdown file to write.")] = Path("docs/microworld.md"),
+    model: Annotated[
+        str, typer.Option(help="'microworld' (as shipped) or the folder of a rebuilt one.")
+    ] = "microworld",
+    runs: Annotated[Path, typer.Option(help="Folder for the runs that are measured.")] = Path("runs/card"),
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds of LoRA.")] = 3,
+) -> None:
+    """Measure every task (zero-shot, Bayes, LoRA over seeds) and write the card; can be resumed."""
+    from bara_pyro import commands
+
+    commands.microworld_card(out, model=model, runs=runs, seeds=seeds)
 
 
 def main() -> None:

@@ -200,3 +200,24 @@ def microworld_build(out: Path, *, seed: int, steps: int | None) -> None:
         f"{report.parameters:,} parameters, loss {report.final_loss:.3f} nats a token over the last tenth of "
         f"{report.steps} steps, {report.megabytes:.1f} MB written to {out}"
     )
+
+
+def microworld_card(out: Path, *, model: str, runs: Path, seeds: int) -> None:
+    """Measure every task of the microworld and write its card; runs that are done are not repeated."""
+    from bara_pyro.backbone import load_backbone
+    from bara_pyro.card import measure, write_card
+
+    backbone = load_backbone(model)
+
+    def lora(task: str, seed: int) -> dict[str, float]:
+        settings = {"method": "lora", "backbone.name": model, "task.name": task, "seed": seed}
+        config = load_config(overrides={**settings, "predict.samples": [0]})
+        system = build_system(config, backbone)
+        return run(config, runs / f"{task}-{seed}", resume=True, system=system)["metrics"]["0"]
+
+    c = load_config().train
+    recipe = (
+        f"The settings are the default ones: {c.steps} steps of {c.batch_size} rows, rate {c.lr:g}, r = 8."
+    )
+    write_card(out, measure(backbone, lora, seeds), recipe)
+    say(f"Written to {out}")

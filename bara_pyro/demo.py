@@ -13,9 +13,9 @@ from bara_pyro.checkpoint import FILE as CHECKPOINT
 from bara_pyro.commands import run
 from bara_pyro.config import RunConfig, load_config
 from bara_pyro.errors import CheckpointError
-from bara_pyro.evaluate import METRICS, PREDICTIONS, draw
+from bara_pyro.evaluate import METRICS, PREDICTIONS, true_probabilities, truth_scores, untrained_scores
 from bara_pyro.folder import ADAPTER, CONFIG, GUIDE, PEFT_CONFIG, stored_config
-from bara_pyro.metrics import evaluate, posterior_predictive, reliability_bins, stack_truth
+from bara_pyro.metrics import reliability_bins
 from bara_pyro.report import Picture, markdown, reliability_diagram, save, training_curves, write_index
 from bara_pyro.store import read_jsonl, write_json, write_text
 from bara_pyro.system import System, build_system, find_device, load_data
@@ -105,38 +105,22 @@ def _train_all(out: Path, configs: Mapping[str, RunConfig]) -> tuple[list[dict[s
     for method, config in configs.items():
         system = build_system(config, backbone, data)
         if not rows:
-            rows.append({"method": "no training", **_untrained(system)})
+            rows.append({"method": "no training", **untrained_scores(system)})
         report = run(config, out / method, resume=True, system=system, name=METHODS[method])
         rows += score_rows(report, METHODS[method])
-    truth = _truth(system)
-    if truth is not None:
-        scores = evaluate(truth[0], truth[1], truth[0].exp())
+    scores = truth_scores(system)
+    if scores is not None:
         # As text, so that the table marks the best of the methods and not the truth.
         shown = {column.key: format(scores[column.key], column.format) for column in SCORES if column.best}
         rows.append({"method": TRUTH, **shown})
     return rows, system
 
 
-def _untrained(system: System) -> dict[str, float]:
-    """Score the language model as it is: a fresh adapter changes nothing."""
-    split = system.split("test")
-    truth = stack_truth([row.truth for row in _tested(system)], len(system.answer_ids))
-    return evaluate(posterior_predictive(draw(system, split, 0)), torch.tensor(split.labels), truth)
-
-
-def _tested(system: System) -> list[Any]:
-    """Return the test rows that reach the model."""
-    rows = {row.id: row for row in system.task.test}
-    return [rows[row_id] for row_id in system.split("test").ids]
-
-
 def _truth(system: System) -> Predictions | None:
     """Return the true answer probabilities as if they were predictions; None where they are not known."""
-    rows = _tested(system)
-    if any(row.truth is None for row in rows):
-        return None
-    truth = stack_truth([row.truth for row in rows], len(system.answer_ids))
-    return truth.log(), torch.tensor([row.label for row in rows])
+    split = system.split("test")
+    truth = true_probabilities(system, split, "test")
+    return None if truth.isnan().any() else (truth.log(), torch.tensor(split.labels))
 
 
 def _predictions(folder: Path, samples: int) -> Predictions:

@@ -68,9 +68,8 @@ def evaluate_system(
     started = time.perf_counter()
     name = system.config.task.evaluate_on
     split = system.split(name)
-    rows = {row.id: row for row in getattr(system.task, name)}
     labels = torch.tensor(split.labels)
-    truth = stack_truth([rows[i].truth for i in split.ids], len(system.answer_ids))
+    truth = true_probabilities(system, split, name)
     predictive = {}
     scores = {}
     for samples in system.config.predict.samples:
@@ -94,6 +93,28 @@ def evaluate_system(
     write_jsonl(out / PREDICTIONS, _rows(split, predictive))
     write_json(out / METRICS, report)
     return report
+
+
+def true_probabilities(system: System, split: EncodedSplit, name: str) -> Tensor:
+    """Return `p(answer | question)` of the rows of the split called `name`, `n x C`; NaN where unknown."""
+    rows = {row.id: row for row in getattr(system.task, name)}
+    return stack_truth([rows[row_id].truth for row_id in split.ids], len(system.answer_ids))
+
+
+def untrained_scores(system: System) -> dict[str, float]:
+    """Score the language model as it is on the test split: the adapters of a fresh system change nothing."""
+    split = system.split("test")
+    log_probs = posterior_predictive(draw(system, split, 0))
+    return evaluate(log_probs, torch.tensor(split.labels), true_probabilities(system, split, "test"))
+
+
+def truth_scores(system: System) -> dict[str, float] | None:
+    """Score the true answer probabilities as if they were predictions; None where a row has none."""
+    split = system.split("test")
+    truth = true_probabilities(system, split, "test")
+    if truth.isnan().any():
+        return None
+    return evaluate(truth.log(), torch.tensor(split.labels), truth)
 
 
 def _length_notes(split: EncodedSplit, name: str, max_length: int) -> list[str]:
