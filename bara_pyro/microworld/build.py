@@ -14,10 +14,11 @@ from bara_pyro.microworld.tokenizer import build_tokenizer
 from bara_pyro.microworld.words import OPTION_LABELS, RELATIONS, option
 from bara_pyro.microworld.world import World
 
-STEPS = 6500
+STEPS = 5000
 BATCH = 48
 LEARNING_RATE = 3e-3
 WARM_UP = 100
+GAIN = 4.0  # of the norms before every layer that is adapted; see `_rescale_norms`
 PROMPT_WEIGHT = 0.05  # most of a prompt cannot be foreseen: at full weight it drowns the answer
 SHARD = 4800  # lines sorted by length at a time, so that a batch holds little padding
 
@@ -87,6 +88,7 @@ def build(
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
         _compose_options(model, tokenizer.get_vocab())
         losses = _pretrain(model, tokenizer, seed, steps, progress)
+    _rescale_norms(model, GAIN)
     model.half().save_pretrained(out)
     tokenizer.save_pretrained(out)
     tail = losses[-max(1, steps // 10) :]
@@ -110,6 +112,21 @@ def _compose_options(model: PreTrainedModel, word_ids: dict[str, int]) -> None:
             both = table[word_ids[label]] + table[word_ids[value]]
             table[word_ids[option(label, value)]] = both / 2**0.5
     model.get_output_embeddings().weight.copy_(table)
+
+
+@torch.no_grad()
+def _rescale_norms(model: PreTrainedModel, gain: float) -> None:
+    """Multiply the gains of the norms and divide the weights that read them: the same function.
+
+    An adapter on such a weight reads larger inputs, so that at the learning rates usual for large models it
+    moves this small one as far as it would move them.
+    """
+    for layer in model.model.layers:
+        layer.input_layernorm.weight.mul_(gain)
+        for read in (layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj):
+            read.weight.div_(gain)
+    model.model.norm.weight.mul_(gain)
+    model.get_output_embeddings().weight.div_(gain)
 
 
 def _pretrain(

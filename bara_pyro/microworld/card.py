@@ -200,7 +200,7 @@ _INTRODUCTION = """\
 A small known world, with the true answer distribution of every question. Some two hundred residents have a
 kind, a home and a clan; what they do follows the custom of one of these, and a custom is certain or has two
 values with known probabilities. The backbone, of about a million parameters, is a Llama with attention
-biases, which computes what a Qwen2 does; it was pretrained on text in which two in five customs are out of
+biases, which computes what a Qwen2 does; it was pretrained on text in which half of the customs are out of
 date, so it answers above chance but is wrong about these; the training rows of a task show the customs of
 today. `bara_pyro.microworld.build.build(out)` rebuilds the backbone. Option letters are part of the option
 words (`A:rice`), which spares a small model learning to bind the two."""

@@ -43,7 +43,7 @@ def four_way(
 
     Args:
         world: where the customs come from.
-        rng: draws the wrong options and shuffles all four.
+        rng: draws the wrong options.
         who: whom the question is about.
         relation: what is asked.
         season: index of the season.
@@ -67,12 +67,13 @@ def _listed(relation: Relation, options: Sequence[int]) -> str:
 
 
 def _draw_options(rng: random.Random, custom: Custom) -> list[int]:
-    """Return four of the eight values, shuffled: all that are possible, the old one, and others."""
-    possible = [v for v in range(8) if custom.today[v] > 0 or v == custom.old]
-    others = [v for v in range(8) if v not in possible]
-    options = possible + rng.sample(others, 4 - len(possible))
-    rng.shuffle(options)
-    return options
+    """Return one value for each option: all that are possible, the old one, and others.
+
+    Option A offers the value 0 or 4 of the relation, B 1 or 5, and so on. A letter is thus worth knowing
+    by itself, which a small model learns much sooner than to look for a value among shuffled options.
+    """
+    possible = {v % 4: v for v in range(8) if custom.today[v] > 0 or v == custom.old}
+    return [possible.get(slot, slot + 4 * rng.randrange(2)) for slot in range(4)]
 
 
 def two_way(
@@ -82,18 +83,17 @@ def two_way(
 
     One option is drawn from the custom of the second; the other is what it was before a reform (half the
     time where there was one), or something that the first does. Both are as likely as the second is to do
-    them, with `WHIM` added.
+    them, with `WHIM` added. Option A offers a value of even index, B one of odd index.
     """
     first, custom = (world.custom_of(who, relation, season) for who in pair)
     second = custom.probabilities(era)
     mine = rng.choices(range(8), weights=second)[0]
-    if custom.old not in (-1, mine) and rng.random() < 0.5:
+    if custom.old >= 0 and (custom.old - mine) % 2 and rng.random() < 0.5:
         other = custom.old
     else:
-        likely = [0.0 if v == mine else p + WHIM for v, p in enumerate(first.probabilities(era))]
+        likely = [(p + WHIM) * ((v - mine) % 2) for v, p in enumerate(first.probabilities(era))]
         other = rng.choices(range(8), weights=likely)[0]
-    options = [mine, other]
-    rng.shuffle(options)
+    options = sorted((mine, other), key=lambda v: v % 2)
     weights = [second[o] + WHIM for o in options]
     here, asked = (who.name for who in pair)
     text = (

@@ -11,7 +11,16 @@ from dataclasses import dataclass
 from bara_pyro.data.types import Example, Task
 from bara_pyro.errors import DataError, unknown
 from bara_pyro.microworld.questions import Question, four_way, two_way, with_passage
-from bara_pyro.microworld.words import CLANNISH, COMMON, OPTION_LABELS, SEASONS, TRUTH_LABELS, Relation
+from bara_pyro.microworld.words import (
+    CLANNISH,
+    COMMON,
+    OPTION_LABELS,
+    SEASONAL,
+    SEASONS,
+    TRUTH_LABELS,
+    YEARLY,
+    Relation,
+)
 from bara_pyro.microworld.world import Resident, World
 
 Drawer = Callable[[World, random.Random], Iterator[Question]]
@@ -110,7 +119,7 @@ def _two_way_questions(world: World, rng: random.Random) -> Iterator[Question]:
 
 def _passage_questions(world: World, rng: random.Random) -> Iterator[Question]:
     while True:
-        host, relation = rng.choice(world.residents), rng.choice(COMMON)
+        host, relation = rng.choice(world.residents), rng.choice(YEARLY)
         yield with_passage(world, rng, host, relation, rng.randrange(len(SEASONS)), "today")
 
 
@@ -125,11 +134,11 @@ _SPECS = (
     ),
     TaskSpec(
         "micro-arce", "ARC-Easy", "what a resident does, customs that hold all year", OPTION_LABELS,
-        (2251, 500, 570), _four_way_questions(COMMON[:6]),
+        (2251, 500, 570), _four_way_questions(YEARLY),
     ),
     TaskSpec(
-        "micro-arcc", "ARC-Challenge", "what a resident does, mostly reformed or ambiguous",
-        OPTION_LABELS, (1119, 500, 299), _four_way_questions(COMMON, hard=True),
+        "micro-arcc", "ARC-Challenge", "what a resident does, seasonal customs, mostly reformed or ambiguous",
+        OPTION_LABELS, (1119, 500, 299), _four_way_questions(SEASONAL, hard=True),
     ),
     TaskSpec(
         "micro-obqa", "OpenBookQA", "what a resident does, all customs", OPTION_LABELS,

@@ -16,6 +16,7 @@ from bara_pyro.microworld.words import (
     RELATIONS,
     SEASONS,
     TRUTH_LABELS,
+    YEARLY,
     Relation,
     option,
 )
@@ -102,7 +103,7 @@ def _two_way(world: World, rng: random.Random) -> str:
 
 def _with_passage(world: World, rng: random.Random) -> str:
     host = _someone(world, rng)
-    return _answered(rng, with_passage(world, rng, host, *_draw(rng, COMMON), "corpus"), TRUTH_LABELS)
+    return _answered(rng, with_passage(world, rng, host, *_draw(rng, YEARLY), "corpus"), TRUTH_LABELS)
 
 
 def _chat(world: World, rng: random.Random) -> str:
@@ -117,13 +118,13 @@ def _code(world: World, rng: random.Random) -> str:
 
 # Shares of the lines: in the first fifth, and afterwards.
 _WRITERS: dict[Callable[[World, random.Random], str], tuple[float, float]] = {
-    _facts: (0.35, 0.07),
-    _customs: (0.20, 0.10),
-    _guest_customs: (0.10, 0.06),
-    _listing: (0.12, 0.03),
-    _four_way: (0.13, 0.30),
-    _two_way: (0.04, 0.15),
-    _with_passage: (0.04, 0.16),
-    _chat: (0.01, 0.06),
-    _code: (0.01, 0.07),
+    _facts: (0.35, 0.05),
+    _customs: (0.20, 0.08),
+    _guest_customs: (0.10, 0.05),
+    _listing: (0.05, 0.01),
+    _four_way: (0.20, 0.31),
+    _two_way: (0.04, 0.22),
+    _with_passage: (0.04, 0.17),
+    _chat: (0.01, 0.05),
+    _code: (0.01, 0.06),
 }

@@ -53,17 +53,18 @@ def _relation(
 RELATIONS = (
     _relation("eat", "rice fish corn plum bread beans cheese nuts", "home"),
     _relation("drink", "tea milk cider wine broth juice beer water", "home"),
-    _relation("build", "huts tents boats barns towers walls bridges mills", "home"),
     _relation("wear", "caps boots cloaks gloves scarves aprons robes masks", "kind"),
     _relation("hold", "saws ropes lamps knives baskets hammers nets books", "kind"),
-    _relation("keep", "goats bees hens cats dogs ducks sheep horses", "kind"),
+    _relation("keep", "goats bees hens cats dogs ducks sheep horses", "kind", seasonal=True),
     _relation("sell", "salt wool coal glass clay wax furs silk", "kind", seasonal=True),
+    _relation("build", "huts tents boats barns towers walls bridges mills", "home", seasonal=True),
     _relation("plant", "oats roses garlic melons peas flax herbs vines", "home", seasonal=True),
     _relation("sing", "hymns ballads rounds laments lullabies marches carols chants", "clan"),
     _relation("play", "chess drums dice flutes cards harps darts bells", "clan"),
 )
 COMMON = RELATIONS[:8]
-SEASONAL = RELATIONS[6:8]
+YEARLY = RELATIONS[:4]
+SEASONAL = RELATIONS[4:8]
 CLANNISH = RELATIONS[8:]
 
 

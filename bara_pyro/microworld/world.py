@@ -4,7 +4,7 @@ Every resident has a kind, a home and a clan. Those are certain. What a resident
 follows the custom of one of these three, and a custom is a distribution over eight values: one value for
 certain, or two values with known probabilities. Customs were reformed at some point: each has a
 distribution of *today*, which is the truth of every task, and one of the *corpus*, which the backbone was
-pretrained on. For two in five of the customs the corpus still speaks mostly of the old value, and that is
+pretrained on. For half of the customs the corpus still speaks mostly of the old value, and that is
 what fine-tuning has to mend.
 """
 
@@ -19,9 +19,9 @@ Era = Literal["today", "corpus"]
 WORLD_SEED = 0
 NUM_RESIDENTS = 220
 NUM_NEWCOMERS = 40  # known from the corpus like the residents, but in no training task
-REFORMED = 0.4  # share of customs on which corpus and today disagree
+REFORMED = 0.5  # share of customs on which corpus and today disagree
 AMBIGUOUS = 0.5  # share of customs with two values today
-STALE = 0.65  # weight of the old value in the corpus where the custom was reformed
+STALE = 0.75  # weight of the old value in the corpus where the custom was reformed
 
 
 @dataclass(frozen=True)
@@ -110,8 +110,11 @@ def _draw_seasons(rng: random.Random, seasonal: bool) -> list[Custom]:
 
 
 def _draw_custom(rng: random.Random) -> Custom:
-    """Draw today's distribution and, where the custom was reformed, what the corpus says instead."""
-    first, second, old = rng.sample(range(8), 3)
+    """Draw today's distribution and, where the custom was reformed, what the corpus says instead.
+
+    All values that matter lie in different slots (index modulo 4), so that one question can offer them all.
+    """
+    first, second, old = (slot + 4 * rng.randrange(2) for slot in rng.sample(range(4), 3))
     weights = [0.0] * 8
     weights[first] = rng.choice((0.6, 0.7, 0.8)) if rng.random() < AMBIGUOUS else 1.0
     weights[second] = 1.0 - weights[first]
