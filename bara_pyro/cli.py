@@ -124,7 +124,7 @@ def train(
     seed: Annotated[
         int | None, typer.Option(help="Seed of initial values, data order and noise. (default: 0)")
     ] = None,
-    steps: Annotated[int | None, typer.Option(help="Optimiser steps. (default: 1500)")] = None,
+    steps: Annotated[int | None, typer.Option(help="Optimiser steps. (default: 3000)")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Rows a step. (default: 4)")] = None,
     lr: Annotated[float | None, typer.Option(help="Peak learning rate. (default: 0.001)")] = None,
     samples: Samples = None,

@@ -87,7 +87,7 @@ class AdapterConfig(Section):
 class TrainConfig(Section):
     """How the negative ELBO is minimised: AdamW, linear warm-up and decay."""
 
-    steps: PositiveInt = Field(1500, description="optimiser steps")
+    steps: PositiveInt = Field(3000, description="optimiser steps")
     batch_size: PositiveInt = Field(4, description="rows a step")
     accumulate: PositiveInt = Field(1, description="micro-batches that a step is cut into")
     lr: PositiveFloat = Field(1e-3, description="peak learning rate")

@@ -23,6 +23,7 @@ from bara_pyro.terminal import SCORES, say, score_rows, score_table, show
 from bara_pyro.train import LOG
 
 METHODS = {"lora": "LoRA", "bara": "BaRA", "bara-gate": "BaRA gate"}
+STEPS = 1500  # enough on 640 rows for LoRA to be far too sure, and the whole demonstration a few minutes
 QUICK = {"train.steps": 20, "train.log_every": 1, "task.limit": 48}
 INDEX, TRUTH = "index.html", "truth"
 
@@ -48,7 +49,7 @@ def demo(
     Args:
         out: folder; each method has its run in a folder of its own there.
         seed: of the runs and of the task.
-        steps: optimiser steps of each method; the default of all runs if None.
+        steps: optimiser steps of each method; `STEPS` if None.
         quick: a few steps on a few rows.
         model: language model of all runs; the default of all runs if None, as below.
         device: where to run.
@@ -68,8 +69,8 @@ def demo(
         "seed": seed,
         "predict.samples": [0, 10],
     }
-    if steps is not None:
-        settings["train.steps"] = steps
+    if steps is not None or not quick:
+        settings["train.steps"] = steps or STEPS
     configs = {method: load_config(overrides={**settings, "method": method}) for method in METHODS}
     _clear(out, configs)
     rows, system = _train_all(out, configs)

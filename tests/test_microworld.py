@@ -9,16 +9,20 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from bara_pyro.backbone import load_backbone
+from bara_pyro.card import MAX_WAY, CardRow
+from bara_pyro.config import load_config
 from bara_pyro.errors import DataError
+from bara_pyro.evaluate import truth_scores, untrained_scores
 from bara_pyro.microworld import TASKS, World, backbone_path, load_task
 from bara_pyro.microworld.build import build
-from bara_pyro.microworld.card import CardRow, Scores, measure_zero_shot, write_card
 from bara_pyro.microworld.chat import claims, draw_prompts, score_reply, write_reply
 from bara_pyro.microworld.code import MAX_STEPS, draw_problem, draw_problems, run_program, solves
 from bara_pyro.microworld.questions import WHIM
 from bara_pyro.microworld.text import corpus
 from bara_pyro.microworld.tokenizer import build_tokenizer
 from bara_pyro.microworld.words import HOMES, KINDS, RELATIONS, SEASONS
+from bara_pyro.system import assemble, load_data
 
 SHIFTED = ("micro-near", "micro-far")
 PAPER_SIZES = {
@@ -180,12 +184,14 @@ def test_tokenizer_pads_on_the_left_and_adds_nothing(backbone):
     assert ids == [[a, b], [tokenizer.pad_token_id, a]]
 
 
-def test_backbone_is_small_and_partly_right(backbone):
+def test_backbone_is_small_and_partly_right():
     assert sum(file.stat().st_size for file in backbone_path().iterdir()) <= 6e6
-    row = measure_zero_shot("micro-obqa", *backbone)
-    error = math.sqrt(0.25 / 500)
-    assert row.zero_shot.accuracy > row.chance + 2 * error
-    assert row.way <= 0.70
+    config = load_config(overrides={"method": "lora", "task.name": "micro-obqa"})
+    system = assemble(config, load_backbone("microworld"), load_data(config), num_data=1)
+    row = CardRow("micro-obqa", untrained_scores(system), truth_scores(system))
+    error = 100 * math.sqrt(0.25 / 500)
+    assert row.zero_shot["acc"] > row.chance + 2 * error
+    assert row.way <= MAX_WAY
 
 
 def test_unknown_task():
@@ -205,17 +211,6 @@ def test_build_writes_a_folder_that_the_ordinary_loader_reads_and_repeats_itself
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "a").config.model_type == "llama"
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "a")
     assert tokenizer.tokenize("who A:rice 15 Answer :") == ["<unk>", "A:rice", "15", "Answer", ":"]
-
-
-def test_card_says_what_is_met(tmp_path):
-    names = [name for name in TASKS if name not in SHIFTED]
-    half, best, lora = Scores(0.55, 0.2, 1.0), Scores(0.9, 0.0, 0.2), Scores(0.7, 0.1, 0.9)
-    write_card(tmp_path / "card.md", [CardRow(name, half, best, (lora, lora, lora)) for name in names])
-    assert "NOT" not in (tmp_path / "card.md").read_text()
-    write_card(tmp_path / "card.md", [CardRow(name, best, best) for name in names])
-    text = (tmp_path / "card.md").read_text()
-    assert "NOT met" in text
-    assert "not run" in text
 
 
 def test_chat_score_is_exact():
