@@ -36,6 +36,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--max-length", type=int, default=160)
     parser.add_argument("--validation-rows", type=int, default=400)
+    parser.add_argument("--rates", type=float, nargs="+", default=RATES)
     parser.add_argument("--runs", type=Path, default=Path("runs/lr_sweep"))
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -50,7 +51,7 @@ def main() -> None:
     }
     jobs = {
         f"{arm} {rate:g}": {**shared, **settings, "train.lr": rate}
-        for rate in RATES
+        for rate in args.rates
         for arm, settings in ARMS.items()
     }
     results = Path(__file__).parent / "results" / f"lr_sweep_{args.task}.json"
