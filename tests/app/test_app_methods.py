@@ -63,7 +63,7 @@ def test_a_scalar_noise_level_gives_the_published_count_of_the_gate_form(bara: B
     result = bara(
         "params", "--method", "bara-gate", "--arch", "qwen2.5-7b", "--set", "method.shape_width=scalar"
     )
-    assert f"{MODULES * 17 * D + MODULES * (R + 1) + UP:,}" in result.out
+    assert f"{MODULES * 17 * D + MODULES * 2 * R + UP:,}" in result.out
 
 
 def test_params_needs_exactly_one_model(bara: Bara) -> None:
