@@ -116,7 +116,9 @@ class PredictConfig(Section):
         [0, 10], description="numbers S of posterior draws; 0: posterior mean"
     )
     batch_size: PositiveInt = Field(64, description="rows a forward, before repetition by S")
-    memory_budget: PositiveInt = Field(2**30, description="bytes of activations a forward, roughly")
+    memory_budget: PositiveInt | None = Field(
+        None, description="bytes of activations a forward, roughly; by default what suits the device"
+    )
     seed: NonNegativeInt = Field(0, description="of the draws")
 
 
