@@ -28,11 +28,18 @@ def run_all(jobs: Mapping[str, Mapping[str, Any]], folder: Path, results: Path) 
     """
     reports = {}
     for number, (name, settings) in enumerate(jobs.items(), start=1):
-        reports[name] = _one(folder / name, settings)
+        reports[name] = _portable(_one(folder / name, settings))
         write_json(results, reports)
         scores = {s: {k: round(v[k], 3) for k in ("acc", "ece", "nll")} for s, v in _scores(reports[name])}
         print(f"[{number}/{len(jobs)}] {name}: {scores or reports[name]}", flush=True)
     return reports
+
+
+def _portable(report: dict[str, Any]) -> dict[str, Any]:
+    """Keep the names of local folders and drop where they are on this machine."""
+    settings = report.get("settings", {})
+    local = {key: Path(settings[key]).name for key in ("backbone.name", "task.data_dir") if settings.get(key)}
+    return {**report, "settings": {**settings, **local}}
 
 
 def _scores(report: dict[str, Any]) -> list[tuple[str, dict[str, float]]]:
