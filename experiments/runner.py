@@ -36,7 +36,7 @@ def run_all(jobs: Mapping[str, Mapping[str, Any]], folder: Path, results: Path) 
 
 
 def _portable(report: dict[str, Any]) -> dict[str, Any]:
-    """Keep the names of local folders and drop where they are on this machine."""
+    """Keep the names of local folders and drop where they lie."""
     settings = report.get("settings", {})
     local = {key: Path(settings[key]).name for key in ("backbone.name", "task.data_dir") if settings.get(key)}
     return {**report, "settings": {**settings, **local}}
