@@ -26,7 +26,7 @@ _HOME = {
     "load_task": "data",
     "make_prior": "priors",
     "posterior_predictive": "metrics",
-    "predict": "predict",
+    "predict": "prediction",
     "register_prior": "priors",
     "training_batches": "data",
 }

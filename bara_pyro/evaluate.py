@@ -13,7 +13,7 @@ from torch import Tensor
 from bara_pyro.data import EncodedSplit, batches
 from bara_pyro.gates import gate_sparsity
 from bara_pyro.metrics import decompose, evaluate, posterior_predictive, stack_truth
-from bara_pyro.predict import predict
+from bara_pyro.prediction import predict
 from bara_pyro.store import SCHEMA, write_json, write_jsonl
 from bara_pyro.system import System, count_parameters
 

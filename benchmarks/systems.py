@@ -16,7 +16,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from bara_pyro.backbone import Backbone
 from bara_pyro.data.types import Batch
 from bara_pyro.distributions import KAPPA_MIN
-from bara_pyro.predict import predict
+from bara_pyro.prediction import predict
 from bara_pyro.svi import SVI, adamw
 
 EULER = 0.5772156649015329

@@ -34,3 +34,12 @@ def test_the_examples_run_in_order() -> None:
     stored = [value.data_ptr() for value in pyro.get_param_store().values()]
     assert stored
     assert frozen.isdisjoint(stored)
+
+
+def test_public_names_are_not_hidden_by_modules() -> None:
+    """A submodule of the same name would replace a public name as soon as anything imports it."""
+    import pkgutil
+
+    import bara_pyro
+
+    assert not {module.name for module in pkgutil.iter_modules(bara_pyro.__path__)} & set(bara_pyro.__all__)

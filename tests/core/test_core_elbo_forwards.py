@@ -10,7 +10,7 @@ from core_cases import backbone, make_batch
 from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
 
 from bara_pyro.elbo import MeanFieldELBO
-from bara_pyro.predict import predict
+from bara_pyro.prediction import predict
 from bara_pyro.svi import SVI, adamw
 
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from bara_pyro.backbone import Backbone
 from bara_pyro.data.types import Batch
-from bara_pyro.predict import predict
+from bara_pyro.prediction import predict
 from bara_pyro.svi import SVI, adamw
 
 

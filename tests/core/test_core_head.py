@@ -9,7 +9,7 @@ from bara_pyro.models.lora import LoRA
 from core_cases import CONFIGS, backbone, make_batch, mean_forward, plain_forward, randomise
 from torch.testing import assert_close
 
-from bara_pyro.predict import predict
+from bara_pyro.prediction import predict
 
 
 @pytest.mark.parametrize("arch", CONFIGS)

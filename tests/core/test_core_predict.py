@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from bara_pyro.errors import ConfigError
-from bara_pyro.predict import predict
+from bara_pyro.prediction import predict
 
 S = 6
 GUIDES = [WeibullGuide, GammaGuide, LogNormalGuide, DeltaGuide]
@@ -197,7 +197,7 @@ def test_the_law_of_a_draw_is_the_guides() -> None:
     model, guide = toy(latent="theta", target_modules=["lm_head"], form="additive")
     import pyro
 
-    from bara_pyro.predict import RowSeeded
+    from bara_pyro.prediction import RowSeeded
 
     batch = make_batch(((5, 7, 9),), choose=[0])
     seen: dict[str, Tensor] = {}

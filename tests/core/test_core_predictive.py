@@ -13,7 +13,7 @@ from core_cases import backbone, make_batch, randomise
 from pyro.infer import Predictive
 from torch import Tensor
 
-from bara_pyro.predict import predict
+from bara_pyro.prediction import predict
 
 S = 300
 
