@@ -13,7 +13,7 @@ from bara_pyro.checkpoint import FILE as CHECKPOINT
 from bara_pyro.commands import run
 from bara_pyro.config import RunConfig, load_config
 from bara_pyro.errors import CheckpointError
-from bara_pyro.evaluate import METRICS, PREDICTIONS, true_probabilities, truth_scores, untrained_scores
+from bara_pyro.evaluate import METRICS, PREDICTIONS, truth_predictions, truth_scores, untrained_scores
 from bara_pyro.folder import ADAPTER, CONFIG, GUIDE, PEFT_CONFIG, stored_config
 from bara_pyro.metrics import reliability_bins
 from bara_pyro.report import Picture, markdown, reliability_diagram, save, training_curves, write_index
@@ -117,13 +117,6 @@ def _train_all(out: Path, configs: Mapping[str, RunConfig]) -> tuple[list[dict[s
     return rows, system
 
 
-def _truth(system: System) -> Predictions | None:
-    """Return the true answer probabilities as if they were predictions; None where they are not known."""
-    split = system.split("test")
-    truth = true_probabilities(system, split, "test")
-    return None if truth.isnan().any() else (truth.log(), torch.tensor(split.labels))
-
-
 def _predictions(folder: Path, samples: int) -> Predictions:
     records = read_jsonl(folder / PREDICTIONS)
     probs = torch.tensor([record["probs"][str(samples)] for record in records], dtype=torch.float64)
@@ -136,7 +129,7 @@ def _predictions(folder: Path, samples: int) -> Predictions:
 def _write(out: Path, system: System, rows: list[dict[str, Any]], quick: bool) -> None:
     """Write the table, the pictures and, last, the page that shows them."""
     table = score_table(rows)
-    truth = _truth(system)
+    truth = truth_predictions(system)
     pictures = {f"reliability-s{s}": _reliability(out, s, truth) for s in (10, 0)}
     pictures["elbo"] = _curves(out, system.model.num_data)
     write_json(out / "results.json", {"schema": 1, "task": system.task.name, "rows": rows})

@@ -110,11 +110,15 @@ def untrained_scores(system: System) -> dict[str, float]:
 
 def truth_scores(system: System) -> dict[str, float] | None:
     """Score the true answer probabilities as if they were predictions; None where a row has none."""
+    known = truth_predictions(system)
+    return None if known is None else evaluate(*known, known[0].exp())
+
+
+def truth_predictions(system: System) -> tuple[Tensor, Tensor] | None:
+    """Return the test split's true log-probabilities, `n x C`, and labels, `n`; None where one is unknown."""
     split = system.split("test")
     truth = true_probabilities(system, split, "test")
-    if truth.isnan().any():
-        return None
-    return evaluate(truth.log(), torch.tensor(split.labels), truth)
+    return None if truth.isnan().any() else (truth.log(), torch.tensor(split.labels))
 
 
 def _length_notes(split: EncodedSplit, name: str, max_length: int) -> list[str]:
@@ -139,7 +143,7 @@ def _rows(split: EncodedSplit, predictive: dict[int, Tensor]) -> list[dict[str, 
 
 
 def _sparsity(system: System, split: EncodedSplit) -> dict[str, float]:
-    if not system.model.latents.global_sites and not system.model.latents.local_sites:
+    if not system.model.latents:
         return {}
     few = (split.batch([i], system.answer_ids) for i in range(min(SPARSITY_ROWS, len(split))))
     return gate_sparsity(system.model, system.guide, few, seed=system.config.predict.seed)

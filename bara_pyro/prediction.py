@@ -52,7 +52,7 @@ def predict(
     guide.check(model)
     if samples < 0:
         raise ConfigError(f"samples={samples} must be 0 (posterior mean) or more.")
-    if samples and not (model.latents.global_sites or model.latents.local_sites):
+    if samples and not model.latents:
         # Nothing to draw (LoRA): one forward stands for all.
         point = predict(model, guide, batch, samples=0, memory_budget=memory_budget)
         return point.expand(samples, -1, -1)

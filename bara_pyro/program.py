@@ -43,6 +43,10 @@ class Latents:
     local_sites: dict[str, int]
     r: int
 
+    def __bool__(self) -> bool:
+        """Whether there is any: LoRA has none."""
+        return bool(self.global_sites or self.local_sites)
+
 
 class Adapter(PyroModule):
     """What is added to one frozen linear layer. Subclasses define `forward`.

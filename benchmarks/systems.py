@@ -5,10 +5,6 @@ from dataclasses import dataclass
 
 import peft
 import torch
-from bara_pyro.guides.delta import DeltaGuide
-from bara_pyro.guides.weibull import WeibullGuide
-from bara_pyro.models.bara import BaRA
-from bara_pyro.models.lora import LoRA
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import Qwen2Config, Qwen2ForCausalLM
@@ -16,6 +12,10 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from bara_pyro.backbone import Backbone
 from bara_pyro.data.types import Batch
 from bara_pyro.distributions import KAPPA_MIN
+from bara_pyro.guides.delta import DeltaGuide
+from bara_pyro.guides.weibull import WeibullGuide
+from bara_pyro.models.bara import BaRA
+from bara_pyro.models.lora import LoRA
 from bara_pyro.prediction import predict
 from bara_pyro.svi import SVI, adamw
 

@@ -1,8 +1,9 @@
 """Point posteriors: maximum likelihood where there is no latent, MAP gates (NonLoRA) where there is one."""
 
-from bara_pyro.guides.amortized import AmortizedGuide
 from pyro.distributions import Delta
 from torch import Tensor
+
+from bara_pyro.guides.amortized import AmortizedGuide
 
 
 class DeltaGuide(AmortizedGuide):

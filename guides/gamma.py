@@ -1,8 +1,9 @@
 """Gamma posteriors: conjugate in form, implicitly reparameterised, analytic KL to Gamma priors."""
 
-from bara_pyro.guides.amortized import AmortizedGuide
 from pyro.distributions import Gamma
 from torch import Tensor
+
+from bara_pyro.guides.amortized import AmortizedGuide
 
 
 class GammaGuide(AmortizedGuide):

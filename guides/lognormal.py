@@ -1,8 +1,9 @@
 """Log-normal posteriors: the cheapest to sample, heavy right tail, analytic KL to Gamma priors."""
 
-from bara_pyro.guides.amortized import AmortizedGuide
 from pyro.distributions import LogNormal
 from torch import Tensor
+
+from bara_pyro.guides.amortized import AmortizedGuide
 
 
 class LogNormalGuide(AmortizedGuide):

@@ -1,9 +1,9 @@
 """Weibull posteriors, the paper's family (Eq. 16 and 17): analytic KL to every Gamma prior."""
 
-from bara_pyro.guides.amortized import AmortizedGuide
 from torch import Tensor
 
 from bara_pyro.distributions import MeanWeibull
+from bara_pyro.guides.amortized import AmortizedGuide
 
 
 class WeibullGuide(AmortizedGuide):

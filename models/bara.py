@@ -9,13 +9,13 @@ y = W0 x + s B ((Phi * theta) * (A x))      gate form (Definition 1 of the paper
 from typing import Literal, get_args
 
 import pyro
-from bara_pyro.models.lora import down_projection, up_projection
 from pyro.distributions import Distribution
 from torch import Tensor
 from torch.nn import functional as F
 
 from bara_pyro.backbone import Backbone
 from bara_pyro.errors import ConfigError, unknown
+from bara_pyro.models.lora import down_projection, up_projection
 from bara_pyro.priors import make_prior
 from bara_pyro.program import AdaptedLM, Adapter, Latents, tempered
 from bara_pyro.targets import Target

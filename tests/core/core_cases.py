@@ -5,7 +5,6 @@ from collections.abc import Callable
 from functools import lru_cache
 
 import torch
-from bara_pyro.models.bara import BaRA
 from scipy import special
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -15,6 +14,7 @@ from bara_pyro.backbone import Backbone
 from bara_pyro.data.batching import collate_ids
 from bara_pyro.data.types import Batch
 from bara_pyro.guide import PosteriorMean, SiteGuide
+from bara_pyro.models.bara import BaRA
 from bara_pyro.program import AdaptedLM
 
 VOCAB = 61

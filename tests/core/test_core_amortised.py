@@ -5,12 +5,6 @@ import math
 import pyro
 import pytest
 import torch
-from bara_pyro.guides.amortized import AmortizedGuide
-from bara_pyro.guides.delta import DeltaGuide
-from bara_pyro.guides.gamma import GammaGuide
-from bara_pyro.guides.lognormal import LogNormalGuide
-from bara_pyro.guides.weibull import WeibullGuide
-from bara_pyro.models.bara import BaRA
 from core_cases import backbone, make_batch
 from pyro.distributions import Gamma
 from torch import Tensor
@@ -19,6 +13,12 @@ from torch.testing import assert_close
 
 from bara_pyro.architectures import empty_backbone
 from bara_pyro.distributions import KAPPA_MAX, KAPPA_MIN, MEAN_MIN
+from bara_pyro.guides.amortized import AmortizedGuide
+from bara_pyro.guides.delta import DeltaGuide
+from bara_pyro.guides.gamma import GammaGuide
+from bara_pyro.guides.lognormal import LogNormalGuide
+from bara_pyro.guides.weibull import WeibullGuide
+from bara_pyro.models.bara import BaRA
 from bara_pyro.svi import adamw
 
 R = 4

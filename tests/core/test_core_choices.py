@@ -4,16 +4,16 @@ import math
 
 import pytest
 import torch
+from core_cases import backbone, make_batch
+
+from bara_pyro.elbo import MeanFieldELBO
+from bara_pyro.errors import ConfigError, MissingKLError
 from bara_pyro.guides.amortized import AmortizedGuide
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.gamma import GammaGuide
 from bara_pyro.guides.lognormal import LogNormalGuide
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.models.bara import BaRA
-from core_cases import backbone, make_batch
-
-from bara_pyro.elbo import MeanFieldELBO
-from bara_pyro.errors import ConfigError, MissingKLError
 from bara_pyro.priors import PRIORS
 from bara_pyro.svi import SVI, adamw
 

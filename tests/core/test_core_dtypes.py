@@ -5,12 +5,12 @@ import math
 import pyro
 import pytest
 import torch
-from bara_pyro.guides.weibull import WeibullGuide
-from bara_pyro.models.bara import BaRA
 from core_cases import CONFIGS, backbone, make_batch, make_lm
 from pyro import poutine
 
 from bara_pyro.backbone import Backbone
+from bara_pyro.guides.weibull import WeibullGuide
+from bara_pyro.models.bara import BaRA
 from bara_pyro.svi import SVI, adamw
 
 

@@ -2,10 +2,6 @@
 
 import pytest
 import torch
-from bara_pyro.guides.delta import DeltaGuide
-from bara_pyro.guides.weibull import WeibullGuide
-from bara_pyro.models.bara import BaRA
-from bara_pyro.models.lora import LoRA
 from core_cases import (
     ROWS,
     backbone,
@@ -21,6 +17,10 @@ from torch.nn import functional as F
 from bara_pyro.data.types import Batch
 from bara_pyro.distributions import KAPPA_MAX
 from bara_pyro.elbo import MeanFieldELBO
+from bara_pyro.guides.delta import DeltaGuide
+from bara_pyro.guides.weibull import WeibullGuide
+from bara_pyro.models.bara import BaRA
+from bara_pyro.models.lora import LoRA
 
 N, R = 12, 3
 PHI, THETA = (0.7, 1.3), (2.0, 0.5)  # Gamma (concentration, rate): unlike, so that a swap shows

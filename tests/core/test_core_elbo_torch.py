@@ -5,14 +5,14 @@ import statistics
 import pyro
 import pytest
 import torch
-from bara_pyro.guides.weibull import WeibullGuide
-from bara_pyro.models.bara import BaRA
 from core_cases import PlainBaRA, backbone, make_batch, randomise
 from pyro.infer import TraceMeanField_ELBO
 from torch.testing import assert_close
 
 from bara_pyro.distributions import KAPPA_MAX
 from bara_pyro.elbo import MeanFieldELBO
+from bara_pyro.guides.weibull import WeibullGuide
+from bara_pyro.models.bara import BaRA
 
 N, R = 12, 3
 PHI, THETA = (0.7, 1.3), (2.0, 0.5)

@@ -2,11 +2,12 @@
 
 import pytest
 import torch
-from bara_pyro.models.bara import BaRA
 from core_cases import backbone, hooked_forward, make_batch, parts_of, randomise
 from pyro import poutine
 from torch import Tensor
 from torch.testing import assert_close
+
+from bara_pyro.models.bara import BaRA
 
 R, ALPHA, ALPHA_DEFAULT = 3, 5.0, 16.0
 

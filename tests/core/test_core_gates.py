@@ -4,15 +4,15 @@ import math
 
 import pytest
 import torch
-from bara_pyro.guides.weibull import WeibullGuide
-from bara_pyro.models.bara import BaRA
-from bara_pyro.models.lora import LoRA
 from core_cases import backbone, make_batch
 from scipy import integrate, special, stats
 from torch import nn
 
 from bara_pyro.distributions import KAPPA_MAX
 from bara_pyro.gates import gate_sparsity
+from bara_pyro.guides.weibull import WeibullGuide
+from bara_pyro.models.bara import BaRA
+from bara_pyro.models.lora import LoRA
 
 LN2 = math.log(2)
 TAU = 0.1

@@ -2,13 +2,13 @@
 
 import pytest
 import torch
+from core_cases import CONFIGS, backbone, make_batch, mean_forward, plain_forward, randomise
+from torch.testing import assert_close
+
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.models.bara import BaRA
 from bara_pyro.models.lora import LoRA
-from core_cases import CONFIGS, backbone, make_batch, mean_forward, plain_forward, randomise
-from torch.testing import assert_close
-
 from bara_pyro.prediction import predict
 
 

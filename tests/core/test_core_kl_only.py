@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from bara_pyro.guides.weibull import WeibullGuide
-from bara_pyro.models.bara import BaRA
 from core_cases import backbone, make_batch
 from torch.nn import functional as F
 
 from bara_pyro.distributions import KAPPA_MAX
 from bara_pyro.elbo import MeanFieldELBO
+from bara_pyro.guides.weibull import WeibullGuide
+from bara_pyro.models.bara import BaRA
 
 
 def fit(model: BaRA, guide: WeibullGuide, rows: tuple, steps: int) -> dict[str, float]:

@@ -4,10 +4,11 @@ import copy
 
 import pytest
 import torch
-from bara_pyro.guides.delta import DeltaGuide
-from bara_pyro.models.lora import LoRA
 from core_cases import backbone, make_batch, mean_forward, plain_forward, randomise
 from torch.testing import assert_close
+
+from bara_pyro.guides.delta import DeltaGuide
+from bara_pyro.models.lora import LoRA
 
 peft = pytest.importorskip("peft")
 

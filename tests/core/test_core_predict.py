@@ -5,6 +5,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from core_cases import backbone, hooked_forward, make_batch, parts_of, randomise
+from torch import Tensor
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from bara_pyro.errors import ConfigError
 from bara_pyro.guides.amortized import AmortizedGuide
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.gamma import GammaGuide
@@ -12,12 +18,6 @@ from bara_pyro.guides.lognormal import LogNormalGuide
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.models.bara import BaRA
 from bara_pyro.models.lora import LoRA
-from core_cases import backbone, hooked_forward, make_batch, parts_of, randomise
-from torch import Tensor
-from torch.nn import functional as F
-from torch.testing import assert_close
-
-from bara_pyro.errors import ConfigError
 from bara_pyro.prediction import predict
 
 S = 6

@@ -2,15 +2,15 @@
 
 import pytest
 import torch
-from bara_pyro.guides.weibull import WeibullGuide
-from bara_pyro.models.bara import BaRA
-from bara_pyro.models.lora import LoRA
 from core_cases import backbone, make_batch
 from pyro import poutine
 from pyro.distributions import Exponential, Gamma
 
 from bara_pyro.backbone import Backbone
 from bara_pyro.data.types import Batch
+from bara_pyro.guides.weibull import WeibullGuide
+from bara_pyro.models.bara import BaRA
+from bara_pyro.models.lora import LoRA
 
 N, R = 12, 3
 B, T = 4, 7

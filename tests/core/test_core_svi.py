@@ -6,16 +6,16 @@ from collections.abc import Callable
 import pyro
 import pytest
 import torch
-from bara_pyro.guides.delta import DeltaGuide
-from bara_pyro.guides.weibull import WeibullGuide
-from bara_pyro.models.bara import BaRA
-from bara_pyro.models.lora import LoRA
 from core_cases import backbone, make_batch, make_lm, randomise
 from torch.testing import assert_close
 
 from bara_pyro.backbone import Backbone
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import BackboneError, DataError, TrainingError
+from bara_pyro.guides.delta import DeltaGuide
+from bara_pyro.guides.weibull import WeibullGuide
+from bara_pyro.models.bara import BaRA
+from bara_pyro.models.lora import LoRA
 from bara_pyro.svi import SVI, adamw, linear_schedule, parameters
 
 N = 12

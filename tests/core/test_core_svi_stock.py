@@ -3,13 +3,13 @@
 import pyro
 import pytest
 import torch
-from bara_pyro.guides.weibull import WeibullGuide
-from bara_pyro.models.bara import BaRA
 from core_cases import backbone, make_batch, randomise
 from pyro.infer import SVI as STOCK
 from pyro.infer import TraceMeanField_ELBO
 from torch.testing import assert_close
 
+from bara_pyro.guides.weibull import WeibullGuide
+from bara_pyro.models.bara import BaRA
 from bara_pyro.svi import SVI, parameters
 
 N = 4
