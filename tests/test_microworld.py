@@ -4,6 +4,7 @@ import math
 import random
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 import torch
@@ -18,20 +19,22 @@ from bara_pyro.microworld import TASKS, World, backbone_path, load_task
 from bara_pyro.microworld.build import build
 from bara_pyro.microworld.chat import claims, draw_prompts, score_reply, write_reply
 from bara_pyro.microworld.code import MAX_STEPS, draw_problem, draw_problems, run_program, solves
-from bara_pyro.microworld.questions import WHIM
+from bara_pyro.microworld.questions import WHIM, Question
+from bara_pyro.microworld.tasks import _settled_answer
 from bara_pyro.microworld.text import corpus
 from bara_pyro.microworld.tokenizer import build_tokenizer
 from bara_pyro.microworld.words import HOMES, KINDS, RELATIONS, SEASONS
 from bara_pyro.system import assemble, load_data
 
 SHIFTED = ("micro-near", "micro-far")
-PAPER_SIZES = {
-    "micro-wgs": (640, 1267),
-    "micro-wgm": (2558, 1267),
-    "micro-arce": (2251, 570),
-    "micro-arcc": (1119, 299),
-    "micro-obqa": (4957, 500),
-    "micro-boolq": (2490, 3270),
+# Train and test as published; validation is ours.
+SIZES = {
+    "micro-wgs": (640, 500, 1267),
+    "micro-wgm": (2558, 500, 1267),
+    "micro-arce": (2251, 400, 570),
+    "micro-arcc": (1119, 400, 299),
+    "micro-obqa": (4957, 500, 500),
+    "micro-boolq": (2490, 500, 3270),
 }
 DIGEST = """
 import hashlib
@@ -74,12 +77,8 @@ def test_same_seed_same_tasks_whatever_the_hash_seed():
 
 
 def test_sizes_are_those_of_the_paper(tasks):
-    for name, (train, test) in PAPER_SIZES.items():
-        assert (len(tasks[name].train), len(tasks[name].validation), len(tasks[name].test)) == (
-            train,
-            500,
-            test,
-        )
+    for name, sizes in SIZES.items():
+        assert tuple(map(len, (tasks[name].train, tasks[name].validation, tasks[name].test))) == sizes
     for name in SHIFTED:
         assert (len(tasks[name].train), len(tasks[name].test)) == (0, 1000)
         assert tasks[name].labels == tasks["micro-obqa"].labels
@@ -102,6 +101,7 @@ def test_truth_is_a_distribution_and_labels_are_drawn_from_it(tasks):
         rows = rows_of(task)
         assert all(math.isclose(sum(row.truth), 1.0) and min(row.truth) >= 0 for row in rows)
         assert all(len(row.truth) == len(task.labels) and row.truth[row.label] > 0 for row in rows)
+        rows = [*task.validation, *task.test]  # those of train depend on each other: see below
         for label in range(len(task.labels)):
             observed = sum(row.label == label for row in rows)
             expected = sum(row.truth[label] for row in rows)
@@ -118,11 +118,81 @@ def test_truth_is_a_distribution_and_labels_are_drawn_from_it(tasks):
 
 
 def test_train_and_test_are_alike(tasks):
-    for name in PAPER_SIZES:
+    for name in SIZES:
         train, test = tasks[name].train, tasks[name].test
         for label in range(len(tasks[name].labels)):
             shares = [sum(row.truth[label] for row in rows) / len(rows) for rows in (train, test)]
             assert abs(shares[0] - shares[1]) < 4.5 * math.sqrt(0.25 / len(train) + 0.25 / len(test))
+
+
+def who_answers(row):
+    """The resident whom a question is about, read off its text; None for a guest."""
+    words = row.question.split()
+    name = words[next(i for i, word in enumerate(words) if word in {r.verb for r in RELATIONS}) - 1]
+    return None if name == "guest" else name
+
+
+def test_splits_ask_about_different_residents(tasks):
+    everywhere = {split: set() for split in ("train", "validation", "test")}
+    for name in SIZES:
+        for split, names in everywhere.items():
+            names |= {who_answers(row) for row in getattr(tasks[name], split)} - {None}
+    train, validation, test = everywhere.values()
+    assert (len(train), len(validation), len(test)) == (155, 28, 37)
+    assert not train & validation
+    assert not (train | validation) & test
+
+
+def contradictions(rows):
+    """How often somebody, before the same odds, takes another thing than before; and of how many chances."""
+    taken, contrary, chances = {}, 0, 0
+    for row in rows:
+        options = [word.split(":")[1] for word in row.question.split() if word[1:2] == ":"]
+        odds = {(o, round(p, 6)) for o, p in zip(options, row.truth, strict=True) if p > 0}
+        if len(odds) < 2:
+            continue
+        key = who_answers(row), frozenset(odds)
+        chances += key in taken
+        contrary += taken.setdefault(key, options[row.label]) != options[row.label]
+    return contrary, chances
+
+
+@pytest.mark.parametrize("name", ["micro-wgm", "micro-arce", "micro-obqa"])
+def test_residents_of_train_do_not_contradict_themselves(tasks, name):
+    contrary, chances = contradictions(tasks[name].train)
+    assert chances > 100
+    assert contrary == 0
+    contrary, chances = contradictions(tasks[name].test)  # where each row is answered anew
+    assert contrary > 0.05 * chances > 0
+
+
+@pytest.mark.parametrize("truth", [(0.3, 0.7), (0.05, 0.6, 0.35, 0.0)])
+def test_settled_answers_have_the_true_probabilities_over_residents(truth):
+    offers = ("rice", "corn", "beans", "nuts")[: len(truth)]
+    n = 20_000
+    count = Counter(
+        _settled_answer(Question("", truth, (), who=f"w{i}", offers=offers), seed=5) for i in range(n)
+    )
+    for label, p in enumerate(truth):
+        assert abs(count[label] / n - p) <= 4.5 * math.sqrt(p * (1 - p) / n)
+
+
+def test_a_settled_answer_depends_on_the_resident_and_the_thing_alone():
+    """Whatever else is offered, in whatever order: an option that is taken among many is taken among few."""
+    rng = random.Random(0)
+    things = RELATIONS[0].values
+    for i in range(200):
+        weights = dict(zip(things, [rng.random() for _ in things], strict=True))
+        many, few = rng.sample(things, 4), rng.sample(things, 2)
+        taken = [offer[_settled(f"w{i}", weights, offer)] for offer in (many, few, few[::-1])]
+        assert taken[1] == taken[2]
+        assert taken[0] not in few or set(few) - set(many) or taken[1] == taken[0]
+
+
+def _settled(who, weights, offer):
+    total = sum(weights[thing] for thing in offer)
+    truth = tuple(weights[thing] / total for thing in offer)
+    return _settled_answer(Question("", truth, (), who=who, offers=tuple(offer)), seed=0)
 
 
 def today(world, words, attributes):

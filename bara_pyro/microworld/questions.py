@@ -20,14 +20,18 @@ class Question:
     Attributes:
         text: the prompt, ending in "Answer :", so that the next token is the label.
         truth: the probability of each label.
-        key: what is asked, free of the options and their order; splits are disjoint in it.
+        key: what is asked, free of the options and their order; no two rows of a task share it.
         context: the passage, or empty.
+        who: the resident whose answer it is; empty for a guest, who comes once.
+        offers: what each label stands for.
     """
 
     text: str
     truth: tuple[float, ...]
     key: tuple[str, ...]
     context: str = ""
+    who: str = ""
+    offers: tuple[str, ...] = ()
 
 
 def four_way(
@@ -58,7 +62,13 @@ def four_way(
         text = f"{who.name} {relation.verb} which of these in {when} ? {listed} Answer :"
     else:
         text = f"in {when} {who.name} {relation.verb} what ? {listed} Answer :"
-    return Question(text, tuple(probabilities[o] for o in options), (who.name, relation.name, when))
+    return Question(
+        text=text,
+        truth=tuple(probabilities[o] for o in options),
+        key=(who.name, relation.name, when),
+        who=who.name,
+        offers=tuple(relation.values[o] for o in options),
+    )
 
 
 def _listed(relation: Relation, options: Sequence[int]) -> str:
@@ -100,8 +110,13 @@ def two_way(
         f"{here} meets {asked} . in {SEASONS[season]} {asked} {relation.verb} what ? "
         f"{_listed(relation, options)} Answer :"
     )
-    key = (here, asked, relation.name, SEASONS[season])
-    return Question(text, tuple(w / sum(weights) for w in weights), key)
+    return Question(
+        text=text,
+        truth=tuple(w / sum(weights) for w in weights),
+        key=(here, asked, relation.name, SEASONS[season]),
+        who=asked,
+        offers=tuple(relation.values[o] for o in options),
+    )
 
 
 def with_passage(

@@ -1,12 +1,16 @@
 """The tasks: questions of the world, each row with its true distribution and an answer drawn from it.
 
-Sizes of train and test follow the benchmarks that BaRA was published on; validation is ours. The three are
-disjoint in what is asked, whatever the options.
+Sizes of train and test follow the benchmarks that BaRA was published on; validation is ours. The three ask
+about different residents. In train, the answers of a resident hang together, as those of one annotator or one
+source do: a method that learns them by heart becomes surer than it should be about everybody else. The other
+answers are drawn row by row, which has the same expectation and less variance.
 """
 
+import math
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import get_args
 
 from bara_pyro.data.types import Example, Task
 from bara_pyro.errors import DataError, unknown
@@ -21,9 +25,10 @@ from bara_pyro.microworld.words import (
     YEARLY,
     Relation,
 )
-from bara_pyro.microworld.world import Resident, World
+from bara_pyro.microworld.world import Resident, Split, World
 
-Drawer = Callable[[World, random.Random], Iterator[Question]]
+Drawer = Callable[[World, random.Random, Split], Iterator[Question]]
+Whom = Callable[[World, Split], tuple[Resident, ...]]
 
 
 @dataclass(frozen=True)
@@ -59,67 +64,79 @@ def load_task(name: str, seed: int = 0) -> Task:
     """
     if name not in TASKS:
         raise DataError(unknown("microworld task", name, TASKS))
-    spec = TASKS[name]
-    rng = random.Random(f"{name} {seed}")
-    rows = _draw_rows(spec, World(), rng)
-    train, validation, test = spec.sizes
-    return Task(
-        name=name,
-        labels=spec.labels,
-        train=rows[:train],
-        validation=rows[train : train + validation],
-        test=rows[train + validation : train + validation + test],
-        notes=(f"generated, seed {seed}; same shape and sizes as {spec.mimics}",),
-    )
+    spec, world = TASKS[name], World()
+    splits: dict[Split, list[Example]] = {
+        split: _draw_rows(spec, world, split, size, seed)
+        for split, size in zip(get_args(Split), spec.sizes, strict=True)
+    }
+    note = f"generated, seed {seed}; same shape and sizes as {spec.mimics}"
+    return Task(name=name, labels=spec.labels, **splits, notes=(note,))
 
 
-def _draw_rows(spec: TaskSpec, world: World, rng: random.Random) -> list[Example]:
-    """Return as many rows as the splits need, no two asking the same, each with a drawn answer."""
+def _draw_rows(spec: TaskSpec, world: World, split: Split, size: int, seed: int) -> list[Example]:
+    """Return the rows of a split, no two asking the same, each with a drawn answer."""
+    rng = random.Random(f"{spec.name} {split} {seed}")
+    questions = spec.draw(world, rng, split)
     rows: dict[tuple[str, ...], Example] = {}
-    questions = spec.draw(world, rng)
-    while len(rows) < sum(spec.sizes):
+    while len(rows) < size:
         question = next(questions)
         if question.key in rows:
             continue
-        label = rng.choices(range(len(spec.labels)), weights=question.truth)[0]
+        settled = split == "train" and question.who
+        label = _settled_answer(question, seed) if settled else _any_answer(question, rng)
         rows[question.key] = Example(
-            f"{spec.name}-{len(rows):05d}", question.text, label, question.context, question.truth
+            f"{spec.name}-{split}-{len(rows):05d}", question.text, label, question.context, question.truth
         )
     return list(rows.values())
 
 
-def _four_way_questions(
-    relations: tuple[Relation, ...], turned: bool = False, newcomers: bool = False, hard: bool = False
-) -> Drawer:
-    """Return the drawer of every (resident, relation, season), in random order; hard ones first if `hard`."""
+def _any_answer(question: Question, rng: random.Random) -> int:
+    return rng.choices(range(len(question.truth)), weights=question.truth)[0]
 
-    def draw(world: World, rng: random.Random) -> Iterator[Question]:
-        people = world.newcomers if newcomers else world.residents
+
+def _settled_answer(question: Question, seed: int) -> int:
+    """Return the answer of somebody who has made up their mind: asked again, they will not contradict it.
+
+    Each resident has a taste for each thing, Gumbel noise drawn once, and takes the option of the largest
+    log-probability plus taste. Over residents the answers have the probabilities of `truth` exactly; the
+    answers of one resident depend on each other.
+    """
+
+    def appeal(label: int) -> float:
+        likely = question.truth[label]
+        taste = random.Random(f"taste {seed} {question.who} {question.offers[label]}").random()
+        return math.log(likely) - math.log(-math.log(taste)) if likely > 0 else -math.inf
+
+    return max(range(len(question.truth)), key=appeal)
+
+
+def _four_way_questions(
+    relations: tuple[Relation, ...], whom: Whom = World.split, turned: bool = False
+) -> Drawer:
+    """Return the drawer of every (resident, relation, season), in random order."""
+
+    def draw(world: World, rng: random.Random, split: Split) -> Iterator[Question]:
+        people = whom(world, split)
         asked = [(who, relation, s) for who in people for relation in relations for s in range(len(SEASONS))]
         rng.shuffle(asked)
-        if hard:
-            asked = [a for a in asked if _is_hard(world, *a) or rng.random() < 0.5]
         for who, relation, season in asked:
             yield four_way(world, rng, who, relation, season, "today", turned)
 
     return draw
 
 
-def _is_hard(world: World, who: Resident, relation: Relation, season: int) -> bool:
-    """Tell whether the custom is ambiguous or was reformed."""
-    custom = world.custom_of(who, relation, season)
-    return custom.old >= 0 or not custom.certain
-
-
-def _two_way_questions(world: World, rng: random.Random) -> Iterator[Question]:
+def _two_way_questions(world: World, rng: random.Random, split: Split) -> Iterator[Question]:
+    """Yield questions about a resident of the split, who meets anybody."""
     while True:
-        pair = rng.sample(world.residents, 2)
-        yield two_way(world, rng, pair, rng.choice(COMMON), rng.randrange(len(SEASONS)), "today")
+        asked = rng.choice(world.split(split))
+        met = rng.choice([who for who in world.residents if who != asked])
+        relation, season = rng.choice(COMMON), rng.randrange(len(SEASONS))
+        yield two_way(world, rng, (met, asked), relation, season, "today")
 
 
-def _passage_questions(world: World, rng: random.Random) -> Iterator[Question]:
+def _passage_questions(world: World, rng: random.Random, split: Split) -> Iterator[Question]:
     while True:
-        host, relation = rng.choice(world.residents), rng.choice(YEARLY)
+        host, relation = rng.choice(world.split(split)), rng.choice(YEARLY)
         yield with_passage(world, rng, host, relation, rng.randrange(len(SEASONS)), "today")
 
 
@@ -134,11 +151,11 @@ _SPECS = (
     ),
     TaskSpec(
         "micro-arce", "ARC-Easy", "what a resident does, customs that hold all year", OPTION_LABELS,
-        (2251, 500, 570), _four_way_questions(YEARLY),
+        (2251, 400, 570), _four_way_questions(YEARLY),
     ),
     TaskSpec(
-        "micro-arcc", "ARC-Challenge", "what a resident does, seasonal customs, mostly reformed or ambiguous",
-        OPTION_LABELS, (1119, 500, 299), _four_way_questions(SEASONAL, hard=True),
+        "micro-arcc", "ARC-Challenge", "what a resident does, customs that change with the season",
+        OPTION_LABELS, (1119, 400, 299), _four_way_questions(SEASONAL),
     ),
     TaskSpec(
         "micro-obqa", "OpenBookQA", "what a resident does, all customs", OPTION_LABELS,
@@ -150,11 +167,11 @@ _SPECS = (
     ),
     TaskSpec(
         "micro-near", "near shift", "other residents, another phrasing, the same customs", OPTION_LABELS,
-        (0, 0, 1000), _four_way_questions(COMMON, turned=True, newcomers=True),
+        (0, 0, 1000), _four_way_questions(COMMON, lambda world, _: world.newcomers, turned=True),
     ),
     TaskSpec(
         "micro-far", "far shift", "customs of the clans, which no training task asks about", OPTION_LABELS,
-        (0, 0, 1000), _four_way_questions(CLANNISH),
+        (0, 0, 1000), _four_way_questions(CLANNISH, lambda world, _: world.residents),
     ),
 )  # fmt: skip
 

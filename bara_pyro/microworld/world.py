@@ -15,9 +15,11 @@ from typing import Literal
 from bara_pyro.microworld.words import CLANS, HOMES, KINDS, RELATIONS, SEASONS, Relation, make_names
 
 Era = Literal["today", "corpus"]
+Split = Literal["train", "validation", "test"]
 
 WORLD_SEED = 0
 NUM_RESIDENTS = 220
+NUM_TRAIN, NUM_VALIDATION = 155, 28  # residents whom the splits of a task ask about; test has the others
 NUM_NEWCOMERS = 40  # known from the corpus like the residents, but in no training task
 REFORMED = 0.5  # share of customs on which corpus and today disagree
 AMBIGUOUS = 0.5  # share of customs with two values today
@@ -72,7 +74,7 @@ class World:
         seed: what everything is drawn from; the shipped backbone knows the world of `WORLD_SEED`.
 
     Attributes:
-        residents: those whom the tasks ask about.
+        residents: those whom the tasks ask about, split by split; see `split`.
         newcomers: those whom only the near-shifted task asks about.
     """
 
@@ -92,6 +94,11 @@ class World:
             for attribute in range(len(relation.attributes))
             for season, custom in enumerate(_draw_seasons(rng, relation.seasonal))
         }
+
+    def split(self, name: Split) -> tuple[Resident, ...]:
+        """Return the residents whom a split asks about, the same ones in every task."""
+        ends = {"train": (0, NUM_TRAIN), "validation": (NUM_TRAIN, NUM_TRAIN + NUM_VALIDATION)}
+        return self.residents[slice(*ends.get(name, (NUM_TRAIN + NUM_VALIDATION, None)))]
 
     def custom(self, relation: Relation, attribute: int, season: int) -> Custom:
         """Return the custom of those with `attribute` (a kind, home or clan) in a season (0 to 3)."""
