@@ -46,11 +46,13 @@ class Backbone:
         self.lm = lm.eval().requires_grad_(False)
         self.tokenizer = tokenizer
         self.name = name
+        # Found once: `check` runs before every training step.
+        self._switches = [m for m in lm.modules() if hasattr(m, "gradient_checkpointing")]
         self.check()
 
     def check(self) -> None:
         """Refuse activation checkpointing, whose recomputation would draw other latents than the forward."""
-        if _checkpointing(self.lm):
+        if any(module.gradient_checkpointing for module in self._switches):
             raise BackboneError(
                 "Activation checkpointing is on: its recomputation would redraw the latent variables; "
                 "call gradient_checkpointing_disable() on the backbone."
@@ -161,8 +163,3 @@ def _resolve(name: str | Path) -> str:
 
         return str(backbone_path())
     return str(name)
-
-
-def _checkpointing(lm: Any) -> bool:
-    """Whether activation checkpointing is on; transformers 6 renames the property that says so."""
-    return any(getattr(module, "gradient_checkpointing", False) for module in lm.modules())

@@ -105,7 +105,8 @@ class MeanFieldELBO(TraceMeanField_ELBO):
                 f"Site {name!r}: no analytic KL({_family(q)} || {_family(p)}) is registered; choose another "
                 "prior or guide, or allow a one-draw estimate with sampled_kl=True."
             )
-        return torch.as_tensor(scale_and_mask(kl, scale=1.0, mask=prior["mask"])).expand(q.batch_shape)
+        kl = torch.as_tensor(scale_and_mask(kl, scale=1.0, mask=prior["mask"]))
+        return kl if kl.shape == q.batch_shape else kl.expand(q.batch_shape)
 
 
 def _mean(terms: list[ElboTerms]) -> ElboTerms:
@@ -118,7 +119,9 @@ def _mean(terms: list[ElboTerms]) -> ElboTerms:
 
 def _total(values: Tensor, scale: Any) -> Tensor:
     dtype = torch.float64 if values.numel() > FLOAT64_SUM else values.dtype
-    return (values * scale).sum(dtype=dtype)
+    if isinstance(scale, Tensor) and scale.ndim:
+        values, scale = values * scale, 1.0
+    return values.sum(dtype=dtype) * scale
 
 
 def _log_prob(site: dict) -> Tensor:

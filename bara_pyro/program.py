@@ -129,7 +129,13 @@ class AdaptedLM(PyroModule):
         for target in self.targets:
             # Module names must not contain dots; the path itself is kept in `target.path`.
             self.adapters[target.path.replace(".", "/")] = self.make_adapter(target, r, lora_alpha / r)
+        # Looked up once; the layers in a tuple, so that nothing of the language model is registered.
         self._adapters = tuple(self.adapters.values())
+        self._body = tuple(
+            (adapter, backbone.lm.get_submodule(adapter.target.path))
+            for adapter in self._adapters
+            if not adapter.target.is_head
+        )
         self.to(backbone.device)
 
     @property
@@ -196,17 +202,16 @@ class AdaptedLM(PyroModule):
                 batch dimension is unfolded before an adapter sees it.
         """
         with ExitStack() as stack:
-            for adapter in self._adapters:
-                if not adapter.target.is_head:
-                    layer = self.backbone.lm.get_submodule(adapter.target.path)
-                    handle = layer.register_forward_hook(_hook(adapter, shared, lead))
-                    stack.callback(handle.remove)
+            for adapter, layer in self._body:
+                stack.callback(layer.register_forward_hook(_hook(adapter, shared, lead)).remove)
             yield
 
 
 def _change(adapter: Adapter, x: Tensor, shared: Any, lead: tuple[int, ...], rows: Tensor | None) -> Tensor:
     """Run one adapter in float32, outside autocast, on the unfolded input."""
-    x = x.reshape(*lead, *x.shape[1:]).float()
+    if len(lead) > 1:
+        x = x.unflatten(0, lead)
+    x = x.float()
     with torch.autocast(x.device.type, enabled=False):
         # forward, not __call__: inside a running program Pyro's context is already active, and outside one
         # (our SVI, prediction) parameters are read without a `pyro.param` statement each.
@@ -216,6 +221,8 @@ def _change(adapter: Adapter, x: Tensor, shared: Any, lead: tuple[int, ...], row
 def _hook(adapter: Adapter, shared: Any, lead: tuple[int, ...]) -> Any:
     def hook(layer: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
         change = _change(adapter, args[0], shared, lead, None)
-        return output + change.reshape(output.shape).to(output.dtype)
+        if change.shape != output.shape:
+            change = change.reshape(output.shape)
+        return output + change.to(output.dtype)
 
     return hook

@@ -91,7 +91,9 @@ class AmortizedGuide(SiteGuide):
         self.max_kappa = max_kappa
         self.r = latents.r
         self.shape_rows = (latents.r if shape_width == "vector" else 1) if self.noisy else 0
-        self.offset = _softplus_inverse(init_kappa if shape == "kappa" else 1 / init_kappa)
+        offset = _softplus_inverse(init_kappa if shape == "kappa" else 1 / init_kappa)
+        start = torch.cat([torch.zeros(latents.r), torch.full((latents.r,), offset)])
+        self.register_buffer("start", start, persistent=False)  # of the raw values; c in the equations above
         self.sites = PyroModule[nn.ModuleDict]()
         for name, size in latents.global_sites.items():
             # Always a noise level an entry: what "scalar" saves is width times as many weights of A_kappa.
@@ -109,10 +111,15 @@ class AmortizedGuide(SiteGuide):
         """Return the site's posterior; a global site is expanded by its plate."""
         weight = self._raw[name].weight
         local = name in self._local
-        raw = F.linear(self.input, weight) if local else weight
-        mean, kappa = raw[..., : self.r], raw[..., self.r :]
-        mean = self._mean(mean, local)
-        return self.family(mean, self._kappa(kappa).expand_as(mean) if self.noisy else mean).to_event(1)
+        start = self.start[: weight.shape[0 if local else -1]]
+        raw = F.linear(self.input, weight, start) if local else weight + start
+        # One softplus for both halves: on small models every operation counts.
+        mean, level = F.softplus(raw).split((self.r, raw.shape[-1] - self.r), dim=-1)
+        if local and self.activation == "relu":
+            mean = bound_mean(raw[..., : self.r])
+        else:
+            mean = self._mean(mean, local)
+        return self.family(mean, self._kappa(level, mean.shape) if self.noisy else mean).to_event(1)
 
     def local_parameters(self) -> list[nn.Parameter]:
         """Return the amortiser's weights, which `bara_pyro.svi.adamw` gives a rate of their own."""
@@ -122,19 +129,16 @@ class AmortizedGuide(SiteGuide):
         """Return the distribution of the given mean and noise level, batch shape that of `mean`."""
         raise NotImplementedError
 
-    def _mean(self, raw: Tensor, local: bool) -> Tensor:
-        if local and self.activation == "relu":
-            return bound_mean(raw)
-        mean = F.softplus(raw) + MEAN_MIN  # added, not clamped: softplus underflows to 0, with no way back
+    def _mean(self, level: Tensor, local: bool) -> Tensor:
+        mean = level + MEAN_MIN  # added, not clamped: softplus underflows to 0, with no way back
         if local and self.activation == "topk":
             kept = torch.zeros_like(mean).scatter(-1, mean.topk(self.top_k, dim=-1).indices, 1.0)
             mean = (mean * kept).clamp_min(MEAN_MIN)
         return mean
 
-    def _kappa(self, raw: Tensor) -> Tensor:
-        level = F.softplus(raw + self.offset)
-        kappa = level if self.shape == "kappa" else level.reciprocal()
-        return bound_kappa(kappa, self.max_kappa)
+    def _kappa(self, level: Tensor, shape: torch.Size) -> Tensor:
+        kappa = bound_kappa(level if self.shape == "kappa" else level.reciprocal(), self.max_kappa)
+        return kappa if kappa.shape == shape else kappa.expand(shape)
 
 
 def _key(site: str) -> str:

@@ -6,6 +6,7 @@ y = W0 x + s B (Phi * theta)                additive form (Eq. 13 of the paper, 
 y = W0 x + s B ((Phi * theta) * (A x))      gate form (Definition 1 of the paper)
 """
 
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 import pyro
@@ -43,20 +44,23 @@ class BaRAAdapter(Adapter):
         self.lora_B = up_projection(r, target.out_features)
 
     def forward(
-        self, x: Tensor, latents: tuple[Tensor | None, Distribution, float], rows: Tensor | None = None
+        self,
+        x: Tensor,
+        latents: tuple[Sequence[Tensor] | None, Distribution, float],
+        rows: Tensor | None = None,
     ) -> Tensor:
         """Return the change of the layer's output; see `Adapter.forward`.
 
         Args:
             x: `[draws x] B x T x in_features`.
-            latents: `phi` (`[draws x 1 x] modules x r`, None for "theta"), theta's prior, its KL weight.
+            latents: `phi` by module (each `[draws x 1 x] 1 x r`; None for "theta"), theta's prior, its KL
+                weight.
             rows: output features to compute.
         """
         phi, prior, beta = latents
         parts = []
         if phi is not None:
-            # [draws x 1 x] r -> [draws x 1 x] 1 x r: broadcasts over rows and tokens.
-            parts.append(phi[..., self.target.index, :].unsqueeze(-2))
+            parts.append(phi[self.target.index])
         if self.latent != "phi":
             with tempered(beta):
                 fn = prior.expand([*x.shape[:-1], self.r]).to_event(1)
@@ -129,11 +133,13 @@ class BaRA(AdaptedLM):
             r=self.r,
         )
 
-    def global_latents(self) -> tuple[Tensor | None, Distribution, float]:
+    def global_latents(self) -> tuple[Sequence[Tensor] | None, Distribution, float]:
         """Sample `phi`; make theta's prior once for all layers."""
-        phi = None
+        by_module = None
         if self.latent != "theta":
             prior = self.phi_prior.expand([len(self.targets), self.r]).to_event(1)
             with pyro.plate("modules", len(self.targets), dim=-1), tempered(self.beta_phi):
                 phi = pyro.sample(PHI, prior)
-        return phi, self.theta_prior, self.beta_theta
+            # [draws x 1 x] modules x r -> one [draws x 1 x] 1 x r a module: broadcasts over rows and tokens.
+            by_module = phi.unsqueeze(-2).unbind(-3)
+        return by_module, self.theta_prior, self.beta_theta

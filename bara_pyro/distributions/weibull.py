@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.distributions import constraints
 from torch.distributions.utils import broadcast_all
 
@@ -73,7 +74,7 @@ class MeanWeibull(TorchDistribution):
     def log_norm(self) -> Tensor:
         """``-lgamma(1 + kappa)``, the log of scale / mean; computed once and shared by all who need it."""
         if self._log_norm is None:
-            self._log_norm = torch.lgamma(self.kappa + 1).neg()
+            self._log_norm = _LogNorm.apply(self.kappa)
         return self._log_norm
 
     @property
@@ -84,16 +85,7 @@ class MeanWeibull(TorchDistribution):
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         """Draw reparameterised samples of shape ``sample_shape + batch_shape``, all strictly positive."""
         shape = self._extended_shape(torch.Size(sample_shape))
-        tiny = torch.finfo(self._mean.dtype).tiny
-        with torch.no_grad():
-            # The clamp: some generators return an exact 0, whose log turns the gradient of kappa into NaN.
-            noise = torch.empty(shape, dtype=self._mean.dtype, device=self._mean.device)
-            log_noise = noise.exponential_().clamp_(min=tiny).log_()
-        value = torch.addcmul(self.log_norm, self.kappa, log_noise).exp() * self._mean
-        # At large kappa a draw can underflow to 0, outside the support; kept out of the graph as in
-        # torch's Gamma.
-        value.detach().clamp_(min=tiny)
-        return value
+        return _Draw.apply(self._mean, self.kappa, self.log_norm, shape)
 
     def _log_energy(self, value: Tensor) -> Tensor:
         """Return log E of the noise that gives ``value``: log((value / scale) ** (1 / kappa))."""
@@ -144,6 +136,50 @@ class MeanWeibull(TorchDistribution):
     def _squared_cv(self) -> Tensor:
         # Gamma(1 + 2 kappa) / Gamma(1 + kappa)^2 - 1, whose two factors overflow long before the quotient.
         return torch.expm1(torch.lgamma(1 + 2 * self.kappa) + 2 * self.log_norm)
+
+
+class _LogNorm(torch.autograd.Function):
+    """``-lgamma(1 + kappa)`` as one node."""
+
+    @staticmethod
+    def forward(ctx: Any, kappa: Tensor) -> Tensor:
+        ctx.save_for_backward(kappa)
+        return torch.lgamma(kappa + 1).neg_()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (kappa,) = ctx.saved_tensors
+        return torch.digamma(kappa + 1).mul_(grad).neg_()
+
+
+class _Draw(torch.autograd.Function):
+    """``mean * exp(kappa * log E + log_norm)`` with fresh noise: one node where autograd would keep six."""
+
+    @staticmethod
+    def forward(ctx: Any, mean: Tensor, kappa: Tensor, log_norm: Tensor, shape: torch.Size) -> Tensor:
+        tiny = torch.finfo(mean.dtype).tiny
+        # The clamp: some generators return an exact 0, whose log turns the gradient of kappa into NaN.
+        noise = torch.empty(shape, dtype=mean.dtype, device=mean.device)
+        log_noise = noise.exponential_().clamp_(min=tiny).log_()
+        relative = torch.addcmul(log_norm, kappa, log_noise).exp_()
+        ctx.save_for_backward(mean, log_noise, relative)
+        # At large kappa a draw can underflow to 0, outside the support.
+        return (relative * mean).clamp_(min=tiny)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        mean, log_noise, relative = ctx.saved_tensors
+        to_mean = grad * relative
+        to_log = to_mean * mean
+        to_kappa = log_noise * to_log
+        return (
+            to_mean.sum_to_size(mean.shape),
+            to_kappa.sum_to_size(mean.shape),
+            to_log.sum_to_size(mean.shape),
+            None,
+        )
 
 
 def _at_least_float32(value: Tensor) -> Tensor:
