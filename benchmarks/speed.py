@@ -5,15 +5,15 @@ python -m benchmarks.speed [--size micro|896] [--steps 40] [--threads 1] [--out 
 
 import argparse
 import json
-import resource
 import statistics
-import subprocess
-import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
+from itertools import accumulate
 from pathlib import Path
 
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.systems import SIZES, hand_written, make_batch, ours, peft_lora
 
@@ -57,19 +57,30 @@ def predictions(size_name: str, rounds: int) -> dict[str, float]:
     )
 
 
-def memory(size_name: str, who: str) -> float:
-    """Return the peak resident memory of ten training steps, in MiB (in this process)."""
+def memory(size_name: str) -> dict[str, float]:
+    """Return the MiB that the third training step of each contestant allocates at its peak.
+
+    Counted above what was there before the step: weights, optimiser state and imports, which all share or
+    which do not grow with the batch, are left out.
+    """
     size = SIZES[size_name]
-    step = peft_lora(size)[0] if who == "peft lora" else ours(size, who)[0]
     batch = make_batch(size)
-    for _ in range(10):
-        step(batch)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    calls = {"peft lora": peft_lora(size)[0], "by hand": hand_written(size)}
+    calls |= {name: ours(size, name)[0] for name in ("lora", "additive", "gate")}
+    return {name: _peak(lambda step=step: step(batch)) for name, step in calls.items()}
 
 
-def _memory_apart(size: str, who: str) -> float:
-    command = [sys.executable, "-m", "benchmarks.speed", "--size", size, "--memory-of", who]
-    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+def _peak(call: Callable[[], object]) -> float:
+    call()
+    call()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        call()
+    with tempfile.TemporaryDirectory() as folder:
+        trace = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(trace))
+        events = json.loads(trace.read_text())["traceEvents"]
+    changes = sorted((e["ts"], e["args"]["Bytes"]) for e in events if e["name"] == "[memory]")
+    return max(accumulate(number for _, number in changes)) / 2**20
 
 
 def main() -> None:
@@ -81,22 +92,16 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--memory-of", help=argparse.SUPPRESS)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    if args.memory_of:
-        print(memory(args.size, args.memory_of))
-        return
     t = steps(args.size, args.steps)
     p = predictions(args.size, max(3, args.steps // 8))
-    m = {who: _memory_apart(args.size, who) for who in ("peft lora", "lora", "additive", "gate")}
+    m = memory(args.size)
     ratios = {
         **{f"step: {who} / peft lora": t[who] / t["peft lora"] for who in ("lora", "additive", "gate")},
         "step: additive / by hand": t["additive"] / t["by hand"],
         "prediction: S = 10 / 10 peft lora forwards": p["S = 10"] / p["10 peft lora forwards"],
-        **{
-            f"peak memory: {who} / peft lora": m[who] / m["peft lora"] for who in ("lora", "additive", "gate")
-        },
+        **{f"peak memory: {who} / peft lora": m[who] / m["peft lora"] for who in m if who != "peft lora"},
     }
     for name, seconds in {**t, **p}.items():
         print(f"{name:<24} {1000 * seconds:9.1f} ms")

@@ -162,21 +162,19 @@ class _Draw(torch.autograd.Function):
         # The clamp: some generators return an exact 0, whose log turns the gradient of kappa into NaN.
         noise = torch.empty(shape, dtype=mean.dtype, device=mean.device)
         log_noise = noise.exponential_().clamp_(min=tiny).log_()
-        relative = torch.addcmul(log_norm, kappa, log_noise).exp_()
-        ctx.save_for_backward(mean, log_noise, relative)
         # At large kappa a draw can underflow to 0, outside the support.
-        return (relative * mean).clamp_(min=tiny)
+        value = torch.addcmul(log_norm, kappa, log_noise).exp_().mul(mean).clamp_(min=tiny)
+        ctx.save_for_backward(mean, log_noise, value)
+        return value
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        mean, log_noise, relative = ctx.saved_tensors
-        to_mean = grad * relative
-        to_log = to_mean * mean
-        to_kappa = log_noise * to_log
+        mean, log_noise, value = ctx.saved_tensors
+        to_log = grad * value  # the gradient of log(value)
         return (
-            to_mean.sum_to_size(mean.shape),
-            to_kappa.sum_to_size(mean.shape),
+            (to_log / mean).sum_to_size(mean.shape),
+            (to_log * log_noise).sum_to_size(mean.shape),
             to_log.sum_to_size(mean.shape),
             None,
         )
