@@ -1,10 +1,11 @@
 """The shared half of every BaRA guide: from raw parameters to a mean and a noise level.
 
     q(Phi)        mean = softplus(e_m),            kappa = softplus(e_kappa + c)
-    q(theta | x)  mean = activation(A_m x),        kappa = softplus(A_kappa x + c), at most max_kappa
+    q(theta | x)  mean = activation(A_m z),        kappa = softplus(A_kappa z + c), at most max_kappa
 
-(Eq. 16 and 17 of the paper, with the mean parameterisation; `kappa` is 1/k of the Weibull distribution.) A
-family is a subclass that turns mean and noise level into a distribution.
+(Eq. 16 and 17 of the paper, with the mean parameterisation; `kappa` is 1/k of the Weibull distribution.) `z`
+is the layer's input x, or x divided by its root mean square. A family is a subclass that turns mean and noise
+level into a distribution.
 """
 
 import math
@@ -41,12 +42,14 @@ class AmortizedGuide(SiteGuide):
         model: the program.
         shape: "kappa": `kappa = softplus(raw)`; "k": the text of the paper, `kappa = 1 / softplus(raw)`.
         shape_width: of theta: "vector": a noise level an entry; "scalar": one for all r entries of a gate.
-        init_kappa: noise level that training starts from.
+        init_kappa: noise level that training starts from; ln 2 = softplus(0) in the paper's Algorithm 1.
         max_kappa: largest noise level. 1, that of the prior Gamma(1, b), costs nothing in the bound under
             that prior and keeps out the heavy tails that make training at high rates collapse
             (docs/decisions.md); `KAPPA_MAX` for sparser priors and for the text of the paper.
         random_kappa: start A_kappa orthogonal together with A_m, as Algorithm 1 does, so that the noise level
             of a token is random at first; otherwise A_kappa starts at 0, every token at `init_kappa`.
+        normalize_input: divide x by its root mean square. Rows of A_m are orthonormal, so that gates then
+            start with the same law whatever the size of a backbone's activations; Algorithm 1 does not.
         activation: of theta's mean: "softplus", "relu", or "topk" (softplus, all but the `top_k` largest
             entries put to the smallest mean).
         top_k: number of gates left open by "topk".
@@ -63,9 +66,10 @@ class AmortizedGuide(SiteGuide):
         *,
         shape: Shape = "kappa",
         shape_width: Width = "vector",
-        init_kappa: float = math.log(2),
+        init_kappa: float = 0.5,
         max_kappa: float = 1.0,
         random_kappa: bool = False,
+        normalize_input: bool = False,
         activation: Activation = "softplus",
         top_k: int = 4,
     ) -> None:
@@ -88,6 +92,7 @@ class AmortizedGuide(SiteGuide):
         self.shape = shape
         self.activation = activation
         self.top_k = top_k
+        self.normalize_input = normalize_input
         self.max_kappa = max_kappa
         self.r = latents.r
         self.shape_rows = (latents.r if shape_width == "vector" else 1) if self.noisy else 0
@@ -112,7 +117,7 @@ class AmortizedGuide(SiteGuide):
         weight = self._raw[name].weight
         local = name in self._local
         start = self.start[: weight.shape[0 if local else -1]]
-        raw = F.linear(self.input, weight, start) if local else weight + start
+        raw = F.linear(self._amortiser_input(), weight, start) if local else weight + start
         # One softplus for both halves: on small models every operation counts.
         mean, level = F.softplus(raw).split((self.r, raw.shape[-1] - self.r), dim=-1)
         if local and self.activation == "relu":
@@ -120,6 +125,10 @@ class AmortizedGuide(SiteGuide):
         else:
             mean = self._mean(mean, local)
         return self.family(mean, self._kappa(level, mean.shape) if self.noisy else mean).to_event(1)
+
+    def _amortiser_input(self) -> Tensor:
+        x = self.input
+        return F.rms_norm(x, x.shape[-1:]) if self.normalize_input else x
 
     def local_parameters(self) -> list[nn.Parameter]:
         """Return the amortiser's weights, which `bara_pyro.svi.adamw` gives a rate of their own."""

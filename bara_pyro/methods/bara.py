@@ -1,6 +1,5 @@
 """BaRA and its variants: one program, one of four guides."""
 
-import math
 from typing import Any, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveInt, field_validator
@@ -39,10 +38,13 @@ class BaRAConfig(MethodConfig):
     )
     shape: Shape = Field("kappa", description="'kappa': softplus gives 1/k; 'k': softplus gives k (the text)")
     shape_width: Width = Field("vector", description="'vector' or 'scalar' noise level of a gate")
-    init_kappa: float = Field(math.log(2), gt=0, description="noise level at the start")
+    init_kappa: float = Field(0.5, gt=0, description="noise level at the start; Algorithm 1: 0.693")
     max_kappa: float = Field(1.0, gt=0, description="largest noise level; 1 is that of a Gamma(1, b) prior")
     random_kappa: bool = Field(
         False, description="start with random noise levels, as the paper's Algorithm 1"
+    )
+    normalize_input: bool = Field(
+        False, description="divide what the amortiser sees by its root mean square; Algorithm 1: false"
     )
     activation: Activation = Field("softplus", description="of theta's mean: 'softplus', 'relu', 'topk'")
     top_k: PositiveInt = Field(4, description="gates left open by 'topk'")
@@ -79,6 +81,7 @@ def _build(
         init_kappa=config.init_kappa,
         max_kappa=config.max_kappa,
         random_kappa=config.random_kappa,
+        normalize_input=config.normalize_input,
         activation=config.activation,
         top_k=config.top_k,
     )
@@ -94,6 +97,6 @@ register_method(
         "BaRA, gate form: y = W0 x + s B ((Phi * theta) * (A x)) (arXiv 2606.29184)",
         BaRAConfig,
         _build,
-        {"form": "gate"},
+        {"form": "gate", "normalize_input": True},
     )
 )

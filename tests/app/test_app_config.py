@@ -63,6 +63,7 @@ OTHER: dict[str, Any] = {
     "method.init_kappa": 0.3,
     "method.max_kappa": 2.0,
     "method.random_kappa": True,
+    "method.normalize_input": True,
     "method.activation": "topk",
     "method.top_k": 2,
 }

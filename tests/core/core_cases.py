@@ -141,6 +141,11 @@ def parts_of(model: BaRA, path: str) -> tuple[Tensor, Tensor | None]:
     return adapter.lora_B, getattr(adapter, "lora_A", None)
 
 
+def noise_level(raw: Tensor) -> Tensor:
+    """kappa of raw parameters, which is the default `init_kappa`, 0.5, where they are 0."""
+    return F.softplus(raw + math.log(math.expm1(0.5)))
+
+
 class PlainBaRA:
     """BaRA with a Weibull posterior, written out: the objective that the Pyro program must equal.
 
@@ -159,9 +164,9 @@ class PlainBaRA:
         return [f"theta/{path}" for path in self.paths]
 
     def posterior(self, raw: Tensor) -> tuple[Tensor, Tensor]:
-        """Scale and shape from raw parameters, for the default `init_kappa`: softplus(0) = ln 2, offset 0."""
+        """Scale and shape from raw parameters."""
         r = self.model.r
-        mean, kappa = F.softplus(raw[..., :r]), F.softplus(raw[..., r:])
+        mean, kappa = F.softplus(raw[..., :r]), noise_level(raw[..., r:])
         return mean / torch.exp(torch.lgamma(1 + kappa)), 1 / kappa
 
     @staticmethod

@@ -77,6 +77,16 @@ def test_where_it_starts(random_kappa: bool) -> None:
     assert_close(phi.kappa, torch.full((5, R), 0.3))
 
 
+def test_a_normalised_input_has_no_size() -> None:
+    x = torch.randn(50, 16)
+    guide, plain = (guide_of(normalize_input=on, random_kappa=True) for on in (True, False))
+    plain.sites[SITE].weight.data = guide.sites[SITE].weight.data
+    q = posterior(guide, x).base_dist
+    for got in (posterior(guide, 4 * x), posterior(plain, x / x.square().mean(-1, keepdim=True).sqrt())):
+        assert_close((got.base_dist.mean, got.base_dist.kappa), (q.mean, q.kappa), rtol=1e-4, atol=1e-6)
+    assert not torch.allclose(posterior(plain, 4 * x).base_dist.mean, q.mean)
+
+
 @pytest.mark.parametrize("family", [WeibullGuide, GammaGuide, LogNormalGuide])
 def test_noise_is_capped_and_can_come_back(family: type) -> None:
     guide = guide_of(family, random_kappa=True, max_kappa=0.8)

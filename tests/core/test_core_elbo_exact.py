@@ -7,6 +7,7 @@ from core_cases import (
     backbone,
     hooked_forward,
     make_batch,
+    noise_level,
     plain_forward,
     quadrature_kl,
     randomise,
@@ -53,7 +54,7 @@ def closed_form(model: BaRA, guide: WeibullGuide, batch: Batch) -> dict[str, flo
     with torch.no_grad():
         log_probs = hooked_forward(batch, lm, paths, "lm_head", record)
         raw = guide.sites["phi"].weight
-        phi = quadrature_kl(F.softplus(raw[:, :R]), F.softplus(raw[:, R:]), *PHI)
+        phi = quadrature_kl(F.softplus(raw[:, :R]), noise_level(raw[:, R:]), *PHI)
         theta = 0.0
         for path in paths:
             weight = guide.sites[f"theta/{path}".replace(".", "/")].weight
@@ -61,7 +62,7 @@ def closed_form(model: BaRA, guide: WeibullGuide, batch: Batch) -> dict[str, flo
                 length = int(batch.attention_mask[row].sum())
                 used = 1 if path == "lm_head" else length
                 for x in inputs[path][row, -used:]:
-                    kl = quadrature_kl(F.softplus(weight[:R] @ x), F.softplus(weight[R:] @ x), *THETA)
+                    kl = quadrature_kl(F.softplus(weight[:R] @ x), noise_level(weight[R:] @ x), *THETA)
                     theta += float(kl.sum())
     nll = -sum(log_probs.double()[row, label] for row, label in enumerate(batch.labels))
     return {"nll": float(nll), "phi": float(phi.sum()), "theta": theta}

@@ -46,7 +46,7 @@ def test_phi_at_the_start(shape: str, kappa: float, printed: float) -> None:
 def test_theta_and_the_product() -> None:
     # theta's raw weights at 0: both gates have the law of phi's start; the product by quadrature.
     model = BaRA(backbone(), 4, r=16, target_modules=["lm_head", "q_proj"])
-    guide = WeibullGuide(model)
+    guide = WeibullGuide(model, init_kappa=LN2)
     for site in guide.sites.values():
         nn.init.zeros_(site.weight)
     out = gate_sparsity(model, guide, [make_batch()] * 150, tau=TAU)

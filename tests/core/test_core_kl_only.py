@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from core_cases import backbone, make_batch
+from core_cases import backbone, make_batch, noise_level
 from torch.nn import functional as F
 
 from bara_pyro.distributions import KAPPA_MAX
@@ -36,7 +36,7 @@ def test_phi_goes_to_its_prior(rate: float, max_kappa: float) -> None:
     assert abs(kl["phi"]) < 1e-4
     torch.testing.assert_close(F.softplus(raw[:, :3]), torch.full((5, 3), 1 / rate), rtol=0.01, atol=0)
     torch.testing.assert_close(
-        F.softplus(raw[:, 3:]).clamp_max(max_kappa), torch.ones(5, 3), rtol=0.01, atol=0
+        noise_level(raw[:, 3:]).clamp_max(max_kappa), torch.ones(5, 3), rtol=0.01, atol=0
     )
 
 
