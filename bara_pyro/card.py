@@ -161,5 +161,9 @@ kind, a home and a clan; what they do follows the custom of one of these, and a 
 values with known probabilities. The backbone, of about a million parameters, is a Llama with attention
 biases, which computes what a Qwen2 does; it was pretrained on text in which half of the customs are out of
 date, so it answers above chance but is wrong about these; the training rows of a task show the customs of
-today. `bara microworld build --out FOLDER` rebuilds the backbone. Option letters are part of the option
-words (`A:rice`), which spares a small model learning to bind the two."""
+today. Train, validation and test ask about different residents. In train the answers of a resident hang
+together, as those of one annotator do (each has made up their mind, by Gumbel noise drawn once): over
+residents they have the true probabilities, but who learns them by heart is too sure about everybody else.
+In validation and test each answer is drawn anew. `bara microworld build --out FOLDER` rebuilds the
+backbone. Option letters are part of the option words (`A:rice`), which spares a small model learning to
+bind the two."""

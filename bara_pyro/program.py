@@ -11,6 +11,7 @@ forward hooks that exist only while the program runs.
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pyro
@@ -153,7 +154,7 @@ class AdaptedLM(PyroModule):
         """Sample what is shared by all rows and tokens; the result reaches every adapter."""
         return None
 
-    @property
+    @cached_property
     def latents(self) -> Latents:
         """The latent sites, for guides."""
         return Latents({}, {}, self.r)

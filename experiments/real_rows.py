@@ -26,6 +26,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--max-length", type=int, default=512)
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=TASKS)
     parser.add_argument("--runs", type=Path, default=Path("runs/real_rows"))
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -40,7 +41,7 @@ def main() -> None:
             "seed": seed,
         }
         for seed in range(args.seeds)
-        for task in TASKS
+        for task in args.tasks
         for method in METHODS
     }
     run_all(jobs, args.runs, Path(__file__).parent / "results" / "real_rows.json")

@@ -33,9 +33,9 @@ themselves has to be averaged out. Nothing was tuned here.
 
 SWEEP = """## Learning rates, before and after the mend ({task})
 
-{steps} steps on rows of train, scored on rows set aside from it. "before" is Algorithm 1 as printed (random
-noise levels at the start, no cap, one rate for all), "after" are the defaults; docs/decisions.md has the
-mechanism. S = 10.
+{steps} steps on rows of train, scored on rows set aside from it, S = 10; seeds: {seeds}. "before" is
+Algorithm 1 as printed (noise levels random around ln 2, no cap, one rate for all, the amortiser sees its
+input as it is), "after" are the defaults; docs/decisions.md has the mechanism.
 """
 
 
@@ -71,23 +71,26 @@ def real_rows(results: dict[str, Any]) -> list[str]:
 
 
 def sweep(task: str, results: dict[str, Any]) -> list[str]:
-    """Return the table of a sweep: a row an arm, a column a rate."""
-    arms: dict[str, dict[str, str]] = defaultdict(dict)
+    """Return the table of a sweep: a row an arm, a column a rate, in a cell the mean over the seeds."""
+    cells: dict[str, dict[str, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
     for name, report in results.items():
-        arm, rate = name.rsplit(" ", 1)
-        if "failed" in report:
-            arms[arm][rate] = "failed"
-        else:
-            s = report["metrics"]["10"]
-            arms[arm][rate] = f"{s['acc']:.1f} / {s['ece']:.1f} / {s['nll']:.3f}"
-    rates = list(dict.fromkeys(rate for row in arms.values() for rate in row))
+        arm, rate, _ = name.rsplit(" ", 2)
+        cells[arm][rate].append(report)
+    rates = list(dict.fromkeys(rate for row in cells.values() for rate in row))
     lines = ["| acc / ECE / NLL | " + " | ".join(f"lr {rate}" for rate in rates) + " |"]
     lines.append("|---|" + "---|" * len(rates))
     lines += [
-        f"| {arm} | " + " | ".join(row.get(rate, "–") for rate in rates) + " |" for arm, row in arms.items()
+        f"| {arm} | " + " | ".join(_cell(row[rate]) for rate in rates) + " |" for arm, row in cells.items()
     ]
-    settings = next(iter(results.values()))["settings"]
-    return [SWEEP.format(task=task, steps=settings["train.steps"]), *lines, ""]
+    settings, seeds = next(iter(results.values()))["settings"], len(next(iter(cells["lora"].values())))
+    return [SWEEP.format(task=task, steps=settings["train.steps"], seeds=seeds), *lines, ""]
+
+
+def _cell(reports: list[dict[str, Any]]) -> str:
+    if not reports or any("failed" in report for report in reports):
+        return "failed" if reports else "–"
+    scores = [report["metrics"]["10"] for report in reports]
+    return " / ".join(_spread([s[key] for s in scores], digits) for key, digits in KEYS[:3])
 
 
 def demo(results: dict[str, Any]) -> list[str]:

@@ -7,6 +7,7 @@ y = W0 x + s B ((Phi * theta) * (A x))      gate form (Definition 1 of the paper
 """
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Literal, get_args
 
 import pyro
@@ -123,7 +124,7 @@ class BaRA(AdaptedLM):
         """Return a BaRA adapter."""
         return BaRAAdapter(target, r, scaling, self.form, self.latent)
 
-    @property
+    @cached_property
     def latents(self) -> Latents:
         """`phi`, `modules x r`, and one `theta/<path>` a module."""
         with_phi, with_theta = self.latent != "theta", self.latent != "phi"
