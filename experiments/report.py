@@ -35,8 +35,8 @@ themselves has to be averaged out. Nothing was tuned here.
 
 SELECTED = """## Each method at the learning rate that validation chose
 
-Test rows, {steps} steps. Every method had the same budget: four rates and the seeds of the sweep above, lowest
-NLL on validation rows (`experiments/selected.py`).
+Test rows, {steps} steps. Every method had the same budget: four rates and the seeds of the sweep above; the
+lowest NLL on validation rows wins (`experiments/selected.py`).
 """
 
 SWEEP = """## Learning rates, before and after the mend ({task})

@@ -1,7 +1,7 @@
 """LoRA and both forms of BaRA on test rows, each at the learning rate that validation rows chose for it.
 
-Every method has the same budget: the rates and seeds of `experiments.lr_sweep`, whose results are read. Lowest
-mean NLL wins. Steps and all other settings are those of the sweep.
+Every method has the same budget: the rates and seeds of `experiments.lr_sweep`, whose results are read. The
+lowest mean NLL wins. Steps and all other settings are those of the sweep.
 
     python -m experiments.selected micro-wgs --seeds 3
 """
