@@ -52,9 +52,10 @@ def test_against_monte_carlo():
     assert ((ratio.mean(0) - kl_divergence(q, p)).abs() < 4 * error).all()
 
 
-def test_gradients_against_finite_differences_and_paper_formula():
+@pytest.mark.parametrize("learned", [False, True])  # a prior that is learned takes another way
+def test_gradients_against_finite_differences_and_paper_formula(learned):
     mean, kappa = f64([0.2, 1.0, 3.0]).requires_grad_(), f64([0.05, 0.7, 4.0]).requires_grad_()
-    a, b = f64(0.5).requires_grad_(), f64(2.0).requires_grad_()
+    a, b = f64(0.5).requires_grad_(learned), f64(2.0).requires_grad_(learned)
     # Both the plain prior and the one expanded by a plate, whose gradients take another way.
     for shape in [(), (3,)]:
         assert torch.autograd.gradcheck(

@@ -93,7 +93,12 @@ def test_gradients_against_finite_differences():
         torch.manual_seed(1)
         return MeanWeibull(mean, kappa).rsample()
 
+    def draw_many(mean, kappa):
+        torch.manual_seed(1)
+        return MeanWeibull(mean, kappa).expand([2, 3]).rsample((4,))
+
     assert torch.autograd.gradcheck(draw, (mean, kappa))
+    assert torch.autograd.gradcheck(draw_many, (mean, kappa))
     assert torch.autograd.gradcheck(lambda m, k, t: MeanWeibull(m, k).log_prob(t), (mean, kappa, value))
     assert torch.autograd.gradcheck(lambda m, k: MeanWeibull(m, k).entropy(), (mean, kappa))
     assert torch.autograd.gradcheck(lambda m, k: MeanWeibull(m, k).variance, (mean, kappa))
