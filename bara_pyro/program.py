@@ -38,11 +38,14 @@ class Latents:
         global_sites: name -> shape of the value (batch shape and event shape together), one draw a forward.
         local_sites: name -> width of the layer input that the site sees; its event shape is `[r]`.
         r: the rank.
+        modulating: whether the local latents multiply another function of the layer's input, which then
+            carries its size, rather than being all that is added to the layer.
     """
 
     global_sites: dict[str, tuple[int, ...]]
     local_sites: dict[str, int]
     r: int
+    modulating: bool = False
 
     def __bool__(self) -> bool:
         """Whether there is any: LoRA has none."""

@@ -49,7 +49,8 @@ class AmortizedGuide(SiteGuide):
         random_kappa: start A_kappa orthogonal together with A_m, as Algorithm 1 does, so that the noise level
             of a token is random at first; otherwise A_kappa starts at 0, every token at `init_kappa`.
         normalize_input: divide x by its root mean square. Rows of A_m are orthonormal, so that gates then
-            start with the same law whatever the size of a backbone's activations; Algorithm 1 does not.
+            start with the same law whatever the size of a backbone's activations. By default where the gates
+            modulate something else that knows the size (the gate form); Algorithm 1 never does.
         activation: of theta's mean: "softplus", "relu", or "topk" (softplus, all but the `top_k` largest
             entries put to the smallest mean).
         top_k: number of gates left open by "topk".
@@ -69,7 +70,7 @@ class AmortizedGuide(SiteGuide):
         init_kappa: float = 0.5,
         max_kappa: float = 1.0,
         random_kappa: bool = False,
-        normalize_input: bool = False,
+        normalize_input: bool | None = None,
         activation: Activation = "softplus",
         top_k: int = 4,
     ) -> None:
@@ -92,7 +93,7 @@ class AmortizedGuide(SiteGuide):
         self.shape = shape
         self.activation = activation
         self.top_k = top_k
-        self.normalize_input = normalize_input
+        self.normalize_input = latents.modulating if normalize_input is None else normalize_input
         self.max_kappa = max_kappa
         self.r = latents.r
         self.shape_rows = (latents.r if shape_width == "vector" else 1) if self.noisy else 0

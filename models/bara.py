@@ -132,6 +132,7 @@ class BaRA(AdaptedLM):
             global_sites={PHI: (len(self.targets), self.r)} if with_phi else {},
             local_sites={theta_site(t.path): t.in_features for t in self.targets} if with_theta else {},
             r=self.r,
+            modulating=self.form == "gate",
         )
 
     def global_latents(self) -> tuple[Sequence[Tensor] | None, Distribution, float]:

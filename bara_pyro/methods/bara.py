@@ -43,8 +43,10 @@ class BaRAConfig(MethodConfig):
     random_kappa: bool = Field(
         False, description="start with random noise levels, as the paper's Algorithm 1"
     )
-    normalize_input: bool = Field(
-        False, description="divide what the amortiser sees by its root mean square; Algorithm 1: false"
+    normalize_input: bool | None = Field(
+        None,
+        description="divide what the amortiser sees by its root mean square; null: in the gate form; "
+        "Algorithm 1: false",
     )
     activation: Activation = Field("softplus", description="of theta's mean: 'softplus', 'relu', 'topk'")
     top_k: PositiveInt = Field(4, description="gates left open by 'topk'")
@@ -97,6 +99,6 @@ register_method(
         "BaRA, gate form: y = W0 x + s B ((Phi * theta) * (A x)) (arXiv 2606.29184)",
         BaRAConfig,
         _build,
-        {"form": "gate", "normalize_input": True},
+        {"form": "gate"},
     )
 )

@@ -141,6 +141,11 @@ def parts_of(model: BaRA, path: str) -> tuple[Tensor, Tensor | None]:
     return adapter.lora_B, getattr(adapter, "lora_A", None)
 
 
+def seen(model: BaRA, x: Tensor) -> Tensor:
+    """What the amortiser sees by default: in the gate form the direction of x, without its size."""
+    return x / x.square().mean(-1, keepdim=True).sqrt() if model.form == "gate" else x
+
+
 def noise_level(raw: Tensor) -> Tensor:
     """kappa of raw parameters, which is the default `init_kappa`, 0.5, where they are 0."""
     return F.softplus(raw + math.log(math.expm1(0.5)))
@@ -191,7 +196,7 @@ class PlainBaRA:
         mask = batch.attention_mask
 
         def change(path: str, x: Tensor) -> Tensor:
-            law = self.posterior(torch.einsum("bti,ri->btr", x, self.raw[f"theta/{path}"]))
+            law = self.posterior(torch.einsum("bti,ri->btr", seen(self.model, x), self.raw[f"theta/{path}"]))
             theta = self.draw(*law)
             kl = self.kl(*law, *theta_prior).sum(-1)
             kl_theta.append(kl.sum() if path == self.head else kl[mask].sum())

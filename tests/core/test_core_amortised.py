@@ -87,6 +87,13 @@ def test_a_normalised_input_has_no_size() -> None:
     assert not torch.allclose(posterior(plain, 4 * x).base_dist.mean, q.mean)
 
 
+def test_what_is_normalised_by_default() -> None:
+    for form, expected in (("additive", False), ("gate", True)):
+        model = BaRA(backbone(), 4, r=R, form=form)
+        assert WeibullGuide(model).normalize_input is expected
+        assert WeibullGuide(model, normalize_input=not expected).normalize_input is not expected
+
+
 @pytest.mark.parametrize("family", [WeibullGuide, GammaGuide, LogNormalGuide])
 def test_noise_is_capped_and_can_come_back(family: type) -> None:
     guide = guide_of(family, random_kappa=True, max_kappa=0.8)

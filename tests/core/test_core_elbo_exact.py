@@ -11,6 +11,7 @@ from core_cases import (
     plain_forward,
     quadrature_kl,
     randomise,
+    seen,
 )
 from torch import Tensor
 from torch.nn import functional as F
@@ -61,7 +62,7 @@ def closed_form(model: BaRA, guide: WeibullGuide, batch: Batch) -> dict[str, flo
             for row in range(len(batch)):
                 length = int(batch.attention_mask[row].sum())
                 used = 1 if path == "lm_head" else length
-                for x in inputs[path][row, -used:]:
+                for x in seen(model, inputs[path][row, -used:]):
                     kl = quadrature_kl(F.softplus(weight[:R] @ x), noise_level(weight[R:] @ x), *THETA)
                     theta += float(kl.sum())
     nll = -sum(log_probs.double()[row, label] for row, label in enumerate(batch.labels))

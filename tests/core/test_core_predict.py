@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from core_cases import backbone, hooked_forward, make_batch, parts_of, randomise
+from core_cases import backbone, hooked_forward, make_batch, parts_of, randomise, seen
 from torch import Tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
@@ -151,7 +151,9 @@ def test_no_draws_means_the_mean_gate(guide: type, form: str) -> None:
     }
 
     def change(path: str, x: Tensor) -> Tensor:
-        gate = F.softplus(x @ raw[f"theta/{path}"][:3].T) * F.softplus(raw["phi"][paths.index(path), :3])
+        gate = F.softplus(seen(model, x) @ raw[f"theta/{path}"][:3].T) * F.softplus(
+            raw["phi"][paths.index(path), :3]
+        )
         up, down = parts_of(model, path)
         return 16 / 3 * (gate if down is None else gate * (x @ down.T)) @ up.T
 
