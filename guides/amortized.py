@@ -22,6 +22,8 @@ from bara_pyro.errors import ConfigError, unknown
 from bara_pyro.guide import SiteGuide
 from bara_pyro.program import AdaptedLM
 
+NORM_MIN = 1e-6  # smallest norm to divide by: an input of zeros stays one
+
 Shape = Literal["kappa", "k"]
 Width = Literal["vector", "scalar"]
 Activation = Literal["softplus", "relu", "topk"]
@@ -118,7 +120,7 @@ class AmortizedGuide(SiteGuide):
         weight = self._raw[name].weight
         local = name in self._local
         start = self.start[: weight.shape[0 if local else -1]]
-        raw = F.linear(self._amortiser_input(), weight, start) if local else weight + start
+        raw = self._amortise(self.input, weight, start) if local else weight + start
         # One softplus for both halves: on small models every operation counts.
         mean, level = F.softplus(raw).split((self.r, raw.shape[-1] - self.r), dim=-1)
         if local and self.activation == "relu":
@@ -127,9 +129,12 @@ class AmortizedGuide(SiteGuide):
             mean = self._mean(mean, local)
         return self.family(mean, self._kappa(level, mean.shape) if self.noisy else mean).to_event(1)
 
-    def _amortiser_input(self) -> Tensor:
-        x = self.input
-        return F.rms_norm(x, x.shape[-1:]) if self.normalize_input else x
+    def _amortise(self, x: Tensor, weight: Tensor, start: Tensor) -> Tensor:
+        if not self.normalize_input:
+            return F.linear(x, weight, start)
+        # The few outputs are divided, not the wide input: autograd would keep a copy of it for every layer.
+        size = torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(NORM_MIN) / x.shape[-1] ** 0.5
+        return torch.addcdiv(start, F.linear(x, weight), size)
 
     def local_parameters(self) -> list[nn.Parameter]:
         """Return the amortiser's weights, which `bara_pyro.svi.adamw` gives a rate of their own."""

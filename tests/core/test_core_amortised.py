@@ -87,6 +87,16 @@ def test_a_normalised_input_has_no_size() -> None:
     assert not torch.allclose(posterior(plain, 4 * x).base_dist.mean, q.mean)
 
 
+def test_an_input_of_zeros_has_no_direction() -> None:
+    guide = guide_of(normalize_input=True)
+    x = torch.zeros(3, 16, requires_grad=True)
+    q = posterior(guide, x).base_dist
+    assert_close(q.mean, torch.full((3, R), math.log(2)))
+    (q.mean.sum() + q.kappa.sum()).backward()
+    assert x.grad is not None
+    assert x.grad.isfinite().all()
+
+
 def test_what_is_normalised_by_default() -> None:
     for form, expected in (("additive", False), ("gate", True)):
         model = BaRA(backbone(), 4, r=R, form=form)
