@@ -91,7 +91,9 @@ class TrainConfig(Section):
     batch_size: PositiveInt = Field(4, description="rows a step")
     accumulate: PositiveInt = Field(1, description="micro-batches that a step is cut into")
     lr: PositiveFloat = Field(1e-3, description="peak learning rate")
-    local_lr_scale: PositiveFloat = Field(0.1, description="rate of an amortised guide as a share of lr")
+    local_lr_scale: PositiveFloat | None = Field(
+        None, description="rate of an amortised guide as a share of lr; null: 0.1 for gates, else 1"
+    )
     warmup: float = Field(0.06, ge=0, le=1, description="share of the steps")
     weight_decay: NonNegativeFloat = Field(0.0, description="decoupled (AdamW)")
     clip_norm: PositiveFloat | None = Field(None, description="joint gradient norm, loss in nats per example")

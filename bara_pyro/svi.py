@@ -146,7 +146,7 @@ def adamw(
     guide: SiteGuide,
     lr: float,
     *,
-    local_lr_scale: float = 0.1,
+    local_lr_scale: float | None = None,
     weight_decay: float = 0.0,
     eps: float = 1e-6,
 ) -> AdamW:
@@ -156,12 +156,15 @@ def adamw(
         model: the program.
         guide: its guide.
         lr: learning rate.
-        local_lr_scale: the amortiser's rate as a share of `lr`. Under Adam a weight moves by its rate a step
-            however weak its gradient; at the full rate the gates' means and noise levels wander faster than
-            the projections they multiply can follow (docs/decisions.md).
+        local_lr_scale: the amortiser's rate as a share of `lr`. By default 0.1 where its gates modulate the
+            projections of the model (the gate form): under Adam a weight moves by its rate a step however
+            weak its gradient, and at the full rate gates wander faster than what they multiply can follow
+            (docs/decisions.md). Else 1: in the additive form the amortiser is the down-projection itself.
         weight_decay: decoupled.
         eps: Adam's epsilon.
     """
+    if local_lr_scale is None:
+        local_lr_scale = 0.1 if model.latents.modulating else 1.0
     local = {id(p) for p in guide.local_parameters()}
     groups: list[dict[str, Any]] = [
         {"params": [p for p in parameters(model, guide) if id(p) not in local]},

@@ -145,6 +145,13 @@ def test_the_amortiser_has_a_rate_of_its_own() -> None:
     assert not rates
 
 
+@pytest.mark.parametrize(("form", "share"), [("additive", 1.0), ("gate", 0.1)])
+def test_gates_are_slow_by_default(form: str, share: float) -> None:
+    model = BaRA(backbone(), 4, r=R, form=form)
+    *_, amortiser = adamw(model, WeibullGuide(model), 1e-3).param_groups
+    assert amortiser["lr"] == pytest.approx(1e-3 * share)
+
+
 @pytest.mark.parametrize("options", [{}, {"latent": "phi"}, {"latent": "theta"}])
 def test_a_rate_for_parts_that_are_not_there(options: dict) -> None:
     model = BaRA(backbone(), 4, r=R, **options)
