@@ -27,7 +27,7 @@ lint: venv
 
 bench: venv
 	$(BIN)/python -m benchmarks.speed --size micro
-	$(BIN)/python -m benchmarks.speed --size 896 --threads 2
+	$(BIN)/python -m benchmarks.speed --size 896
 
 venv: $(STAMP)
 

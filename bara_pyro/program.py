@@ -213,9 +213,7 @@ class AdaptedLM(PyroModule):
 
 def _change(adapter: Adapter, x: Tensor, shared: Any, lead: tuple[int, ...], rows: Tensor | None) -> Tensor:
     """Run one adapter in float32, outside autocast, on the unfolded input."""
-    if len(lead) > 1:
-        x = x.unflatten(0, lead)
-    x = x.float()
+    x = x.reshape(*lead, *x.shape[1:]).float()
     with torch.autocast(x.device.type, enabled=False):
         # forward, not __call__: inside a running program Pyro's context is already active, and outside one
         # (our SVI, prediction) parameters are read without a `pyro.param` statement each.
@@ -225,8 +223,6 @@ def _change(adapter: Adapter, x: Tensor, shared: Any, lead: tuple[int, ...], row
 def _hook(adapter: Adapter, shared: Any, lead: tuple[int, ...]) -> Any:
     def hook(layer: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
         change = _change(adapter, args[0], shared, lead, None)
-        if change.shape != output.shape:
-            change = change.reshape(output.shape)
-        return output + change.to(output.dtype)
+        return output + change.reshape(output.shape).to(output.dtype)
 
     return hook

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from experiments.runner import run_all
+from experiments.runner import RESULTS, run_all
 
 RATES = (3e-4, 1e-3, 3e-3, 1e-2)
 BEFORE = {
@@ -66,7 +66,7 @@ def main() -> None:
         for rate in args.rates
         for arm, settings in ARMS.items()
     }
-    results = Path(__file__).parent / "results" / f"lr_sweep_{args.task}.json"
+    results = RESULTS / f"lr_sweep_{args.task}.json"
     run_all(jobs, args.runs / args.task, results)
 
 

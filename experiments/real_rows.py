@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from experiments.runner import run_all
+from experiments.runner import RESULTS, run_all
 
 TASKS = ("ag_news", "winogrande_s", "openbookqa", "arc_easy")
 METHODS = ("lora", "bara", "bara-gate")
@@ -44,7 +44,7 @@ def main() -> None:
         for task in args.tasks
         for method in METHODS
     }
-    run_all(jobs, args.runs, Path(__file__).parent / "results" / "real_rows.json")
+    run_all(jobs, args.runs, RESULTS / "real_rows.json")
 
 
 if __name__ == "__main__":

@@ -3,18 +3,21 @@
 python -m experiments.report
 """
 
-import json
+import math
 from collections import defaultdict
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
 
-import numpy as np
-
 from bara_pyro.config import load_config
+from bara_pyro.report import Column, Table, markdown
+from bara_pyro.store import read_json
+from bara_pyro.terminal import score_table
+from experiments.runner import RESULTS
 
-RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parents[1] / "docs" / "results.md"
-KEYS = (("acc", 1), ("ece", 1), ("nll", 3), ("brier", 3))
 
 INTRODUCTION = """# Results
 
@@ -47,16 +50,25 @@ input as it is), "after" are the defaults; docs/decisions.md has the mechanism.
 """
 
 
-def _load(name: str) -> dict[str, Any] | None:
-    path = RESULTS / name
-    return json.loads(path.read_text()) if path.exists() else None
+COLUMNS = (
+    Column("task", "task"),
+    Column("method", "method"),
+    Column("lr", "lr", format="g"),
+    Column("S", "S", format="d"),
+    Column("seeds", "seeds", format="d"),
+    Column("acc", "acc", format=".1f"),
+    Column("ece", "ECE", format=".1f"),
+    Column("nll", "NLL", format=".3f"),
+    Column("brier", "Brier", format=".3f"),
+)
 
 
-def _spread(values: list[float], digits: int) -> str:
-    if any(v is None for v in values):
-        return "∞"
-    mean = f"{np.mean(values):.{digits}f}"
-    return mean if len(values) == 1 else f"{mean} ± {np.std(values, ddof=1):.{digits}f}"
+def spread(reports: Sequence[dict[str, Any]], samples: str, key: str) -> float | tuple[float, float]:
+    """Return a score's mean and standard deviation over seeds (of one seed: itself); infinite where one is."""
+    values = [report["metrics"][samples][key] for report in reports]
+    if None in values:
+        return math.inf
+    return values[0] if len(values) == 1 else (mean(values), stdev(values))
 
 
 def scores(results: dict[str, Any], introduction: str) -> list[str]:
@@ -65,72 +77,59 @@ def scores(results: dict[str, Any], introduction: str) -> list[str]:
     for name, report in results.items():
         task, method, _ = name.split(" ")
         groups[task, method].append(report)
-    lines = [
-        "| task | method | lr | S | seeds | acc | ECE | NLL | Brier |",
-        "|---|---|---:|---:|---:|---:|---:|---:|---:|",
-    ]
+    rows = []
     for (task, method), reports in groups.items():
-        rate = reports[0]["settings"].get("train.lr", load_config().train.lr)
+        settings = reports[0]["settings"]
+        run = {"task": task, "method": method, "lr": settings.get("train.lr", load_config().train.lr)}
         for samples in ("0",) if method == "lora" else ("0", "10"):
-            rows = [report["metrics"][samples] for report in reports]
-            cells = [_spread([row[key] for row in rows], digits) for key, digits in KEYS]
-            lines.append(f"| {task} | {method} | {rate:g} | {samples} | {len(rows)} | {' | '.join(cells)} |")
-    steps = next(iter(results.values()))["settings"]["train.steps"]
-    return [introduction.format(steps=steps), *lines, ""]
+            row = {key: spread(reports, samples, key) for key in ("acc", "ece", "nll", "brier")}
+            rows.append({**run, "S": int(samples), "seeds": len(reports), **row})
+    return [introduction.format(steps=settings["train.steps"]), markdown(Table(COLUMNS, rows))]
 
 
 def sweep(task: str, results: dict[str, Any]) -> list[str]:
-    """Return the table of a sweep: a row an arm, a column a rate, in a cell the mean over the seeds."""
-    cells: dict[str, dict[str, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+    """Return a table for accuracy and one for NLL: a row an arm, a column a rate."""
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for name, report in results.items():
         arm, rate, _ = name.rsplit(" ", 2)
-        cells[arm][rate].append(report)
-    rates = list(dict.fromkeys(rate for row in cells.values() for rate in row))
-    lines = ["| acc / ECE / NLL | " + " | ".join(f"lr {rate}" for rate in rates) + " |"]
-    lines.append("|---|" + "---|" * len(rates))
-    lines += [
-        f"| {arm} | " + " | ".join(_cell(row[rate]) for rate in rates) + " |" for arm, row in cells.items()
-    ]
-    settings, seeds = next(iter(results.values()))["settings"], len(next(iter(cells["lora"].values())))
-    return [SWEEP.format(task=task, steps=settings["train.steps"], seeds=seeds), *lines, ""]
+        groups[arm, rate].append(report)
+    arms, rates = (list(dict.fromkeys(names)) for names in zip(*groups, strict=True))
+    first = next(iter(groups.values()))
+    lines = [SWEEP.format(task=task, steps=first[0]["settings"]["train.steps"], seeds=len(first))]
+    for key, heading, digits in (("acc", "accuracy", ".1f"), ("ece", "ECE", ".1f"), ("nll", "NLL", ".3f")):
+        columns = [Column("arm", heading), *(Column(rate, f"lr {rate}", format=digits) for rate in rates)]
+        rows = [{"arm": arm, **{r: _of_arm(groups[arm, r], key) for r in rates}} for arm in arms]
+        lines.append(markdown(Table(columns, rows)))
+    return lines
 
 
-def _cell(reports: list[dict[str, Any]]) -> str:
-    if not reports or any("failed" in report for report in reports):
-        return "failed" if reports else "–"
-    scores = [report["metrics"]["10"] for report in reports]
-    return " / ".join(_spread([s[key] for s in scores], digits) for key, digits in KEYS[:3])
+def _of_arm(reports: Sequence[dict[str, Any]], key: str) -> float | tuple[float, float] | str:
+    return "failed" if any("failed" in report for report in reports) else spread(reports, "10", key)
 
 
 def demo(results: dict[str, Any]) -> list[str]:
     """Return the table that the demonstration printed."""
-    lines = ["## The demonstration", "", f"`make demo`: {results['task']}, one seed.", ""]
-    lines += [
-        "| method | S | acc | ECE | NLL | Brier | KL from truth |",
-        "|---|---:|---:|---:|---:|---:|---:|",
-    ]
-    for row in results["rows"]:
-        cells = [
-            row.get("S", "–"),
-            *(row.get(key, "–") for key in ("acc", "ece", "nll", "brier", "kl_truth")),
-        ]
-        shown = [f"{c:.3f}" if isinstance(c, float) else str(c) for c in cells]
-        lines.append(f"| {row['method']} | {' | '.join(shown)} |")
-    return [*lines, ""]
+    table = markdown(score_table(results["rows"]))
+    return [f"## The demonstration\n\n`make demo`: {results['task']}, one seed.\n", table]
 
 
 def main() -> None:
-    """Write the page."""
+    """Write the page from the files that are there."""
     lines = [INTRODUCTION]
-    if (results := _load("demo.json")) is not None:
-        lines += demo(results)
-    for task in ("micro-wgs", "ag_news"):
-        if (results := _load(f"lr_sweep_{task}.json")) is not None:
-            lines += sweep(task, results)
-    for name, introduction in (("selected", SELECTED), ("real_rows", REAL)):
-        if (results := _load(f"{name}.json")) is not None:
-            lines += scores(results, introduction)
+    for name, write in PAGES.items():
+        path = RESULTS / f"{name}.json"
+        if path.exists():
+            lines += write(read_json(path))
     PAGE.write_text("\n".join(lines))
+
+
+PAGES: dict[str, Callable[[dict[str, Any]], list[str]]] = {
+    "demo": demo,
+    "lr_sweep_micro-wgs": partial(sweep, "micro-wgs"),
+    "lr_sweep_ag_news": partial(sweep, "ag_news"),
+    "selected": partial(scores, introduction=SELECTED),
+    "real_rows": partial(scores, introduction=REAL),
+}
 
 
 if __name__ == "__main__":

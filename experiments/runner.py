@@ -14,6 +14,8 @@ from bara_pyro.store import read_json, write_json
 from bara_pyro.system import build_system
 from bara_pyro.train import train
 
+RESULTS = Path(__file__).parent / "results"
+
 
 def run_all(jobs: Mapping[str, Mapping[str, Any]], folder: Path, results: Path) -> dict[str, Any]:
     """Train and evaluate each job.

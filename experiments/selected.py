@@ -3,7 +3,7 @@
 Every method has the same budget: the rates and seeds of `experiments.lr_sweep`, whose results are read. The
 lowest mean NLL wins. Steps and all other settings are those of the sweep.
 
-    python -m experiments.selected micro-wgs --seeds 3
+    python -m experiments.selected --seeds 3
 """
 
 import argparse
@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from bara_pyro.store import read_json
-from experiments.runner import run_all
+from experiments.runner import RESULTS, run_all
 
-RESULTS = Path(__file__).parent / "results"
+TASK = "micro-wgs"
 ARMS = {"lora": "lora", "bara": "bara after", "bara-gate": "gate after"}
 
 
@@ -36,17 +36,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("task", nargs="?", default="micro-wgs")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--runs", type=Path, default=Path("runs/selected"))
     args = parser.parse_args()
     torch.set_num_threads(1)
-    sweep = read_json(RESULTS / f"lr_sweep_{args.task}.json")
+    sweep = read_json(RESULTS / f"lr_sweep_{TASK}.json")
     steps = next(iter(sweep.values()))["settings"]["train.steps"]
     jobs = {
-        f"{args.task} {method} {seed}": {
+        f"{TASK} {method} {seed}": {
             "method": method,
-            "task.name": args.task,
+            "task.name": TASK,
             "train.steps": steps,
             "train.lr": best_rate(sweep, arm),
             "seed": seed,

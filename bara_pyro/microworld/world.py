@@ -97,8 +97,9 @@ class World:
 
     def split(self, name: Split) -> tuple[Resident, ...]:
         """Return the residents whom a split asks about, the same ones in every task."""
-        ends = {"train": (0, NUM_TRAIN), "validation": (NUM_TRAIN, NUM_TRAIN + NUM_VALIDATION)}
-        return self.residents[slice(*ends.get(name, (NUM_TRAIN + NUM_VALIDATION, None)))]
+        seen = NUM_TRAIN + NUM_VALIDATION
+        ends = {"train": (0, NUM_TRAIN), "validation": (NUM_TRAIN, seen), "test": (seen, NUM_RESIDENTS)}
+        return self.residents[slice(*ends[name])]
 
     def custom(self, relation: Relation, attribute: int, season: int) -> Custom:
         """Return the custom of those with `attribute` (a kind, home or clan) in a season (0 to 3)."""
