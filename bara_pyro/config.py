@@ -22,7 +22,7 @@ from pydantic import (
 )
 
 from bara_pyro.errors import ConfigError
-from bara_pyro.methods import MethodConfig, method_config
+from bara_pyro.methods import METHODS, MethodConfig, method_config
 from bara_pyro.methods.base import validation_sentence
 
 
@@ -134,6 +134,15 @@ class RunConfig(Section):
     train: TrainConfig = TrainConfig()
     predict: PredictConfig = PredictConfig()
     seed: NonNegativeInt = Field(0, description="of initial values, data order and noise")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _preset(cls, data: Any) -> Any:
+        """Give the section `train` what the method presets there and nobody set."""
+        train = data.get("train", {}) if isinstance(data, dict) else None
+        if not isinstance(train, dict) or not isinstance(data.get("method"), dict | str):
+            return data
+        return {**data, "train": {**METHODS[method_config(data["method"]).name].train, **train}}
 
     @field_validator("method", mode="before")
     @classmethod

@@ -24,10 +24,13 @@ class ElboTerms:
     """One Monte Carlo estimate of the negative ELBO, with its parts.
 
     Attributes:
-        loss: the negative ELBO of the whole data set, in nats, KL weights included; carries the gradient.
+        loss: the negative ELBO of the whole data set, in nats, KL weights included.
         nll: the expected negative log-likelihood of the whole data set, in nats.
         kl: site -> KL(posterior || prior) in nats as it enters at weight 1 and without the data scale: the
-            plain KL for a global site, the sum over the batch's rows and real tokens for a local one.
+            plain KL for a global site, the sum over the batch's rows and real tokens for a local one. A site
+            whose posterior is its prior (a dropout mask, random signs) is not listed.
+
+    All carry the gradient.
     """
 
     loss: Tensor
@@ -88,10 +91,12 @@ class MeanFieldELBO(TraceMeanField_ELBO):
                 nll = nll - _log_prob(site)
                 continue
             posterior = guide_trace.nodes[name]
-            kl[name] = self._kl(name, posterior, site)
-            loss = loss + _total(kl[name], site["scale"])
-            kl[name] = kl[name].detach().sum()
-        return ElboTerms(loss=torch.as_tensor(loss + nll), nll=_detach(nll), kl=kl)
+            if posterior["fn"] is site["fn"]:
+                continue
+            divergence = self._kl(name, posterior, site)
+            loss = loss + _total(divergence, site["scale"])
+            kl[name] = divergence.sum()
+        return ElboTerms(loss=torch.as_tensor(loss + nll), nll=torch.as_tensor(nll), kl=kl)
 
     def _kl(self, name: str, posterior: dict, prior: dict) -> Tensor:
         """Return the masked KL of a site, of its batch shape."""
@@ -127,10 +132,6 @@ def _total(values: Tensor, scale: Any) -> Tensor:
 def _log_prob(site: dict) -> Tensor:
     log_prob = site["fn"].log_prob(site["value"])
     return scale_and_mask(log_prob, scale=site["scale"], mask=site["mask"]).sum()
-
-
-def _detach(value: Tensor | float) -> Tensor:
-    return value.detach() if isinstance(value, Tensor) else torch.tensor(value)
 
 
 def _family(fn: Any) -> str:

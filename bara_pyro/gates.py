@@ -60,7 +60,7 @@ def _gates(values: dict[str, Tensor], model: AdaptedLM) -> dict[str, Tensor]:
     out: dict[str, Any] = {}
     if "phi" in values:
         out["phi"] = values["phi"]
-    names = [name for name in model.latents.local_sites if name in values]
+    names = [name for name in model.latents.local_sites if name.startswith("theta/") and name in values]
     if names:
         out["theta"] = torch.stack([values[name] for name in names], dim=1)
     if out:

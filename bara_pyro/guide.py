@@ -13,6 +13,7 @@ from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 
+from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 from bara_pyro.program import LIKELIHOOD, AdaptedLM
 
@@ -26,6 +27,8 @@ class SiteGuide(AutoMessenger):
 
     # False where the random numbers that a draw takes depend on the parameters (rejection sampling).
     fixed_noise = True
+    # False where all draws are one: the guide puts all mass on a point.
+    stochastic = True
 
     def __init__(self, model: AdaptedLM) -> None:
         super().__init__(model)
@@ -58,6 +61,15 @@ class SiteGuide(AutoMessenger):
     def get_posterior(self, name: str, prior: Distribution) -> Distribution:
         """Return `q(site)`, of the prior's batch and event shape; `self.input` is the layer's input."""
         raise NotImplementedError
+
+    def predictive(self, batch: Batch, samples: int, seed: int) -> Tensor | None:
+        """Return the answers' log-probabilities where they are not draws of the latents through the program.
+
+        For an ensemble (its members are all the draws there are) and for a linearised posterior; None, the
+        default, means draws. Arguments and result are those of `bara_pyro.predict`; any number of draws will
+        do, since the predictive distribution is their average.
+        """
+        return None
 
     def local_parameters(self) -> list[nn.Parameter]:
         """Return the parameters of an amortiser, which are trained at a lower rate; none by default."""

@@ -11,6 +11,7 @@ import pyro
 import torch
 from pyro.distributions import Distribution
 from torch import Tensor
+from torch.distributions.utils import lazy_property
 
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
@@ -52,8 +53,11 @@ def predict(
     guide.check(model)
     if samples < 0:
         raise ConfigError(f"samples={samples} must be 0 (posterior mean) or more.")
-    if samples and not model.latents:
-        # Nothing to draw (LoRA): one forward stands for all.
+    own = guide.predictive(batch, samples, seed)
+    if own is not None:
+        return own
+    if samples and not (model.latents and guide.stochastic):
+        # Nothing to draw (LoRA), or a point to draw from: one forward stands for all.
         point = predict(model, guide, batch, samples=0, memory_budget=memory_budget)
         return point.expand(samples, -1, -1)
     if not batch.ids:
@@ -111,11 +115,13 @@ class RowSeeded(Posterior):
         self.lengths = batch.attention_mask.sum(-1).tolist()
 
     def value(self, name: str, fn: Distribution) -> Tensor:
-        """Return the draws of this chunk: `draws x 1 x modules x r` or `draws x B x T x r`."""
+        """Return the draws of this chunk: `draws x 1 x (1 or modules) x event` or `draws x B x T x event`."""
         # The plate of draws stands outside: a global posterior does not have its dimension yet.
         if name not in self.guide.model.latents.local_sites:
             _seed(self.seed, name, self.device)
-            return fn.sample((self.samples,))[self.chunk].unsqueeze(1)
+            drawn = fn.sample((self.samples,))[self.chunk]
+            # The plates of rows and tokens stand between the draws and the site's own batch dimensions.
+            return drawn.reshape(len(drawn), *(1,) * (2 - len(fn.batch_shape)), *drawn.shape[1:])
         out = fn.mean.clone()
         for row, (row_id, length) in enumerate(zip(self.ids, self.lengths, strict=True)):
             # Real tokens only, at the right: padding must not consume noise. The head sees one position.
@@ -126,7 +132,7 @@ class RowSeeded(Posterior):
     def _row(self, fn: Distribution, row: int, width: int, key: str) -> Tensor:
         """Sample one row's posteriors for all S draws' worth of noise; return this chunk's."""
         base = fn.base_dist
-        values = {name: getattr(base, name)[:, row, -width:] for name in base.arg_constraints}
+        values = {name: getattr(base, name)[:, row, -width:] for name in _given(base)}
         if not self.guide.fixed_noise:
             # One stream a draw: what an earlier draw takes from a shared one depends on its parameters.
             out = []
@@ -144,6 +150,12 @@ class RowSeeded(Posterior):
         for name, v in values.items():
             full[name][self.chunk] = v
         return type(base)(**full, validate_args=False).sample()[self.chunk]
+
+
+def _given(fn: Distribution) -> list[str]:
+    """Return the parameters of a distribution; of two ways to give one law (probs, logits) the one used."""
+    lazy = [name for name in fn.arg_constraints if isinstance(getattr(type(fn), name, None), lazy_property)]
+    return [name for name in fn.arg_constraints if name not in lazy or name in vars(fn)]
 
 
 def _seed(seed: int, key: str, device: torch.device) -> None:

@@ -79,8 +79,7 @@ class SVI(pyro.infer.SVI):
             with self._autocast(batch.input_ids.device):
                 terms = self.elbo.terms(self.model, self.guide, batch)
             self._check_finite(terms)
-            # Per example, so that clipping and the optimiser's epsilon do not depend on the data size.
-            (terms.loss * (share / self.model.num_data)).backward()
+            self.backward(terms, share)
             for key, value in self._per_example(terms, len(batch)).items():
                 parts[key] = parts.get(key, 0.0) + share * value
         norm = nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
@@ -91,11 +90,23 @@ class SVI(pyro.infer.SVI):
             )
         if self.clip_norm is not None:
             nn.utils.clip_grads_with_norm_(self.parameters, self.clip_norm, norm)
-        self.optim.step()
+        self.update()
         if self.scheduler is not None:
             self.scheduler.step()
         self.last = {**parts, "grad_norm": float(norm)}
         return parts["loss"] * self.model.num_data
+
+    def backward(self, terms: ElboTerms, share: float) -> None:
+        """Add the gradients of one micro-batch, which is the share `share` of the step's rows.
+
+        The loss is taken per example, so that clipping and the optimiser's epsilon do not depend on the size
+        of the data. With `update`, what a method with a training scheme of its own overrides.
+        """
+        (terms.loss * (share / self.model.num_data)).backward()
+
+    def update(self) -> None:
+        """Move the parameters along their gradients, which are finite and clipped."""
+        self.optim.step()
 
     def evaluate_loss(self, *batches: Batch) -> float:
         """Return the negative ELBO of the union of the given batches, in nats, without a step."""
@@ -112,11 +123,11 @@ class SVI(pyro.infer.SVI):
 
     def _per_example(self, terms: ElboTerms, rows: int) -> dict[str, float]:
         n = self.model.num_data
-        parts = {"loss": terms.loss.detach() / n, "nll": terms.nll / n}
+        parts = {"loss": terms.loss.detach() / n, "nll": terms.nll.detach() / n}
         for site, kl in terms.kl.items():
             local = site in self.model.latents.local_sites
             key = "kl_" + site.split("/")[0]
-            parts[key] = parts.get(key, torch.zeros(())) + (kl / rows if local else kl)
+            parts[key] = parts.get(key, torch.zeros(())) + (kl.detach() / rows if local else kl.detach())
         return dict(zip(parts, torch.stack([v.double().cpu() for v in parts.values()]).tolist(), strict=True))
 
     def _check_finite(self, terms: ElboTerms) -> None:

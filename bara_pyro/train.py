@@ -10,20 +10,19 @@ from typing import TextIO
 import torch
 from torch import Tensor
 
-from bara_pyro.backbone import DTYPES
 from bara_pyro.checkpoint import FILE, load_checkpoint, save_checkpoint
 from bara_pyro.config import TrainConfig
 from bara_pyro.data import EncodedSplit, training_batches
 from bara_pyro.data.types import Batch
-from bara_pyro.elbo import MeanFieldELBO
 from bara_pyro.errors import ConfigError, TrainingError
 from bara_pyro.fingerprint import fingerprint, split_fingerprint
 from bara_pyro.folder import CONFIG, load_weights, save_system, saved_step, write_config
-from bara_pyro.store import cannot_write, read_jsonl, remove_parts, write_jsonl
-from bara_pyro.svi import SVI, adamw, linear_schedule
+from bara_pyro.methods import METHODS
+from bara_pyro.store import cannot_write, read_jsonl, remove_parts, write_json, write_jsonl
+from bara_pyro.svi import SVI
 from bara_pyro.system import System
 
-LOG = "train_log.jsonl"
+LOG, FITTED = "train_log.jsonl", "fitted.json"
 # Keeps the seeds of the noise apart from those of the initial values.
 NOISE = 2**32
 OnStep = Callable[[int, dict[str, float]], None]
@@ -31,23 +30,8 @@ OnStep = Callable[[int, dict[str, float]], None]
 
 def make_svi(system: System) -> SVI:
     """Return the inference object that a configuration describes."""
-    c = system.config.train
-    optim = adamw(
-        system.model,
-        system.guide,
-        c.lr,
-        local_lr_scale=c.local_lr_scale,
-        weight_decay=c.weight_decay,
-    )
-    return SVI(
-        system.model,
-        system.guide,
-        optim,
-        MeanFieldELBO(sampled_kl=c.sampled_kl),
-        scheduler=linear_schedule(optim, c.steps, c.warmup),
-        clip_norm=c.clip_norm,
-        autocast=None if c.autocast is None else DTYPES[c.autocast],
-    )
+    c = system.config
+    return METHODS[c.method.name].svi(system.model, system.guide, c.train, c.method)
 
 
 def check_free(out: Path, resume: bool) -> None:
@@ -82,6 +66,9 @@ def train(system: System, out: Path, *, resume: bool = False, on_step: OnStep | 
         load_weights(system, out)
     else:
         _fit(system, out, on_step)
+        finish = METHODS[system.config.method.name].finish
+        if finish is not None:
+            write_json(out / FITTED, finish(system))
         save_system(system, out, system.config.train.steps)
     (out / FILE).unlink(missing_ok=True)
     remove_parts(out)

@@ -64,7 +64,7 @@ COLUMNS = (
 
 
 def spread(reports: Sequence[dict[str, Any]], samples: str, key: str) -> float | tuple[float, float]:
-    """Return a score's mean and standard deviation over seeds (of one seed: itself); infinite where one is."""
+    """Return a score's mean and standard deviation over seeds (one seed: itself); infinite where one is."""
     values = [report["metrics"][samples][key] for report in reports]
     if None in values:
         return math.inf

@@ -14,6 +14,7 @@ class DeltaGuide(AmortizedGuide):
     """
 
     noisy = False
+    stochastic = False
 
     def family(self, mean: Tensor, kappa: Tensor) -> Delta:
         """Return a point mass at `mean`; the noise level is not used."""

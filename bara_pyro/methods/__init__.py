@@ -3,7 +3,7 @@
 Adding one: write a program in `models/`, a guide in `guides/` (or take one), and a file here that pairs them.
 """
 
-from bara_pyro.methods import bara, lora  # imported for what they register
+from bara_pyro.methods import bara, blob, lora, maximum  # imported for what they register
 from bara_pyro.methods.base import METHODS, Method, MethodConfig, build, method_config, register_method
 
 __all__ = [
@@ -11,8 +11,10 @@ __all__ = [
     "Method",
     "MethodConfig",
     "bara",
+    "blob",
     "build",
     "lora",
+    "maximum",
     "method_config",
     "register_method",
 ]

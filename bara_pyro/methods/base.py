@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -10,6 +10,11 @@ from bara_pyro.backbone import Backbone
 from bara_pyro.errors import BaraError, ConfigError, unknown
 from bara_pyro.guide import SiteGuide
 from bara_pyro.program import AdaptedLM
+from bara_pyro.recipes import default_svi
+from bara_pyro.svi import SVI
+
+if TYPE_CHECKING:  # what is fitted is built from the registry
+    from bara_pyro.system import System
 
 
 class MethodConfig(BaseModel):
@@ -21,6 +26,8 @@ class MethodConfig(BaseModel):
 
 
 Builder = Callable[[Backbone, int, dict[str, Any], Any], tuple[AdaptedLM, SiteGuide]]
+Inference = Callable[[AdaptedLM, SiteGuide, Any, Any], SVI]
+Finish = Callable[["System"], dict[str, float]]
 
 
 @dataclass(frozen=True)
@@ -33,6 +40,12 @@ class Method:
         config: the class of its settings.
         build: `(backbone, num_data, adapter settings, method settings) -> (model, guide)`.
         defaults: settings that this name presets.
+        train: settings of the section `train` that this name presets.
+        svi: `(model, guide, training settings, method settings) -> SVI`: how it is trained; by default one
+            AdamW on the negative ELBO.
+        finish: what is fitted once training is over (a Laplace approximation, a temperature), in place, to
+            frozen parameters of model and guide, so that it is saved with them; returns figures worth
+            recording.
     """
 
     name: str
@@ -40,6 +53,9 @@ class Method:
     config: type[MethodConfig]
     build: Builder
     defaults: dict[str, Any] = field(default_factory=dict)
+    train: dict[str, Any] = field(default_factory=dict)
+    svi: Inference = default_svi
+    finish: Finish | None = None
 
 
 METHODS: dict[str, Method] = {}

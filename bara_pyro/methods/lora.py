@@ -8,11 +8,12 @@ from bara_pyro.methods.base import Method, MethodConfig, register_method
 from bara_pyro.models.lora import LoRA
 
 
-def _build(
+def build_lora(
     backbone: Backbone, num_data: int, adapter: dict[str, Any], config: MethodConfig
 ) -> tuple[LoRA, DeltaGuide]:
+    """Return the program and its empty guide."""
     model = LoRA(backbone, num_data, **adapter)
     return model, DeltaGuide(model)
 
 
-register_method(Method("lora", "LoRA by maximum likelihood (Hu et al., 2022)", MethodConfig, _build))
+register_method(Method("lora", "LoRA by maximum likelihood (Hu et al., 2022)", MethodConfig, build_lora))

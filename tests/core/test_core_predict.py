@@ -83,7 +83,7 @@ def test_memory_does_not_matter(guide: type, samples: int) -> None:
         close(predict(*pair, make_batch(), samples=samples, memory_budget=budget), whole)
         handle.remove()
         seen.add(len(calls))
-    assert max(seen) == 4 * max(1, samples)
+    assert max(seen) == 4 * (max(1, samples) if guide.stochastic else 1)  # all draws of a point are one
     assert len(seen) > 1
 
 

@@ -1,0 +1,68 @@
+"""BLoB: Bayesian LoRA by backpropagation (Wang et al., NeurIPS 2024, arXiv 2406.11675)."""
+
+from typing import Any, Literal
+
+from pydantic import Field, NonNegativeFloat
+
+from bara_pyro.backbone import Backbone
+from bara_pyro.guide import SiteGuide
+from bara_pyro.guides.normal import NormalGuide
+from bara_pyro.methods.base import Method, MethodConfig, register_method
+from bara_pyro.models.gaussian_lora import GaussianLoRA
+from bara_pyro.program import AdaptedLM
+from bara_pyro.recipes import Recipe, TwoStepSVI, common, default_svi, kl_cycle
+from bara_pyro.svi import SVI, adamw
+
+
+class BLoBConfig(MethodConfig):
+    """Settings of BLoB."""
+
+    recipe: Recipe = Field(
+        "elbo",
+        description="'elbo': one AdamW on the bound; 'reproduction': the published scheme",
+    )
+    prior_scale: float = Field(0.2, gt=0, description="standard deviation of A's prior")
+    init_scale: float = Field(
+        0.05, gt=0, description="posterior scales start between its square's half and it"
+    )
+    transform: Literal["square", "softplus"] = Field("square", description="sigma = G^2 or softplus(G)")
+    flipout: bool = Field(True, description="random signs a token; off: one draw of A a forward")
+    beta: NonNegativeFloat = Field(1.0, description="weight of KL(A) in 'elbo'; 1 is the exact ELBO")
+    kl_lr: float = Field(0.01, gt=0, description="'reproduction': rate of the descent on the KL")
+    scale_optimizer: Literal["sgd", "adamw"] = Field(
+        "sgd", description="'reproduction': what moves G along the likelihood: both occur in published code"
+    )
+
+
+def build_blob(
+    backbone: Backbone, num_data: int, adapter: dict[str, Any], config: BLoBConfig
+) -> tuple[GaussianLoRA, NormalGuide]:
+    """Return the program and the guide."""
+    model = GaussianLoRA(
+        backbone,
+        num_data,
+        random="A",
+        prior_scale=config.prior_scale,
+        beta=config.beta,
+        flipout=config.flipout,
+        **adapter,
+    )
+    return model, NormalGuide(model, init_scale=config.init_scale, transform=config.transform)
+
+
+def blob_svi(model: AdaptedLM, guide: SiteGuide, train: Any, config: BLoBConfig) -> SVI:
+    """Return the inference of the chosen recipe."""
+    if config.recipe == "elbo":
+        return default_svi(model, guide, train, config)
+    optim = adamw(model, guide, train.lr, weight_decay=train.weight_decay)
+    if config.scale_optimizer == "sgd":
+        scales = {id(p) for p in guide.parameters()}
+        for group in optim.param_groups:
+            group["params"] = [p for p in group["params"] if id(p) not in scales]
+    cycle = kl_cycle(model.num_data, train.batch_size)
+    return TwoStepSVI(model, guide, optim, kl_lr=config.kl_lr, cycle=cycle, **common(optim, train))
+
+
+register_method(
+    Method("blob", "BLoB: Gaussian A, flipout (arXiv 2406.11675)", BLoBConfig, build_blob, svi=blob_svi)
+)

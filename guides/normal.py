@@ -1,0 +1,82 @@
+"""Gaussian posteriors over LoRA weights, independent from weight to weight."""
+
+from typing import Any
+
+import torch
+from pyro.distributions import Distribution, Normal
+from pyro.nn import PyroModule
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bara_pyro.errors import ConfigError
+from bara_pyro.guide import SiteGuide
+from bara_pyro.models.gaussian_lora import GaussianLoRA
+
+
+class DeviationGuide(SiteGuide):
+    """Base of the guides of `GaussianLoRA`: a law centred at 0 for each deviation, signs as they are.
+
+    The means belong to the model (`lora_A`, `lora_B`); a subclass defines `law`.
+    """
+
+    def get_posterior(self, name: str, prior: Distribution) -> Distribution:
+        """Return the law of a deviation; random signs keep their prior."""
+        return self.law(name) if name in self.model.latents.global_sites else prior
+
+    def law(self, name: str) -> Distribution:
+        """Return the posterior of a deviation, of event shape `rows x columns`."""
+        raise NotImplementedError
+
+
+class Scale(PyroModule):
+    """The unconstrained scales of one site."""
+
+    def __init__(self, raw: Tensor, trainable: bool = True) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(raw, requires_grad=trainable)
+
+
+def scales(raw: dict[str, Tensor], *, trainable: bool = True) -> Any:
+    """Return one `Scale` a site, under names that a module may have."""
+    return PyroModule[nn.ModuleDict]({site_key(n): Scale(value, trainable) for n, value in raw.items()})
+
+
+def site_key(site: str) -> str:
+    """Return a site's name as the name of a submodule, which must not contain dots."""
+    return site.replace(".", "/")
+
+
+class NormalGuide(DeviationGuide):
+    """`Normal(0, sigma)` for every deviation, `sigma = G^2` (BLoB, Wang et al., 2024) or `softplus(G)`.
+
+    Args:
+        model: the program.
+        init_scale: G starts uniform on `[init_scale / sqrt(2), init_scale]` (so sigma in
+            `[init_scale^2 / 2, init_scale^2]`) as in BLoB's code; with "softplus", sigma starts there too.
+        transform: "square" or "softplus".
+
+    Raises:
+        ConfigError: an unknown transform, or a scale that is not positive.
+    """
+
+    def __init__(self, model: GaussianLoRA, *, init_scale: float = 0.05, transform: str = "square") -> None:
+        super().__init__(model)
+        if transform not in ("square", "softplus") or init_scale <= 0:
+            raise ConfigError(
+                f"transform={transform!r} must be 'square' or 'softplus', init_scale={init_scale} positive."
+            )
+        self.transform = transform
+        raw = {}
+        for name, size in model.latents.global_sites.items():
+            start = torch.empty(size).uniform_(init_scale / 2**0.5, init_scale)
+            raw[name] = start if transform == "square" else start.square().expm1().log()
+        self.sites = scales(raw)
+        self.to(model.backbone.device)
+
+    def law(self, name: str) -> Distribution:
+        """Return the posterior of a deviation."""
+        raw: Tensor = self.sites[site_key(name)].scale
+        sigma = raw.square() if self.transform == "square" else F.softplus(raw)
+        # G may cross 0; a scale of exactly 0 has no density.
+        sigma = sigma.clamp_min(torch.finfo(sigma.dtype).tiny)
+        return Normal(torch.zeros_like(sigma), sigma, validate_args=False).to_event(2)

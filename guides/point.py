@@ -1,0 +1,20 @@
+"""A point mass at the mean weights: MAP estimation of LoRA."""
+
+import torch
+from pyro.distributions import Delta, Distribution
+
+from bara_pyro.guides.normal import DeviationGuide
+
+
+class PointGuide(DeviationGuide):
+    """All deviations 0.
+
+    The "KL" is `-log p(lora_A, lora_B)`, so that the ELBO is the log joint density and training gives MAP.
+    """
+
+    stochastic = False
+
+    def law(self, name: str) -> Distribution:
+        """Return the point mass at 0."""
+        size = self.model.latents.global_sites[name]
+        return Delta(torch.zeros(size, device=self.model.backbone.device)).to_event(2)

@@ -1,0 +1,154 @@
+r"""LoRA with Gaussian weights: the program of MAP, BLoB, Laplace-LoRA, IVON-LoRA and TFB.
+
+A ~ Normal(0, prior_scale), and B too if asked
+y = W0 x + s B A x
+
+Each weight is written as `lora_A + deviation`: the parameter `lora_A` is the posterior's mean, the latent
+site the deviation from it, of prior Normal(-lora_A, prior_scale). The model is the same (a change of
+variable), every guide is centred at 0, and what a run saves as `lora_A` and `lora_B` is the mean, an
+ordinary LoRA.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+import pyro
+import torch
+from pyro.distributions import Bernoulli, Normal
+from torch import Tensor
+from torch.nn import functional as F
+
+from bara_pyro.backbone import Backbone
+from bara_pyro.errors import ConfigError
+from bara_pyro.models.lora import LoRA, LoRAAdapter
+from bara_pyro.program import Latents, tempered
+from bara_pyro.targets import Target
+
+SIGNS = "signs"
+
+
+def weight_site(weight: str, path: str) -> str:
+    """Return the site name of the deviation of `weight` ("lora_A", "lora_B") in the module at `path`."""
+    return f"{weight}/{path}"
+
+
+class Deviations(NamedTuple):
+    """One module's draw: deviations from the means, `[draws x 1 x 1 x] rows x columns`; None: not latent."""
+
+    lora_A: Tensor | None
+    lora_B: Tensor | None
+
+
+class GaussianAdapter(LoRAAdapter):
+    """The change of one layer under one draw of its weights.
+
+    With `flipout` every token sees A's deviation under its own random signs, `(t u^T) * deviation`: for one
+    token the same law, since a Gaussian is symmetric, and gradients of tokens that are less alike (Wen et
+    al., 2018, Section 2).
+    """
+
+    def __init__(self, target: Target, r: int, scaling: float, flipout: bool) -> None:
+        super().__init__(target, r, scaling)
+        self.flipout = flipout
+        self.site = f"{SIGNS}/{target.path}"
+
+    def forward(self, x: Tensor, latents: Sequence[Deviations], rows: Tensor | None = None) -> Tensor:
+        """Return `s (B + dB) (A + dA) x`; see `Adapter.forward`.
+
+        Args:
+            x: `[draws x] B x T x in_features`.
+            latents: the deviations of every module.
+            rows: output features to compute.
+        """
+        own = latents[self.target.index]
+        change = F.linear(x, self.lora_A)
+        if own.lora_A is not None:
+            change = change + (self._flipped(x, own.lora_A) if self.flipout else apply(x, own.lora_A))
+        up = self.lora_B if rows is None else self.lora_B[rows]
+        out = F.linear(change, up * self.scaling)
+        if own.lora_B is not None:
+            deviation = own.lora_B if rows is None else own.lora_B[..., rows, :]
+            out = out + apply(change, deviation * self.scaling)
+        return out
+
+    def _flipped(self, x: Tensor, deviation: Tensor) -> Tensor:
+        law = Bernoulli(x.new_tensor(0.5), validate_args=False)
+        heads = pyro.sample(self.site, law.expand([*x.shape[:-1], x.shape[-1] + self.r]).to_event(1))
+        before, after = (2 * heads - 1).split((x.shape[-1], self.r), dim=-1)
+        return after * apply(before * x, deviation)
+
+
+def apply(x: Tensor, weight: Tensor) -> Tensor:
+    """Return `weight x` for one weight (`out x in`) or one a draw (`draws x 1 x 1 x out x in`)."""
+    if weight.dim() == 2:
+        return F.linear(x, weight)
+    flat = x.flatten(1, -2) @ weight.squeeze(-3).squeeze(-3).mT  # draws x (B T) x out
+    return flat.unflatten(1, x.shape[1:-1])
+
+
+class GaussianLoRA(LoRA):
+    """LoRA whose factors have Gaussian priors.
+
+    Args:
+        backbone, num_data, **adapter: see `bara_pyro.program.AdaptedLM`.
+        random: which factors are latent: "A", "B" or "AB".
+        prior_scale: standard deviation of the prior.
+        beta: weight of the KL; 1 is the exact ELBO, 0 a flat prior.
+        flipout: see `GaussianAdapter`; A only.
+
+    Raises:
+        ConfigError: a number out of range.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        num_data: int,
+        *,
+        random: str = "A",
+        prior_scale: float = 0.2,
+        beta: float = 1.0,
+        flipout: bool = False,
+        **adapter: object,
+    ) -> None:
+        if random not in ("A", "B", "AB") or prior_scale <= 0 or beta < 0:
+            raise ConfigError(
+                f"random={random!r} must be 'A', 'B' or 'AB', prior_scale={prior_scale} positive and "
+                f"beta={beta} not negative."
+            )
+        self.weights = tuple(f"lora_{letter}" for letter in random)
+        self.flipout = flipout and "A" in random
+        super().__init__(backbone, num_data, **adapter)
+        self.prior_scale = prior_scale
+        self.beta = beta
+
+    def make_adapter(self, target: Target, r: int, scaling: float) -> GaussianAdapter:
+        """Return an adapter with random weights."""
+        return GaussianAdapter(target, r, scaling, self.flipout)
+
+    @cached_property
+    def latents(self) -> Latents:
+        """`lora_A/<path>`, `r x in`, and `lora_B/<path>`, `out x r`; the signs of flipout are local."""
+        sizes = {
+            weight_site(weight, a.target.path): tuple(getattr(a, weight).shape)
+            for a in self._adapters
+            for weight in self.weights
+        }
+        signs = {a.site: a.target.in_features for a in self._adapters} if self.flipout else {}
+        return Latents(global_sites=sizes, local_sites=signs, r=self.r)
+
+    def global_latents(self) -> list[Deviations]:
+        """Sample the deviations of every module."""
+        with tempered(self.beta):
+            return [
+                Deviations(*(self._draw(a, weight) for weight in Deviations._fields)) for a in self._adapters
+            ]
+
+    def _draw(self, adapter: GaussianAdapter, weight: str) -> Tensor | None:
+        if weight not in self.weights:
+            return None
+        mean = getattr(adapter, weight)
+        scale = torch.as_tensor(self.prior_scale, dtype=mean.dtype, device=mean.device)
+        prior = Normal(-mean, scale, validate_args=False).to_event(2)
+        return pyro.sample(weight_site(weight, adapter.target.path), prior)
