@@ -71,7 +71,8 @@ class SVI(pyro.infer.SVI):
             TrainingError: loss or gradient is not finite; the parameters are left as they were.
         """
         self.model.backbone.check()
-        self.optim.zero_grad(set_to_none=True)
+        for parameter in self.parameters:  # also those that the optimiser does not hold (`TwoStepSVI`)
+            parameter.grad = None
         rows = sum(len(batch) for batch in batches)
         parts: dict[str, float] = {}
         for batch in batches:

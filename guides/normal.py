@@ -12,6 +12,8 @@ from bara_pyro.errors import ConfigError
 from bara_pyro.guide import SiteGuide
 from bara_pyro.models.gaussian_lora import GaussianLoRA
 
+SCALE_MIN = 1e-12  # G may cross 0, where the law would have no density
+
 
 class DeviationGuide(SiteGuide):
     """Base of the guides of `GaussianLoRA`: a law centred at 0 for each deviation, signs as they are.
@@ -77,6 +79,5 @@ class NormalGuide(DeviationGuide):
         """Return the posterior of a deviation."""
         raw: Tensor = self.sites[site_key(name)].scale
         sigma = raw.square() if self.transform == "square" else F.softplus(raw)
-        # G may cross 0; a scale of exactly 0 has no density.
-        sigma = sigma.clamp_min(torch.finfo(sigma.dtype).tiny)
+        sigma = sigma.clamp_min(SCALE_MIN)
         return Normal(torch.zeros_like(sigma), sigma, validate_args=False).to_event(2)

@@ -1,0 +1,273 @@
+"""LoRA with Gaussian weights: the law of its changes, its bound, MAP, and BLoB's two recipes."""
+
+import copy
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+from core_cases import backbone, hooked_forward, make_batch, randomise
+from torch import Tensor
+from torch.testing import assert_close
+
+from bara_pyro.architectures import empty_backbone
+from bara_pyro.config import load_config
+from bara_pyro.data.types import Batch
+from bara_pyro.elbo import MeanFieldELBO
+from bara_pyro.errors import ConfigError
+from bara_pyro.guides.normal import NormalGuide
+from bara_pyro.guides.point import PointGuide
+from bara_pyro.methods import METHODS, build, method_config
+from bara_pyro.models.gaussian_lora import GaussianLoRA
+from bara_pyro.prediction import predict
+from bara_pyro.recipes import kl_cycle, kl_share
+from bara_pyro.svi import SVI, parameters
+from bara_pyro.system import count_parameters
+
+N, R, SCALE = 12, 3, 0.2
+ADAPTER = {"r": R, "lora_alpha": 16.0, "target_modules": None, "full_vocab": False}
+
+
+def toy(**options: object) -> tuple[GaussianLoRA, NormalGuide]:
+    model = randomise(GaussianLoRA(backbone(), N, r=R, **{"prior_scale": SCALE, **options}))
+    return model, NormalGuide(model, init_scale=0.5)
+
+
+def sigma_of(guide: NormalGuide, path: str, weight: str = "lora_A") -> Tensor:
+    return guide.sites[f"{weight}/{path}".replace(".", "/")].scale.square()
+
+
+def normal_kl(mean: Tensor, sigma: Tensor, scale: float = SCALE) -> Tensor:
+    """KL(Normal(mean, sigma) || Normal(0, scale)), summed: the formula of BLoB's paper."""
+    entries = (scale / sigma).log() + (sigma**2 + mean**2) / (2 * scale**2) - 0.5
+    return entries.double().sum()
+
+
+def total_kl(model: GaussianLoRA, guide: NormalGuide) -> Tensor:
+    """Of all modules, A at its mean."""
+    return torch.stack([normal_kl(a.lora_A, sigma_of(guide, a.target.path)) for a in model._adapters]).sum()
+
+
+def plain_log_probs(model: GaussianLoRA, batch: Batch, deviation: dict[str, Tensor]) -> Tensor:
+    """The answers' log-probabilities with A + deviation in every layer, one draw for all tokens."""
+
+    def change(path: str, x: Tensor) -> Tensor:
+        own = model.adapters[path.replace(".", "/")]
+        return 16.0 / R * (x @ (own.lora_A + deviation[path]).T) @ own.lora_B.T
+
+    paths = [t.path for t in model.targets]
+    return hooked_forward(batch, model.backbone.lm, paths, "lm_head", change)
+
+
+def draw_deviations(model: GaussianLoRA, guide: NormalGuide, seed: int) -> dict[str, Tensor]:
+    """What the guide draws first from a seed: one Gaussian matrix a module, in the order of the modules."""
+    torch.manual_seed(seed)
+    sigmas = {t.path: sigma_of(guide, t.path) for t in model.targets}
+    return {path: torch.normal(torch.zeros_like(s), torch.ones_like(s)) * s for path, s in sigmas.items()}
+
+
+@pytest.mark.parametrize("beta", [1.0, 0.3, 0.0])
+def test_the_bound_is_the_one_written_by_hand(beta: float) -> None:
+    model, guide = toy(beta=beta)
+    batch = make_batch()
+    deviation = draw_deviations(model, guide, 5)
+    log_probs = plain_log_probs(model, batch, deviation)
+    nll = -log_probs[torch.arange(4), batch.labels].sum() * N / 4
+    truth = nll + beta * total_kl(model, guide)
+    torch.manual_seed(5)
+    terms = MeanFieldELBO().terms(model, guide, batch)
+    assert terms.loss.item() == pytest.approx(truth.item(), rel=1e-5)
+    assert terms.nll.item() == pytest.approx(nll.item(), rel=1e-5)
+    ours = torch.autograd.grad(terms.loss, parameters(model, guide))
+    theirs = torch.autograd.grad(truth, parameters(model, guide))
+    for a, b in zip(ours, theirs, strict=True):
+        assert_close(a, b, rtol=1e-3, atol=1e-4)
+
+
+def test_map_adds_the_log_prior_of_both_factors() -> None:
+    model = randomise(GaussianLoRA(backbone(), N, r=R, random="AB", prior_scale=0.4))
+    guide = PointGuide(model)
+    batch = make_batch()
+    zero = {t.path: torch.zeros(()) for t in model.targets}
+    nll = -plain_log_probs(model, batch, zero)[torch.arange(4), batch.labels].sum() * N / 4
+    weights = [p.double() for p in model.parameters()]
+    log_prior = sum(
+        -(w**2).sum() / (2 * 0.4**2) - w.numel() * math.log(0.4 * math.sqrt(2 * math.pi)) for w in weights
+    )
+    terms = MeanFieldELBO().terms(model, guide, batch)
+    assert terms.loss.item() == pytest.approx((nll - log_prior).item(), rel=1e-5)
+    own, all_one = predict(model, guide, batch, samples=0), predict(model, guide, batch, samples=5)
+    assert_close(all_one, own.expand(5, -1, -1), rtol=0, atol=0)
+
+
+def token_output(model: GaussianLoRA, guide: NormalGuide, x: Tensor, draws: int) -> Tensor:
+    """Draws of the change of one layer at one token, `draws x out`."""
+    adapter = model._adapters[0]
+    sigma = sigma_of(guide, adapter.target.path).detach()
+    with torch.no_grad():
+        out = []
+        for _ in range(draws):
+            deviation = torch.randn_like(sigma) * sigma
+            own = [type(model.global_latents()[0])(deviation, None)] * len(model.targets)
+            out.append(adapter.forward(x.expand(1, 1, -1), own).flatten())
+    return torch.stack(out)
+
+
+@pytest.mark.parametrize("flipout", [False, True])
+def test_a_token_sees_the_gaussian_law_of_a(flipout: bool) -> None:
+    """s B A x has covariance s^2 B diag(sigma^2 x^2) B^T, with and without random signs."""
+    model, guide = toy(flipout=flipout, target_modules=["q_proj"])
+    adapter, x, draws = model._adapters[0], torch.linspace(-1, 2, 16), 4000
+    seen = token_output(model, guide, x, draws)
+    up = adapter.lora_B.detach() * adapter.scaling
+    variance = (sigma_of(guide, adapter.target.path).detach() ** 2) @ x**2
+    mean, covariance = up @ adapter.lora_A.detach() @ x, up @ variance.diag() @ up.T
+    spread = covariance.diag().sqrt()
+    assert ((seen.mean(0) - mean) / spread).abs().max() < 4.5 / draws**0.5
+    error = (seen.T.cov() - covariance) / (spread * spread[:, None])
+    assert error.abs().max() < 5 * (2 / draws) ** 0.5
+
+
+def test_signs_part_the_tokens() -> None:
+    """Without signs equal tokens get equal noise; with them their noise is uncorrelated."""
+    for flipout in (False, True):
+        model, guide = toy(flipout=flipout, target_modules=["q_proj"])
+        adapter = model._adapters[0]
+        sigma = sigma_of(guide, adapter.target.path).detach()
+        x = torch.ones(1, 2, 16)
+        centre = adapter.scaling * adapter.lora_B.detach() @ adapter.lora_A.detach() @ x[0, 0]
+        pairs = []
+        for _ in range(2000):
+            own = [type(model.global_latents()[0])(torch.randn_like(sigma) * sigma, None)] * 2
+            pairs.append((adapter.forward(x, own)[0] - centre).detach()[:, 0])
+        correlation = torch.stack(pairs).T.corrcoef()[0, 1].item()
+        assert correlation == pytest.approx(0.0 if flipout else 1.0, abs=0.1 if flipout else 1e-4)
+
+
+def test_flipout_and_dense_draws_have_one_predictive_mean() -> None:
+    """For a question of one token the two laws are the same."""
+    batch, draws = make_batch(((5,),)), 3000
+    model, guide = toy(flipout=True)
+    dense = GaussianLoRA(backbone(), N, r=R, prior_scale=SCALE)
+    dense.load_state_dict(model.state_dict())
+    other = NormalGuide(dense)
+    other.load_state_dict(guide.state_dict())
+    one = predict(model, guide, batch, samples=draws).exp()[:, 0]
+    two = predict(dense, other, batch, samples=draws, seed=1).exp()[:, 0]
+    error = ((one.var(0) + two.var(0)) / draws).sqrt()
+    assert one.std(0).min() > 0.01
+    assert ((one.mean(0) - two.mean(0)) / error).abs().max() < 4
+    assert ((one.var(0) - two.var(0)) / one.var(0)).abs().max() < 0.25
+
+
+@pytest.mark.parametrize("scale_optimizer", ["sgd", "adamw"])
+def test_the_published_scheme_step_by_step(scale_optimizer: str) -> None:
+    """Three steps beside torch's AdamW on the cross-entropy and torch's SGD on pi_i KL."""
+    settings = {"recipe": "reproduction", "scale_optimizer": scale_optimizer, "flipout": False}
+    # A large batch on paper makes the cycle short, so that the KL of the first steps has weight.
+    sizes = {"train.steps": 5, "train.lr": 0.01, "train.batch_size": 64}
+    config = load_config(overrides={"method": {"name": "blob", **settings}, **sizes})
+    model, guide = build(config.method, backbone(), N, ADAPTER)
+    randomise(model, 0.1)
+    twin, double = build(config.method, backbone(), N, ADAPTER)
+    twin.load_state_dict(model.state_dict())
+    double.load_state_dict(guide.state_dict())
+    svi = METHODS["blob"].svi(model, guide, config.train, config.method)
+    batch, cycle = make_batch(), kl_cycle(N, 64)
+    assert cycle == 4
+    adam_params = list(twin.parameters()) + (list(double.parameters()) if scale_optimizer == "adamw" else [])
+    adam = torch.optim.AdamW(adam_params, lr=0.01, weight_decay=0.0, eps=1e-6)
+    sgd = torch.optim.SGD(parameters(twin, double), lr=0.01)
+    for step in range(3):
+        torch.manual_seed(step)
+        svi.step(batch)
+        factor = 1.0 if step == 0 else (5 - step) / 4  # warm-up of one step, then down to 0 at step 5
+        for group in (*adam.param_groups, *sgd.param_groups):
+            group["lr"] = 0.01 * factor
+        log_probs = plain_log_probs(twin, batch, draw_deviations(twin, double, step))
+        nll = -log_probs[torch.arange(4), batch.labels].mean()
+        weight = 2.0 ** (step + 1) / (2.0 ** (cycle + 1) - 1)
+        kl = total_kl(twin, double)
+        own = parameters(twin, double)
+        g_nll = torch.autograd.grad(nll, own, allow_unused=True)
+        g_kl = torch.autograd.grad(weight * kl, own, allow_unused=True)
+        alone = {id(p) for p in double.parameters()} if scale_optimizer == "sgd" else set()
+        for p, g in zip(own, g_nll, strict=True):
+            p.grad = g
+        adam.step()
+        for p, g, k in zip(own, g_nll, g_kl, strict=True):
+            first = g if id(p) in alone else None
+            parts = [part for part in (first, k) if part is not None]
+            p.grad = torch.stack(parts).sum(0) if parts else None
+        sgd.step()
+    for ours, theirs in zip(parameters(model, guide), parameters(twin, double), strict=True):
+        assert_close(ours, theirs, rtol=1e-3, atol=3e-5)
+
+
+def test_the_weights_of_a_cycle() -> None:
+    for cycle in (1, 7, 316):
+        shares = [kl_share(i, cycle) for i in range(1, cycle + 1)]
+        # 2^1 + .. + 2^M = 2^(M+1) - 2
+        assert sum(shares) == pytest.approx(1 - 1 / (2.0 ** (cycle + 1) - 1))
+        for one, two in pairwise(shares):
+            assert two == 2 * one
+
+
+@pytest.mark.parametrize(
+    ("rows", "cycle"), [(640, 316), (1119, 393), (2251, 518), (2558, 544), (4957, 706), (9427, 909)]
+)
+def test_the_published_cycles(rows: int, cycle: int) -> None:
+    assert kl_cycle(rows, 4) == cycle
+
+
+@pytest.mark.parametrize(
+    ("method", "r", "count"),
+    [
+        ("map_decoupled", 8, 3_768_320),
+        ("map_prior", 8, 3_768_320),
+        ("blob", 8, 5_402_624),
+        ("blob", 16, 10_805_248),
+    ],
+)
+def test_published_parameter_counts(method: str, r: int, count: int) -> None:
+    model, guide = build(method_config(method), empty_backbone("qwen2.5-7b"), 1, {**ADAPTER, "r": r})
+    assert count_parameters(model) + count_parameters(guide) == count
+    assert all(p.is_meta for p in guide.parameters())
+
+
+def test_scales_start_where_they_should() -> None:
+    model = GaussianLoRA(backbone(), N, r=R)
+    for transform in ("square", "softplus"):
+        guide = NormalGuide(model, init_scale=0.05, transform=transform)
+        for name in model.latents.global_sites:
+            sigma = guide.law(name).base_dist.scale
+            assert sigma.min() >= 0.05**2 / 2 * 0.999
+            assert sigma.max() <= 0.05**2 * 1.001
+
+
+def test_a_scale_that_crosses_zero_stays_finite() -> None:
+    model, guide = toy()
+    with torch.no_grad():
+        for p in guide.parameters():
+            p.zero_()
+    svi = SVI(model, guide, torch.optim.AdamW(parameters(model, guide), lr=1e-3))
+    assert math.isfinite(svi.evaluate_loss(make_batch()))
+
+
+def test_bad_numbers_are_refused() -> None:
+    for options in ({"random": "C"}, {"prior_scale": 0.0}, {"beta": -1.0}):
+        with pytest.raises(ConfigError, match=str(next(iter(options.values())))):
+            GaussianLoRA(backbone(), N, **options)
+    with pytest.raises(ConfigError, match="transform='cube'"):
+        NormalGuide(GaussianLoRA(backbone(), N), transform="cube")
+
+
+def test_presets_of_the_section_train() -> None:
+    assert load_config(overrides={"method": "map_decoupled"}).train.weight_decay == 0.01
+    assert (
+        load_config(overrides={"method": "map_decoupled", "train.weight_decay": 0.5}).train.weight_decay
+        == 0.5
+    )
+    assert load_config(overrides={"method": "lora"}).train.weight_decay == 0.0
+    stored = load_config(overrides={"method": "map_decoupled", "train.weight_decay": 0.0})
+    assert copy.deepcopy(stored).train.weight_decay == 0.0
