@@ -28,6 +28,15 @@ ARCHITECTURES: dict[str, Any] = {
         num_key_value_heads=4,
         tie_word_embeddings=False,
     ),
+    "llama-2-7b": LlamaConfig(
+        vocab_size=32000,
+        hidden_size=4096,
+        intermediate_size=11008,
+        num_hidden_layers=32,
+        num_attention_heads=32,
+        num_key_value_heads=32,
+        tie_word_embeddings=False,
+    ),
     "llama-3.1-8b": LlamaConfig(
         vocab_size=128256,
         hidden_size=4096,
