@@ -3,7 +3,7 @@
 Adding one: write a program in `models/`, a guide in `guides/` (or take one), and a file here that pairs them.
 """
 
-from bara_pyro.methods import bara, blob, lora, maximum  # imported for what they register
+from bara_pyro.methods import bara, blob, dropout, lora, maximum  # imported for what they register
 from bara_pyro.methods.base import METHODS, Method, MethodConfig, build, method_config, register_method
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "bara",
     "blob",
     "build",
+    "dropout",
     "lora",
     "maximum",
     "method_config",

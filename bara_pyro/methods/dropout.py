@@ -1,0 +1,28 @@
+"""MC-dropout LoRA: dropout on the input of A, kept on when predicting (Gal and Ghahramani, 2016)."""
+
+from typing import Any
+
+from pydantic import Field
+
+from bara_pyro.backbone import Backbone
+from bara_pyro.guides.prior import PriorGuide
+from bara_pyro.methods.base import Method, MethodConfig, register_method
+from bara_pyro.models.dropout import DropoutLoRA
+
+
+class DropoutConfig(MethodConfig):
+    """Settings of MC-dropout."""
+
+    p: float = Field(0.1, ge=0, lt=1, description="probability of dropping an input feature of A")
+
+
+def _build(
+    backbone: Backbone, num_data: int, adapter: dict[str, Any], config: DropoutConfig
+) -> tuple[DropoutLoRA, PriorGuide]:
+    model = DropoutLoRA(backbone, num_data, p=config.p, **adapter)
+    return model, PriorGuide(model)
+
+
+register_method(
+    Method("mc_dropout", "LoRA with dropout, also when predicting (arXiv 1506.02142)", DropoutConfig, _build)
+)

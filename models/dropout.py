@@ -1,0 +1,81 @@
+r"""MC-dropout LoRA (Gal and Ghahramani, 2016): the input of A under a random mask, also when predicting.
+
+keep ~ Bernoulli(1 - p)     one entry a module, row, token and input feature
+y    = W0 x + s B A (keep / (1 - p) * x)
+
+The mask is a latent variable whose posterior is its prior, `guides.prior.PriorGuide`: A and B are parameters.
+What is trained is `E log p(y | keep)`, which by Jensen's inequality is a lower bound on the log-likelihood of
+the mixture over masks that the predictive averages: the exact ELBO of this program, whose KL is 0.
+
+How far it is variational inference. Gal and Ghahramani read `A diag(keep)` as a draw from `q(A)` and weight
+decay as the KL to a Gaussian prior. Here neither half holds: the compared papers set the decay to 0 (a flat
+prior and no KL), and dropout draws a mask for every token, so that no single draw of A explains a question.
+The noise level p is not learned. The spread of the predictive is that of the noise trained with, scaled by
+what A and B make of it; no part of it shrinks with the number of training rows. Source: PEFT's
+`lora_dropout`, kept on at test time as in the public code of BLoB and ScalaBL.
+"""
+
+from functools import cached_property
+from typing import Any
+
+import pyro
+from pyro.distributions import Bernoulli
+from torch import Tensor
+from torch.nn import functional as F
+
+from bara_pyro.backbone import Backbone
+from bara_pyro.errors import ConfigError
+from bara_pyro.models.lora import LoRA, LoRAAdapter
+from bara_pyro.program import Latents
+from bara_pyro.targets import Target
+
+
+def keep_site(path: str) -> str:
+    """Return the site name of the mask of the module at `path`."""
+    return f"keep/{path}"
+
+
+class DropoutAdapter(LoRAAdapter):
+    """The change of one layer; samples its mask."""
+
+    def __init__(self, target: Target, r: int, scaling: float, p: float) -> None:
+        super().__init__(target, r, scaling)
+        self.site = keep_site(target.path)
+        self.kept = 1 - p
+
+    def forward(self, x: Tensor, latents: Any, rows: Tensor | None = None) -> Tensor:
+        """Return `s B A (keep / (1 - p) * x)`; see `Adapter.forward`."""
+        law = Bernoulli(x.new_full((), self.kept), validate_args=False)
+        keep = pyro.sample(self.site, law.expand(x.shape).to_event(1))
+        up = self.lora_B if rows is None else self.lora_B[rows]
+        # 1 / (1 - p) goes to the small factor: one pass less over the wide input.
+        return F.linear(F.linear(x * keep, self.lora_A), up * (self.scaling / self.kept))
+
+
+class DropoutLoRA(LoRA):
+    """LoRA with dropout on the input of every A.
+
+    At the mean of the mask, which S = 0 stands for, it is LoRA without dropout.
+
+    Args:
+        backbone, num_data, **adapter: see `bara_pyro.program.AdaptedLM`.
+        p: probability of dropping an input feature.
+
+    Raises:
+        ConfigError: `p` is not in [0, 1).
+    """
+
+    def __init__(self, backbone: Backbone, num_data: int, *, p: float = 0.1, **adapter: object) -> None:
+        if not 0 <= p < 1:
+            raise ConfigError(f"p={p} must be at least 0 and below 1.")
+        self.p = p  # before the base class builds the adapters, which depend on it
+        super().__init__(backbone, num_data, **adapter)
+
+    def make_adapter(self, target: Target, r: int, scaling: float) -> DropoutAdapter:
+        """Return an adapter with dropout."""
+        return DropoutAdapter(target, r, scaling, self.p)
+
+    @cached_property
+    def latents(self) -> Latents:
+        """`keep/<path>`, of event shape `in_features`."""
+        return Latents({}, {keep_site(t.path): t.in_features for t in self.targets}, self.r)
