@@ -143,8 +143,6 @@ def _rows(split: EncodedSplit, predictive: dict[int, Tensor]) -> list[dict[str, 
 
 
 def _sparsity(system: System, split: EncodedSplit) -> dict[str, float]:
-    if not system.model.latents:
-        return {}
     few = (split.batch([i], system.answer_ids) for i in range(min(SPARSITY_ROWS, len(split))))
     return gate_sparsity(system.model, system.guide, few, seed=system.config.predict.seed)
 

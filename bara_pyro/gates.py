@@ -44,6 +44,9 @@ def gate_sparsity(
         Percentages `phi`, `theta` and `psi` (the product, entry by entry), over all adapted modules; without
         the keys that the program has no latent for (none for LoRA).
     """
+    sites = (*model.latents.global_sites, *model.latents.local_sites)
+    if not any(site.split("/")[0] in ("phi", "theta") for site in sites):
+        return {}  # no gates: not worth a forward pass
     seen: dict[str, list[Tensor]] = {"phi": [], "theta": [], "psi": []}
     with torch.random.fork_rng([model.backbone.device] if model.backbone.device.type == "cuda" else []):
         torch.manual_seed(seed)
