@@ -1,0 +1,147 @@
+"""What a record says is what the run's predictions and draws say; what is no record is refused."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bara_pyro.config import load_config
+from bara_pyro.errors import DataError
+from bara_pyro.evaluate import draw
+from bara_pyro.folder import load_system
+from bara_pyro.metrics import ece, posterior_predictive, risk_coverage
+from bara_pyro.store import read_json, write_json
+from experiments.record import COVERAGES, identity, load_predictions, load_records, read_record, write_records
+from experiments.sweep import Job, sweep
+
+
+@pytest.fixture(scope="module")
+def finished(base: dict[str, Any], shifted: str, tmp_path_factory: pytest.TempPathFactory):
+    """Return the folder and the record of a run of BaRA with a shifted task, and LoRA's record."""
+    folder = tmp_path_factory.mktemp("record")
+    jobs = [Job({**base, "method": method, "train.lr": 0.03}, (shifted,)) for method in ("bara", "lora")]
+    bara, lora = sweep(jobs, folder, launcher="serial", strict=True)
+    return folder / bara["config_hash"], bara, lora
+
+
+def test_the_record_holds_the_scores_of_the_run(finished) -> None:
+    out, record, _ = finished
+    report = read_json(out / "metrics.json")
+    for key in ("metrics", "parameters", "sparsity", "environment", "task", "config_hash", "seed"):
+        assert record[key] == report[key]
+    assert record["steps"] == 6
+    assert record["wall_clock_train_s"] is not None
+    assert len((out.parent / "records" / f"{record['config_hash']}.json").read_bytes()) < 12_000
+
+
+def test_bins_and_curve_are_those_of_the_predictions(finished) -> None:
+    out, record, _ = finished
+    labels, predicted = load_predictions(out)
+    assert set(predicted) == {0, 3}
+    for samples, log_probs in predicted.items():
+        bins = record["reliability"][str(samples)]
+        counts, *means = (
+            torch.tensor([v or 0.0 for v in bins[k]]) for k in ("counts", "accuracy", "confidence")
+        )
+        gaps = (means[0] - means[1]).abs()
+        assert float((gaps * counts).sum() / counts.sum()) * 100 == pytest.approx(
+            ece(log_probs, labels), abs=1e-3
+        )
+        coverage, risk = risk_coverage(log_probs, labels)
+        for at, kept in zip(COVERAGES, record["risk_coverage"][str(samples)], strict=True):
+            enough = int((coverage >= at - 1e-9).nonzero()[0])
+            assert kept == pytest.approx(float(risk[enough]), abs=1e-4)
+
+
+def test_detection_of_the_shift_is_that_of_the_draws(finished, shifted: str) -> None:
+    out, record, _ = finished
+    system = load_system(out)
+    other = load_config(base=system.config, overrides={"task.name": shifted})
+    from bara_pyro.system import load_data
+
+    draws = {"own": draw(system, system.split("test"), 3)}
+    system.task = load_data(other)
+    draws["shifted"] = draw(system, system.split("test"), 3)
+    entropy = {k: torch.special.entr(posterior_predictive(d).exp()).sum(-1) for k, d in draws.items()}
+    expected = {k: torch.special.entr(d.exp()).sum(-1).mean(0) for k, d in draws.items()}
+    information = {k: entropy[k] - expected[k] for k in draws}
+    auroc = record["shifted"]["shifted.jsonl"]["auroc"]["3"]
+    assert auroc["entropy"] == pytest.approx(pairs(entropy), abs=1e-3)
+    assert auroc["mutual_information"] == pytest.approx(pairs(information), abs=1e-3)
+
+
+def pairs(score: dict[str, torch.Tensor]) -> float:
+    """Return the percentage of pairs in which the shifted row scores higher."""
+    difference = score["shifted"][:, None] - score["own"][None]
+    return 100 * float(((difference > 0).double() + 0.5 * (difference == 0)).mean())
+
+
+def test_without_draws_there_is_no_mutual_information(finished) -> None:
+    _, _, lora = finished
+    assert [list(scores) for scores in lora["shifted"]["shifted.jsonl"]["auroc"].values()] == [
+        ["entropy"]
+    ] * 2
+
+
+def test_a_record_does_not_say_where_this_machine_keeps_its_files(finished, tmp_path: Path) -> None:
+    out, record, _ = finished
+    assert str(out.parent) not in json.dumps(record)
+    assert record["settings"]["backbone.name"] == record["config"]["backbone"]["name"] == "backbone"
+    assert record["settings"]["task.name"] == record["config"]["task"]["name"] == "colours.jsonl"
+    hub = load_config(overrides={"backbone.name": "Qwen/Qwen2.5-0.5B", "task.data_dir": tmp_path})
+    said = identity(hub, {"backbone.name": "Qwen/Qwen2.5-0.5B", "task.data_dir": tmp_path})
+    assert said["settings"] == {"backbone.name": "Qwen/Qwen2.5-0.5B", "task.data_dir": tmp_path.name}
+
+
+def test_records_are_written_and_read_back(finished, tmp_path: Path) -> None:
+    _, *records = finished
+    write_records(records, tmp_path)
+    assert load_records(tmp_path) == sorted(records, key=lambda r: r["config_hash"])
+
+
+Break = Callable[[dict[str, Any]], Any]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda record: [record], "not the record of a run"),
+        (lambda record: {**record, "kind": "other"}, "not the record of a run"),
+        (lambda record: {**record, "schema": 99}, "schema 99"),
+        (lambda record: {k: v for k, v in record.items() if k != "metrics"}, "lacks 'metrics'"),
+        (lambda record: {k: v for k, v in {**record, "failed": ""}.items() if k != "seed"}, "lacks 'seed'"),
+    ],
+)
+def test_a_file_that_is_no_record_is_refused(finished, tmp_path: Path, change: Break, said: str) -> None:
+    write_json(tmp_path / "a.json", change(finished[1]))
+    with pytest.raises(DataError, match=said) as raised:
+        load_records(tmp_path)
+    assert "a.json" in str(raised.value)
+    assert str(raised.value).endswith(".")
+
+
+def test_a_failed_record_needs_no_scores(finished, tmp_path: Path) -> None:
+    needed = (
+        "schema",
+        "kind",
+        "config_hash",
+        "settings",
+        "config",
+        "method",
+        "task",
+        "split",
+        "seed",
+        "steps",
+    )
+    write_json(tmp_path / "a.json", {key: finished[1][key] for key in needed} | {"failed": "It broke."})
+    assert read_record(tmp_path / "a.json")["failed"] == "It broke."
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="nowhere"):
+        load_records(tmp_path / "nowhere")
+    with pytest.raises(DataError, match="no predictions"):
+        load_predictions(tmp_path)
