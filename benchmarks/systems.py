@@ -42,10 +42,11 @@ class Size:
 SIZES = {
     "micro": Size(128, 384, 4, 4, 2, 400, 4, 64),
     "896": Size(896, 4864, 4, 14, 2, 4096, 4, 128),
+    "qwen2.5-7b": Size(3584, 18944, 28, 28, 4, 152064, 4, 300),
 }
 
 
-def make_lm(size: Size) -> Qwen2ForCausalLM:
+def make_lm(size: Size, device: str = "cpu", dtype: torch.dtype = torch.float32) -> Qwen2ForCausalLM:
     """Return a random language model of the given size, the same at every call."""
     torch.manual_seed(0)
     config = Qwen2Config(
@@ -57,7 +58,8 @@ def make_lm(size: Size) -> Qwen2ForCausalLM:
         num_key_value_heads=size.kv_heads,
         tie_word_embeddings=False,
     )
-    return Qwen2ForCausalLM(config).eval()
+    with torch.device(device):
+        return Qwen2ForCausalLM._from_config(config, dtype=dtype).eval()
 
 
 def make_batch(size: Size, rows: int | None = None) -> Batch:

@@ -1,0 +1,171 @@
+"""What each method costs: step, prediction and peak memory, as ratios to LoRA.
+
+    python -m experiments.efficiency --sizes micro 896
+    python -m experiments.efficiency --sizes qwen2.5-7b --device cuda --dtype bfloat16
+
+Random weights: the cost does not depend on what a model knows. Every figure is the ratio of medians of calls
+that were timed in turn in one process, so that a slow moment hits all methods alike.
+"""
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bara_pyro.backbone import DTYPES, Backbone
+from bara_pyro.config import load_config
+from bara_pyro.data import EncodedSplit, Task
+from bara_pyro.errors import BaraError
+from bara_pyro.evaluate import environment
+from bara_pyro.methods import METHODS, build
+from bara_pyro.prediction import predict
+from bara_pyro.report import Column, Table
+from bara_pyro.store import read_json, write_json
+from bara_pyro.system import System, count_parameters
+from bara_pyro.terminal import say, show
+from benchmarks.speed import interleaved, peak_memory
+from benchmarks.systems import NUM_DATA, SIZES, TARGETS, Size, make_batch, make_lm
+from experiments.arguments import start
+from experiments.runner import RESULTS
+
+FILE = RESULTS / "efficiency.json"
+FIT_ROWS = 16  # that what is fitted after training is fitted on here
+COLUMNS = (
+    Column("method", "method"),
+    Column("parameters", "parameters", format=",d"),
+    Column("step", "step", format=".2f"),
+    Column("memory", "memory", format=".2f"),
+    Column("point", "S = 0", format=".2f"),
+    Column("draws", "S = 10", format=".1f"),
+)
+
+
+class RandomSystem(System):
+    """A method on a random language model and random rows."""
+
+    rows: EncodedSplit
+
+    def split(self, name: str) -> EncodedSplit:
+        """Return the random rows, whatever split they are asked for as."""
+        return self.rows
+
+
+@dataclass
+class Contestant:
+    """What is timed of a method."""
+
+    parameters: int
+    step: Callable[[], object]
+    predict: Callable[[int], Tensor]
+
+
+def contestant(name: str, size: Size, backbone: Backbone) -> Contestant:
+    """Build a method and bring it to where it can train and predict."""
+    config = load_config(overrides={"method": name, "adapter.target_modules": TARGETS})
+    torch.manual_seed(0)
+    model, guide = build(config.method, backbone, NUM_DATA, config.adapter.model_dump())
+    parameters = count_parameters(model) + count_parameters(guide)
+    svi = METHODS[name].svi(model, guide, config.train, config.method)
+    batch, many = (make_batch(size, rows).to(backbone.device) for rows in (size.rows, 16))
+    svi.step(batch)
+    finish = METHODS[name].finish
+    if finish is not None:
+        task = Task("random", tuple("abcd"))
+        system = RandomSystem(config, backbone, task, batch.answer_ids, model, guide)
+        system.rows = random_split(size)
+        finish(system)
+    return Contestant(
+        parameters, lambda: svi.step(batch), lambda samples: predict(model, guide, many, samples=samples)
+    )
+
+
+def random_split(size: Size) -> EncodedSplit:
+    """Return rows with the tokens of `make_batch`."""
+    batch = make_batch(size, FIT_ROWS)
+    tokens = [ids[mask].tolist() for ids, mask in zip(batch.input_ids, batch.attention_mask, strict=True)]
+    return EncodedSplit(tuple(tokens), tuple(batch.labels.tolist()), batch.ids, pad_id=0)
+
+
+def measure(size: Size, methods: list[str], device: str, dtype: str, rounds: int) -> dict[str, Any]:
+    """Return seconds, MiB and parameters of each method, or why it could not be measured."""
+    backbone = Backbone(make_lm(size, device, DTYPES[dtype]))
+    found: dict[str, Any] = {}
+    ready: dict[str, Contestant] = {}
+    for name in methods:
+        try:
+            ready[name] = contestant(name, size, backbone)
+        except BaraError as error:
+            found[name] = {"failed": str(error)}
+            say(f"{name}: {error}")
+    few = max(2, rounds // 4)
+    times = {
+        "step": _median_seconds({n: c.step for n, c in ready.items()}, device, rounds),
+        "point": _median_seconds({n: lambda c=c: c.predict(0) for n, c in ready.items()}, device, rounds),
+        "draws": _median_seconds({n: lambda c=c: c.predict(10) for n, c in ready.items()}, device, few),
+    }
+    for name, c in ready.items():
+        memory = _peak_of_gpu(c.step) if device.startswith("cuda") else peak_memory(c.step)
+        found[name] = {"parameters": c.parameters, "memory": memory, **{k: v[name] for k, v in times.items()}}
+    return found
+
+
+def _median_seconds(calls: dict[str, Callable[[], object]], device: str, rounds: int) -> dict[str, float]:
+    """Time calls to where the device is done with them."""
+
+    def waiting(call: Callable[[], object]) -> Callable[[], object]:
+        return lambda: (call(), torch.cuda.synchronize())
+
+    if device.startswith("cuda"):
+        calls = {name: waiting(call) for name, call in calls.items()}
+    return interleaved(calls, rounds)
+
+
+def _peak_of_gpu(call: Callable[[], object]) -> float:
+    """Return the MiB that a call allocates on the GPU at its peak, above what was there before."""
+    call()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    call()
+    return (torch.cuda.max_memory_allocated() - before) / 2**20
+
+
+def ratios(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows of the table: each cost divided by LoRA's, that of draws by LoRA's one forward."""
+    lora = found["lora"]
+    return [
+        {"method": name, "parameters": costs["parameters"]}
+        | {key: costs[key] / lora[key] for key in ("step", "memory", "point")}
+        | {"draws": costs["draws"] / lora["point"]}
+        for name, costs in found.items()
+        if "failed" not in costs
+    ]
+
+
+def main() -> None:
+    """Measure, print and keep."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--sizes", nargs="+", choices=SIZES, default=["micro", "896"], help="shapes; default: %(default)s")
+    add("--methods", nargs="+", choices=sorted(METHODS), default=list(METHODS), help="default: all")
+    add("--device", default="cpu", help="cpu or cuda; default: %(default)s")
+    add("--dtype", choices=DTYPES, default="float32", help="of the frozen weights; default: %(default)s")
+    add("--rounds", type=int, default=20, help="timed calls of each; default: %(default)s")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    methods = ["lora", *(name for name in args.methods if name != "lora")]
+    stored = read_json(FILE) if FILE.exists() else {}
+    for size in args.sizes:
+        found = measure(SIZES[size], methods, args.device, args.dtype, args.rounds)
+        about = {"device": args.device, "dtype": args.dtype, "rounds": args.rounds, "size": size}
+        stored[f"{size} {args.device}"] = {**about, "environment": environment(), "methods": found}
+        write_json(FILE, stored)
+        show(Table(COLUMNS, ratios(found), f"{size}, {args.device}: ratios to LoRA's step, memory, forward"))
+
+
+if __name__ == "__main__":
+    start(main)
