@@ -31,10 +31,13 @@ def draw(
     seed: int | None = None,
     on_rows: OnRows | None = None,
 ) -> Tensor:
-    """Return log-probabilities of the rows of a split, `max(S, 1) x n x C`, float64, in the split's order."""
+    """Return log-probabilities of the rows of a split, `max(S, 1) x n x C`, float64, in the split's order.
+
+    Where the guide has a predictive of its own, there are as many draws as that has; see `predict`.
+    """
     c = system.config.predict
     place = {row_id: i for i, row_id in enumerate(split.ids)}
-    out = torch.empty(max(samples, 1), len(split), len(system.answer_ids), dtype=torch.float64)
+    out = torch.empty(0)
     for batch in batches(split, system.answer_ids, c.batch_size, by_length=True):
         drawn = predict(
             system.model,
@@ -44,6 +47,8 @@ def draw(
             seed=c.seed if seed is None else seed,
             memory_budget=c.memory_budget,
         )
+        if not out.numel():
+            out = drawn.new_empty(len(drawn), len(split), len(system.answer_ids))
         out[:, [place[row_id] for row_id in batch.ids]] = drawn
         if on_rows is not None:
             on_rows(len(batch))

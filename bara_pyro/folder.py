@@ -8,6 +8,7 @@ from bara_pyro.config import RunConfig, parse_config
 from bara_pyro.data import Task
 from bara_pyro.errors import CheckpointError
 from bara_pyro.fingerprint import fingerprint
+from bara_pyro.methods import METHODS
 from bara_pyro.store import SCHEMA, load_parameters, read_json, read_tensors, write_json, write_tensors
 from bara_pyro.system import System, assemble, find_device, load_data
 from bara_pyro.targets import find_targets
@@ -35,10 +36,12 @@ def write_config(system: System, folder: Path) -> None:
 
 
 def _peft_config(system: System) -> dict[str, Any]:
-    """Settings under PEFT's names where they mean the same; a LoRA run can be read by PEFT itself."""
+    """Settings under PEFT's names where they mean the same; what is a LoRA at its mean, PEFT can read."""
     config = system.config
+    name = config.method.name
     return {
-        "peft_type": "LORA" if config.method.name == "lora" else config.method.name.upper(),
+        # A prefix, because PEFT has methods of the same names (AdaLoRA) in files of another make.
+        "peft_type": "LORA" if METHODS[name].peft else f"BARA_PYRO_{name.upper()}",
         "task_type": "CAUSAL_LM",
         "base_model_name_or_path": config.backbone.name,
         "inference_mode": True,
@@ -168,5 +171,7 @@ def load_system(
 
 def _peft_name(name: str) -> str:
     """`adapters.model/layers/0/self_attn/q_proj.lora_B` -> PEFT's key of the same tensor."""
+    if not name.startswith("adapters."):
+        return name  # of the whole program, not of a layer: PEFT has no key for it
     path, parameter = name.removeprefix("adapters.").rsplit(".", 1)
     return f"base_model.model.{path.replace('/', '.')}.{parameter}.weight"

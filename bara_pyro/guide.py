@@ -29,6 +29,8 @@ class SiteGuide(AutoMessenger):
     fixed_noise = True
     # False where all draws are one: the guide puts all mass on a point.
     stochastic = True
+    # Forwards of the language model that `predictive` runs at once for a row, which its memory goes with.
+    copies = 1
 
     def __init__(self, model: AdaptedLM) -> None:
         super().__init__(model)
@@ -67,7 +69,8 @@ class SiteGuide(AutoMessenger):
 
         For an ensemble (its members are all the draws there are) and for a linearised posterior; None, the
         default, means draws. Arguments and result are those of `bara_pyro.predict`; any number of draws will
-        do, since the predictive distribution is their average.
+        do, since the predictive distribution is their average. `predict` calls it with as many rows as fit
+        its memory budget, `copies` forwards each.
         """
         return None
 

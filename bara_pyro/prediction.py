@@ -44,8 +44,9 @@ def predict(
             By default 32 MiB on a CPU and 2 GiB on an accelerator.
 
     Returns:
-        Log-probabilities, float64, `max(S, 1) x B x C`. Average them with
-        `bara_pyro.metrics.posterior_predictive` (in probability, not in logits).
+        Log-probabilities, float64, `max(S, 1) x B x C`; where the guide has a predictive of its own, as many
+        draws as that has. Average them with `bara_pyro.metrics.posterior_predictive` (in probability, not in
+        logits).
 
     Raises:
         ConfigError: `samples` is negative, or the guide belongs to another model.
@@ -53,20 +54,20 @@ def predict(
     guide.check(model)
     if samples < 0:
         raise ConfigError(f"samples={samples} must be 0 (posterior mean) or more.")
-    own = guide.predictive(batch, samples, seed)
+    if not batch.ids:
+        # Before the rows are cut into pieces: a row's noise must not depend on its place in one.
+        batch = replace(batch, ids=tuple(map(str, range(len(batch)))))
+    if memory_budget is None:
+        memory_budget = CPU_BUDGET if batch.input_ids.device.type == "cpu" else ACCELERATOR_BUDGET
+    room = max(1, memory_budget // _bytes_per_row(model, batch.input_ids.shape[1]))
+    own = _own(guide, batch, samples, seed, room)
     if own is not None:
         return own
     if samples and not (model.latents and guide.stochastic):
         # Nothing to draw (LoRA), or a point to draw from: one forward stands for all.
         point = predict(model, guide, batch, samples=0, memory_budget=memory_budget)
         return point.expand(samples, -1, -1)
-    if not batch.ids:
-        # Before the rows are cut into pieces: a row's noise must not depend on its place in one.
-        batch = replace(batch, ids=tuple(map(str, range(len(batch)))))
-    if memory_budget is None:
-        memory_budget = CPU_BUDGET if batch.input_ids.device.type == "cpu" else ACCELERATOR_BUDGET
     draws = max(samples, 1)
-    room = max(1, memory_budget // _bytes_per_row(model, batch.input_ids.shape[1]))
     step = max(1, room // draws)
     parts = []
     for rows in _chunks(len(batch), step):
@@ -75,6 +76,25 @@ def predict(
             torch.cat([_forward(model, guide, piece, s, samples, seed) for s in _chunks(draws, room)])
         )
     return torch.cat(parts, dim=1)
+
+
+def _own(guide: SiteGuide, batch: Batch, samples: int, seed: int, room: int) -> Tensor | None:
+    """Return the guide's own predictive, `room` sequences at a time; None where it has none."""
+    parts = []
+    for rows in _chunks(len(batch), max(1, room // guide.copies)):
+        part = guide.predictive(_rows(batch, rows), samples, seed)
+        if part is None:
+            return None
+        parts.append(part)
+    return torch.cat(parts, dim=1)
+
+
+def point_log_probs(model: AdaptedLM, guide: SiteGuide, batch: Batch) -> Tensor:
+    """Return the answers' log-probabilities at the posterior mean, `B x C` (`M x B x C` of an ensemble).
+
+    One forward of all rows, float64, on the CPU: what a guide's own `predictive` may start from.
+    """
+    return _forward(model, guide, batch, slice(0, 1), 0, 0)[0]
 
 
 @torch.no_grad()

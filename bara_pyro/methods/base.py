@@ -28,6 +28,7 @@ class MethodConfig(BaseModel):
 Builder = Callable[[Backbone, int, dict[str, Any], Any], tuple[AdaptedLM, SiteGuide]]
 Inference = Callable[[AdaptedLM, SiteGuide, Any, Any], SVI]
 Finish = Callable[["System"], dict[str, float]]
+Check = Callable[["System"], None]
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,9 @@ class Method:
         finish: what is fitted once training is over (a Laplace approximation, a temperature), in place, to
             frozen parameters of model and guide, so that it is saved with them; returns figures worth
             recording.
+        check: called before training; raises where `finish` could not do its work.
+        peft: whether `lora_A` and `lora_B` of the program, without the guide, are a LoRA worth using (the
+            posterior's mean), so that PEFT may read a run's folder as one.
     """
 
     name: str
@@ -56,6 +60,8 @@ class Method:
     train: dict[str, Any] = field(default_factory=dict)
     svi: Inference = default_svi
     finish: Finish | None = None
+    check: Check | None = None
+    peft: bool = False
 
 
 METHODS: dict[str, Method] = {}

@@ -64,5 +64,12 @@ def blob_svi(model: AdaptedLM, guide: SiteGuide, train: Any, config: BLoBConfig)
 
 
 register_method(
-    Method("blob", "BLoB: Gaussian A, flipout (arXiv 2406.11675)", BLoBConfig, build_blob, svi=blob_svi)
+    Method(
+        "blob",
+        "BLoB: Gaussian A, flipout (arXiv 2406.11675)",
+        BLoBConfig,
+        build_blob,
+        svi=blob_svi,
+        peft=True,
+    )
 )

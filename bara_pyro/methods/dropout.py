@@ -24,5 +24,11 @@ def _build(
 
 
 register_method(
-    Method("mc_dropout", "LoRA with dropout, also when predicting (arXiv 1506.02142)", DropoutConfig, _build)
+    Method(
+        "mc_dropout",
+        "LoRA with dropout, also when predicting (arXiv 1506.02142)",
+        DropoutConfig,
+        _build,
+        peft=True,
+    )
 )

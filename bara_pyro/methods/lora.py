@@ -16,4 +16,6 @@ def build_lora(
     return model, DeltaGuide(model)
 
 
-register_method(Method("lora", "LoRA by maximum likelihood (Hu et al., 2022)", MethodConfig, build_lora))
+register_method(
+    Method("lora", "LoRA by maximum likelihood (Hu et al., 2022)", MethodConfig, build_lora, peft=True)
+)

@@ -36,8 +36,15 @@ register_method(
         MethodConfig,
         build_lora,
         train={"weight_decay": 0.01},
+        peft=True,
     )
 )
 register_method(
-    Method("map_prior", "LoRA by maximum a posteriori under a Gaussian prior", PriorConfig, _build_prior)
+    Method(
+        "map_prior",
+        "LoRA by maximum a posteriori under a Gaussian prior",
+        PriorConfig,
+        _build_prior,
+        peft=True,
+    )
 )
