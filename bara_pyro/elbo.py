@@ -1,6 +1,6 @@
 """The evidence lower bound with analytic KL terms only, and its parts."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -29,6 +29,8 @@ class ElboTerms:
         kl: site -> KL(posterior || prior) in nats as it enters at weight 1 and without the data scale: the
             plain KL for a global site, the sum over the batch's rows and real tokens for a local one. A site
             whose posterior is its prior (a dropout mask, random signs) is not listed.
+        extra: site -> negative log-density of what else is observed (an auxiliary likelihood, a factor), with
+            weight and scale left out as in `kl`.
 
     All carry the gradient.
     """
@@ -36,6 +38,7 @@ class ElboTerms:
     loss: Tensor
     nll: Tensor
     kl: dict[str, Tensor]
+    extra: dict[str, Tensor] = field(default_factory=dict)
 
 
 class MeanFieldELBO(TraceMeanField_ELBO):
@@ -84,11 +87,17 @@ class MeanFieldELBO(TraceMeanField_ELBO):
         loss: Tensor | float = 0.0
         nll: Tensor | float = 0.0
         kl: dict[str, Tensor] = {}
+        extra: dict[str, Tensor] = {}
         for name, site in model_trace.nodes.items():
             if site["type"] != "sample":
                 continue
+            if name == LIKELIHOOD:
+                nll = nll - _log_prob(site, site["scale"]).sum()
+                continue
             if name not in guide_trace.nodes:
-                nll = nll - _log_prob(site)
+                other = -_log_prob(site, 1.0)
+                loss = loss + _total(other, site["scale"])
+                extra[name] = other.sum()
                 continue
             posterior = guide_trace.nodes[name]
             if posterior["fn"] is site["fn"]:
@@ -96,7 +105,7 @@ class MeanFieldELBO(TraceMeanField_ELBO):
             divergence = self._kl(name, posterior, site)
             loss = loss + _total(divergence, site["scale"])
             kl[name] = divergence.sum()
-        return ElboTerms(loss=torch.as_tensor(loss + nll), nll=torch.as_tensor(nll), kl=kl)
+        return ElboTerms(loss=torch.as_tensor(loss + nll), nll=torch.as_tensor(nll), kl=kl, extra=extra)
 
     def _kl(self, name: str, posterior: dict, prior: dict) -> Tensor:
         """Return the masked KL of a site, of its batch shape."""
@@ -119,6 +128,7 @@ def _mean(terms: list[ElboTerms]) -> ElboTerms:
         loss=torch.stack([t.loss for t in terms]).mean(),
         nll=torch.stack([t.nll for t in terms]).mean(),
         kl={site: torch.stack([t.kl[site] for t in terms]).mean() for site in terms[0].kl},
+        extra={site: torch.stack([t.extra[site] for t in terms]).mean() for site in terms[0].extra},
     )
 
 
@@ -129,9 +139,9 @@ def _total(values: Tensor, scale: Any) -> Tensor:
     return values.sum(dtype=dtype) * scale
 
 
-def _log_prob(site: dict) -> Tensor:
-    log_prob = site["fn"].log_prob(site["value"])
-    return scale_and_mask(log_prob, scale=site["scale"], mask=site["mask"]).sum()
+def _log_prob(site: dict, scale: Any) -> Tensor:
+    """Return the scaled and masked log-density of an observed site, of its batch shape."""
+    return scale_and_mask(site["fn"].log_prob(site["value"]), scale=scale, mask=site["mask"])
 
 
 def _family(fn: Any) -> str:

@@ -157,6 +157,10 @@ class AdaptedLM(PyroModule):
         """Sample what is shared by all rows and tokens; the result reaches every adapter."""
         return None
 
+    def counted(self, batch: Batch) -> Tensor:
+        """Return the tokens whose local sites enter the objective, `B x T`: by default the real ones."""
+        return batch.attention_mask
+
     @cached_property
     def latents(self) -> Latents:
         """The latent sites, for guides."""
@@ -173,7 +177,7 @@ class AdaptedLM(PyroModule):
         with pyro.plate("data", self.num_data, subsample=indices, dim=-2):
             with (
                 pyro.plate("tokens", width, dim=-1),
-                poutine.mask(mask=batch.attention_mask),
+                poutine.mask(mask=self.counted(batch)),
                 self.attached(shared, (*draws, rows)),
             ):
                 copies = torch.Size(draws).numel()

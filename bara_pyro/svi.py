@@ -71,6 +71,19 @@ class SVI(pyro.infer.SVI):
             TrainingError: loss or gradient is not finite; the parameters are left as they were.
         """
         self.model.backbone.check()
+        parts = self.gradients(*batches)
+        self.update()
+        if self.scheduler is not None:
+            self.scheduler.step()
+        self.last = parts
+        return parts["loss"] * self.model.num_data
+
+    def gradients(self, *batches: Batch) -> dict[str, float]:
+        """Leave the finite, clipped gradients of the given (micro-)batches in `.grad`; return `self.last`.
+
+        Raises:
+            TrainingError: loss or gradient is not finite.
+        """
         for parameter in self.parameters:  # also those that the optimiser does not hold (`TwoStepSVI`)
             parameter.grad = None
         rows = sum(len(batch) for batch in batches)
@@ -91,11 +104,7 @@ class SVI(pyro.infer.SVI):
             )
         if self.clip_norm is not None:
             nn.utils.clip_grads_with_norm_(self.parameters, self.clip_norm, norm)
-        self.update()
-        if self.scheduler is not None:
-            self.scheduler.step()
-        self.last = {**parts, "grad_norm": float(norm)}
-        return parts["loss"] * self.model.num_data
+        return {**parts, "grad_norm": float(norm)}
 
     def backward(self, terms: ElboTerms, share: float) -> None:
         """Add the gradients of one micro-batch, which is the share `share` of the step's rows.
@@ -129,12 +138,16 @@ class SVI(pyro.infer.SVI):
             local = site in self.model.latents.local_sites
             key = "kl_" + site.split("/")[0]
             parts[key] = parts.get(key, torch.zeros(())) + (kl.detach() / rows if local else kl.detach())
+        for site, value in terms.extra.items():
+            key = site.split("/")[0]
+            parts[key] = parts.get(key, torch.zeros(())) + value.detach() / rows
         return dict(zip(parts, torch.stack([v.double().cpu() for v in parts.values()]).tolist(), strict=True))
 
     def _check_finite(self, terms: ElboTerms) -> None:
         if terms.loss.isfinite():
             return
         sites = [f"KL of {site}" for site, kl in terms.kl.items() if not kl.isfinite()]
+        sites += [site for site, value in terms.extra.items() if not value.isfinite()]
         where = ", ".join(sites) or "likelihood of y"
         raise TrainingError(
             f"The loss is {terms.loss.item()} ({where}): lower the learning rate, or set a clipping norm."
