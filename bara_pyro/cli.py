@@ -290,6 +290,10 @@ def microworld_build(
     steps: Annotated[
         int | None, typer.Option(min=1, help="Pretraining steps; as many as the shipped one had by default.")
     ] = None,
+    hidden_size: Annotated[
+        int | None, typer.Option(help="Width, a multiple of 32. (default: 128, as shipped)")
+    ] = None,
+    layers: Annotated[int | None, typer.Option(min=1, help="Depth. (default: 4, as shipped)")] = None,
     card: Annotated[
         Path | None, typer.Option(help="Measure every task, too, and write the card to this file.")
     ] = None,
@@ -297,7 +301,7 @@ def microworld_build(
     """Pretrain the small world's language model from nothing (up to 20 minutes on two cores)."""
     from bara_pyro import commands
 
-    commands.microworld_build(out, seed=seed, steps=steps)
+    commands.microworld_build(out, seed=seed, steps=steps, hidden_size=hidden_size, layers=layers)
     if card is not None:
         commands.microworld_card(card, model=str(out), runs=out.parent / "card-runs", seeds=3)
 

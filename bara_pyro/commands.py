@@ -188,13 +188,20 @@ def params(method: str, *, arch: str | None, model: str | None, assignments: lis
     show(Table(columns, [{"part": part, "count": count} for part, count in parts.items()], caption))
 
 
-def microworld_build(out: Path, *, seed: int, steps: int | None) -> None:
+def microworld_build(
+    out: Path, *, seed: int, steps: int | None, hidden_size: int | None, layers: int | None
+) -> None:
     """Rebuild the microworld's backbone and say what came of it."""
     from bara_pyro.microworld.build import STEPS, build
 
     with progress("pretrain the microworld's backbone", steps or STEPS) as advance:
+        sizes = {"hidden_size": hidden_size, "layers": layers}
         report = build(
-            out, seed, steps, lambda step, _, loss: advance(completed=step, note=f"loss {loss:.3f}")
+            out,
+            seed,
+            steps,
+            lambda step, _, loss: advance(completed=step, note=f"loss {loss:.3f}"),
+            **{name: size for name, size in sizes.items() if size is not None},
         )
     say(
         f"{report.parameters:,} parameters, loss {report.final_loss:.3f} nats a token over the last tenth of "

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from bara_pyro.backbone import load_backbone
 from bara_pyro.card import MAX_WAY, CardRow
 from bara_pyro.config import load_config
-from bara_pyro.errors import DataError
+from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.evaluate import truth_scores, untrained_scores
 from bara_pyro.microworld import TASKS, World, backbone_path, load_task
 from bara_pyro.microworld.build import build
@@ -282,6 +282,15 @@ def test_build_writes_a_folder_that_the_ordinary_loader_reads_and_repeats_itself
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "a").config.model_type == "llama"
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "a")
     assert tokenizer.tokenize("who A:rice 15 Answer :") == ["<unk>", "A:rice", "15", "Answer", ":"]
+
+
+def test_build_of_another_size(tmp_path):
+    report = build(tmp_path, seed=1, steps=1, hidden_size=64, layers=2)
+    config = AutoModelForCausalLM.from_pretrained(tmp_path).config
+    assert (config.hidden_size, config.num_hidden_layers, config.num_attention_heads) == (64, 2, 2)
+    assert report.parameters < 0.5e6
+    with pytest.raises(ConfigError, match="hidden_size=100"):
+        build(tmp_path, steps=1, hidden_size=100)
 
 
 def test_chat_score_is_exact():

@@ -9,11 +9,13 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, PreTrainedTokenizerFast
 
+from bara_pyro.errors import ConfigError
 from bara_pyro.microworld.text import corpus
 from bara_pyro.microworld.tokenizer import build_tokenizer
 from bara_pyro.microworld.words import OPTION_LABELS, RELATIONS, option
 from bara_pyro.microworld.world import World
 
+HIDDEN_SIZE, LAYERS, HEAD_SIZE = 128, 4, 32
 STEPS = 5000
 BATCH = 48
 LEARNING_RATE = 3e-3
@@ -40,19 +42,21 @@ class BuildReport:
     megabytes: float
 
 
-def backbone_config(vocab_size: int, pad: int, end: int) -> LlamaConfig:
-    """Return the configuration of the shipped backbone: four layers, 128 wide, untied head.
+def backbone_config(
+    vocab_size: int, pad: int, end: int, hidden_size: int = HIDDEN_SIZE, layers: int = LAYERS
+) -> LlamaConfig:
+    """Return the configuration of a backbone, by default the shipped one; untied head, heads 32 wide.
 
     With biases on the attention a Llama computes what a Qwen2 does. It goes by the name of Llama because
     `AutoTokenizer` gives every folder of type "qwen2" a byte-level tokenizer, whatever lies in it.
     """
     return LlamaConfig(
         vocab_size=vocab_size,
-        hidden_size=128,
-        intermediate_size=320,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=4,
+        hidden_size=hidden_size,
+        intermediate_size=hidden_size * 5 // 2,
+        num_hidden_layers=layers,
+        num_attention_heads=hidden_size // HEAD_SIZE,
+        num_key_value_heads=hidden_size // HEAD_SIZE,
         max_position_embeddings=256,
         initializer_range=0.08,
         attention_bias=True,
@@ -68,6 +72,9 @@ def build(
     seed: int = 0,
     steps: int | None = None,
     progress: Callable[[int, int, float], None] | None = None,
+    *,
+    hidden_size: int = HIDDEN_SIZE,
+    layers: int = LAYERS,
 ) -> BuildReport:
     """Pretrain the backbone on the corpus of the world and write it, with its tokenizer.
 
@@ -76,15 +83,25 @@ def build(
         seed: of the initial weights and of the corpus; the world is always that of `WORLD_SEED`.
         steps: optimiser steps, `STEPS` by default.
         progress: called after each step with (step, steps, loss).
+        hidden_size: width, a multiple of 32.
+        layers: depth.
 
     Returns:
         What it got.
+
+    Raises:
+        ConfigError: a size out of range.
     """
+    if hidden_size < HEAD_SIZE or hidden_size % HEAD_SIZE or layers < 1:
+        raise ConfigError(
+            f"hidden_size={hidden_size} must be a multiple of {HEAD_SIZE} and layers={layers} at least 1."
+        )
     out, steps = Path(out), STEPS if steps is None else steps
     tokenizer = build_tokenizer()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        config = backbone_config(len(tokenizer), tokenizer.pad_token_id, tokenizer.eos_token_id)
+        ends = tokenizer.pad_token_id, tokenizer.eos_token_id
+        config = backbone_config(len(tokenizer), *ends, hidden_size, layers)
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
         _compose_options(model, tokenizer.get_vocab())
         losses = _pretrain(model, tokenizer, seed, steps, progress)
