@@ -1,0 +1,106 @@
+"""FVAE-LoRA: a factorised variational autoencoder of each layer's input (arXiv 2510.19640)."""
+
+from typing import Any
+
+from pydantic import Field, NonNegativeFloat, PositiveInt
+
+from bara_pyro.backbone import Backbone
+from bara_pyro.guide import SiteGuide
+from bara_pyro.guides.fvae import FVAEGuide
+from bara_pyro.methods.base import Method, MethodConfig, register_method
+from bara_pyro.models.fvae import FVAE, Weights
+from bara_pyro.program import AdaptedLM
+from bara_pyro.recipes import Recipe, common, default_svi
+from bara_pyro.svi import SVI, adamw
+
+PUBLISHED_EPS = 1e-8  # Adam's, in the official script
+
+
+class FVAEConfig(MethodConfig):
+    """Settings of FVAE-LoRA.
+
+    With 'reproduction' the loss a row is that of the official code divided by `ce_weight`:
+
+        CE + 1 / (ce_weight L) sum_l [ rec_weight (-log p(x | z)) + z2_weight mean((z2 - m)^2)
+                                       - z1_weight mean(z1^2) + kl_weight KL(q1 || N(0, I)) ]
+
+    L modules. CE is a mean over rows. `-log p` is summed over the entries of x, KL over the r latents, then
+    both are averaged over rows and tokens; the two squares are means over rows, tokens and latents. There is
+    no KL(q2 || p2).
+    """
+
+    recipe: Recipe = Field(
+        "elbo", description="'elbo': the bound, tempered by beta; 'reproduction': the official code's loss"
+    )
+    encoder_width: PositiveInt | None = Field(
+        None, description="units of the encoders' hidden layer; null: the rank"
+    )
+    decoder_layers: PositiveInt = Field(3, description="hidden layers of the decoder; arXiv 2606.29184: 1")
+    decoder_width: PositiveInt = Field(128, description="their units")
+    learn_scale: bool = Field(True, description="learn the decoder's scales; arXiv 2606.29184: false")
+    z2_mean: float = Field(1.5, description="mean of z2's prior; z1's is 0")
+    beta: NonNegativeFloat = Field(
+        1e-5, description="'elbo': weight of the autoencoders; 1 is the exact ELBO"
+    )
+    ce_weight: float = Field(1000.0, gt=0, description="'reproduction': weight of the cross-entropy")
+    rec_weight: NonNegativeFloat = Field(1.0, description="'reproduction': of the reconstruction")
+    z2_weight: NonNegativeFloat = Field(1.0, description="'reproduction': of z2's distance from z2_mean")
+    z1_weight: NonNegativeFloat = Field(1.0, description="'reproduction': of z1's distance from 0, rewarded")
+    kl_weight: NonNegativeFloat = Field(1.0, description="'reproduction': of KL(q1)")
+    padding: bool = Field(True, description="'reproduction': padding tokens count, as in the official code")
+    detach: bool = Field(
+        False,
+        description="'reproduction': no gradient of the reconstructed input reaches the layers below; "
+        "the official code lets it through",
+    )
+
+
+def _weights(config: FVAEConfig) -> Weights:
+    if config.recipe == "elbo":
+        return Weights(config.beta, config.beta, config.beta)
+    return Weights(
+        kl_z1=config.kl_weight / config.ce_weight,
+        kl_z2=0.0,
+        reconstruction=config.rec_weight / config.ce_weight,
+        spread=config.z1_weight / config.ce_weight,
+        pull=config.z2_weight / config.ce_weight,
+        averaged=True,
+        padding=config.padding,
+        detach=config.detach,
+    )
+
+
+def _build(
+    backbone: Backbone, num_data: int, adapter: dict[str, Any], config: FVAEConfig
+) -> tuple[FVAE, FVAEGuide]:
+    model = FVAE(
+        backbone,
+        num_data,
+        weights=_weights(config),
+        z2_mean=config.z2_mean,
+        decoder_layers=config.decoder_layers,
+        decoder_width=config.decoder_width,
+        learn_scale=config.learn_scale,
+        **adapter,
+    )
+    return model, FVAEGuide(model, hidden=config.encoder_width)
+
+
+def _svi(model: AdaptedLM, guide: SiteGuide, train: Any, config: FVAEConfig) -> SVI:
+    """Return one AdamW on the loss; for 'reproduction' its epsilon is divided by what the loss is."""
+    if config.recipe == "elbo":
+        return default_svi(model, guide, train, config)
+    optim = adamw(
+        model,
+        guide,
+        train.lr,
+        local_lr_scale=train.local_lr_scale,
+        weight_decay=train.weight_decay,
+        eps=PUBLISHED_EPS / config.ce_weight,
+    )
+    return SVI(model, guide, optim, **common(optim, train))
+
+
+register_method(
+    Method("fvae", "FVAE-LoRA: an encoder in place of A (arXiv 2510.19640)", FVAEConfig, _build, svi=_svi)
+)

@@ -1,0 +1,54 @@
+"""The encoders of FVAE-LoRA: amortised Gaussian posteriors of z1 and z2, one encoder each a module.
+
+    q(z | x) = Normal(mean, diag(exp(logvar)))      [mean, logvar] = heads(ReLU(W x + b)),  |logvar| <= 20
+
+The heads start at 0, so that q starts at Normal(0, I) whatever x is: at the prior of z1.
+"""
+
+import torch
+from pyro.distributions import Distribution, Normal
+from pyro.nn import PyroModule
+from torch import nn
+
+from bara_pyro.errors import ConfigError
+from bara_pyro.guide import SiteGuide
+from bara_pyro.models.fvae import FVAE, MLP
+
+MAX_LOGVAR = 20.0
+
+
+class FVAEGuide(SiteGuide):
+    """Independent Gaussians given the layer's input.
+
+    Args:
+        model: the program.
+        hidden: units of an encoder's hidden layer; the rank by default, as published.
+
+    Raises:
+        ConfigError: `hidden` is not positive.
+    """
+
+    def __init__(self, model: FVAE, *, hidden: int | None = None) -> None:
+        super().__init__(model)
+        width = model.r if hidden is None else hidden
+        if width < 1:
+            raise ConfigError(f"hidden={hidden} must be at least 1.")
+        self.sites = PyroModule[nn.ModuleDict]()
+        for name, in_features in model.latents.local_sites.items():
+            encoder = MLP([in_features, width, 2 * model.r])
+            heads = encoder.layers[-1]
+            nn.init.zeros_(heads.weight)
+            nn.init.zeros_(heads.bias)
+            self.sites[name.replace(".", "/")] = encoder
+        self._encoders = dict(zip(model.latents.local_sites, self.sites.values(), strict=True))
+        self.to(model.backbone.device)
+
+    def get_posterior(self, name: str, prior: Distribution) -> Distribution:
+        """Return `q(z | x)` of one site."""
+        mean, logvar = self._encoders[name].forward(self.input).chunk(2, dim=-1)
+        scale = torch.exp(0.5 * logvar.clamp(-MAX_LOGVAR, MAX_LOGVAR))
+        return Normal(mean, scale, validate_args=False).to_event(1)
+
+    def local_parameters(self) -> list[nn.Parameter]:
+        """Return the encoders' weights, whose rate `train.local_lr_scale` sets."""
+        return list(self.parameters())

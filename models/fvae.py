@@ -1,0 +1,238 @@
+r"""FVAE-LoRA (Kumar et al., NeurIPS 2025, arXiv 2510.19640): LoRA's A replaced by an encoder.
+
+One pair of latents a module, row and token, seen from the layer's input x:
+
+z1 ~ Normal(0, I)        what the task uses             y = W0 x + s B z1,   s = alpha / (r + 1e-5)
+z2 ~ Normal(m, I)        the rest of x, m = 1.5
+x  ~ Normal(dec([z1, z2]), diag(c)^2)                   an auxiliary likelihood of the layer's input
+
+The posteriors q(z1 | x), q(z2 | x) are those of `guides.fvae`. Only z1 reaches the answer: without labels,
+when predicting, z2 and the reconstruction are nobody's ancestors, and are left out of the program.
+
+B starts at Normal(0, 0.02^2), not at 0, as published: training does not start at the backbone, whose layers
+draws of z1 disturb from the first step. The posterior means start at 0, so that S = 0 does start there.
+
+Sizes a module, for r latents, an encoder of h units and a decoder of K layers of w units:
+    B                  out r
+    encoders           2 (d h + h + 2 (h r + r))
+    decoder            2 r w + w + (K - 1)(w^2 + w) + w d + d, and d for c where it is learned
+Over the 57 modules of Qwen2.5-7B, r = h = 8, w = 128, K = 3: 33,983,792 (the official code has 33,984,248: it
+allocates r numbers a module that nothing uses). With K = 1 and c fixed: 31,897,136, which is the
+33,531,440 that we read behind the 33.53 M of arXiv 2606.29184 less an A of LoRA's, 8 d a module, that nothing
+uses either.
+
+Left out of the published code: its dropout of 0.1 in encoders and decoder during training.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple
+
+import pyro
+import torch
+from pyro.distributions import Distribution, Normal
+from pyro.nn import PyroModule
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bara_pyro.backbone import Backbone
+from bara_pyro.data.types import Batch
+from bara_pyro.errors import ConfigError
+from bara_pyro.program import AdaptedLM, Adapter, Latents, tempered
+from bara_pyro.targets import Target
+
+INIT_SCALE = 0.02  # of B, as published
+EPSILON = 1e-5  # added to the rank and to the decoder's scale, as published
+
+
+def z_site(number: int, path: str) -> str:
+    """Return the site name of z1 or z2 of the module at `path`."""
+    return f"z{number}/{path}"
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What each part of the objective counts, against the negative log-likelihood of the answer.
+
+    Attributes:
+        kl_z1, kl_z2: of KL(q(z) || p(z)).
+        reconstruction: of `-log p(x | z1, z2)`.
+        spread, pull: of the published factor `Gamma`: `-mean(z1^2)` and `mean((z2 - m)^2)`, means over the r
+            entries.
+        averaged: whether a part is averaged over modules, rows and tokens (the published code) rather than
+            summed over them.
+        padding: whether padding tokens count.
+        detach: whether no gradient reaches the layers below by way of the x that is reconstructed.
+    """
+
+    kl_z1: float = 1.0
+    kl_z2: float = 1.0
+    reconstruction: float = 1.0
+    spread: float = 0.0
+    pull: float = 0.0
+    averaged: bool = False
+    padding: bool = False
+    detach: bool = True
+
+
+class Pass(NamedTuple):
+    """What the adapters share during one pass.
+
+    Attributes:
+        prior_z1, prior_z2: priors of one entry.
+        training: whether labels are given.
+        share, head_share: what one token counts in the body and in the answer head, which sees one a row.
+    """
+
+    prior_z1: Distribution
+    prior_z2: Distribution
+    training: bool
+    share: float
+    head_share: float
+
+
+class MLP(PyroModule):
+    """Linear layers with ReLU between them; `widths` from the input's to the output's."""
+
+    def __init__(self, widths: Sequence[int], device: torch.device | None = None) -> None:
+        super().__init__()
+        linear = PyroModule[nn.Linear]
+        self.layers = PyroModule[nn.ModuleList]([linear(a, b, device=device) for a, b in pairwise(widths)])
+        self._layers = tuple(self.layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the output, `... x widths[-1]`."""
+        for layer in self._layers[:-1]:
+            x = F.relu(layer.forward(x))
+        return self._layers[-1].forward(x)
+
+
+class FVAEAdapter(Adapter):
+    """The change of one layer; samples z1, and in training z2 and the layer's input."""
+
+    def __init__(
+        self, target: Target, r: int, scaling: float, weights: Weights, decoder: MLP, learn_scale: bool
+    ) -> None:
+        super().__init__(target, r, scaling)
+        self.weights = weights
+        self.lora_B = nn.Parameter(INIT_SCALE * torch.randn(target.out_features, r))
+        self.decoder = decoder
+        self.decoder_scale = nn.Parameter(torch.ones(target.in_features)) if learn_scale else None
+
+    def forward(self, x: Tensor, latents: Pass, rows: Tensor | None = None) -> Tensor:
+        """Return `s B z1`; see `Adapter.forward`."""
+        share = latents.head_share if self.target.is_head else latents.share
+        z1 = self._draw(1, latents.prior_z1, x, share * self.weights.kl_z1)
+        if latents.training:
+            self._reconstruct(x, z1, latents, share)
+        up = self.lora_B if rows is None else self.lora_B[rows]
+        return F.linear(z1, up * self.scaling)
+
+    def _draw(self, number: int, prior: Distribution, x: Tensor, weight: float) -> Tensor:
+        with tempered(weight):
+            law = prior.expand([*x.shape[:-1], self.r]).to_event(1)
+            return pyro.sample(z_site(number, self.target.path), law, infer={"input": x})
+
+    def _reconstruct(self, x: Tensor, z1: Tensor, latents: Pass, share: float) -> None:
+        """Sample z2, observe x, and add the factor that replaces KL(z2) in the published code."""
+        w = self.weights
+        z2 = self._draw(2, latents.prior_z2, x, share * w.kl_z2)
+        mean = self.decoder.forward(torch.cat([z1, z2], dim=-1))
+        # The size of c: where an entry crosses 0 the published code has no density.
+        scale = mean.new_ones(()) if self.decoder_scale is None else self.decoder_scale.abs() + EPSILON
+        with tempered(share * w.reconstruction):
+            law = Normal(mean, scale, validate_args=False).to_event(1)
+            pyro.sample(f"reconstruction/{self.target.path}", law, obs=x.detach() if w.detach else x)
+        if w.spread or w.pull:
+            gamma = w.spread * z1.square().mean(-1) - w.pull * (z2 - latents.prior_z2.mean).square().mean(-1)
+            with tempered(share):
+                pyro.factor(f"gamma/{self.target.path}", gamma)
+
+
+class FVAE(AdaptedLM):
+    """The FVAE-LoRA program.
+
+    With `Weights(beta, beta, beta)` the objective is, x being taken as it comes out of the layers below,
+
+        E log p(y | z1) + beta sum_{modules, tokens} [ E log p(x | z1, z2) - KL(q1 || p1) - KL(q2 || p2) ]
+
+    in nats. At `beta` 1 it is the ELBO of the answer and of every layer's input as observations: a bound on
+    `log p(y, inputs)`, not on `log p(y)`, and at the inputs of this pass. Above the lowest adapted layer
+    these move with the draws below; they are data by decree, as in any autoencoder of activations. Other
+    weights give the published objective (`bara_pyro.methods.fvae`).
+
+    Args:
+        backbone, num_data, **adapter: see `bara_pyro.program.AdaptedLM`.
+        weights: of the parts of the objective; by default all 1.
+        z2_mean: m, mean of z2's prior.
+        decoder_layers: number K of hidden layers of the decoder.
+        decoder_width: their units w.
+        learn_scale: learn c, which starts at 1, or keep it there.
+
+    Raises:
+        ConfigError: a size is not positive, or a weight negative.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        num_data: int,
+        *,
+        weights: Weights | None = None,
+        z2_mean: float = 1.5,
+        decoder_layers: int = 3,
+        decoder_width: int = 128,
+        learn_scale: bool = True,
+        **adapter: object,
+    ) -> None:
+        if decoder_layers < 1 or decoder_width < 1:
+            raise ConfigError(
+                f"decoder_layers={decoder_layers} and decoder_width={decoder_width} must be at least 1."
+            )
+        weights = Weights() if weights is None else weights
+        for name, value in vars(weights).items():
+            if value < 0:
+                raise ConfigError(f"The weight {name}={value} must not be negative.")
+        # Before the base class builds the adapters, which depend on them.
+        self.weights = weights
+        self.decoder_hidden = [decoder_width] * decoder_layers
+        self.learn_scale = learn_scale
+        super().__init__(backbone, num_data, **adapter)  # type: ignore[arg-type]
+        one = torch.ones((), device=backbone.device)
+        self.prior_z1 = Normal(0 * one, one, validate_args=False)
+        self.prior_z2 = Normal(z2_mean * one, one, validate_args=False)
+        self._pass = Pass(self.prior_z1, self.prior_z2, False, 1.0, 1.0)
+
+    def make_adapter(self, target: Target, r: int, scaling: float) -> FVAEAdapter:
+        """Return an adapter with a decoder."""
+        device = self.backbone.device
+        # Elsewhere the initial values are drawn on the CPU, so that they do not depend on the device.
+        decoder = MLP(
+            [2 * r, *self.decoder_hidden, target.in_features], device if device.type == "meta" else None
+        )
+        return FVAEAdapter(target, r, scaling * r / (r + EPSILON), self.weights, decoder, self.learn_scale)
+
+    @cached_property
+    def latents(self) -> Latents:
+        """`z1/<path>` and `z2/<path>`, each of event shape `[r]`."""
+        sites = {z_site(i, t.path): t.in_features for t in self.targets for i in (1, 2)}
+        return Latents({}, sites, self.r)
+
+    def counted(self, batch: Batch) -> Tensor:
+        """Return the tokens that count in the objective: the real ones, or all."""
+        return torch.ones_like(batch.attention_mask) if self.weights.padding else batch.attention_mask
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Run the program on a batch; see `AdaptedLM.forward`. Without labels there is no z2."""
+        share = head_share = 1.0
+        if self.weights.averaged:
+            head_share = 1.0 / len(self.targets)
+            share = head_share * len(batch) / int(self.counted(batch).sum())
+        self._pass = Pass(self.prior_z1, self.prior_z2, batch.labels is not None, share, head_share)
+        return super().forward(batch)
+
+    def global_latents(self) -> Pass:
+        """Return what the adapters share in this pass; nothing is sampled."""
+        return self._pass
