@@ -48,7 +48,8 @@ class TwoStepSVI(SVI):
     by `-kl_lr * m_t * pi_i * kl_weight * dKL`, with the optimiser's own warm-up and decay `m_t` and the
     weights `pi_i = 2^i / (2^(cycle + 1) - 1)`, i = 1 .. cycle in turn, which sum to about 1 a cycle. The KL
     is in nats: of global sites once, of local ones summed over the rows and tokens of the batch. What this
-    descends is not the ELBO; it is there to reproduce published figures.
+    descends is not the ELBO; it is there to reproduce published figures. Both gradients are taken where the
+    step starts; the public code of BLoB and ScalaBL takes the KL's after the first half of the step.
 
     Args:
         model, guide, optim: as for `SVI`; parameters that `optim` does not hold are moved by the second step
@@ -56,6 +57,8 @@ class TwoStepSVI(SVI):
         kl_lr: rate of the second step.
         cycle: number of steps over which the weights of the KL double; see `kl_cycle`.
         kl_weight, nll_weight: constants of the published objectives.
+        joint: the optimiser follows the gradient of likelihood and weighted KL together, and the second step
+            moves only what the optimiser does not hold (the published C-LoRA code).
         **options: of `SVI`.
     """
 
@@ -69,6 +72,7 @@ class TwoStepSVI(SVI):
         cycle: int,
         kl_weight: float = 1.0,
         nll_weight: float = 1.0,
+        joint: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(model, guide, optim, **options)
@@ -76,6 +80,7 @@ class TwoStepSVI(SVI):
         self.cycle = cycle
         self.kl_weight = kl_weight
         self.nll_weight = nll_weight
+        self.joint = joint
         held = {id(p) for group in optim.param_groups for p in group["params"]}
         self._alone = [id(p) not in held for p in self.parameters]
         self._kl_grads: list[Tensor] = []
@@ -86,30 +91,40 @@ class TwoStepSVI(SVI):
         return super().step(*batches)
 
     def backward(self, terms: ElboTerms, share: float) -> None:
-        """Add the gradients of likelihood and KL, the first to `.grad`, the second beside it."""
-        kl = torch.stack([value.to(terms.nll.dtype) for value in terms.kl.values()]).sum()
-        for total, grad in zip(
-            self._kl_grads,
-            torch.autograd.grad(kl, self.parameters, retain_graph=True, allow_unused=True),
-            strict=True,
-        ):
+        """Add the gradients of likelihood and KL, the first to `.grad`, the second beside it or to it."""
+        kl = torch.stack([self._kl(site, terms, share) for site in terms.kl]).sum()
+        nll = terms.nll * (self.nll_weight * share / self.model.num_data)
+        if self.joint:
+            (nll + self._weight() * kl).backward()
+            return
+        grads = torch.autograd.grad(kl, self.parameters, retain_graph=True, allow_unused=True)
+        for total, grad in zip(self._kl_grads, grads, strict=True):
             if grad is not None:
-                total.add_(grad, alpha=share)
-        (terms.nll * (self.nll_weight * share / self.model.num_data)).backward()
+                total.add_(grad)
+        nll.backward()
+
+    def _kl(self, site: str, terms: ElboTerms, share: float) -> Tensor:
+        """Return a micro-batch's part of a site's KL: its own rows' of a local one."""
+        kl = terms.kl[site].to(terms.nll.dtype)
+        return kl if site in self.model.latents.local_sites else kl * share
+
+    def _weight(self) -> float:
+        """Return the weight of the KL in this step."""
+        # From what a checkpoint holds: a resumed run goes on where it was.
+        done = 0 if self.scheduler is None else self.scheduler.last_epoch
+        return kl_share(1 + done % self.cycle, self.cycle) * self.kl_weight
 
     @torch.no_grad()
     def update(self) -> None:
         """Take both steps."""
-        # Both from what a checkpoint holds: a resumed run goes on where it was.
-        done = 0 if self.scheduler is None else self.scheduler.last_epoch
         group = self.optim.param_groups[0]
-        factor = group["lr"] / group.get("initial_lr", group["lr"])
-        weight = kl_share(1 + done % self.cycle, self.cycle) * self.kl_weight
+        rate = self.kl_lr * group["lr"] / group.get("initial_lr", group["lr"])
+        weight = self._weight()
         self.optim.step()
         for p, kl, alone in zip(self.parameters, self._kl_grads, self._alone, strict=True):
             if alone and p.grad is not None:
-                p.add_(p.grad, alpha=-self.kl_lr * factor)
-            p.add_(kl, alpha=-self.kl_lr * factor * weight)
+                p.add_(p.grad, alpha=-rate)
+            p.add_(kl, alpha=-rate * weight)
 
 
 def kl_share(i: int, cycle: int) -> float:
