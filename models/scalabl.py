@@ -1,0 +1,91 @@
+r"""ScalaBL (Samplawski et al., UAI 2025): the singular values of LoRA's down-projection are random.
+
+s  ~ Normal(0, 1)                  one r-vector a module, one draw a forward pass
+y = W0 x + s_lora B diag(s) V x
+
+V, `r x in`, starts with the right singular vectors of LoRA's initial A and is trained freely after that: it
+is not kept orthogonal. Its name is `lora_A`, so that what a run saves has PEFT's names.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import pyro
+import torch
+from pyro.distributions import Normal
+from torch import Tensor
+from torch.nn import functional as F
+
+from bara_pyro.backbone import Backbone
+from bara_pyro.errors import ConfigError
+from bara_pyro.models.lora import LoRA, LoRAAdapter
+from bara_pyro.program import Latents, tempered
+from bara_pyro.targets import Target
+
+S = "s"
+
+
+class ScalaBLAdapter(LoRAAdapter):
+    """The change of one layer.
+
+    Attributes:
+        singular_values: `r`, those of LoRA's initial A, largest first: where a posterior starts.
+
+    Raises:
+        ConfigError: the rank exceeds the layer's width, so that there are fewer than r singular values.
+    """
+
+    def __init__(self, target: Target, r: int, scaling: float) -> None:
+        super().__init__(target, r, scaling)
+        if r > target.in_features:
+            raise ConfigError(f"r={r} must not exceed the width {target.in_features} of {target.path}.")
+        _, self.singular_values, right = torch.linalg.svd(self.lora_A.detach(), full_matrices=False)
+        with torch.no_grad():
+            self.lora_A.copy_(right)
+
+    def forward(self, x: Tensor, latents: Sequence[Tensor], rows: Tensor | None = None) -> Tensor:
+        """Return `s_lora B diag(s) V x`; see `Adapter.forward`.
+
+        Args:
+            x: `[draws x] B x T x in_features`.
+            latents: `s` by module, each `[draws x 1 x] 1 x r`.
+            rows: output features to compute.
+        """
+        up = self.lora_B if rows is None else self.lora_B[rows]
+        return F.linear(F.linear(x, self.lora_A) * latents[self.target.index], up * self.scaling)
+
+
+class ScalaBL(LoRA):
+    """The ScalaBL program.
+
+    Args:
+        backbone, num_data, **adapter: see `bara_pyro.program.AdaptedLM`.
+        beta: weight of the KL of `s`; 1 is the exact ELBO.
+
+    Raises:
+        ConfigError: beta is negative, or the rank exceeds the width of a layer.
+    """
+
+    def __init__(self, backbone: Backbone, num_data: int, *, beta: float = 1.0, **adapter: object) -> None:
+        if beta < 0:
+            raise ConfigError(f"beta={beta} must not be negative.")
+        super().__init__(backbone, num_data, **adapter)
+        self.beta = beta
+
+    def make_adapter(self, target: Target, r: int, scaling: float) -> ScalaBLAdapter:
+        """Return a ScalaBL adapter."""
+        return ScalaBLAdapter(target, r, scaling)
+
+    @cached_property
+    def latents(self) -> Latents:
+        """`s`, `modules x r`."""
+        return Latents(global_sites={S: (len(self.targets), self.r)}, local_sites={}, r=self.r)
+
+    def global_latents(self) -> Sequence[Tensor]:
+        """Sample the singular values of all modules."""
+        zero = torch.zeros((), device=self.backbone.device)
+        prior = Normal(zero, zero + 1, validate_args=False).expand([len(self.targets), self.r]).to_event(1)
+        with pyro.plate("modules", len(self.targets), dim=-1), tempered(self.beta):
+            s = pyro.sample(S, prior)
+        # [draws x 1 x] modules x r -> one [draws x 1 x] 1 x r a module: broadcasts over rows and tokens.
+        return s.unsqueeze(-2).unbind(-3)

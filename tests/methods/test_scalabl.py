@@ -1,0 +1,312 @@
+"""ScalaBL: its divergence in both orders, its bound, its two recipes, its predictions."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pyro
+import pytest
+import torch
+from core_cases import backbone, hooked_forward, make_batch, make_lm, randomise
+from fit_cases import assert_runs_come_back, tiny_run
+from pyro.distributions import Normal
+from pyro.infer import SVI as STOCK
+from pyro.infer import Predictive, TraceMeanField_ELBO
+from scipy import integrate, stats
+from torch import Tensor
+from torch.distributions import kl_divergence
+from torch.testing import assert_close
+
+from bara_pyro.architectures import empty_backbone
+from bara_pyro.backbone import Backbone
+from bara_pyro.config import load_config
+from bara_pyro.data.types import Batch
+from bara_pyro.elbo import MeanFieldELBO
+from bara_pyro.errors import ConfigError
+from bara_pyro.guides.scalabl import ScalaBLGuide
+from bara_pyro.methods import METHODS, build, method_config
+from bara_pyro.models.lora import LoRA
+from bara_pyro.models.scalabl import ScalaBL
+from bara_pyro.prediction import predict
+from bara_pyro.recipes import kl_cycle, kl_share
+from bara_pyro.svi import SVI, adamw, parameters
+from bara_pyro.system import count_parameters
+
+N, R, ALPHA = 12, 3, 16.0
+ADAPTER = {"r": R, "lora_alpha": ALPHA, "target_modules": None, "full_vocab": False}
+ORDERS = ["q||p", "p||q"]
+
+
+def toy(scale: float = 0.5, kl: str = "q||p", **options: object) -> tuple[ScalaBL, ScalaBLGuide]:
+    model = randomise(ScalaBL(backbone(), N, r=R, lora_alpha=ALPHA, **options))
+    return model, ScalaBLGuide(model, init_scale=scale, kl=kl)
+
+
+def entries(log_s: Tensor, log_sigma: Tensor, kl: str) -> Tensor:
+    """The divergence entry by entry: section 7 of the notes on methods, prior Normal(0, 1)."""
+    mean, sigma = log_s.exp(), log_sigma.exp()
+    if kl == "q||p":
+        return -log_sigma + (sigma**2 + mean**2 - 1) / 2
+    return log_sigma + (1 + mean**2) / (2 * sigma**2) - 0.5
+
+
+def registered(log_s: Tensor, log_sigma: Tensor, kl: str, prior: type = Normal) -> Tensor:
+    """The divergence that the guide's posterior gives, entry by entry."""
+    _, guide = toy(kl=kl)
+    del guide.log_s, guide.log_sigma  # parameters, whose gradient would end there
+    guide.log_s, guide.log_sigma = log_s, log_sigma
+    zero = torch.zeros((), dtype=log_s.dtype)
+    fn = prior(zero, zero + 1).expand(log_s.shape)
+    return kl_divergence(guide.get_posterior("s", fn).base_dist, fn)
+
+
+def log_probs_at(model: ScalaBL, batch: Batch, s: Tensor) -> Tensor:
+    """The answers' log-probabilities at given singular values, `modules x r`."""
+
+    def change(path: str, x: Tensor) -> Tensor:
+        own = model.adapters[path.replace(".", "/")]
+        return ALPHA / R * x @ (own.lora_B @ s[own.target.index].diag() @ own.lora_A).T
+
+    return hooked_forward(batch, model.backbone.lm, [t.path for t in model.targets], "lm_head", change)
+
+
+def drawn(guide: ScalaBLGuide, seed: int) -> Tensor:
+    """The singular values that the guide draws first from a seed."""
+    torch.manual_seed(seed)
+    noise = torch.normal(torch.zeros_like(guide.log_s), torch.ones_like(guide.log_s))
+    return guide.log_s.exp() + guide.log_sigma.exp() * noise
+
+
+def nll_at(model: ScalaBL, batch: Batch, s: Tensor) -> Tensor:
+    return -log_probs_at(model, batch, s)[torch.arange(4), batch.labels].mean()
+
+
+@pytest.mark.parametrize("kl", ORDERS)
+@pytest.mark.parametrize(("mean", "sigma"), [(0.577, 0.043), (0.577, 1.2), (2.0, 0.3), (1e-3, 1.0)])
+def test_the_divergence_by_quadrature(kl: str, mean: float, sigma: float) -> None:
+    q, p = stats.norm(mean, sigma), stats.norm(0, 1)
+    first, second = (q, p) if kl == "q||p" else (p, q)
+    low, high = first.mean() - 12 * first.std(), first.mean() + 12 * first.std()
+    truth, _ = integrate.quad(
+        lambda x: first.pdf(x) * (first.logpdf(x) - second.logpdf(x)), low, high, limit=200
+    )
+    value = registered(torch.tensor([math.log(mean)]), torch.tensor([math.log(sigma)]), kl)
+    assert value.item() == pytest.approx(truth, rel=1e-5, abs=1e-6)
+
+
+def test_slopes_in_log_sigma() -> None:
+    log_s = torch.full((3,), math.log(0.577), dtype=torch.double)
+    sigma = torch.tensor([0.043, 0.5, 1.5], dtype=torch.double)
+    expected = {"q||p": sigma**2 - 1, "p||q": 1 - (1 + 0.577**2) / sigma**2}
+    for kl, truth in expected.items():
+        log_sigma = sigma.log().requires_grad_()
+        (slope,) = torch.autograd.grad(registered(log_s, log_sigma, kl).sum(), log_sigma)
+        assert_close(slope, truth)
+    assert expected["p||q"][0] == pytest.approx(-720, abs=1)
+
+
+def test_the_order_does_not_depend_on_whose_normal_the_prior_is() -> None:
+    values = [
+        registered(torch.zeros(1), torch.zeros(1) - 1, "p||q", prior)
+        for prior in (Normal, torch.distributions.Normal)
+    ]
+    assert values[0] == values[1]
+
+
+@pytest.mark.parametrize("kl", ORDERS)
+@pytest.mark.parametrize("beta", [1.0, 0.3])
+def test_the_objective_is_the_one_written_by_hand(kl: str, beta: float) -> None:
+    model, guide = toy(kl=kl, beta=beta)
+    batch = make_batch(pad=2)
+    truth = N * nll_at(model, batch, drawn(guide, 5)) + beta * entries(guide.log_s, guide.log_sigma, kl).sum()
+    torch.manual_seed(5)
+    terms = MeanFieldELBO().terms(model, guide, batch)
+    assert terms.loss.item() == pytest.approx(truth.item(), rel=1e-5)
+    ours = torch.autograd.grad(terms.loss, parameters(model, guide))
+    theirs = torch.autograd.grad(truth, parameters(model, guide))
+    for a, b in zip(ours, theirs, strict=True):
+        assert_close(a, b, rtol=1e-4, atol=1e-4)
+
+
+def test_it_starts_at_the_singular_value_decomposition_of_loras_a() -> None:
+    torch.manual_seed(1)
+    lora = LoRA(backbone(), N, r=R)
+    torch.manual_seed(1)
+    model = ScalaBL(backbone(), N, r=R)
+    guide = ScalaBLGuide(model)
+    for row, (ours, theirs) in enumerate(zip(model._adapters, lora._adapters, strict=True)):
+        right, s = ours.lora_A.detach(), guide.log_s[row].detach().exp()
+        assert_close(right @ right.T, torch.eye(R), rtol=0, atol=1e-6)
+        gram = theirs.lora_A.detach().T @ theirs.lora_A.detach()
+        assert_close(right.T @ (s**2).diag() @ right, gram, rtol=0, atol=1e-6)
+        assert not ours.lora_B.any()
+    sigma = guide.log_sigma.exp()
+    assert sigma.min() >= 0.05 / 2**0.5 * 0.9999
+    assert sigma.max() <= 0.05 * 1.0001
+    assert sigma.std() > 0.002
+
+
+def test_at_width_3584_the_singular_values_are_nearly_one() -> None:
+    """Each row of A has norm sqrt(1/3), and wide rows are nearly orthogonal: 0.577 of the notes."""
+    model, guide = build(method_config("scalabl"), empty_backbone("qwen2.5-7b"), 1, {"r": 8})
+    s = torch.stack([adapter.singular_values for adapter in model._adapters])
+    assert (s.mean() - 3**-0.5).abs() < 0.01
+    assert (s - 3**-0.5).abs().max() < 0.06
+    assert all(p.is_meta for p in (*model.parameters(), *guide.parameters()))
+
+
+@pytest.mark.parametrize(("r", "count"), [(8, 3_769_232), (16, 7_538_464)])
+def test_published_parameter_counts(r: int, count: int) -> None:
+    model, guide = build(method_config("scalabl"), empty_backbone("qwen2.5-7b"), 1, {**ADAPTER, "r": r})
+    assert count_parameters(model) + count_parameters(guide) == count
+
+
+@pytest.mark.parametrize("kl", ORDERS)
+def test_the_published_scheme_step_by_step(kl: str) -> None:
+    """Three steps beside torch's AdamW on the cross-entropy and torch's SGD on pi_i KL, from one point."""
+    settings = {"name": "scalabl", "recipe": "reproduction", "kl": kl, "init_scale": 0.5}
+    # A large batch on paper makes the cycle short, so that the KL of the first steps has weight.
+    sizes = {"train.steps": 5, "train.lr": 1e-3, "train.batch_size": 64}
+    config = load_config(overrides={"method": settings, **sizes})
+    model, guide = build(config.method, backbone(), N, ADAPTER)
+    randomise(model)
+    twin, double = build(config.method, backbone(), N, ADAPTER)
+    twin.load_state_dict(model.state_dict())
+    double.load_state_dict(guide.state_dict())
+    svi = METHODS["scalabl"].svi(model, guide, config.train, config.method)
+    batch, cycle, start = make_batch(), kl_cycle(N, 64), guide.log_sigma.detach().clone()
+    assert cycle == 4
+    adam = torch.optim.AdamW(parameters(twin, double), lr=1e-3, weight_decay=0.0, eps=1e-6)
+    sgd = torch.optim.SGD(double.parameters(), lr=0.2)
+    for step in range(3):
+        torch.manual_seed(step)
+        svi.step(batch)
+        factor = 1.0 if step == 0 else (5 - step) / 4  # warm-up of one step, then down to 0 at step 5
+        adam.param_groups[0]["lr"], sgd.param_groups[0]["lr"] = 1e-3 * factor, 0.2 * factor
+        adam.zero_grad()
+        sgd.zero_grad()
+        nll = nll_at(twin, batch, drawn(double, step))
+        pi = 2.0 ** (step + 1) / (2.0 ** (cycle + 1) - 1)
+        kl_grads = torch.autograd.grad(
+            pi * entries(double.log_s, double.log_sigma, kl).sum(), list(double.parameters())
+        )
+        nll.backward()
+        adam.step()
+        for p, grad in zip(double.parameters(), kl_grads, strict=True):
+            p.grad = grad
+        sgd.step()
+    assert ((guide.log_sigma - start).abs() > 0.05).all()  # far beyond AdamW's 3e-3: the KL moved it
+    for ours, theirs in zip(parameters(model, guide), parameters(twin, double), strict=True):
+        assert_close(ours, theirs, rtol=1e-4, atol=2e-6)
+
+
+def simulated(kl: str, num_data: int, steps: int, total: int = 5000) -> float:
+    """Mean sigma after descent on the KL alone with the published rate, cycle and schedule."""
+    _, guide = toy(scale=0.05, kl=kl)
+    with torch.no_grad():
+        guide.log_s.fill_(math.log(3**-0.5))
+    prior = torch.distributions.Normal(torch.tensor(0.0), torch.tensor(1.0)).expand(guide.log_s.shape)
+    cycle, rise = kl_cycle(num_data, 4), 0.06 * total
+    for step in range(steps):
+        q = guide.get_posterior("s", prior).base_dist
+        grads = torch.autograd.grad(kl_divergence(q, prior).sum(), [guide.log_s, guide.log_sigma])
+        rate = 0.2 * min((step + 1) / rise, (total - step) / (total - rise))
+        with torch.no_grad():
+            for p, grad in zip((guide.log_s, guide.log_sigma), grads, strict=True):
+                p.add_(grad, alpha=-rate * kl_share(1 + step % cycle, cycle))
+    return guide.log_sigma.exp().mean().item()
+
+
+def test_what_the_reversed_divergence_does_to_the_noise() -> None:
+    """In the first cycle on 640 rows it takes sigma past the singular values, 0.58; the ELBO's does not."""
+    assert simulated("p||q", 640, 316) == pytest.approx(0.72, abs=0.01)
+    assert simulated("q||p", 640, 316) == pytest.approx(0.05, abs=0.01)
+
+
+def test_one_vector_a_draw_is_shared_by_all_rows() -> None:
+    pair = toy()
+    same = replace(make_batch(((5, 7, 9),) * 4), labels=None)
+    p = predict(*pair, same, samples=20).exp()
+    assert (p - p[:, :1]).abs().max() < 1e-6
+    assert p.std(0).min() > 1e-3
+
+
+def test_no_draws_means_the_mean_of_s() -> None:
+    model, guide = toy()
+    own = predict(model, guide, make_batch(), samples=0)[0]
+    with torch.no_grad():
+        truth = log_probs_at(model, make_batch(), guide.log_s.exp())
+    assert_close(own.float(), truth, rtol=0, atol=1e-5)
+
+
+def test_company_and_padding_do_not_matter() -> None:
+    pair = toy()
+    whole = predict(*pair, make_batch(), samples=4)
+    assert_close(predict(*pair, make_batch(pad=4, pad_id=5), samples=4), whole, rtol=0, atol=1e-5)
+    for row in range(4):
+        own = predict(*pair, make_batch(choose=[row]), samples=4)
+        assert_close(own, whole[:, [row]], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("kl", "parallel"), [("q||p", False), ("p||q", True)])
+def test_stock_predictive_draws_the_same_law(kl: str, parallel: bool) -> None:
+    model, guide = toy(kl=kl)
+    batch, draws = replace(make_batch(), labels=None), 600 if parallel else 60
+    predictive = Predictive(
+        model, guide=guide, num_samples=draws, parallel=parallel, return_sites=("_RETURN", "s")
+    )
+    out = predictive(batch)
+    assert out["s"].reshape(draws, -1, R).shape == (draws, len(model.targets), R)
+    stock = out["_RETURN"].double().exp().reshape(draws, 4, 3)
+    ours = predict(model, guide, batch, samples=600).exp()
+    error = (stock.var(0) / draws + ours.var(0) / 600).sqrt()
+    assert ((stock.mean(0) - ours.mean(0)).abs() < 4.5 * error).all()
+    assert (stock.std(0) > 5e-3).all()
+
+
+@pytest.mark.parametrize("kl", ORDERS)
+def test_stock_svi_takes_the_same_path(kl: str) -> None:
+    losses = []
+    for stock in (False, True):
+        pyro.clear_param_store()
+        torch.manual_seed(3)
+        pair = toy(kl=kl)
+        if stock:
+            optim = pyro.optim.Adam({"lr": 0.01, "eps": 1e-4 * N})
+            svi = STOCK(*pair, optim, TraceMeanField_ELBO())
+        else:
+            svi = SVI(*pair, torch.optim.Adam(parameters(*pair), lr=0.01, eps=1e-4))
+        pyro.set_rng_seed(1)
+        losses.append([svi.step(make_batch()) for _ in range(8)])
+    assert losses[0] == pytest.approx(losses[1], rel=2e-3)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"recipe": "elbo"}, {"recipe": "reproduction", "kl": "p||q"}],
+    ids=lambda s: s["recipe"],
+)
+def test_a_run_comes_back(settings: dict[str, str], tmp_path: Path) -> None:
+    system = assert_runs_come_back(tiny_run(tmp_path, {"name": "scalabl", **settings}), tmp_path)
+    assert not torch.equal(system.guide.log_s, ScalaBLGuide(system.model).log_s)
+
+
+def test_float32_under_a_bfloat16_backbone() -> None:
+    model = ScalaBL(Backbone(make_lm("qwen2", torch.bfloat16)), 4, r=R)
+    guide = ScalaBLGuide(model)
+    svi = SVI(model, guide, adamw(model, guide, 1e-2))
+    assert all(math.isfinite(svi.step(make_batch())) for _ in range(3))
+    assert {p.dtype for p in svi.parameters} == {torch.float32}
+
+
+def test_bad_settings_are_refused() -> None:
+    model = ScalaBL(backbone(), N, r=R)
+    for options in ({"kl": "p"}, {"init_scale": 0.0}):
+        with pytest.raises(ConfigError, match=str(next(iter(options.values())))):
+            ScalaBLGuide(model, **options)
+    with pytest.raises(ConfigError, match="beta=-1"):
+        ScalaBL(backbone(), N, beta=-1.0)
+    with pytest.raises(ConfigError, match="r=17 must not exceed the width 16"):
+        ScalaBL(backbone(), N, r=17)
+    with pytest.raises(ConfigError, match=r"method\.kl"):
+        method_config({"name": "scalabl", "kl": "backwards"})
