@@ -1,0 +1,82 @@
+"""C-LoRA: a contextual posterior of a matrix between the factors (Rahmati et al., NeurIPS 2025)."""
+
+from typing import Any
+
+from pydantic import Field, NonNegativeFloat, PositiveInt
+from torch.optim import AdamW
+
+from bara_pyro.backbone import Backbone
+from bara_pyro.guide import SiteGuide
+from bara_pyro.guides.contextual import ContextualGuide
+from bara_pyro.methods.base import Method, MethodConfig, register_method
+from bara_pyro.models.clora import CLoRA
+from bara_pyro.program import AdaptedLM
+from bara_pyro.recipes import Recipe, TwoStepSVI, common, default_svi, kl_cycle
+from bara_pyro.svi import SVI
+
+# Of the public code, whatever the backbone: a factor 1e-6, and the mean over LLaMA-2-7B's 65 modules.
+PUBLISHED_KL_WEIGHT = 1e-6 / 65
+
+
+class CLoRAConfig(MethodConfig):
+    """Settings of C-LoRA."""
+
+    recipe: Recipe = Field(
+        "elbo",
+        description="'elbo': one AdamW on the (tempered) bound; 'reproduction': AdamW for A and B, plain "
+        "descent for the networks, published weights",
+    )
+    prior_scale: float = Field(0.2, gt=0, description="standard deviation of E's prior")
+    hidden: PositiveInt = Field(64, description="width of the networks that give E's posterior")
+    init_scale: float = Field(0.25, gt=0, lt=1, description="posterior scale at the start; published: 0.25")
+    beta: NonNegativeFloat = Field(
+        1e-5, description="weight of KL(E), a sum over tokens, in 'elbo'; 1 is the exact ELBO"
+    )
+    kl_lr: float = Field(
+        0.01, gt=0, description="'reproduction': rate of the networks; published: 0.01 to 0.02"
+    )
+    nll_weight: float = Field(
+        1.0,
+        gt=0,
+        description="'reproduction': factor of the cross-entropy; published: 2 for WinoGrande-S, OpenBookQA "
+        "and BoolQ, 4 for WinoGrande-M, else 1",
+    )
+    kl_weight: NonNegativeFloat = Field(
+        PUBLISHED_KL_WEIGHT, description="'reproduction': factor of the KL beside pi_i; published: 1e-6 / 65"
+    )
+
+
+def _build(
+    backbone: Backbone, num_data: int, adapter: dict[str, Any], config: CLoRAConfig
+) -> tuple[CLoRA, ContextualGuide]:
+    model = CLoRA(backbone, num_data, prior_scale=config.prior_scale, beta=config.beta, **adapter)
+    return model, ContextualGuide(model, hidden=config.hidden, init_scale=config.init_scale)
+
+
+def _svi(model: AdaptedLM, guide: SiteGuide, train: Any, config: CLoRAConfig) -> SVI:
+    if config.recipe == "elbo":
+        return default_svi(model, guide, train, config)
+    # A and B alone, as published: there the optimiser is made before the networks are.
+    optim = AdamW(model.parameters(), lr=train.lr, weight_decay=train.weight_decay, eps=1e-6, fused=True)
+    return TwoStepSVI(
+        model,
+        guide,
+        optim,
+        kl_lr=config.kl_lr,
+        cycle=kl_cycle(model.num_data, train.batch_size),
+        kl_weight=config.kl_weight,
+        nll_weight=config.nll_weight,
+        joint=True,
+        **common(optim, train),
+    )
+
+
+register_method(
+    Method(
+        "clora",
+        "C-LoRA: y = W0 x + s B E(x) A x, an r x r matrix a token (NeurIPS 2025)",
+        CLoRAConfig,
+        _build,
+        svi=_svi,
+    )
+)

@@ -1,0 +1,76 @@
+"""C-LoRA's amortised posterior: a small network a module, from `A x` to mean and scale of E."""
+
+import math
+
+import torch
+from pyro.distributions import Distribution, Normal
+from pyro.nn import PyroModule
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bara_pyro.errors import ConfigError
+from bara_pyro.guide import SiteGuide
+from bara_pyro.guides.normal import site_key
+from bara_pyro.models.clora import CLoRA
+
+SIGMA_MIN = 1e-6  # the square of a sigmoid underflows, and a scale of 0 has no divergence
+
+
+class ContextNetwork(PyroModule):
+    """Linear, ReLU, linear, both with biases and torch's initial values.
+
+    Args:
+        width: of the input.
+        hidden: of the layer between.
+        outputs: number of outputs.
+        offset: added to the biases of the second half of the outputs.
+    """
+
+    def __init__(self, width: int, hidden: int, outputs: int, offset: float) -> None:
+        super().__init__()
+        first, last = nn.Linear(width, hidden), nn.Linear(hidden, outputs)
+        self.weight_in, self.bias_in = first.weight, first.bias
+        self.weight_out, self.bias_out = last.weight, last.bias
+        with torch.no_grad():
+            self.bias_out[outputs // 2 :] += offset
+
+    def forward(self, h: Tensor) -> Tensor:
+        """Return the outputs, `... x outputs`."""
+        hidden = F.linear(h, self.weight_in, self.bias_in).relu()
+        return F.linear(hidden, self.weight_out, self.bias_out)
+
+
+class ContextualGuide(SiteGuide):
+    """`Normal(e_mu, sigmoid(e_raw)^2 + 1e-6)` for the entries of E; `e_mu, e_raw = network(A x)`.
+
+    Args:
+        model: the program.
+        hidden: width of the networks.
+        init_scale: posterior scale that training starts near; 0.25, that of the published code, is what a
+            network without an offset gives.
+
+    Raises:
+        ConfigError: a number out of range.
+    """
+
+    def __init__(self, model: CLoRA, *, hidden: int = 64, init_scale: float = 0.25) -> None:
+        super().__init__(model)
+        if hidden < 1 or not 0 < init_scale < 1:
+            raise ConfigError(f"hidden={hidden} must be at least 1 and init_scale={init_scale} in (0, 1).")
+        root = math.sqrt(init_scale)
+        offset = math.log(root / (1 - root))  # sigmoid(offset)^2 = init_scale
+        self.sites = PyroModule[nn.ModuleDict]()
+        for name, width in model.latents.local_sites.items():
+            self.sites[site_key(name)] = ContextNetwork(width, hidden, 2 * model.r**2, offset)
+        self._networks = dict(zip(model.latents.local_sites, self.sites.values(), strict=True))
+        self.to(model.backbone.device)
+
+    def get_posterior(self, name: str, prior: Distribution) -> Distribution:
+        """Return the posterior of one module's E at every token."""
+        # forward, not __call__, which would enter Pyro's module context: see `bara_pyro.program`.
+        mean, raw = self._networks[name].forward(self.input).chunk(2, dim=-1)
+        return Normal(mean, raw.sigmoid().square() + SIGMA_MIN, validate_args=False).to_event(1)
+
+    def local_parameters(self) -> list[nn.Parameter]:
+        """Return the weights of the networks."""
+        return list(self.sites.parameters())

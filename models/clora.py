@@ -1,0 +1,102 @@
+r"""C-LoRA (Rahmati et al., NeurIPS 2025): a random `r x r` matrix a token between LoRA's factors.
+
+E  ~ Normal(0, prior_scale)        r x r, one a module, row and token, independent entries
+y = W0 x + s B E A x
+
+The public code multiplies E's noise by random signs a token, as flipout does. Its noise is drawn for each
+token anyway and a Gaussian is symmetric, so that the signs leave its law as it is: there are none here.
+"""
+
+from functools import cached_property
+from typing import NamedTuple
+
+import pyro
+import torch
+from pyro.distributions import Distribution, Normal
+from torch import Tensor
+from torch.nn import functional as F
+
+from bara_pyro.backbone import Backbone
+from bara_pyro.errors import ConfigError
+from bara_pyro.models.lora import LoRA, LoRAAdapter
+from bara_pyro.program import Latents, tempered
+from bara_pyro.targets import Target
+
+
+def e_site(path: str) -> str:
+    """Return the site name of the matrix E of the module at `path`, flattened row by row to `r * r`."""
+    return f"E/{path}"
+
+
+class Prior(NamedTuple):
+    """What every layer's E comes from: the law of one entry, and the weight of its KL."""
+
+    law: Distribution
+    beta: float
+
+
+class CLoRAAdapter(LoRAAdapter):
+    """The change of one layer; samples its E, whose guide sees `A x`."""
+
+    def __init__(self, target: Target, r: int, scaling: float) -> None:
+        super().__init__(target, r, scaling)
+        self.site = e_site(target.path)
+
+    def forward(self, x: Tensor, latents: Prior, rows: Tensor | None = None) -> Tensor:
+        """Return `s B E A x`; see `Adapter.forward`.
+
+        Args:
+            x: `[draws x] B x T x in_features`.
+            latents: prior of E and weight of its KL.
+            rows: output features to compute.
+        """
+        h = F.linear(x, self.lora_A)
+        prior = latents.law.expand([*h.shape[:-1], self.r**2]).to_event(1)
+        with tempered(latents.beta):
+            e = pyro.sample(self.site, prior, infer={"input": h})
+        change = (e.unflatten(-1, (self.r, self.r)) @ h.unsqueeze(-1)).squeeze(-1)
+        up = self.lora_B if rows is None else self.lora_B[rows]
+        return F.linear(change, up * self.scaling)
+
+
+class CLoRA(LoRA):
+    """The C-LoRA program.
+
+    Args:
+        backbone, num_data, **adapter: see `bara_pyro.program.AdaptedLM`.
+        prior_scale: standard deviation of E's entries.
+        beta: weight of the KL of E, which is a sum over modules, rows and real tokens; 1 is the exact ELBO.
+
+    Raises:
+        ConfigError: a number out of range.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        num_data: int,
+        *,
+        prior_scale: float = 0.2,
+        beta: float = 1.0,
+        **adapter: object,
+    ) -> None:
+        if prior_scale <= 0 or beta < 0:
+            raise ConfigError(f"prior_scale={prior_scale} must be positive and beta={beta} not negative.")
+        super().__init__(backbone, num_data, **adapter)
+        self.prior_scale = prior_scale
+        self.beta = beta
+
+    def make_adapter(self, target: Target, r: int, scaling: float) -> CLoRAAdapter:
+        """Return a C-LoRA adapter."""
+        return CLoRAAdapter(target, r, scaling)
+
+    @cached_property
+    def latents(self) -> Latents:
+        """One `E/<path>` a module; its guide sees `A x`, of width r."""
+        sites = {e_site(t.path): self.r for t in self.targets}
+        return Latents(global_sites={}, local_sites=sites, r=self.r, modulating=True)
+
+    def global_latents(self) -> Prior:
+        """Make the prior once for all layers; there is nothing to sample."""
+        scale = torch.tensor(self.prior_scale, device=self.backbone.device)
+        return Prior(Normal(torch.zeros_like(scale), scale, validate_args=False), self.beta)

@@ -1,0 +1,290 @@
+"""C-LoRA: E token by token, its bound, its two recipes, its predictions."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pyro
+import pytest
+import torch
+from core_cases import backbone, hooked_forward, make_batch, make_lm, randomise
+from fit_cases import assert_runs_come_back, tiny_run
+from pyro.infer import SVI as STOCK
+from pyro.infer import Predictive, TraceMeanField_ELBO
+from torch import Tensor
+from torch.testing import assert_close
+
+from bara_pyro.architectures import empty_backbone
+from bara_pyro.backbone import Backbone
+from bara_pyro.config import load_config
+from bara_pyro.data.types import Batch
+from bara_pyro.elbo import MeanFieldELBO
+from bara_pyro.errors import ConfigError
+from bara_pyro.guides.contextual import ContextualGuide
+from bara_pyro.methods import METHODS, build, method_config
+from bara_pyro.models.clora import CLoRA
+from bara_pyro.prediction import predict
+from bara_pyro.recipes import kl_cycle
+from bara_pyro.svi import SVI, adamw, parameters
+from bara_pyro.system import count_parameters
+
+N, R, ALPHA, SCALE = 12, 3, 16.0, 0.2
+ADAPTER = {"r": R, "lora_alpha": ALPHA, "target_modules": None, "full_vocab": False}
+
+
+def enliven(model: CLoRA, guide: ContextualGuide) -> tuple[CLoRA, ContextualGuide]:
+    """B that is not 0, and networks whose outputs depend on the token."""
+    randomise(model)
+    generator = torch.Generator().manual_seed(4)
+    with torch.no_grad():
+        for p in guide.parameters():
+            p.add_(0.3 * torch.randn(p.shape, generator=generator))
+    return model, guide
+
+
+def toy(**options: object) -> tuple[CLoRA, ContextualGuide]:
+    model = CLoRA(backbone(), N, r=R, lora_alpha=ALPHA, **options)
+    return enliven(model, ContextualGuide(model, hidden=8))
+
+
+class PlainCLoRA:
+    """C-LoRA written out: shares the parameters of model and guide, nothing of their code.
+
+    Args:
+        model, guide: whose parameters to use.
+        noise: `size -> Gaussian noise` of one layer, called as the layers run; zeros for the mean.
+    """
+
+    def __init__(self, model: CLoRA, guide: ContextualGuide, noise: Callable[[torch.Size], Tensor]) -> None:
+        self.model, self.guide, self.noise = model, guide, noise
+        self.kl: list[Tensor] = []
+
+    def moments(self, path: str, h: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and scale of E, `... x r x r`."""
+        network = self.guide.sites[f"E/{path}".replace(".", "/")]
+        hidden = torch.clamp(h @ network.weight_in.T + network.bias_in, min=0)
+        out = hidden @ network.weight_out.T + network.bias_out
+        mean, raw = out[..., : R * R], out[..., R * R :]
+        sigma = (1 / (1 + torch.exp(-raw))) ** 2 + 1e-6
+        return mean.unflatten(-1, (R, R)), sigma.unflatten(-1, (R, R))
+
+    def log_probs(self, batch: Batch) -> Tensor:
+        """The answers' log-probabilities, `B x C`; the divergences of real tokens are kept in `kl`."""
+        self.kl = []
+
+        def change(path: str, x: Tensor) -> Tensor:
+            own = self.model.adapters[path.replace(".", "/")]
+            h = x @ own.lora_A.T
+            mean, sigma = self.moments(path, h)
+            e = mean + sigma * self.noise(sigma.flatten(-2).shape).view_as(sigma)
+            kl = (SCALE / sigma).log() + (sigma**2 + mean**2) / (2 * SCALE**2) - 0.5
+            real = batch.attention_mask[:, -x.shape[1] :]
+            self.kl.append((kl.sum((-1, -2)) * real).sum())
+            return ALPHA / R * torch.einsum("oi,btij,btj->bto", own.lora_B, e, h)
+
+        paths = [t.path for t in self.model.targets]
+        return hooked_forward(batch, self.model.backbone.lm, paths, "lm_head", change)
+
+    def nll(self, batch: Batch) -> Tensor:
+        """Mean cross-entropy."""
+        return -self.log_probs(batch)[torch.arange(len(batch)), batch.labels].mean()
+
+
+def gaussian(size: torch.Size) -> Tensor:
+    return torch.normal(torch.zeros(size), torch.ones(size))
+
+
+def test_e_acts_token_by_token() -> None:
+    """The program under given values of E against three loops."""
+    model, _ = toy(target_modules=["v_proj"])
+    adapter = model._adapters[1]
+    x = torch.randn(2, 4, 16)
+    values = torch.randn(2, 4, R * R)
+    conditioned = pyro.poutine.condition(
+        lambda: adapter.forward(x, model.global_latents(), None), data={adapter.site: values}
+    )
+    with torch.no_grad():
+        out = conditioned()
+        for row in range(2):
+            for token in range(4):
+                h = adapter.lora_A @ x[row, token]
+                mixed = torch.zeros(R)
+                for i in range(R):
+                    for j in range(R):
+                        mixed[i] += values[row, token, i * R + j] * h[j]
+                assert_close(out[row, token], ALPHA / R * adapter.lora_B @ mixed, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("beta", [1.0, 1e-5, 0.0])
+def test_the_objective_is_the_one_written_by_hand(beta: float) -> None:
+    model, guide = toy(beta=beta)
+    batch = make_batch(pad=2)
+    plain = PlainCLoRA(model, guide, gaussian)
+    torch.manual_seed(5)
+    nll = plain.nll(batch)
+    kl = torch.stack(plain.kl).sum()
+    truth = N * nll + beta * N / 4 * kl
+    torch.manual_seed(5)
+    terms = MeanFieldELBO().terms(model, guide, batch)
+    assert terms.loss.item() == pytest.approx(truth.item(), rel=1e-5)
+    if beta:
+        assert sum(v.item() for v in terms.kl.values()) == pytest.approx(kl.item(), rel=1e-5)
+        assert kl > 100 * nll
+    ours = torch.autograd.grad(terms.loss, parameters(model, guide))
+    theirs = torch.autograd.grad(truth, parameters(model, guide))
+    for a, b in zip(ours, theirs, strict=True):
+        assert_close(a, b, rtol=1e-3, atol=1e-4 * b.abs().max().item() + 1e-6)
+
+
+def test_the_posterior_starts_at_the_published_noise() -> None:
+    for scale in (0.25, 0.05):
+        model = CLoRA(backbone(), N, r=8)
+        guide = ContextualGuide(model, init_scale=scale)
+        guide._inputs.append(torch.randn(500, 8))
+        for name in model.latents.local_sites:
+            q = guide.get_posterior(name, None).base_dist
+            assert q.scale.median().item() == pytest.approx(scale, rel=0.1)
+            assert q.mean.abs().mean() < 0.3
+
+
+def test_padding_costs_nothing() -> None:
+    model, guide = toy()
+    plain = MeanFieldELBO().terms(model, guide, make_batch())
+    padded = MeanFieldELBO().terms(model, guide, make_batch(pad=5, pad_id=7))
+    first = "E/model.layers.0.self_attn.q_proj"  # its input knows no noise
+    assert padded.kl[first].item() == pytest.approx(plain.kl[first].item(), rel=1e-5)
+
+
+@pytest.mark.parametrize(("r", "count"), [(8, 4_275_392)])
+def test_published_parameter_counts(r: int, count: int) -> None:
+    model, guide = build(method_config("clora"), empty_backbone("qwen2.5-7b"), 1, {**ADAPTER, "r": r})
+    assert count_parameters(model) + count_parameters(guide) == count
+    assert count_parameters(guide) == 57 * 8896
+    assert all(p.is_meta for p in (*model.parameters(), *guide.parameters()))
+
+
+def test_the_published_weight_of_the_kl() -> None:
+    assert method_config("clora").kl_weight == pytest.approx(1.5384615e-8)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_the_published_scheme_step_by_step(accumulate: int) -> None:
+    """Three steps beside torch's AdamW over A and B and torch's SGD over the networks, one backward pass."""
+    # Weights at which the KL shows; a large batch on paper makes the cycle short.
+    settings = {"name": "clora", "recipe": "reproduction", "hidden": 8, "nll_weight": 2.0, "kl_weight": 0.02}
+    sizes = {"train.steps": 5, "train.lr": 1e-3, "train.batch_size": 64}
+    config = load_config(overrides={"method": settings, **sizes})
+    model, guide = enliven(*build(config.method, backbone(), N, ADAPTER))
+    twin, double = build(config.method, backbone(), N, ADAPTER)
+    twin.load_state_dict(model.state_dict())
+    double.load_state_dict(guide.state_dict())
+    svi = METHODS["clora"].svi(model, guide, config.train, config.method)
+    cycle, start = kl_cycle(N, 64), [p.detach().clone() for p in parameters(model, guide)]
+    pieces = [make_batch()] if accumulate == 1 else [make_batch(choose=[0]), make_batch(choose=[1, 2, 3])]
+    adam = torch.optim.AdamW(twin.parameters(), lr=1e-3, weight_decay=0.0, eps=1e-6)
+    sgd = torch.optim.SGD(double.parameters(), lr=0.01)
+    plain = PlainCLoRA(twin, double, gaussian)
+    for step in range(3):
+        torch.manual_seed(step)
+        svi.step(*pieces)
+        factor = 1.0 if step == 0 else (5 - step) / 4  # warm-up of one step, then down to 0 at step 5
+        adam.param_groups[0]["lr"], sgd.param_groups[0]["lr"] = 1e-3 * factor, 0.01 * factor
+        adam.zero_grad()
+        sgd.zero_grad()
+        torch.manual_seed(step)
+        pi = 2.0 ** (step + 1) / (2.0 ** (cycle + 1) - 1)
+        for piece in pieces:
+            nll = plain.nll(piece)
+            (2.0 * nll * len(piece) / 4).backward(retain_graph=True)
+            (0.02 * pi * torch.stack(plain.kl).sum()).backward()
+        adam.step()
+        sgd.step()
+    for ours, theirs, old in zip(parameters(model, guide), parameters(twin, double), start, strict=True):
+        assert (ours - old).abs().max() > 1e-4
+        assert_close(ours, theirs, rtol=1e-4, atol=2e-5)
+
+
+def test_no_draws_means_the_mean_of_e() -> None:
+    model, guide = toy()
+    own = predict(model, guide, make_batch(), samples=0)[0]
+    with torch.no_grad():
+        truth = PlainCLoRA(model, guide, torch.zeros).log_probs(make_batch())
+    assert_close(own.float(), truth, rtol=0, atol=1e-5)
+
+
+def test_company_and_padding_do_not_matter() -> None:
+    pair = toy()
+    whole = predict(*pair, make_batch(), samples=4)
+    assert whole.exp().std(0).min() > 1e-4
+    assert_close(predict(*pair, make_batch(pad=4, pad_id=5), samples=4), whole, rtol=0, atol=1e-4)
+    assert_close(predict(*pair, make_batch(), samples=4, memory_budget=1), whole, rtol=0, atol=1e-4)
+    for row in range(4):
+        own = predict(*pair, make_batch(choose=[row]), samples=4)
+        assert_close(own, whole[:, [row]], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+def test_stock_predictive_draws_the_same_law(parallel: bool) -> None:
+    model, guide = toy()
+    batch, draws = replace(make_batch(), labels=None), 500 if parallel else 60
+    sites = ("_RETURN", "E/lm_head", "E/model.layers.0.self_attn.v_proj")
+    out = Predictive(model, guide=guide, num_samples=draws, parallel=parallel, return_sites=sites)(batch)
+    assert out[sites[1]].shape == (draws, 4, 1, R * R)
+    assert out[sites[2]].shape == (draws, 4, 7, R * R)
+    stock = out["_RETURN"].double().exp().reshape(draws, 4, 3)
+    ours = predict(model, guide, batch, samples=500).exp()
+    error = (stock.var(0) / draws + ours.var(0) / 500).sqrt()
+    assert ((stock.mean(0) - ours.mean(0)).abs() < 4.5 * error).all()
+    assert (stock.std(0) > 5e-3).all()
+
+
+def test_stock_svi_takes_the_same_path() -> None:
+    losses = []
+    for stock in (False, True):
+        pyro.clear_param_store()
+        torch.manual_seed(3)
+        pair = toy(beta=1e-2)
+        if stock:
+            svi = STOCK(*pair, pyro.optim.Adam({"lr": 0.01, "eps": 1e-4 * N}), TraceMeanField_ELBO())
+        else:
+            svi = SVI(*pair, torch.optim.Adam(parameters(*pair), lr=0.01, eps=1e-4))
+        pyro.set_rng_seed(1)
+        losses.append([svi.step(make_batch()) for _ in range(8)])
+    assert losses[0] == pytest.approx(losses[1], rel=2e-3)
+
+
+@pytest.mark.parametrize("recipe", ["elbo", "reproduction"])
+def test_a_run_comes_back(recipe: str, tmp_path: Path) -> None:
+    assert_runs_come_back(tiny_run(tmp_path, {"name": "clora", "recipe": recipe, "hidden": 8}), tmp_path)
+
+
+def test_float32_under_a_bfloat16_backbone() -> None:
+    model = CLoRA(Backbone(make_lm("qwen2", torch.bfloat16)), 4, r=R)
+    guide = ContextualGuide(model)
+    svi = SVI(model, guide, adamw(model, guide, 1e-2))
+    assert all(math.isfinite(svi.step(make_batch())) for _ in range(3))
+    assert {p.dtype for p in svi.parameters} == {torch.float32}
+
+
+def test_a_posterior_without_noise_stays_finite() -> None:
+    model, guide = toy()
+    with torch.no_grad():
+        for network in guide.sites.values():
+            network.bias_out[R * R :] = -200.0  # whose sigmoid squares to 0 in float32
+    terms = MeanFieldELBO().terms(model, guide, make_batch())
+    assert terms.loss.isfinite()
+    grads = torch.autograd.grad(terms.loss, parameters(model, guide))
+    assert all(grad.isfinite().all() for grad in grads)
+
+
+def test_bad_settings_are_refused() -> None:
+    model = CLoRA(backbone(), N, r=R)
+    for options in ({"hidden": 0}, {"init_scale": 1.0}, {"init_scale": 0.0}):
+        with pytest.raises(ConfigError, match=str(next(iter(options.values())))):
+            ContextualGuide(model, **options)
+    for options in ({"prior_scale": 0.0}, {"beta": -1.0}):
+        with pytest.raises(ConfigError, match=str(next(iter(options.values())))):
+            CLoRA(backbone(), N, **options)
+    with pytest.raises(ConfigError, match=r"method\.init_scale"):
+        method_config({"name": "clora", "init_scale": 2})
