@@ -28,12 +28,23 @@ def save_checkpoint(folder: Path, svi: SVI, step: int, identity: dict[str, str])
     for prefix, module in (("model", svi.model), ("guide", svi.guide)):
         tensors |= {f"{prefix}/{name}": value for name, value in module.named_parameters()}
     optim = svi.optim.state_dict()
+    # Some optimisers keep tensors in their groups and plain numbers in their state (IVON).
+    counters = {}
     for index, state in optim["state"].items():
-        tensors |= {f"optim/{index}/{key}": torch.as_tensor(value) for key, value in state.items()}
+        if isinstance(state, dict):
+            tensors |= {f"optim/{index}/{key}": torch.as_tensor(value) for key, value in state.items()}
+        else:
+            counters[index] = state
+    for number, group in enumerate(optim["param_groups"]):
+        tensors |= {f"group/{number}/{key}": v for key, v in group.items() if isinstance(v, Tensor)}
     metadata = {
         "step": step,
         "identity": identity,
-        "param_groups": optim["param_groups"],
+        "param_groups": [
+            {key: value for key, value in group.items() if not isinstance(value, Tensor)}
+            for group in optim["param_groups"]
+        ],
+        "counters": counters,
         "scheduler": None if svi.scheduler is None else _plain(svi.scheduler.state_dict()),
     }
     write_tensors(folder / FILE, tensors, metadata)
@@ -61,10 +72,13 @@ def load_checkpoint(folder: Path, svi: SVI, identity: dict[str, str]) -> int:
     groups = _by_prefix(tensors)
     load_parameters(svi.model, groups.get("model", {}), path)
     load_parameters(svi.guide, groups.get("guide", {}), path)
-    state: dict[int, dict[str, Tensor]] = {}
+    state: dict[Any, Any] = dict(metadata.get("counters", {}))
     for name, tensor in groups.get("optim", {}).items():
         index, key = name.split("/")
         state.setdefault(int(index), {})[key] = tensor
+    for name, tensor in groups.get("group", {}).items():
+        index, key = name.split("/")
+        metadata["param_groups"][int(index)][key] = tensor.to(svi.model.backbone.device)
     svi.optim.load_state_dict({"state": state, "param_groups": metadata["param_groups"]})
     if svi.scheduler is not None:
         svi.scheduler.load_state_dict(metadata["scheduler"])

@@ -57,7 +57,7 @@ def train(system: System, out: Path, *, resume: bool = False, on_step: OnStep | 
         on_step: called after each step with the number of steps done and the parts of the loss.
 
     Raises:
-        ConfigError: `out` holds a run already and `resume` is False.
+        ConfigError: `out` holds a run already and `resume` is False, or the method cannot be finished here.
         CheckpointError: the checkpoint is unusable or a file cannot be written.
         TrainingError: the loss is not finite; the last good parameters are in `out`.
     """
@@ -65,10 +65,12 @@ def train(system: System, out: Path, *, resume: bool = False, on_step: OnStep | 
     if saved_step(system, out) == system.config.train.steps:
         load_weights(system, out)
     else:
+        method = METHODS[system.config.method.name]
+        if method.check is not None:
+            method.check(system)
         _fit(system, out, on_step)
-        finish = METHODS[system.config.method.name].finish
-        if finish is not None:
-            write_json(out / FITTED, finish(system))
+        if method.finish is not None:
+            write_json(out / FITTED, method.finish(system))
         save_system(system, out, system.config.train.steps)
     (out / FILE).unlink(missing_ok=True)
     remove_parts(out)
