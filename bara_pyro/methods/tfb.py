@@ -1,0 +1,232 @@
+"""TFB: training-free Bayesianisation of a trained LoRA (Shi et al., 2024, arXiv 2412.05723).
+
+    B = U D V^T,  B' = U D,  A' = V^T A           the same function
+    q(A'_ij) = Normal(A'_ij, (sigma / D_ii)^2)    so that s B' (A' - mean) = s sigma U Z, Z standard normal
+
+The full weight is isotropic in the span of U, with standard deviation `s sigma`, `s = lora_alpha / r`. sigma
+is the largest for which noise changes the loss on the anchor rows by no more than a tolerance:
+`|NLL(sigma) - NLL(0)| <= tolerance * NLL(0)`.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from pydantic import Field, NonNegativeFloat, PositiveInt
+from torch import Tensor
+
+from bara_pyro.backbone import Backbone
+from bara_pyro.bisection import largest_feasible
+from bara_pyro.data import EncodedSplit
+from bara_pyro.errors import TrainingError
+from bara_pyro.guides.posthoc import PosthocGuide
+from bara_pyro.methods.base import Method, MethodConfig, register_method
+from bara_pyro.metrics import nll, posterior_predictive
+from bara_pyro.models.gaussian_lora import weight_site
+from bara_pyro.models.lora import LoRAAdapter
+from bara_pyro.models.posthoc import PosthocLoRA
+
+if TYPE_CHECKING:
+    from bara_pyro.system import System
+
+# Keeps the draws of the search apart from those of prediction.
+SEARCH = 2**32
+# Singular values below this share of the largest are rounding errors of float32 weights.
+NEGLIGIBLE = torch.finfo(torch.float32).eps
+
+
+class TFBConfig(MethodConfig):
+    """Settings of TFB.
+
+    Where LoRA knows the anchor rows by heart, NLL(0) is nearly 0 and a share of it allows no noise at all, so
+    that the method would do least where it is needed most. `nll_floor` therefore stands in for a smaller
+    NLL(0); 0 is the published definition. `anchor: validation` is the other way out.
+    """
+
+    recipe: Literal["elbo", "reproduction"] = Field(
+        "elbo",
+        description="'elbo': the largest feasible sigma; 'reproduction': the published search. Neither has a "
+        "bound: TFB has no prior",
+    )
+    tolerance: float = Field(0.003, gt=0, description="allowed change of the anchor's NLL, as a share of it")
+    nll_floor: NonNegativeFloat = Field(
+        0.1, description="nats: the share is of this where NLL(0) is smaller; 'reproduction' has none"
+    )
+    anchor: Literal["train", "validation"] = Field("train", description="rows that the NLL is measured on")
+    anchor_rows: PositiveInt | None = Field(500, description="how many of them, at random; null: all")
+    pseudo_labels: bool = Field(
+        False, description="anchor labels are LoRA's own answers (bayesian-peft), not the true ones"
+    )
+    search_samples: PositiveInt = Field(10, description="draws whose probabilities are averaged")
+    flipout: bool = Field(True, description="random signs a token; off: one draw of A for all tokens")
+    low: float = Field(0.001, gt=0, description="'reproduction': lower end of the search")
+    high: float = Field(0.015, gt=0, description="'reproduction': upper end; BayesAdapt: 0.2")
+    halvings: PositiveInt = Field(5, description="'reproduction': number of steps")
+    divide_by_rows: bool = Field(
+        True, description="'reproduction': divide the change by the number of rows, as bayesian-peft does"
+    )
+    return_infeasible: bool = Field(
+        True,
+        description="'reproduction': return the last sigma that broke the tolerance, as published code does",
+    )
+
+
+def build_tfb(
+    backbone: Backbone, num_data: int, adapter: dict[str, Any], config: TFBConfig
+) -> tuple[PosthocLoRA, PosthocGuide]:
+    """Return the program, an ordinary LoRA in training, and a guide without scales yet."""
+    model = PosthocLoRA(backbone, num_data, random="A", flipout=config.flipout, **adapter)
+    return model, PosthocGuide(model, by_row=True)
+
+
+@torch.no_grad()
+def rotate(adapter: LoRAAdapter) -> Tensor:
+    """Replace B by `U D` and A by `V^T A` in place; return D, `r`, on the CPU, in float64.
+
+    The singular values that rounding alone accounts for are put to 0: those of a head of which only C < r
+    rows are trained, and all of them where B is still 0.
+    """
+    b, a = adapter.lora_B.detach().cpu().double(), adapter.lora_A.detach().cpu().double()
+    u, d, vt = torch.linalg.svd(b, full_matrices=False)
+    d = torch.where(d > NEGLIGIBLE * d[0], d, 0.0)
+    rank = len(d)  # below r where the layer has fewer outputs
+    values = torch.zeros(adapter.r, dtype=d.dtype)
+    values[:rank] = d
+    adapter.lora_B.zero_()[:, :rank].copy_(u * d)
+    adapter.lora_A.zero_()[:rank].copy_(vt @ a)
+    return values
+
+
+class Noise:
+    """NLL of the anchor rows as a function of sigma, with the same standard normal draws for every sigma.
+
+    Args:
+        system: trained; its weights are rotated.
+        values: site -> singular values, `r`.
+    """
+
+    def __init__(self, system: "System", values: dict[str, Tensor]) -> None:
+        self.system = system
+        self.values = values
+        c: Any = system.config.method
+        self.config = c
+        self.split = anchor_split(system.split(c.anchor), c.anchor_rows)
+        self.labels = torch.tensor(self.split.labels)
+        self.evaluations = 0
+        mean = self._log_probs(0)
+        if c.pseudo_labels:
+            self.labels = mean.argmax(-1)
+        self.start = nll(mean, self.labels)
+
+    def set(self, sigma: float) -> None:
+        """Give the guide the scales `sigma / D_ii`; 0 where D_ii is 0, on whose row of A' nothing depends."""
+        for site, d in self.values.items():
+            scale = torch.where(d > 0, sigma / d, 0.0)
+            self.system.guide.scale(site).copy_(scale.unsqueeze(-1))
+
+    def nll(self, sigma: float) -> float:
+        """Return the NLL under noise, in nats."""
+        self.set(sigma)
+        return nll(self._log_probs(self.config.search_samples), self.labels)
+
+    def change(self, sigma: float) -> float:
+        """Return `|NLL(sigma) - NLL(0)|` in nats."""
+        return abs(self.nll(sigma) - self.start)
+
+    def _log_probs(self, samples: int) -> Tensor:
+        from bara_pyro.evaluate import draw  # imports the methods
+
+        self.evaluations += 1
+        seed = SEARCH + self.system.config.predict.seed
+        return posterior_predictive(draw(self.system, self.split, samples, seed=seed))
+
+
+def anchor_split(split: EncodedSplit, limit: int | None) -> EncodedSplit:
+    """Return at most `limit` rows of a split, chosen at random but always the same."""
+    if limit is None or limit >= len(split):
+        return split
+    chosen = torch.randperm(len(split), generator=torch.Generator().manual_seed(0))[:limit].sort().values
+    rows = chosen.tolist()
+    return replace(
+        split,
+        token_ids=tuple(split.token_ids[row] for row in rows),
+        labels=tuple(split.labels[row] for row in rows),
+        ids=tuple(split.ids[row] for row in rows),
+    )
+
+
+def published_search(
+    feasible: Callable[[float], bool], low: float, high: float, halvings: int, *, infeasible: bool
+) -> float:
+    """Return what the bisection of the published code returns.
+
+    Args:
+        feasible: whether a sigma is allowed.
+        low: lower end of the search; it is not tried.
+        high: upper end; it is not tried either.
+        halvings: number of steps.
+        infeasible: the bug: return the last sigma that was too large (or `high`), not the last allowed one.
+    """
+    for _ in range(halvings):
+        middle = (low + high) / 2
+        low, high = (middle, high) if feasible(middle) else (low, middle)
+    return high if infeasible else low
+
+
+@torch.no_grad()
+def fit_tfb(system: "System") -> dict[str, float]:
+    """Rotate the weights and find sigma.
+
+    Returns:
+        `sigma`, `nll_0` and `nll_sigma` (nats, on the anchor), `anchor_rows`, `evaluations` of the NLL.
+
+    Raises:
+        TrainingError: the tolerance is a share of 0.
+    """
+    model = system.model
+    c: Any = system.config.method
+    values = {weight_site("lora_A", a.target.path): rotate(a) for a in model.adapters.values()}
+    noise = Noise(system, values)
+    model.mark_fitted()
+    sigma = 0.0
+    if any(d.any() for d in values.values()):  # else B is 0 and sigma changes nothing
+        sigma = _search(noise, c)
+    end = noise.nll(sigma)
+    return {
+        "sigma": sigma,
+        "nll_0": noise.start,
+        "nll_sigma": end,
+        "anchor_rows": len(noise.split),
+        "evaluations": noise.evaluations,
+    }
+
+
+def _search(noise: Noise, c: Any) -> float:
+    if c.recipe == "reproduction":
+        rows = len(noise.split) if c.divide_by_rows else 1
+        allowed = c.tolerance * noise.start * rows
+
+        def feasible(sigma: float) -> bool:
+            return noise.change(sigma) < allowed
+
+        return published_search(feasible, c.low, c.high, c.halvings, infeasible=c.return_infeasible)
+    allowed = c.tolerance * max(noise.start, c.nll_floor)
+    if allowed == 0:
+        raise TrainingError(
+            "The NLL of the anchor rows is 0 and so is method.nll_floor, which allows no noise at all: "
+            "set method.nll_floor, or method.anchor=validation."
+        )
+    return largest_feasible(lambda sigma: noise.change(sigma) <= allowed, c.low)
+
+
+register_method(
+    Method(
+        "tfb",
+        "TFB: noise fitted to a trained LoRA, flipout (arXiv 2412.05723)",
+        TFBConfig,
+        build_tfb,
+        finish=fit_tfb,
+        peft=True,
+    )
+)

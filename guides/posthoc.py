@@ -1,0 +1,42 @@
+"""Gaussian posteriors whose scales are set after training, or beside it, and never by a gradient."""
+
+import torch
+from pyro.distributions import Distribution, Normal
+from torch import Tensor
+
+from bara_pyro.frozen import read
+from bara_pyro.guides.normal import DeviationGuide, scales, site_key
+from bara_pyro.models.posthoc import PosthocLoRA
+
+
+class PosthocGuide(DeviationGuide):
+    """`Normal(0, scale)` for every deviation, with frozen scales; a point until the model is marked fitted.
+
+    Args:
+        model: the program.
+        by_row: one scale a row of the weight (TFB) rather than one an entry (IVON).
+    """
+
+    def __init__(self, model: PosthocLoRA, *, by_row: bool = False) -> None:
+        super().__init__(model)
+        raw = {
+            site: torch.zeros((size[0], 1) if by_row else size, device=model.backbone.device)
+            for site, size in model.latents.global_sites.items()
+        }
+        self.sites = scales(raw, trainable=False)
+
+    @property
+    def stochastic(self) -> bool:
+        """Whether there is a posterior to draw from yet."""
+        return self.model.fitted
+
+    def scale(self, site: str) -> Tensor:
+        """Return the frozen scales of a deviation, `rows x columns` or `rows x 1`, to read or to fill."""
+        return read(self.sites[site_key(site)], "scale")
+
+    def law(self, name: str) -> Distribution:
+        """Return the posterior of a deviation."""
+        # A scale of 0 (a weight that nothing depends on) has no density.
+        scale = self.scale(name).clamp_min(torch.finfo(torch.float32).tiny)
+        scale = scale.expand(self.model.latents.global_sites[name])
+        return Normal(torch.zeros_like(scale), scale, validate_args=False).to_event(2)

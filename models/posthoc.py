@@ -1,0 +1,54 @@
+r"""LoRA that is trained first and made random afterwards: the program of TFB and IVON-LoRA.
+
+in training      y = W0 x + s B A x                          maximum likelihood, no latent
+once fitted      y = W0 x + s (B + dB) (A + dA) x            dA, dB ~ the posterior fitted to them
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bara_pyro.backbone import Backbone
+from bara_pyro.frozen import frozen, read
+from bara_pyro.models.gaussian_lora import Deviations, GaussianLoRA
+
+
+class PosthocLoRA(GaussianLoRA):
+    """LoRA until `mark_fitted`, `GaussianLoRA` with a flat prior from then on.
+
+    The switch is a frozen parameter, so that a run's folder says on which side of it the weights are.
+
+    Args:
+        backbone, num_data, **adapter: see `bara_pyro.program.AdaptedLM`.
+        random: which factors become latent: "A", "B" or "AB".
+        flipout: see `bara_pyro.models.gaussian_lora.GaussianAdapter`.
+    """
+
+    def __init__(
+        self, backbone: Backbone, num_data: int, *, random: str, flipout: bool = False, **adapter: Any
+    ) -> None:
+        super().__init__(backbone, num_data, random=random, beta=0.0, flipout=flipout, **adapter)
+        self.switch = frozen(torch.zeros((), device=backbone.device))
+
+    @property
+    def fitted(self) -> bool:
+        """Whether the posterior has been fitted."""
+        return bool(read(self, "switch"))
+
+    @torch.no_grad()
+    def mark_fitted(self) -> None:
+        """Draw the weights from the guide from now on."""
+        read(self, "switch").fill_(1.0)
+
+    def global_latents(self) -> list[Deviations]:
+        """Sample the deviations of every module; none before there is a posterior."""
+        if not self.fitted:
+            return [Deviations(None, None)] * len(self._adapters)
+        return super().global_latents()
+
+    def weight_of(self, site: str) -> Tensor:
+        """Return the mean of the weight whose deviation is `site`."""
+        weight, path = site.split("/", 1)
+        mean: Tensor = getattr(self.adapters[path.replace(".", "/")], weight)
+        return mean

@@ -1,0 +1,32 @@
+"""LoRA with a temperature: p(y) = softmax(z / T), z the logits of the answers (Guo et al., ICML 2017)."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bara_pyro.backbone import Backbone
+from bara_pyro.frozen import frozen, read
+from bara_pyro.models.lora import LoRA
+
+
+class TemperedLoRA(LoRA):
+    """Maximum-likelihood LoRA whose answer logits are divided by T.
+
+    `T = exp(log_temperature)` is positive whatever the parameter, and no temperature changes which answer is
+    the most probable. The parameter is frozen at T = 1, where the program is LoRA bit for bit, while the
+    adapters are trained, and fitted afterwards.
+    """
+
+    def __init__(self, backbone: Backbone, num_data: int, **adapter: Any) -> None:
+        super().__init__(backbone, num_data, **adapter)
+        self.log_temperature = frozen(torch.zeros((), device=backbone.device))
+
+    @torch.no_grad()
+    def set_temperature(self, log_temperature: float) -> None:
+        """Set ln T."""
+        read(self, "log_temperature").fill_(log_temperature)
+
+    def _answer_logits(self, last: Tensor, answers: Tensor, shared: Any, lead: tuple[int, ...]) -> Tensor:
+        logits = super()._answer_logits(last, answers, shared, lead)
+        return logits * read(self, "log_temperature").neg().exp()
