@@ -1,0 +1,84 @@
+"""Deep ensemble of LoRAs, all members trained in one run."""
+
+from typing import Any
+
+import torch
+from pydantic import Field, PositiveInt
+from torch.optim import Optimizer
+
+from bara_pyro.backbone import Backbone
+from bara_pyro.elbo import ElboTerms
+from bara_pyro.guides.ensemble import Average, EnsembleGuide
+from bara_pyro.methods.base import Method, MethodConfig, register_method
+from bara_pyro.models.ensemble import Ensemble
+from bara_pyro.recipes import common
+from bara_pyro.svi import SVI, adamw
+
+
+class EnsembleConfig(MethodConfig):
+    """Settings of the deep ensemble."""
+
+    members: PositiveInt = Field(3, description="number of LoRAs; the compared papers' count is that of 3")
+    average: Average = Field(
+        "probabilities",
+        description="of the members' predictions for S >= 1; 'logits': as published code evaluates",
+    )
+
+
+class EnsembleSVI(SVI):
+    """One optimiser over all members that moves each as if it were trained alone on the same batches.
+
+    AdamW works entry by entry, so that members are coupled by nothing but the size of their gradients (which
+    Adam's epsilon sees) and clipping: the gradient is that of the sum of the members' losses, not of the
+    mean that is reported, and `clip_norm` bounds the norm of each member's gradient. `grad_norm` in the log
+    is that of all members together, before clipping.
+
+    Args:
+        model, guide, optim: as for `SVI`.
+        clip_norm: gradient norm of a member to clip to, or None.
+        **options: of `SVI`.
+    """
+
+    def __init__(
+        self,
+        model: Ensemble,
+        guide: EnsembleGuide,
+        optim: Optimizer,
+        *,
+        clip_norm: float | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(model, guide, optim, **options)
+        self.member_norm = clip_norm
+
+    def backward(self, terms: ElboTerms, share: float) -> None:
+        """Add the gradients of the sum of the members' losses."""
+        super().backward(terms, share * self.model.members)
+
+    def update(self) -> None:
+        """Clip each member's gradient and take the step."""
+        if self.member_norm is not None:
+            grads = [p.grad for p in self.parameters if p.grad is not None]
+            norms = torch.stack([g.flatten(1).norm(dim=1) for g in grads]).norm(dim=0)
+            factors = (self.member_norm / (norms + 1e-6)).clamp(max=1.0)
+            torch._foreach_mul_(grads, [factors.view(-1, 1, 1)] * len(grads))
+        self.optim.step()
+
+
+def build_ensemble(
+    backbone: Backbone, num_data: int, adapter: dict[str, Any], config: EnsembleConfig
+) -> tuple[Ensemble, EnsembleGuide]:
+    """Return the program and its guide."""
+    model = Ensemble(backbone, num_data, members=config.members, **adapter)
+    return model, EnsembleGuide(model, average=config.average)
+
+
+def ensemble_svi(model: Ensemble, guide: EnsembleGuide, train: Any, config: EnsembleConfig) -> EnsembleSVI:
+    """Return the inference that trains all members at once."""
+    optim = adamw(model, guide, train.lr, weight_decay=train.weight_decay)
+    return EnsembleSVI(model, guide, optim, **common(optim, train))
+
+
+register_method(
+    Method("ensemble", "Deep ensemble of LoRAs", EnsembleConfig, build_ensemble, svi=ensemble_svi)
+)

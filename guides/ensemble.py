@@ -1,0 +1,48 @@
+"""The guide of a deep ensemble: nothing to fit, and a predictive that is the mixture of its members."""
+
+from typing import Literal, get_args
+
+from torch import Tensor
+
+from bara_pyro.data.types import Batch
+from bara_pyro.errors import ConfigError, unknown
+from bara_pyro.guide import SiteGuide
+from bara_pyro.models.ensemble import Ensemble
+from bara_pyro.prediction import point_log_probs
+
+Average = Literal["probabilities", "logits"]
+
+
+class EnsembleGuide(SiteGuide):
+    """The uniform posterior of the member index, which the program enumerates: a guide without parameters.
+
+    Args:
+        model: the program.
+        average: how the members are combined where draws are asked for (S >= 1), whatever their number.
+            "probabilities": `p(y | x) = 1/M sum_m p_m(y | x)`, the predictive of the model. "logits":
+            `softmax(mean_m logits_m)`, what the code of BLoB and of the ScalaBL paper evaluates; it is more
+            confident than a mixture, and no average of predictions.
+
+    Raises:
+        ConfigError: an unknown average.
+    """
+
+    stochastic = False
+
+    def __init__(self, model: Ensemble, *, average: Average = "probabilities") -> None:
+        super().__init__(model)
+        if average not in get_args(Average):
+            raise ConfigError(unknown("average", average, get_args(Average)))
+        self.average = average
+        self.copies = model.members
+
+    def predictive(self, batch: Batch, samples: int, seed: int) -> Tensor:
+        """Return the members' log-probabilities, `M x B x C`, or those of their mean logits, `1 x B x C`.
+
+        The second for S = 0, where one set of logits is asked for, and with `average="logits"`. A mean of
+        log-probabilities is a mean of logits: they differ by a constant a member and row.
+        """
+        members = point_log_probs(self.model, self, batch)
+        if samples and self.average == "probabilities":
+            return members
+        return members.mean(0, keepdim=True).log_softmax(-1)

@@ -1,0 +1,83 @@
+r"""A deep ensemble of LoRAs (Lakshminarayanan et al., NeurIPS 2017), as BLoB and ScalaBL compare with it.
+
+m ~ Uniform{1 .. M}                  one for all rows
+y = W0 x + s B_m A_m x
+
+The index m is the only latent variable and its posterior is held at the prior: every member explains all the
+data, there is no KL, and the bound is the mean of the members' log-likelihoods. The plate "members" is the
+exact enumeration of m, so the program has no site for it: one forward pass runs all members, with a site `y`
+of shape `M x B`.
+"""
+
+from typing import Any
+
+import pyro
+import torch
+from pyro import poutine
+from torch import Tensor, nn
+
+from bara_pyro.backbone import Backbone
+from bara_pyro.data.types import Batch
+from bara_pyro.errors import ConfigError
+from bara_pyro.models.lora import down_projection
+from bara_pyro.program import AdaptedLM, Adapter
+from bara_pyro.targets import Target
+
+
+class EnsembleAdapter(Adapter):
+    """The change of one layer in every member: `lora_A`, `M x r x in`, and `lora_B`, `M x out x r`."""
+
+    def __init__(self, target: Target, r: int, scaling: float, members: int) -> None:
+        super().__init__(target, r, scaling)
+        self.lora_A = nn.Parameter(torch.empty(members, r, target.in_features))
+        self.lora_B = nn.Parameter(torch.zeros(members, target.out_features, r))
+
+    def forward(self, x: Tensor, latents: Any, rows: Tensor | None = None) -> Tensor:
+        """Return `s B_m A_m x`; see `Adapter.forward`.
+
+        Args:
+            x: `[draws x] M x B x T x in_features`.
+            latents: None.
+            rows: output features to compute.
+        """
+        up = self.lora_B if rows is None else self.lora_B[:, rows]
+        flat = x.flatten(-3, -2)  # one matrix product a member
+        out = flat @ self.lora_A.mT @ (up.mT * self.scaling)
+        return out.unflatten(-2, x.shape[-3:-1])
+
+
+class Ensemble(AdaptedLM):
+    """M LoRAs in one program, independent of each other.
+
+    A forward pass has M times the rows of the batch, and takes that much memory: `train.accumulate` cuts a
+    step into pieces.
+
+    Args:
+        backbone, num_data, **adapter: see `bara_pyro.program.AdaptedLM`.
+        members: number M of members. Their initial values are drawn one member after the other: member m is
+            the same in every larger ensemble of the same seed, and the first is the LoRA of that seed.
+
+    Raises:
+        ConfigError: there is no member.
+    """
+
+    def __init__(self, backbone: Backbone, num_data: int, *, members: int = 3, **adapter: object) -> None:
+        if members < 1:
+            raise ConfigError(f"members={members} must be at least 1.")
+        # Before the base class builds the adapters, which depend on it.
+        self.members = members
+        super().__init__(backbone, num_data, **adapter)  # type: ignore[arg-type]
+        with torch.no_grad():
+            for member in range(members):
+                for a in self._adapters:
+                    a.lora_A[member].copy_(down_projection(self.r, a.target.in_features))
+
+    def make_adapter(self, target: Target, r: int, scaling: float) -> EnsembleAdapter:
+        """Return the adapters of one layer."""
+        return EnsembleAdapter(target, r, scaling, self.members)
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Run every member on a batch; return the answers' log-probabilities, `[draws x] M x B x C`."""
+        # Scaled by the probability of each member: the likelihood's term is the mean over the members.
+        with poutine.scale(scale=1 / self.members), pyro.plate("members", self.members, dim=-3):
+            return super().forward(batch)

@@ -1,0 +1,307 @@
+"""The deep ensemble: every member is a LoRA of its own, and predictions are a mixture of all of them."""
+
+import copy
+import json
+from pathlib import Path
+
+import pyro
+import pytest
+import torch
+from core_cases import backbone, hooked_forward, make_batch
+from fit_cases import assert_runs_come_back, tiny_run
+from pyro.infer import Predictive, TraceMeanField_ELBO
+from safetensors import safe_open
+from torch import Tensor
+from torch.testing import assert_close
+
+from bara_pyro.architectures import empty_backbone
+from bara_pyro.config import TrainConfig
+from bara_pyro.data.types import Batch
+from bara_pyro.elbo import MeanFieldELBO
+from bara_pyro.errors import ConfigError
+from bara_pyro.evaluate import draw
+from bara_pyro.folder import load_system
+from bara_pyro.guides.delta import DeltaGuide
+from bara_pyro.guides.ensemble import EnsembleGuide
+from bara_pyro.methods import METHODS, build, method_config
+from bara_pyro.metrics import posterior_predictive
+from bara_pyro.models.ensemble import Ensemble
+from bara_pyro.models.lora import LoRA
+from bara_pyro.prediction import _bytes_per_row, predict
+from bara_pyro.svi import SVI
+from bara_pyro.system import build_system, count_parameters
+from bara_pyro.train import train
+
+N, R, M = 12, 3, 3
+PARTS = [[0, 1], [2, 3]]
+
+
+def toy(arch: str = "qwen2", *, average: str = "probabilities") -> tuple[Ensemble, EnsembleGuide]:
+    """B is not 0, as after training."""
+    torch.manual_seed(3)
+    model = Ensemble(backbone(arch), N, r=R, members=M)
+    with torch.no_grad():
+        for a in model._adapters:
+            a.lora_B.copy_(0.3 * torch.randn_like(a.lora_B))
+    return model, EnsembleGuide(model, average=average)
+
+
+def member_log_probs(model: Ensemble, batch: Batch, member: int) -> Tensor:
+    """One member's answers by plain LoRA, `B x C`."""
+
+    def change(path: str, x: Tensor) -> Tensor:
+        own = model.adapters[path.replace(".", "/")]
+        return 16.0 / R * (x @ own.lora_A[member].T) @ own.lora_B[member].T
+
+    with torch.no_grad():
+        return hooked_forward(batch, model.backbone.lm, [t.path for t in model.targets], "lm_head", change)
+
+
+def all_log_probs(model: Ensemble, batch: Batch) -> Tensor:
+    return torch.stack([member_log_probs(model, batch, m) for m in range(M)])
+
+
+def single(model: Ensemble, member: int) -> LoRA:
+    """A LoRA with the weights of one member."""
+    lora = LoRA(model.backbone, N, r=R)
+    with torch.no_grad():
+        for own, theirs in zip(lora.parameters(), model.parameters(), strict=True):
+            own.copy_(theirs[member])
+    return lora
+
+
+# The program ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arch", ["qwen2", "gpt2"])
+def test_one_forward_is_the_forward_of_every_member(arch: str) -> None:
+    model, guide = toy(arch)
+    batch, calls = make_batch(), []
+    handle = model.backbone.lm.base_model.register_forward_hook(lambda *_: calls.append(1))
+    with torch.no_grad():
+        trace, _ = guide.run(batch)
+    handle.remove()
+    assert len(calls) == 1
+    out = trace.nodes["y"]["fn"].logits.squeeze(-2)
+    assert out.shape == (M, 4, 3)
+    assert_close(out, all_log_probs(model, batch), rtol=0, atol=2e-5)
+    for first, second in ((0, 1), (0, 2), (1, 2)):
+        assert (out[first] - out[second]).abs().max() > 1e-2
+
+
+def test_the_bound_is_the_mean_cross_entropy_of_the_members() -> None:
+    model, guide = toy()
+    batch = make_batch(pad=2)
+    log_probs = all_log_probs(model, make_batch()).double()
+    expected = -N * log_probs[:, torch.arange(4), batch.labels].mean()
+    terms = MeanFieldELBO().terms(model, guide, batch)
+    assert terms.loss.item() == pytest.approx(expected.item(), rel=1e-5)
+    assert terms.nll.item() == terms.loss.item()
+    assert TraceMeanField_ELBO().loss(model, guide, batch) == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_members_start_from_their_own_values_whatever_their_number() -> None:
+    def start(members: int) -> list[Tensor]:
+        torch.manual_seed(5)
+        return [p.detach() for p in Ensemble(backbone(), N, r=R, members=members).parameters()]
+
+    torch.manual_seed(5)
+    lora = [p.detach() for p in LoRA(backbone(), N, r=R).parameters()]
+    small, large = start(2), start(4)
+    for alone, two, four in zip(lora, small, large, strict=True):
+        assert torch.equal(alone, two[0])
+        assert torch.equal(two, four[:2])
+        assert bool(two.any()) == (not torch.equal(four[2], four[3]))  # all but B, which is 0
+
+
+# Training ------------------------------------------------------------------------------------------------
+
+SETTINGS = {
+    "plain": {},
+    "clipped": {"clip_norm": 0.05},
+    "decay": {"weight_decay": 0.1},
+    "pieces": {"accumulate": 2, "clip_norm": 0.05},
+    # Adam's epsilon matters where it is as large as gradients are.
+    "epsilon": {"eps": 0.1},
+}
+
+
+def svi_of(method: str, model: LoRA | Ensemble, guide: object, settings: dict) -> SVI:
+    settings = dict(settings)
+    eps = settings.pop("eps", None)
+    c = TrainConfig(steps=6, lr=0.03, **settings)
+    svi = METHODS[method].svi(model, guide, c, method_config(method))
+    for group in svi.optim.param_groups:
+        group["eps"] = eps or group["eps"]
+    return svi
+
+
+@pytest.mark.parametrize("case", SETTINGS)
+def test_a_member_is_trained_as_if_alone(case: str) -> None:
+    model, guide = toy()
+    settings = SETTINGS[case]
+    loras = [single(model, m) for m in range(M)]
+    alone = [svi_of("lora", lora, DeltaGuide(lora), settings) for lora in loras]
+    together = svi_of("ensemble", model, guide, settings)
+    pieces = [make_batch(choose=part) for part in PARTS] if "accumulate" in settings else [make_batch()]
+    for _ in range(6):
+        loss = together.step(*pieces)
+        losses = [svi.step(*pieces) for svi in alone]
+        assert loss == pytest.approx(sum(losses) / M, rel=1e-5)
+        norms = [svi.last["grad_norm"] for svi in alone]
+        assert together.last["grad_norm"] == pytest.approx(sum(n * n for n in norms) ** 0.5, rel=1e-4)
+        if "clip_norm" in settings:
+            assert min(norms) > settings["clip_norm"]
+    for m, lora in enumerate(loras):
+        for (name, own), theirs in zip(lora.named_parameters(), model.parameters(), strict=True):
+            assert_close(theirs.grad[m], own.grad, atol=2e-6, rtol=1e-3)
+            # A 300th of a step: Adam divides by gradients that may be small.
+            assert_close(theirs[m], own, rtol=0, atol=1e-4, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def test_stock_svi_trains_the_members() -> None:
+    model, guide = toy()
+    before = copy.deepcopy(model.state_dict())
+    stock = pyro.infer.SVI(model, guide, pyro.optim.Adam({"lr": 0.02}), TraceMeanField_ELBO())
+    losses = [stock.step(make_batch()) for _ in range(8)]
+    assert losses[-1] < losses[0]
+    for name, value in model.state_dict().items():
+        for m in range(M):
+            assert not torch.equal(value[m], before[name][m]), (name, m)
+
+
+# Predictions ---------------------------------------------------------------------------------------------
+
+
+def test_draws_are_the_members_whatever_their_number() -> None:
+    model, guide = toy()
+    truth = all_log_probs(model, make_batch()).double()
+    for samples in (1, 10):
+        out = predict(model, guide, make_batch(), samples=samples)
+        assert out.shape == (M, 4, 3)
+        assert out.dtype == torch.float64
+        assert_close(out, truth.log_softmax(-1), rtol=0, atol=2e-5)
+    assert_close(posterior_predictive(out).exp(), truth.exp().mean(0), rtol=0, atol=2e-5)
+
+
+def test_averaged_logits_are_another_predictive() -> None:
+    model, guide = toy()
+    batch = make_batch()
+    mean = all_log_probs(model, batch).double().mean(0)
+    geometric = mean.exp() / mean.exp().sum(-1, keepdim=True)
+    mixture = all_log_probs(model, batch).double().exp().mean(0)
+    assert (geometric - mixture).abs().max() > 1e-2
+    published = EnsembleGuide(model, average="logits")
+    for out in (predict(model, guide, batch, samples=0), predict(model, published, batch, samples=10)):
+        assert out.shape == (1, 4, 3)
+        assert_close(out[0].exp(), geometric, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("samples", [0, 5])
+def test_memory_company_and_padding_do_not_matter(samples: int) -> None:
+    model, guide = toy()
+    whole = predict(model, guide, make_batch(), samples=samples)
+    calls: list[int] = []
+    handle = backbone().lm.base_model.register_forward_hook(lambda *out: calls.append(len(out[2][0])))
+    sequence = _bytes_per_row(model, 7)  # the longest row has 7 tokens
+    largest = []
+    for budget in (1, 2 * M * sequence, 10**9):
+        calls.clear()
+        out = predict(model, guide, make_batch(), samples=samples, memory_budget=budget)
+        assert_close(out, whole, rtol=0, atol=1e-5)
+        assert sum(calls) == 4 * M
+        largest.append(max(calls))
+    handle.remove()
+    assert largest == [M, 2 * M, 4 * M]  # one, two and all rows at a time, every member of them
+    assert_close(
+        predict(model, guide, make_batch(pad=4, pad_id=5), samples=samples), whole, rtol=0, atol=1e-5
+    )
+    order = [2, 0, 3, 1]
+    other = predict(model, guide, make_batch(choose=order), samples=samples)
+    assert_close(other, whole[:, order], rtol=0, atol=1e-5)
+
+
+def test_predicting_leaves_torchs_generator_alone() -> None:
+    before = torch.get_rng_state()
+    predict(*toy(), make_batch(), samples=3)
+    torch.manual_seed(0)
+    assert torch.equal(torch.get_rng_state(), before)  # toy seeds with 3, the fixture with 0
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+def test_stock_predictive_answers_for_every_member(parallel: bool) -> None:
+    model, guide = toy()
+    count = 400 if parallel else 50  # one forward for all, or one a draw
+    batch = Batch(*(getattr(make_batch(), k) for k in ("input_ids", "attention_mask", "answer_ids")))
+    sampler = Predictive(model, guide=guide, num_samples=count, parallel=parallel, return_sites=("y",))
+    with torch.no_grad():
+        answers = sampler(batch)["y"]
+    assert answers.shape == (count, M, 4, 1)
+    share = (answers == 0).double().mean(0).squeeze(-1)
+    truth = all_log_probs(model, make_batch())[..., 0].double().exp()
+    error = (truth * (1 - truth) / count).sqrt()
+    assert ((share - truth).abs() < 4.5 * error + 1e-9).all()
+
+
+# Runs ----------------------------------------------------------------------------------------------------
+
+
+def test_a_run_comes_back_to_the_same_bits(tmp_path: Path) -> None:
+    assert_runs_come_back(tiny_run(tmp_path, {"name": "ensemble"}), tmp_path)
+
+
+def test_every_member_is_saved_and_loaded(tmp_path: Path) -> None:
+    """Published code loaded member 0 into all but one, and left that one at the backbone."""
+    system = build_system(tiny_run(tmp_path, {"name": "ensemble"}))
+    fresh = copy.deepcopy(system.model.state_dict())
+    train(system, tmp_path / "run")
+    loaded = load_system(tmp_path / "run")
+    with safe_open(tmp_path / "run" / "adapter_model.safetensors", "pt") as file:
+        shapes = {key: file.get_slice(key).get_shape() for key in file.keys()}  # noqa: SIM118
+    assert all(shape[0] == M for shape in shapes.values())
+    for name, value in system.model.named_parameters():
+        assert torch.equal(value, loaded.model.get_parameter(name)), name
+        assert len({value[m].detach().numpy().tobytes() for m in range(M)}) == M, name
+    split = system.split("test")
+    ours = draw(loaded, split, 1)
+    assert torch.equal(ours, draw(system, split, 1))
+    with torch.no_grad():  # {the backbone, member 0, member 0}
+        for name, value in loaded.model.named_parameters():
+            value[1:] = value[0].clone()
+            value[0] = fresh[name][0]
+    assert (posterior_predictive(draw(loaded, split, 1)) - posterior_predictive(ours)).abs().max() > 1e-3
+
+
+def test_the_first_member_of_a_run_is_the_lora_run_of_its_seed(tmp_path: Path) -> None:
+    ensemble = build_system(tiny_run(tmp_path, {"name": "ensemble"}))
+    lora = build_system(tiny_run(tmp_path, {"name": "lora"}))
+    train(ensemble, tmp_path / "ensemble")
+    train(lora, tmp_path / "lora")
+    for own, theirs in zip(lora.model.parameters(), ensemble.model.parameters(), strict=True):
+        assert_close(theirs[0], own, rtol=0, atol=2e-5)
+    split = lora.split("test")
+    assert_close(draw(ensemble, split, 1)[0], draw(lora, split, 1)[0], rtol=0, atol=1e-4)
+
+
+def test_the_folder_does_not_claim_to_be_a_lora(tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    train(build_system(tiny_run(tmp_path, {"name": "ensemble"})), tmp_path / "run")
+    config = json.loads((tmp_path / "run" / "adapter_config.json").read_text())
+    assert config["peft_type"] not in {kind.value for kind in peft.PeftType}
+
+
+def test_published_count_of_three_members() -> None:
+    adapter = {"r": 8, "lora_alpha": 16.0, "target_modules": None, "full_vocab": False}
+    model, guide = build(method_config("ensemble"), empty_backbone("qwen2.5-7b"), 10, adapter)
+    assert count_parameters(model) + count_parameters(guide) == 11_304_960
+
+
+def test_wrong_settings_are_named() -> None:
+    with pytest.raises(ConfigError, match=r"method\.members = 0"):
+        method_config({"name": "ensemble", "members": 0})
+    with pytest.raises(ConfigError, match=r"method\.average = 'mean'"):
+        method_config({"name": "ensemble", "average": "mean"})
+    with pytest.raises(ConfigError, match="members=0"):
+        Ensemble(backbone(), N, members=0)
+    with pytest.raises(ConfigError, match="'mean'"):
+        toy(average="mean")
