@@ -6,12 +6,22 @@ from typing import Any
 
 import pytest
 
+from bara_pyro.config import load_config
 from bara_pyro.errors import ConfigError, DataError, TrainingError
 from bara_pyro.store import read_json
 from experiments.arguments import known_methods
 from experiments.record import load_records
 from experiments.search import Trial, best, chosen, main, search, table
-from experiments.spaces import BUDGET, SPACES, Space, check_spaces, first_trials, further_trials, halfway
+from experiments.spaces import (
+    BUDGET,
+    RATES,
+    SPACES,
+    Space,
+    check_spaces,
+    first_trials,
+    further_trials,
+    halfway,
+)
 
 
 @pytest.mark.parametrize("method", SPACES)
@@ -22,8 +32,12 @@ def test_every_method_has_the_same_number_of_different_trials(method: str) -> No
 
 
 @pytest.mark.parametrize("method", known_methods())
-def test_every_space_fits_its_method(method: str) -> None:
+def test_every_space_fits_its_method_and_tries_no_default_twice(method: str) -> None:
     check_spaces([method])
+    default, key = load_config(overrides={"method": method}), SPACES[method].regulariser
+    if key is not None:
+        section, name = key.split(".")
+        assert getattr(getattr(default, section), name) not in SPACES[method].values
 
 
 def test_rates_half_a_step_away() -> None:
@@ -32,19 +46,20 @@ def test_rates_half_a_step_away() -> None:
 
 
 def stub(trials: list[Trial]) -> list[float]:
-    """Score best at the rate 3e-3 and, at that rate, with init_kappa 0.8; never well at 1e-2."""
+    """Score best at the third rate and, at that rate, with init_kappa 0.8; fail at the fourth."""
+    _, _, good, failing = RATES
     return [
         math.inf
-        if trial.settings["train.lr"] == 1e-2
-        else abs(math.log(trial.settings["train.lr"] / 3e-3)) - trial.settings.get("method.init_kappa", 0.5)
+        if trial.settings["train.lr"] == failing
+        else abs(math.log(trial.settings["train.lr"] / good)) - trial.settings.get("method.init_kappa", 0.5)
         for trial in trials
     ]
 
 
 def test_the_known_best_is_found() -> None:
     results = search(["lora", "bara"], stub)
-    assert best(results["bara"]).settings == {"train.lr": 3e-3, "method.init_kappa": 0.8}
-    assert best(results["lora"]).settings == {"train.lr": 3e-3}
+    assert best(results["bara"]).settings == {"train.lr": RATES[2], "method.init_kappa": 0.8}
+    assert best(results["lora"]).settings == {"train.lr": RATES[2]}
     assert {method: len(scored) for method, scored in results.items()} == {"bara": BUDGET, "lora": BUDGET}
     assert [row["chosen"] for row in table(results).rows].count("chosen") == 2
 

@@ -1,0 +1,10 @@
+"""Runs a sweep in local processes, as a script does; `test_launchers.py` kills it."""
+
+import json
+import sys
+from pathlib import Path
+
+from experiments.sweep import Job, sweep
+
+if __name__ == "__main__":
+    sweep([Job(settings) for settings in json.loads(sys.argv[1])], Path(sys.argv[2]), workers=2)

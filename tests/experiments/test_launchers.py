@@ -1,0 +1,118 @@
+"""In whatever processes the runs are worked on: every item has its result, a lost process costs one."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from launcher_cases import Number, square
+
+from bara_pyro.errors import ConfigError
+from bara_pyro.store import write_json
+from experiments import sweep as program
+from experiments.launchers import Died, on_ray, processes, serial
+from experiments.record import load_records
+from experiments.sweep import Job, alone, plan, sweep
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_in_this_process_one_after_the_other() -> None:
+    started: list[Number] = []
+    results = serial(square, [Number(1), Number(3)], 2, started.append)
+    assert started == []
+    assert next(results)[1]["square"] == 1
+    assert started == [Number(1)]
+    assert next(results)[1]["process"] == os.getpid()
+
+
+def test_a_killed_process_costs_the_item_it_was_at_and_is_replaced() -> None:
+    numbers = [Number(value) for value in (1, 2, 3, 4)]
+    started: list[Number] = []
+    results = dict(processes(square, numbers, 1, started.append))
+    assert started == numbers
+    assert results.pop(Number(2)) == Died("Its process was killed by signal 9.")
+    assert [result["square"] for result in results.values()] == [1, 9, 16]
+    assert {result["threads"] for result in results.values()} == {1}
+    before, *after = (result["process"] for result in results.values())
+    assert before != after[0] == after[1]
+    assert os.getpid() not in (before, *after)
+
+
+@pytest.mark.slow
+def test_a_killed_sweep_goes_on_to_the_same_scores(job: Callable[..., Job], tmp_path: Path) -> None:
+    """The sweep's own process is killed while its two workers are training: they end with it."""
+    settings = {"train.steps": 100, "train.checkpoint_every": 15, "train.log_every": 1, "task.limit": 8}
+    jobs = [job("bara", **settings), job("bara-gate", **settings)]
+    killed = tmp_path / "killed"
+    outs = [run.out for run in plan(jobs, killed)[1].values()]
+    driver = Path(__file__).with_name("sweep_driver.py")
+    command = [sys.executable, str(driver), json.dumps([dict(j.settings) for j in jobs]), str(killed)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while process.poll() is None and not any(lines(out / "train_log.jsonl") >= 20 for out in outs):
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL, "it was over before it could be killed"
+    for out in outs:
+        with alone(out):  # free once its worker is gone
+            pass
+    assert any((out / "checkpoint.safetensors").exists() for out in outs)
+    assert not (killed / "records").exists()
+    gone_on = sweep(jobs, killed, launcher="serial", strict=True)
+    undisturbed = sweep(jobs, tmp_path / "undisturbed", launcher="serial", strict=True)
+    for one, other in zip(gone_on, undisturbed, strict=True):
+        for key in ("metrics", "reliability", "risk_coverage", "sparsity", "config_hash"):
+            assert one[key] == other[key]
+
+
+def lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def test_a_run_waits_for_another_sweep_that_is_at_it(
+    job: Callable[..., Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who is handed the lock finds the record that the other one wrote, and repeats nothing."""
+    run = next(iter(plan([job()], tmp_path)[1].values()))
+    record = sweep([job()], tmp_path / "elsewhere", launcher="serial", strict=True)[0]
+    waiting, real = threading.Event(), program.fcntl.flock
+
+    def flock(*arguments: Any) -> None:
+        waiting.set()
+        real(*arguments)
+
+    with ThreadPoolExecutor(1) as pool, alone(run.out):
+        monkeypatch.setattr(program.fcntl, "flock", flock)
+        result = pool.submit(program.work, run)
+        assert waiting.wait(timeout=60)
+        assert not result.done()
+        write_json(run.path, record)
+    assert result.result() == record
+    assert not (run.out / "train_log.jsonl").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # Ray's own sockets
+def test_on_a_local_ray_cluster(job: Callable[..., Job], tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    jobs = [job(), job("bara"), job(**{"train.lr": 1e30})]
+    records = sweep(jobs, tmp_path / "ray", launcher="ray", workers=2)
+    here = sweep(jobs, tmp_path / "here", launcher="serial")
+    assert [record["metrics"] for record in records[:2]] == [record["metrics"] for record in here[:2]]
+    assert records[2]["failed"] == here[2]["failed"]
+    assert load_records(tmp_path / "ray" / "records") == sorted(records, key=lambda r: r["config_hash"])
+
+
+def test_without_ray_a_sentence_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigError, match=r"bara-pyro\[ray\]"):
+        list(on_ray(square, [Number(1)], 1, lambda _: None))
