@@ -3,7 +3,20 @@
 Adding one: write a program in `models/`, a guide in `guides/` (or take one), and a file here that pairs them.
 """
 
-from bara_pyro.methods import bara, blob, dropout, lora, maximum  # imported for what they register
+from bara_pyro.methods import (  # imported for what they register
+    bara,
+    blob,
+    clora,
+    dropout,
+    ensemble,
+    fvae,
+    ivon,
+    lora,
+    maximum,
+    scalabl,
+    temperature,
+    tfb,
+)
 from bara_pyro.methods.base import METHODS, Method, MethodConfig, build, method_config, register_method
 
 __all__ = [
@@ -13,9 +26,16 @@ __all__ = [
     "bara",
     "blob",
     "build",
+    "clora",
     "dropout",
+    "ensemble",
+    "fvae",
+    "ivon",
     "lora",
     "maximum",
     "method_config",
     "register_method",
+    "scalabl",
+    "temperature",
+    "tfb",
 ]
