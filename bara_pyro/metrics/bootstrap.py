@@ -73,6 +73,36 @@ PER_ROW: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 """Per metric, `n x k` numbers: the metric is the sum of the absolute values of their column means."""
 
 
+def resampled_scores(columns: Sequence[Tensor], resamples: int, rng: np.random.Generator) -> Tensor:
+    """Return scores on resampled rows, the same rows for all of them.
+
+    Args:
+        columns: per score the `n x k` numbers of `PER_ROW`, finite; k may differ.
+        resamples: number of bootstrap samples.
+        rng: draws the rows.
+
+    Returns:
+        float64, `resamples x len(columns)`.
+    """
+    joined, rows = torch.cat(list(columns), dim=1), len(columns[0])
+    chunk = max(1, CHUNK // rows)
+    sizes = [min(chunk, resamples - start) for start in range(0, resamples, chunk)]
+    widths = [column.shape[1] for column in columns]
+    return torch.cat([_scores(_resampling_weights(rows, size, rng) @ joined, widths) for size in sizes])
+
+
+def plain_scores(columns: Sequence[Tensor]) -> Tensor:
+    """Return the scores on the rows themselves (float64, `len(columns)`); see `resampled_scores`."""
+    means = torch.cat([column.mean(dim=0) for column in columns])
+    return _scores(means[None], [column.shape[1] for column in columns])[0]
+
+
+def _scores(means: Tensor, widths: Sequence[int]) -> Tensor:
+    """Return the sums of the absolute values of runs of columns."""
+    owner = torch.repeat_interleave(torch.arange(len(widths)), torch.tensor(widths))
+    return torch.zeros(len(means), len(widths), dtype=means.dtype).index_add_(1, owner, means.abs())
+
+
 def _resampling_weights(rows: int, resamples: int, rng: np.random.Generator) -> Tensor:
     """Return how often each row is drawn, over `rows`, in each resample (float64, `resamples x rows`)."""
     drawn = rng.integers(rows, size=(resamples, rows)) + rows * np.arange(resamples)[:, None]
@@ -125,14 +155,7 @@ def paired_bootstrap(
     if not torch.isfinite(values).all():
         raise DataError(f"A {metric} is infinite: a right answer has probability 0, so there is no interval.")
 
-    def difference(weights: Tensor) -> Tensor:
-        score_a, score_b = ((weights @ v).abs().sum(dim=1) for v in values)
-        return score_a - score_b
-
-    rows, rng = len(target), np.random.default_rng(seed)
-    chunk = max(1, CHUNK // rows)
-    sizes = [min(chunk, resamples - start) for start in range(0, resamples, chunk)]
-    sample = torch.cat([difference(_resampling_weights(rows, size, rng)) for size in sizes])
-    low, high = np.quantile(sample.numpy(), [(1 - level) / 2, (1 + level) / 2])
-    point = float(difference(torch.full((1, rows), 1 / rows, dtype=torch.float64)))
-    return Interval(metric, point, float(low), float(high), level, resamples)
+    sample = resampled_scores(list(values), resamples, np.random.default_rng(seed))
+    low, high = np.quantile((sample[:, 0] - sample[:, 1]).numpy(), [(1 - level) / 2, (1 + level) / 2])
+    a_score, b_score = plain_scores(list(values)).tolist()
+    return Interval(metric, a_score - b_score, float(low), float(high), level, resamples)

@@ -1,0 +1,150 @@
+"""Experiments that nobody ran: records and run folders shaped like real ones, with invented predictions."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import torch
+from torch import Tensor
+
+from bara_pyro.metrics import evaluate, reliability_bins, risk_coverage
+from bara_pyro.store import write_json, write_jsonl
+from experiments.record import COVERAGES, KIND, Record
+from experiments.study import write_study
+
+SAMPLES = (0, 10)
+# How an invented method answers: how sure it is, how far a run strays, whether draws change its answers.
+METHODS: dict[str, tuple[float, float, bool]] = {
+    "lora": (2.6, 0.7, False),
+    "blob": (1.4, 0.6, True),
+    "bara": (1.0, 0.4, True),
+}
+
+
+def labels_of(task: str, rows: int, classes: int) -> tuple[Tensor, Tensor]:
+    """Return the true logits of a task's rows and the labels drawn from them."""
+    generator = torch.Generator().manual_seed(crc32(task.encode()))
+    logits = 1.5 * torch.randn(rows, classes, dtype=torch.float64, generator=generator)
+    gumbel = -torch.empty(rows, classes, dtype=torch.float64).exponential_(generator=generator).log()
+    return logits, (logits + gumbel).argmax(-1)
+
+
+def predictions(
+    arm: str, task: str, seed: int, rows: int, classes: int = 2
+) -> tuple[Tensor, dict[int, Tensor]]:
+    """Return labels and log-probabilities by S."""
+    sure, stray, draws = METHODS[arm.split(", ")[0]]
+    logits, labels = labels_of(task, rows, classes)
+    generator = torch.Generator().manual_seed(crc32(f"{arm} {task} {seed}".encode()))
+    noise = torch.randn(rows, classes, dtype=torch.float64, generator=generator)
+    point = sure * (logits + 1.5 * stray * noise)
+    return labels, {s: (point * (0.9 if draws and s else 1.0)).log_softmax(-1) for s in SAMPLES}
+
+
+def finite(scores: Mapping[str, float]) -> dict[str, float | None]:
+    return {key: None if value == float("inf") else value for key, value in scores.items()}
+
+
+def make_record(
+    arm: str, task: str, seed: int, labels: Tensor, predicted: dict[int, Tensor], **more: Any
+) -> Record:
+    """Return a record as `experiments.record.make_record` makes it, without a run."""
+    method = arm.split(", ")[0]
+    settings = {"method": method, "task.name": task, "seed": seed}
+    bins = {s: reliability_bins(p, labels) for s, p in predicted.items()}
+    risks = {s: risk_coverage(p, labels)[1] for s, p in predicted.items()}
+    rows = [-(-coverage * len(labels) // 100) - 1 for coverage in COVERAGES]
+    return {
+        "schema": 1,
+        "kind": KIND,
+        "config_hash": f"{crc32(f'{arm} {task} {seed}'.encode()):08x}",
+        "settings": settings,
+        "config": {"backbone": {"name": "microworld"}, "method": {"name": method}, "train": {"steps": 1000}},
+        "method": method,
+        "task": task,
+        "split": "test",
+        "seed": seed,
+        "steps": 1000,
+        "metrics": {str(s): finite(evaluate(p, labels)) for s, p in predicted.items()},
+        "reliability": {
+            str(s): {
+                "counts": b.counts.tolist(),
+                "accuracy": [None if v != v else round(v, 5) for v in b.accuracy.tolist()],
+                "confidence": [None if v != v else round(v, 5) for v in b.confidence.tolist()],
+            }
+            for s, b in bins.items()
+        },
+        "risk_coverage": {"coverage": list(COVERAGES)}
+        | {str(s): [round(v, 5) for v in risk[rows].tolist()] for s, risk in risks.items()},
+        "classes": predicted[0].shape[1],
+        "shifted": {},
+        "parameters": {"model": 1000, "guide": 23, "trainable": 23576 + 10 * len(method), "frozen": 10**6},
+        "sparsity": {"phi": 5.0 + seed, "theta": 20.0, "psi": 30.5} if method == "bara" else {},
+        "environment": {"versions": {"torch": "2.9.1"}, "machine": "x86_64", "threads": 1, "gpu": None},
+        "notes": [],
+        "wall_clock_train_s": 30.0,
+        "wall_clock_evaluate_s": 3.0,
+        **more,
+    }
+
+
+def shifted_scores(arm: str, name: str, seed: int, own: dict[int, Tensor]) -> dict[str, Any]:
+    labels, predicted = predictions(arm, name, seed, 150, own[0].shape[1])
+    auroc: dict[str, dict[str, float]] = {
+        str(s): {"entropy": 55.0 + seed + s / 10 + len(name) / 100} for s in SAMPLES
+    }
+    if METHODS[arm.split(", ")[0]][2]:
+        auroc["10"]["mutual_information"] = 60.0 + seed
+    scores = {str(s): finite(evaluate(p, labels)) for s, p in predicted.items()}
+    return {"metrics": scores, "auroc": auroc, "classes": own[0].shape[1], "wall_clock_evaluate_s": 1.0}
+
+
+def write_run(folder: Path, labels: Tensor, predicted: dict[int, Tensor]) -> None:
+    rows = [
+        {
+            "id": str(i),
+            "label": int(label),
+            "probs": {str(s): p[i].exp().tolist() for s, p in predicted.items()},
+        }
+        for i, label in enumerate(labels)
+    ]
+    write_jsonl(folder / "predictions.jsonl", rows)
+
+
+def invent(
+    name: str,
+    results: Path,
+    runs: Path | None = None,
+    *,
+    arms: Sequence[str] = tuple(METHODS),
+    tasks: Mapping[str, int] | None = None,
+    seeds: int = 3,
+    shifted: Sequence[str] = (),
+    comparisons: Sequence[Mapping[str, Any]] = (),
+) -> list[dict[str, Any]]:
+    """Write an experiment and its records into `results`, run folders into `runs`; return its runs.
+
+    Args:
+        name: of the experiment.
+        results: folder of the results.
+        runs: folder of the run folders; none are written if None.
+        arms: names that begin with one of `METHODS`.
+        tasks: name -> rows.
+        seeds: number of them.
+        shifted: tasks that every run is tested on, too.
+        comparisons: to be kept in the file.
+    """
+    kept = []
+    for task, rows in (tasks or {"micro-wgs": 200, "micro-arce": 150}).items():
+        for seed in range(seeds):
+            for arm in arms:
+                labels, predicted = predictions(arm, task, seed, rows)
+                record = make_record(arm, task, seed, labels, predicted)
+                record["shifted"] = {s: shifted_scores(arm, s, seed, predicted) for s in shifted}
+                write_json(results / "records" / f"{record['config_hash']}.json", record)
+                kept.append({"hash": record["config_hash"], "arm": arm, "task": task, "seed": seed})
+                if runs is not None:
+                    write_run(runs / record["config_hash"], labels, predicted)
+    write_study(name, kept, {"steps": 1000, "seeds": seeds}, comparisons, results)
+    return kept
