@@ -1,0 +1,408 @@
+"""FVAE-LoRA: both objectives against plain torch, the parts by hand, prediction without the decoder, runs."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import pyro
+import pytest
+import torch
+from company_cases import assert_rows_stand_alone
+from core_cases import backbone, hooked_forward, make_batch, make_lm, plain_forward
+from fit_cases import assert_runs_come_back, tiny_run
+from pyro.infer import SVI as STOCK
+from pyro.infer import Predictive, TraceMeanField_ELBO
+from torch import Tensor
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from bara_pyro.architectures import empty_backbone
+from bara_pyro.backbone import Backbone
+from bara_pyro.config import load_config
+from bara_pyro.data.types import Batch
+from bara_pyro.elbo import MeanFieldELBO
+from bara_pyro.errors import ConfigError
+from bara_pyro.guides.fvae import FVAEGuide
+from bara_pyro.methods import METHODS, build, method_config
+from bara_pyro.models.fvae import FVAE, MLP, Weights
+from bara_pyro.prediction import predict
+from bara_pyro.svi import parameters
+from bara_pyro.system import count_parameters
+
+N, R = 12, 3
+ADAPTER = {"r": R, "lora_alpha": 16.0, "target_modules": None, "full_vocab": False}
+SCALING = 16.0 / (R + 1e-5)
+UNEVEN = {"rec_weight": 0.7, "z2_weight": 2.0, "z1_weight": 0.3, "kl_weight": 1.9, "ce_weight": 50.0}
+
+
+def toy(shake: float = 0.3, **settings: object) -> tuple[FVAE, FVAEGuide]:
+    """Away from the start, so that every parameter matters."""
+    torch.manual_seed(1)
+    model, guide = build(method_config({"name": "fvae", **settings}), backbone(), N, ADAPTER)
+    with torch.no_grad():
+        for p in parameters(model, guide):
+            p.add_(shake * torch.randn_like(p) / p.shape[-1] ** 0.5)
+    return model, guide
+
+
+class Plain(NamedTuple):
+    """One pass in plain torch; lists by module: entries `B x T` (`B x 1` in the head) or `B x T x r`."""
+
+    log_probs: Tensor
+    rec: list[Tensor]
+    kl1: list[Tensor]
+    kl2: list[Tensor]
+    z1: list[Tensor]
+    z2: list[Tensor]
+
+
+def encode(guide: FVAEGuide, site: str, x: Tensor) -> tuple[Tensor, Tensor]:
+    inner, heads = guide.sites[site.replace(".", "/")].layers
+    hidden = (x @ inner.weight.T + inner.bias).clamp_min(0)
+    out = hidden @ heads.weight.T + heads.bias
+    return out[..., :R], out[..., R:].clamp(-20, 20)
+
+
+def gaussian(mean: Tensor, logvar: Tensor) -> Tensor:
+    return mean + logvar.exp().sqrt() * torch.normal(torch.zeros_like(mean), torch.ones_like(mean))
+
+
+def decode(adapter: torch.nn.Module, z: Tensor) -> Tensor:
+    *inner, last = adapter.decoder.layers
+    for layer in inner:
+        z = (z @ layer.weight.T + layer.bias).clamp_min(0)
+    return z @ last.weight.T + last.bias
+
+
+def normal_kl(mean: Tensor, logvar: Tensor, m: float) -> Tensor:
+    return 0.5 * (logvar.exp() + (mean - m) ** 2 - 1 - logvar).sum(-1)
+
+
+def plain_pass(model: FVAE, guide: FVAEGuide, batch: Batch, *, detach: bool, mean: bool = False) -> Plain:
+    """The forward of the official code; draws in the order in which the layers run."""
+    out = Plain(torch.empty(0), [], [], [], [], [])
+
+    def change(path: str, x: Tensor) -> Tensor:
+        adapter = model.adapters[path.replace(".", "/")]
+        mean1, logvar1 = encode(guide, f"z1/{path}", x)
+        if mean:
+            return SCALING * mean1 @ adapter.lora_B.T
+        z1 = gaussian(mean1, logvar1)
+        mean2, logvar2 = encode(guide, f"z2/{path}", x)
+        z2 = gaussian(mean2, logvar2)
+        scale = torch.ones(x.shape[-1])
+        if adapter.decoder_scale is not None:
+            scale = adapter.decoder_scale + 1e-5
+        law = torch.distributions.MultivariateNormal(x.detach() if detach else x, scale_tril=scale.diag())
+        out.rec.append(-law.log_prob(decode(adapter, torch.cat([z1, z2], -1))))
+        out.kl1.append(normal_kl(mean1, logvar1, 0.0))
+        out.kl2.append(normal_kl(mean2, logvar2, 1.5))
+        out.z1.append(z1)
+        out.z2.append(z2)
+        return SCALING * z1 @ adapter.lora_B.T
+
+    paths = [t.path for t in model.targets]
+    return out._replace(log_probs=hooked_forward(batch, model.backbone.lm, paths, "lm_head", change))
+
+
+def masks(out: Plain, batch: Batch, padding: bool) -> list[Tensor]:
+    """Which tokens count, by module; the head's one always does."""
+    kept = torch.ones_like(batch.attention_mask) if padding else batch.attention_mask
+    return [kept if rec.shape == kept.shape else kept[:, -1:] for rec in out.rec]
+
+
+def published_loss(
+    out: Plain, batch: Batch, padding: bool, weights: dict[str, float] | None = None
+) -> Tensor:
+    """As `FVAEPEFTLoraModel.forward` adds it up: w CE + the mean over modules of their parts."""
+    w = {"rec_weight": 1.0, "z2_weight": 1.0, "z1_weight": 1.0, "kl_weight": 1.0, "ce_weight": 1000.0}
+    w |= weights or {}
+    total = torch.zeros(())
+    for i, kept in enumerate(masks(out, batch, padding)):
+        total = total + w["rec_weight"] * out.rec[i][kept].mean()
+        total = total + w["z2_weight"] * ((out.z2[i] - 1.5) ** 2)[kept].mean()
+        total = total - w["z1_weight"] * (out.z1[i] ** 2)[kept].mean()
+        total = total + w["kl_weight"] * out.kl1[i][kept].mean()
+    return w["ce_weight"] * F.nll_loss(out.log_probs, batch.labels) + total / len(out.rec)
+
+
+def elbo_loss(out: Plain, batch: Batch, beta: float) -> Tensor:
+    """Of the whole data set: N / B times the sums over rows and real tokens."""
+    parts = [
+        (rec + kl1 + kl2)[kept].sum()
+        for rec, kl1, kl2, kept in zip(out.rec, out.kl1, out.kl2, masks(out, batch, False), strict=True)
+    ]
+    nll = F.nll_loss(out.log_probs, batch.labels, reduction="sum")
+    return N / len(batch) * (nll + beta * torch.stack(parts).sum())
+
+
+def assert_same_gradients(ours: Tensor, truth: Tensor, model: FVAE, guide: FVAEGuide) -> None:
+    own = parameters(model, guide)
+    a, b = (torch.autograd.grad(loss, own, allow_unused=True) for loss in (ours, truth))
+    for first, second in zip(a, b, strict=True):
+        second = torch.zeros_like(first) if second is None else second
+        assert_close(first, second, rtol=0, atol=2e-4 * float(second.abs().max()) + 1e-7)
+
+
+@pytest.mark.parametrize("beta", [1.0, 0.01])
+@pytest.mark.parametrize("decoder", [{}, {"decoder_layers": 1, "learn_scale": False}])
+def test_the_bound_is_that_of_plain_torch(beta: float, decoder: dict) -> None:
+    model, guide = toy(beta=beta, **decoder)
+    batch = make_batch(pad=1)
+    torch.manual_seed(5)
+    terms = MeanFieldELBO().terms(model, guide, batch)
+    torch.manual_seed(5)
+    out = plain_pass(model, guide, batch, detach=True)
+    truth = elbo_loss(out, batch, beta)
+    assert_close(terms.loss, truth, rtol=1e-5, atol=0)
+    assert terms.nll.item() == pytest.approx(N * F.nll_loss(out.log_probs, batch.labels).item(), rel=1e-5)
+    for i, target in enumerate(model.targets):
+        kept = masks(out, batch, False)[i]
+        for values, parts, site in (
+            (out.kl1, terms.kl, "z1"),
+            (out.kl2, terms.kl, "z2"),
+            (out.rec, terms.extra, "reconstruction"),
+        ):
+            assert_close(parts[f"{site}/{target.path}"], values[i][kept].sum(), rtol=1e-4, atol=0)
+    assert_same_gradients(terms.loss, truth, model, guide)
+
+
+@pytest.mark.parametrize("detach", [False, True])
+@pytest.mark.parametrize("padding", [True, False])
+@pytest.mark.parametrize("weights", [{}, UNEVEN])
+def test_the_published_loss_is_that_of_plain_torch(weights: dict, padding: bool, detach: bool) -> None:
+    model, guide = toy(recipe="reproduction", padding=padding, detach=detach, **weights)
+    batch = make_batch(pad=2)
+    torch.manual_seed(5)
+    terms = MeanFieldELBO().terms(model, guide, batch)
+    torch.manual_seed(5)
+    truth = published_loss(plain_pass(model, guide, batch, detach=detach), batch, padding, weights)
+    ours = terms.loss / N * weights.get("ce_weight", 1000.0)
+    assert_close(ours, truth, rtol=1e-5, atol=0)
+    assert_same_gradients(ours, truth, model, guide)
+
+
+def test_the_flags_of_the_reproduction_matter() -> None:
+    batch, losses, grads = make_batch(pad=2), [], []
+    for flags in ({}, {"padding": False}, {"detach": True}):
+        model, guide = toy(recipe="reproduction", ce_weight=1.0, **flags)
+        torch.manual_seed(5)
+        loss = MeanFieldELBO().terms(model, guide, batch).loss
+        losses.append(loss.item())
+        grads.append(torch.autograd.grad(loss, model._adapters[0].lora_B)[0])
+    assert abs(losses[0] - losses[1]) > 1e-3
+    assert losses[0] == losses[2]
+    assert (grads[0] - grads[2]).abs().max() > 1e-4
+
+
+def test_gamma_by_hand() -> None:
+    """Means 2 and -1 and next to no noise: the factor is -z1^2 + (z2 - 1.5)^2 = -4 + 6.25 a token."""
+    model, guide = toy(recipe="reproduction", ce_weight=1.0, z1_weight=1.0, z2_weight=1.0)
+    for name, value in (("z1", 2.0), ("z2", -1.0)):
+        for site, encoder in guide.sites.items():
+            if site.startswith(name):
+                with torch.no_grad():
+                    encoder.layers[1].weight.zero_()
+                    encoder.layers[1].bias.copy_(torch.tensor([value] * R + [-20.0] * R))
+    batch = make_batch()
+    terms = MeanFieldELBO().terms(model, guide, batch)
+    for target in model.targets:
+        count = 4 if target.is_head else batch.input_ids.numel()
+        assert terms.extra[f"gamma/{target.path}"].item() == pytest.approx(2.25 * count, rel=1e-3)
+    # In the loss with its sign: z2's distance costs, z1's is rewarded.
+    rest = terms.loss - terms.nll
+    model.weights, own = replace(model.weights, spread=0.0, pull=0.0), model.weights
+    for adapter in model._adapters:
+        adapter.weights = model.weights
+    without = MeanFieldELBO().terms(model, guide, batch)
+    assert own.spread == own.pull == 1.0
+    assert not any(site.startswith("gamma") for site in without.extra)
+    assert (rest - (without.loss - without.nll)).item() == pytest.approx(2.25 * N, rel=1e-2)
+
+
+def test_the_divergences_by_quadrature() -> None:
+    model, guide = toy(beta=1.0)
+    batch = make_batch(choose=[0])
+    torch.manual_seed(5)
+    terms = MeanFieldELBO().terms(model, guide, batch)
+    torch.manual_seed(5)
+    inputs: dict[str, Tensor] = {}
+    hooks = [
+        backbone()
+        .lm.get_submodule(t.path)
+        .register_forward_hook(lambda _, args, __, path=t.path: inputs.update({path: args[0]}))
+        for t in model.targets[:1]
+    ]
+    plain_forward(batch, backbone().lm)
+    for hook in hooks:
+        hook.remove()
+    path = model.targets[0].path  # the lowest layer, whose input no draw moves
+    for site, m in (("z1", 0.0), ("z2", 1.5)):
+        mean, logvar = (
+            v.detach().double().unsqueeze(-1) for v in encode(guide, f"{site}/{path}", inputs[path])
+        )
+        u = torch.linspace(-12, 12, 2001, dtype=torch.float64)
+        z = mean + (0.5 * logvar).exp() * u
+        log_q = -0.5 * u**2 - 0.5 * logvar - 0.5 * math.log(2 * math.pi)
+        log_p = -0.5 * (z - m) ** 2 - 0.5 * math.log(2 * math.pi)
+        weight = (-0.5 * u**2).exp() / math.sqrt(2 * math.pi)
+        truth = torch.trapezoid(weight * (log_q - log_p), u).sum()
+        assert terms.kl[f"{site}/{path}"].item() == pytest.approx(truth.item(), rel=1e-5)
+
+
+def test_stock_pyro_gives_the_same_loss_and_gradients() -> None:
+    for settings in ({"beta": 0.1}, {"recipe": "reproduction"}):
+        model, guide = toy(**settings)
+        losses = []
+        for elbo in (MeanFieldELBO(), TraceMeanField_ELBO()):
+            pyro.set_rng_seed(3)
+            losses.append(elbo.differentiable_loss(model, guide, make_batch()))
+        assert_close(losses[0], losses[1], rtol=1e-5, atol=0)
+        assert_same_gradients(losses[0], losses[1], model, guide)
+
+
+def test_stock_svi_trains_every_parameter() -> None:
+    pyro.clear_param_store()
+    model, guide = toy(shake=0.05, beta=1e-3)
+    before = [p.detach().clone() for p in parameters(model, guide)]
+    svi = STOCK(model, guide, pyro.optim.Adam({"lr": 0.02}), TraceMeanField_ELBO())
+    losses = [svi.step(make_batch()) for _ in range(12)]
+    assert sum(losses[-4:]) < sum(losses[:4])
+    assert len(pyro.get_param_store()) == len(before)
+    for old, new in zip(before, parameters(model, guide), strict=True):
+        assert not torch.equal(old, new)
+
+
+def test_the_step_is_that_of_the_published_loss() -> None:
+    """Loss and epsilon are divided by one number: AdamW moves as on the loss of the official code."""
+    config = load_config(overrides={"method": {"name": "fvae", "recipe": "reproduction"}})
+    model, guide = build(config.method, backbone(), N, ADAPTER)
+    start = [p.detach().clone().requires_grad_() for p in parameters(model, guide)]
+    svi = METHODS["fvae"].svi(model, guide, config.train, config.method)
+    svi.step(make_batch())
+    twin = torch.optim.AdamW(start, lr=svi.scheduler.base_lrs[0] / 180, eps=1e-8, weight_decay=0.0)
+    assert round(0.06 * config.train.steps) == 180  # steps of warm-up
+    for p, q in zip(start, parameters(model, guide), strict=True):
+        p.grad = None if q.grad is None else 1000.0 * q.grad
+    twin.step()
+    for p, q in zip(start, parameters(model, guide), strict=True):
+        assert_close(p, q, rtol=1e-5, atol=1e-8)
+
+
+def test_where_training_starts() -> None:
+    """S = 0 is the backbone; a draw is not, since B is not 0; q(z1) is its prior, q(z2) 1.5 away from it."""
+    torch.manual_seed(0)
+    model, guide = build(method_config({"name": "fvae", "beta": 1.0}), backbone(), N, {**ADAPTER, "r": 64})
+    batch = make_batch()
+    truth = plain_forward(batch, backbone().lm).detach().double()
+    assert_close(predict(model, guide, batch, samples=0)[0], truth, rtol=0, atol=1e-6)
+    assert (predict(model, guide, batch, samples=3) - truth).abs().min() > 1e-6
+    terms = MeanFieldELBO().terms(model, guide, batch)
+    for target in model.targets:
+        tokens = 4 if target.is_head else int(batch.attention_mask.sum())
+        assert terms.kl[f"z1/{target.path}"] == 0
+        assert terms.kl[f"z2/{target.path}"].item() == pytest.approx(0.5 * 1.5**2 * 64 * tokens)
+    up = model.adapters["lm_head"].lora_B
+    assert up.std().item() == pytest.approx(0.02, rel=4 / (2 * up.numel()) ** 0.5)
+
+
+def test_no_draws_is_the_published_predictive() -> None:
+    model, guide = toy()
+    with torch.no_grad():
+        truth = plain_pass(model, guide, make_batch(), detach=True, mean=True).log_probs
+    ours = predict(model, guide, make_batch(), samples=0)[0]
+    assert_close(ours, truth.double(), rtol=0, atol=1e-5)
+
+
+def test_the_draws_are_those_of_plain_torch() -> None:
+    model, guide = toy()
+    draws = 600
+    ours = predict(model, guide, make_batch(), samples=draws).exp()
+    many = make_batch(choose=[0, 1, 2, 3] * draws)
+    with torch.no_grad():
+        log_probs = plain_pass(model, guide, many, detach=True).log_probs
+    theirs = log_probs.exp().double().unflatten(0, (draws, 4))
+    error = ((ours.var(0) + theirs.var(0)) / draws).sqrt()
+    assert (ours.std(0) > 0.01).all()
+    assert ((ours.mean(0) - theirs.mean(0)).abs() < 4 * error).all()
+    assert ((ours.var(0) / theirs.var(0)).log().abs() < 0.35).all()
+
+
+def test_prediction_runs_no_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, guide = toy()
+    decoders = {id(adapter.decoder) for adapter in model._adapters}
+    z2 = {id(encoder) for site, encoder in guide.sites.items() if site.startswith("z2")}
+    calls = {"decoder": 0, "z2": 0}
+    plain = MLP.forward
+
+    def counted(self: MLP, x: Tensor) -> Tensor:
+        calls["decoder"] += id(self) in decoders
+        calls["z2"] += id(self) in z2
+        return plain(self, x)
+
+    monkeypatch.setattr(MLP, "forward", counted)
+    for samples in (0, 3):
+        predict(model, guide, make_batch(), samples=samples)
+    draws = Predictive(model, guide=guide, num_samples=3)(replace(make_batch(), labels=None))
+    assert calls == {"decoder": 0, "z2": 0}
+    assert {site.split("/")[0] for site in draws} == {"z1", "y"}
+    MeanFieldELBO().terms(model, guide, make_batch())
+    assert calls == {"decoder": len(decoders), "z2": len(z2)} != {"decoder": 0, "z2": 0}
+
+
+@pytest.mark.parametrize("settings", [{}, {"recipe": "reproduction"}])
+def test_bfloat16_backbones(settings: dict) -> None:
+    model, guide = build(
+        method_config({"name": "fvae", **settings}), Backbone(make_lm("qwen2", torch.bfloat16)), N, ADAPTER
+    )
+    config = load_config(overrides={"method": {"name": "fvae", **settings}})
+    svi = METHODS["fvae"].svi(model, guide, config.train, config.method)
+    assert math.isfinite(svi.step(make_batch()))
+    assert all(p.dtype == torch.float32 for p in parameters(model, guide))
+
+
+def test_rows_stand_alone() -> None:
+    assert_rows_stand_alone(*toy())
+
+
+# Qwen2.5-7B: 57 modules of input width d, r = 8, encoders of 8 units, a decoder of 128.
+D, MODULES, R8, W = 3584, 57, 8, 128
+UP = 28 * R8 * (D + 512) + R8 * 152_064
+ENCODERS = 2 * (R8 * D + R8 + 2 * (R8 * R8 + R8))
+FIRST, INNER, LAST = 2 * R8 * W + W, W * W + W, W * D + D
+OFFICIAL = UP + MODULES * (ENCODERS + FIRST + 2 * INNER + LAST + D)
+SMALL = UP + MODULES * (ENCODERS + FIRST + LAST)
+
+
+@pytest.mark.parametrize(
+    ("settings", "count"), [({}, OFFICIAL), ({"decoder_layers": 1, "learn_scale": False}, SMALL)]
+)
+def test_parameter_counts(settings: dict, count: int) -> None:
+    adapter = {**ADAPTER, "r": R8}
+    config = method_config({"name": "fvae", **settings})
+    model, guide = build(config, empty_backbone("qwen2.5-7b"), 1, adapter)
+    assert count_parameters(model) + count_parameters(guide) == count
+    assert all(p.is_meta for p in parameters(model, guide))
+
+
+def test_counts_by_hand_are_the_published_ones_less_what_is_never_used() -> None:
+    assert OFFICIAL == 33_984_248 - MODULES * R8  # lora_E
+    assert SMALL == 33_531_440 - MODULES * R8 * D  # lora_A
+
+
+def test_bad_settings_are_refused() -> None:
+    for setting, value in (("beta", -1), ("decoder_layers", 0), ("ce_weight", 0), ("recipe", "vae")):
+        with pytest.raises(ConfigError, match=rf"method\.{setting} = "):
+            method_config({"name": "fvae", setting: value})
+    with pytest.raises(ConfigError, match="decoder_width=0"):
+        FVAE(backbone(), N, decoder_width=0)
+    with pytest.raises(ConfigError, match="pull=-1"):
+        FVAE(backbone(), N, weights=Weights(pull=-1.0))
+    with pytest.raises(ConfigError, match="hidden=0"):
+        FVAEGuide(FVAE(backbone(), N), hidden=0)
+
+
+@pytest.mark.parametrize("recipe", ["elbo", "reproduction"])
+def test_runs_come_back(tmp_path: Path, recipe: str) -> None:
+    assert_runs_come_back(tiny_run(tmp_path, {"name": "fvae", "recipe": recipe}), tmp_path)

@@ -1,0 +1,194 @@
+"""MC-dropout: the mask's law, the loss under it, its mean, and runs."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pyro
+import pytest
+import torch
+from company_cases import assert_rows_stand_alone
+from core_cases import backbone, hooked_forward, make_batch, randomise
+from fit_cases import assert_runs_come_back, tiny_run
+from pyro import poutine
+from pyro.infer import SVI as STOCK
+from pyro.infer import Predictive, Trace_ELBO
+from torch import Tensor
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from bara_pyro.architectures import empty_backbone
+from bara_pyro.elbo import MeanFieldELBO
+from bara_pyro.errors import ConfigError
+from bara_pyro.guides.delta import DeltaGuide
+from bara_pyro.guides.prior import PriorGuide
+from bara_pyro.methods import build, method_config
+from bara_pyro.models.dropout import DropoutLoRA
+from bara_pyro.models.lora import LoRA
+from bara_pyro.prediction import RowSeeded, predict
+from bara_pyro.svi import parameters
+from bara_pyro.system import count_parameters
+
+N, R, P = 12, 3, 0.3
+ADAPTER = {"r": 8, "lora_alpha": 16.0, "target_modules": None, "full_vocab": False}
+
+
+def toy(p: float = P, **options: object) -> tuple[DropoutLoRA, PriorGuide]:
+    torch.manual_seed(1)
+    model = randomise(DropoutLoRA(backbone(), N, r=R, p=p, **options))
+    return model, PriorGuide(model)
+
+
+def plain_loss(model: DropoutLoRA, masks: dict[str, Tensor]) -> Tensor:
+    """N times the mean cross-entropy with the given masks, in plain torch."""
+    batch = make_batch()
+
+    def change(path: str, x: Tensor) -> Tensor:
+        own = model.adapters[path.replace(".", "/")]
+        return 16.0 / R * (x * masks[f"keep/{path}"] / (1 - P)) @ own.lora_A.T @ own.lora_B.T
+
+    paths = [t.path for t in model.targets]
+    return N * F.nll_loss(hooked_forward(batch, model.backbone.lm, paths, "lm_head", change), batch.labels)
+
+
+def test_the_loss_is_that_of_plain_torch_under_the_same_masks() -> None:
+    model, guide = toy()
+    with poutine.trace() as trace:
+        terms = MeanFieldELBO().terms(model, guide, make_batch())
+    masks = {n: s["value"] for n, s in trace.trace.nodes.items() if n.startswith("keep/")}
+    assert masks.keys() == model.latents.local_sites.keys()
+    truth = plain_loss(model, masks)
+    # The posterior is the prior: the loss is the likelihood alone, though tokens of padding are masked too.
+    assert terms.kl == {}
+    assert_close(terms.loss, terms.nll, rtol=0, atol=0)
+    assert_close(terms.loss, truth, rtol=1e-5, atol=0)
+    ours = torch.autograd.grad(terms.loss, parameters(model, guide))
+    theirs = torch.autograd.grad(truth, parameters(model, guide))
+    for a, b in zip(ours, theirs, strict=True):
+        assert b.abs().max() > 0
+        assert_close(a, b, rtol=0, atol=1e-4 * float(b.abs().max()))
+
+
+def test_stock_pyro_gives_the_same_loss_and_gradient() -> None:
+    # Trace_ELBO: a mask has no reparameterised draw, and its score has nothing to learn from.
+    model, guide = toy()
+    pyro.set_rng_seed(3)
+    ours = MeanFieldELBO().terms(model, guide, make_batch()).loss
+    pyro.set_rng_seed(3)
+    stock = Trace_ELBO().differentiable_loss(model, guide, make_batch())
+    assert_close(ours, stock, rtol=1e-5, atol=0)
+    a, b = (torch.autograd.grad(loss, parameters(model, guide)) for loss in (ours, stock))
+    assert_close(a, b, rtol=0, atol=1e-3)
+
+
+def test_stock_svi_trains() -> None:
+    model, guide = toy()
+    pyro.clear_param_store()
+    svi = STOCK(model, guide, pyro.optim.Adam({"lr": 0.02}), Trace_ELBO())
+    losses = [svi.step(make_batch()) for _ in range(20)]
+    assert sum(losses[-5:]) < 0.7 * sum(losses[:5])
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5])
+def test_the_law_of_a_mask(p: float) -> None:
+    """Every feature of every token of every draw on its own: moments and neighbours."""
+    model, guide = toy(p)
+    batch, draws = make_batch(), 500
+    seen: dict[str, Tensor] = {}
+
+    class Spy(RowSeeded):
+        def value(self, name: str, fn: torch.distributions.Distribution) -> Tensor:
+            seen[name] = super().value(name, fn)
+            return seen[name]
+
+    with (
+        torch.no_grad(),
+        pyro.plate("draws", draws, dim=-3),
+        Spy(guide, batch, 0, draws, slice(0, draws)),
+    ):
+        model.forward(replace(batch, labels=None))
+    one = seen["keep/model.layers.0.self_attn.q_proj"]
+    two = seen["keep/model.layers.0.self_attn.v_proj"]
+    head = seen["keep/lm_head"]
+    assert one.shape == (draws, 4, 7, 16)
+    assert head.shape == (draws, 4, 1, 16)
+    real = batch.attention_mask
+    for value in (one[:, real], two[:, real], head):
+        assert set(value.unique().tolist()) == {0.0, 1.0}
+        scaled = value / (1 - p)  # what x is multiplied by: mean 1, variance p / (1 - p)
+        error = (p / (1 - p) / value.numel()) ** 0.5
+        assert abs(scaled.mean().item() - 1) < 4 * error
+        assert scaled.var().item() == pytest.approx(p / (1 - p), abs=4 * error * abs(1 - 2 * p) + 1e-3)
+    centred, other = one[:, real] - (1 - p), two[:, real] - (1 - p)
+    pairs = [
+        centred[..., 1:] * centred[..., :-1],  # features
+        centred[:, 1:] * centred[:, :-1],  # tokens and rows
+        centred[1:] * centred[:-1],  # draws
+        centred * other,  # modules
+    ]
+    for product in pairs:
+        assert abs(product.mean().item()) < 4 * p * (1 - p) / product.numel() ** 0.5
+
+
+def test_without_draws_it_is_lora() -> None:
+    model, guide = toy()
+    plain = LoRA(backbone(), N, r=R)
+    plain.load_state_dict(model.state_dict())
+    ours = predict(model, guide, make_batch(), samples=0)
+    assert_close(ours, predict(plain, DeltaGuide(plain), make_batch(), samples=0), rtol=0, atol=1e-5)
+    draws = predict(model, guide, make_batch(), samples=5)
+    assert (draws.std(0) > 1e-3).all()
+
+
+def test_without_dropout_it_is_lora() -> None:
+    model, guide = toy(p=0.0)
+    plain = LoRA(backbone(), N, r=R)
+    plain.load_state_dict(model.state_dict())
+    truth = MeanFieldELBO().terms(plain, DeltaGuide(plain), make_batch()).loss
+    assert_close(MeanFieldELBO().terms(model, guide, make_batch()).loss, truth, rtol=1e-6, atol=0)
+    draws = predict(model, guide, make_batch(), samples=3)
+    assert_close(draws, draws[:1].expand(3, -1, -1), rtol=0, atol=1e-6)
+
+
+def test_draws_are_those_of_torchs_dropout() -> None:
+    """Our predictive against torch's own dropout in front of A: mean and variance of the probabilities."""
+    model, guide = toy()
+    draws = 600
+    ours = predict(model, guide, make_batch(), samples=draws).exp()
+
+    def change(path: str, x: Tensor) -> Tensor:
+        own = model.adapters[path.replace(".", "/")]
+        return 16.0 / R * F.dropout(x, P) @ own.lora_A.T @ own.lora_B.T
+
+    paths = [t.path for t in model.targets]
+    many = make_batch(choose=[0, 1, 2, 3] * draws)  # all draws in one forward
+    with torch.no_grad():
+        log_probs = hooked_forward(many, backbone().lm, paths, "lm_head", change)
+    theirs = log_probs.exp().double().unflatten(0, (draws, 4))
+    error = ((ours.var(0) + theirs.var(0)) / draws).sqrt()
+    assert (ours.std(0) > 0.02).all()
+    assert ((ours.mean(0) - theirs.mean(0)).abs() < 4 * error).all()
+    assert ((ours.var(0) / theirs.var(0)).log().abs() < 0.35).all()
+
+
+def test_prediction_and_stock_predictive() -> None:
+    pair = toy()
+    assert_rows_stand_alone(*pair)
+    out = Predictive(*pair[:1], guide=pair[1], num_samples=3)(replace(make_batch(), labels=None))
+    assert out["keep/model.layers.1.self_attn.q_proj"].shape == (3, 4, 7, 16)
+
+
+def test_published_parameter_count() -> None:
+    model, guide = build(method_config("mc_dropout"), empty_backbone("qwen2.5-7b"), 1, ADAPTER)
+    assert count_parameters(model) + count_parameters(guide) == 3_768_320
+
+
+def test_settings() -> None:
+    assert method_config("mc_dropout").p == 0.1
+    with pytest.raises(ConfigError, match=r"method\.p = 1"):
+        method_config({"name": "mc_dropout", "p": 1})
+    with pytest.raises(ConfigError, match="p=1"):
+        DropoutLoRA(backbone(), N, p=1.0)
+
+
+def test_runs_come_back(tmp_path: Path) -> None:
+    assert_runs_come_back(tiny_run(tmp_path, {"name": "mc_dropout"}), tmp_path)
