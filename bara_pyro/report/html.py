@@ -81,7 +81,8 @@ def _aligned(numeric: bool) -> str:
 
 
 def _cell(cell: Cell, row_name: bool) -> str:
-    text = f"<strong>{escape(cell.text)}</strong>" if cell.best else escape(cell.text)
+    mark = "strong" if cell.best else "em" if cell.second else ""
+    text = f"<{mark}>{escape(cell.text)}</{mark}>" if mark else escape(cell.text)
     kind = _aligned(cell.numeric)
     return f'<th scope="row"{kind}>{text}</th>' if row_name else f"<td{kind}>{text}</td>"
 

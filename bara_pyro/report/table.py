@@ -24,6 +24,7 @@ class Column:
         unit: the unit, put in brackets after the heading.
         format: a format specification for numbers (`.2f`); text is shown as it is.
         best: `max` or `min` marks the best number; None where no value is better than another.
+        second: mark the second best number, too.
     """
 
     key: str
@@ -31,6 +32,7 @@ class Column:
     unit: str = ""
     format: str = ".2f"
     best: Literal["max", "min"] | None = None
+    second: bool = False
 
     def __post_init__(self) -> None:
         if self.best not in ("max", "min", None):
@@ -65,11 +67,13 @@ class Cell:
         text: the formatted value.
         numeric: whether it is aligned as a number.
         best: whether it is the best of its column.
+        second: whether it is the second best, and its column marks it.
     """
 
     text: str
     numeric: bool
     best: bool
+    second: bool = False
 
 
 def _number(value: object) -> float | None:
@@ -95,16 +99,19 @@ def _show(value: object, specification: str) -> str:
     return "NaN" if math.isnan(number) else format(value, specification)
 
 
-def _best_text(column: Column, shown: Sequence[tuple[float | None, str]]) -> str | None:
-    """Return the text of the best value, or None where marking one would say nothing.
+def _marked(column: Column, shown: Sequence[tuple[float | None, str]]) -> tuple[str | None, str | None]:
+    """Return the texts of the best and of the second best value, None where marking one would say nothing.
 
     What reads the same is equally good: all values that round to the best one are marked, and none is where
-    all rows share it.
+    all rows share it. A second best is one only if something is worse.
     """
     ranked = [(number, text) for number, text in shown if number is not None and not math.isnan(number)]
     if column.best is None or len({text for _, text in ranked}) < 2:
-        return None
-    return (max if column.best == "max" else min)(ranked)[1]
+        return None, None
+    pick = max if column.best == "max" else min
+    best = pick(ranked)[1]
+    rest = [(number, text) for number, text in ranked if text != best]
+    return best, pick(rest)[1] if column.second and len({text for _, text in rest}) > 1 else None
 
 
 def _headline(text: str) -> str:
@@ -119,12 +126,12 @@ def cells(table: Table) -> list[list[Cell]]:
         values = [row.get(column.key) for row in table.rows]
         texts = [_show(value, column.format) for value in values]
         numbers = [_number(value) for value in values]
-        best = _best_text(column, [(n, _headline(t)) for n, t in zip(numbers, texts, strict=True)])
+        best, second = _marked(column, [(n, _headline(t)) for n, t in zip(numbers, texts, strict=True)])
         numeric = any(number is not None for number in numbers)
         columns.append(
             [
-                Cell(text, numeric, number is not None and _headline(text) == best)
-                for text, number in zip(texts, numbers, strict=True)
+                Cell(text, numeric, *(n is not None and _headline(text) == mark for mark in (best, second)))
+                for text, n in zip(texts, numbers, strict=True)
             ]
         )
     return [list(row) for row in zip(*columns, strict=True)]
@@ -149,8 +156,12 @@ def rich_table(table: Table) -> RichTable:
         # Where space is short, words wrap and numbers stay whole.
         result.add_column(Text(column.title), justify="right" if number else "left", no_wrap=number)
     for row in shown:
-        result.add_row(*(Text(cell.text, style="bold" if cell.best else "") for cell in row))
+        result.add_row(*(Text(cell.text, style=_style(cell)) for cell in row))
     return result
+
+
+def _style(cell: Cell) -> str:
+    return "bold" if cell.best else "italic" if cell.second else ""
 
 
 def _escape(text: str) -> str:
@@ -167,8 +178,13 @@ def markdown(table: Table) -> str:
     lines.append(_row([_escape(column.title) for column in table.columns]))
     lines.append(_row(["---:" if number else "---" for number in numeric_columns(table, shown)]))
     for row in shown:
-        lines.append(_row([f"**{_escape(cell.text)}**" if cell.best else _escape(cell.text) for cell in row]))
+        lines.append(_row([_markdown_cell(cell) for cell in row]))
     return "\n".join(lines) + "\n"
+
+
+def _markdown_cell(cell: Cell) -> str:
+    mark = "**" if cell.best else "_" if cell.second else ""
+    return f"{mark}{_escape(cell.text)}{mark}"
 
 
 def _row(texts: Sequence[str]) -> str:

@@ -75,6 +75,12 @@ def test_table_has_headers_a_best_value_and_a_dash_for_what_is_missing(page: Rea
     assert page.text["strong"] == ["57.0"]
 
 
+def test_the_second_best_value_is_emphasised(tmp_path: Path):
+    table = Table([Column("acc", "ACC", best="max", second=True)], [{"acc": v} for v in (1, 3, 2)])
+    page = read(write_index(tmp_path, "page", [table]))
+    assert (page.text["strong"], page.text["em"]) == (["3.00"], ["2.00"])
+
+
 def test_figures_are_embedded_and_nothing_is_fetched(page: Reader):
     for image in page.attributes("img"):
         kind, data = image["src"].split(",")

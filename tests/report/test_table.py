@@ -72,6 +72,39 @@ def test_values_that_read_the_same_are_equally_good():
     assert [best for _, best in shown(rows, Column("v", "V", best="max"))] == [True, True, False]
 
 
+def marks(values: list, column: Column) -> str:
+    """One letter a value: b for the best, s for the second best."""
+    found = [row[0] for row in cells(Table([column], [{"v": value} for value in values]))]
+    return "".join("b" if cell.best else "s" if cell.second else "." for cell in found)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([1.0, 3.0, 2.0], ".bs"),
+        ([3.0, 3.001, 2.0, 1.0], "bbs."),
+        ([3.0, 2.0, 2.001, 1.0], "bss."),
+        ([(3.0, 9.0), (2.0, 0.1), None, "failed", math.nan, -math.inf], "bs...."),
+        ([3.0, 2.0], "b."),  # there is nothing that the second is better than
+        ([3.0, 2.0, 2.0], "b.."),
+        ([1.0, 1.0, 1.0], "..."),
+    ],
+)
+def test_second_best(values: list, expected: str):
+    column = Column("v", "V", best="max", second=True)
+    assert marks(values, column) == expected
+    assert marks(values, Column("v", "V", best="max")) == expected.replace("s", ".")
+    turned = [-v if isinstance(v, float) else (-v[0], v[1]) if isinstance(v, tuple) else v for v in values]
+    assert marks(turned, Column("v", "V", best="min", second=True)) == expected
+
+
+def test_how_the_second_best_is_shown():
+    table = Table([Column("v", "V", format=".0f", best="max", second=True)], [{"v": v} for v in (3, 2, 1)])
+    assert markdown(table).splitlines()[2:] == ["| **3** |", "| _2_ |", "| 1 |"]
+    (column,) = rich_table(table).columns
+    assert [str(cell.style) for cell in column.cells] == ["bold", "italic", ""]
+
+
 def test_mean_and_standard_deviation():
     rows = [{"v": (55.91, 1.24)}, {"v": (55.0, 20.0)}, {"v": (51.0, None)}]
     assert shown(rows, Column("v", "V", format=".1f", best="max")) == [
