@@ -1,0 +1,77 @@
+"""What every experiment does: its arms on its tasks with its seeds, recorded, compared, written down."""
+
+import platform
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bara_pyro.errors import TrainingError
+from bara_pyro.terminal import say
+from experiments.arguments import shared_settings, sweep_options
+from experiments.compare import compare_study
+from experiments.record import Record, write_records
+from experiments.runner import RESULTS
+from experiments.study import write_study
+from experiments.sweep import Job, sweep
+
+RECORDS = RESULTS / "records"
+Arms = Mapping[str, Mapping[str, Any]]
+
+
+def conduct(
+    name: str,
+    arms: Arms,
+    args: Namespace,
+    *,
+    shifted: Mapping[str, Sequence[str]] | None = None,
+    comparisons: bool = False,
+    compared_on: Sequence[str] = (),
+) -> None:
+    """Run an experiment and write its study file, whatever has been done of it before.
+
+    Args:
+        name: of the experiment: experiments/results/<name>.json.
+        arms: name of an arm -> its dotted settings, among them `method`.
+        args: of the shared command line (`experiments.arguments`).
+        shifted: task -> further tasks that the runs trained on it are tested on.
+        comparisons: compare every arm with LoRA and with the best baseline, row by row.
+        compared_on: shifted tasks whose rows they are compared on instead of those of the runs' own tasks.
+
+    Raises:
+        TrainingError: every run failed.
+    """
+    shifted = shifted or {}
+    places = [(arm, task, seed) for task in args.tasks for seed in range(args.seeds) for arm in arms]
+    jobs = [
+        Job(
+            {**shared_settings(args), "task.name": task, "seed": seed, **arms[arm]},
+            tuple(shifted.get(task, ())),
+        )
+        for arm, task, seed in places
+    ]
+    records = sweep(jobs, args.runs, **sweep_options(args))
+    done = [(place, record) for place, record in zip(places, records, strict=True) if "failed" not in record]
+    if not done:
+        raise TrainingError(f"Every run of {name} failed: see the list of failures above.")
+    write_records([record for _, record in done], RECORDS)
+    runs = [
+        {"hash": record["config_hash"], "arm": arm, "task": record["task"], "seed": seed}
+        for (arm, _, seed), record in done
+    ]
+    # Against LoRA and the best baseline, where there is one of them.
+    known = "lora" in arms
+    found = compare_study(runs, args.runs, shifted=compared_on) if comparisons and known else []
+    write_study(name, runs, _about(args, records), found)
+    say(f"{len(done)} of {len(places)} runs are in {RESULTS / name}.json: python -m experiments.report")
+
+
+def _about(args: Namespace, records: Sequence[Record]) -> dict[str, Any]:
+    seconds = [(r.get("wall_clock_train_s") or 0) + (r.get("wall_clock_evaluate_s") or 0) for r in records]
+    return {
+        "steps": args.steps,
+        "seeds": args.seeds,
+        "tasks": [str(task) for task in args.tasks],
+        "machine": platform.machine(),
+        "device": args.device or "cpu",
+        "core_hours": round(sum(seconds) / 3600, 2),
+    }
