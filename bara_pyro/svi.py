@@ -140,7 +140,9 @@ class SVI(pyro.infer.SVI):
             parts[key] = parts.get(key, torch.zeros(())) + (kl.detach() / rows if local else kl.detach())
         for site, value in terms.extra.items():
             key = site.split("/")[0]
-            parts[key] = parts.get(key, torch.zeros(())) + value.detach() / rows
+            # Of a module, inside the plate of the rows; a factor of the whole program (AdaLoRA's) is not.
+            share = rows if "/" in site else 1
+            parts[key] = parts.get(key, torch.zeros(())) + value.detach() / share
         return dict(zip(parts, torch.stack([v.double().cpu() for v in parts.values()]).tolist(), strict=True))
 
     def _check_finite(self, terms: ElboTerms) -> None:

@@ -4,6 +4,7 @@ Adding one: write a program in `models/`, a guide in `guides/` (or take one), an
 """
 
 from bara_pyro.methods import (  # imported for what they register
+    adalora,
     bara,
     blob,
     clora,
@@ -11,6 +12,7 @@ from bara_pyro.methods import (  # imported for what they register
     ensemble,
     fvae,
     ivon,
+    laplace,
     lora,
     maximum,
     scalabl,
@@ -23,6 +25,7 @@ __all__ = [
     "METHODS",
     "Method",
     "MethodConfig",
+    "adalora",
     "bara",
     "blob",
     "build",
@@ -31,6 +34,7 @@ __all__ = [
     "ensemble",
     "fvae",
     "ivon",
+    "laplace",
     "lora",
     "maximum",
     "method_config",

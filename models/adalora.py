@@ -1,0 +1,106 @@
+r"""AdaLoRA (Zhang et al., ICLR 2023, arXiv 2303.10512): LoRA in the form of a singular value decomposition.
+
+y = W0 x + s B diag(E) A x,        s = lora_alpha / init_r
+
+A and B start at Normal(0, 0.02^2), E at 0. There is no latent variable. A factor pulls the rows of A and the
+columns of B towards orthonormality:
+
+p(A, B) ~ exp(-N g R(A, B)),        R = mean over all A and B of |A A^T - I|_F, |B^T B - I|_F
+
+It is an unnormalised prior that grows with the number N of training examples, so that the negative ELBO
+divided by N, which is what is minimised, is the published `mean cross-entropy + g R`.
+
+Ranks are allocated during training by `bara_pyro.allocation`: an entry of E that is 0 is a rank that a module
+does without.
+"""
+
+from typing import Any
+
+import pyro
+import torch
+from pyro import poutine
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bara_pyro.backbone import Backbone
+from bara_pyro.errors import ConfigError
+from bara_pyro.program import AdaptedLM, Adapter
+from bara_pyro.targets import Target
+
+ORTHOGONALITY = "orthogonality"
+INIT_SCALE = 0.02
+
+
+class AdaLoRAAdapter(Adapter):
+    """The change of one layer: `lora_A`, `r x in`; `lora_E`, `r x 1`; `lora_B`, `out x r`."""
+
+    def __init__(self, target: Target, r: int, scaling: float) -> None:
+        super().__init__(target, r, scaling)
+        self.lora_A = nn.Parameter(INIT_SCALE * torch.randn(r, target.in_features))
+        self.lora_E = nn.Parameter(torch.zeros(r, 1))
+        self.lora_B = nn.Parameter(INIT_SCALE * torch.randn(target.out_features, r))
+
+    def forward(self, x: Tensor, latents: Any, rows: Tensor | None = None) -> Tensor:
+        """Return `s B diag(E) A x`; see `Adapter.forward`."""
+        up = self.lora_B if rows is None else self.lora_B[rows]
+        return F.linear(F.linear(x, self.lora_A) * (self.lora_E.squeeze(-1) * self.scaling), up)
+
+    def distance(self) -> Tensor:
+        """Return `|A A^T - I|_F + |B^T B - I|_F`."""
+        unit = torch.eye(self.r, dtype=self.lora_A.dtype, device=self.lora_A.device)
+        rows, columns = self.lora_A @ self.lora_A.mT, self.lora_B.mT @ self.lora_B
+        return torch.linalg.matrix_norm(rows - unit) + torch.linalg.matrix_norm(columns - unit)
+
+
+class AdaLoRA(AdaptedLM):
+    """The AdaLoRA program.
+
+    Args:
+        backbone, num_data, **adapter: see `bara_pyro.program.AdaptedLM`.
+        r: mean rank of a module that allocation ends with.
+        init_r: rank that every module starts with; 1.5 r if None.
+        orth_weight: weight g of the factor; 0 leaves it out.
+
+    Raises:
+        ConfigError: `init_r` is below `r`, or the weight is negative.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        num_data: int,
+        *,
+        r: int = 8,
+        init_r: int | None = None,
+        orth_weight: float = 0.1,
+        **adapter: object,
+    ) -> None:
+        init_r = round(1.5 * r) if init_r is None else init_r
+        if init_r < r or orth_weight < 0:
+            raise ConfigError(
+                f"init_r={init_r} must be at least the rank r={r} that allocation ends with, and "
+                f"orth_weight={orth_weight} not negative."
+            )
+        super().__init__(backbone, num_data, r=init_r, **adapter)  # type: ignore[arg-type]
+        self.target_r = r
+        self.orth_weight = orth_weight
+
+    def make_adapter(self, target: Target, r: int, scaling: float) -> AdaLoRAAdapter:
+        """Return an AdaLoRA adapter."""
+        return AdaLoRAAdapter(target, r, scaling)
+
+    def global_latents(self) -> None:
+        """Weight the adapters by how far they are from orthogonal."""
+        if self.orth_weight:
+            with poutine.scale(scale=self.num_data * self.orth_weight):
+                pyro.factor(ORTHOGONALITY, -self.orthogonality())
+
+    def orthogonality(self) -> Tensor:
+        """Return R, the mean distance from orthogonality of all A and B, a scalar."""
+        # Not in autocast's half precision: A A^T is compared with 1.
+        with torch.autocast(self.backbone.device.type, enabled=False):
+            return torch.stack([a.distance() for a in self._adapters]).mean() / 2
+
+    def ranks(self) -> dict[str, int]:
+        """Return the number of singular values that are not 0, by the path of the module."""
+        return {a.target.path: int(a.lora_E.count_nonzero()) for a in self._adapters}

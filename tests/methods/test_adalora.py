@@ -1,0 +1,330 @@
+"""AdaLoRA: its program and factor, its schedule and masks against numpy, its runs."""
+
+import copy
+import json
+from pathlib import Path
+
+import numpy as np
+import pyro
+import pytest
+import torch
+from core_cases import backbone, hooked_forward, make_batch
+from fit_cases import assert_runs_come_back, tiny_run
+from pyro.infer import Predictive, TraceMeanField_ELBO
+from torch import Tensor
+from torch.testing import assert_close
+
+from bara_pyro.allocation import Budget
+from bara_pyro.architectures import empty_backbone
+from bara_pyro.checkpoint import load_checkpoint, save_checkpoint
+from bara_pyro.config import TrainConfig, load_config
+from bara_pyro.data.types import Batch
+from bara_pyro.elbo import MeanFieldELBO
+from bara_pyro.errors import ConfigError
+from bara_pyro.guides.delta import DeltaGuide
+from bara_pyro.methods import METHODS, build, method_config
+from bara_pyro.methods.adalora import AdaLoRASVI
+from bara_pyro.models.adalora import AdaLoRA
+from bara_pyro.prediction import predict
+from bara_pyro.system import build_system, count_parameters
+from bara_pyro.train import train
+
+N, R, START = 12, 2, 4
+STEPS = 20
+ADAPTER = {"r": R, "lora_alpha": 16.0, "target_modules": None, "full_vocab": False}
+SETTINGS = {"name": "adalora", "init_r": START, "t_init": 0.2, "t_final": 0.3, "mask_interval": 2}
+
+
+def toy(arch: str = "qwen2", *, trained: bool = True, **options: object) -> tuple[AdaLoRA, DeltaGuide]:
+    torch.manual_seed(3)
+    model = AdaLoRA(backbone(arch), N, **{"r": R, "init_r": START, **options})
+    if trained:
+        with torch.no_grad():
+            for a in model._adapters:
+                for weight in a.parameters():
+                    weight.copy_(0.5 * torch.randn_like(weight))
+    return model, DeltaGuide(model)
+
+
+def plain_log_probs(model: AdaLoRA, batch: Batch) -> Tensor:
+    def change(path: str, x: Tensor) -> Tensor:
+        own = model.adapters[path.replace(".", "/")]
+        return x @ (own.lora_B @ torch.diag(own.lora_E[:, 0]) @ own.lora_A).T * 16.0 / START
+
+    return hooked_forward(batch, model.backbone.lm, [t.path for t in model.targets], "lm_head", change)
+
+
+def distance(model: AdaLoRA) -> float:
+    """R in float64: the mean over all matrices."""
+    values = []
+    for a in model._adapters:
+        down, up = (w.detach().double().numpy() for w in (a.lora_A, a.lora_B))
+        values += [np.linalg.norm(down @ down.T - np.eye(START)), np.linalg.norm(up.T @ up - np.eye(START))]
+    return float(np.mean(values))
+
+
+def make_svi(model: AdaLoRA, guide: DeltaGuide, **settings: object) -> AdaLoRASVI:
+    c = TrainConfig(steps=STEPS, lr=0.02)
+    return METHODS["adalora"].svi(model, guide, c, method_config({**SETTINGS, **settings}))
+
+
+# The program ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arch", ["qwen2", "gpt2"])
+def test_the_answers_are_those_of_the_product(arch: str) -> None:
+    model, guide = toy(arch)
+    with torch.no_grad():
+        truth = plain_log_probs(model, make_batch()).double()
+    out = predict(model, guide, make_batch(), samples=0)
+    assert_close(out[0], truth, rtol=0, atol=2e-5)
+    assert torch.equal(predict(model, guide, make_batch(), samples=3), out.expand(3, -1, -1))
+    order = [2, 0, 3, 1]
+    other = predict(model, guide, make_batch(choose=order, pad=3, pad_id=5), samples=1)
+    assert_close(other, out[:, order], rtol=0, atol=1e-5)
+    small = predict(model, guide, make_batch(), samples=1, memory_budget=1)
+    assert_close(small, out, rtol=0, atol=1e-5)
+
+
+def test_training_starts_at_the_backbone() -> None:
+    torch.manual_seed(0)
+    model = AdaLoRA(backbone(), N, r=200)
+    for a in model._adapters:
+        assert a.r == 300  # 1.5 times
+        assert not a.lora_E.any()
+        for weight in (a.lora_A, a.lora_B):
+            count = weight.numel()
+            assert abs(weight.mean().item()) < 4 * 0.02 / count**0.5
+            assert abs(weight.std().item() - 0.02) < 4 * 0.02 / (2 * count) ** 0.5
+
+
+@pytest.mark.parametrize("rows", [2, 4])
+def test_the_loss_an_example_is_the_published_one(rows: int) -> None:
+    """Mean cross-entropy + g R, whatever the numbers of rows and examples."""
+    batch = make_batch(choose=list(range(rows)))
+    model, guide = toy(orth_weight=0.3)
+    with torch.no_grad():
+        log_probs = plain_log_probs(model, batch).double()
+    ce = -log_probs[torch.arange(rows), batch.labels].mean().item()
+    penalty = distance(model)
+    assert penalty > 1
+    for terms_loss in (
+        MeanFieldELBO().terms(model, guide, batch).loss.item(),
+        TraceMeanField_ELBO().loss(model, guide, batch),
+    ):
+        assert terms_loss / N == pytest.approx(ce + 0.3 * penalty, rel=1e-5)
+    terms = MeanFieldELBO().terms(model, guide, batch)
+    assert terms.nll.item() / N == pytest.approx(ce, rel=1e-5)
+    assert terms.extra["orthogonality"].item() == pytest.approx(penalty, rel=1e-5)
+
+
+def test_micro_batches_count_the_factor_once() -> None:
+    whole, pieces = (make_svi(*toy(orth_weight=0.3)) for _ in range(2))
+    first = whole.step(make_batch())
+    second = pieces.step(make_batch(choose=[0]), make_batch(choose=[1, 2, 3]))
+    assert second == pytest.approx(first, rel=1e-5)
+    for key, value in whole.last.items():
+        assert pieces.last[key] == pytest.approx(value, rel=1e-4), key
+    assert whole.last["orthogonality"] == pytest.approx(distance(toy()[0]), rel=1e-5)
+    for one, other in zip(whole.parameters, pieces.parameters, strict=True):
+        assert_close(one.grad, other.grad, rtol=1e-3, atol=1e-5)
+
+
+def test_the_factor_is_not_computed_in_half_precision() -> None:
+    model, guide = toy()
+    with torch.autocast("cpu", torch.bfloat16):
+        terms = MeanFieldELBO().terms(model, guide, make_batch())
+    assert terms.extra["orthogonality"].item() == pytest.approx(distance(model), rel=1e-5)
+
+
+def test_without_weight_there_is_no_factor() -> None:
+    terms = MeanFieldELBO().terms(*toy(orth_weight=0), make_batch())
+    assert terms.extra == {}
+    assert terms.loss.item() == terms.nll.item()
+
+
+def test_stock_inference_runs() -> None:
+    model, guide = toy()
+    before = distance(model)
+    stock = pyro.infer.SVI(model, guide, pyro.optim.Adam({"lr": 0.02}), TraceMeanField_ELBO())
+    losses = [stock.step(make_batch()) for _ in range(10)]
+    assert losses[-1] < losses[0]
+    assert distance(model) < before
+    batch = Batch(*(getattr(make_batch(), k) for k in ("input_ids", "attention_mask", "answer_ids")))
+    for parallel in (False, True):
+        out = Predictive(model, guide=guide, num_samples=3, parallel=parallel)(batch)
+        assert out["y"].shape == (3, 4, 1)
+
+
+# Allocation ----------------------------------------------------------------------------------------------
+
+
+def test_the_budget_by_hand() -> None:
+    budget = Budget(first=40, last=20, start=4, end=14, interval=3)
+    # 20 + 20 (1 - (t - 4) / 10)^3, rounded down
+    expected = {1: 40, 4: 40, 5: 34, 6: 30, 9: 22, 12: 20, 13: 20, 14: 20, 30: 20}
+    assert {step: budget.after(step) for step in expected} == expected
+    assert [step for step in range(1, 18) if budget.due(step)] == [6, 9, 12, 14, 15, 16, 17]
+
+
+class NumpyAllocator:
+    """The paper's equations in float64, from weights after a step and gradients before it."""
+
+    def __init__(self) -> None:
+        self.sensitivity: dict[str, np.ndarray] = {}
+        self.uncertainty: dict[str, np.ndarray] = {}
+
+    def observe(self, name: str, weight: np.ndarray, grad: np.ndarray) -> None:
+        now = np.abs(weight * grad)
+        mean = 0.85 * self.sensitivity.get(name, 0.0) + 0.15 * now
+        self.uncertainty[name] = 0.85 * self.uncertainty.get(name, 0.0) + 0.15 * np.abs(now - mean)
+        self.sensitivity[name] = mean
+
+    def mask(self, budget: int, paths: list[str]) -> np.ndarray:
+        score = {k: self.sensitivity[k] * self.uncertainty[k] for k in self.sensitivity}
+        triplets = np.stack(
+            [
+                score[f"{path}.lora_E"][:, 0]
+                + score[f"{path}.lora_A"].mean(1)
+                + score[f"{path}.lora_B"].mean(0)
+                for path in paths
+            ]
+        )
+        worst = np.sort(triplets.ravel())[::-1][budget - 1]
+        return triplets >= worst
+
+
+def test_masks_are_those_of_the_equations() -> None:
+    model, guide = toy()
+    svi = make_svi(model, guide)
+    paths = list(model.adapters)
+    modules = len(paths)
+    truth = NumpyAllocator()
+    zeros = []
+    kept = None
+    for step in range(1, STEPS + 1):
+        before = {n: p.detach().clone() for n, p in model.named_parameters()}
+        masked_before = torch.stack([model.adapters[p].lora_E[:, 0] == 0 for p in paths])
+        due = svi.allocator.budget.due(step)
+        state = copy.deepcopy(svi.optim.state_dict())
+        svi.step(make_batch())
+        grads = {n: p.grad.clone() for n, p in model.named_parameters()}
+        unmasked = adam_step(before, grads, state)
+        if step < 14:
+            for name, weight in unmasked.items():
+                truth.observe(
+                    name.removeprefix("adapters."), weight.double().numpy(), grads[name].double().numpy()
+                )
+        if step > 4 and (step % 2 == 0 or step >= 14):
+            assert due
+            if step <= 14:
+                left = 1 - (step - 4) / 10
+                kept = truth.mask(int(2 * modules * left**3 + 2 * modules), paths)
+            expected = np.stack([unmasked[f"adapters.{p}.lora_E"][:, 0].numpy() for p in paths]) * kept
+        else:
+            assert not due
+            expected = np.stack([unmasked[f"adapters.{p}.lora_E"][:, 0].numpy() for p in paths])
+        own = torch.stack([model.adapters[p].lora_E.detach()[:, 0] for p in paths]).numpy()
+        np.testing.assert_allclose(own, expected, rtol=0, atol=1e-6)
+        assert ((own == 0) == (expected == 0)).all(), step
+        zeros.append(int((own == 0).sum()))
+        if 4 < step < 14 and step % 2:
+            assert not (torch.from_numpy(own == 0) & masked_before).any()  # what was masked grows back
+    assert zeros[:5] == [0] * 5
+    assert zeros[5] > 0
+    assert zeros[13:] == [2 * modules] * 7
+    assert model.ranks() == {t.path: int((own[t.index] != 0).sum()) for t in model.targets}
+    assert len(set(model.ranks().values())) > 1  # not every module the same
+
+
+def adam_step(before: dict, grads: dict, state: dict) -> dict[str, Tensor]:
+    """AdamW by torch's plain code from a given state: the weights before any mask."""
+    weights = {name: torch.nn.Parameter(value.clone()) for name, value in before.items()}
+    optim = torch.optim.AdamW(weights.values(), foreach=False)
+    groups = [{**group, "fused": False} for group in state["param_groups"]]
+    optim.load_state_dict({"state": state["state"], "param_groups": groups})
+    for name, weight in weights.items():
+        weight.grad = grads[name]
+    optim.step()
+    return {name: weight.detach() for name, weight in weights.items()}
+
+
+def test_equal_ranks_mask_nothing() -> None:
+    model, guide = toy(r=START)
+    svi = make_svi(model, guide)
+    for _ in range(STEPS):
+        svi.step(make_batch())
+    assert set(model.ranks().values()) == {START}
+
+
+@pytest.mark.parametrize("stop", [3, 8, 13, 14, 17])
+def test_a_checkpoint_holds_the_allocators_state(stop: int, tmp_path: Path) -> None:
+    whole = make_svi(*toy())
+    for step in range(STEPS):
+        if step == stop:
+            save_checkpoint(tmp_path, whole, stop, {"run": "a"})
+        whole.step(make_batch())
+    resumed = make_svi(*toy(trained=False))
+    assert load_checkpoint(tmp_path, resumed, {"run": "a"}) == stop
+    for _ in range(stop, STEPS):
+        resumed.step(make_batch())
+    for one, other in zip(whole.parameters, resumed.parameters, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_running_means_do_not_outlive_allocation() -> None:
+    svi = make_svi(*toy())
+    kinds = []
+    for _ in range(STEPS):
+        svi.step(make_batch())
+        kinds.append({key for state in svi.optim.state.values() for key in state})
+    assert "sensitivity" in kinds[12]
+    assert "kept" not in kinds[12]
+    assert kinds[13] == kinds[-1] == {"step", "exp_avg", "exp_avg_sq", "kept"}
+
+
+# Runs ----------------------------------------------------------------------------------------------------
+
+
+def test_a_run_comes_back_to_the_same_bits(tmp_path: Path) -> None:
+    settings = {**SETTINGS, "init_r": 9, "mask_interval": 1}
+    system = assert_runs_come_back(tiny_run(tmp_path, settings), tmp_path)
+    assert sum(system.model.ranks().values()) == 8 * len(system.model.targets)
+    fitted = json.loads((tmp_path / "whole" / "fitted.json").read_text())
+    assert fitted["rank_mean"] == 8
+    assert fitted["rank/lm_head"] == system.model.ranks()["lm_head"]
+    log = [json.loads(line) for line in (tmp_path / "whole" / "train_log.jsonl").read_text().splitlines()]
+    for record in log:
+        assert record["loss"] == pytest.approx(record["nll"] + 0.1 * record["orthogonality"], rel=1e-5)
+
+
+def test_the_shortest_run_ends_with_the_target_rank(tmp_path: Path) -> None:
+    config = load_config(base=tiny_run(tmp_path, {"name": "adalora"}), overrides={"train.steps": 1})
+    system = build_system(config)
+    train(system, tmp_path / "run")
+    assert sum(system.model.ranks().values()) == 8 * len(system.model.targets)
+
+
+def test_the_folder_does_not_claim_to_be_pefts(tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    train(build_system(tiny_run(tmp_path, {"name": "adalora"})), tmp_path / "run")
+    config = json.loads((tmp_path / "run" / "adapter_config.json").read_text())
+    assert config["peft_type"] not in {kind.value for kind in peft.PeftType}
+
+
+@pytest.mark.parametrize(("init_r", "expected"), [(8, 3_768_776), (None, 5_653_164)])
+def test_published_count(init_r: int | None, expected: int) -> None:
+    config = method_config({"name": "adalora", "init_r": init_r})
+    model, guide = build(config, empty_backbone("qwen2.5-7b"), 10, {**ADAPTER, "r": 8})
+    assert count_parameters(model) + count_parameters(guide) == expected
+
+
+def test_wrong_settings_are_named() -> None:
+    with pytest.raises(ConfigError, match="init_r=3 must be at least the rank r=4"):
+        toy(r=4, init_r=3)
+    with pytest.raises(ConfigError, match="orth_weight=-1"):
+        toy(orth_weight=-1)
+    with pytest.raises(ConfigError, match=r"t_init=0\.6 and method\.t_final=0\.4"):
+        method_config({"name": "adalora", "t_init": 0.6, "t_final": 0.4})
+    with pytest.raises(ConfigError, match=r"method\.beta1 = 1"):
+        method_config({"name": "adalora", "beta1": 1})
