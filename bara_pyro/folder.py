@@ -100,6 +100,7 @@ def load_weights(system: System, folder: Path) -> None:
     if adapter_data != guide_data:
         raise CheckpointError(f"{folder / ADAPTER} and {folder / GUIDE} are not of the same training.")
     load_parameters(system.model, {own.get(k, k): v for k, v in adapter.items()}, folder / ADAPTER)
+    system.guide.prepare(guide)
     load_parameters(system.guide, guide, folder / GUIDE)
 
 

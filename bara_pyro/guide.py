@@ -60,6 +60,16 @@ class SiteGuide(AutoMessenger):
                 f"This {type(self).__name__} was made for another model: build one for this model."
             )
 
+    def prepare(self, saved: dict[str, Tensor]) -> None:
+        """Make room for what is fitted after training, before it is read back.
+
+        For parameters that are too large to carry through training as zeros; nothing by default.
+
+        Args:
+            saved: the tensors of the guide's file, by name.
+        """
+        return None
+
     def get_posterior(self, name: str, prior: Distribution) -> Distribution:
         """Return `q(site)`, of the prior's batch and event shape; `self.input` is the layer's input."""
         raise NotImplementedError

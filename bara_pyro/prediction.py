@@ -178,12 +178,17 @@ def _given(fn: Distribution) -> list[str]:
     return [name for name in fn.arg_constraints if name not in lazy or name in vars(fn)]
 
 
-def _seed(seed: int, key: str, device: torch.device) -> None:
-    """Seed a device's generator by a base seed and a key; `hash()` would differ from process to process."""
+def noise_seed(seed: int, key: str) -> int:
+    """Return a seed that follows from a base seed and a key; `hash()` would differ between processes."""
     digest = hashlib.blake2b(f"{seed}/{key}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def _seed(seed: int, key: str, device: torch.device) -> None:
+    """Seed a device's generator by a base seed and a key."""
     # Where there is no GPU, torch.manual_seed stores a stack trace a call: slow, and memory never given back.
     seeder = torch.default_generator.manual_seed if device.type == "cpu" else torch.manual_seed
-    seeder(int.from_bytes(digest, "little") >> 1)
+    seeder(noise_seed(seed, key))
 
 
 def _chunks(total: int, step: int) -> list[slice]:

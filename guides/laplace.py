@@ -1,0 +1,295 @@
+r"""Laplace-LoRA (Yang et al., ICLR 2024, arXiv 2308.13111): a Gaussian around trained LoRA weights.
+
+prior       A, B ~ Normal(0, 1 / lambda), one lambda for all
+posterior   A, B ~ Normal(trained weights, Sigma), Sigma^-1 = F + lambda I, F of `bara_pyro.kfac`
+predictive  logits ~ Normal(f(x), J Sigma J^T), J the derivative in the weights (the linearised model)
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Literal, cast, get_args
+
+import torch
+from pyro.distributions import Distribution
+from torch import Tensor, nn
+
+from bara_pyro.data.types import Batch
+from bara_pyro.distributions.kronecker import KroneckerNormal
+from bara_pyro.errors import ConfigError, unknown
+from bara_pyro.evidence import adam_precision, best_precision, effective_parameters, log_evidence
+from bara_pyro.frozen import frozen
+from bara_pyro.guides.normal import site_key
+from bara_pyro.guides.point import PointGuide
+from bara_pyro.kfac import Factors, Linearisation, Tokens, kfac
+from bara_pyro.models.gaussian_lora import GaussianLoRA, weight_site
+from bara_pyro.prediction import noise_seed
+
+Subset = Literal["all", "last"]
+Predictive = Literal["glm", "probit", "sampled"]
+Optimiser = Literal["bisection", "adam"]
+
+# Training rows that the mean variance of the logits is measured on.
+VARIANCE_ROWS = 256
+
+
+class Block(nn.Module):
+    """Eigenvectors and eigenvalues of one matrix's two factors, `output (x) input`; zeros until set."""
+
+    def __init__(self, out: int, inn: int, device: torch.device) -> None:
+        super().__init__()
+        self.output_vectors = frozen(torch.zeros(out, out, device=device))
+        self.output_values = frozen(torch.zeros(out, dtype=torch.float64, device=device))
+        self.input_vectors = frozen(torch.zeros(inn, inn, device=device))
+        self.input_values = frozen(torch.zeros(inn, dtype=torch.float64, device=device))
+
+    @torch.no_grad()
+    def set(self, factors: Factors) -> None:
+        """Decompose the factors, in float64."""
+        for side in ("output", "input"):
+            values, vectors = torch.linalg.eigh(getattr(factors, side))
+            getattr(self, f"{side}_values").copy_(values.clamp_min(0.0))
+            getattr(self, f"{side}_vectors").copy_(vectors)
+
+    def eigenvalues(self) -> Tensor:
+        """Return those of the block, `out x in`."""
+        return self.output_values[:, None] * self.input_values
+
+
+class KroneckerPosterior(nn.Module):
+    """What `LaplaceGuide.fit` finds; a plain module, so that Pyro does not take it for something to train."""
+
+    def __init__(self, sizes: dict[str, tuple[int, int]], answers: int, device: torch.device) -> None:
+        super().__init__()
+        self.precision = frozen(torch.zeros((), dtype=torch.float64, device=device))
+        self.answers = frozen(torch.zeros(answers, dtype=torch.long, device=device))
+        self.blocks = nn.ModuleDict({site_key(name): Block(*size, device) for name, size in sizes.items()})
+
+    def block(self, site: str) -> Block:
+        """Return the block of a matrix."""
+        return cast(Block, self.blocks[site_key(site)])
+
+
+class LaplaceGuide(PointGuide):
+    """A point while the weights are trained, the Laplace approximation around it after `fit`.
+
+    In the answer head only the rows of B that belong to answers have curvature; the others keep their prior.
+
+    Args:
+        model: `GaussianLoRA(random="AB")`.
+        subset: "all" matrices, or those of the "last" layer, the answer head; the rest stay a point.
+        mode: "glm": the linearised predictive, softmax averaged over `logit_samples` draws of the logits
+            (antithetic pairs, seeded by row). "probit": MacKay's approximation of it, without draws.
+            "sampled": draws of the weights through the network, for which the curvature is no guide so far from
+            the mean: on the microworld accuracy falls from 75 to 49 % (Immer et al., 2021, say why).
+        logit_samples: at least so many draws of the logits a row.
+        tokens: see `bara_pyro.kfac.kfac`.
+        max_gigabytes: most memory that factors and eigenvectors may take.
+
+    Raises:
+        ConfigError: a model or a setting that does not fit.
+    """
+
+    copies = 4  # a forward whose graph is kept takes about as much memory as so many
+
+    def __init__(
+        self,
+        model: GaussianLoRA,
+        *,
+        subset: Subset = "all",
+        mode: Predictive = "glm",
+        logit_samples: int = 5000,
+        tokens: Tokens = "mean",
+        max_gigabytes: float = 16.0,
+    ) -> None:
+        super().__init__(model)
+        for kind, value, known in (
+            ("subset", subset, Subset),
+            ("predictive", mode, Predictive),
+            ("tokens", tokens, Tokens),
+        ):
+            if value not in get_args(known):
+                raise ConfigError(unknown(kind, value, get_args(known)))
+        if model.weights != ("lora_A", "lora_B") or model.flipout or logit_samples < 1:
+            raise ConfigError(
+                f"The Laplace approximation needs random='AB' without flipout, and logit_samples="
+                f"{logit_samples} of 1 or more."
+            )
+        self.mode = mode
+        self.logit_samples = logit_samples
+        self.tokens = tokens
+        self.max_gigabytes = max_gigabytes
+        self.adapters = tuple(a for a in model._adapters if subset == "all" or a.target.is_head)
+        if not self.adapters:
+            raise ConfigError(
+                "subset='last' needs an adapter at the output embedding: add it to target_modules."
+            )
+        # Empty until there is a posterior. In a tuple: Pyro does not look into it.
+        self._posterior: tuple[KroneckerPosterior, ...] = ()
+
+    # The posterior ------------------------------------------------------------------------------------------
+
+    def law(self, name: str) -> Distribution:
+        """Return the posterior of a deviation; a point before the fit and outside the subset."""
+        fit = self._posterior[0] if self._posterior else None
+        if fit is None or site_key(name) not in fit.blocks:
+            return super().law(name)
+        block = fit.block(name)
+        size = self.model.latents.global_sites[name]
+        factors = (block.output_vectors, block.output_values, block.input_vectors, block.input_values)
+        rows = fit.answers if len(block.output_values) != size[0] else None
+        return KroneckerNormal(*factors, fit.precision, rows=rows, size=size[0])
+
+    def check_size(self, answers: int) -> None:
+        """Refuse factors that are too large.
+
+        Raises:
+            ConfigError: they take more than `max_gigabytes`; the message names the way out.
+        """
+        # A factor is held in float64, its eigenvectors in float32.
+        sides = [side for size in self._sizes(answers).values() for side in size]
+        need = sum(side**2 for side in sides) * 12 / 1e9
+        if need > self.max_gigabytes:
+            raise ConfigError(
+                f"The Kronecker factors would take {need:.1f} GB, more than max_gigabytes="
+                f"{self.max_gigabytes:g}: choose subset=last, narrower target_modules, or raise the limit."
+            )
+
+    def _sizes(self, answers: int) -> dict[str, tuple[int, int]]:
+        """Return `out x in` of every matrix that gets a block."""
+        sizes = {}
+        for a in self.adapters:
+            rows = answers if a.target.is_head else a.target.out_features
+            sizes[weight_site("lora_A", a.target.path)] = (a.r, a.target.in_features)
+            sizes[weight_site("lora_B", a.target.path)] = (rows, a.r)
+        return sizes
+
+    def prepare(self, saved: dict[str, Tensor]) -> None:
+        """Make room for a posterior that was saved."""
+        answers = saved.get("posterior.answers")
+        if answers is not None:
+            self._allocate(len(answers))
+
+    def _allocate(self, answers: int) -> KroneckerPosterior:
+        self.posterior = KroneckerPosterior(self._sizes(answers), answers, self.model.backbone.device)
+        self._posterior = (self._modules["posterior"],)
+        self.stochastic = self.mode == "sampled"
+        return self._posterior[0]
+
+    # The fit ------------------------------------------------------------------------------------------------
+
+    def fit(
+        self,
+        batches: Sequence[Batch],
+        *,
+        prior_precision: float | None = None,
+        optimiser: Optimiser = "bisection",
+    ) -> dict[str, float]:
+        """Fit posterior and prior precision to the training rows, around the weights as they are.
+
+        Args:
+            batches: every training row once, with labels, on the backbone's device.
+            prior_precision: lambda; None: that of greatest evidence.
+            optimiser: of the evidence: "bisection" to the maximum, or "adam", 100 steps from 1 as published.
+
+        Returns:
+            `prior_precision`; `log_likelihood` and `log_evidence` in nats; `squared_norm` of the weights;
+            `effective_parameters`; `mean_logit_variance` over answers and the first training rows, of logits
+            centred in each row.
+
+        Raises:
+            ConfigError: the factors are too large.
+        """
+        answers = batches[0].answer_ids
+        self.check_size(len(answers))
+        factors, log_likelihood = kfac(self.model, self, self.adapters, batches, tokens=self.tokens)
+        fit = self._allocate(len(answers))
+        fit.answers.copy_(answers)
+        sites = list(factors)
+        for site in sites:
+            fit.block(site).set(factors.pop(site))
+        eigenvalues = torch.cat([fit.block(site).eigenvalues().flatten() for site in sites])
+        norm = sum(
+            float(w.detach().double().square().sum()) for a in self.adapters for w in (a.lora_A, a.lora_B)
+        )
+        if prior_precision is None:
+            find = best_precision if optimiser == "bisection" else adam_precision
+            prior_precision = find(eigenvalues, norm)
+        fit.precision.fill_(prior_precision)
+        rows = islice(batches, math.ceil(VARIANCE_ROWS / len(batches[0])))
+        variances = [self.linearised(batch)[1].diagonal(dim1=-2, dim2=-1) for batch in rows]
+        return {
+            "prior_precision": prior_precision,
+            "log_likelihood": log_likelihood,
+            "log_evidence": log_evidence(log_likelihood, eigenvalues, norm, prior_precision),
+            "squared_norm": norm,
+            "effective_parameters": effective_parameters(eigenvalues, prior_precision),
+            "mean_logit_variance": float(torch.cat(variances).mean()),
+        }
+
+    # The predictive -----------------------------------------------------------------------------------------
+
+    def linearised(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return mean and covariance of the logits in the linearised model, float64, `B x C`, `B x C x C`.
+
+        Logits are centred: their mean over the answers, which no probability depends on, is taken out.
+
+        Raises:
+            ConfigError: there is no posterior yet, or the batch has other answers than those of the fit.
+        """
+        if not self._posterior:
+            raise ConfigError("There is no Laplace approximation yet: call fit first.")
+        fit = self._posterior[0]
+        if not torch.equal(fit.answers, batch.answer_ids):
+            raise ConfigError(
+                f"The Laplace approximation was fitted for the answer tokens {fit.answers.tolist()}, "
+                f"the batch has {batch.answer_ids.tolist()}: fit it on a task with these answers."
+            )
+        point = Linearisation(self.model, self, self.adapters, batch)
+        classes = len(batch.answer_ids)
+        centring = torch.eye(classes, device=point.log_probs.device) - 1 / classes
+        covariance = torch.zeros(
+            len(batch), classes, classes, dtype=torch.float64, device=point.log_probs.device
+        )
+        inputs = {site: a @ fit.block(site).input_vectors for site, a in point.inputs.items()}
+        jacobians: dict[str, list[Tensor]] = {site: [] for site in inputs}
+        for direction in centring:
+            for site, g in point.gradients(direction).items():
+                # Of the weights in the basis in which their posterior is diagonal.
+                jacobians[site].append((g @ fit.block(site).output_vectors).mT @ inputs[site])
+        for site, columns in jacobians.items():
+            scale = (fit.block(site).eigenvalues() + fit.precision).rsqrt()
+            rows = (torch.stack(columns, dim=1).double() * scale).flatten(2)
+            covariance += rows @ rows.mT
+        return point.log_probs.detach().double() @ centring.double(), covariance
+
+    def predictive(self, batch: Batch, samples: int, seed: int) -> Tensor | None:
+        """Return log-probabilities under the linearised posterior, `S x B x C`; None where weights are drawn.
+
+        S = 0 asks for the trained weights. For S >= 1 the average over the S draws is that over all draws of
+        the logits, whatever S is: these are put in the order of the probability that they give to the answer
+        of the trained weights, cut into S groups of one size, and each group is averaged. The spread between
+        groups is thus epistemic uncertainty, a little less than all of it.
+        """
+        if not (samples and self._posterior) or self.mode == "sampled":
+            return None
+        mean, covariance = (value.cpu() for value in self.linearised(batch))
+        if self.mode == "probit":
+            variance = covariance.diagonal(dim1=-2, dim2=-1)
+            return (mean / (1 + math.pi / 8 * variance).sqrt()).log_softmax(-1).expand(samples, -1, -1)
+        return torch.stack(list(self._groups(mean, covariance, batch.ids, samples, seed)), dim=1)
+
+    def _groups(
+        self, mean: Tensor, covariance: Tensor, ids: tuple[str, ...], samples: int, seed: int
+    ) -> Iterator[Tensor]:
+        """Yield, row by row, the log of the groups' mean probabilities, `S x C`."""
+        values, vectors = torch.linalg.eigh(covariance)
+        roots = vectors * values.clamp_min(0.0).sqrt().unsqueeze(-2) @ vectors.mT
+        pairs = math.ceil(self.logit_samples / (2 * samples)) * samples
+        for row, row_id in enumerate(ids):
+            generator = torch.Generator().manual_seed(noise_seed(seed, f"logits/{row_id}"))
+            noise = torch.randn(pairs, mean.shape[-1], generator=generator, dtype=torch.float64) @ roots[row]
+            log_probs = (mean[row] + torch.cat([noise, -noise])).log_softmax(-1)
+            order = log_probs[:, mean[row].argmax()].argsort()
+            grouped = log_probs[order].unflatten(0, (samples, -1))
+            yield grouped.logsumexp(1) - math.log(grouped.shape[1])
