@@ -107,5 +107,6 @@ register_method(
         build_temperature,
         finish=fit_temperature,
         check=check_validation,
+        peft=True,  # the LoRA; whoever reads it so divides the logits by the temperature himself
     )
 )
