@@ -1,0 +1,279 @@
+"""IVON-LoRA: its update by hand, its posterior, its runs, and what happens without its package."""
+
+import json
+import math
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pyro
+import pytest
+import torch
+from core_cases import backbone, hooked_forward, make_batch, mean_forward, randomise
+from fit_cases import assert_runs_come_back, tiny_run
+from pyro.infer import SVI as STOCK
+from pyro.infer import Predictive, TraceMeanField_ELBO
+from torch import Tensor
+from torch.testing import assert_close
+
+from bara_pyro.architectures import empty_backbone
+from bara_pyro.config import load_config
+from bara_pyro.data.types import Batch
+from bara_pyro.errors import ConfigError, TrainingError
+from bara_pyro.guides.posthoc import PosthocGuide
+from bara_pyro.methods import METHODS, build, method_config
+from bara_pyro.models.posthoc import PosthocLoRA
+from bara_pyro.prediction import predict
+from bara_pyro.svi import SVI
+from bara_pyro.system import build_system, count_parameters
+from bara_pyro.train import train
+
+N, R, ALPHA = 4, 3, 16.0
+ADAPTER = {"r": R, "lora_alpha": ALPHA, "target_modules": None, "full_vocab": False}
+Pair = tuple[PosthocLoRA, PosthocGuide]
+
+
+@pytest.fixture
+def ivon() -> ModuleType:
+    return pytest.importorskip("ivon", reason="ivon-opt is optional: it is under the GPL")
+
+
+def toy() -> Pair:
+    torch.manual_seed(3)
+    model, guide = build(method_config("ivon"), backbone(), N, ADAPTER)
+    return randomise(model, 0.1), guide
+
+
+def ivon_svi(pair: Pair, **settings: object) -> SVI:
+    config = load_config(overrides={"method": "ivon", "train.steps": 10, **settings})
+    return METHODS["ivon"].svi(*pair, config.train, config.method)
+
+
+def log_probs_at(model: PosthocLoRA, batch: Batch, weights: list[Tensor]) -> Tensor:
+    """The answers' log-probabilities at weights A, B, A, B, .. of the modules in order."""
+    paths = [target.path for target in model.targets]
+
+    def change(path: str, x: Tensor) -> Tensor:
+        down, up = weights[2 * paths.index(path) : 2 * paths.index(path) + 2]
+        return ALPHA / R * x @ (up @ down).T
+
+    return hooked_forward(batch, model.backbone.lm, paths, "lm_head", change)
+
+
+class Plain:
+    """IVON written out: section 12 of the notes on methods, on one flat vector in float64.
+
+    The draw is the one that the optimiser makes from the same seed.
+    """
+
+    def __init__(self, model: PosthocLoRA, ess: float, h: float, delta: float) -> None:
+        self.model = model
+        self.shapes = [w.shape for w in (p for a in model._adapters for p in (a.lora_A, a.lora_B))]
+        flat = [p.detach().flatten() for a in model._adapters for p in (a.lora_A, a.lora_B)]
+        self.m = torch.cat(flat).double()
+        self.h = torch.full_like(self.m, h)
+        self.gbar = torch.zeros_like(self.m)
+        self.ess, self.delta, self.t = ess, delta, 0
+
+    def weights(self, flat: Tensor) -> list[Tensor]:
+        parts = flat.split([shape.numel() for shape in self.shapes])
+        return [part.reshape(shape) for part, shape in zip(parts, self.shapes, strict=True)]
+
+    def step(self, batch: Batch, seed: int, lr: float, b1: float, b2: float, clip: float) -> None:
+        torch.manual_seed(seed)
+        sigma = (self.ess * (self.h + self.delta)) ** -0.5
+        theta = self.m + torch.randn(len(self.m)) * sigma
+        leaf = theta.float().requires_grad_()
+        log_probs = log_probs_at(self.model, batch, self.weights(leaf))
+        (-log_probs[torch.arange(len(batch)), batch.labels].mean()).backward()
+        g = leaf.grad.double()
+        hhat = g * (theta - self.m) / sigma**2
+        self.gbar = b1 * self.gbar + (1 - b1) * g
+        correction = 0.5 * (1 - b2) ** 2 * (self.h - hhat) ** 2 / (self.h + self.delta)
+        self.h = b2 * self.h + (1 - b2) * hhat + correction
+        self.t += 1
+        newton = (self.gbar / (1 - b1**self.t) + self.delta * self.m) / (self.h + self.delta)
+        self.m = self.m - lr * newton.clamp(-clip, clip)
+
+
+@pytest.mark.parametrize("clip", [None, 0.1])
+@pytest.mark.parametrize("delta", [0.0, 0.2])
+def test_three_steps_are_those_of_the_formula(ivon: ModuleType, clip: float | None, delta: float) -> None:
+    pair, batch = toy(), make_batch()
+    settings = {"ess": 500.0, "hess_init": 0.3, "beta1": 0.7, "beta2": 0.9, "clip_radius": clip}
+    svi = ivon_svi(
+        pair,
+        **{f"method.{key}": value for key, value in settings.items() if value is not None},
+        **{"train.weight_decay": delta, "train.lr": 0.05},
+        **({"method.clip_radius": 1e9} if clip is None else {}),
+    )
+    plain = Plain(pair[0], ess=500.0, h=0.3, delta=delta)
+    start = plain.m.clone()
+    for step in range(3):
+        rate = 0.05 * (
+            1.0 if step == 0 else (10 - step) / 9
+        )  # warm-up of one step, then down to 0 at step 10
+        plain.step(batch, step, rate, 0.7, 0.9, math.inf if clip is None else clip)
+        torch.manual_seed(step)
+        svi.step(batch)
+    ours = torch.cat([p.detach().flatten() for p in svi.parameters]).double()
+    assert (plain.m - start).abs().max() > 1e-3
+    assert (plain.h - 0.3).abs().max() > 0.05
+    assert_close(ours, plain.m, rtol=0, atol=2e-5)
+    hess = svi.optim.param_groups[0]["hess"].double()
+    assert_close(hess, plain.h, rtol=1e-3, atol=1e-4)
+    assert_scales(pair, 1 / (500.0 * (hess + delta)).sqrt())
+
+
+def assert_scales(pair: Pair, sigma: Tensor) -> None:
+    """Of every weight, in the order of the parameters."""
+    model, guide = pair
+    sites = [f"lora_{letter}/{a.target.path}" for a in model._adapters for letter in "AB"]
+    own = torch.cat([guide.scale(site).flatten() for site in sites])
+    assert_close(own.double(), sigma, rtol=1e-5, atol=0)
+    for site in sites:
+        assert_close(guide.law(site).base_dist.scale, guide.scale(site), rtol=0, atol=0)
+
+
+def test_micro_batches_share_a_draw(ivon: ModuleType) -> None:
+    ends = []
+    for pieces in ([make_batch()], [make_batch(choose=[0, 1]), make_batch(choose=[2, 3])]):
+        pair = toy()
+        svi = ivon_svi(pair, **{"method.clip_radius": 1.0})
+        for step in range(3):
+            torch.manual_seed(step)
+            svi.step(*pieces)
+        ends.append([*svi.parameters, svi.optim.param_groups[0]["hess"]])
+    for one, two in zip(*ends, strict=True):
+        assert_close(one, two, rtol=1e-3, atol=1e-5)
+
+
+def test_clipping_comes_before_the_curvature(ivon: ModuleType) -> None:
+    """A gradient clipped to nothing leaves mean and curvature where they are but for the decay of h."""
+    pair = toy()
+    before = [p.detach().clone() for p in pair[0].parameters()]
+    svi = ivon_svi(pair, **{"train.clip_norm": 1e-12, "method.beta2": 0.9})
+    svi.step(make_batch())
+    assert_close([p.detach() for p in pair[0].parameters()], before, rtol=0, atol=1e-7)
+    # h <- .9 h + .5 (.1)^2 h
+    assert_close(
+        svi.optim.param_groups[0]["hess"], torch.full((len(svi.optim.param_groups[0]["hess"]),), 0.905e-3)
+    )
+
+
+def test_an_error_leaves_the_means_where_they_were(ivon: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = toy()
+    svi = ivon_svi(pair)
+    svi.step(make_batch())
+    before = [(p.detach().clone(), p.data_ptr()) for p in svi.parameters]
+    broken = torch.tensor(math.nan)
+    monkeypatch.setattr(PosthocLoRA, "_answer_logits", lambda self, *args: broken.expand(4, 1, 3))
+    with pytest.raises(TrainingError, match="likelihood"):
+        svi.step(make_batch())
+    for p, (value, place) in zip(svi.parameters, before, strict=True):
+        assert torch.equal(p, value)
+        assert p.data_ptr() == place
+
+
+def test_parameters_keep_their_memory(ivon: ModuleType) -> None:
+    """The training loop holds views of them, to put good values back."""
+    svi = ivon_svi(toy())
+    views = [p.detach() for p in svi.parameters]
+    for _ in range(2):
+        svi.step(make_batch())
+    for view, p in zip(views, svi.parameters, strict=True):
+        assert torch.equal(view, p)
+
+
+def test_a_run_comes_back(ivon: ModuleType, tmp_path: Path) -> None:
+    options = {"name": "ivon", "clip_radius": 1.0, "beta2": 0.99, "ess": 1e4}
+    system = assert_runs_come_back(tiny_run(tmp_path, options), tmp_path)
+    fitted = json.loads((tmp_path / "whole" / "fitted.json").read_text())
+    scales = torch.cat([system.guide.scale(s).flatten() for s in system.model.latents.global_sites])
+    assert fitted["mean_scale"] == pytest.approx(scales.mean().item())
+    assert 0 < fitted["min_scale"] < fitted["mean_scale"] < fitted["max_scale"]
+    assert system.guide.stochastic
+
+
+def fitted_toy() -> Pair:
+    """Weights and scales of a posterior, as after training."""
+    torch.manual_seed(4)
+    model, guide = toy()
+    with torch.no_grad():
+        for site in model.latents.global_sites:
+            guide.scale(site).uniform_(0.01, 0.1)
+    model.mark_fitted()
+    return model, guide
+
+
+def agree(first: Tensor, second: Tensor) -> None:
+    """Mean and variance of the probabilities over draws, each within 4.5 standard errors (24 numbers)."""
+
+    def moments(log_probs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        p = log_probs.exp()
+        square = (p - p.mean(0)).square()
+        return p.mean(0), p.var(0) / len(p), square.mean(0), square.var(0) / len(p)
+
+    a, b = moments(first), moments(second)
+    assert (a[2] > 1e-4).all()  # there is something to agree on
+    assert ((a[0] - b[0]).abs() < 4.5 * (a[1] + b[1]).sqrt()).all()
+    assert ((a[2] - b[2]).abs() < 4.5 * (a[3] + b[3]).sqrt()).all()
+
+
+def test_predictions_are_draws_of_all_weights() -> None:
+    pair, batch = fitted_toy(), make_batch()
+    model, guide = pair
+    weights = [
+        (getattr(a, name).detach(), guide.scale(f"{name}/{a.target.path}"))
+        for a in model._adapters
+        for name in ("lora_A", "lora_B")
+    ]
+    with torch.no_grad():
+        drawn = [
+            log_probs_at(model, batch, [m + s * torch.randn_like(m) for m, s in weights]) for _ in range(600)
+        ]
+    agree(predict(*pair, batch, samples=1500), torch.stack(drawn).double())
+    mean = log_probs_at(model, batch, [m for m, _ in weights])
+    assert_close(predict(*pair, batch, samples=0)[0].float(), mean, rtol=0, atol=1e-5)
+
+
+def test_stock_predictive_and_stock_svi() -> None:
+    pair, batch = fitted_toy(), make_batch()
+    unlabelled = Batch(batch.input_ids, batch.attention_mask, batch.answer_ids, None, batch.ids)
+    pyro.set_rng_seed(5)
+    stock = Predictive(pair[0], guide=pair[1], num_samples=600, parallel=True, return_sites=("_RETURN",))
+    agree(predict(*pair, batch, samples=600), stock(unlabelled)["_RETURN"].double().reshape(600, 4, 3))
+    few = Predictive(pair[0], guide=pair[1], num_samples=3, return_sites=("_RETURN",))
+    assert few(unlabelled)["_RETURN"].reshape(3, 4, 3).std(0).min() > 0
+    pyro.clear_param_store()  # the names of the first model
+    svi = STOCK(*toy(), pyro.optim.Adam({"lr": 0.01}), TraceMeanField_ELBO())
+    first = svi.step(batch)
+    assert first == pytest.approx(-float(mean_forward(*toy(), batch)[torch.arange(4), batch.labels].sum()))
+    assert svi.evaluate_loss(batch) < first
+    assert not any(p.requires_grad for p in pair[1].parameters())
+
+
+def test_a_row_is_answered_alike_in_any_company() -> None:
+    pair = fitted_toy()
+    together = predict(*pair, make_batch(), samples=5)
+    assert_close(predict(*pair, make_batch(pad=3), samples=5), together, rtol=0, atol=1e-5)
+    for row in range(4):
+        alone = predict(*pair, make_batch(choose=[row]), samples=5)
+        assert_close(alone[:, 0], together[:, row], rtol=0, atol=1e-5)
+
+
+def test_count_and_preset() -> None:
+    model, guide = build(method_config("ivon"), empty_backbone("qwen2.5-7b"), 1, {**ADAPTER, "r": 8})
+    assert count_parameters(model) + count_parameters(guide) == 3_768_320
+    assert sum(p.numel() for p in guide.parameters()) == 3_768_320  # one frozen scale a weight
+    assert all(p.is_meta for m in (model, guide) for p in m.parameters())
+    assert load_config(overrides={"method": "ivon"}).train.lr == 0.03
+    assert load_config(overrides={"method": "ivon", "train.lr": 0.1}).train.lr == 0.1
+
+
+def test_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ivon", None)
+    config = tiny_run(tmp_path, {"name": "ivon"})
+    with pytest.raises(ConfigError, match=r"pip install ivon-opt\.$"):
+        train(build_system(config), tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,182 @@
+"""Temperature scaling: the fitted T is the best one, and nothing but confidence changes."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyro
+import pytest
+import torch
+from core_cases import backbone, make_batch, mean_forward, randomise
+from fit_cases import assert_runs_come_back, tiny_run
+from pyro.infer import SVI as STOCK
+from pyro.infer import Predictive, TraceMeanField_ELBO
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax
+from torch import Tensor
+from torch.testing import assert_close
+
+from bara_pyro.architectures import empty_backbone
+from bara_pyro.config import RunConfig, load_config
+from bara_pyro.errors import ConfigError
+from bara_pyro.evaluate import draw
+from bara_pyro.folder import load_system
+from bara_pyro.guides.delta import DeltaGuide
+from bara_pyro.methods import build, method_config
+from bara_pyro.methods.temperature import COLDEST, HOTTEST, best_log_temperature
+from bara_pyro.metrics import accuracy, ece, nll
+from bara_pyro.models.lora import LoRA
+from bara_pyro.models.temperature import TemperedLoRA
+from bara_pyro.prediction import predict
+from bara_pyro.svi import SVI, adamw
+from bara_pyro.system import build_system, count_parameters
+from bara_pyro.train import train
+
+N, R = 4, 3
+ADAPTER = {"r": R, "lora_alpha": 16.0, "target_modules": None, "full_vocab": False}
+
+
+def nll_at(logits: Tensor, labels: Tensor, log_temperature: float) -> float:
+    """In scipy."""
+    scaled = log_softmax(logits.double().numpy() / math.exp(log_temperature), axis=-1)
+    return -scaled[np.arange(len(labels)), labels.numpy()].mean()
+
+
+def rows(factor: float, count: int = 4000) -> tuple[Tensor, Tensor]:
+    """Logits that are `factor` times those the labels are drawn from."""
+    logits = 1.5 * torch.randn(count, 4, dtype=torch.float64)
+    labels = torch.distributions.Categorical(logits=logits).sample()
+    return factor * logits, labels
+
+
+@pytest.mark.parametrize("factor", [0.3, 1.0, 4.0])
+def test_the_best_temperature_is_that_of_a_grid_and_the_true_one(factor: float) -> None:
+    logits, labels = rows(factor)
+    found = best_log_temperature(logits, labels)
+    truth = minimize_scalar(lambda t: nll_at(logits, labels, t), bounds=(-4, 4), method="bounded").x
+    assert found == pytest.approx(truth, abs=1e-4)
+    grid = np.linspace(-4, 4, 401)
+    assert nll_at(logits, labels, found) <= min(nll_at(logits, labels, t) for t in grid)
+    # The variance of the estimate of 1/T is 1 / (n Var z), at most some 5 percent here.
+    assert found == pytest.approx(math.log(factor), abs=0.1)
+    # Log-probabilities are logits too.
+    assert best_log_temperature(logits.log_softmax(-1), labels) == pytest.approx(found, abs=1e-9)
+
+
+def test_over_confident_rows_are_mended() -> None:
+    (fit, fit_labels), (test, labels) = rows(4.0), rows(4.0)
+    before = test.log_softmax(-1)
+    after = (test / math.exp(best_log_temperature(fit, fit_labels))).log_softmax(-1)
+    assert accuracy(after, labels) == accuracy(before, labels)
+    assert torch.equal(after.argmax(-1), before.argmax(-1))
+    assert nll(after, labels) < nll(before, labels) - 0.3
+    assert ece(after, labels) < 3 < 15 < ece(before, labels)
+
+
+def test_rows_that_want_no_finite_temperature() -> None:
+    logits = torch.eye(3, dtype=torch.float64)
+    right, wrong = torch.tensor([0, 1, 2]), torch.tensor([1, 2, 0])
+    assert math.exp(best_log_temperature(logits, right)) == pytest.approx(COLDEST)
+    assert math.exp(best_log_temperature(logits, wrong)) == pytest.approx(HOTTEST)
+    impossible = torch.tensor([[0.0, -torch.inf, -1.0]] * 2 + [[-1.0, -torch.inf, 0.0]], dtype=torch.float64)
+    assert math.isfinite(best_log_temperature(impossible, torch.tensor([0, 0, 0])))
+
+
+def toy(temperature: float = 1.0, **options: object) -> tuple[TemperedLoRA, DeltaGuide]:
+    torch.manual_seed(3)
+    model = randomise(TemperedLoRA(backbone(), N, r=R, **options))
+    model.set_temperature(math.log(temperature))
+    return model, DeltaGuide(model)
+
+
+@pytest.mark.parametrize("full_vocab", [False, True])
+def test_the_program_divides_the_logits(full_vocab: bool) -> None:
+    batch = make_batch()
+    plain = mean_forward(*toy(full_vocab=full_vocab), batch)
+    warm = mean_forward(*toy(2.5, full_vocab=full_vocab), batch)
+    assert_close(warm, (plain / 2.5).log_softmax(-1))
+    assert (warm - plain).abs().max() > 0.1
+
+
+def test_training_is_that_of_lora_to_the_bit() -> None:
+    ends = []
+    for make in (LoRA, TemperedLoRA):
+        torch.manual_seed(0)
+        model = make(backbone(), N, r=R)
+        guide = DeltaGuide(model)
+        svi = SVI(model, guide, adamw(model, guide, 0.01))
+        for _ in range(3):
+            svi.step(make_batch())
+        ends.append(dict(model.named_parameters()))
+    assert ends[1].pop("log_temperature").item() == 0.0
+    assert ends[0].keys() == ends[1].keys()
+    for name, value in ends[0].items():
+        assert torch.equal(value, ends[1][name])
+
+
+def validated(config: RunConfig) -> RunConfig:
+    return load_config(overrides={"task.validation_rows": 12}, base=config)
+
+
+def test_a_run_finds_the_best_temperature_and_comes_back(tmp_path: Path) -> None:
+    config = validated(tiny_run(tmp_path, {"name": "temperature"}))
+    system = assert_runs_come_back(config, tmp_path)
+    fitted = json.loads((tmp_path / "whole" / "fitted.json").read_text())
+    assert fitted["validation_rows"] == 12
+    found = fitted["temperature"]
+    assert abs(found - 1) > 0.01
+    lora = build_system(validated(tiny_run(tmp_path, {"name": "lora"})))
+    train(lora, tmp_path / "lora")
+    split = lora.split("validation")
+    before, labels = draw(lora, split, 0)[0], torch.tensor(split.labels)
+    assert fitted["nll_1"] == pytest.approx(nll_at(before, labels, 0.0), rel=1e-6)
+    assert fitted["nll_temperature"] == pytest.approx(nll_at(before, labels, math.log(found)), rel=1e-6)
+    grid = np.linspace(-4.5, 4.5, 901)
+    assert fitted["nll_temperature"] <= min(nll_at(before, labels, t) for t in grid) + 1e-9
+    test = system.split("test")
+    plain, scaled = draw(lora, test, 0)[0], draw(load_system(tmp_path / "whole"), test, 0)[0]
+    assert_close(scaled, (plain / found).log_softmax(-1), rtol=0, atol=1e-5)
+    assert torch.equal(scaled.argmax(-1), plain.argmax(-1))
+
+
+def test_no_validation_rows_is_said_before_training(tmp_path: Path) -> None:
+    config = tiny_run(tmp_path, {"name": "temperature"})
+    steps = []
+    with pytest.raises(ConfigError, match="--validation-rows") as error:
+        train(build_system(config), tmp_path / "run", on_step=lambda step, _: steps.append(step))
+    assert "rows.jsonl" in str(error.value) or "'rows'" in str(error.value)
+    assert str(error.value).endswith(".")
+    assert not steps
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_row_is_answered_alike_in_any_company() -> None:
+    pair = toy(2.5)
+    together = predict(*pair, make_batch(), samples=2)
+    assert_close(predict(*pair, make_batch(pad=3), samples=2), together, rtol=0, atol=1e-5)
+    for row in range(4):
+        alone = predict(*pair, make_batch(choose=[row]), samples=2)
+        assert_close(alone[:, 0], together[:, row], rtol=0, atol=1e-5)
+
+
+def test_stock_pyro_runs_and_leaves_the_temperature_frozen() -> None:
+    model, guide = toy(2.5)
+    batch = make_batch()
+    svi = STOCK(model, guide, pyro.optim.Adam({"lr": 0.01}), TraceMeanField_ELBO())
+    first = svi.step(batch)
+    assert svi.evaluate_loss(batch) < first
+    assert model.log_temperature.item() == pytest.approx(math.log(2.5))
+    assert [n for n, p in model.named_parameters() if not p.requires_grad] == ["log_temperature"]
+    out = Predictive(model, guide=guide, num_samples=3, return_sites=("_RETURN",))(
+        replace(batch, labels=None)
+    )
+    truth = mean_forward(model, guide, batch)
+    assert_close(out["_RETURN"].reshape(3, 4, 3), truth.expand(3, -1, -1))
+
+
+def test_count_of_a_published_architecture() -> None:
+    model, guide = build(method_config("temperature"), empty_backbone("qwen2.5-7b"), 1, {**ADAPTER, "r": 8})
+    assert count_parameters(model) + count_parameters(guide) == 3_768_320
+    assert sum(p.numel() for p in model.parameters() if not p.requires_grad) == 1
