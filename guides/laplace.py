@@ -8,20 +8,19 @@ predictive  logits ~ Normal(f(x), J Sigma J^T), J the derivative in the weights 
 import math
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Literal, cast, get_args
+from typing import Literal, get_args
 
 import torch
 from pyro.distributions import Distribution
-from torch import Tensor, nn
+from torch import Tensor
 
 from bara_pyro.data.types import Batch
-from bara_pyro.distributions.kronecker import KroneckerNormal
 from bara_pyro.errors import ConfigError, unknown
 from bara_pyro.evidence import adam_precision, best_precision, effective_parameters, log_evidence
-from bara_pyro.frozen import frozen
+from bara_pyro.guides.kronecker import KroneckerPosterior
 from bara_pyro.guides.normal import site_key
 from bara_pyro.guides.point import PointGuide
-from bara_pyro.kfac import Factors, Linearisation, Tokens, kfac
+from bara_pyro.kfac import Linearisation, Tokens, kfac
 from bara_pyro.models.gaussian_lora import GaussianLoRA, weight_site
 from bara_pyro.prediction import noise_seed
 
@@ -31,43 +30,6 @@ Optimiser = Literal["bisection", "adam"]
 
 # Training rows that the mean variance of the logits is measured on.
 VARIANCE_ROWS = 256
-
-
-class Block(nn.Module):
-    """Eigenvectors and eigenvalues of one matrix's two factors, `output (x) input`; zeros until set."""
-
-    def __init__(self, out: int, inn: int, device: torch.device) -> None:
-        super().__init__()
-        self.output_vectors = frozen(torch.zeros(out, out, device=device))
-        self.output_values = frozen(torch.zeros(out, dtype=torch.float64, device=device))
-        self.input_vectors = frozen(torch.zeros(inn, inn, device=device))
-        self.input_values = frozen(torch.zeros(inn, dtype=torch.float64, device=device))
-
-    @torch.no_grad()
-    def set(self, factors: Factors) -> None:
-        """Decompose the factors, in float64."""
-        for side in ("output", "input"):
-            values, vectors = torch.linalg.eigh(getattr(factors, side))
-            getattr(self, f"{side}_values").copy_(values.clamp_min(0.0))
-            getattr(self, f"{side}_vectors").copy_(vectors)
-
-    def eigenvalues(self) -> Tensor:
-        """Return those of the block, `out x in`."""
-        return self.output_values[:, None] * self.input_values
-
-
-class KroneckerPosterior(nn.Module):
-    """What `LaplaceGuide.fit` finds; a plain module, so that Pyro does not take it for something to train."""
-
-    def __init__(self, sizes: dict[str, tuple[int, int]], answers: int, device: torch.device) -> None:
-        super().__init__()
-        self.precision = frozen(torch.zeros((), dtype=torch.float64, device=device))
-        self.answers = frozen(torch.zeros(answers, dtype=torch.long, device=device))
-        self.blocks = nn.ModuleDict({site_key(name): Block(*size, device) for name, size in sizes.items()})
-
-    def block(self, site: str) -> Block:
-        """Return the block of a matrix."""
-        return cast(Block, self.blocks[site_key(site)])
 
 
 class LaplaceGuide(PointGuide):
@@ -80,8 +42,8 @@ class LaplaceGuide(PointGuide):
         subset: "all" matrices, or those of the "last" layer, the answer head; the rest stay a point.
         mode: "glm": the linearised predictive, softmax averaged over `logit_samples` draws of the logits
             (antithetic pairs, seeded by row). "probit": MacKay's approximation of it, without draws.
-            "sampled": draws of the weights through the network, for which the curvature is no guide so far from
-            the mean: on the microworld accuracy falls from 75 to 49 % (Immer et al., 2021, say why).
+            "sampled": draws of the weights through the network, which lie further from the mean than the
+            curvature tells: on the microworld accuracy falls from 75 to 49 % (Immer et al., 2021, say why).
         logit_samples: at least so many draws of the logits a row.
         tokens: see `bara_pyro.kfac.kfac`.
         max_gigabytes: most memory that factors and eigenvectors may take.
@@ -134,11 +96,7 @@ class LaplaceGuide(PointGuide):
         fit = self._posterior[0] if self._posterior else None
         if fit is None or site_key(name) not in fit.blocks:
             return super().law(name)
-        block = fit.block(name)
-        size = self.model.latents.global_sites[name]
-        factors = (block.output_vectors, block.output_values, block.input_vectors, block.input_values)
-        rows = fit.answers if len(block.output_values) != size[0] else None
-        return KroneckerNormal(*factors, fit.precision, rows=rows, size=size[0])
+        return fit.law(name, self.model.latents.global_sites[name])
 
     def check_size(self, answers: int) -> None:
         """Refuse factors that are too large.

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from bara_pyro.data.types import Batch
 from bara_pyro.guides.laplace import LaplaceGuide
+from bara_pyro.kfac import kfac
 from bara_pyro.models.gaussian_lora import GaussianLoRA
 
 R, SCALING = 2, 3.0
@@ -27,6 +28,13 @@ def toy(arch: str = "qwen2", targets: list[str] | None = None, **options: object
 
 def halves(choose: tuple = ((0, 1), (2, 3)), pad: int = 0) -> list[Batch]:
     return [make_batch(choose=list(rows), pad=pad) for rows in choose]
+
+
+def fitted(**options: object) -> tuple:
+    """Model, guide, factors and figures of a fit of four rows, precision 2."""
+    model, guide = toy(**options)
+    factors, _ = kfac(model, guide, guide.adapters, halves(), tokens=guide.tokens)
+    return model, guide, factors, guide.fit(halves(), prior_precision=2.0)
 
 
 def weights_of(model: GaussianLoRA) -> dict[str, Tensor]:

@@ -1,0 +1,67 @@
+"""The Gaussian posterior of Laplace-LoRA as it is stored: a Kronecker eigendecomposition a matrix."""
+
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from bara_pyro.distributions.kronecker import KroneckerNormal
+from bara_pyro.frozen import frozen
+from bara_pyro.guides.normal import site_key
+from bara_pyro.kfac import Factors
+
+
+class Block(nn.Module):
+    """Eigenvectors and eigenvalues of one matrix's two factors, `output (x) input`; zeros until set."""
+
+    def __init__(self, out: int, inn: int, device: torch.device) -> None:
+        super().__init__()
+        self.output_vectors = frozen(torch.zeros(out, out, device=device))
+        self.output_values = frozen(torch.zeros(out, dtype=torch.float64, device=device))
+        self.input_vectors = frozen(torch.zeros(inn, inn, device=device))
+        self.input_values = frozen(torch.zeros(inn, dtype=torch.float64, device=device))
+
+    @torch.no_grad()
+    def set(self, factors: Factors) -> None:
+        """Decompose the factors, in float64."""
+        for side in ("output", "input"):
+            values, vectors = torch.linalg.eigh(getattr(factors, side))
+            getattr(self, f"{side}_values").copy_(values.clamp_min(0.0))
+            getattr(self, f"{side}_vectors").copy_(vectors)
+
+    def eigenvalues(self) -> Tensor:
+        """Return those of the block, `out x in`."""
+        return self.output_values[:, None] * self.input_values
+
+
+class KroneckerPosterior(nn.Module):
+    """Prior precision and eigendecompositions of all blocks, zeros until they are set.
+
+    A plain module of frozen parameters, so that Pyro does not take it for something to train.
+
+    Args:
+        sizes: site -> `out x in` of its block.
+        answers: number of answers.
+        device: where to put it.
+
+    Attributes:
+        precision: lambda, float64.
+        answers: token ids that the head's B has curvature for.
+    """
+
+    def __init__(self, sizes: dict[str, tuple[int, int]], answers: int, device: torch.device) -> None:
+        super().__init__()
+        self.precision = frozen(torch.zeros((), dtype=torch.float64, device=device))
+        self.answers = frozen(torch.zeros(answers, dtype=torch.long, device=device))
+        self.blocks = nn.ModuleDict({site_key(name): Block(*size, device) for name, size in sizes.items()})
+
+    def block(self, site: str) -> Block:
+        """Return the block of a matrix."""
+        return cast(Block, self.blocks[site_key(site)])
+
+    def law(self, site: str, size: tuple[int, ...]) -> KroneckerNormal:
+        """Return the law of a matrix of shape `size`; of the head's B only the answers' rows have a block."""
+        block = self.block(site)
+        factors = (block.output_vectors, block.output_values, block.input_vectors, block.input_values)
+        rows = self.answers if len(block.output_values) != size[0] else None
+        return KroneckerNormal(*factors, self.precision, rows=rows, size=size[0])

@@ -1,0 +1,116 @@
+"""Laplace-LoRA: training, folders of runs, sizes and mistakes."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from core_cases import backbone, make_batch, make_lm, mean_forward, randomise
+from fit_cases import assert_runs_come_back, tiny_run
+from laplace_cases import (
+    fitted,
+    halves,
+    toy,
+    weights_of,
+)
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from bara_pyro.architectures import empty_backbone
+from bara_pyro.backbone import Backbone
+from bara_pyro.elbo import MeanFieldELBO
+from bara_pyro.errors import ConfigError
+from bara_pyro.guides.laplace import LaplaceGuide
+from bara_pyro.methods import build, method_config
+from bara_pyro.models.gaussian_lora import GaussianLoRA
+from bara_pyro.prediction import predict
+from bara_pyro.store import read_tensors
+from bara_pyro.system import count_parameters
+
+ADAPTER = {"r": 8, "lora_alpha": 16.0, "target_modules": None, "full_vocab": False}
+
+
+def test_before_the_fit_it_is_a_point() -> None:
+    model, guide = toy()
+    batch = make_batch()
+    point = mean_forward(model, guide, batch).double()
+    assert_close(predict(model, guide, batch, samples=5), point.expand(5, -1, -1), rtol=0, atol=1e-6)
+    assert not list(guide.parameters())
+    with pytest.raises(ConfigError, match="call fit first"):
+        guide.linearised(batch)
+
+
+@pytest.mark.parametrize("base", ["mle", "map"])
+def test_the_objective_of_training(base: str) -> None:
+    config = method_config({"name": "laplace", "base": base, "prior_scale": 0.5})
+    model, guide = build(config, backbone(), 12, {**ADAPTER, "r": 2})
+    randomise(model)
+    batch = make_batch()
+    weights = weights_of(model)
+    log_probs = mean_forward(model, guide, batch)
+    truth = 3 * F.nll_loss(log_probs, batch.labels, reduction="sum").double()
+    if base == "map":
+        for w in weights.values():
+            truth = truth - torch.distributions.Normal(0, 0.5).log_prob(w).double().sum()
+    loss = MeanFieldELBO().terms(model, guide, batch).loss
+    assert loss.item() == pytest.approx(truth.item(), rel=1e-5)
+
+
+def test_parameters_of_a_published_architecture() -> None:
+    model, guide = build(method_config("laplace"), empty_backbone("qwen2.5-7b"), 1, ADAPTER)
+    assert count_parameters(model) + count_parameters(guide) == 3_768_320
+    assert not list(guide.parameters())
+    # 85 factors of side 3584 (57 inputs, 28 outputs), 28 of 512, small ones; 12 bytes an entry.
+    with pytest.raises(ConfigError, match=r"13\.2 GB.*max_gigabytes=1:.*subset=last"):
+        LaplaceGuide(model, max_gigabytes=1.0).check_size(4)
+    guide.check_size(4)
+    LaplaceGuide(model, subset="last", max_gigabytes=0.2).check_size(4)
+
+
+@pytest.mark.parametrize("settings", [{}, {"predictive": "sampled"}, {"subset": "last", "base": "map"}])
+def test_runs_come_back(settings: dict, tmp_path: Path) -> None:
+    config = tiny_run(tmp_path, {"name": "laplace", "logit_samples": 100, **settings})
+    system = assert_runs_come_back(config, tmp_path)
+    figures = json.loads((tmp_path / "whole" / "fitted.json").read_text())
+    assert figures["prior_precision"] == float(system.guide.posterior.precision)
+    assert {"log_evidence", "mean_logit_variance", "effective_parameters", "fit_seconds"} <= figures.keys()
+    stored, _ = read_tensors(tmp_path / "whole" / "guide.safetensors")
+    for name, value in system.guide.named_parameters():
+        assert torch.equal(stored[name], value)
+    assert count_parameters(system.guide) == 0
+
+
+def test_factors_that_are_too_large_are_refused_before_training(tmp_path: Path) -> None:
+    from bara_pyro.system import build_system
+    from bara_pyro.train import train
+
+    system = build_system(tiny_run(tmp_path, {"name": "laplace", "max_gigabytes": 1e-6}))
+    with pytest.raises(ConfigError, match="choose subset=last"):
+        train(system, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_mistakes_are_named() -> None:
+    model, guide, _, _ = fitted()
+    batch = make_batch()
+    with pytest.raises(ConfigError, match=r"answer tokens \[7, 3, 50\], the batch has \[7, 3, 51\]"):
+        predict(model, guide, replace(batch, answer_ids=torch.tensor([7, 3, 51])), samples=2)
+    with pytest.raises(ConfigError, match="add it to target_modules"):
+        toy(targets=["q_proj"], subset="last")
+    with pytest.raises(ConfigError, match="random='AB' without flipout"):
+        LaplaceGuide(GaussianLoRA(backbone(), 4, r=2))
+    for name in ("subset", "mode", "tokens"):
+        with pytest.raises(ConfigError, match="choose one of"):
+            toy(**{name: "other"})
+
+
+def test_bfloat16_backbone() -> None:
+    frozen = Backbone(make_lm("qwen2", torch.bfloat16))
+    model = randomise(GaussianLoRA(frozen, 4, r=2, random="AB", beta=0.0), 0.3)
+    guide = LaplaceGuide(model)
+    figures = guide.fit(halves())
+    assert all(map(math.isfinite, figures.values()))
+    assert predict(model, guide, make_batch(), samples=2).isfinite().all()
+    assert figures["mean_logit_variance"] > 0

@@ -1,0 +1,110 @@
+"""Laplace-LoRA: the posterior of the weights, its draws, and stock inference."""
+
+from dataclasses import replace
+
+import pyro
+import pytest
+import torch
+from core_cases import make_batch
+from laplace_cases import (
+    HEAD,
+    dense_covariance,
+    fitted,
+    plain_log_probs,
+    toy,
+    weights_of,
+)
+from pyro.infer import Predictive, TraceMeanField_ELBO
+from torch import Tensor
+from torch.distributions import MultivariateNormal
+from torch.testing import assert_close
+
+from bara_pyro.distributions.kronecker import KroneckerNormal
+from bara_pyro.prediction import predict
+
+
+def law_of(rows: Tensor | None) -> tuple[KroneckerNormal, Tensor]:
+    """A law over 3 x 2 matrices (at two rows of it only, or all) and its dense covariance."""
+    m = 3 if rows is None else len(rows)
+    left, right = torch.randn(m, 5).double(), torch.randn(2, 4).double()
+    left, right = left @ left.T, right @ right.T
+    (f, u), (g, v) = torch.linalg.eigh(left), torch.linalg.eigh(right)
+    law = KroneckerNormal(u, f, v, g, torch.tensor(0.7).double(), rows=rows, size=3)
+    curvature = torch.kron(left, right)
+    if rows is not None:
+        entries = (rows[:, None] * 2 + torch.arange(2)).flatten()
+        whole = torch.zeros(6, 6).double()
+        whole[entries[:, None], entries] = curvature
+        curvature = whole
+    return law, torch.linalg.inv(curvature + 0.7 * torch.eye(6).double())
+
+
+@pytest.mark.parametrize("rows", [None, torch.tensor([2, 0])])
+def test_the_law_of_a_matrix(rows: Tensor | None) -> None:
+    law, covariance = law_of(rows)
+    dense = MultivariateNormal(torch.zeros(6).double(), covariance)
+    value = torch.randn(4, 3, 2).double()
+    assert_close(law.log_prob(value), dense.log_prob(value.flatten(1)))
+    draws = law.expand([5]).sample((8000,))
+    assert draws.shape == (8000, 5, 3, 2)
+    seen = draws.flatten(0, 1).flatten(1).T.cov()
+    spread = covariance.diagonal().sqrt()
+    assert ((seen - covariance) / (spread * spread[:, None])).abs().max() < 5 * (2 / 40_000) ** 0.5
+    assert not law.mean.any()
+
+
+def test_sampled_weights_through_the_network() -> None:
+    model, guide, factors, _ = fitted(mode="sampled")
+    batch, draws = make_batch(), 1000
+    own = predict(model, guide, batch, samples=draws).exp()
+    weights = weights_of(model)
+    laws = {
+        site: MultivariateNormal(
+            torch.zeros(weight.numel()).double(), dense_covariance(guide, factors, batch, site)
+        )
+        for site, weight in weights.items()
+    }
+    seen = []
+    with torch.no_grad():
+        for _ in range(200):
+            drawn = {s: w + laws[s].sample().reshape(w.shape).float() for s, w in weights.items()}
+            seen.append(plain_log_probs(model, drawn, batch).double().exp())
+    theirs = torch.stack(seen)
+    error = (own.mean(0) - theirs.mean(0)) / (own.var(0) / draws + theirs.var(0) / 200).sqrt()
+    assert error.abs().max() < 4.5
+    assert own.std(0).min() > 0.01
+
+
+def test_every_matrix_has_its_own_dense_law() -> None:
+    model, guide, factors, _ = fitted(mode="sampled")
+    for site, weight in weights_of(model).items():
+        covariance = dense_covariance(guide, factors, make_batch(), site)
+        value = torch.randn(weight.shape)
+        expected = MultivariateNormal(torch.zeros(weight.numel()).double(), covariance).log_prob(
+            value.flatten().double()
+        )
+        assert guide.law(site).log_prob(value).item() == pytest.approx(float(expected), rel=1e-4)
+
+
+def test_the_last_layer_alone_is_random() -> None:
+    model, guide, _, _ = fitted(mode="sampled", subset="last")
+    for site in model.latents.global_sites:
+        drawn = guide.law(site).sample((2,))
+        assert bool(drawn.any()) == (HEAD in site)
+
+
+def test_stock_inference_runs() -> None:
+    model, guide = toy()
+    svi = pyro.infer.SVI(model, guide, pyro.optim.Adam({"lr": 0.01}), TraceMeanField_ELBO())
+    losses = [svi.step(make_batch()) for _ in range(8)]
+    assert losses[-1] < losses[0]
+    pyro.clear_param_store()
+    model, guide, _, _ = fitted(mode="sampled")
+    unlabelled = replace(make_batch(), labels=None)
+    ours = predict(model, guide, make_batch(), samples=600).exp()
+    stock = Predictive(model, guide=guide, num_samples=600, parallel=True, return_sites=("_RETURN",))
+    theirs = stock(unlabelled)["_RETURN"].double().exp().reshape(600, 4, 3)
+    error = (ours.mean(0) - theirs.mean(0)) / ((ours.var(0) + theirs.var(0)) / 600).sqrt()
+    assert error.abs().max() < 4.5
+    one = Predictive(model, guide=guide, num_samples=2, return_sites=("_RETURN",))(unlabelled)["_RETURN"]
+    assert not torch.equal(one[0], one[1])
