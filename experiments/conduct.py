@@ -41,7 +41,8 @@ def conduct(
         TrainingError: every run failed.
     """
     shifted = shifted or {}
-    places = [(arm, task, seed) for task in args.tasks for seed in range(args.seeds) for arm in arms]
+    # By seeds: what is done of an interrupted experiment is a whole table of fewer seeds.
+    places = [(arm, task, seed) for seed in range(args.seeds) for task in args.tasks for arm in arms]
     jobs = [
         Job(
             {**shared_settings(args), "task.name": task, "seed": seed, **arms[arm]},
