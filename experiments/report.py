@@ -1,136 +1,89 @@
-"""Write docs/results.md from the committed result files; nothing in it is typed by hand but the words.
+"""Write docs/results.md and its figures from the committed result files.
 
-python -m experiments.report
+    python -m experiments.report
+
+Nothing is typed by hand but the words: introductions in `experiments/sections.py`, and what was learnt in
+docs/answers/<experiment>.md where there is such a file. Experiments that have not been run are left out.
 """
 
-import math
-from collections import defaultdict
-from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
-from bara_pyro.config import load_config
-from bara_pyro.report import Column, Table, markdown
-from bara_pyro.store import read_json
-from bara_pyro.terminal import score_table
+from bara_pyro.report import Table, markdown
+from bara_pyro.store import read_json, write_text
+from experiments.arguments import start
+from experiments.earlier import earlier_sections
 from experiments.runner import RESULTS
+from experiments.sections import place_of, section
+from experiments.study import load_study, study_names
 
-PAGE = Path(__file__).parents[1] / "docs" / "results.md"
+DOCS = Path(__file__).parents[1] / "docs"
 
 INTRODUCTION = """# Results
 
 Written by `python -m experiments.report` from the files in `experiments/results/`, which hold every score
 with its configuration hash, versions and hardware. Accuracy and ECE (15 bins) in percent, NLL in nats, Brier
-from 0 to 2. S = 0 is the posterior mean, S = 10 the average over ten draws. Where there is one seed, say
+from 0 to 2. S = 0 is the posterior mean, S = 10 the average over ten draws. Mean ± standard deviation over
+seeds; **best** and _second best_ of each column by the mean, ties included. Where there is one seed, say
 nothing about differences of a few points: on 1,000 rows the standard error of an accuracy is 1.5 points.
 """
 
-REAL = """## Real rows, a real language model
+COST = """## Cost
 
-A Llama of 260 thousand parameters trained on children's stories (5 layers, width 64), {steps} steps of 4 rows
-at rate 1e-3, r = 8, official splits, letters as answers. It knows nothing of science or current affairs: on
-the paper's sets the fair answer is "I do not know", and a good method says so (NLL near log C, small ECE).
-ag_news it can learn in part, and there BaRA learns more slowly than LoRA: noise of the order of the gates
-themselves has to be averaged out. Nothing was tuned here.
-"""
-
-SELECTED = """## Each method at the learning rate that validation chose
-
-Test rows, {steps} steps. Every method had the same budget: four rates and the seeds of the sweep above; the
-lowest NLL on validation rows wins (`experiments/selected.py`).
-"""
-
-SWEEP = """## Learning rates, before and after the mend ({task})
-
-{steps} steps on rows of train, scored on rows set aside from it, S = 10; seeds: {seeds}. "before" is
-Algorithm 1 as printed (noise levels random around ln 2, no cap, one rate for all, the amortiser sees its
-input as it is), "after" are the defaults; docs/decisions.md has the mechanism.
+Ratios to LoRA's training step, memory above the frozen model, and prediction with S = 0; S = 10 to the same
+one forward. Medians of {rounds} calls timed in turn on random weights (`experiments/efficiency.py`).
 """
 
 
-COLUMNS = (
-    Column("task", "task"),
-    Column("method", "method"),
-    Column("lr", "lr", format="g"),
-    Column("S", "S", format="d"),
-    Column("seeds", "seeds", format="d"),
-    Column("acc", "acc", format=".1f"),
-    Column("ece", "ECE", format=".1f"),
-    Column("nll", "NLL", format=".3f"),
-    Column("brier", "Brier", format=".3f"),
-)
+def write_report(results: Path = RESULTS, docs: Path = DOCS) -> Path:
+    """Write the page and its figures.
+
+    Args:
+        results: folder of the experiments' files and of their records.
+        docs: folder of the page, of `answers/` and of `figures/`.
+
+    Returns:
+        The path of the page.
+
+    Raises:
+        DataError: an experiment's file is not one, or one of its records is missing.
+    """
+    lines = [INTRODUCTION]
+    for name in sorted(study_names(results), key=place_of):
+        lines += section(load_study(name, results), docs / "figures", _answer(docs, name))
+    costs = results / "efficiency.json"
+    if costs.exists():
+        lines += cost(read_json(costs), _answer(docs, "efficiency"))
+    page = docs / "results.md"
+    write_text(page, "\n".join([*lines, *earlier_sections(results)]))
+    return page
 
 
-def spread(reports: Sequence[dict[str, Any]], samples: str, key: str) -> float | tuple[float, float]:
-    """Return a score's mean and standard deviation over seeds (one seed: itself); infinite where one is."""
-    values = [report["metrics"][samples][key] for report in reports]
-    if None in values:
-        return math.inf
-    return values[0] if len(values) == 1 else (mean(values), stdev(values))
+def _answer(docs: Path, name: str) -> str:
+    path = docs / "answers" / f"{name}.md"
+    return path.read_text() if path.exists() else ""
 
 
-def scores(results: dict[str, Any], introduction: str) -> list[str]:
-    """Return a table of runs named "task method seed": mean and spread over the seeds there are."""
-    groups: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
-    for name, report in results.items():
-        task, method, _ = name.split(" ")
-        groups[task, method].append(report)
-    rows = []
-    for (task, method), reports in groups.items():
-        settings = reports[0]["settings"]
-        run = {"task": task, "method": method, "lr": settings.get("train.lr", load_config().train.lr)}
-        for samples in ("0",) if method == "lora" else ("0", "10"):
-            row = {key: spread(reports, samples, key) for key in ("acc", "ece", "nll", "brier")}
-            rows.append({**run, "S": int(samples), "seeds": len(reports), **row})
-    return [introduction.format(steps=settings["train.steps"]), markdown(Table(COLUMNS, rows))]
+def cost(stored: dict[str, Any], answer: str = "") -> list[str]:
+    """Return the lines of the section on what methods cost: a table a size and device."""
+    # Imported here: it brings the benchmarks along, which no other section needs.
+    from experiments.efficiency import COLUMNS, ratios
 
-
-def sweep(task: str, results: dict[str, Any]) -> list[str]:
-    """Return a table for accuracy and one for NLL: a row an arm, a column a rate."""
-    groups: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
-    for name, report in results.items():
-        arm, rate, _ = name.rsplit(" ", 2)
-        groups[arm, rate].append(report)
-    arms, rates = (list(dict.fromkeys(names)) for names in zip(*groups, strict=True))
-    first = next(iter(groups.values()))
-    lines = [SWEEP.format(task=task, steps=first[0]["settings"]["train.steps"], seeds=len(first))]
-    for key, heading, digits in (("acc", "accuracy", ".1f"), ("ece", "ECE", ".1f"), ("nll", "NLL", ".3f")):
-        columns = [Column("arm", heading), *(Column(rate, f"lr {rate}", format=digits) for rate in rates)]
-        rows = [{"arm": arm, **{r: _of_arm(groups[arm, r], key) for r in rates}} for arm in arms]
-        lines.append(markdown(Table(columns, rows)))
+    rounds = sorted({found["rounds"] for found in stored.values()})
+    lines = [COST.format(rounds=" to ".join(map(str, rounds)))]
+    if answer.strip():
+        lines.append(f"{answer.strip()}\n")
+    for found in stored.values():
+        place = found["environment"]["gpu"] or found["environment"]["machine"]
+        caption = f"{found['size']}, {found['dtype']}, {found['device']} ({place})"
+        lines.append(markdown(Table(COLUMNS, ratios(found["methods"]), caption)))
     return lines
 
 
-def _of_arm(reports: Sequence[dict[str, Any]], key: str) -> float | tuple[float, float] | str:
-    return "failed" if any("failed" in report for report in reports) else spread(reports, "10", key)
-
-
-def demo(results: dict[str, Any]) -> list[str]:
-    """Return the table that the demonstration printed."""
-    table = markdown(score_table(results["rows"]))
-    return [f"## The demonstration\n\n`make demo`: {results['task']}, one seed.\n", table]
-
-
 def main() -> None:
-    """Write the page from the files that are there."""
-    lines = [INTRODUCTION]
-    for name, write in PAGES.items():
-        path = RESULTS / f"{name}.json"
-        if path.exists():
-            lines += write(read_json(path))
-    PAGE.write_text("\n".join(lines))
-
-
-PAGES: dict[str, Callable[[dict[str, Any]], list[str]]] = {
-    "demo": demo,
-    "lr_sweep_micro-wgs": partial(sweep, "micro-wgs"),
-    "lr_sweep_ag_news": partial(sweep, "ag_news"),
-    "selected": partial(scores, introduction=SELECTED),
-    "real_rows": partial(scores, introduction=REAL),
-}
+    """Write the page."""
+    print(f"Written: {write_report()}")
 
 
 if __name__ == "__main__":
-    main()
+    start(main)

@@ -1,0 +1,278 @@
+"""Tables say what the records say: every number is parsed back and computed anew from the files."""
+
+import re
+from pathlib import Path
+from statistics import mean, stdev
+
+import pytest
+from study_cases import invent, predictions
+
+from bara_pyro.report import Table, markdown
+from bara_pyro.store import read_json
+from experiments.differences import AVERAGE, METRICS, compare
+from experiments.study import Study, load_study
+from experiments.tables import (
+    comparison_by_task,
+    comparison_table,
+    score_table,
+    score_tables,
+    shift_tables,
+    variants_table,
+    with_shifts,
+)
+from experiments.values import display, draws_of, gaps
+
+DIGITS = {"acc": 1, "ece": 1, "nll": 3, "brier": 3}
+
+
+def parse(table: Table) -> tuple[list[str], list[list[str]]]:
+    """Return the headings and the cells of a table as GitHub would read them."""
+    lines = [line for line in markdown(table).splitlines() if line.startswith("| ")]
+    header, _, *rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+    return header, rows
+
+
+def plain(cell: str) -> str:
+    return cell.strip("*_")
+
+
+def shown(values: list[float], digits: int) -> str:
+    text = f"{mean(values):.{digits}f}"
+    return text if len(values) == 1 else f"{text} ± {stdev(values):.{digits}f}"
+
+
+def record(
+    acc: float = 50.0, nll: float | None = 1.0, *, draws: float = 0.0, trainable: int = 8, **more
+) -> dict:
+    """Return the least that a table reads; `draws` is what S = 10 adds to the accuracy."""
+    scores = {"acc": acc, "nll": nll, "ece": 10.0, "brier": 0.5}
+    metrics = {"0": scores, "10": {**scores, "acc": acc + draws}}
+    return {"metrics": metrics, "parameters": {"trainable": trainable}, "sparsity": {}, "shifted": {}, **more}
+
+
+def by_hand(arms: dict[str, dict[str, list[dict]]]) -> Study:
+    return Study(
+        "hand",
+        {a: {t: dict(enumerate(records)) for t, records in tasks.items()} for a, tasks in arms.items()},
+        {},
+        [],
+    )
+
+
+# The main table --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_every_number_is_that_of_the_records(seeds: int, tmp_path: Path) -> None:
+    runs = invent("some", tmp_path, seeds=seeds)
+    files = {
+        (run["arm"], run["task"], run["seed"]): read_json(tmp_path / "records" / f"{run['hash']}.json")
+        for run in runs
+    }
+    names = {"MLE (LoRA)": "lora", "BLoB": "blob", "BaRA": "bara"}
+    tables = score_tables(load_study("some", tmp_path))
+    assert len(tables) == len(METRICS)
+    for metric, table in zip(METRICS, tables, strict=True):
+        header, rows = parse(table)
+        assert header == ["method", "params", "S", "micro-wgs", "micro-arce", "average"]
+        assert [(row[0], row[2]) for row in rows] == [
+            ("MLE (LoRA)", "–"), ("BLoB", "0"), ("BLoB", "10"), ("BaRA", "0"), ("BaRA", "10")
+        ]  # fmt: skip
+        for name, parameters, samples, *cells in rows:
+            arm, drawn = names[name], "10" if samples == "–" else samples
+            score = {key: r["metrics"][drawn][metric] for key, r in files.items() if key[0] == arm}
+            values = [[score[arm, task, s] for s in range(seeds)] for task in ("micro-wgs", "micro-arce")]
+            averages = [mean(pair) for pair in zip(*values, strict=True)]
+            expected = [shown(v, DIGITS[metric]) for v in (*values, averages)]
+            assert [plain(cell) for cell in cells] == expected
+            assert parameters == f"{files[arm, 'micro-wgs', 0]['parameters']['trainable']:,d}"
+
+
+def test_best_and_second_best_are_those_of_a_table_made_by_hand() -> None:
+    one = {"t": [record(70.0, 0.50)], "u": [record(60.0, 0.40)]}
+    two = {"t": [record(75.0, 0.60)], "u": [record(60.04, 0.70)]}
+    three = {"t": [record(74.0, 0.55)], "u": [record(50.0, 0.60)]}
+    four = {"t": [record(73.0, None)], "u": [record(40.0, 0.60)]}
+    study = by_hand({"lora": one, "blob": two, "ivon": three, "bara": four})
+    acc, nll = score_tables(study, ["acc", "nll"])
+    # IVON comes after the paper's methods, BaRA last; 60.0 and 60.04 read the same.
+    assert parse(acc)[1] == [
+        ["MLE (LoRA)", "8", "70.0", "**60.0**", "_65.0_"],
+        ["BLoB", "8", "**75.0**", "**60.0**", "**67.5**"],
+        ["IVON", "8", "_74.0_", "_50.0_", "62.0"],
+        ["BaRA", "8", "73.0", "40.0", "56.5"],
+    ]
+    assert parse(nll)[1] == [
+        ["MLE (LoRA)", "8", "**0.500**", "**0.400**", "**0.450**"],
+        ["BLoB", "8", "0.600", "0.700", "0.650"],
+        ["IVON", "8", "_0.550_", "_0.600_", "_0.575_"],
+        ["BaRA", "8", "∞", "_0.600_", "∞"],
+    ]
+
+
+def test_a_failed_run_is_shown_and_never_ranked() -> None:
+    lost = {"failed": "The loss is not finite."}
+    study = by_hand(
+        {
+            "lora": {"t": [record(70.0), record(72.0)], "u": [record(60.0), record(60.0)]},
+            "blob": {"t": [record(99.0), lost], "u": [record(90.0), record(91.0)]},
+            "bara": {"t": [lost, lost], "u": [record(50.0)]},
+            "ivon": {"u": [record(55.0), record(56.0)]},
+        }
+    )
+    assert parse(score_table(study, "acc", study.tasks))[1] == [
+        ["MLE (LoRA)", "8", "71.0 ± 1.4", "_60.0 ± 0.0_", "65.5 ± 0.7"],
+        ["BLoB", "8", "failed 1/2", "**90.5 ± 0.7**", "failed"],
+        ["IVON", "8", "–", "55.5 ± 0.7", "–"],
+        ["BaRA", "8", "failed", "50.0", "failed"],
+    ]
+    assert gaps(study) == [
+        "BLoB on t has 1 of 2 seeds: The loss is not finite",
+        "IVON on t has 0 of 2 seeds",
+        "BaRA on t has 0 of 2 seeds: The loss is not finite",
+        "BaRA on u has 1 of 2 seeds",
+    ]
+
+
+def test_an_arm_whose_runs_all_failed_has_a_row() -> None:
+    study = by_hand({"lora": {"t": [record()]}, "bara": {"t": [{"failed": "x"}]}})
+    for table in (*score_tables(study), variants_table(study)):
+        assert parse(table)[1][1][:3] == ["BaRA", "–", "failed"]
+
+
+def test_draws_have_rows_of_their_own_only_where_they_change_something() -> None:
+    assert draws_of({"t": {0: record()}}) == ["10"]
+    assert draws_of({"t": {0: record(draws=1e-9)}}) == ["10"]
+    assert draws_of({"t": {0: record()}, "u": {0: record(draws=0.1)}}) == ["0", "10"]
+    assert draws_of({"t": {0: record(nll=None)}}) == ["10"]
+    assert draws_of({"t": {0: {"failed": "x"}}}) == []
+    study = by_hand({"lora": {"t": [record(50.0)]}, "bara": {"t": [record(60.0, draws=2.0)]}})
+    assert parse(score_table(study, "acc", study.tasks)) == (
+        ["method", "params", "S", "t"],
+        [["MLE (LoRA)", "8", "–", "50.0"], ["BaRA", "8", "0", "_60.0_"], ["BaRA", "8", "10", "**62.0**"]],
+    )
+
+
+def test_parameters_that_differ_between_tasks() -> None:
+    study = by_hand({"lora": {"t": [record(trainable=1000)], "u": [record(trainable=3000)]}})
+    assert parse(score_table(study, "acc", study.tasks))[1][0][1] == "1,000 to 3,000"
+
+
+def test_names() -> None:
+    assert display("mc_dropout") == "MC-Dropout"
+    assert display("bara-gate, Gamma(0.5, 1)") == "BaRA gate, Gamma(0.5, 1)"
+    assert display("Gamma(0.5, 1)") == "Gamma(0.5, 1)"
+
+
+# Shifts ----------------------------------------------------------------------------------------------------
+
+
+def test_shift_tables(tmp_path: Path) -> None:
+    names = ("micro-near", "micro-far")
+    runs = invent("some", tmp_path, tasks={"micro-obqa": 100}, shifted=names)
+    files = [(r["arm"], read_json(tmp_path / "records" / f"{r['hash']}.json")) for r in runs]
+    acc, ece, nll, auroc = shift_tables(load_study("some", tmp_path))
+    for metric, table in (("acc", acc), ("ece", ece), ("nll", nll)):
+        header, rows = parse(table)
+        assert header == ["method", "params", "S", "micro-obqa", *names, "average"]
+        ours = [r for arm, r in files if arm == "bara"]
+        far = [[r["shifted"][n]["metrics"]["10"][metric] for r in ours] for n in names]
+        own = [r["metrics"]["10"][metric] for r in ours]
+        average = [mean(pair) for pair in zip(*far, strict=True)]
+        assert [plain(c) for c in rows[-1][3:]] == [shown(v, DIGITS[metric]) for v in (own, *far, average)]
+    header, rows = parse(auroc)
+    assert header[3:] == ["entropy, micro-near", "entropy, micro-far", "MI, micro-near", "MI, micro-far"]
+    found = {(row[0], row[2]): [plain(cell) for cell in row[3:]] for row in rows}
+    assert found["MLE (LoRA)", "–"] == ["57.1 ± 1.0", "57.1 ± 1.0", "–", "–"]
+    assert found["BaRA", "0"] == ["56.1 ± 1.0", "56.1 ± 1.0", "–", "–"]
+    assert found["BaRA", "10"] == ["57.1 ± 1.0", "57.1 ± 1.0", "61.0 ± 1.0", "61.0 ± 1.0"]
+
+
+def test_a_shift_that_failed_or_was_not_asked_for() -> None:
+    scores = {"metrics": record(40.0)["metrics"], "auroc": {"0": {}, "10": {"entropy": 60.0}}}
+    study = by_hand(
+        {
+            "lora": {"t": [record(shifted={"near": scores})], "other": [record()]},
+            "blob": {"t": [record(shifted={"near": {"failed": "no rows"}})]},
+            "ivon": {"t": [record()]},
+            "bara": {"t": [{"failed": "x"}]},
+        }
+    )
+    wide = with_shifts(study)
+    assert wide.tasks == ["t", "near"]
+    rows = parse(shift_tables(study)[0])[1]
+    assert [row[3] for row in rows] == ["40.0", "failed", "–", "failed"]
+    assert [row[2] for row in parse(shift_tables(study)[-1])[1]] == ["60.0", "failed", "–", "failed"]
+
+
+# Variants and comparisons ----------------------------------------------------------------------------------
+
+
+def test_variants_with_the_sparsity_of_their_gates(tmp_path: Path) -> None:
+    runs = invent("some", tmp_path, arms=["bara, both", "lora"], tasks={"a": 60, "b": 40}, seeds=2)
+    study = load_study("some", tmp_path)
+    header, rows = parse(variants_table(study))
+    assert header == [
+        "method", "params", "ACC ↑ (%)", "ECE ↓ (%)", "NLL ↓ (nats)", "Brier ↓", "Φ (%)", "θ (%)", "Ψ (%)"
+    ]  # fmt: skip
+    files = [read_json(tmp_path / "records" / f"{r['hash']}.json") for r in runs if r["arm"] != "lora"]
+    first, second = ([r for r in files if r["task"] == task] for task in "ab")
+    for place, metric in enumerate(METRICS, start=2):
+        pairs = [[r["metrics"]["10"][metric] for r in task] for task in (first, second)]
+        averages = [mean(pair) for pair in zip(*pairs, strict=True)]
+        (row,) = [row for row in rows if row[0] == "BaRA, both"]
+        assert plain(row[place]) == shown(averages, DIGITS[metric])
+    assert row[6:] == ["5.5 ± 0.7", "20.0 ± 0.0", "30.5 ± 0.0"]
+    assert [row[6:] for row in rows if row[0] == "MLE (LoRA)"] == [["–", "–", "–"]]
+    alone = parse(variants_table(study, ["b"]))[1]
+    assert plain(alone[-1][2]) == shown([r["metrics"]["10"]["acc"] for r in second], 1)
+    no_gates = by_hand({"lora": {"t": [record()]}})
+    assert parse(variants_table(no_gates))[0][-1] == "Brier ↓"
+
+
+def numbers(cell: str) -> list[float]:
+    return [float(n.replace("−", "-")) for n in re.findall(r"[+−]?\d+\.\d+", cell)]
+
+
+def test_comparisons_say_what_was_found() -> None:
+    data = {
+        task: {arm: {s: predictions(arm, task, s, 200) for s in (0, 1)} for arm in ("bara", "lora", "blob")}
+        for task in ("t", "u")
+    }
+    entries = compare(data, ["lora", "blob"], resamples=100)
+    header, rows = parse(comparison_table(entries, "lora"))
+    assert header == ["method", "ACC ↑ (points)", "ECE ↓ (points)", "NLL ↓ (nats)", "Brier ↓"]
+    assert [row[0] for row in rows] == ["BLoB", "BaRA"]
+    (entry,) = [e for e in entries if (e["arm"], e["reference"], e["task"]) == ("bara", "lora", AVERAGE)]
+    for metric, cell in zip(METRICS, rows[1][1:], strict=True):
+        found = entry[metric]
+        expected = [found[key] for key in ("difference", "seed_sd", "low", "high")]
+        assert numbers(cell) == [round(value, DIGITS[metric]) for value in expected]
+        assert cell.endswith(f"] {found['verdict']}")
+    header, rows = parse(comparison_by_task(entries, "blob", "nll"))
+    assert header == ["method", "t", "u", AVERAGE]
+    for name, *cells in rows:
+        arm = {"MLE (LoRA)": "lora", "BaRA": "bara"}[name]
+        for task, cell in zip(header[1:], cells, strict=True):
+            (entry,) = [e for e in entries if (e["arm"], e["reference"], e["task"]) == (arm, "blob", task)]
+            expected = [entry["nll"][key] for key in ("difference", "low", "high")]
+            assert numbers(cell) == [round(value, 3) for value in expected]
+
+
+def test_comparisons_that_are_zero_or_infinite() -> None:
+    same = {
+        "difference": -0.0001,
+        "low": 0.0,
+        "high": 0.00012,
+        "seed_sd": None,
+        "agree": 0,
+        "verdict": "equal",
+    }
+    none = dict.fromkeys(("difference", "low", "high", "seed_sd", "agree"))
+    entry = {
+        "arm": "bara", "reference": "lora", "task": "t", "acc": same,
+        "ece": same, "nll": {**none, "verdict": "worse"}, "brier": {**none, "verdict": "equal"},
+    }  # fmt: skip
+    assert parse(comparison_table([entry], "lora", "t"))[1] == [
+        ["BaRA", "0.0 [0.0, 0.0] equal", "0.0 [0.0, 0.0] equal", "∞, worse", "–"]
+    ]
