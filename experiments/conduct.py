@@ -51,17 +51,17 @@ def conduct(
         for arm, task, seed in places
     ]
     records = sweep(jobs, args.runs, **sweep_options(args))
-    done = [(place, record) for place, record in zip(places, records, strict=True) if "failed" not in record]
-    if not done:
-        raise TrainingError(f"Every run of {name} failed: see the list of failures above.")
-    write_records([record for _, record in done], RECORDS)
     runs = [
         {"hash": record["config_hash"], "arm": arm, "task": record["task"], "seed": seed}
-        for (arm, _, seed), record in done
+        for (arm, _, seed), record in zip(places, records, strict=True)
     ]
+    done = [run for run, record in zip(runs, records, strict=True) if "failed" not in record]
+    if not done:
+        raise TrainingError(f"Every run of {name} failed: see the list of failures above.")
+    write_records(records, RECORDS)  # also the failed ones: a table says how many there are
     # Against LoRA and the best baseline, where there is one of them.
-    known = "lora" in arms
-    found = compare_study(runs, args.runs, shifted=compared_on) if comparisons and known else []
+    known = "lora" in {run["arm"] for run in done}
+    found = compare_study(done, args.runs, shifted=compared_on) if comparisons and known else []
     write_study(name, runs, _about(args, records), found)
     say(f"{len(done)} of {len(places)} runs are in {RESULTS / name}.json: python -m experiments.report")
 
