@@ -1,0 +1,83 @@
+"""The scripts of the experiments: what they ask for is a run of its own, and settings that there are."""
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+from bara_pyro.config import load_config
+from bara_pyro.methods import METHODS
+from experiments.spaces import SPACES
+
+SCRIPTS = (
+    "in_distribution",
+    "out_of_distribution",
+    "parameter_budget",
+    "backbones",
+    "hierarchy",
+    "prior_sensitivity",
+    "guides_and_gates",
+    "reproductions",
+)
+RATES = {"train.lr": 0.002}
+
+
+def asked_for(
+    script: str, monkeypatch: pytest.MonkeyPatch, *arguments: str
+) -> tuple[str, dict[str, Any], Any]:
+    """Run a script without its runs; return the name, the arms and the arguments that it has come to."""
+    module, calls = import_module(f"experiments.{script}"), []
+    monkeypatch.setattr(module, "chosen", lambda method: dict(RATES))
+    monkeypatch.setattr(module, "conduct", lambda name, arms, args, **_: calls.append((name, arms, args)))
+    monkeypatch.setattr(sys, "argv", [script, *arguments])
+    module.main()
+    (call,) = calls
+    return call
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_arms_are_different_runs_that_can_be_started(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, arms, args = asked_for(script, monkeypatch)
+    assert name == script
+    assert len(arms) > 2
+    hashes = {
+        load_config(overrides={**settings, "task.name": args.tasks[0]}).hash for settings in arms.values()
+    }
+    assert len(hashes) == len(arms)
+    for settings in arms.values():
+        assert load_config(overrides=dict(settings)).train.lr == RATES["train.lr"]
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_help(script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", [script, "--help"])
+    with pytest.raises(SystemExit) as stopped:
+        import_module(f"experiments.{script}").main()
+    assert stopped.value.code == 0
+    said = capsys.readouterr().out
+    for option in ("--model", "--data-dir", "--methods", "--tasks", "--seeds", "--steps", "--launcher"):
+        assert option in said
+
+
+def test_the_main_table_has_every_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, arms, args = asked_for("in_distribution", monkeypatch)
+    assert set(arms) == set(METHODS) == set(SPACES)
+    assert len(args.tasks) == 6
+
+
+def test_larger_baselines_keep_their_scaling(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, arms, _ = asked_for("parameter_budget", monkeypatch)
+    for name, settings in arms.items():
+        adapter = load_config(overrides=dict(settings)).adapter
+        assert adapter.lora_alpha / adapter.r == 2.0
+        assert f"r = {adapter.r}" in name
+
+
+def test_published_recipes_take_the_rate_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    module: Any = import_module("experiments.reproductions")
+    chosen: Callable[[str], dict] = lambda method: {"train.lr": 0.002, "method.beta": 0.1}  # noqa: E731
+    monkeypatch.setattr(module, "chosen", chosen)
+    assert module._settings("blob", {}) == {"train.lr": 0.002, "method.beta": 0.1}
+    assert module._settings("blob", module.PUBLISHED) == {"train.lr": 0.002, "method.recipe": "reproduction"}
