@@ -17,6 +17,7 @@ from bara_pyro import train as training
 from bara_pyro.config import load_config
 from bara_pyro.errors import BackboneError, TrainingError
 from bara_pyro.folder import load_system
+from bara_pyro.methods import METHODS
 from bara_pyro.store import read_json, read_jsonl, read_tensors
 from bara_pyro.system import build_system
 
@@ -30,7 +31,7 @@ def run(finished: Path, tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("extra", "parts"),
     [
-        (["--method", "bora"], ["Unknown method 'bora'", "bara, bara-gate, lora"]),
+        (["--method", "bora"], ["Unknown method 'bora'", "adalora, bara, bara-gate, blob"]),
         (["--task", "boolqq"], ["'boolqq'", "boolq", ".jsonl"]),
         (["--task", "micro-none"], ["'micro-none'", "micro-wgs"]),
         (["--set", "method.phi_prior=gama"], ["Unknown prior 'gama'", "exponential", "gamma"]),
@@ -269,5 +270,6 @@ def test_the_installed_command_prints_no_traceback(place: Place, tmp_path: Path)
     command = [sys.executable, "-m", "bara_pyro.cli", *place.arguments(tmp_path / "run"), "--method", "bora"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2
-    assert done.stderr == "Error: Unknown method 'bora': choose one of bara, bara-gate, lora.\n"
+    known = ", ".join(sorted(METHODS))
+    assert done.stderr == f"Error: Unknown method 'bora': choose one of {known}.\n"
     assert done.stdout == ""
