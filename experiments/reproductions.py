@@ -52,7 +52,7 @@ def main() -> None:
     methods, tasks = list(VARIANTS), ("micro-wgs", "micro-arcc")
     args = experiment_parser(__doc__, runs="runs/study", methods=methods, tasks=tasks).parse_args()
     arms = {
-        f"{method}: {name}": {"method": method, **_settings(method, settings)}
+        f"{method}, {name}": {"method": method, **_settings(method, settings)}
         for method in args.methods
         for name, settings in VARIANTS.get(method, {"as it is": {}}).items()
     }

@@ -92,6 +92,11 @@ SECTIONS: dict[str, Section] = {
         "Trained on one task, tested there and on shifted ones.",
         shifts,
     ),
+    "untuned": Section(
+        "Long training at one rate",
+        "Every method with its default settings and the same learning rate: no validation rows were looked at.",
+        main_table,
+    ),
     "parameter_budget": Section(
         "Parameter budget", "Baselines of twice the rank against BaRA of rank 8.", variants
     ),

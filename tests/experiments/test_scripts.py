@@ -14,6 +14,7 @@ from experiments.spaces import SPACES
 SCRIPTS = (
     "in_distribution",
     "out_of_distribution",
+    "untuned",
     "parameter_budget",
     "backbones",
     "hierarchy",
@@ -29,7 +30,7 @@ def asked_for(
 ) -> tuple[str, dict[str, Any], Any]:
     """Run a script without its runs; return the name, the arms and the arguments that it has come to."""
     module, calls = import_module(f"experiments.{script}"), []
-    monkeypatch.setattr(module, "chosen", lambda method: dict(RATES))
+    monkeypatch.setattr(module, "chosen", lambda method: dict(RATES), raising=False)
     monkeypatch.setattr(module, "conduct", lambda name, arms, args, **_: calls.append((name, arms, args)))
     monkeypatch.setattr(sys, "argv", [script, *arguments])
     module.main()
@@ -47,7 +48,8 @@ def test_arms_are_different_runs_that_can_be_started(script: str, monkeypatch: p
     }
     assert len(hashes) == len(arms)
     for settings in arms.values():
-        assert load_config(overrides=dict(settings)).train.lr == RATES["train.lr"]
+        rate = 1e-3 if script == "untuned" else RATES["train.lr"]
+        assert load_config(overrides=dict(settings)).train.lr == rate
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
