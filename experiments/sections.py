@@ -94,7 +94,7 @@ SECTIONS: dict[str, Section] = {
     ),
     "untuned": Section(
         "Long training at one rate",
-        "Every method with its default settings and the same learning rate: no validation rows were looked at.",
+        "Every method with default settings and the same learning rate: no validation rows were looked at.",
         main_table,
     ),
     "parameter_budget": Section(
