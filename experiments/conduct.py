@@ -3,6 +3,7 @@
 import platform
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from bara_pyro.errors import TrainingError
@@ -14,7 +15,6 @@ from experiments.runner import RESULTS
 from experiments.study import write_study
 from experiments.sweep import Job, sweep
 
-RECORDS = RESULTS / "records"
 Arms = Mapping[str, Mapping[str, Any]]
 
 
@@ -26,6 +26,7 @@ def conduct(
     shifted: Mapping[str, Sequence[str]] | None = None,
     comparisons: bool = False,
     compared_on: Sequence[str] = (),
+    results: Path = RESULTS,
 ) -> None:
     """Run an experiment and write its study file, whatever has been done of it before.
 
@@ -36,6 +37,7 @@ def conduct(
         shifted: task -> further tasks that the runs trained on it are tested on.
         comparisons: compare every arm with LoRA and with the best baseline, row by row.
         compared_on: shifted tasks whose rows they are compared on instead of those of the runs' own tasks.
+        results: folder that is written to.
 
     Raises:
         TrainingError: every run failed.
@@ -58,12 +60,12 @@ def conduct(
     done = [run for run, record in zip(runs, records, strict=True) if "failed" not in record]
     if not done:
         raise TrainingError(f"Every run of {name} failed: see the list of failures above.")
-    write_records(records, RECORDS)  # also the failed ones: a table says how many there are
+    write_records(records, results / "records")  # also the failed ones: a table says how many there are
     # Against LoRA and the best baseline, where there is one of them.
     known = "lora" in {run["arm"] for run in done}
     found = compare_study(done, args.runs, shifted=compared_on) if comparisons and known else []
-    write_study(name, runs, _about(args, records), found)
-    say(f"{len(done)} of {len(places)} runs are in {RESULTS / name}.json: python -m experiments.report")
+    path = write_study(name, runs, _about(args, records), found, results)
+    say(f"{len(done)} of {len(places)} runs are in {path}: python -m experiments.report")
 
 
 def _about(args: Namespace, records: Sequence[Record]) -> dict[str, Any]:

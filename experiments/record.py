@@ -71,7 +71,7 @@ def identity(config: RunConfig, settings: Mapping[str, Any]) -> Record:
         "settings": {key: portable(value) for key, value in settings.items() if value is not None},
         "config": full,
         "method": config.method.name,
-        "task": full["task"]["name"],
+        "task": Path(full["task"]["name"]).stem,  # of a file, what the loader calls the task
         "split": config.task.evaluate_on,
         "seed": config.seed,
         "steps": config.train.steps,
