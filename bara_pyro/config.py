@@ -184,10 +184,7 @@ def load_config(
         if value is not None:
             set_key(data, key, value)
     for text in assignments or []:
-        key, equals, value = text.partition("=")
-        if not equals:
-            raise ConfigError(f"--set {text!r}: write key=value, for example --set train.lr=0.001.")
-        set_key(data, key.strip(), _parse(value, text))
+        set_key(data, *parse_assignment(text))
     return parse_config(data)
 
 
@@ -219,9 +216,17 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return data
 
 
-def _parse(value: str, text: str) -> Any:
+def parse_assignment(text: str) -> tuple[str, Any]:
+    """Return the dotted key and the value of `"train.lr=0.001"`, the value in YAML syntax.
+
+    Raises:
+        ConfigError: there is no `=`, or the value is not YAML.
+    """
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise ConfigError(f"--set {text!r}: write key=value, for example --set train.lr=0.001.")
     try:
-        return yaml.load(value, _Loader)  # noqa: S506 - a SafeLoader
+        return key.strip(), yaml.load(value, _Loader)  # noqa: S506 - a SafeLoader
     except yaml.YAMLError as error:
         raise ConfigError(f"--set {text!r}: the value is not valid YAML.") from error
 

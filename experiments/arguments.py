@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from bara_pyro.config import parse_assignment
 from bara_pyro.errors import BaraError, ConfigError
 from bara_pyro.methods import METHODS
 from experiments.launchers import LAUNCHERS
@@ -55,6 +56,8 @@ def experiment_parser(
     add("--launcher", choices=tuple(LAUNCHERS), default="processes",
         help="processes of this machine, one run after the other in this process, or a Ray cluster (that of "
         "RAY_ADDRESS, or a local one); default: %(default)s")  # fmt: skip
+    add("--set", metavar="KEY=VALUE", action="append", default=[], dest="assignments",
+        help="any other setting of all runs, for example task.too_long=drop; can be repeated")  # fmt: skip
     add("--device", metavar="NAME", help="where to compute: cpu, cuda, cuda:1, mps; default: cpu")
     add("--retry-failed", action="store_true", help="try again the runs that failed before")
     add("--strict", action="store_true", help="end with an error if a run failed; failures are listed anyway")
@@ -81,6 +84,7 @@ def shared_settings(args: Namespace) -> dict[str, Any]:
         "backbone.device": args.device,
         "task.data_dir": None if args.data_dir is None else str(args.data_dir),
         "train.steps": args.steps,
+        **dict(map(parse_assignment, args.assignments)),
     }
 
 

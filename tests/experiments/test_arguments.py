@@ -13,6 +13,11 @@ def test_defaults_are_made_for_the_microworld() -> None:
     assert args.methods == known_methods()
     assert args.tasks == ["micro-wgs", "micro-arce"]
     assert {k: v for k, v in shared_settings(args).items() if v is not None} == {"train.steps": 1000}
+    more = experiment_parser("what it does", runs="r").parse_args(
+        ["--set", "task.limit=5", "--set", "seed=1e1"]
+    )
+    assert shared_settings(more)["task.limit"] == 5
+    assert shared_settings(more)["seed"] == 10.0
     assert sweep_options(args) == {
         "launcher": "processes",
         "workers": 2,
