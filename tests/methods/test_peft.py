@@ -235,6 +235,8 @@ def test_methods_that_are_a_lora_at_the_mean_say_so() -> None:
 
 @pytest.mark.parametrize("method", PLAIN)
 def test_peft_reads_the_folder_of_a_lora(method: str, tmp_path: Path) -> None:
+    if method == "ivon":
+        pytest.importorskip("ivon", reason="needs the extra ivon (GPL-3, not among the development packages)")
     config = tiny_run(tmp_path, {"name": method})
     system = build_system(load_config(base=config, overrides={"task.validation_rows": 8, "train.lr": 0.05}))
     train(system, tmp_path / "run")
