@@ -20,10 +20,13 @@ from bara_pyro.config import load_config
 from bara_pyro.data import EncodedSplit, Task
 from bara_pyro.errors import BaraError
 from bara_pyro.evaluate import environment
+from bara_pyro.guide import SiteGuide
 from bara_pyro.methods import METHODS, build
 from bara_pyro.prediction import predict
+from bara_pyro.program import AdaptedLM
 from bara_pyro.report import Column, Table
 from bara_pyro.store import read_json, write_json
+from bara_pyro.svi import SVI
 from bara_pyro.system import System, count_parameters
 from bara_pyro.terminal import say, show
 from benchmarks.speed import interleaved, peak_memory
@@ -63,16 +66,22 @@ class Contestant:
 
 
 def contestant(name: str, size: Size, backbone: Backbone) -> Contestant:
-    """Build a method and bring it to where it can train and predict."""
+    """Build a method, once to train and once to predict: what is fitted after training is not trained on."""
     config = load_config(overrides={"method": name, "adapter.target_modules": TARGETS})
-    torch.manual_seed(0)
-    model, guide = build(config.method, backbone, NUM_DATA, config.adapter.model_dump())
-    parameters = count_parameters(model) + count_parameters(guide)
-    svi = METHODS[name].svi(model, guide, config.train, config.method)
     batch, many = (make_batch(size, rows).to(backbone.device) for rows in (size.rows, 16))
-    svi.step(batch)
+
+    def started() -> tuple[AdaptedLM, SiteGuide, SVI]:
+        torch.manual_seed(0)
+        model, guide = build(config.method, backbone, NUM_DATA, config.adapter.model_dump())
+        svi = METHODS[name].svi(model, guide, config.train, config.method)
+        svi.step(batch)
+        return model, guide, svi
+
+    model, guide, svi = started()
+    parameters = count_parameters(model) + count_parameters(guide)
     finish = METHODS[name].finish
     if finish is not None:
+        model, guide, _ = started()
         task = Task("random", tuple("abcd"))
         system = RandomSystem(config, backbone, task, batch.answer_ids, model, guide)
         system.rows = random_split(size)
