@@ -75,10 +75,12 @@ def evaluate_system(
     split = system.split(name)
     labels = torch.tensor(split.labels)
     truth = true_probabilities(system, split, name)
-    predictive = {}
+    predictive, epistemic = {}, {}
     scores = {}
     for samples in system.config.predict.samples:
-        predictive[samples] = posterior_predictive(draw(system, split, samples, on_rows=on_rows))
+        draws = draw(system, split, samples, on_rows=on_rows)
+        predictive[samples] = posterior_predictive(draws)
+        epistemic[samples] = decompose(draws).epistemic
         scores[str(samples)] = evaluate(predictive[samples], labels, truth)
     report = {
         "schema": SCHEMA,
@@ -95,7 +97,7 @@ def evaluate_system(
         "wall_clock_evaluate_s": round(time.perf_counter() - started, 3),
         **extra,
     }
-    write_jsonl(out / PREDICTIONS, _rows(split, predictive))
+    write_jsonl(out / PREDICTIONS, _rows(split, predictive, epistemic))
     write_json(out / METRICS, report)
     return report
 
@@ -136,12 +138,15 @@ def _length_notes(split: EncodedSplit, name: str, max_length: int) -> list[str]:
     return notes
 
 
-def _rows(split: EncodedSplit, predictive: dict[int, Tensor]) -> list[dict[str, Any]]:
+def _rows(
+    split: EncodedSplit, predictive: dict[int, Tensor], epistemic: dict[int, Tensor]
+) -> list[dict[str, Any]]:
     return [
         {
             "id": row_id,
             "label": split.labels[i],
             "probs": {str(s): log_probs[i].exp().tolist() for s, log_probs in predictive.items()},
+            "epistemic": {str(s): float(values[i]) for s, values in epistemic.items()},
         }
         for i, row_id in enumerate(split.ids)
     ]

@@ -8,7 +8,7 @@ is changed, which local latents it samples). Nothing of the language model is mo
 forward hooks that exist only while the program runs.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +17,7 @@ from typing import Any
 import pyro
 import torch
 from pyro import poutine
-from pyro.distributions import Categorical
+from pyro.distributions import Categorical, Distribution
 from pyro.nn import PyroModule
 from pyro.poutine.runtime import get_plates
 from torch import Tensor, nn
@@ -36,7 +36,8 @@ class Latents:
 
     Attributes:
         global_sites: name -> shape of the value (batch shape and event shape together), one draw a forward.
-        local_sites: name -> width of the layer input that the site sees; its event shape is `[r]`.
+        local_sites: name -> width of the layer input that the site sees; its event has one dimension, of r
+            entries for a gate.
         r: the rank.
         modulating: whether the local latents multiply another function of the layer's input, which then
             carries its size, rather than being all that is added to the layer.
@@ -76,6 +77,16 @@ class Adapter(PyroModule):
             rows: output features to compute, for the answer head; all if None.
         """
         raise NotImplementedError
+
+
+def module_key(name: str) -> str:
+    """Return a module path or a site's name as the name of a submodule, which must not contain dots."""
+    return name.replace(".", "/")
+
+
+def chosen_rows(weight: Tensor, rows: Tensor | None) -> Tensor:
+    """Return the rows of a weight, `... out x in`, that an adapter is asked to compute; all if None."""
+    return weight if rows is None else weight[..., rows, :]
 
 
 def tempered(beta: float) -> AbstractContextManager:
@@ -131,8 +142,7 @@ class AdaptedLM(PyroModule):
         self.targets = find_targets(backbone.lm, target_modules)
         self.adapters = PyroModule[nn.ModuleDict]()
         for target in self.targets:
-            # Module names must not contain dots; the path itself is kept in `target.path`.
-            self.adapters[target.path.replace(".", "/")] = self.make_adapter(target, r, lora_alpha / r)
+            self.adapters[module_key(target.path)] = self.make_adapter(target, r, lora_alpha / r)
         # Looked up once; the layers in a tuple, so that nothing of the language model is registered.
         self._adapters = tuple(self.adapters.values())
         self._body = tuple(
@@ -156,6 +166,22 @@ class AdaptedLM(PyroModule):
     def global_latents(self) -> Any:
         """Sample what is shared by all rows and tokens; the result reaches every adapter."""
         return None
+
+    def one_per_module(self, site: str, entry: Distribution, beta: float) -> Sequence[Tensor]:
+        """Sample an r-vector for every module in one statement, its KL weighted by `beta`.
+
+        Args:
+            site: name; its value is `modules x r`.
+            entry: prior of one entry.
+            beta: weight of the KL.
+
+        Returns:
+            One `[draws x 1 x] 1 x r` a module, which broadcasts over rows and tokens.
+        """
+        prior = entry.expand([len(self.targets), self.r]).to_event(1)
+        with pyro.plate("modules", len(self.targets), dim=-1), tempered(beta):
+            value = pyro.sample(site, prior)
+        return value.unsqueeze(-2).unbind(-3)
 
     def counted(self, batch: Batch) -> Tensor:
         """Return the tokens whose local sites enter the objective, `B x T`: by default the real ones."""

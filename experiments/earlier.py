@@ -1,17 +1,16 @@
 """The studies of before there were records: each is a file of reports by name, and a section of the page."""
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
 from bara_pyro.config import load_config
 from bara_pyro.report import Column, Table, markdown
 from bara_pyro.store import read_json
 from bara_pyro.terminal import score_table
+from experiments.values import Value, over_seeds, score
 
 REAL = """### Real rows, a real language model
 
@@ -48,12 +47,9 @@ COLUMNS = (
 )
 
 
-def _spread(reports: Sequence[dict[str, Any]], samples: str, key: str) -> float | tuple[float, float]:
-    """Return a score's mean and standard deviation over seeds (one seed: itself); infinite where one is."""
-    values = [report["metrics"][samples][key] for report in reports]
-    if None in values:
-        return math.inf
-    return values[0] if len(values) == 1 else (mean(values), stdev(values))
+def _cell(reports: Sequence[dict[str, Any]], samples: str, key: str) -> Value:
+    """Return a score over the seeds, as the tables of all experiments have it."""
+    return over_seeds(dict(enumerate(reports)), score(samples, key))
 
 
 def scores(results: dict[str, Any], introduction: str) -> list[str]:
@@ -67,7 +63,7 @@ def scores(results: dict[str, Any], introduction: str) -> list[str]:
         settings = reports[0]["settings"]
         run = {"task": task, "method": method, "lr": settings.get("train.lr", load_config().train.lr)}
         for samples in ("0",) if method == "lora" else ("0", "10"):
-            row = {key: _spread(reports, samples, key) for key in ("acc", "ece", "nll", "brier")}
+            row = {key: _cell(reports, samples, key) for key in ("acc", "ece", "nll", "brier")}
             rows.append({**run, "S": int(samples), "seeds": len(reports), **row})
     return [introduction.format(steps=settings["train.steps"]), markdown(Table(COLUMNS, rows))]
 
@@ -83,13 +79,9 @@ def sweep(task: str, results: dict[str, Any]) -> list[str]:
     lines = [SWEEP.format(task=task, steps=first[0]["settings"]["train.steps"], seeds=len(first))]
     for key, heading, digits in (("acc", "accuracy", ".1f"), ("ece", "ECE", ".1f"), ("nll", "NLL", ".3f")):
         columns = [Column("arm", heading), *(Column(rate, f"lr {rate}", format=digits) for rate in rates)]
-        rows = [{"arm": arm, **{r: _of_arm(groups[arm, r], key) for r in rates}} for arm in arms]
+        rows = [{"arm": arm, **{r: _cell(groups[arm, r], "10", key) for r in rates}} for arm in arms]
         lines.append(markdown(Table(columns, rows)))
     return lines
-
-
-def _of_arm(reports: Sequence[dict[str, Any]], key: str) -> float | tuple[float, float] | str:
-    return "failed" if any("failed" in report for report in reports) else _spread(reports, "10", key)
 
 
 def demo(results: dict[str, Any]) -> list[str]:

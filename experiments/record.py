@@ -17,8 +17,8 @@ from torch import Tensor
 from bara_pyro.config import RunConfig, parse_config
 from bara_pyro.data import answer_token_ids
 from bara_pyro.errors import ConfigError, DataError
-from bara_pyro.evaluate import PREDICTIONS, draw, evaluate_system
-from bara_pyro.metrics import decompose, ood_auroc, reliability_bins, risk_coverage
+from bara_pyro.evaluate import PREDICTIONS, evaluate_system
+from bara_pyro.metrics import ood_auroc, reliability_bins, risk_coverage
 from bara_pyro.store import read_json, read_jsonl, write_json
 from bara_pyro.system import System, load_data
 from bara_pyro.train import train_seconds
@@ -112,7 +112,7 @@ def shifted_scores(system: System, out: Path, name: str) -> dict[str, Any]:
     own, shifted = load_predictions(out)[1], load_predictions(folder)[1]
     auroc = {str(s): {"entropy": ood_auroc(_entropy(own[s]), _entropy(shifted[s]))} for s in own}
     most = max(own)
-    inside, outside = mutual_information(system, out, most), mutual_information(other, folder, most)
+    inside, outside = mutual_information(out, most), mutual_information(folder, most)
     if max(float(inside.max()), float(outside.max())) > NO_SPREAD:
         auroc[str(most)]["mutual_information"] = ood_auroc(inside, outside)
     return {
@@ -133,21 +133,10 @@ def _on_task(system: System, name: str) -> System:
     return replace(system, config=config, task=task, answer_ids=ids)
 
 
-def mutual_information(system: System, folder: Path, samples: int) -> Tensor:
-    """Return per test row the mutual information between answer and latents (nats, `n`); 0 without draws.
-
-    It is kept in `folder`, so that it is drawn once however many shifted tasks the rows are compared with.
-    """
-    path = folder / "mutual_information.json"
-    if path.exists():
-        return torch.tensor(read_json(path)[str(samples)], dtype=torch.float64)
-    split = system.split("test")
-    if samples < 2:
-        return torch.zeros(len(split), dtype=torch.float64)
-    # evaluate_system keeps the mean over the draws only, so these are drawn again; the same ones.
-    values = decompose(draw(system, split, samples)).epistemic
-    write_json(path, {str(samples): values.tolist()})
-    return values
+def mutual_information(folder: Path, samples: int) -> Tensor:
+    """Return per test row the mutual information between answer and latents (nats, `n`); 0 without draws."""
+    values = [row["epistemic"][str(samples)] for row in read_jsonl(folder / PREDICTIONS)]
+    return torch.tensor(values, dtype=torch.float64)
 
 
 def _entropy(log_probs: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from bara_pyro.distributions import KAPPA_MAX, KAPPA_MIN, MEAN_MIN, bound_kappa, bound_mean
 from bara_pyro.errors import ConfigError, unknown
 from bara_pyro.guide import SiteGuide
-from bara_pyro.program import AdaptedLM
+from bara_pyro.program import AdaptedLM, module_key
 
 NORM_MIN = 1e-6  # smallest norm to divide by: an input of zeros stays one
 
@@ -105,12 +105,12 @@ class AmortizedGuide(SiteGuide):
         self.sites = PyroModule[nn.ModuleDict]()
         for name, size in latents.global_sites.items():
             # Always a noise level an entry: what "scalar" saves is width times as many weights of A_kappa.
-            self.sites[_key(name)] = _Raw(torch.zeros(*size[:-1], latents.r * (2 if self.noisy else 1)))
+            self.sites[module_key(name)] = _Raw(torch.zeros(*size[:-1], latents.r * (2 if self.noisy else 1)))
         for name, width in latents.local_sites.items():
             raw = nn.init.orthogonal_(torch.empty(latents.r + self.shape_rows, width))
             if not random_kappa:
                 raw[latents.r :] = 0
-            self.sites[_key(name)] = _Raw(raw)
+            self.sites[module_key(name)] = _Raw(raw)
         self._raw = dict(zip((*latents.global_sites, *latents.local_sites), self.sites.values(), strict=True))
         self._local = frozenset(latents.local_sites)
         self.to(model.backbone.device)
@@ -154,10 +154,6 @@ class AmortizedGuide(SiteGuide):
     def _kappa(self, level: Tensor, shape: torch.Size) -> Tensor:
         kappa = bound_kappa(level if self.shape == "kappa" else level.reciprocal(), self.max_kappa)
         return kappa if kappa.shape == shape else kappa.expand(shape)
-
-
-def _key(site: str) -> str:
-    return site.replace(".", "/")
 
 
 def _softplus_inverse(value: float) -> float:

@@ -10,8 +10,8 @@ from torch.nn import functional as F
 
 from bara_pyro.errors import ConfigError
 from bara_pyro.guide import SiteGuide
-from bara_pyro.guides.normal import site_key
 from bara_pyro.models.clora import CLoRA
+from bara_pyro.program import module_key
 
 SIGMA_MIN = 1e-6  # the square of a sigmoid underflows, and a scale of 0 has no divergence
 
@@ -61,7 +61,7 @@ class ContextualGuide(SiteGuide):
         offset = math.log(root / (1 - root))  # sigmoid(offset)^2 = init_scale
         self.sites = PyroModule[nn.ModuleDict]()
         for name, width in model.latents.local_sites.items():
-            self.sites[site_key(name)] = ContextNetwork(width, hidden, 2 * model.r**2, offset)
+            self.sites[module_key(name)] = ContextNetwork(width, hidden, 2 * model.r**2, offset)
         self._networks = dict(zip(model.latents.local_sites, self.sites.values(), strict=True))
         self.to(model.backbone.device)
 

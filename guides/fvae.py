@@ -13,6 +13,7 @@ from torch import nn
 from bara_pyro.errors import ConfigError
 from bara_pyro.guide import SiteGuide
 from bara_pyro.models.fvae import FVAE, MLP
+from bara_pyro.program import module_key
 
 MAX_LOGVAR = 20.0
 
@@ -39,7 +40,7 @@ class FVAEGuide(SiteGuide):
             heads = encoder.layers[-1]
             nn.init.zeros_(heads.weight)
             nn.init.zeros_(heads.bias)
-            self.sites[name.replace(".", "/")] = encoder
+            self.sites[module_key(name)] = encoder
         self._encoders = dict(zip(model.latents.local_sites, self.sites.values(), strict=True))
         self.to(model.backbone.device)
 

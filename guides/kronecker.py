@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from bara_pyro.distributions.kronecker import KroneckerNormal
 from bara_pyro.frozen import frozen
-from bara_pyro.guides.normal import site_key
 from bara_pyro.kfac import Factors
+from bara_pyro.program import module_key
 
 
 class Block(nn.Module):
@@ -53,11 +53,11 @@ class KroneckerPosterior(nn.Module):
         super().__init__()
         self.precision = frozen(torch.zeros((), dtype=torch.float64, device=device))
         self.answers = frozen(torch.zeros(answers, dtype=torch.long, device=device))
-        self.blocks = nn.ModuleDict({site_key(name): Block(*size, device) for name, size in sizes.items()})
+        self.blocks = nn.ModuleDict({module_key(name): Block(*size, device) for name, size in sizes.items()})
 
     def block(self, site: str) -> Block:
         """Return the block of a matrix."""
-        return cast(Block, self.blocks[site_key(site)])
+        return cast(Block, self.blocks[module_key(site)])
 
     def law(self, site: str, size: tuple[int, ...]) -> KroneckerNormal:
         """Return the law of a matrix of shape `size`; of the head's B only the answers' rows have a block."""

@@ -18,11 +18,11 @@ from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, unknown
 from bara_pyro.evidence import adam_precision, best_precision, effective_parameters, log_evidence
 from bara_pyro.guides.kronecker import KroneckerPosterior
-from bara_pyro.guides.normal import site_key
 from bara_pyro.guides.point import PointGuide
 from bara_pyro.kfac import Linearisation, Tokens, kfac
 from bara_pyro.models.gaussian_lora import GaussianLoRA, weight_site
 from bara_pyro.prediction import noise_seed
+from bara_pyro.program import module_key
 
 Subset = Literal["all", "last"]
 Predictive = Literal["glm", "probit", "sampled"]
@@ -94,7 +94,7 @@ class LaplaceGuide(PointGuide):
     def law(self, name: str) -> Distribution:
         """Return the posterior of a deviation; a point before the fit and outside the subset."""
         fit = self._posterior[0] if self._posterior else None
-        if fit is None or site_key(name) not in fit.blocks:
+        if fit is None or module_key(name) not in fit.blocks:
             return super().law(name)
         return fit.law(name, self.model.latents.global_sites[name])
 

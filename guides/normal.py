@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from bara_pyro.errors import ConfigError
 from bara_pyro.guide import SiteGuide
 from bara_pyro.models.gaussian_lora import GaussianLoRA
+from bara_pyro.program import module_key
 
 SCALE_MIN = 1e-12  # G may cross 0, where the law would have no density
 
@@ -40,12 +41,7 @@ class Scale(PyroModule):
 
 def scales(raw: dict[str, Tensor], *, trainable: bool = True) -> Any:
     """Return one `Scale` a site, under names that a module may have."""
-    return PyroModule[nn.ModuleDict]({site_key(n): Scale(value, trainable) for n, value in raw.items()})
-
-
-def site_key(site: str) -> str:
-    """Return a site's name as the name of a submodule, which must not contain dots."""
-    return site.replace(".", "/")
+    return PyroModule[nn.ModuleDict]({module_key(n): Scale(value, trainable) for n, value in raw.items()})
 
 
 class NormalGuide(DeviationGuide):
@@ -77,7 +73,7 @@ class NormalGuide(DeviationGuide):
 
     def law(self, name: str) -> Distribution:
         """Return the posterior of a deviation."""
-        raw: Tensor = self.sites[site_key(name)].scale
+        raw: Tensor = self.sites[module_key(name)].scale
         sigma = raw.square() if self.transform == "square" else F.softplus(raw)
         sigma = sigma.clamp_min(SCALE_MIN)
         return Normal(torch.zeros_like(sigma), sigma, validate_args=False).to_event(2)

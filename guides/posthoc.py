@@ -5,8 +5,9 @@ from pyro.distributions import Distribution, Normal
 from torch import Tensor
 
 from bara_pyro.frozen import read
-from bara_pyro.guides.normal import DeviationGuide, scales, site_key
+from bara_pyro.guides.normal import DeviationGuide, scales
 from bara_pyro.models.posthoc import PosthocLoRA
+from bara_pyro.program import module_key
 
 
 class PosthocGuide(DeviationGuide):
@@ -32,7 +33,7 @@ class PosthocGuide(DeviationGuide):
 
     def scale(self, site: str) -> Tensor:
         """Return the frozen scales of a deviation, `rows x columns` or `rows x 1`, to read or to fill."""
-        return read(self.sites[site_key(site)], "scale")
+        return read(self.sites[module_key(site)], "scale")
 
     def law(self, name: str) -> Distribution:
         """Return the posterior of a deviation."""

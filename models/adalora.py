@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from bara_pyro.backbone import Backbone
 from bara_pyro.errors import ConfigError
-from bara_pyro.program import AdaptedLM, Adapter
+from bara_pyro.program import AdaptedLM, Adapter, chosen_rows
 from bara_pyro.targets import Target
 
 ORTHOGONALITY = "orthogonality"
@@ -42,7 +42,7 @@ class AdaLoRAAdapter(Adapter):
 
     def forward(self, x: Tensor, latents: Any, rows: Tensor | None = None) -> Tensor:
         """Return `s B diag(E) A x`; see `Adapter.forward`."""
-        up = self.lora_B if rows is None else self.lora_B[rows]
+        up = chosen_rows(self.lora_B, rows)
         return F.linear(F.linear(x, self.lora_A) * (self.lora_E.squeeze(-1) * self.scaling), up)
 
     def distance(self) -> Tensor:

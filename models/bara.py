@@ -19,7 +19,7 @@ from bara_pyro.backbone import Backbone
 from bara_pyro.errors import ConfigError, unknown
 from bara_pyro.models.lora import down_projection, up_projection
 from bara_pyro.priors import make_prior
-from bara_pyro.program import AdaptedLM, Adapter, Latents, tempered
+from bara_pyro.program import AdaptedLM, Adapter, Latents, chosen_rows, tempered
 from bara_pyro.targets import Target
 
 Form = Literal["additive", "gate"]
@@ -71,7 +71,7 @@ class BaRAAdapter(Adapter):
         change = parts[0]
         for part in parts[1:]:
             change = change * part
-        up = self.lora_B if rows is None else self.lora_B[rows]
+        up = chosen_rows(self.lora_B, rows)
         out = F.linear(change, up * self.scaling)
         # Phi alone in the additive form knows neither row nor token: give it the layer's shape.
         return out.expand(*x.shape[:-1], out.shape[-1])
@@ -139,9 +139,5 @@ class BaRA(AdaptedLM):
         """Sample `phi`; make theta's prior once for all layers."""
         by_module = None
         if self.latent != "theta":
-            prior = self.phi_prior.expand([len(self.targets), self.r]).to_event(1)
-            with pyro.plate("modules", len(self.targets), dim=-1), tempered(self.beta_phi):
-                phi = pyro.sample(PHI, prior)
-            # [draws x 1 x] modules x r -> one [draws x 1 x] 1 x r a module: broadcasts over rows and tokens.
-            by_module = phi.unsqueeze(-2).unbind(-3)
+            by_module = self.one_per_module(PHI, self.phi_prior, self.beta_phi)
         return by_module, self.theta_prior, self.beta_theta

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from bara_pyro.backbone import Backbone
 from bara_pyro.errors import ConfigError
 from bara_pyro.models.lora import LoRA, LoRAAdapter
-from bara_pyro.program import Latents, tempered
+from bara_pyro.program import Latents, chosen_rows, tempered
 from bara_pyro.targets import Target
 
 
@@ -55,7 +55,7 @@ class CLoRAAdapter(LoRAAdapter):
         with tempered(latents.beta):
             e = pyro.sample(self.site, prior, infer={"input": h})
         change = (e.unflatten(-1, (self.r, self.r)) @ h.unsqueeze(-1)).squeeze(-1)
-        up = self.lora_B if rows is None else self.lora_B[rows]
+        up = chosen_rows(self.lora_B, rows)
         return F.linear(change, up * self.scaling)
 
 

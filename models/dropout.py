@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from bara_pyro.backbone import Backbone
 from bara_pyro.errors import ConfigError
 from bara_pyro.models.lora import LoRA, LoRAAdapter
-from bara_pyro.program import Latents
+from bara_pyro.program import Latents, chosen_rows
 from bara_pyro.targets import Target
 
 
@@ -47,7 +47,7 @@ class DropoutAdapter(LoRAAdapter):
         """Return `s B A (keep / (1 - p) * x)`; see `Adapter.forward`."""
         law = Bernoulli(x.new_full((), self.kept), validate_args=False)
         keep = pyro.sample(self.site, law.expand(x.shape).to_event(1))
-        up = self.lora_B if rows is None else self.lora_B[rows]
+        up = chosen_rows(self.lora_B, rows)
         # 1 / (1 - p) goes to the small factor: one pass less over the wide input.
         return F.linear(F.linear(x * keep, self.lora_A), up * (self.scaling / self.kept))
 

@@ -20,7 +20,7 @@ from bara_pyro.backbone import Backbone
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 from bara_pyro.models.lora import down_projection
-from bara_pyro.program import AdaptedLM, Adapter
+from bara_pyro.program import AdaptedLM, Adapter, chosen_rows
 from bara_pyro.targets import Target
 
 
@@ -40,7 +40,7 @@ class EnsembleAdapter(Adapter):
             latents: None.
             rows: output features to compute.
         """
-        up = self.lora_B if rows is None else self.lora_B[:, rows]
+        up = chosen_rows(self.lora_B, rows)
         flat = x.flatten(-3, -2)  # one matrix product a member
         out = flat @ self.lora_A.mT @ (up.mT * self.scaling)
         return out.unflatten(-2, x.shape[-3:-1])

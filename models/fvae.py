@@ -40,7 +40,7 @@ from torch.nn import functional as F
 from bara_pyro.backbone import Backbone
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
-from bara_pyro.program import AdaptedLM, Adapter, Latents, tempered
+from bara_pyro.program import AdaptedLM, Adapter, Latents, chosen_rows, tempered
 from bara_pyro.targets import Target
 
 INIT_SCALE = 0.02  # of B, as published
@@ -127,7 +127,7 @@ class FVAEAdapter(Adapter):
         z1 = self._draw(1, latents.prior_z1, x, share * self.weights.kl_z1)
         if latents.training:
             self._reconstruct(x, z1, latents, share)
-        up = self.lora_B if rows is None else self.lora_B[rows]
+        up = chosen_rows(self.lora_B, rows)
         return F.linear(z1, up * self.scaling)
 
     def _draw(self, number: int, prior: Distribution, x: Tensor, weight: float) -> Tensor:

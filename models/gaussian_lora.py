@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from bara_pyro.backbone import Backbone
 from bara_pyro.errors import ConfigError
 from bara_pyro.models.lora import LoRA, LoRAAdapter
-from bara_pyro.program import Latents, tempered
+from bara_pyro.program import Latents, chosen_rows, tempered
 from bara_pyro.targets import Target
 
 SIGNS = "signs"
@@ -68,11 +68,10 @@ class GaussianAdapter(LoRAAdapter):
         change = F.linear(x, self.lora_A)
         if own.lora_A is not None:
             change = change + (self._flipped(x, own.lora_A) if self.flipout else apply(x, own.lora_A))
-        up = self.lora_B if rows is None else self.lora_B[rows]
+        up = chosen_rows(self.lora_B, rows)
         out = F.linear(change, up * self.scaling)
         if own.lora_B is not None:
-            deviation = own.lora_B if rows is None else own.lora_B[..., rows, :]
-            out = out + apply(change, deviation * self.scaling)
+            out = out + apply(change, chosen_rows(own.lora_B, rows) * self.scaling)
         if self.tap is not None:
             self.tap(x, out)
         return out

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bara_pyro.program import AdaptedLM, Adapter
+from bara_pyro.program import AdaptedLM, Adapter, chosen_rows
 from bara_pyro.targets import Target
 
 
@@ -31,7 +31,7 @@ class LoRAAdapter(Adapter):
 
     def forward(self, x: Tensor, latents: Any, rows: Tensor | None = None) -> Tensor:
         """Return `s B A x`; see `Adapter.forward`."""
-        up = self.lora_B if rows is None else self.lora_B[rows]
+        up = chosen_rows(self.lora_B, rows)
         return F.linear(F.linear(x, self.lora_A), up * self.scaling)
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from bara_pyro.backbone import Backbone
 from bara_pyro.frozen import frozen, read
 from bara_pyro.models.gaussian_lora import Deviations, GaussianLoRA
+from bara_pyro.program import module_key
 
 
 class PosthocLoRA(GaussianLoRA):
@@ -29,7 +30,8 @@ class PosthocLoRA(GaussianLoRA):
         self, backbone: Backbone, num_data: int, *, random: str, flipout: bool = False, **adapter: Any
     ) -> None:
         super().__init__(backbone, num_data, random=random, beta=0.0, flipout=flipout, **adapter)
-        self.switch = frozen(torch.zeros((), device=backbone.device))
+        # On the CPU, wherever the weights are: it is looked at in every forward.
+        self.switch = frozen(torch.zeros(()))
 
     @property
     def fitted(self) -> bool:
@@ -50,5 +52,5 @@ class PosthocLoRA(GaussianLoRA):
     def weight_of(self, site: str) -> Tensor:
         """Return the mean of the weight whose deviation is `site`."""
         weight, path = site.split("/", 1)
-        mean: Tensor = getattr(self.adapters[path.replace(".", "/")], weight)
+        mean: Tensor = getattr(self.adapters[module_key(path)], weight)
         return mean

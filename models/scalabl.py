@@ -10,7 +10,6 @@ is not kept orthogonal. Its name is `lora_A`, so that what a run saves has PEFT'
 from collections.abc import Sequence
 from functools import cached_property
 
-import pyro
 import torch
 from pyro.distributions import Normal
 from torch import Tensor
@@ -19,7 +18,7 @@ from torch.nn import functional as F
 from bara_pyro.backbone import Backbone
 from bara_pyro.errors import ConfigError
 from bara_pyro.models.lora import LoRA, LoRAAdapter
-from bara_pyro.program import Latents, tempered
+from bara_pyro.program import Latents, chosen_rows
 from bara_pyro.targets import Target
 
 S = "s"
@@ -51,7 +50,7 @@ class ScalaBLAdapter(LoRAAdapter):
             latents: `s` by module, each `[draws x 1 x] 1 x r`.
             rows: output features to compute.
         """
-        up = self.lora_B if rows is None else self.lora_B[rows]
+        up = chosen_rows(self.lora_B, rows)
         return F.linear(F.linear(x, self.lora_A) * latents[self.target.index], up * self.scaling)
 
 
@@ -84,8 +83,4 @@ class ScalaBL(LoRA):
     def global_latents(self) -> Sequence[Tensor]:
         """Sample the singular values of all modules."""
         zero = torch.zeros((), device=self.backbone.device)
-        prior = Normal(zero, zero + 1, validate_args=False).expand([len(self.targets), self.r]).to_event(1)
-        with pyro.plate("modules", len(self.targets), dim=-1), tempered(self.beta):
-            s = pyro.sample(S, prior)
-        # [draws x 1 x] modules x r -> one [draws x 1 x] 1 x r a module: broadcasts over rows and tokens.
-        return s.unsqueeze(-2).unbind(-3)
+        return self.one_per_module(S, Normal(zero, zero + 1, validate_args=False), self.beta)

@@ -10,6 +10,7 @@ from bara_pyro.store import read_json
 from experiments.arguments import experiment_parser
 from experiments.conduct import conduct
 from experiments.record import read_record
+from experiments.runner import run_all
 from experiments.study import load_study
 
 
@@ -47,3 +48,16 @@ def test_nothing_but_failures_is_an_error(base: dict[str, Any], tmp_path: Path) 
             "none", {"t": {"method": "temperature"}}, arguments(base, tmp_path / "runs"), results=tmp_path
         )
     assert not (tmp_path / "none.json").exists()
+
+
+def test_runs_by_name(base: dict[str, Any], tmp_path: Path) -> None:
+    jobs = {"one": {**base, "method": "lora"}, "wrong": {**base, "method": "temperature"}}
+    found = run_all(jobs, tmp_path / "runs", tmp_path / "results.json")
+    assert list(found) == list(read_json(tmp_path / "results.json")) == list(jobs)
+    assert set(found["one"]["metrics"]) == {"0", "3"}
+    assert found["one"]["settings"]["train.steps"] == 6
+    assert "validation rows" in found["wrong"]["failed"]
+    weights = next((tmp_path / "runs").glob("*/adapter_model.safetensors"))
+    written = weights.stat().st_mtime_ns
+    assert run_all(jobs, tmp_path / "runs", tmp_path / "again.json") == found
+    assert weights.stat().st_mtime_ns == written
