@@ -114,6 +114,12 @@ SECTIONS: dict[str, Section] = {
         "Variants of BaRA's guide, one setting changed each.",
         by_method,
     ),
+    "remedies": Section(
+        "Remedies",
+        "What would bring BaRA ahead where it is not: one thing changed each, of the settings that the "
+        "search chose; scores on validation rows.",
+        by_method,
+    ),
     "reproductions": Section(
         "Published objectives",
         "Methods as published (`recipe: reproduction`) beside the valid objectives of all other tables.",

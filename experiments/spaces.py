@@ -41,7 +41,7 @@ SPACES: dict[str, Space] = {
     "map_prior":     Space(RATES,         "method.prior_scale",       (0.1, 1.0)),
     "mc_dropout":    Space(RATES,         "method.p",                 (0.05, 0.2)),
     "ensemble":      Space(RATES),
-    "laplace":       Space(RATES),
+    "laplace":       Space(RATES,         "method.prior_precision",   (100.0, 1000.0)),
     "temperature":   Space(RATES),
     "tfb":           Space(RATES,         "method.tolerance",         (0.001, 0.01)),
     "blob":          Space(RATES,         "method.beta",              (0.1, 0.01)),

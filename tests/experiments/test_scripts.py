@@ -9,6 +9,7 @@ import pytest
 
 from bara_pyro.config import load_config
 from bara_pyro.methods import METHODS
+from experiments.arguments import shared_settings
 from experiments.spaces import SPACES
 
 SCRIPTS = (
@@ -20,6 +21,7 @@ SCRIPTS = (
     "hierarchy",
     "prior_sensitivity",
     "guides_and_gates",
+    "remedies",
     "reproductions",
 )
 RATES = {"train.lr": 0.002}
@@ -83,3 +85,19 @@ def test_published_recipes_take_the_rate_alone(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(module, "chosen", chosen)
     assert module._settings("blob", {}) == {"train.lr": 0.002, "method.beta": 0.1}
     assert module._settings("blob", module.PUBLISHED) == {"train.lr": 0.002, "method.recipe": "reproduction"}
+
+
+def test_remedies_look_at_validation_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, arms, args = asked_for("remedies", monkeypatch)
+    for settings in arms.values():
+        config = load_config(overrides={**shared_settings(args), "task.name": "micro-wgs", **settings})
+        assert config.task.evaluate_on == "validation"
+
+
+def test_remedies_try_the_rates_that_the_search_did_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    module: Any = import_module("experiments.remedies")
+    on_grid = module.common({"method": "bara", "train.lr": 1.2e-3}, steps=1000)
+    assert [change["train.lr"] for change in on_grid.values() if "train.lr" in change] == [8.49e-4, 1.7e-3]
+    between = module.common({"method": "lora", "train.lr": 8.49e-4}, steps=1000)
+    assert not any("train.lr" in change for change in between.values())
+    assert between["twice the steps"] == {"train.steps": 2000}
