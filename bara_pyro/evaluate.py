@@ -28,6 +28,7 @@ def draw(
     split: EncodedSplit,
     samples: int,
     *,
+    repeats: int = 1,
     seed: int | None = None,
     on_rows: OnRows | None = None,
 ) -> Tensor:
@@ -44,6 +45,7 @@ def draw(
             system.guide,
             batch.to(system.backbone.device),
             samples=samples,
+            repeats=repeats,
             seed=c.seed if seed is None else seed,
             memory_budget=c.memory_budget,
         )

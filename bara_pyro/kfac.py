@@ -11,8 +11,7 @@ Tokens count as observations of their own (KFAC-expand, Eschenhagen et al., 2023
 token this is the GGN's block of W exactly.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -24,25 +23,9 @@ from bara_pyro.data.types import Batch
 from bara_pyro.errors import DataError
 from bara_pyro.guide import PosteriorMean, SiteGuide
 from bara_pyro.models.gaussian_lora import GaussianAdapter, GaussianLoRA, weight_site
+from bara_pyro.program import tapped
 
 Tokens = Literal["mean", "sum"]
-
-
-@contextmanager
-def tapped(adapters: Sequence[GaussianAdapter]) -> Iterator[dict[str, tuple[Tensor, Tensor]]]:
-    """Note what the adapters see and give while the block runs: path -> input and output of the forward."""
-    seen: dict[str, tuple[Tensor, Tensor]] = {}
-
-    def tap_of(path: str) -> Callable[[Tensor, Tensor], None]:
-        return lambda x, out: seen.update({path: (x.detach(), out)})
-
-    try:
-        for adapter in adapters:
-            adapter.tap = tap_of(adapter.target.path)
-        yield seen
-    finally:
-        for adapter in adapters:
-            adapter.tap = None
 
 
 class Linearisation:

@@ -5,10 +5,12 @@ the other rows, on padding or on how the draws are cut into chunks.
 """
 
 import hashlib
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import pyro
 import torch
+from pyro import poutine
 from pyro.distributions import Distribution
 from torch import Tensor
 from torch.distributions.utils import lazy_property
@@ -29,6 +31,7 @@ def predict(
     batch: Batch,
     *,
     samples: int = 10,
+    repeats: int = 1,
     seed: int = 0,
     memory_budget: int | None = None,
 ) -> Tensor:
@@ -39,6 +42,8 @@ def predict(
         guide: its fitted guide.
         batch: B rows; `labels` are not looked at.
         samples: number S of draws; 0 stands for the posterior-mean gates (the NonLoRA limit).
+        repeats: draws that follow one another and share the global latents, of which there are then only
+            S / repeats: nested draws, for `bara_pyro.metrics.decompose_nested`.
         seed: of the draws. One draw of the global latents is shared by all rows and all batches.
         memory_budget: bytes that the activations of one forward may take, roughly; larger batches are cut.
             By default 32 MiB on a CPU and 2 GiB on an accelerator.
@@ -49,8 +54,71 @@ def predict(
         logits).
 
     Raises:
-        ConfigError: `samples` is negative, or the guide belongs to another model.
+        ConfigError: `samples` is negative or no multiple of `repeats`, or the guide belongs to another model.
     """
+    batch, room = _checked(model, guide, batch, samples, memory_budget)
+    if repeats < 1 or samples % repeats:
+        raise ConfigError(f"samples={samples} must be a multiple of repeats={repeats}, and that at least 1.")
+    own = _own(guide, batch, samples, seed, room)
+    if own is not None:
+        return own
+    if samples and not (model.latents and guide.stochastic):
+        # Nothing to draw (LoRA), or a point to draw from: one forward stands for all.
+        point = predict(model, guide, batch, samples=0, memory_budget=memory_budget)
+        return point.expand(samples, -1, -1)
+    out = torch.empty(max(samples, 1), len(batch), len(batch.answer_ids), dtype=torch.float64)
+    for rows, draws in _pieces(len(batch), max(samples, 1), room):
+        out[draws, rows] = _forward(model, guide, _rows(batch, rows), draws, samples, seed, repeats)
+    return out
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What one forward of some rows drew.
+
+    Attributes:
+        rows, draws: which rows of the batch and which of the S draws.
+        mask: bool, `b x T`: the real tokens, at the right.
+        log_probs: float64, `s x b x C`.
+        values: site -> draws: `s x 1 x modules x r` of `phi`, `s x b x T x r` of a local site (T = 1 at the
+            answer head); with S = 0 the posterior mean, without the leading s.
+    """
+
+    rows: slice
+    draws: slice
+    mask: Tensor
+    log_probs: Tensor
+    values: dict[str, Tensor]
+
+
+def record(
+    model: AdaptedLM,
+    guide: SiteGuide,
+    batch: Batch,
+    *,
+    samples: int = 10,
+    seed: int = 0,
+    memory_budget: int | None = None,
+) -> Iterator[Drawn]:
+    """Yield the latents behind what `predict` returns, the same draws, a forward at a time.
+
+    Arguments and errors are those of `predict`; a guide's own predictive plays no part.
+    """
+    batch, room = _checked(model, guide, batch, samples, memory_budget)
+    latents = (*model.latents.global_sites, *model.latents.local_sites)
+    for rows, draws in _pieces(len(batch), max(samples, 1), room):
+        piece = _rows(batch, rows)
+        with poutine.trace() as recorder:
+            log_probs = _forward(model, guide, piece, draws, samples, seed)
+        nodes = recorder.trace.nodes
+        values = {name: nodes[name]["value"] for name in latents}
+        yield Drawn(rows, draws, piece.attention_mask.bool(), log_probs, values)
+
+
+def _checked(
+    model: AdaptedLM, guide: SiteGuide, batch: Batch, samples: int, memory_budget: int | None
+) -> tuple[Batch, int]:
+    """Return the batch with identifiers, and how many sequences a forward has room for."""
     guide.check(model)
     if samples < 0:
         raise ConfigError(f"samples={samples} must be 0 (posterior mean) or more.")
@@ -59,23 +127,14 @@ def predict(
         batch = replace(batch, ids=tuple(map(str, range(len(batch)))))
     if memory_budget is None:
         memory_budget = CPU_BUDGET if batch.input_ids.device.type == "cpu" else ACCELERATOR_BUDGET
-    room = max(1, memory_budget // _bytes_per_row(model, batch.input_ids.shape[1]))
-    own = _own(guide, batch, samples, seed, room)
-    if own is not None:
-        return own
-    if samples and not (model.latents and guide.stochastic):
-        # Nothing to draw (LoRA), or a point to draw from: one forward stands for all.
-        point = predict(model, guide, batch, samples=0, memory_budget=memory_budget)
-        return point.expand(samples, -1, -1)
-    draws = max(samples, 1)
-    step = max(1, room // draws)
-    parts = []
-    for rows in _chunks(len(batch), step):
-        piece = _rows(batch, rows)
-        parts.append(
-            torch.cat([_forward(model, guide, piece, s, samples, seed) for s in _chunks(draws, room)])
-        )
-    return torch.cat(parts, dim=1)
+    return batch, max(1, memory_budget // _bytes_per_row(model, batch.input_ids.shape[1]))
+
+
+def _pieces(rows: int, draws: int, room: int) -> Iterator[tuple[slice, slice]]:
+    """Cut rows and draws into pieces of at most `room` sequences, all draws of a row in a row."""
+    for part in _chunks(rows, max(1, room // draws)):
+        for chunk in _chunks(draws, room):
+            yield part, chunk
 
 
 def _own(guide: SiteGuide, batch: Batch, samples: int, seed: int, room: int) -> Tensor | None:
@@ -99,7 +158,13 @@ def point_log_probs(model: AdaptedLM, guide: SiteGuide, batch: Batch) -> Tensor:
 
 @torch.no_grad()
 def _forward(
-    model: AdaptedLM, guide: SiteGuide, batch: Batch, chunk: slice, samples: int, seed: int
+    model: AdaptedLM,
+    guide: SiteGuide,
+    batch: Batch,
+    chunk: slice,
+    samples: int,
+    seed: int,
+    repeats: int = 1,
 ) -> Tensor:
     device = batch.input_ids.device
     # Also without draws: the answer, which is not observed, is still sampled.
@@ -109,7 +174,7 @@ def _forward(
                 return model.forward(batch).double().log_softmax(-1).unsqueeze(0).cpu()
         with (
             pyro.plate("draws", chunk.stop - chunk.start, dim=-3),
-            RowSeeded(guide, batch, seed, samples, chunk),
+            RowSeeded(guide, batch, seed, samples, chunk, repeats),
         ):
             return model.forward(batch).double().log_softmax(-1).cpu()
 
@@ -123,12 +188,16 @@ class RowSeeded(Posterior):
         seed: base seed.
         samples: total number S of draws, of which `chunk` is computed.
         chunk: the draws of this forward.
+        repeats: draws that share the global latents.
     """
 
-    def __init__(self, guide: SiteGuide, batch: Batch, seed: int, samples: int, chunk: slice) -> None:
+    def __init__(
+        self, guide: SiteGuide, batch: Batch, seed: int, samples: int, chunk: slice, repeats: int = 1
+    ) -> None:
         super().__init__(guide)
         self.seed = seed
         self.samples = samples
+        self.repeats = repeats
         self.chunk = chunk
         self.ids = batch.ids
         self.device = batch.input_ids.device
@@ -139,7 +208,8 @@ class RowSeeded(Posterior):
         # The plate of draws stands outside: a global posterior does not have its dimension yet.
         if name not in self.guide.model.latents.local_sites:
             _seed(self.seed, name, self.device)
-            drawn = fn.sample((self.samples,))[self.chunk]
+            drawn = fn.sample((self.samples // self.repeats,))
+            drawn = drawn.repeat_interleave(self.repeats, dim=0)[self.chunk]
             # The plates of rows and tokens stand between the draws and the site's own batch dimensions.
             return drawn.reshape(len(drawn), *(1,) * (2 - len(fn.batch_shape)), *drawn.shape[1:])
         out = fn.mean.clone()

@@ -8,7 +8,7 @@ is changed, which local latents it samples). Nothing of the language model is mo
 forward hooks that exist only while the program runs.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -61,6 +61,9 @@ class Adapter(PyroModule):
         r: rank.
         scaling: `lora_alpha / r`.
     """
+
+    # Given input and output of every forward, where activations are wanted (`tapped`).
+    tap: Callable[[Tensor, Tensor], None] | None = None
 
     def __init__(self, target: Target, r: int, scaling: float) -> None:
         super().__init__()
@@ -247,7 +250,30 @@ def _change(adapter: Adapter, x: Tensor, shared: Any, lead: tuple[int, ...], row
     with torch.autocast(x.device.type, enabled=False):
         # forward, not __call__: inside a running program Pyro's context is already active, and outside one
         # (our SVI, prediction) parameters are read without a `pyro.param` statement each.
-        return adapter.forward(x, shared, rows)
+        change = adapter.forward(x, shared, rows)
+    if adapter.tap is not None:
+        adapter.tap(x, change)
+    return change
+
+
+@contextmanager
+def tapped(adapters: Sequence[Adapter]) -> Iterator[dict[str, tuple[Tensor, Tensor]]]:
+    """Note what adapters see and give while the block runs: path -> input and output of the last forward.
+
+    Inputs are float32, `[draws x] B x T x in_features` (T = 1 at the answer head), and carry no gradient.
+    """
+    seen: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def tap_of(path: str) -> Callable[[Tensor, Tensor], None]:
+        return lambda x, change: seen.update({path: (x.detach(), change)})
+
+    try:
+        for adapter in adapters:
+            adapter.tap = tap_of(adapter.target.path)
+        yield seen
+    finally:
+        for adapter in adapters:
+            adapter.tap = None
 
 
 def _hook(adapter: Adapter, shared: Any, lead: tuple[int, ...]) -> Any:

@@ -9,7 +9,7 @@ variable), every guide is centred at 0, and what a run saves as `lora_A` and `lo
 ordinary LoRA.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -48,9 +48,6 @@ class GaussianAdapter(LoRAAdapter):
     al., 2018, Section 2).
     """
 
-    # Given input and output of every forward, where activations are wanted (`bara_pyro.kfac`).
-    tap: Callable[[Tensor, Tensor], None] | None = None
-
     def __init__(self, target: Target, r: int, scaling: float, flipout: bool) -> None:
         super().__init__(target, r, scaling)
         self.flipout = flipout
@@ -72,8 +69,6 @@ class GaussianAdapter(LoRAAdapter):
         out = F.linear(change, up * self.scaling)
         if own.lora_B is not None:
             out = out + apply(change, chosen_rows(own.lora_B, rows) * self.scaling)
-        if self.tap is not None:
-            self.tap(x, out)
         return out
 
     def _flipped(self, x: Tensor, deviation: Tensor) -> Tensor:

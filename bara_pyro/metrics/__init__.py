@@ -10,10 +10,18 @@ from bara_pyro.metrics.scores import accuracy, adaptive_ece, brier, ece, evaluat
 from bara_pyro.metrics.selective import aurc, risk_coverage
 from bara_pyro.metrics.sparsity import sparsity
 from bara_pyro.metrics.truth import calibration_against_truth, kl_from_truth, regret, stack_truth
-from bara_pyro.metrics.uncertainty import Uncertainty, decompose, ood_auroc, posterior_predictive
+from bara_pyro.metrics.uncertainty import (
+    NestedUncertainty,
+    Uncertainty,
+    decompose,
+    decompose_nested,
+    ood_auroc,
+    posterior_predictive,
+)
 
 __all__ = [
     "Interval",
+    "NestedUncertainty",
     "ReliabilityBins",
     "Uncertainty",
     "accuracy",
@@ -22,6 +30,7 @@ __all__ = [
     "brier",
     "calibration_against_truth",
     "decompose",
+    "decompose_nested",
     "ece",
     "evaluate",
     "kl_from_truth",

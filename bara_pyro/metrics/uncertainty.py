@@ -59,6 +59,48 @@ def decompose(draws: Tensor | Sequence[Any]) -> Uncertainty:
     return Uncertainty(total, aleatoric, (total - aleatoric).clamp(min=0.0))
 
 
+@dataclass(frozen=True)
+class NestedUncertainty:
+    """The uncertainty of each row in nats; `total` is the sum of the three others up to rounding.
+
+    Attributes:
+        total: float64, `n`: entropy of the mean prediction.
+        aleatoric: float64, `n`: expected entropy of a draw's prediction.
+        global_: float64, `n`: mutual information of answer and global latents (Phi).
+        local: float64, `n`: mutual information of answer and local latents (theta), given the global ones.
+    """
+
+    total: Tensor
+    aleatoric: Tensor
+    global_: Tensor
+    local: Tensor
+
+
+def decompose_nested(draws: Tensor | Sequence[Any], repeats: int) -> NestedUncertainty:
+    """Split the epistemic part further, into what global and what local latents contribute.
+
+        I(y; Phi) = H(E[p]) - E_Phi[H(E_theta[p])]        I(y; theta | Phi) = E_Phi[H(E_theta[p])] - E[H(p)]
+
+    With L draws of theta for each Phi, their sampling error is counted with Phi's part: it shrinks with 1/L.
+
+    Args:
+        draws: `S x n x C`, natural log of the probabilities, of `bara_pyro.predict(repeats=repeats)`.
+        repeats: the number L of successive draws that share their global latents; S is a multiple of it.
+
+    Raises:
+        DataError: S is no multiple of `repeats`, or the draws are not log-probabilities.
+    """
+    probs = check_log_probs(draws, "draws", dims=3).exp()
+    if repeats < 1 or len(probs) % repeats:
+        raise DataError(f"{len(probs)} draws cannot be cut into groups of {repeats}: draw a multiple of it.")
+    total = torch.special.entr(probs.mean(dim=0)).sum(dim=-1)
+    given_global = torch.special.entr(probs.unflatten(0, (-1, repeats)).mean(dim=1)).sum(dim=-1).mean(dim=0)
+    aleatoric = torch.special.entr(probs).sum(dim=-1).mean(dim=0)
+    return NestedUncertainty(
+        total, aleatoric, (total - given_global).clamp(min=0.0), (given_global - aleatoric).clamp(min=0.0)
+    )
+
+
 def ood_auroc(in_score: Tensor | Sequence[float], out_score: Tensor | Sequence[float]) -> float:
     """Return how well a score tells out-of-distribution rows from in-distribution ones (AUROC, percent).
 

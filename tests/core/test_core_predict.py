@@ -228,3 +228,27 @@ def test_the_guide_of_another_model_is_refused() -> None:
     _, guide = toy()
     with pytest.raises(ConfigError, match="made for another model"):
         predict(model, guide, make_batch(), samples=1)
+
+
+def test_nested_draws_share_the_global_gates() -> None:
+    # Where Phi is all there is, the draws of one group are the same, those of two are not.
+    model, guide = toy(latent="phi")
+    nested = predict(model, guide, make_batch(), samples=S, repeats=3)
+    assert torch.equal(nested[0], nested[2])
+    assert not torch.allclose(nested[2], nested[3], atol=1e-4)
+    # The groups are the draws that there are without repeating.
+    close(nested[::3], predict(model, guide, make_batch(), samples=S // 3))
+    # And theta is drawn anew within a group.
+    model, guide = toy(latent="theta")
+    assert torch.equal(
+        predict(model, guide, make_batch(), samples=S, repeats=3),
+        predict(model, guide, make_batch(), samples=S),
+    )
+
+
+def test_nested_draws_are_cut_like_others() -> None:
+    pair = toy()
+    whole = predict(*pair, make_batch(), samples=S, repeats=2)
+    close(predict(*pair, make_batch(), samples=S, repeats=2, memory_budget=20_000), whole)
+    with pytest.raises(ConfigError, match="multiple of repeats=4"):
+        predict(*pair, make_batch(), samples=S, repeats=4)

@@ -5,9 +5,10 @@ import math
 import pytest
 import torch
 from metric_cases import logs, naive_auroc
+from torch.testing import assert_close
 
 from bara_pyro.errors import DataError
-from bara_pyro.metrics import decompose, ood_auroc, posterior_predictive
+from bara_pyro.metrics import decompose, decompose_nested, ood_auroc, posterior_predictive
 
 
 def random_draws(seed: int, scale: float = 2.0) -> torch.Tensor:
@@ -108,3 +109,41 @@ def test_unusable_draws(score, draws, words: str):
 def test_unusable_scores(inside: list, words: str):
     with pytest.raises(DataError, match=words):
         ood_auroc(inside, [1.0])
+
+
+@pytest.mark.parametrize("repeats", [1, 2, 5])
+def test_nested_parts_by_loops(repeats: int) -> None:
+    probs = torch.rand(10, 4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(repeats))
+    probs = probs / probs.sum(-1, keepdim=True)
+    found = decompose_nested(probs.log(), repeats)
+
+    def entropy(p: torch.Tensor) -> float:
+        return -sum(float(v) * math.log(float(v)) for v in p)
+
+    for row in range(4):
+        groups = [probs[i : i + repeats, row] for i in range(0, 10, repeats)]
+        total = entropy(probs[:, row].mean(0))
+        given = sum(entropy(group.mean(0)) for group in groups) / len(groups)
+        inside = sum(entropy(p) for p in probs[:, row]) / 10
+        assert float(found.total[row]) == pytest.approx(total, abs=1e-12)
+        assert float(found.global_[row]) == pytest.approx(total - given, abs=1e-12)
+        assert float(found.local[row]) == pytest.approx(given - inside, abs=1e-12)
+        assert float(found.aleatoric[row]) == pytest.approx(inside, abs=1e-12)
+    both = decompose(probs.log())
+    assert_close(found.global_ + found.local, both.epistemic)
+
+
+def test_nested_parts_find_the_level() -> None:
+    # Groups that differ, draws within a group that do not: all of it is the global latents', and conversely.
+    groups = torch.tensor([[0.9, 0.1], [0.2, 0.8]], dtype=torch.float64).log()[:, None]
+    outer = decompose_nested(groups.repeat_interleave(3, dim=0), 3)
+    assert float(outer.local) == pytest.approx(0, abs=1e-12)
+    assert float(outer.global_) > 0.1
+    inner = decompose_nested(groups.repeat(3, 1, 1), 2)
+    assert float(inner.global_) == pytest.approx(0, abs=1e-12)
+    assert float(inner.local) > 0.1
+
+
+def test_nested_parts_need_whole_groups() -> None:
+    with pytest.raises(DataError, match="10 draws cannot be cut into groups of 3"):
+        decompose_nested(torch.full((10, 1, 2), 0.5).log(), 3)

@@ -1,0 +1,144 @@
+"""What the gates of a fitted BaRA do: draws of Phi, theta and their product, by row, module and rank unit."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from bara_pyro.data.types import Batch
+from bara_pyro.errors import ConfigError, DataError, unknown
+from bara_pyro.guide import SiteGuide
+from bara_pyro.models.bara import PHI, BaRA, theta_site
+from bara_pyro.models.lora import LoRA
+from bara_pyro.prediction import point_log_probs, record
+from bara_pyro.program import AdaptedLM, tapped
+
+
+@dataclass(frozen=True)
+class GateDraws:
+    """Gates at the last token of n rows under S draws of the posterior (S = 1 for the posterior mean).
+
+    Attributes:
+        modules: paths of the M modules.
+        ids: of the rows.
+        phi: float32, `S x M x r`; None where the program has no global gate.
+        theta: float32, `S x n x M x r`; None where it has no local one. LoRA has no gate: its activations
+            `A x` stand here.
+        log_probs: float64, `S x n x C`: the answers' log-probabilities under the same draws.
+    """
+
+    modules: tuple[str, ...]
+    ids: tuple[str, ...]
+    phi: Tensor | None
+    theta: Tensor | None
+    log_probs: Tensor
+
+    @property
+    def psi(self) -> Tensor:
+        """The gate as it acts, `Phi * theta`: `S x n x M x r`, of Phi alone `S x 1 x M x r`."""
+        if self.theta is None:
+            return torch.as_tensor(self.phi).unsqueeze(1)
+        return self.theta if self.phi is None else self.theta * self.phi.unsqueeze(1)
+
+
+def gate_draws(
+    model: AdaptedLM,
+    guide: SiteGuide,
+    batches: Iterable[Batch],
+    *,
+    samples: int = 10,
+    seed: int = 0,
+    modules: Sequence[str] | None = None,
+    memory_budget: int | None = None,
+) -> GateDraws:
+    """Draw the gates at the last token of rows: the draws that `bara_pyro.predict` averages over.
+
+    Args:
+        model: the program: BaRA, or LoRA for the activations in place of gates.
+        guide: its fitted guide.
+        batches: rows to look at, with identifiers.
+        samples: number S of draws; 0 stands for the posterior mean. LoRA has one point whatever S is.
+        seed: of the draws.
+        modules: paths of the modules to keep; all if None. What is kept takes `gate_bytes`.
+        memory_budget: of the forwards, see `bara_pyro.predict`.
+
+    Raises:
+        ConfigError: an unknown module, or a method that has neither gates nor one down-projection a layer.
+        DataError: there are no rows.
+    """
+    paths = chosen_modules(model, modules)
+    parts: list[GateDraws] = []
+    for batch in batches:
+        placed = batch.to(model.backbone.device)
+        if isinstance(model, BaRA):
+            part = _gates(model, guide, placed, paths, samples, seed, memory_budget)
+        elif isinstance(model, LoRA):
+            part = _activations(model, guide, placed, paths)
+        else:
+            raise ConfigError(
+                f"{type(model).__name__} has neither gates nor activations A x: look at BaRA or LoRA."
+            )
+        parts.append(part)
+    if not parts:
+        raise DataError("There are no rows to draw gates for: give at least one batch.")
+    return GateDraws(
+        paths,
+        tuple(row_id for part in parts for row_id in part.ids),
+        parts[0].phi,  # one draw a seed, shared by all rows
+        None if parts[0].theta is None else torch.cat([torch.as_tensor(part.theta) for part in parts], dim=1),
+        torch.cat([part.log_probs for part in parts], dim=1),
+    )
+
+
+def chosen_modules(model: AdaptedLM, modules: Sequence[str] | None = None) -> tuple[str, ...]:
+    """Return the paths of the modules to look at, in the model's order; all if None.
+
+    Raises:
+        ConfigError: a path is not one of an adapted module.
+    """
+    known = [target.path for target in model.targets]
+    for path in modules or ():
+        if path not in known:
+            raise ConfigError(unknown("module", path, known))
+    return tuple(known if modules is None else (path for path in known if path in modules))
+
+
+def gate_bytes(samples: int, rows: int, modules: int, r: int, classes: int) -> int:
+    """Return the bytes that `GateDraws` takes: S draws of n rows, M modules, r units and C classes."""
+    draws = max(samples, 1)
+    return draws * (4 * modules * r * (rows + 1) + 8 * rows * classes)
+
+
+def _gates(
+    model: BaRA,
+    guide: SiteGuide,
+    batch: Batch,
+    paths: tuple[str, ...],
+    samples: int,
+    seed: int,
+    memory_budget: int | None,
+) -> GateDraws:
+    draws, known = max(samples, 1), [target.path for target in model.targets]
+    phi = torch.empty(draws, len(paths), model.r) if model.latent != "theta" else None
+    theta = torch.empty(draws, len(batch), len(paths), model.r) if model.latent != "phi" else None
+    log_probs = torch.empty(draws, len(batch), len(batch.answer_ids), dtype=torch.float64)
+    for piece in record(model, guide, batch, samples=samples, seed=seed, memory_budget=memory_budget):
+        log_probs[piece.draws, piece.rows] = piece.log_probs
+        if phi is not None:
+            drawn = piece.values[PHI].reshape(-1, len(known), model.r)
+            phi[piece.draws] = drawn[:, [known.index(path) for path in paths]].cpu()
+        if theta is not None:
+            for i, path in enumerate(paths):
+                theta[piece.draws, piece.rows, i] = piece.values[theta_site(path)][..., -1, :].cpu()
+    return GateDraws(paths, batch.ids, phi, theta, log_probs)
+
+
+@torch.no_grad()
+def _activations(model: LoRA, guide: SiteGuide, batch: Batch, paths: tuple[str, ...]) -> GateDraws:
+    adapters = {adapter.target.path: adapter for adapter in model._adapters}
+    with tapped(model._adapters) as seen:
+        log_probs = point_log_probs(model, guide, batch)
+    rows = [F.linear(seen[path][0][..., -1, :], adapters[path].lora_A) for path in paths]
+    return GateDraws(paths, batch.ids, None, torch.stack(rows, dim=-2)[None].cpu(), log_probs[None])

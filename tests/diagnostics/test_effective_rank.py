@@ -1,0 +1,131 @@
+"""The effective rank, what it goes with, and the support relation with its counter-example."""
+
+import math
+
+import pytest
+import torch
+from core_cases import make_batch
+from gate_cases import toy
+from scipy import stats
+from torch import Tensor
+
+from bara_pyro.diagnostics.draws import GateDraws, gate_draws
+from bara_pyro.diagnostics.rank import effective_rank, rank_summary, relation, support_relation
+from bara_pyro.errors import ConfigError, DataError
+
+
+def draws_of(phi: list, theta: list) -> GateDraws:
+    """Draws of one module."""
+    p, t = torch.tensor(phi)[:, None], torch.tensor(theta)[:, :, None]
+    return GateDraws(("m",), tuple(map(str, range(t.shape[1]))), p, t, torch.zeros(len(p), t.shape[1], 2))
+
+
+def test_by_a_loop() -> None:
+    model, guide = toy()
+    draws = gate_draws(model, guide, [make_batch()], samples=5)
+    found = effective_rank(draws, 0.3)
+    assert found.shape == (4, len(draws.modules))
+    for row in range(4):
+        for module in range(len(draws.modules)):
+            counts = [
+                sum(
+                    float(draws.phi[s, module, k]) * float(draws.theta[s, row, module, k]) > 0.3
+                    for k in range(3)
+                )
+                for s in range(5)
+            ]
+            assert found[row, module] == pytest.approx(sum(counts) / 5)
+    assert 0 < float(found.min()) < float(found.max()) < 3.001
+
+
+def test_summary() -> None:
+    rank = torch.tensor([[1.0, 3.0], [3.0, 5.0], [2.0, 4.0]], dtype=torch.float64)
+    found = rank_summary(rank)
+    assert found.mean == pytest.approx(3)
+    assert found.over_rows == pytest.approx(1.0)  # 2, 4, 3
+    assert found.over_modules == pytest.approx(math.sqrt(2))  # 2, 4
+    assert found.within_modules == pytest.approx(1.0)
+    assert rank_summary(rank[:1, :1]).over_rows == 0
+
+
+def cloud(slope: float, n: int = 200) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(n, generator=generator, dtype=torch.float64)
+    y = slope * x + torch.randn(n, generator=generator, dtype=torch.float64)
+    return x[:, None].repeat(1, 2), y
+
+
+@pytest.mark.parametrize(
+    ("slope", "verdict"), [(1.0, "rises with"), (-1.0, "falls with"), (0.0, "is not seen to vary with")]
+)
+def test_relation(slope: float, verdict: str) -> None:
+    rank, values = cloud(slope)
+    found = relation(rank, values, "y")
+    assert found.rho == pytest.approx(stats.spearmanr(rank[:, 0], values).statistic, abs=1e-12)
+    assert found.low < found.rho < found.high
+    assert found.verdict == verdict
+    # Against the textbook's standard error of Fisher's transform.
+    width = math.atanh(found.high) - math.atanh(found.low)
+    assert width == pytest.approx(2 * 1.96 * 1.06 / math.sqrt(197), rel=0.2)
+
+
+def test_ties_and_unknown_values() -> None:
+    rank = torch.tensor([[1.0], [1.0], [2.0], [3.0], [9.0]], dtype=torch.float64)
+    values = [0.0, 1.0, 1.0, 1.0, math.nan]
+    found = relation(rank, values, "error")
+    assert found.rows == 4
+    assert found.rho == pytest.approx(stats.spearmanr([1, 1, 2, 3], [0, 1, 1, 1]).statistic, abs=1e-12)
+    flat = relation(rank[:4], [1.0] * 4, "error")
+    assert math.isnan(flat.rho)
+    assert flat.verdict == "cannot be related to"
+
+
+def test_relation_refuses() -> None:
+    with pytest.raises(DataError, match="2 values for 3 rows"):
+        relation(torch.zeros(3, 1), [1.0, 2.0], "x")
+    with pytest.raises(DataError, match="three are needed"):
+        relation(torch.zeros(3, 1), [1.0, 2.0, math.nan], "x")
+
+
+def test_the_counter_example() -> None:
+    # Phi is off (0.05 < 0.1), theta is large: the product is on at tau = 0.1 * 0.1, whatever the proof says.
+    found = support_relation(draws_of([[0.05]], [[[100.0]]]), 0.1, 0.1)
+    assert found.phi == 0
+    assert found.product == 1
+    assert found.broken == 100
+    assert found.tau_sound == pytest.approx(max(100 * 0.1, 0.05 * 0.1))
+    assert found.sound == 0
+    assert found.broken_sound == 0
+
+
+def test_the_sound_threshold_is_the_least() -> None:
+    # At it nothing breaks; a little below, the unit that attains the maximum does.
+    draws = draws_of([[0.1, 2.0]], [[[5.0, 3.0]]])
+    found = support_relation(draws, 0.1, 0.1)
+    assert found.tau_sound == pytest.approx(0.5)
+    assert found.broken_sound == 0
+    product = draws.psi.flatten()
+    assert float(product[0]) == pytest.approx(0.5)
+    assert float(product[0]) > 0.999 * found.tau_sound  # and Phi = 0.1 is not above 0.1
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_draw_breaks_the_sound_relation(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    phi = torch.empty(20, 1, 8).exponential_(generator=generator)
+    theta = torch.empty(20, 30, 1, 8).exponential_(generator=generator) ** 2
+    draws = GateDraws(("m",), tuple(map(str, range(30))), phi, theta, torch.zeros(20, 30, 2))
+    found = support_relation(draws, 0.3, 0.2)
+    assert found.broken > 0
+    assert found.broken_sound == 0
+    loop = [sum(float(p) > 0.3 for p in phi[s, 0]) for s in range(20)]
+    assert found.phi == pytest.approx(sum(loop) / 20)
+
+
+def test_the_relation_needs_both_gates() -> None:
+    model, guide = toy(latent="phi")
+    with pytest.raises(DataError, match="has not both"):
+        support_relation(gate_draws(model, guide, [make_batch()], samples=1))
+    model, guide = toy()
+    with pytest.raises(ConfigError, match="tau is -1"):
+        support_relation(gate_draws(model, guide, [make_batch()], samples=1), -1)

@@ -1,0 +1,92 @@
+"""Sparsity by module and over thresholds: counted by hand, and against the Weibull law."""
+
+import math
+
+import pytest
+import torch
+from core_cases import backbone, make_batch
+from gate_cases import toy
+from scipy import integrate, special, stats
+from torch import nn
+
+from bara_pyro.diagnostics.draws import GateDraws, gate_draws
+from bara_pyro.diagnostics.sparsity import gate_sparsity, sparsity_curve
+from bara_pyro.errors import ConfigError
+from bara_pyro.guides.weibull import WeibullGuide
+from bara_pyro.models.bara import BaRA
+
+LN2 = math.log(2)
+TAU = 0.1
+
+
+def by_hand() -> GateDraws:
+    """Two draws, two rows, two modules, rank 2."""
+    phi = torch.tensor([[[0.05, 1.0], [1.0, 2.0]], [[0.5, 0.5], [0.01, 3.0]]])
+    theta = torch.tensor(
+        [
+            [[[10.0, 0.05], [0.2, 0.2]], [[0.01, 0.2], [1.0, 1.0]]],
+            [[[0.1, 0.3], [1.0, 0.02]], [[1.0, 1.0], [20.0, 1.0]]],
+        ]
+    )
+    return GateDraws(("m", "n"), ("a", "b"), phi, theta, torch.zeros(2, 2, 3))
+
+
+def test_counted_by_hand() -> None:
+    found = gate_sparsity(by_hand(), TAU)
+    assert found.modules == ("m", "n")
+    # Below 0.1: Phi 0.05 | 0.01; theta 0.05, 0.01 | 0.02 (0.1 is not below);
+    # products .5 .05 .0005 .2 .05 .15 .5 .5 | .2 .4 1 2 .01 .06 .2 3
+    assert found.by_module["phi"].tolist() == [25.0, 25.0]
+    assert found.by_module["theta"].tolist() == [25.0, 12.5]
+    assert found.by_module["psi"].tolist() == [37.5, 25.0]
+    assert found.overall == {"phi": 25.0, "theta": 18.75, "psi": 31.25}
+
+
+def test_activations_have_a_sign_and_no_phi() -> None:
+    theta = torch.tensor([[[[-0.05, -1.0]]]])
+    found = gate_sparsity(GateDraws(("m",), ("a",), None, theta, torch.zeros(1, 1, 2)), TAU)
+    assert found.overall == {"phi": 0.0, "theta": 50.0, "psi": 50.0}
+
+
+def test_curve_is_the_table_at_every_threshold() -> None:
+    taus = [0.0, 0.03, 0.1, 0.6, 100.0]
+    curve = sparsity_curve(by_hand(), taus)
+    for name, values in curve.items():
+        assert values.tolist() == [gate_sparsity(by_hand(), tau).overall[name] for tau in taus]
+        assert values[0] == 0
+        assert values[-1] == 100
+
+
+def test_expectation_of_the_weibull_law() -> None:
+    # theta's raw weights at 0: both gates have the law of Phi's start; the product by quadrature.
+    model = BaRA(backbone(), 4, r=16, target_modules=["lm_head", "q_proj"])
+    guide = WeibullGuide(model, init_kappa=LN2)
+    for site in guide.sites.values():
+        nn.init.zeros_(site.weight)
+    samples = 400
+    found = gate_sparsity(gate_draws(model, guide, [make_batch()], samples=samples), TAU)
+    law = stats.weibull_min(1 / LN2, scale=LN2 / special.gamma(1 + LN2))
+    product = integrate.quad(lambda u: law.cdf(TAU / law.ppf(u)), 0, 1)[0]
+    # Rows share Phi: as many independent draws of a product as of Phi, which is safe.
+    count = samples * 16
+    for name, probability in (("phi", law.cdf(TAU)), ("theta", law.cdf(TAU)), ("psi", product)):
+        error = 100 * math.sqrt(probability * (1 - probability) / count)
+        assert error < 0.6
+        assert (found.by_module[name] - 100 * probability).abs().max() < 4 * error
+
+
+def test_one_draw_mean_gate_and_expectation_differ() -> None:
+    model, guide = toy()
+    found = {
+        s: gate_sparsity(gate_draws(model, guide, [make_batch()], samples=s)).overall for s in (0, 1, 50)
+    }
+    assert found[0]["phi"] == 0  # no mean lies below 0.1
+    assert found[50]["phi"] > 0
+    assert found[50]["psi"] > found[0]["psi"]
+    assert found[1] != found[50]
+
+
+@pytest.mark.parametrize("tau", [-0.1, math.nan])
+def test_a_threshold_that_is_none(tau: float) -> None:
+    with pytest.raises(ConfigError, match="at least 0"):
+        gate_sparsity(by_hand(), tau)

@@ -1,0 +1,122 @@
+"""Token maps: the share of gates that are nearly off at each token, and the page and picture of them."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from bara_pyro.config import load_config
+from bara_pyro.data.types import Batch
+from bara_pyro.diagnostics.tokens import TEXTS, TokenMap, default_texts, token_maps
+from bara_pyro.errors import ConfigError, DataError
+from bara_pyro.prediction import record
+from bara_pyro.report.style import png_bytes
+from bara_pyro.report.token_page import token_figure, token_page
+from bara_pyro.system import System, build_system
+
+TAU = 0.3
+
+
+@pytest.fixture(scope="module")
+def system() -> System:
+    settings = {"method": "bara", "task.name": "micro-wgs", "task.limit": 8, "adapter.r": 4}
+    fitted = build_system(load_config(overrides=settings))
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for weight in (*fitted.model.parameters(), *fitted.guide.parameters()):
+            weight.add_(0.2 * torch.randn_like(weight))
+    return fitted
+
+
+def test_by_a_loop_over_draws(system: System) -> None:
+    texts = {"one": "in winter", "two": "in summer the guest eats beans ?"}
+    maps = token_maps(system, texts, samples=5, tau=TAU, seed=4)
+    tokenizer = system.backbone.tokenizer
+    paths = [target.path for target in system.model.targets]
+    for found in maps:
+        ids = tokenizer(texts[found.title], add_special_tokens=False)["input_ids"]
+        assert list(found.tokens) == texts[found.title].split()
+        assert found.percent.shape == (len(found.modules), len(ids))
+        assert not any(path.endswith("lm_head") for path in found.modules)
+        mask = torch.ones(1, len(ids), dtype=torch.bool)
+        batch = Batch(torch.tensor([ids]), mask, system.answer_ids, ids=(found.title,))
+        (drawn,) = record(system.model, system.guide, batch, samples=5, seed=4)
+        for m, path in enumerate(found.modules):
+            phi = drawn.values["phi"].reshape(5, len(paths), -1)[:, paths.index(path)]
+            for t in range(len(ids)):
+                shares = [
+                    float((phi[s] * drawn.values[f"theta/{path}"][s, 0, t] < TAU).double().mean())
+                    for s in range(5)
+                ]
+                assert float(found.percent[m, t]) == pytest.approx(20 * sum(shares), abs=1e-4)
+    assert_close(maps[0].mean, maps[0].percent.mean(0))
+
+
+def test_another_text_beside_it_does_not_matter(system: System) -> None:
+    alone = token_maps(system, {"b": "in winter"}, samples=3)[0]
+    beside = token_maps(system, {"a": "in summer the guest", "b": "in winter"}, samples=3)[1]
+    assert_close(alone.percent, beside.percent)
+
+
+def test_chosen_layers(system: System) -> None:
+    everything = token_maps(system, {"a": "in winter"}, samples=2)[0]
+    path = everything.modules[3]
+    one = token_maps(system, {"a": "in winter"}, samples=2, modules=[path])[0]
+    assert one.modules == (path,)
+    assert_close(one.percent[0], everything.percent[3])
+
+
+def test_nine_texts_that_can_be_read(system: System) -> None:
+    texts = default_texts(system)
+    assert len(texts) == len(TEXTS) == 9
+    unknown = system.backbone.tokenizer.unk_token_id
+    for text in texts.values():
+        ids = system.backbone.tokenizer(text)["input_ids"]
+        assert ids.count(unknown) == 0
+    assert texts != TEXTS
+
+
+def test_what_it_refuses(system: System) -> None:
+    with pytest.raises(DataError, match="empty"):
+        token_maps(system, {"a": " "})
+    with pytest.raises(DataError, match="empty"):
+        token_maps(system, {})
+    with pytest.raises(ConfigError, match="answer head"):
+        token_maps(system, {"a": "in"}, modules=["lm_head"])
+    lora = build_system(load_config(overrides={"method": "lora", "task.limit": 8}), system.backbone)
+    with pytest.raises(ConfigError, match="lora has no gates"):
+        token_maps(lora, {"a": "in"})
+
+
+MAPS = [
+    TokenMap("<one>", ("in", "a<b"), ("m.0", "m</script>"), torch.tensor([[10.0, 20.0], [30.0, 60.0]])),
+    TokenMap("two", ("x",), ("m.0", "m</script>"), torch.tensor([[5.04], [0.0]])),
+]
+
+
+def test_page(tmp_path: Path) -> None:
+    text = token_page(MAPS, tmp_path / "tokens.html", "A & B", "words").read_text()
+    data = json.loads(re.search(r"const data = (.*);\n", text)[1])
+    assert data["modules"] == ["m.0", "m</script>"]
+    # The mean first, then each module.
+    assert data["texts"] == [[[20.0, 40.0], [10.0, 20.0], [30.0, 60.0]], [[2.5], [5.0], [0.0]]]
+    assert "<title>A &amp; B</title>" in text
+    assert "&lt;one&gt;" in text
+    assert "a&lt;b" in text
+    assert text.count("</script>") == 1
+    assert "http" not in text.replace("http-equiv", "")
+    with pytest.raises(DataError, match="no token maps"):
+        token_page([], tmp_path / "none.html", "", "")
+
+
+def test_figure_light_is_sparse() -> None:
+    figure = token_figure(MAPS)
+    bars = [bar for axes in figure.axes[:2] for bar in axes.patches]
+    light = [sum(bar.get_facecolor()[:3]) for bar in bars]  # of 20, 40 and 2.5 %
+    assert light[1] > light[0] > light[2]
+    assert png_bytes(figure)[:4] == b"\x89PNG"
+    with pytest.raises(DataError, match="no token maps"):
+        token_figure([])
