@@ -226,6 +226,30 @@ def predict(
 
 
 @app.command()
+def prune(
+    run: Run,
+    out: Annotated[Path, typer.Option(help="Folder for the smaller run.")],
+    tolerance: Annotated[
+        float, typer.Option(help="Largest change of a class probability on the calibration rows.")
+    ] = 0.01,
+    rows: Annotated[int, typer.Option(min=1, help="Training rows to calibrate on.")] = 256,
+    curve: Annotated[
+        bool, typer.Option(help="Measure scores, size and time along a curve of kept rank, too.")
+    ] = True,
+    model: Moved = None,
+    device: RunDevice = None,
+) -> None:
+    """Drop the units of the adapters that do nothing: a smaller run with the same predictions.
+
+    For BaRA and LoRA. A unit's importance is the size of what it adds to its layer's output. The smaller run
+    is read by every other command; of a LoRA by PEFT, too.
+    """
+    from bara_pyro import commands
+
+    commands.prune(run, out, tolerance=tolerance, rows=rows, curve=curve, model=model, device=device)
+
+
+@app.command()
 def params(
     method: Annotated[str, typer.Option(help="Method; `bara methods` lists them.")] = "bara",
     arch: Annotated[

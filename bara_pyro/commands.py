@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from bara_pyro.config import RunConfig, differences, load_config, parse_config, set_key
-from bara_pyro.data import encode, load_questions, load_task
+from bara_pyro.data import encode, first_rows, load_questions, load_task
 from bara_pyro.data.registry import SOURCES
 from bara_pyro.errors import ConfigError, DataError
-from bara_pyro.evaluate import draw, evaluate_system, uncertainty_rows
-from bara_pyro.folder import CONFIG, load_system, stored_config
+from bara_pyro.evaluate import draw, evaluate_system, parameter_counts, uncertainty_rows
+from bara_pyro.folder import CONFIG, load_system, save_system, saved_step, stored_config, write_config
 from bara_pyro.methods import METHODS, build
 from bara_pyro.report.table import Column, Table
-from bara_pyro.store import write_jsonl
+from bara_pyro.store import SCHEMA, write_json, write_jsonl
 from bara_pyro.system import System, build_system, count_parameters, load_data
 from bara_pyro.terminal import console, progress, say, score_rows, score_table, show
 from bara_pyro.train import check_free, train_seconds
@@ -135,6 +135,55 @@ def predict(
     write_jsonl(output, uncertainty_rows(draws, split.ids, system.task.labels))
     dropped = f", {len(split.dropped)} left out: their question is too long" if split.dropped else ""
     say(f"{len(split)} rows written to {output}{dropped}")
+
+
+def prune(
+    folder: Path,
+    out: Path,
+    *,
+    tolerance: float,
+    rows: int,
+    curve: bool,
+    model: str | None,
+    device: str | None,
+) -> None:
+    """Write a smaller run of the same predictions, and what more pruning would do.
+
+    Args:
+        folder: of a finished run.
+        out: folder of the smaller one.
+        tolerance: largest change of a class probability on the calibration rows.
+        rows: how many training rows to calibrate on.
+        curve: also measure scores along a curve of kept rank.
+        model: where the backbone is now, if it has moved.
+        device: to run on; the run's own if None.
+    """
+    from bara_pyro.diagnostics.prune import prune as smaller_of
+    from bara_pyro.diagnostics.prune_curve import SHARES, curve_figure, curve_table, prune_curve
+    from bara_pyro.report import save
+
+    check_free(out, resume=False)  # before anything slow
+    system = load_system(folder, backbone=model, device=device)
+    calibration = first_rows(system.split("train"), rows)
+    found = smaller_of(system, calibration, tolerance)
+    write_config(found.system, out)
+    save_system(found.system, out, saved_step(system, folder))
+    label = f"{system.config.method.name} with {found.kept} of {found.units} units"
+    report = evaluate_with_progress(found.system, out, label, wall_clock_train_s=train_seconds(folder))
+    show(score_table(score_rows(report)))
+    before, after = (sum(parameter_counts(s)[k] for k in ("model", "guide")) for s in (system, found.system))
+    say(
+        f"{found.kept} of {found.units} units are left, {after:,} of {before:,} parameters; on the "
+        f"calibration rows no probability of the posterior mean changed by more than {found.difference:.4f}."
+    )
+    if curve:
+        samples = max(system.config.predict.samples)
+        with progress("curve of kept rank", len(SHARES)) as advance:
+            points = prune_curve(system, calibration, system.split("test"), samples=samples, on_point=advance)
+        write_json(out / "prune.json", {"schema": SCHEMA, "tolerance": tolerance, "curve": points})
+        save(curve_figure(points), out / "prune.png")
+        show(curve_table(points, samples))
+    say(f"Written to {out}")
 
 
 def methods() -> None:

@@ -10,16 +10,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bara_pyro.data import EncodedSplit, batches
-from bara_pyro.gates import gate_sparsity
+from bara_pyro.data import EncodedSplit, batches, first_rows
+from bara_pyro.diagnostics.draws import gate_draws
+from bara_pyro.diagnostics.sparsity import gate_sparsity
 from bara_pyro.metrics import decompose, evaluate, posterior_predictive, stack_truth
+from bara_pyro.models.bara import BaRA
 from bara_pyro.prediction import predict
 from bara_pyro.store import SCHEMA, write_json, write_jsonl
 from bara_pyro.system import System, count_parameters
 
 METRICS, PREDICTIONS = "metrics.json", "predictions.jsonl"
-# Rows that the sparsity of the gates is measured on: enough for a tenth of a percent.
-SPARSITY_ROWS = 256
+# Rows and draws that the sparsity of the gates is measured on.
+SPARSITY_ROWS, SPARSITY_DRAWS = 256, 10
 OnRows = Callable[[int], None]
 
 
@@ -155,8 +157,15 @@ def _rows(
 
 
 def _sparsity(system: System, split: EncodedSplit) -> dict[str, float]:
-    few = (split.batch([i], system.answer_ids) for i in range(min(SPARSITY_ROWS, len(split))))
-    return gate_sparsity(system.model, system.guide, few, seed=system.config.predict.seed)
+    """Return the percentages of gates below 0.1, expected over draws, without the kinds there are none of."""
+    if not isinstance(system.model, BaRA):
+        return {}
+    c = system.config.predict
+    few = batches(first_rows(split, SPARSITY_ROWS), system.answer_ids, c.batch_size, by_length=True)
+    samples = SPARSITY_DRAWS if system.guide.stochastic else 0
+    draws = gate_draws(system.model, system.guide, few, samples=samples, seed=c.seed)
+    found = gate_sparsity(draws).overall
+    return {name: value for name, value in found.items() if name != "phi" or draws.phi is not None}
 
 
 def parameter_counts(system: System) -> dict[str, int]:

@@ -30,6 +30,7 @@ def write_config(system: System, folder: Path) -> None:
             "backbone_fingerprint": fingerprint(system.backbone),
             "task": system.task.name,
             "labels": list(system.task.labels),
+            **({"rank_pattern": system.model.rank_pattern} if system.model.rank_pattern else {}),
         },
     )
     write_json(folder / PEFT_CONFIG, _peft_config(system))
@@ -50,7 +51,17 @@ def _peft_config(system: System) -> dict[str, Any]:
         "lora_dropout": 0.0,
         "bias": "none",
         "target_modules": _peft_targets(system),
+        **_peft_ranks(system),
     }
+
+
+def _peft_ranks(system: System) -> dict[str, Any]:
+    """Return PEFT's rank and alpha patterns of a pruned adapter: every module keeps the scaling alpha / r."""
+    ranks, c = system.model.rank_pattern, system.config.adapter
+    if not ranks:
+        return {}
+    alphas = {path: c.lora_alpha * rank / c.r for path, rank in ranks.items()}
+    return {"rank_pattern": ranks, "alpha_pattern": alphas}
 
 
 def _peft_targets(system: System) -> list[str]:
@@ -165,7 +176,7 @@ def load_system(
             f"{folder} was trained on a backbone with fingerprint {stored['backbone_fingerprint']}, "
             f"{config.backbone.name!r} has {found}: give the right one with --model."
         )
-    system = assemble(config, lm, task, int(stored["num_data"]))
+    system = assemble(config, lm, task, int(stored["num_data"]), stored.get("rank_pattern"))
     load_weights(system, folder)
     return system
 

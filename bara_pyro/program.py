@@ -8,9 +8,9 @@ is changed, which local latents it samples). Nothing of the language model is mo
 forward hooks that exist only while the program runs.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from bara_pyro.backbone import Backbone
 from bara_pyro.data.types import Batch
-from bara_pyro.errors import ConfigError
+from bara_pyro.errors import ConfigError, unknown
 from bara_pyro.targets import Target, find_targets
 
 LIKELIHOOD = "y"
@@ -41,12 +41,14 @@ class Latents:
         r: the rank.
         modulating: whether the local latents multiply another function of the layer's input, which then
             carries its size, rather than being all that is added to the layer.
+        ranks: local sites of modules with fewer than r units -> how many they have.
     """
 
     global_sites: dict[str, tuple[int, ...]]
     local_sites: dict[str, int]
     r: int
     modulating: bool = False
+    ranks: dict[str, int] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         """Whether there is any: LoRA has none."""
@@ -118,9 +120,11 @@ class AdaptedLM(PyroModule):
         lora_alpha: the change is scaled by `lora_alpha / r`.
         target_modules: see `bara_pyro.targets.find_targets`.
         full_vocab: compute the logits of the whole vocabulary before taking the answers' (same result).
+        rank_pattern: path of a module -> its rank where that is less than r, as PEFT has it; the scaling
+            stays `lora_alpha / r`.
 
     Raises:
-        ConfigError: a size is not positive.
+        ConfigError: a size is not positive, or the rank pattern names an unknown module or a rank above r.
         BackboneError: a target matches nothing.
     """
 
@@ -133,6 +137,7 @@ class AdaptedLM(PyroModule):
         lora_alpha: float = 16.0,
         target_modules: str | list[str] | None = None,
         full_vocab: bool = False,
+        rank_pattern: Mapping[str, int] | None = None,
     ) -> None:
         super().__init__()
         if num_data < 1 or r < 1:
@@ -143,9 +148,11 @@ class AdaptedLM(PyroModule):
         self.r = r
         self.full_vocab = full_vocab
         self.targets = find_targets(backbone.lm, target_modules)
+        self.rank_pattern = _checked_ranks(rank_pattern or {}, self.targets, r)
         self.adapters = PyroModule[nn.ModuleDict]()
         for target in self.targets:
-            self.adapters[module_key(target.path)] = self.make_adapter(target, r, lora_alpha / r)
+            rank = self.rank_pattern.get(target.path, r)
+            self.adapters[module_key(target.path)] = self.make_adapter(target, rank, lora_alpha / r)
         # Looked up once; the layers in a tuple, so that nothing of the language model is registered.
         self._adapters = tuple(self.adapters.values())
         self._body = tuple(
@@ -242,6 +249,16 @@ class AdaptedLM(PyroModule):
             for adapter, layer in self._body:
                 stack.callback(layer.register_forward_hook(_hook(adapter, shared, lead)).remove)
             yield
+
+
+def _checked_ranks(ranks: Mapping[str, int], targets: Sequence[Target], r: int) -> dict[str, int]:
+    known = [target.path for target in targets]
+    for path, rank in ranks.items():
+        if path not in known:
+            raise ConfigError(unknown("module of the rank pattern", path, known))
+        if not 1 <= rank <= r:
+            raise ConfigError(f"The rank pattern gives {path} a rank of {rank}: choose 1 to r={r}.")
+    return dict(ranks)
 
 
 def _change(adapter: Adapter, x: Tensor, shared: Any, lead: tuple[int, ...], rows: Tensor | None) -> Tensor:

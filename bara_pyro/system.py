@@ -1,5 +1,6 @@
 """A configuration made real: backbone, task, model and guide."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -108,11 +109,26 @@ def build_system(config: RunConfig, backbone: Backbone | None = None, task: Task
     return assemble(config, backbone, task, num_data)
 
 
-def assemble(config: RunConfig, backbone: Backbone, task: Task, num_data: int) -> System:
-    """Build model and guide on a loaded backbone, with initial values from the configuration's seed."""
+def assemble(
+    config: RunConfig,
+    backbone: Backbone,
+    task: Task,
+    num_data: int,
+    rank_pattern: Mapping[str, int] | None = None,
+) -> System:
+    """Build model and guide on a loaded backbone, with initial values from the configuration's seed.
+
+    Args:
+        config: the settings.
+        backbone: loaded.
+        task: loaded.
+        num_data: number of training examples.
+        rank_pattern: of a pruned adapter: path of a module -> its rank.
+    """
     answer_ids = answer_token_ids(backbone.tokenizer, task.labels)
     torch.manual_seed(config.seed)
-    model, guide = build(config.method, backbone, num_data, config.adapter.model_dump())
+    adapter = config.adapter.model_dump() | ({"rank_pattern": rank_pattern} if rank_pattern else {})
+    model, guide = build(config.method, backbone, num_data, adapter)
     return System(config, backbone, task, answer_ids, model, guide)
 
 

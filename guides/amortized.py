@@ -98,19 +98,23 @@ class AmortizedGuide(SiteGuide):
         self.normalize_input = latents.modulating if normalize_input is None else normalize_input
         self.max_kappa = max_kappa
         self.r = latents.r
-        self.shape_rows = (latents.r if shape_width == "vector" else 1) if self.noisy else 0
         offset = _softplus_inverse(init_kappa if shape == "kappa" else 1 / init_kappa)
         start = torch.cat([torch.zeros(latents.r), torch.full((latents.r,), offset)])
         self.register_buffer("start", start, persistent=False)  # of the raw values; c in the equations above
+        self._sizes: dict[str, tuple[int, int]] = {}  # of a site: means and noise levels
         self.sites = PyroModule[nn.ModuleDict]()
         for name, size in latents.global_sites.items():
             # Always a noise level an entry: what "scalar" saves is width times as many weights of A_kappa.
             self.sites[module_key(name)] = _Raw(torch.zeros(*size[:-1], latents.r * (2 if self.noisy else 1)))
+            self._sizes[name] = (latents.r, latents.r if self.noisy else 0)
         for name, width in latents.local_sites.items():
-            raw = nn.init.orthogonal_(torch.empty(latents.r + self.shape_rows, width))
+            rank = latents.ranks.get(name, latents.r)
+            levels = (rank if shape_width == "vector" else 1) if self.noisy else 0
+            raw = nn.init.orthogonal_(torch.empty(rank + levels, width))
             if not random_kappa:
-                raw[latents.r :] = 0
+                raw[rank:] = 0
             self.sites[module_key(name)] = _Raw(raw)
+            self._sizes[name] = (rank, levels)
         self._raw = dict(zip((*latents.global_sites, *latents.local_sites), self.sites.values(), strict=True))
         self._local = frozenset(latents.local_sites)
         self.to(model.backbone.device)
@@ -119,14 +123,13 @@ class AmortizedGuide(SiteGuide):
         """Return the site's posterior; a global site is expanded by its plate."""
         weight = self._raw[name].weight
         local = name in self._local
-        start = self.start[: weight.shape[0 if local else -1]]
+        rank, levels = self._sizes[name]
+        start = self.start[self.r - rank : self.r + levels]
         raw = self._amortise(self.input, weight, start) if local else weight + start
         # One softplus for both halves: on small models every operation counts.
-        mean, level = F.softplus(raw).split((self.r, raw.shape[-1] - self.r), dim=-1)
-        if local and self.activation == "relu":
-            mean = bound_mean(raw[..., : self.r])
-        else:
-            mean = self._mean(mean, local)
+        mean, level = F.softplus(raw).split((rank, levels), dim=-1)
+        rectified = local and self.activation == "relu"
+        mean = bound_mean(raw[..., :rank]) if rectified else self._mean(mean, local)
         return self.family(mean, self._kappa(level, mean.shape) if self.noisy else mean).to_event(1)
 
     def _amortise(self, x: Tensor, weight: Tensor, start: Tensor) -> Tensor:
@@ -147,7 +150,8 @@ class AmortizedGuide(SiteGuide):
     def _mean(self, level: Tensor, local: bool) -> Tensor:
         mean = level + MEAN_MIN  # added, not clamped: softplus underflows to 0, with no way back
         if local and self.activation == "topk":
-            kept = torch.zeros_like(mean).scatter(-1, mean.topk(self.top_k, dim=-1).indices, 1.0)
+            largest = mean.topk(min(self.top_k, mean.shape[-1]), dim=-1).indices
+            kept = torch.zeros_like(mean).scatter(-1, largest, 1.0)
             mean = (mean * kept).clamp_min(MEAN_MIN)
         return mean
 

@@ -61,7 +61,8 @@ class BaRAAdapter(Adapter):
         phi, prior, beta = latents
         parts = []
         if phi is not None:
-            parts.append(phi[self.target.index])
+            own = phi[self.target.index]
+            parts.append(own if own.shape[-1] == self.r else own[..., : self.r])
         if self.latent != "phi":
             with tempered(beta):
                 fn = prior.expand([*x.shape[:-1], self.r]).to_event(1)
@@ -133,6 +134,7 @@ class BaRA(AdaptedLM):
             local_sites={theta_site(t.path): t.in_features for t in self.targets} if with_theta else {},
             r=self.r,
             modulating=self.form == "gate",
+            ranks={theta_site(path): rank for path, rank in self.rank_pattern.items()} if with_theta else {},
         )
 
     def global_latents(self) -> tuple[Sequence[Tensor] | None, Distribution, float]:

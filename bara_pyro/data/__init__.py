@@ -1,7 +1,7 @@
 """Questions with a closed set of answers: from the hub, a folder, a file or the microworld to batches."""
 
 from bara_pyro.data.batching import batches, training_batches
-from bara_pyro.data.encode import EncodedSplit, answer_token_ids, collate, encode, prompt_text
+from bara_pyro.data.encode import EncodedSplit, answer_token_ids, collate, encode, first_rows, prompt_text
 from bara_pyro.data.letters import as_letters
 from bara_pyro.data.loader import load_task
 from bara_pyro.data.questions import load_questions
@@ -20,6 +20,7 @@ __all__ = [
     "batches",
     "collate",
     "encode",
+    "first_rows",
     "load_questions",
     "load_task",
     "prompt_text",

@@ -1,7 +1,7 @@
 """Text to token ids: the token of each answer, and prompts that fit without losing the question."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -97,6 +97,18 @@ class EncodedSplit:
             answer_ids,
             self.pad_id,
         )
+
+
+def first_rows(split: EncodedSplit, count: int) -> EncodedSplit:
+    """Return the first rows of a split, or all where there are fewer.
+
+    Raises:
+        ConfigError: no row is asked for.
+    """
+    if count < 1:
+        raise ConfigError(f"{count} rows are asked for: take at least one.")
+    n = min(count, len(split))
+    return replace(split, token_ids=split.token_ids[:n], labels=split.labels[:n], ids=split.ids[:n])
 
 
 def encode(

@@ -122,7 +122,8 @@ def _gates(
 ) -> GateDraws:
     draws, known = max(samples, 1), [target.path for target in model.targets]
     phi = torch.empty(draws, len(paths), model.r) if model.latent != "theta" else None
-    theta = torch.empty(draws, len(batch), len(paths), model.r) if model.latent != "phi" else None
+    # Units that a pruned module lacks are off.
+    theta = torch.zeros(draws, len(batch), len(paths), model.r) if model.latent != "phi" else None
     log_probs = torch.empty(draws, len(batch), len(batch.answer_ids), dtype=torch.float64)
     for piece in record(model, guide, batch, samples=samples, seed=seed, memory_budget=memory_budget):
         log_probs[piece.draws, piece.rows] = piece.log_probs
@@ -131,7 +132,8 @@ def _gates(
             phi[piece.draws] = drawn[:, [known.index(path) for path in paths]].cpu()
         if theta is not None:
             for i, path in enumerate(paths):
-                theta[piece.draws, piece.rows, i] = piece.values[theta_site(path)][..., -1, :].cpu()
+                drawn = piece.values[theta_site(path)][..., -1, :]
+                theta[piece.draws, piece.rows, i, : drawn.shape[-1]] = drawn.cpu()
     return GateDraws(paths, batch.ids, phi, theta, log_probs)
 
 

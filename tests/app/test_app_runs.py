@@ -155,6 +155,21 @@ def test_evaluate_keeps_its_results_apart(place: Place, run: Path, tmp_path: Pat
     assert_one_sentence(bara("evaluate", run, "--split", "tset"), "task.evaluate_on", "'tset'")
 
 
+def test_prune_writes_a_run_that_can_be_used(place: Place, run: Path, tmp_path: Path, bara: Bara) -> None:
+    smaller = tmp_path / "smaller"
+    result = bara("prune", run, "--out", smaller, "--tolerance", 1.0, "--rows", 4)
+    assert result.code == 0
+    assert "units are left" in result.out
+    assert files_of(smaller) == FILES - {"train_log.jsonl"} | {"prune.json", "prune.png"}
+    assert read_json(smaller / "config.json")["rank_pattern"]
+    curve = read_json(smaller / "prune.json")["curve"]
+    assert curve[0]["difference"] == 0
+    assert curve[-1]["share"] < curve[0]["share"] == 100
+    assert bara("evaluate", smaller).code == 0
+    assert_one_sentence(bara("prune", run, "--out", smaller), "already")
+    assert_one_sentence(bara("prune", smaller, "--out", tmp_path / "again"), "pruned already")
+
+
 def test_resume_of_a_finished_run_trains_nothing_again(place: Place, run: Path, bara: Bara) -> None:
     before = {name: (run / name).read_bytes() for name in FILES - {"metrics.json"}}
     (run / "metrics.json").unlink()  # killed after training

@@ -11,6 +11,7 @@ from torch import nn
 
 from bara_pyro.diagnostics.draws import GateDraws, gate_draws
 from bara_pyro.diagnostics.sparsity import gate_sparsity, sparsity_curve
+from bara_pyro.distributions import KAPPA_MAX
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.models.bara import BaRA
@@ -90,3 +91,46 @@ def test_one_draw_mean_gate_and_expectation_differ() -> None:
 def test_a_threshold_that_is_none(tau: float) -> None:
     with pytest.raises(ConfigError, match="at least 0"):
         gate_sparsity(by_hand(), tau)
+
+
+@pytest.mark.parametrize(("shape", "kappa", "printed"), [("kappa", LN2, 5.18), ("k", 1 / LN2, 26.6)])
+def test_phi_at_the_start(shape: str, kappa: float, printed: float) -> None:
+    law = stats.weibull_min(1 / kappa, scale=LN2 / special.gamma(1 + kappa))
+    assert 100 * law.cdf(TAU) == pytest.approx(printed, abs=0.05)
+    model = BaRA(backbone(), 4, r=64, latent="phi", target_modules="all-linear")
+    # init_kappa is given as kappa in both: k = softplus(raw) starts at ln 2 where kappa does at 1 / ln 2.
+    guide = WeibullGuide(model, shape=shape, init_kappa=kappa, max_kappa=KAPPA_MAX)
+    found = gate_sparsity(gate_draws(model, guide, [make_batch(((5,),))], samples=30), TAU)
+    assert set(found.overall) == {"phi", "psi"}
+    assert found.overall["psi"] == pytest.approx(found.overall["phi"])
+    error = 100 * math.sqrt(law.cdf(TAU) * law.sf(TAU) / (30 * 14 * 64))
+    assert error < 0.5
+    assert abs(found.overall["phi"] - 100 * law.cdf(TAU)) < 4 * error
+
+
+def test_it_is_the_last_token_that_counts() -> None:
+    # theta follows the last token alone: its mean is made tiny for one word and large for the others.
+    model = BaRA(backbone(), 4, r=2, latent="theta", target_modules=["model.layers.0.self_attn.q_proj"])
+    guide = WeibullGuide(model, init_kappa=0.01)
+    lm = backbone().lm
+    with torch.no_grad():
+        x = lm.model.layers[0].input_layernorm(lm.model.embed_tokens.weight)[[5, 9]]
+        solve = torch.linalg.lstsq(x, torch.tensor([[-20.0], [5.0]])).solution.T
+        for site in guide.sites.values():
+            site.weight.zero_()
+            site.weight[:2] = solve
+    ends = {}
+    for word in (5, 9):
+        draws = gate_draws(model, guide, [make_batch(((5, 9, word),))], samples=1)
+        ends[word] = gate_sparsity(draws).overall["theta"]
+    assert ends == {5: 100.0, 9: 0.0}
+
+
+def test_reproducible_and_without_a_trace() -> None:
+    model = BaRA(backbone(), 4, r=8)
+    guide = WeibullGuide(model)
+    before = torch.get_rng_state()
+    first = gate_draws(model, guide, [make_batch()], samples=1, seed=1)
+    assert torch.equal(before, torch.get_rng_state())
+    assert torch.equal(first.psi, gate_draws(model, guide, iter([make_batch()]), samples=1, seed=1).psi)
+    assert not torch.equal(first.psi, gate_draws(model, guide, [make_batch()], samples=1, seed=2).psi)
