@@ -348,7 +348,7 @@ def microworld_card(
 def main() -> None:
     """Run the command line; a mistake of the user's is one sentence on stderr and exit code 2."""
     try:
-        app()
+        app(prog_name="bara")
     except BaraError as error:
         typer.secho(f"Error: {error}", fg=typer.colors.RED, err=True)
         sys.exit(2)
