@@ -1,0 +1,111 @@
+r"""The certified predictor and its bound as functions of numbers (second appendix of arXiv 2606.29184).
+
+    u(x) = Top_s(T_tau(clip_Rg(g(x)))),    h(x) = h0(x) + B diag(u(x)) A x
+
+    Rad  <= R_A R_B R_g R_x / sqrt(n) [ sqrt(s) + sqrt(2 (s log(e r / s) + Gamma)) + 1 ]
+    R(h) <= Rhat(h) + 2 L Rad + 3 M sqrt(log(2 / delta) / (2 n))        with probability 1 - delta
+
+The three summands are Lemma 1, the union over the gate cover, and its resolution eps <= R_g / sqrt(n); the
+paper's `C_1 = 2 + sqrt(2)` puts them under one root. It is `s log(e r / s)` throughout: the main text's step
+to `s log r` needs s >= e and fails for s = 1 and 2.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from bara_pyro.errors import ConfigError
+
+NLL_LIPSCHITZ = math.sqrt(2)
+"""Of the negative log-likelihood in the logits, 2-norm: its gradient is p - e_y."""
+
+
+def certified_gate(gate: Tensor, *, clip: float, tau: float, s: int) -> Tensor:
+    """Return `Top_s(T_tau(clip_Rg(gate)))`, `... x r` (Eq. of the certified gate, second appendix).
+
+    Among equal magnitudes the first entries are kept; all that were clipped are equal.
+
+    Args:
+        gate: `... x r`.
+        clip: `R_g`, largest magnitude.
+        tau: entries of at most this magnitude are put to 0.
+        s: number of entries kept.
+
+    Raises:
+        ConfigError: `0 < tau < clip` or `1 <= s <= r` does not hold.
+    """
+    if not 0 < tau < clip or not 1 <= s <= gate.shape[-1]:
+        raise ConfigError(
+            f"tau={tau}, clip={clip}, s={s} must have 0 < tau < clip and 1 <= s <= r={gate.shape[-1]}."
+        )
+    clipped = gate.clamp(-clip, clip)
+    largest = clipped.abs().argsort(dim=-1, descending=True, stable=True)[..., :s]
+    kept = torch.zeros_like(clipped, dtype=torch.bool).scatter(-1, largest, True)
+    return clipped.where(kept & (clipped.abs() > tau), torch.zeros_like(clipped))
+
+
+def certified_change(up: Tensor, gate: Tensor, down: Tensor, x: Tensor) -> Tensor:
+    """Return `B diag(u) A x`, `... x outputs`.
+
+    Args:
+        up: B, `outputs x r`, with the scaling `lora_alpha / r` in it.
+        gate: u, `... x r`.
+        down: A, `r x d`.
+        x: `... x d`.
+    """
+    return (x @ down.T * gate) @ up.T
+
+
+def class_entropy(r: int, s: int, gate_nats: float) -> float:
+    """Return `s log(e r / s) + Gamma_gate`, nats."""
+    return s * (1 + math.log(r / s)) + gate_nats
+
+
+def rademacher(scale: float, *, n: int, r: int, s: int, gate_nats: float) -> float:
+    """Return the bound on the empirical Rademacher complexity of a scalar functional, constants explicit.
+
+    Args:
+        scale: `R_A R_B R_g R_x`.
+        n: rows.
+        r: rank.
+        s: budget of active gates.
+        gate_nats: `Gamma_gate`.
+    """
+    bracket = math.sqrt(s) + math.sqrt(2 * class_entropy(r, s, gate_nats)) + 1
+    return scale / math.sqrt(n) * bracket
+
+
+def rademacher_grouped(scale: float, *, n: int, r: int, s: int, gate_nats: float) -> float:
+    """Return the paper's form `C_1 scale sqrt((s log(e r / s) + Gamma) / n)`, `C_1 = 2 + sqrt(2)`; larger."""
+    return (2 + math.sqrt(2)) * scale * math.sqrt(class_entropy(r, s, gate_nats) / n)
+
+
+def contraction(lipschitz: float, outputs: int) -> float:
+    """Return the factor from the complexity of one output to that of the loss.
+
+    One output: L (Talagrand). C outputs: `sqrt(2) L` (Maurer, ALT 2016, for losses that are Lipschitz in the
+    2-norm) times `sqrt(C)`, by which each summand grows when C outputs have signs of their own.
+    """
+    return lipschitz if outputs == 1 else lipschitz * math.sqrt(2 * outputs)
+
+
+def confidence(loss_cap: float, n: int, delta: float) -> float:
+    """Return `3 M sqrt(log(2 / delta) / (2 n))`."""
+    return 3 * loss_cap * math.sqrt(math.log(2 / delta) / (2 * n))
+
+
+def soft_residual(lipschitz: float, norms: float, rho: float) -> float:
+    """Return `2 L R_A R_B R_x rho`, what the clipped soft gate pays beside the certified one.
+
+    Args:
+        lipschitz: L.
+        norms: `R_A R_B R_x`.
+        rho: largest difference of a gate and its certified form, over all inputs there can be.
+    """
+    return 2 * lipschitz * norms * rho
+
+
+def advantage_slack(r: int, s: int, clip: float, gate_nats: float) -> float:
+    """Return `R_g^-2 - alpha log(e / alpha) - Gamma / r`, alpha = s / r: the condition holds if positive."""
+    return clip**-2 - class_entropy(r, s, gate_nats) / r

@@ -1,0 +1,424 @@
+"""The certified bound: its pieces against enumeration over all signs, its constants, and what it must say."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from bara_pyro.diagnostics.certificate import Certificate
+from bara_pyro.diagnostics.gate_cover import COVERS, Cap, GateCover, gate_cover, norm_cap
+from bara_pyro.diagnostics.rademacher import (
+    NLL_LIPSCHITZ,
+    certified_change,
+    certified_gate,
+    class_entropy,
+    confidence,
+    contraction,
+    rademacher,
+    rademacher_grouped,
+    soft_residual,
+)
+from bara_pyro.errors import ConfigError
+from bara_pyro.report.table import cells, markdown
+
+RNG = np.random.default_rng(0)
+
+
+def signs(n: int) -> np.ndarray:
+    """All 2^n sign vectors."""
+    return np.array(list(itertools.product((-1.0, 1.0), repeat=n)))
+
+
+def supremum(sigma: np.ndarray, gates: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Exact sup over |A|_F <= 1, |B^T v| <= 1 of mean_i sigma_i v^T B diag(u_i) A x_i, by sign vector.
+
+    It is max_k |z_k| with z_k = mean_i sigma_i u_ik x_i: all mass on the best rank-one term.
+    """
+    z = np.einsum("qi,ik,id->qkd", sigma, gates, x) / len(x)
+    return np.linalg.norm(z, axis=-1).max(-1)
+
+
+def unit(shape: tuple[int, ...]) -> np.ndarray:
+    """Gaussian directions, each of norm 1 over the last two axes (or the last of two)."""
+    out = RNG.normal(size=shape)
+    axes = tuple(range(1, len(shape)))
+    return out / np.sqrt((out**2).sum(axes, keepdims=True))
+
+
+def sparse_gates(n: int, r: int, s: int) -> np.ndarray:
+    gates = RNG.uniform(0.5, 1.0, (n, r))
+    for row in gates:
+        row[RNG.permutation(r)[s:]] = 0
+    return gates
+
+
+def inputs(n: int, d: int) -> np.ndarray:
+    x = RNG.normal(size=(n, d))
+    return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+
+# The certified gate --------------------------------------------------------------------------------------
+
+
+def plain_gate(gate: list[float], clip: float, tau: float, s: int) -> list[float]:
+    clipped = [math.copysign(min(abs(z), clip), z) for z in gate]
+    order = sorted(range(len(gate)), key=lambda k: (-abs(clipped[k]), k))[:s]
+    return [z if k in order and abs(z) > tau else 0.0 for k, z in enumerate(clipped)]
+
+
+def test_certified_gate_is_the_plain_loop() -> None:
+    # Coarse values, so that clipping and chance make many ties.
+    gates = torch.tensor(RNG.integers(-6, 7, (5, 40, 7)) / 4)
+    for s in (1, 3, 7):
+        out = certified_gate(gates, clip=1.0, tau=0.25, s=s)
+        truth = [[plain_gate(row, 1.0, 0.25, s) for row in block] for block in gates.tolist()]
+        assert torch.equal(out, torch.tensor(truth, dtype=gates.dtype))
+        assert (out != 0).sum(-1).max() == s
+
+
+def test_ties_keep_the_first_and_the_threshold_is_strict() -> None:
+    gate = torch.tensor([3.0, 5.0, -7.0, 0.5, 2.0])
+    assert certified_gate(gate, clip=2.0, tau=0.5, s=2).tolist() == [2, 2, 0, 0, 0]
+    assert certified_gate(gate, clip=2.0, tau=0.5, s=5).tolist() == [2, 2, -2, 0, 2]
+
+
+@pytest.mark.parametrize("bad", [{"tau": 0.0}, {"tau": 1.0}, {"s": 0}, {"s": 4}, {"clip": math.nan}])
+def test_certified_gate_refuses(bad: dict) -> None:
+    with pytest.raises(ConfigError, match="0 < tau < clip"):
+        certified_gate(torch.ones(3), **{"clip": 1.0, "tau": 0.1, "s": 2, **bad})
+
+
+def test_change_is_the_product_of_matrices() -> None:
+    up, down = torch.randn(4, 3).double(), torch.randn(3, 5).double()
+    gate, x = torch.randn(6, 3).double(), torch.randn(6, 5).double()
+    out = certified_change(up, gate, down, x)
+    for i in range(6):
+        torch.testing.assert_close(out[i], up @ torch.diag(gate[i]) @ down @ x[i])
+
+
+def test_the_soft_residual_is_a_limit() -> None:
+    # Worst case over random matrices of norm 1: the outputs of gates that differ by at most rho.
+    gates = torch.tensor(RNG.uniform(0, 2, (300, 6)))
+    for s, rho in ((6, 0.4), (2, 1.5)):
+        clipped, u = gates.clamp(max=1.5), certified_gate(gates, clip=1.5, tau=0.4, s=s)
+        assert float((clipped - u).abs().max()) <= rho
+        up, down = (torch.tensor(unit((1, 4, 6))[0]), torch.tensor(unit((1, 6, 3))[0]))
+        x = torch.tensor(inputs(300, 3))
+        moved = certified_change(up, clipped - u, down, x).norm(dim=-1).max()
+        assert float(moved) <= soft_residual(0.5, 1.0, rho)
+
+
+# Proposition 1 -------------------------------------------------------------------------------------------
+
+
+def support(gate: Tensor, tau: float) -> Tensor:
+    return certified_gate(gate, clip=1e9, tau=tau, s=gate.shape[-1]) != 0
+
+
+def test_the_proof_of_proposition_1_has_a_counterexample() -> None:
+    # Main text: tau = tau_Phi tau_theta. Phi = 0.05 is off at 0.1, but the product with theta = 100 is on.
+    phi, theta, tau_phi, tau_theta = torch.tensor([0.05]), torch.tensor([100.0]), 0.1, 0.1
+    assert not support(phi, tau_phi)
+    assert support(phi * theta, tau_phi * tau_theta)
+    # The appendix's condition asks for at least max(100 * 0.1, 0.05 * 0.1) = 10.
+    assert not support(phi * theta, max(100 * tau_phi, 0.05 * tau_theta))
+
+
+def test_the_appendix_condition_is_enough_and_no_smaller_threshold_is() -> None:
+    for _ in range(300):
+        phi, theta = torch.tensor(RNG.gamma(0.5, 1.0, (2, 30, 8)))
+        tau_g, tau_l = RNG.uniform(0.05, 1.0, 2)
+        tau = max(float(theta.max()) * tau_g, float(phi.max()) * tau_l)
+        joint, both = support(phi * theta, tau), support(phi, tau_g) & support(theta, tau_l)
+        assert not (joint & ~both).any()
+        # Just below the threshold an entry (R_L, tau_G) is off in one and on in the product.
+        worst = torch.tensor([theta.max() * tau_g, phi.max() * tau_l]).max()
+        assert support(worst[None], tau * (1 - 1e-6))
+
+
+# Lemma 1 and the union over gates ------------------------------------------------------------------------
+
+
+def test_the_supremum_is_what_a_search_over_matrices_finds() -> None:
+    n, r, d, outputs = 5, 2, 2, 2
+    x, gates = inputs(n, d), sparse_gates(n, r, 2)
+    up, down, v = unit((4000, outputs, r)), unit((4000, r, d)), unit((4000, outputs))
+    # Rank-one matrices reach the supremum: add them, on a grid of angles.
+    angle = np.linspace(0, 2 * np.pi, 64, endpoint=False)
+    circle = np.stack([np.cos(angle), np.sin(angle)], -1)
+    for k in range(r):
+        rows, columns = np.zeros((64, r, d)), np.zeros((64, outputs, r))
+        rows[:, k], columns[:, :, k] = circle, [1.0, 0.0]
+        up, down = np.concatenate([up, columns]), np.concatenate([down, rows])
+        v = np.concatenate([v, np.tile([1.0, 0.0], (64, 1))])
+    values = np.einsum("co,cok,ik,ckd,id->ci", v, up, gates, down, x)
+    found = (signs(n) @ values.T / n).max(-1)
+    exact = supremum(signs(n), gates, x)
+    assert (found <= exact + 1e-12).all()
+    assert (found >= 0.99 * exact).all()  # cos(pi / 64) = 0.9988
+
+
+@pytest.mark.parametrize(("n", "r", "s", "d"), [(4, 3, 1, 1), (8, 3, 2, 2), (10, 8, 8, 1), (10, 6, 3, 4)])
+def test_lemma_1_by_enumeration(n: int, r: int, s: int, d: int) -> None:
+    x, gates = inputs(n, d), sparse_gates(n, r, s)
+    assert supremum(signs(n), gates, x).mean() <= math.sqrt(s / n)
+
+
+def test_lemma_1_fails_where_s_is_understated() -> None:
+    n, r = 10, 8
+    gates = RNG.choice([-1.0, 1.0], (n, r))  # every gate is active
+    measured = supremum(signs(n), gates, np.ones((n, 1))).mean()
+    assert math.sqrt(1 / n) < measured <= math.sqrt(r / n)
+
+
+def test_vector_outputs_grow_by_the_root_of_their_number() -> None:
+    n, r, s, d, outputs, draws = 24, 4, 2, 3, 5, 400
+    x, gates = inputs(n, d), sparse_gates(n, r, s)
+    sigma = RNG.choice([-1.0, 1.0], (draws, n, outputs))
+    z = np.einsum("qic,ik,id->qkcd", sigma, gates, x) / n
+    measured = np.linalg.norm(z, ord=2, axis=(-2, -1)).max(-1)  # sup over A, B: largest singular value
+    one = supremum(sigma[..., 0], gates, x)
+    margin = 4 * measured.std() / math.sqrt(draws)
+    assert one.mean() + margin < measured.mean() <= math.sqrt(outputs) * math.sqrt(s / n)
+    assert contraction(1.0, outputs) == pytest.approx(math.sqrt(2 * outputs))
+    assert contraction(3.0, 1) == 3.0
+
+
+def test_a_finite_union_of_gates_by_enumeration_and_by_monte_carlo() -> None:
+    r, s, d, size = 4, 2, 2, 60
+    for n, sigma in ((9, signs(9)), (200, RNG.choice([-1.0, 1.0], (300, 200)))):
+        x = inputs(n, d)
+        values = np.stack([supremum(sigma, sparse_gates(n, r, s), x) for _ in range(size)]).max(0)
+        nats = max(0.0, math.log(size) - s * math.log(math.e * r / s))
+        bound = rademacher(1.0, n=n, r=r, s=s, gate_nats=nats)
+        assert values.mean() + 4 * values.std() / math.sqrt(len(values)) < bound
+        assert values.mean() > 1 / math.sqrt(n) / 2  # the comparison is not an empty one
+
+
+def test_free_supports_must_be_counted() -> None:
+    # r = 2, s = 1, x = 1, Phi absorbed: with b * a = (1/2, -1/2) a row takes the unit of its sign, so the
+    # complexity is at least 1/2 whatever n is. The cover of free supports says so, Gamma = 0 does not.
+    n = 64
+    sizes = {"n": n, "r": 2, "s": 1, "clip": 1.0}
+    supports = gate_cover("supports", **sizes).nats
+    absorbed = gate_cover("absorbed", **sizes).nats
+    assert rademacher(1.0, n=n, r=2, s=1, gate_nats=supports) > 0.5
+    assert rademacher(1.0, n=n, r=2, s=1, gate_nats=absorbed) < 0.5
+
+
+def test_lora_needs_no_rank() -> None:
+    # One functional of rank-r LoRA: the supremum does not change with r and stays below 1 / sqrt(n).
+    n, d = 8, 3
+    x = inputs(n, d)
+    exact = [supremum(signs(n), np.ones((n, r)), x).mean() for r in (1, 8)]
+    assert exact[0] == pytest.approx(exact[1])
+    assert exact[1] <= 1 / math.sqrt(n) < math.sqrt(8 / n)
+
+
+# Constants -----------------------------------------------------------------------------------------------
+
+
+def test_the_numbers_of_the_worked_example() -> None:
+    sizes = {"n": 640, "r": 8, "s": 4}
+    two_l = 2 * math.sqrt(2)
+    assert two_l * rademacher(1.0, **sizes, gate_nats=0) == pytest.approx(0.747, abs=5e-4)
+    assert two_l * rademacher_grouped(1.0, **sizes, gate_nats=0) == pytest.approx(0.993, abs=5e-4)
+    assert confidence(math.log(100), 640, 0.05) == pytest.approx(0.742, abs=5e-4)
+    nats = 28_672 * math.log(1000)
+    assert two_l * rademacher(1.0, **sizes, gate_nats=nats) == pytest.approx(70.7, abs=0.05)
+    assert two_l * rademacher_grouped(1.0, **sizes, gate_nats=nats) > 2 * 70.7
+    assert gate_cover("global", **sizes, clip=1.0).nats == pytest.approx(25.84, abs=0.01)
+
+
+def test_the_grouped_form_is_never_below() -> None:
+    for n, r in itertools.product((1, 7, 500), (1, 2, 8, 64)):
+        for s, nats in itertools.product(range(1, r + 1), (0.0, 3.0, 1e4)):
+            sizes = {"n": n, "r": r, "s": s, "gate_nats": nats}
+            assert rademacher(2.0, **sizes) <= rademacher_grouped(2.0, **sizes) * (1 + 1e-12)
+
+
+def test_s_log_r_is_no_upper_limit_for_small_s() -> None:
+    for r in (4, 8, 64):
+        assert all(class_entropy(r, s, 0) > s * math.log(r) for s in (1, 2))
+        assert all(class_entropy(r, s, 0) <= s * math.log(r) for s in range(3, r + 1))
+        # What it stands for: the number of supports of at most s entries.
+        for s in range(1, r + 1):
+            assert math.log(sum(math.comb(r, j) for j in range(s + 1))) <= class_entropy(r, s, 0) + 1e-9
+
+
+def test_the_nll_is_root_two_lipschitz() -> None:
+    u, v = torch.randn(2, 4000, 4).double() * 3
+    y = torch.randint(4, (4000,))
+    loss = [torch.nn.functional.cross_entropy(z, y, reduction="none") for z in (u, v)]
+    slope = (loss[0] - loss[1]).abs() / (u - v).norm(dim=-1)
+    assert 0.9 * NLL_LIPSCHITZ < float(slope.max()) <= NLL_LIPSCHITZ
+
+
+# What is paid for ----------------------------------------------------------------------------------------
+
+
+def test_shares_of_the_grid_add_up_to_one() -> None:
+    shares = [norm_cap("B", 2.0**j, unit=1.0).share for j in range(400)]
+    assert sum(shares) < 1 < sum(shares) + 6 / (math.pi**2 * 400)
+    # Two grids: all pairs of points together spend no more than delta either.
+    assert sum(a * b for a in shares for b in shares) < 1
+    assert sum(shares[:2]) == pytest.approx(6 / math.pi**2 * 1.25)
+
+
+@pytest.mark.parametrize(
+    ("measured", "value", "point"), [(0.0, 0.5, 1), (0.5, 0.5, 1), (0.51, 1, 2), (4, 4, 4), (5, 8, 5)]
+)
+def test_the_grid_rounds_up(measured: float, value: float, point: int) -> None:
+    cap = norm_cap("A", measured, unit=0.5)
+    assert (cap.value, cap.share) == (value, pytest.approx(6 / (math.pi * point) ** 2))
+    assert f"point {point} of the grid" in cap.reason
+
+
+def test_a_fixed_cap_is_free_and_binding() -> None:
+    assert norm_cap("A", 3.0, 4.0) == Cap("A", 4.0, 1.0, "fixed before the rows were seen")
+    with pytest.raises(ConfigError, match=r"A=5 exceeds its cap 4"):
+        norm_cap("A", 5.0, 4.0)
+    for measured, fixed in ((math.nan, None), (math.inf, None), (1.0, 0.0), (1.0, math.inf)):
+        with pytest.raises(ConfigError, match="finite"):
+            norm_cap("A", measured, fixed)
+
+
+def test_supports_are_counted() -> None:
+    for r, s in ((4, 1), (5, 3), (6, 6)):
+        count = sum(1 for gate in itertools.product((0, 1), repeat=r) if sum(gate) <= s)
+        assert gate_cover("supports", n=7, r=r, s=s, clip=1.0).nats == pytest.approx(7 * math.log(count))
+
+
+def test_parametric_covers() -> None:
+    sizes = {"n": 100, "r": 3, "s": 2, "clip": 2.0}
+    extra = {"inputs": 5, "radius": 1.5, "lipschitz": 4.0}
+    values = gate_cover("parametric", **sizes, **extra)
+    assert values.eps == pytest.approx(0.2)
+    assert values.nats == pytest.approx(3 * 6 * math.log(1 + 2 * 1.5 * 4 / 0.2))
+    both = gate_cover("parametric+supports", **sizes, **extra).nats
+    assert both == pytest.approx(values.nats + gate_cover("supports", **sizes).nats)
+    assert "jump" in values.assumption
+    with pytest.raises(ConfigError, match="radius"):
+        gate_cover("parametric", **sizes, inputs=5, lipschitz=4.0)
+
+
+def test_a_ball_has_as_many_separated_points_as_the_parametric_cover_allows() -> None:
+    # A largest h-separated set is an h-cover; greedily, in two dimensions, radius 1.
+    points = RNG.uniform(-1, 1, (4000, 2))
+    points = points[np.linalg.norm(points, axis=1) <= 1]
+    for h in (0.2, 0.5):
+        kept: list[np.ndarray] = []
+        for point in points:
+            if all(np.linalg.norm(point - other) > h for other in kept):
+                kept.append(point)
+        assert 1 / h**2 < len(kept) <= (1 + 2 / h) ** 2
+
+
+def test_gate_covers_refuse() -> None:
+    with pytest.raises(ConfigError) as error:
+        gate_cover("none", n=4, r=3, s=1, clip=1.0)
+    assert all(name in str(error.value) for name in COVERS)
+    for bad in ({"n": 0}, {"s": 4}, {"s": 0}, {"clip": 0.0}, {"eps": 0.6}, {"eps": 0.0}):
+        with pytest.raises(ConfigError):
+            gate_cover("global", **{"n": 4, "r": 3, "s": 1, "clip": 1.0, **bad})
+
+
+# The result ----------------------------------------------------------------------------------------------
+
+
+def make(**changes: object) -> Certificate:
+    n = changes.get("n", 640)
+    cover = gate_cover("absorbed", n=n, r=8, s=4, clip=1.0)
+    one = Cap("", 1.0, 1.0, "fixed")
+    given = {"n": n, "r": 8, "s": 4, "tau": 0.1, "clip": 1.0, "up": one, "down": one, "inputs": one}
+    given |= {"cover": cover, "empirical": 0.5, "loss_cap": math.log(100)}
+    return Certificate(**{**given, **changes})
+
+
+def test_the_bound_is_the_sum() -> None:
+    certificate = make()
+    assert certificate.bound == pytest.approx(0.5 + 0.7468 + 0.7417, abs=2e-4)
+    assert not certificate.vacuous
+    assert make(loss_cap=0.6).vacuous
+    four = make(outputs=4)
+    assert four.complexity == pytest.approx(certificate.complexity * math.sqrt(8))
+    assert four.confidence == certificate.confidence
+
+
+def test_what_is_paid_for_comes_off_delta() -> None:
+    up, down = norm_cap("B", 0.9, unit=0.25), norm_cap("A", 3.0, unit=0.25)
+    ball = norm_cap("W", 0.1, unit=0.25)
+    certificate = make(up=up, down=down, radius=ball, choices=7, delta=0.1)
+    spent = (6 / math.pi**2) ** 3 / (9 * 25 * 1) / 7
+    assert certificate.delta_left == pytest.approx(0.1 * spent)
+    assert certificate.norms == pytest.approx(1.0 * 4.0)
+    expected = 3 * math.log(100) * math.sqrt(math.log(2 / (0.1 * spent)) / 1280)
+    assert certificate.confidence == pytest.approx(expected)
+
+
+def test_lora_and_the_advantage_condition() -> None:
+    certificate = make()
+    assert certificate.lora_rank_free == pytest.approx(2 * math.sqrt(2) / math.sqrt(640))
+    assert certificate.lora_complexity == pytest.approx(certificate.lora_rank_free * math.sqrt(8))
+    assert certificate.ratio == pytest.approx(math.sqrt(0.5 * math.log(2 * math.e)))
+    assert certificate.slack == pytest.approx(1 - 0.5 * math.log(2 * math.e))
+    for nats in (0.0, 1.0, 1.3, 30.0):
+        other = make(cover=GateCover("absorbed", nats, 0.01, "."))
+        assert (other.slack > 0) == (other.ratio < 1)
+    # With every gate open and R_g = 1 nothing is gained, and LoRA without its rank is always below.
+    assert make(s=8).ratio == pytest.approx(1)
+    assert certificate.lora_rank_free < certificate.complexity
+
+
+def test_the_soft_gate_pays_tau_or_the_clip() -> None:
+    assert make(s=8).soft_residual == pytest.approx(2 * math.sqrt(2) * 0.1)
+    assert make().soft_residual == pytest.approx(2 * math.sqrt(2) * 1.0)
+
+
+def test_no_way_to_print_it_without_what_was_assumed() -> None:
+    certificate = make(further=("The moon is full.",), violated=("the rows were trained on.",), choices=3)
+    table = certificate.table()
+    texts = [
+        str(certificate),
+        repr(certificate),
+        f"{certificate}",
+        f"{[certificate]}",
+        certificate.statement(),
+    ]
+    plain = markdown(table).replace("\\", "")
+    assert len(certificate.assumptions) == 7
+    for sentence in (*certificate.assumptions, *certificate.violated, certificate.scope):
+        assert all(sentence in text for text in [*texts, plain])
+    assert certificate.cover.assumption in str(certificate)
+    assert all("NOT A CERTIFICATE" in text for text in texts)
+    shown = {row[0].text: row[1].text for row in cells(table)}
+    assert shown["bound"] == f"{certificate.bound:.4g}"
+    assert shown["Gamma"] == "0"
+    assert "NOT A CERTIFICATE" not in str(make())
+    assert "it is vacuous" in str(make(loss_cap=0.6))
+    assert "it is not vacuous" in str(make())
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"n": 641},
+        {"s": 9},
+        {"s": 0},
+        {"tau": 1.0},
+        {"delta": 1.0},
+        {"choices": 0},
+        {"outputs": 0},
+        {"empirical": 5.0},
+        {"empirical": math.nan},
+        {"lipschitz": 0.0},
+    ],
+)
+def test_a_certificate_refuses(bad: dict) -> None:
+    cover = gate_cover("absorbed", n=640, r=8, s=4, clip=1.0)
+    with pytest.raises(ConfigError) as error:
+        make(**{"cover": cover, **bad})
+    assert str(error.value).endswith(".")
