@@ -1,0 +1,150 @@
+"""What the groups of exported draws hold: dimensions, type, unit of each variable, and when it is there."""
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+import xarray
+
+SAMPLE = ("chain", "draw")
+FLOAT, SMALL, INTEGER = "float64", "float32", "int64"
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One variable of a group.
+
+    Attributes:
+        dims: its dimensions.
+        dtype: of its values.
+        text: what it is.
+        unit: "nats", "tokens", ..; empty for a plain number.
+        needs: what has to be known for it: "phi" and "theta" (such a latent), "gates" (either), "tokens" (all
+            of them are kept), "labels" (of every row), "prior" (it is drawn from).
+    """
+
+    dims: tuple[str, ...]
+    dtype: str
+    text: str
+    unit: str = ""
+    needs: tuple[str, ...] = ()
+
+
+def _gates(*needs: str) -> dict[str, Variable]:
+    both = (*SAMPLE, "obs", "module", "rank")
+    return {
+        "phi": Variable((*SAMPLE, "module", "rank"), SMALL, "global gate Phi", needs=("phi", *needs)),
+        "theta": Variable(both, SMALL, "local gate theta at the last token", needs=("theta", *needs)),
+        "gate": Variable(both, SMALL, "Phi * theta at the last token", needs=("phi", "theta", *needs)),
+    }
+
+
+def _predictive(*needs: str) -> dict[str, Variable]:
+    probs = "probability of each answer under the draw"
+    return {
+        "y": Variable((*SAMPLE, "obs"), INTEGER, "drawn answer, an index into the answers", needs=needs),
+        "probs": Variable((*SAMPLE, "obs", "answer"), FLOAT, probs, needs=needs),
+    }
+
+
+_TOKENS = Variable(
+    (*SAMPLE, "obs", "token", "module", "rank"),
+    SMALL,
+    "local gate theta at every token, counted from the last; NaN where the module sees none",
+    needs=("theta", "tokens"),
+)
+_ROW = (*SAMPLE, "obs")
+GROUPS: dict[str, dict[str, Variable]] = {
+    "posterior": {**_gates(), "theta_tokens": _TOKENS},
+    "prior": _gates("prior"),
+    "posterior_predictive": _predictive(),
+    "prior_predictive": _predictive("gates", "prior"),
+    "log_likelihood": {"y": Variable(_ROW, FLOAT, "log p(label | draw)", "nats", ("labels",))},
+    "sample_stats": {
+        "elbo": Variable(
+            SAMPLE, FLOAT, "evidence lower bound of all training rows, by draw", "nats", ("gates", "labels")
+        ),
+        "kl_phi": Variable(SAMPLE, FLOAT, "KL(q(Phi) || p(Phi)), all modules, weight 1", "nats", ("phi",)),
+        "kl_theta": Variable(
+            _ROW, FLOAT, "KL(q(theta | x) || p(theta)), all modules and tokens, weight 1", "nats", ("theta",)
+        ),
+        "effective_rank": Variable(
+            _ROW, FLOAT, "units whose gate exceeds tau, mean over modules", "units", ("gates",)
+        ),
+    },
+    "observed_data": {
+        "y": Variable(("obs",), INTEGER, "label, an index into the answers", "", ("labels",)),
+    },
+    "constant_data": {
+        "length": Variable(("obs",), INTEGER, "length of the prompt's text", "characters"),
+        "tokens": Variable(("obs",), INTEGER, "length of the prompt as the model sees it", "tokens"),
+        "difficulty": Variable(("obs",), FLOAT, "entropy of the true answer; NaN: unknown", "nats"),
+        "truth": Variable(("obs", "answer"), FLOAT, "true probability of each answer; NaN: unknown"),
+        "pareto_k": Variable(
+            ("obs",), FLOAT, "Pareto k of the weights 1 / p(label | draw); NaN: no spread", "", ("labels",)
+        ),
+    },
+}
+"""Group -> variable -> what it is.
+
+Beside them stands `TRAINING`, the lines of the training log. ArviZ expects chains and draws in every group
+but those that are called data.
+"""
+TRAINING = "training_log_data"
+
+
+def nbytes(features: Collection[str], sizes: Mapping[str, int]) -> int:
+    """Return the bytes of all variables whose needs are among the features; coordinates are left out."""
+    return sum(
+        np.dtype(spec.dtype).itemsize * prod(sizes[dim] for dim in spec.dims)
+        for group in GROUPS.values()
+        for spec in group.values()
+        if set(spec.needs) <= set(features)
+    )
+
+
+def dataset(group: str, arrays: Mapping[str, Any], coords: Mapping[str, Any]) -> xarray.Dataset:
+    """Return arrays as a group, with the coordinates that its dimensions have.
+
+    Args:
+        group: one of `GROUPS`.
+        arrays: name -> values, without the dimension `chain`.
+        coords: name -> values, or (dimension, values) for a coordinate that is no index.
+    """
+    variables = {}
+    for name, values in arrays.items():
+        spec = GROUPS[group][name]
+        array = np.asarray(values, dtype=spec.dtype)
+        attributes = {"long_name": spec.text, **({"units": spec.unit} if spec.unit else {})}
+        variables[name] = (spec.dims, array[None] if spec.dims[0] == "chain" else array, attributes)
+    return _with_coords(variables, coords)
+
+
+def training(records: Sequence[Mapping[str, float]]) -> xarray.Dataset:
+    """Return the lines of a training log, one value a step; NaN where a line lacks one."""
+    names = [name for name in dict.fromkeys(key for line in records for key in line) if name != "step"]
+    columns = {name: np.array([line.get(name) for line in records], dtype=FLOAT) for name in names}
+    steps = np.array([line["step"] for line in records], dtype=INTEGER)
+    return _with_coords({name: (("step",), values) for name, values in columns.items()}, {"step": steps})
+
+
+def _with_coords(variables: Mapping[str, tuple], coords: Mapping[str, Any]) -> xarray.Dataset:
+    used = {dim for spec in variables.values() for dim in spec[0]}
+    kept = {key: v for key, v in coords.items() if (v[0] if isinstance(v, tuple) else key) in used}
+    return xarray.Dataset(dict(variables), coords=kept)
+
+
+def module_coords(paths: Sequence[str]) -> dict[str, Any]:
+    """Return the coordinates of modules: path, layer (-1 for one outside the layers), projection."""
+    layers = [re.search(r"(?:^|\.)(\d+)(?:\.|$)", path) for path in paths]
+    return {
+        "module": np.array(paths, dtype=str),
+        "layer": (
+            "module",
+            np.array([-1 if found is None else int(found[1]) for found in layers], dtype=int),
+        ),
+        "projection": ("module", np.array([path.rsplit(".", 1)[-1] for path in paths], dtype=str)),
+    }

@@ -1,0 +1,298 @@
+"""What is done with exported draws: files, leave-one-out, comparison, pictures, and both ArviZ versions."""
+
+import dataclasses
+import math
+import sys
+import types
+from pathlib import Path
+
+import arviz
+import numpy as np
+import pytest
+import xarray
+from inference_cases import tiny_system
+from matplotlib import pyplot
+from matplotlib.figure import Figure
+
+from bara_pyro.diagnostics.arviz_compat import INTERVAL, container, forest, groups_of, psis_loo, ridge
+from bara_pyro.diagnostics.gate_plots import phi_lines, plots, predictive_check
+from bara_pyro.diagnostics.groups import dataset, module_coords
+from bara_pyro.diagnostics.inference_data import to_inference_data
+from bara_pyro.diagnostics.loo import compare, loo
+from bara_pyro.diagnostics.netcdf import read_netcdf, write_netcdf
+from bara_pyro.errors import CheckpointError, ConfigError, DataError
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.fixture(scope="module")
+def data():
+    return to_inference_data(tiny_system(), split="train", rows=4, samples=60)
+
+
+@pytest.fixture(scope="module")
+def point():
+    return to_inference_data(tiny_system("lora"), split="train", rows=6, samples=3)
+
+
+def likelihood(log_probs: np.ndarray) -> xarray.Dataset:
+    """A group of log-likelihoods, `S x n`."""
+    ids = [f"row-{i}" for i in range(log_probs.shape[1])]
+    return dataset(
+        "log_likelihood", {"y": log_probs}, {"chain": [0], "draw": np.arange(len(log_probs)), "obs": ids}
+    )
+
+
+def exported(log_probs: np.ndarray, **attributes: object):
+    return container({"log_likelihood": likelihood(log_probs)}, {"split": "train", **attributes})
+
+
+# Files -----------------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_read_back_the_same(data, tmp_path: Path) -> None:
+    path = write_netcdf(data, tmp_path / "new" / "draws.nc")
+    for again in (read_netcdf(path), arviz.from_netcdf(path)):
+        assert again.groups() == data.groups()
+        assert again.attrs == data.attrs
+        for name in data.groups():
+            xarray.testing.assert_identical(again[name].load(), data[name])
+    assert [file.name for file in path.parent.iterdir()] == ["draws.nc"]
+    before = path.read_bytes()
+    path.write_bytes(before[: len(before) // 2])
+    for broken in (path, tmp_path / "none.nc"):
+        with pytest.raises(CheckpointError, match=f"Cannot read .*{broken.name}"):
+            read_netcdf(broken)
+
+
+def test_a_file_is_whole_or_as_it_was(data, tmp_path: Path, monkeypatch) -> None:
+    path = tmp_path / "draws.nc"
+    path.write_text("what was there")
+
+    def fails(name: str, engine: str) -> None:
+        Path(name).write_text("half")
+        raise OSError("disk full")
+
+    broken = types.SimpleNamespace(to_netcdf=fails)
+    with pytest.raises(CheckpointError, match=r"Cannot write .*disk full"):
+        write_netcdf(broken, path)
+    assert path.read_text() == "what was there"
+    assert list(tmp_path.iterdir()) == [path]
+    monkeypatch.setitem(sys.modules, "h5netcdf", None)
+    for action in (lambda: write_netcdf(data, path), lambda: read_netcdf(path)):
+        with pytest.raises(ConfigError, match="pip install h5netcdf"):
+            action()
+
+
+# Leave-one-out ---------------------------------------------------------------------------------------------
+
+
+def test_loo_of_a_beta_bernoulli_model() -> None:
+    # p ~ Beta(2, 2), k ones among n rows: both the posterior and what is left of it without a row are known.
+    n, ones = 12, 8
+    rng = np.random.default_rng(0)
+    p = rng.beta(2 + ones, 2 + n - ones, size=8000)
+    y = np.arange(n) < ones
+    result = psis_loo(likelihood(np.log(np.where(y, p[:, None], 1 - p[:, None]))))
+    exact = np.where(y, np.log((2 + ones - 1) / (4 + n - 1)), np.log((2 + n - ones - 1) / (4 + n - 1)))
+    np.testing.assert_allclose(result.pointwise, exact, rtol=0, atol=0.02)
+    assert result.elpd == pytest.approx(exact.sum(), abs=0.1)
+    assert result.se == pytest.approx(math.sqrt(n * result.pointwise.numpy().var()))
+    assert result.unreliable == ()
+    assert result.ids[0] == "row-0"
+
+
+def test_a_row_that_one_draw_decides_is_unreliable() -> None:
+    log_probs = np.random.default_rng(0).normal(-1, 0.01, size=(200, 3))
+    log_probs[:, 1] -= np.random.default_rng(1).exponential(5, size=200)
+    result = psis_loo(likelihood(log_probs))
+    assert result.unreliable == ("row-1",)
+    few = psis_loo(likelihood(log_probs[:10]))
+    assert np.isinf(few.pareto_k).all()
+
+
+def test_loo_of_exported_draws(data, point) -> None:
+    result = loo(data)
+    assert result.unreliable  # random gates: few draws decide a row
+    with pytest.warns(UserWarning, match="Pareto"):  # ours says so in its result
+        own = arviz.loo(data, pointwise=True)
+    assert result.elpd == pytest.approx(own.elpd_loo)
+    np.testing.assert_allclose(result.pareto_k, data.constant_data["pareto_k"])
+    with pytest.raises(ConfigError, match="All draws of 'lora' are the same"):
+        loo(point)
+    with pytest.raises(ConfigError, match=r"split 'test'.*split='train'"):
+        loo(exported(np.zeros((5, 2)), split="test"))
+    with pytest.raises(DataError, match="labels"):
+        loo(container({"constant_data": data.constant_data}, {"split": "train"}))
+
+
+def test_comparison() -> None:
+    rng = np.random.default_rng(0)
+    good = rng.normal(-0.5, 0.05, size=(100, 20))
+    bad = good[:, ::-1] - 1.0
+    table = compare({"bad": exported(bad), "good": exported(good)})
+    first, second = table.rows
+    assert (first["method"], second["method"]) == ("good", "bad")
+    pointwise = psis_loo(likelihood(good)).pointwise - psis_loo(likelihood(bad)).pointwise
+    assert first["difference"] == 0
+    assert second["difference"] == pytest.approx(float(pointwise.sum()))
+    assert second["difference_se"] == pytest.approx(math.sqrt(20 * pointwise.numpy().var()))
+    assert first["weight"] == pytest.approx(1, abs=1e-3)
+    theirs = arviz.compare(
+        {"bad": psis_loo(likelihood(bad)).raw, "good": psis_loo(likelihood(good)).raw}, method="stacking"
+    )
+    assert second["difference"] == pytest.approx(theirs.loc["bad", "elpd_diff"])
+    assert second["difference_se"] == pytest.approx(theirs.loc["bad", "dse"])
+    assert "20 training rows" in table.caption
+    with pytest.raises(DataError, match="different rows"):
+        compare({"good": exported(good), "fewer": exported(good[:, :10])})
+    with pytest.raises(ConfigError, match="two methods"):
+        compare({"good": exported(good)})
+
+
+# Pictures --------------------------------------------------------------------------------------------------
+
+
+def test_plots_are_written(data, point, tmp_path: Path) -> None:
+    written = plots(data, tmp_path / "gates")
+    assert [path.name for path in written] == ["phi_forest.png", "phi_ridge.png", "predictive_check.png"]
+    assert all(path.read_bytes().startswith(PNG) for path in written)
+    assert [path.name for path in plots(point, tmp_path)] == ["predictive_check.png"]
+    assert not pyplot.get_fignums()
+    with pytest.raises(DataError, match="neither a Phi nor labels"):
+        plots(container({"constant_data": data.constant_data}, {}), tmp_path)
+
+
+def test_lines_of_the_forest() -> None:
+    paths = ("m.layers.10.a.q_proj", "m.layers.2.a.q_proj", "lm_head")
+    values = np.random.default_rng(0).random((4, 3, 2), dtype=np.float32)
+    group = dataset(
+        "posterior",
+        {"phi": values},
+        {"chain": [0], "draw": np.arange(4), "rank": [0, 1], **module_coords(paths)},
+    )
+    lines = phi_lines(group["phi"])
+    assert list(lines["module"].values) == ["2 q_proj", "10 q_proj", "lm_head"]
+    found = lines["phi"].sel(module="2 q_proj").values
+    np.testing.assert_array_equal(np.sort(found.ravel()), np.sort(values[:, 1].ravel()))
+    axes = forest(lines, 3.0).axes[0]
+    labels = {tick.get_text(): tick.get_position()[1] for tick in axes.get_yticklabels()}
+    assert labels["2 q_proj"] > labels["10 q_proj"] > labels["lm_head"]  # from the top down
+    assert ridge(lines, 3.0).axes[0].collections
+    twice = module_coords(("m.layers.0.a.proj", "m.layers.0.b.proj"))
+    group = dataset(
+        "posterior", {"phi": values[:, :2]}, {"chain": [0], "draw": np.arange(4), "rank": [0, 1], **twice}
+    )
+    assert list(phi_lines(group["phi"])["module"].values) == list(twice["module"])
+
+
+def test_shares_of_the_answers(data) -> None:
+    figure = predictive_check(groups_of(data))
+    (axes,) = figure.axes
+    assert axes.get_ylabel() == "Share of the rows (%)"
+    assert axes.get_xlabel().startswith("Answer (point: median")
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["no", "yes"]
+    drawn = {line.get_label(): line.get_ydata() for line in axes.lines}
+    y = data.observed_data["y"].values
+    np.testing.assert_allclose(drawn["Observed"], [100 * (y == c).mean() for c in (0, 1)])
+    for group in ("posterior", "prior"):
+        shares = [100 * (data[f"{group}_predictive"]["y"].values[0] == c).mean(axis=1) for c in (0, 1)]
+        middle = drawn[f"{group.capitalize()} predictive"]
+        np.testing.assert_allclose(middle, [np.median(share) for share in shares])
+
+
+def test_arviz_reads_what_we_export(data) -> None:
+    table = arviz.summary(data, var_names=["phi"], kind="stats")
+    assert len(table) == 5 * 3
+    np.testing.assert_allclose(table["mean"].iloc[0], data.posterior["phi"][0, :, 0, 0].mean(), atol=1e-3)
+    axes = Figure().add_subplot()
+    arviz.plot_ppc(data, ax=axes)
+    assert axes.lines
+
+
+# ArviZ 1.x -------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class ELPD:
+    """What `arviz_stats.loo` returns, as far as it is used."""
+
+    elpd: float
+    se: float
+    p: float
+    good_k: float
+    elpd_i: xarray.DataArray
+    pareto_k: xarray.DataArray
+
+    def __getitem__(self, key: str) -> object:
+        return getattr(self, key)
+
+
+class Collection:
+    """What a plot of `arviz_plots` returns: the figure is in a data tree."""
+
+    def __init__(self, figure: Figure) -> None:
+        self.viz = xarray.DataTree(xarray.Dataset({"figure": ((), np.array(figure, dtype=object))}))
+
+
+@pytest.fixture
+def renewed(monkeypatch) -> list[tuple[str, dict]]:
+    """ArviZ 1.x in its place, with the calls that reach it."""
+    calls: list[tuple[str, dict]] = []
+
+    def fake_loo(data: xarray.DataTree, *, pointwise: bool, reff: float) -> ELPD:
+        assert isinstance(data, xarray.DataTree)
+        log_probs = data["log_likelihood"]["y"]
+        calls.append(("loo", {"pointwise": pointwise, "reff": reff}))
+        mean = log_probs.mean(("chain", "draw"))
+        return ELPD(float(mean.sum()), 0.5, 1.5, 0.7, mean, 0 * mean + 0.2)
+
+    def fake_compare(results: dict, *, method: str) -> dict:
+        assert all(isinstance(result, ELPD) for result in results.values())
+        return {"weight": dict.fromkeys(results, 1 / len(results))}
+
+    def fake_plot(name: str):
+        def plot(data: xarray.DataTree, **options: object) -> Collection:
+            assert isinstance(data["posterior"], xarray.DataTree)
+            calls.append((name, options))
+            figure = pyplot.figure()
+            figure.add_subplot(1, 2, 1)
+            figure.add_subplot(1, 2, 2)
+            return Collection(figure)
+
+        return plot
+
+    fake = types.ModuleType("arviz")
+    fake.__dict__.update(
+        __version__="1.1.0",
+        loo=fake_loo,
+        compare=fake_compare,
+        plot_forest=fake_plot("plot_forest"),
+        plot_ridge=fake_plot("plot_ridge"),
+    )
+    monkeypatch.setitem(sys.modules, "arviz", fake)
+    return calls
+
+
+def test_everything_with_the_new_arviz(renewed: list, data, tmp_path: Path) -> None:
+    tree = to_inference_data(tiny_system(), split="train", rows=4, samples=60)
+    assert isinstance(tree, xarray.DataTree)
+    assert tree.attrs == data.attrs
+    assert groups_of(tree).keys() == groups_of(data).keys()
+    for name, group in groups_of(tree).items():
+        if name != "constant_data":  # holds ArviZ's Pareto k
+            xarray.testing.assert_identical(group, data[name])
+    np.testing.assert_allclose(tree["constant_data"]["pareto_k"], 0.2)
+    again = read_netcdf(write_netcdf(tree, tmp_path / "draws.nc"))
+    assert isinstance(again, xarray.DataTree)
+    xarray.testing.assert_identical(again, tree)
+    result = loo(tree)
+    assert (result.se, result.p, result.good_k) == (0.5, 1.5, 0.7)
+    np.testing.assert_allclose(result.pointwise, tree["log_likelihood"]["y"].mean(("chain", "draw")))
+    assert ("loo", {"pointwise": True, "reff": 1.0}) in renewed
+    assert [row["weight"] for row in compare({"a": tree, "b": again}).rows] == [0.5, 0.5]
+    assert len(plots(tree, tmp_path)) == 3
+    assert not pyplot.get_fignums()  # pyplot does not keep the figures
+    options = dict(renewed)
+    assert options["plot_forest"]["ci_probs"] == (0.5, INTERVAL)
+    assert options["plot_ridge"]["labels"] == ["module"]

@@ -1,0 +1,315 @@
+"""Draws exported for ArviZ: what stands in each group, checked against the functions it stands for."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from core_cases import noise_level, quadrature_kl
+from inference_cases import MODULES, R, tiny_system, with_rows
+from scipy import stats
+from torch.nn import functional as F
+
+from bara_pyro.data import batches
+from bara_pyro.diagnostics import inference_data
+from bara_pyro.diagnostics.draws import gate_draws
+from bara_pyro.diagnostics.full_draws import answers, chosen_rows
+from bara_pyro.diagnostics.inference_data import estimate_bytes, to_inference_data
+from bara_pyro.diagnostics.rank import effective_rank
+from bara_pyro.elbo import MeanFieldELBO
+from bara_pyro.errors import ConfigError, DataError
+from bara_pyro.evaluate import draw
+from bara_pyro.guides.prior import PriorGuide
+from bara_pyro.metrics import evaluate, posterior_predictive
+from bara_pyro.prediction import predict, record
+from bara_pyro.store import write_jsonl
+
+S, N = 7, 5
+GATES = {"phi", "theta", "gate"}
+LONG = "is the fox red ? is the fox red ?"
+
+
+@pytest.fixture(scope="module")
+def bara():
+    return tiny_system()
+
+
+@pytest.fixture(scope="module")
+def data(bara):
+    return to_inference_data(bara, rows=N, samples=S, seed=3, tokens="all")
+
+
+def stored_bytes(data) -> int:
+    return sum(v.nbytes for group in data.groups() for v in data[group].data_vars.values())
+
+
+def test_dimensions_and_coordinates(bara, data) -> None:
+    dims = ("chain", "draw", "obs", "module", "rank")
+    for group in ("posterior", "prior"):
+        assert set(data[group]) - {"theta_tokens"} == GATES
+        assert data[group]["phi"].dims == ("chain", "draw", "module", "rank")
+        assert data[group]["theta"].dims == data[group]["gate"].dims == dims
+        assert data[group]["theta"].shape == (1, S, N, 5, R)
+        assert data[group]["theta"].dtype == np.float32
+    paths = [target.path for target in bara.model.targets]
+    posterior = data.posterior
+    assert list(posterior["module"].values) == paths
+    assert list(posterior["layer"].values) == [0, 0, 1, 1, -1]
+    assert list(posterior["projection"].values) == ["q_proj", "v_proj", "q_proj", "v_proj", "lm_head"]
+    assert posterior["layer"].dims == ("module",)
+    assert list(posterior["rank"].values) == [0, 1, 2]
+    assert list(posterior["obs"].values) == list(bara.split("test").ids[:N])
+    assert data.posterior_predictive["y"].dims == ("chain", "draw", "obs")
+    assert data.posterior_predictive["probs"].dims == ("chain", "draw", "obs", "answer")
+    assert list(data.prior_predictive["answer"].values) == ["no", "yes"]
+    assert data.log_likelihood["y"].attrs["units"] == "nats"
+    assert data.sample_stats["elbo"].dims == ("chain", "draw")
+    assert data.constant_data["pareto_k"].dims == ("obs",)
+
+
+def test_where_the_draws_come_from(bara, data) -> None:
+    attributes = data.attrs
+    versions = json.loads(attributes["versions"])
+    assert versions["torch"] == torch.__version__.split("+")[0] or versions["torch"] == torch.__version__
+    expected = {"method": "bara", "split": "test", "seed": 3, "samples": S, "tau": 0.1, "schema": 1}
+    assert expected.items() <= attributes.items()
+    assert attributes["config_hash"] == bara.config.hash
+    assert attributes["task"] == bara.task.name
+
+
+def test_draws_are_those_of_the_library(bara, data) -> None:
+    split = chosen_rows(bara, "test", N)
+    whole = list(batches(split, bara.answer_ids, 64))
+    draws = gate_draws(bara.model, bara.guide, whole, samples=S, seed=3)
+    close = {"rtol": 0, "atol": 2e-5}
+    np.testing.assert_allclose(data.posterior["phi"][0], draws.phi, rtol=0, atol=0)
+    np.testing.assert_allclose(data.posterior["theta"][0], draws.theta, **close)
+    np.testing.assert_allclose(data.posterior["gate"][0], draws.psi, **close)
+    predicted = predict(bara.model, bara.guide, whole[0], samples=S, seed=3)
+    np.testing.assert_allclose(np.log(data.posterior_predictive["probs"][0]), predicted, **close)
+    rank = data.sample_stats["effective_rank"].mean(("chain", "draw"))
+    np.testing.assert_allclose(rank, effective_rank(draws).mean(dim=1), rtol=0, atol=1e-12)
+    prior = predict(bara.model, PriorGuide(bara.model), whole[0], samples=S, seed=3)
+    np.testing.assert_allclose(np.log(data.prior_predictive["probs"][0]), prior, **close)
+
+
+def test_chosen_rows_and_modules(bara, data) -> None:
+    ids = [bara.split("test").ids[i] for i in (3, 1)]
+    some = to_inference_data(bara, rows=ids, modules=MODULES[::-1], samples=S, seed=3, prior=False)
+    assert list(some.posterior["obs"].values) == ids
+    assert tuple(some.posterior["module"].values) == MODULES
+    assert "prior" not in some.groups()
+    assert "prior_predictive" not in some.groups()
+    same = data.posterior[["phi", "theta", "gate"]].sel(obs=ids, module=list(MODULES))
+    for name in GATES:
+        np.testing.assert_allclose(some.posterior[name], same[name], rtol=0, atol=2e-5)
+    for name in ("kl_phi", "kl_theta"):  # of all modules, whichever are kept
+        wanted = data.sample_stats[name]
+        wanted = wanted.sel(obs=ids) if "obs" in wanted.dims else wanted
+        np.testing.assert_allclose(some.sample_stats[name], wanted, rtol=1e-5)
+    for name in ("y", "probs"):
+        np.testing.assert_allclose(
+            some.posterior_predictive[name], data.posterior_predictive[name].sel(obs=ids), rtol=0, atol=2e-5
+        )
+
+
+def test_theta_at_every_token(bara, data) -> None:
+    every = data.posterior["theta_tokens"]
+    np.testing.assert_array_equal(every.sel(token=0, drop=True), data.posterior["theta"])
+    split = bara.split("test")
+    width = max(map(len, split.token_ids[:N]))
+    assert list(every["token"].values) == list(range(1 - width, 1))
+    for i in range(N):
+        length = len(split.token_ids[i])
+        (piece,) = record(bara.model, bara.guide, split.batch([i], bara.answer_ids), samples=S, seed=3)
+        for path in MODULES:
+            row = every[0, :, i].sel(module=path).values
+            assert np.isnan(row[:, : width - length]).all()
+            alone = piece.values[f"theta/{path}"][:, 0]
+            np.testing.assert_allclose(row[:, width - length :], alone, rtol=0, atol=2e-5)
+    assert np.isnan(every.sel(module="lm_head")[..., :-1, :]).all()  # it sees the last token only
+
+
+def test_padding_in_a_batch_of_several_lengths(bara) -> None:
+    longer = with_rows(bara, "test", question=LONG)
+    found = to_inference_data(longer, rows=2, samples=S, tokens="all", prior=False).posterior["theta_tokens"]
+    lengths = [len(tokens) for tokens in longer.split("test").token_ids[:2]]
+    assert lengths[0] > lengths[1]
+    missing = np.isnan(found.sel(module=MODULES[0]).values).all(axis=(0, 1, 4))
+    assert missing.sum(axis=-1).tolist() == [0, lengths[0] - lengths[1]]
+    alone = to_inference_data(longer, rows=[longer.split("test").ids[1]], samples=S, prior=False)
+    both = to_inference_data(longer, rows=2, samples=S, prior=False)
+    np.testing.assert_allclose(
+        both.sample_stats["kl_theta"][..., 1], alone.sample_stats["kl_theta"][..., 0], rtol=1e-5
+    )
+
+
+def test_log_likelihood_averages_to_the_nll(bara, data) -> None:
+    split = chosen_rows(bara, "test", N)
+    log_probs = posterior_predictive(draw(bara, split, S, seed=3))
+    scores = evaluate(log_probs, torch.tensor(split.labels))
+    likelihood = torch.as_tensor(data.log_likelihood["y"].values[0])
+    averaged = likelihood.logsumexp(0) - math.log(S)
+    assert -float(averaged.mean()) == pytest.approx(scores["nll"], abs=1e-5)
+    assert list(data.observed_data["y"].values) == list(split.labels)
+
+
+def test_answers_have_their_probabilities() -> None:
+    probs = torch.tensor([[0.2, 0.5, 0.3], [0.0, 0.0, 1.0]], dtype=torch.float64)
+    many = 20_000
+    drawn = answers(probs.log().expand(many, -1, -1), ("a", "b"), 0, "y")
+    shares = torch.nn.functional.one_hot(drawn, 3).double().mean(0)
+    assert ((shares - probs).abs() <= 4 * (probs * (1 - probs) / many).sqrt()).all()
+    alone = answers(probs.log().expand(many, -1, -1)[:, [1, 0]], ("b", "a"), 0, "y")
+    assert torch.equal(alone[:, 1], drawn[:, 0])
+    same = answers(probs[:1].log().expand(many, 2, -1), ("a", "c"), 0, "y")
+    assert torch.equal(same[:, 0], drawn[:, 0])
+    assert (same[:, 0] == same[:, 1]).double().mean() < 0.5  # 0.38 of independent answers
+    assert not torch.equal(answers(probs.log().expand(9, -1, -1), ("a", "b"), 1, "y"), drawn[:9])
+    with pytest.raises(DataError, match="'b' has no probabilities"):
+        answers(torch.tensor([[[0.0], [math.nan]]]), ("a", "b"), 0, "y")
+
+
+def test_prior_draws_follow_the_prior() -> None:
+    priors = {"name": "gamma", "concentration": 2.0, "rate": 4.0}
+    system = tiny_system(phi_prior=priors, theta_prior={"name": "gamma", "concentration": 0.5, "rate": 0.5})
+    prior = to_inference_data(system, rows=4, samples=150, seed=1).prior
+    for name, concentration, rate in (("phi", 2.0, 4.0), ("theta", 0.5, 0.5)):
+        values = prior[name].values.astype(float).ravel()
+        law = stats.gamma(concentration, scale=1 / rate)
+        assert abs(values.mean() - law.mean()) < 4 * law.std() / math.sqrt(values.size)
+        fourth = law.stats("k") + 3 - 1  # variance of the squared deviation, in units of the variance squared
+        assert abs(values.var() - law.var()) < 4 * law.var() * math.sqrt(fourth / values.size)
+        assert stats.kstest(values, law.cdf).pvalue > 1e-3
+    np.testing.assert_array_equal(prior["gate"], prior["theta"] * prior["phi"])
+
+
+def test_a_prior_without_a_mean() -> None:
+    # Padding is filled with the mean, which is infinite: no row may see it.
+    system = with_rows(tiny_system(theta_prior="halfcauchy"), "test", question=LONG)
+    found = to_inference_data(system, rows=3, samples=4)
+    np.testing.assert_allclose(found.prior_predictive["probs"].sum("answer"), 1, atol=1e-6)
+    assert set(found.sample_stats) == {"kl_phi", "effective_rank"}  # no closed form, no bound
+
+
+def test_elbo_is_that_of_the_library() -> None:
+    system = tiny_system(beta_theta=0.0, beta_phi=0.01)  # which the bound must not see
+    found = to_inference_data(system, split="train", rows=3, samples=200, prior=False).sample_stats
+    batch = chosen_rows(system, "train", 3).batch(range(3), system.answer_ids)
+    system.model.beta_phi = system.model.beta_theta = 1.0
+    with torch.no_grad():
+        terms = [MeanFieldELBO().terms(system.model, system.guide, batch) for _ in range(100)]
+    library = np.array([-float(t.loss) for t in terms])
+    ours = found["elbo"].values.ravel()
+    error = math.sqrt(ours.var() / ours.size + library.var() / library.size)
+    assert abs(ours.mean() - library.mean()) < 4 * error
+    assert error < 0.05 * abs(library.mean())
+
+
+def test_parts_of_the_elbo(bara) -> None:
+    found = to_inference_data(bara, split="train", rows=3, samples=S, prior=False)
+    rows = found.log_likelihood["y"] - found.sample_stats["kl_theta"]
+    bound = bara.model.num_data / 3 * rows.sum("obs") - found.sample_stats["kl_phi"]
+    np.testing.assert_allclose(found.sample_stats["elbo"], bound, rtol=1e-12)
+    raw = bara.guide.sites["phi"].weight.detach()
+    exact = quadrature_kl(F.softplus(raw[:, :R]), noise_level(raw[:, R:]).clamp(max=1.0), 1.0, 1.0).sum()
+    np.testing.assert_allclose(found.sample_stats["kl_phi"], float(exact), rtol=1e-4)
+    assert (found.sample_stats["kl_theta"].std("draw") > 0).all()
+
+
+def test_what_is_known_of_the_rows(bara) -> None:
+    truth = (0.25, 0.75)
+    system = with_rows(bara, "test", truth=truth)
+    known = to_inference_data(system, rows=2, samples=2, prior=False).constant_data
+    assert float(known["difficulty"][0]) == pytest.approx(stats.entropy(truth))
+    assert np.isnan(known["difficulty"][1])
+    np.testing.assert_allclose(known["truth"][0], truth)
+    assert list(known["length"].values) == [len(row.question) for row in system.task.test[:2]]
+    assert list(known["tokens"].values) == [len(row.question.split()) for row in system.task.test[:2]]
+    assert known["length"].attrs["units"] == "characters"
+
+
+def test_rows_without_labels(bara) -> None:
+    found = to_inference_data(with_rows(bara, "test", label=-1), rows=3, samples=2)
+    assert not {"log_likelihood", "observed_data"} & set(found.groups())
+    assert set(found.sample_stats) == {"kl_phi", "kl_theta", "effective_rank"}
+    assert "pareto_k" not in found.constant_data
+    assert stored_bytes(found) == estimate_bytes(with_rows(bara, "test", label=-1), rows=3, samples=2)
+
+
+@pytest.mark.parametrize(("latent", "gates"), [("phi", {"phi"}), ("theta", {"theta"})])
+def test_one_kind_of_gate(latent: str, gates: set[str]) -> None:
+    system = tiny_system(latent=latent)
+    found = to_inference_data(system, rows=3, samples=4)
+    assert set(found.posterior) == set(found.prior) == gates
+    assert f"kl_{latent}" in found.sample_stats
+    assert found.sample_stats["effective_rank"].shape == (1, 4, 3)
+    assert found.sample_stats["elbo"].shape == (1, 4)
+    assert stored_bytes(found) == estimate_bytes(system, rows=3, samples=4)
+
+
+def test_lora_has_no_gates() -> None:
+    system = tiny_system("lora")
+    found = to_inference_data(system, rows=3, samples=4)
+    assert set(found.groups()) == {"posterior_predictive", "log_likelihood", "observed_data", "constant_data"}
+    assert np.isnan(found.constant_data["pareto_k"]).all()  # nothing is spread
+    assert stored_bytes(found) == estimate_bytes(system, rows=3, samples=4)
+
+
+def test_a_predictive_of_its_own() -> None:
+    system = tiny_system("ensemble", members=2)
+    found = to_inference_data(system, rows=3, samples=4)
+    batch = chosen_rows(system, "test", 3).batch(range(3), system.answer_ids)
+    members = predict(system.model, system.guide, batch, samples=4)
+    assert found.posterior_predictive.sizes["draw"] == 2
+    np.testing.assert_allclose(np.log(found.posterior_predictive["probs"][0]), members, rtol=0, atol=2e-5)
+    assert stored_bytes(found) <= estimate_bytes(system, rows=3, samples=4)
+
+
+def test_estimate_is_what_is_stored(bara, data) -> None:
+    assert estimate_bytes(bara, rows=N, samples=S, tokens="all") == stored_bytes(data)
+    less = {"rows": 2, "samples": 3, "modules": MODULES[:1], "prior": False}
+    assert estimate_bytes(bara, **less) == stored_bytes(to_inference_data(bara, **less))
+
+
+def test_too_large_is_refused_before_anything_is_drawn(bara, monkeypatch) -> None:
+    monkeypatch.delattr(inference_data, "full_draws")
+    need = estimate_bytes(bara, rows=5, samples=50)
+    words = rf"50 draws of 5 rows would take {need:,} bytes.*lower rows \(to about 2\) or samples"
+    with pytest.raises(ConfigError, match=words):
+        to_inference_data(bara, rows=5, samples=50, max_bytes=need // 2)
+    with pytest.raises(NameError):  # it would draw where there is room
+        to_inference_data(bara, rows=5, samples=50, max_bytes=need)
+
+
+def test_the_training_log(bara, tmp_path: Path) -> None:
+    lines = [{"step": 10, "loss": 2.0, "nll": 1.0}, {"step": 20, "loss": 1.5}]
+    write_jsonl(tmp_path / "train_log.jsonl", lines)
+    found = to_inference_data(bara, rows=1, samples=2, prior=False, log=tmp_path / "train_log.jsonl")
+    history = found.training_log_data
+    assert list(history["step"].values) == [10, 20]
+    np.testing.assert_array_equal(history["loss"], [2.0, 1.5])
+    np.testing.assert_array_equal(history["nll"], [1.0, np.nan])
+    with pytest.raises(DataError, match="has no lines"):
+        to_inference_data(bara, rows=1, samples=2, log=tmp_path / "other.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({"split": "tests"}, ConfigError, "Unknown split 'tests'"),
+        ({"samples": 0}, ConfigError, "samples=0"),
+        ({"rows": 0}, ConfigError, "rows=0"),
+        ({"rows": []}, ConfigError, "at least one row"),
+        ({"rows": ["fox-red"] * 2, "split": "train"}, (ConfigError, DataError), "fox-red"),
+        ({"rows": ["wolf"]}, DataError, "no row 'wolf' among the 5 of the test split"),
+        ({"tokens": "first"}, ConfigError, "'first'"),
+        ({"modules": ["lm_tail"]}, ConfigError, "'lm_tail'"),
+        ({"tau": -1.0}, ConfigError, "-1.0"),
+    ],
+)
+def test_bad_arguments(bara, arguments: dict, error: type, words: str) -> None:
+    with pytest.raises(error, match=words):
+        to_inference_data(bara, **arguments)
