@@ -226,6 +226,26 @@ def predict(
 
 
 @app.command()
+def inspect(
+    run: Run,
+    rows: Annotated[int, typer.Option(min=8, help="Test rows to look at.")] = 256,
+    samples: Annotated[int, typer.Option(min=2, help="Posterior draws S.")] = 50,
+    tau: Annotated[float, typer.Option(min=0, help="Threshold below which a gate counts as off.")] = 0.1,
+    data_dir: DataDir = None,
+    model: Moved = None,
+    device: RunDevice = None,
+) -> None:
+    """Look inside a run: where its rank goes, which tokens use it, how sure to be of its posterior.
+
+    Writes RUN/report: a page (index.html), its figures, token maps, every number as JSON, and the draws as
+    netCDF for ArviZ.
+    """
+    from bara_pyro import commands
+
+    commands.inspect(run, rows=rows, samples=samples, tau=tau, data_dir=data_dir, model=model, device=device)
+
+
+@app.command()
 def prune(
     run: Run,
     out: Annotated[Path, typer.Option(help="Folder for the smaller run.")],

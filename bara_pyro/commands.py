@@ -137,6 +137,39 @@ def predict(
     say(f"{len(split)} rows written to {output}{dropped}")
 
 
+def inspect(
+    folder: Path,
+    *,
+    rows: int,
+    samples: int,
+    tau: float,
+    data_dir: Path | None,
+    model: str | None,
+    device: str | None,
+) -> None:
+    """Look inside a run, write the report, print what was found.
+
+    Args:
+        folder: of a finished run; the report goes to its subfolder `report`.
+        rows: test rows to look at.
+        samples: posterior draws.
+        tau: threshold below which a gate counts as off.
+        data_dir: where the data are now, if they have moved.
+        model: where the backbone is now, if it has moved.
+        device: to run on; the run's own if None.
+    """
+    from bara_pyro.inspection.context import Options
+    from bara_pyro.inspection.page import PARTS, inspect_run
+
+    system = load_system(folder, backbone=model, device=device, data_dir=data_dir)
+    options = Options(rows=rows, samples=samples, tau=tau)
+    with progress(f"inspect {folder.name}", len(PARTS) + 1) as advance:
+        page, findings = inspect_run(folder, system, options, on_part=advance)
+    for sentence in findings:
+        say(f"- {sentence}")
+    say(f"Open {page}")
+
+
 def prune(
     folder: Path,
     out: Path,

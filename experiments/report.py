@@ -6,11 +6,13 @@ Nothing is typed by hand but the words: introductions in `experiments/sections.p
 docs/answers/<experiment>.md where there is such a file. Experiments that have not been run are left out.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from bara_pyro.report import Table, markdown
 from bara_pyro.store import read_json, write_text
+from experiments import reference_section, sparsity_section
 from experiments.arguments import start
 from experiments.earlier import earlier_sections
 from experiments.runner import RESULTS
@@ -51,9 +53,10 @@ def write_report(results: Path = RESULTS, docs: Path = DOCS) -> Path:
     lines = [INTRODUCTION]
     for name in sorted(study_names(results), key=place_of):
         lines += section(load_study(name, results), docs / "figures", _answer(docs, name))
-    costs = results / "efficiency.json"
-    if costs.exists():
-        lines += cost(read_json(costs), _answer(docs, "efficiency"))
+    for name, write in FURTHER.items():
+        if (results / f"{name}.json").exists():
+            stored = read_json(results / f"{name}.json")
+            lines += write(stored, docs / "figures", _answer(docs, name))
     page = docs / "results.md"
     write_text(page, "\n".join([*lines, *earlier_sections(results)]))
     return page
@@ -64,8 +67,8 @@ def _answer(docs: Path, name: str) -> str:
     return path.read_text() if path.exists() else ""
 
 
-def cost(stored: dict[str, Any], answer: str = "") -> list[str]:
-    """Return the lines of the section on what methods cost: a table a size and device."""
+def cost(stored: dict[str, Any], figures: Path, answer: str = "") -> list[str]:
+    """Return the lines of the section on what methods cost: a table a size and device; it has no figures."""
     # Imported here: it brings the benchmarks along, which no other section needs.
     from experiments.efficiency import COLUMNS, ratios
 
@@ -78,6 +81,20 @@ def cost(stored: dict[str, Any], answer: str = "") -> list[str]:
         caption = f"{found['size']}, {found['dtype']}, {found['device']} ({place})"
         lines.append(markdown(Table(COLUMNS, ratios(found["methods"]), caption)))
     return lines
+
+
+def reference(stored: dict[str, Any], figures: Path, answer: str = "") -> list[str]:
+    """Return the lines of the section on NUTS; its figure was drawn from the draws when they were made."""
+    heading, *lines = reference_section.section(stored)
+    return [heading, *([answer.strip() + "\n"] if answer.strip() else []), *lines]
+
+
+# Experiments whose files are no studies (`experiments.study`).
+FURTHER: dict[str, Callable[[dict[str, Any], Path, str], list[str]]] = {
+    "sparsity": sparsity_section.section,
+    "reference_posterior": reference,
+    "efficiency": cost,
+}
 
 
 def main() -> None:

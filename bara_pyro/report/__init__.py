@@ -1,12 +1,13 @@
 """Figures, tables and one-file HTML reports of results."""
 
 from bara_pyro.report.figures import reliability_diagram, risk_coverage_figure, save, training_curves
-from bara_pyro.report.html import Picture, write_index
+from bara_pyro.report.html import Picture, Section, write_index
 from bara_pyro.report.table import Column, Table, markdown, rich_table
 
 __all__ = [
     "Column",
     "Picture",
+    "Section",
     "Table",
     "markdown",
     "reliability_diagram",

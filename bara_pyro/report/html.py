@@ -29,6 +29,23 @@ class Picture:
     caption: str = ""
 
 
+@dataclass(frozen=True)
+class Section:
+    """A part of a page under a heading of its own: text, then tables, then figures.
+
+    Attributes:
+        title: the heading.
+        text: paragraphs.
+        tables: in the order of showing.
+        figures: in the order of showing.
+    """
+
+    title: str
+    text: Sequence[str] = ()
+    tables: Sequence[Table] = ()
+    figures: Sequence[Picture] = ()
+
+
 STYLE = """
 :root { color-scheme: light dark; --ink: #1f2328; --soft: #59636e; --line: #d1d9e0; --page: #ffffff;
   --stripe: #f6f8fa; }
@@ -38,6 +55,9 @@ STYLE = """
 body { margin: 0 auto; max-width: 70rem; padding: 2rem 1.25rem 4rem; background: var(--page);
   color: var(--ink); font: 1rem/1.55 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }
 h1 { font-size: 1.7rem; line-height: 1.25; margin: 0 0 1rem; }
+h2 { font-size: 1.3rem; margin: 2.5rem 0 0.5rem; }
+nav { margin: 1.5rem 0; line-height: 2; }
+a { color: inherit; text-decoration-color: var(--soft); text-underline-offset: 0.2em; }
 p { max-width: 46rem; white-space: pre-line; }
 .scroll { overflow-x: auto; margin: 2rem 0; }
 .scroll:focus-visible { outline: 2px solid #0072b2; outline-offset: 2px; }
@@ -52,7 +72,7 @@ tbody tr:nth-child(even) { background: var(--stripe); }
 figure { margin: 2rem 0; }
 img { max-width: 100%; height: auto; background: #ffffff; border: 1px solid var(--line); border-radius: 6px;
   padding: 0.5rem; }
-@media print { body { max-width: none; } }
+@media print { body { max-width: none; } nav { display: none; } figure, tr { break-inside: avoid; } }
 """
 
 PAGE = Template("""<!doctype html>
@@ -119,8 +139,9 @@ def write_index(
     tables: Sequence[Table] = (),
     figures: Sequence[Picture] = (),
     text: str | Sequence[str] = (),
+    sections: Sequence[Section] = (),
 ) -> Path:
-    """Write `index.html` into `folder`, whole or not at all: the text, then the tables, then the figures.
+    """Write `index.html` into `folder`, whole or not at all: text, tables, figures, then the sections.
 
     Everything given is text, never markup, and is escaped. The figures are embedded.
 
@@ -130,6 +151,7 @@ def write_index(
         tables: in the order of showing.
         figures: in the order of showing.
         text: one paragraph, or several.
+        sections: parts under headings of their own, with a list of links to them before the first.
 
     Returns:
         The path of the file.
@@ -138,10 +160,20 @@ def write_index(
         CheckpointError: the folder cannot be written to.
     """
     paragraphs = [text] if isinstance(text, str) else text
-    parts = [f"<p>{escape(paragraph)}</p>" for paragraph in paragraphs if paragraph]
-    parts += [_table(table) for table in tables]
-    parts += [_picture(picture) for picture in figures]
+    parts = _blocks(paragraphs, tables, figures)
+    if sections:
+        links = [f'<a href="#part-{i}">{escape(part.title)}</a>' for i, part in enumerate(sections, 1)]
+        parts.append(f"<nav>{' · '.join(links)}</nav>")
+    for i, part in enumerate(sections, 1):
+        inside = _blocks(part.text, part.tables, part.figures)
+        parts.append("\n".join([f'<h2 id="part-{i}">{escape(part.title)}</h2>', *inside]))
     page = PAGE.substitute(title=escape(title), style=STYLE, body="\n".join(parts))
     path = Path(folder) / "index.html"
     write_text(path, page)
     return path
+
+
+def _blocks(text: Sequence[str], tables: Sequence[Table], figures: Sequence[Picture]) -> list[str]:
+    parts = [f"<p>{escape(paragraph)}</p>" for paragraph in text if paragraph]
+    parts += [_table(table) for table in tables]
+    return parts + [_picture(picture) for picture in figures]

@@ -15,7 +15,10 @@ from bara_pyro.microworld import TASKS
 from bara_pyro.microworld.tokenizer import build_tokenizer
 from bara_pyro.store import read_json
 
-COMMANDS = ["train", "evaluate", "predict", "prune", "params", "methods", "tasks", "demo", "microworld"]
+COMMANDS = (
+    *("train", "evaluate", "predict", "inspect", "prune", "params", "methods", "tasks", "demo"),
+    "microworld",
+)
 OPTIONS = (
     *("--method", "--model", "--task", "--data-dir", "--out", "--seed", "--steps", "--batch-size", "--lr"),
     *("--samples", "--device", "--dtype", "--resume", "--set", "--config", "--labels", "--too-long"),

@@ -1,0 +1,116 @@
+"""What the parts of an inspection share: the run, the rows that are looked at, the draws made of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from bara_pyro.data import EncodedSplit, batches, first_rows
+from bara_pyro.diagnostics.draws import GateDraws, gate_draws
+from bara_pyro.evaluate import draw, true_probabilities
+from bara_pyro.models.bara import BaRA
+from bara_pyro.models.lora import LoRA
+from bara_pyro.report import Section
+from bara_pyro.system import System
+
+
+@dataclass(frozen=True)
+class Options:
+    """How much is looked at.
+
+    Attributes:
+        rows: test rows.
+        samples: posterior draws of gates and predictions.
+        nested: draws of the global gates, and for each as many of the local ones.
+        token_samples: draws of the token maps.
+        bound_draws: draws of the PAC-Bayes bounds: with few, the bound over the draws is all that there is.
+        train_rows: training rows for PSIS-LOO.
+        train_draws: draws for it; Pareto's k needs a tail to fit.
+        prior_draws: draws of the gates from each prior.
+        tau: threshold below which a gate counts as off.
+        cap: cap of the NLL in the bounds, nats.
+    """
+
+    rows: int = 256
+    samples: int = 50
+    nested: int = 10
+    token_samples: int = 100
+    bound_draws: int = 200
+    train_rows: int = 128
+    train_draws: int = 100
+    prior_draws: int = 50
+    tau: float = 0.1
+    cap: float = 4.6
+
+
+@dataclass(frozen=True)
+class Context:
+    """A run with the rows that are looked at.
+
+    Attributes:
+        folder: of the run.
+        system: fitted.
+        rows: of the split that the run is evaluated on.
+        labels: long, `n`.
+        truth: float64, `n x C`: the true answer probabilities; NaN where they are not known.
+        log_probs: float64, `S x n x C`: the answers' log-probabilities under posterior draws.
+        gates: the gates behind them; for LoRA its activations; None for other methods.
+        options: how much is looked at.
+    """
+
+    folder: Path
+    system: System
+    rows: EncodedSplit
+    labels: Tensor
+    truth: Tensor
+    log_probs: Tensor
+    gates: GateDraws | None
+    options: Options
+
+    @property
+    def has_gates(self) -> bool:
+        """Whether there are gates to look at: BaRA."""
+        return isinstance(self.system.model, BaRA)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the inspection.
+
+    Attributes:
+        section: what the page shows.
+        findings: what follows, a sentence each, from the numbers.
+        data: the numbers, for inspection.json.
+        pictures: name -> figure, saved as PNG files, too.
+    """
+
+    section: Section
+    findings: tuple[str, ...]
+    data: dict[str, Any]
+    pictures: Mapping[str, Figure] = field(default_factory=dict)
+
+
+def look(folder: Path, system: System, options: Options) -> Context:
+    """Draw what all parts need."""
+    name, c = system.config.task.evaluate_on, system.config.predict
+    rows = first_rows(system.split(name), options.rows)
+    gates = None
+    if isinstance(system.model, BaRA) or type(system.model) is LoRA:
+        few = batches(rows, system.answer_ids, c.batch_size, by_length=True)
+        samples = options.samples if system.guide.stochastic else 0
+        gates = in_order(gate_draws(system.model, system.guide, few, samples=samples, seed=c.seed), rows.ids)
+    log_probs = draw(system, rows, options.samples) if gates is None else gates.log_probs
+    truth = true_probabilities(system, rows, name)
+    return Context(folder, system, rows, torch.tensor(rows.labels), truth, log_probs, gates, options)
+
+
+def in_order(gates: GateDraws, ids: tuple[str, ...]) -> GateDraws:
+    """Return the gates with their rows in the order of `ids`: batches are made by length."""
+    place = {row_id: i for i, row_id in enumerate(gates.ids)}
+    order = [place[row_id] for row_id in ids]
+    theta = None if gates.theta is None else gates.theta[:, order]
+    return GateDraws(gates.modules, ids, gates.phi, theta, gates.log_probs[:, order])

@@ -1,0 +1,161 @@
+"""Posterior collapse: divergences by quadrature, and what the prior alone answers."""
+
+import math
+
+import pytest
+import torch
+from core_cases import ROWS, make_batch, noise_level, quadrature_kl
+from gate_cases import toy
+from posterior_cases import Grid, one_gate
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from bara_pyro.diagnostics.collapse import (
+    GAMMAS,
+    Collapse,
+    collapse,
+    prior_predictive,
+    prior_predictive_table,
+)
+from bara_pyro.errors import ConfigError, DataError, MissingKLError
+from bara_pyro.guides.delta import DeltaGuide
+from bara_pyro.guides.prior import PriorGuide
+from bara_pyro.guides.weibull import WeibullGuide
+from bara_pyro.models.bara import BaRA
+from bara_pyro.models.lora import LoRA
+from bara_pyro.report import markdown
+
+
+def test_divergence_of_global_gates() -> None:
+    model, guide = toy(latent="phi", phi_prior={"name": "gamma", "concentration": 2.0, "rate": 0.5})
+    found = collapse(model, guide, [make_batch()])
+    raw = guide.sites["phi"].weight.detach()
+    exact = quadrature_kl(F.softplus(raw[:, :3]), noise_level(raw[:, 3:]).clamp(max=1.0), 2.0, 0.5)
+    assert found.theta is None
+    assert_close(found.phi, exact, rtol=0, atol=1e-4)
+    assert found.share(1.0)["phi"] == pytest.approx(100 * float((exact <= 1.0).double().mean()))
+
+
+def test_divergence_of_local_gates() -> None:
+    # A first layer's input is that of the language model itself: no gate below it.
+    path = "model.layers.0.self_attn.q_proj"
+    model, guide = toy(target_modules=[path], form="additive")
+    batch = make_batch()
+    seen = {}
+    hook = model.backbone.lm.get_submodule(path).register_forward_hook(
+        lambda layer, args, output: seen.update(x=args[0])
+    )
+    guide.run(batch)
+    hook.remove()
+    raw = (seen["x"][:, -1] @ guide.sites[f"theta/{path}".replace(".", "/")].weight.T).detach()
+    exact = quadrature_kl(F.softplus(raw[:, :3]), noise_level(raw[:, 3:]).clamp(max=1.0), 1.0, 1.0)
+    found = collapse(model, guide, [make_batch()], samples=2)
+    assert_close(found.theta, exact.mean(0, keepdim=True), rtol=0, atol=1e-3)
+    in_parts = collapse(model, guide, [make_batch(choose=[2]), make_batch(choose=[0, 1, 3])], samples=1)
+    assert_close(in_parts.theta, found.theta, rtol=0, atol=1e-5)
+
+
+def test_gates_of_layers_above_are_averaged_over_draws() -> None:
+    model, guide = toy()
+    one, many = (collapse(model, guide, [make_batch()], samples=n) for n in (1, 8))
+    assert one.theta.shape == (len(model.targets), 3)
+    assert_close(one.theta[:1], many.theta[:1], rtol=0, atol=1e-5)  # nothing below
+    assert not torch.allclose(one.theta[-1], many.theta[-1], atol=1e-4)
+
+
+def test_the_prior_itself_has_collapsed() -> None:
+    model, _ = toy()
+    found = collapse(model, PriorGuide(model), [make_batch()], samples=1)
+    assert found.share() == {"phi": 100.0, "theta": 100.0}
+    _, guide = toy()
+    # mean 1 and kappa 1: the Weibull law that Gamma(1, 1) is
+    model, guide = toy(latent="phi")
+    with torch.no_grad():
+        raw = guide.sites["phi"].weight
+        raw[0, 0], raw[0, 3] = math.log(math.e - 1), math.log(math.e - 1) - math.log(math.expm1(0.5))
+    kl = collapse(model, guide, [make_batch()]).phi
+    assert kl[0, 0] < 1e-5
+    assert kl.flatten()[1:].min() > 0.001
+
+
+def test_table() -> None:
+    found = Collapse(("a", "b"), torch.tensor([[0.0, 2.0], [0.005, 0.001]]).double(), None)
+    table = found.table()
+    assert [row["phi at prior"] for row in table.rows] == [1, 2]
+    assert table.rows[0]["phi"] == 1.0
+    assert "75.0 %" in markdown(table)
+    assert found.share(1e-4)["phi"] == 25.0
+
+
+def test_what_has_no_divergence() -> None:
+    model, guide = toy()
+    with pytest.raises(ConfigError, match="DeltaGuide puts all mass on a point"):
+        collapse(model, DeltaGuide(model), [make_batch()])
+    with pytest.raises(DataError, match="no rows"):
+        collapse(model, guide, [])
+    with pytest.raises(ConfigError, match="samples=0"):
+        collapse(model, guide, [make_batch()], samples=0)
+    with pytest.raises(ConfigError, match="made for another model"):
+        collapse(toy()[0], guide, [make_batch()])
+    lora = LoRA(model.backbone, 4)
+    with pytest.raises(ConfigError, match="LoRA has no gates"):
+        collapse(lora, PriorGuide(lora), [make_batch()])
+    heavy = BaRA(model.backbone, 4, r=2, latent="phi", phi_prior={"name": "halfcauchy"})
+    with pytest.raises(MissingKLError, match=r"'phi': no analytic KL\(MeanWeibull \|\| HalfCauchy\)"):
+        collapse(heavy, WeibullGuide(heavy), [make_batch()])
+
+
+def test_prior_predictive_by_quadrature() -> None:
+    model, _ = one_gate()
+    batch = make_batch()
+    grid = Grid(model, batch)
+    own = model.phi_prior, model.theta_prior
+    samples = 400
+    found = {one.prior: one for one in prior_predictive(model, [batch], samples=samples, seed=1)}
+    assert list(found) == list(GAMMAS)
+    assert (model.phi_prior, model.theta_prior) == own
+    probs = grid.log_probs.exp()  # points x rows x C
+    entropy = -(probs * grid.log_probs).sum(-1).mean(-1)
+    largest = probs.amax(-1).mean(-1)
+    for name, prior in GAMMAS.items():
+        a, b = prior["concentration"], prior["rate"]
+        # The density of the logarithm; Gamma(0.5) reaches beyond the grid on the left, where nothing acts.
+        density = (a * math.log(b) - math.lgamma(a) + a * grid.u - b * grid.u.exp()).exp()
+        left = 1 - grid.integrate(density)
+        one = found[name]
+        for value, at_points in ((one.entropy, entropy), (one.largest, largest)):
+            mean = grid.integrate(density * at_points) + left * float(at_points[0])
+            spread = grid.integrate(density * (at_points - mean) ** 2) ** 0.5
+            assert abs(value - mean) < 4 * spread / math.sqrt(samples) + 0.003, name
+        average = torch.trapezoid(density[:, None, None] * probs, grid.u, dim=0) + left * probs[0]
+        exact = float(-(average * average.log()).sum(-1).mean())
+        assert one.averaged_entropy == pytest.approx(exact, abs=0.05)
+        above = (probs.amax(-1) > 0.99).double().mean(-1)
+        assert one.saturated == pytest.approx(100 * grid.integrate(density * above), abs=8)
+    assert found["Gamma(1, 2)"].entropy != found["Gamma(1, 0.5)"].entropy
+    assert "Gamma(0.5, 1)" in markdown(prior_predictive_table(list(found.values())))
+
+
+def test_weights_of_zero_leave_the_backbone() -> None:
+    model = BaRA(one_gate()[0].backbone, 4, r=2)
+    batches = [make_batch(choose=[0]), make_batch(choose=[1, 2, 3])]
+    found = prior_predictive(model, batches, {"any": {"name": "exponential"}}, samples=3)
+    grid = Grid(*one_gate(repeats=1, scale=0.0), ROWS, points=2)
+    entropy = -(grid.log_probs.exp() * grid.log_probs).sum(-1)
+    assert found[0].entropy == pytest.approx(float(entropy.mean()), abs=1e-4)
+    assert found[0].averaged_entropy == pytest.approx(found[0].entropy, abs=1e-6)
+
+
+def test_what_cannot_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, batch = one_gate()
+    own = model.phi_prior
+    with pytest.raises(ConfigError, match="Unknown prior 'gama'"):
+        prior_predictive(model, [batch], {"typo": {"name": "gama"}})
+    with pytest.raises(DataError, match="no rows"):
+        prior_predictive(model, [])
+    with pytest.raises(ConfigError, match="samples=0"):
+        prior_predictive(model, [batch], samples=0)
+    monkeypatch.setattr("bara_pyro.diagnostics.collapse.predict", lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        prior_predictive(model, [batch], samples=2)
+    assert model.phi_prior is own

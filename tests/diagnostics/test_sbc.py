@@ -1,0 +1,181 @@
+"""Simulation-based calibration: exact draws pass, draws that are too sure fail, and so does the prior."""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+import torch
+from core_cases import make_batch
+from posterior_cases import PATH, TWO_TOKENS, Grid, one_gate
+from scipy import stats
+from torch import Tensor
+from torch.testing import assert_close
+
+from bara_pyro.data.types import Batch
+from bara_pyro.diagnostics.sbc import (
+    LOG_LIKELIHOOD,
+    Calibration,
+    nuts_sampler,
+    sbc,
+    simulate,
+    svi_sampler,
+    too_sure,
+)
+from bara_pyro.diagnostics.uniformity import band, chi_square, ecdf, ecdf_test
+from bara_pyro.errors import ConfigError, DataError
+from bara_pyro.guides.weibull import WeibullGuide
+from bara_pyro.report import markdown
+
+L = 15
+N = 80
+GATE = f"phi[{PATH}, 0]"
+
+
+def by_quadrature(grid: Grid) -> object:
+    """Exact, independent posterior draws given simulated labels."""
+
+    def sample(batch: Batch, seed: int) -> Mapping[str, Tensor]:
+        return {"phi": grid.draws(L, batch.labels, seed=seed % 2**31)}
+
+    return sample
+
+
+def from_prior(batch: Batch, seed: int) -> Mapping[str, Tensor]:
+    generator = torch.Generator().manual_seed(seed % 2**31)
+    return {"phi": torch.empty(L, 1, 1).exponential_(generator=generator)}
+
+
+def test_exact_draws_pass_and_controls_fail() -> None:
+    model, batch = one_gate(TWO_TOKENS)
+    grid = Grid(model, batch, TWO_TOKENS, points=150)
+    exact = by_quadrature(grid)
+    found = sbc(model, batch, exact, simulations=N)
+    assert found.names == (GATE, LOG_LIKELIHOOD)
+    assert found.ranks.shape == (N, 2)
+    assert found.uneven() == ()
+    again = sbc(model, batch, exact, simulations=4)
+    assert torch.equal(again.ranks, found.ranks[:4])
+    sure = sbc(model, batch, too_sure(exact), simulations=N)
+    assert GATE in sure.uneven()
+    row = sure.table().rows[0]
+    assert row["spread"] > 1.5  # extreme ranks
+    assert row["chi"] < 0.001
+    # The prior in place of the posterior: the gate's ranks are uniform, those of the likelihood are not.
+    ignorant = sbc(model, batch, from_prior, simulations=N)
+    assert ignorant.uneven() == (LOG_LIKELIHOOD,)
+
+
+def test_simulated_data_follow_the_program() -> None:
+    model, batch = one_gate()
+    seen = [simulate(model, batch, seed) for seed in range(150)]
+    gates = torch.stack([values["phi"].flatten()[0] for values, _ in seen])
+    assert stats.kstest(gates.numpy(), stats.expon.cdf).pvalue > 0.001
+    labels = torch.stack([labelled.labels for _, labelled in seen])
+    grid = Grid(model, batch)
+    weight = grid.log_prior.exp()[:, None, None] * grid.log_probs.exp()
+    chance = torch.trapezoid(weight, grid.u, dim=0).repeat(3, 1)
+    for answer in range(3):
+        share = (labels == answer).double().mean(0)
+        # 36 comparisons: 4.5 binomial standard errors each.
+        assert ((share - chance[:, answer]).abs() < 4.5 * (chance[:, answer] / 150).sqrt() + 0.01).all()
+    assert seen[0][1].ids == batch.ids
+
+
+def test_svi_sampler_starts_anew_each_time_and_leaves_no_trace() -> None:
+    model, batch = one_gate()
+    guide = WeibullGuide(model)
+    start = {name: value.detach().clone() for name, value in guide.named_parameters()}
+    sampler = svi_sampler(model, guide, steps=6, lr=0.1, draws=7)
+    first = sampler(simulate(model, batch, 1)[1], 1)
+    sampler(simulate(model, batch, 2)[1], 2)
+    again = sampler(simulate(model, batch, 1)[1], 1)
+    assert first["phi"].shape == (7, 1, 1)
+    assert torch.equal(first["phi"], again["phi"])
+    for name, value in guide.named_parameters():
+        assert torch.equal(value, start[name])
+    assert all(weight.requires_grad and weight.grad is None for weight in model.parameters())
+    unfitted = svi_sampler(model, guide, steps=1, lr=1e-9, draws=7)(simulate(model, batch, 1)[1], 1)
+    assert not torch.allclose(first["phi"], unfitted["phi"], rtol=1e-3)  # it did learn
+
+
+def test_nuts_is_a_sampler_too() -> None:
+    model, batch = one_gate(repeats=1)
+    found = sbc(model, batch, nuts_sampler(model, draws=4, thin=2, warmup=15), simulations=1)
+    assert found.draws == 4
+    assert ((found.ranks >= 0) & (found.ranks <= 4)).all()
+
+
+def test_what_sbc_refuses() -> None:
+    model, batch = one_gate(beta_phi=0.5)
+    with pytest.raises(ConfigError, match=r"weight 0\.5"):
+        sbc(model, batch, from_prior)
+    model, batch = one_gate()
+    with pytest.raises(ConfigError, match="simulations=0"):
+        sbc(model, batch, from_prior, simulations=0)
+    with pytest.raises(ConfigError, match="num_data=12 for 4 rows"):
+        sbc(model, make_batch(), from_prior)
+    with pytest.raises(DataError, match="different lengths"):
+        sbc(*one_gate(latent="phi*theta"), from_prior)
+
+
+def test_histogram() -> None:
+    ranks = torch.tensor([[0, 7], [1, 7], [3, 7], [7, 7], [4, 7]])
+    found = Calibration(("a", "b"), ranks, draws=7)
+    assert found.histogram(4).tolist() == [[2, 1, 1, 1], [0, 0, 0, 5]]
+    assert found.histogram().shape == (2, 2)
+    assert Calibration(("a", "b"), ranks.repeat(4, 1), draws=7).histogram().shape == (2, 4)
+    with pytest.raises(ConfigError, match="bins=3 must divide the number of ranks, 8"):
+        found.histogram(3)
+
+
+def test_chi_square_is_that_of_scipy() -> None:
+    counts = torch.tensor([[12, 8, 10, 10], [30, 2, 4, 4]])
+    assert_close(chi_square(counts), torch.as_tensor(stats.chisquare(counts, axis=1).pvalue))
+
+
+def test_distribution_function_and_band() -> None:
+    ranks = torch.tensor([[0], [2], [2], [3]])
+    assert ecdf(ranks, 3).tolist() == [[0.25, 0.25, 0.75]]
+    n, draws = 60, 15
+    low, high = band(n, draws, 0.9)
+    generator = np.random.default_rng(7)  # not the generator that the band was made with
+    uniform = torch.as_tensor(generator.integers(0, draws + 1, (n, 3000)))
+    lines = ecdf(uniform, draws)
+    inside = ((lines >= low) & (lines <= high)).all(-1)
+    # At least 90 %, counts being discrete not much more; standard error 0.5 %.
+    assert 0.885 < float(inside.double().mean()) < 0.95
+    p = ecdf_test(uniform, draws)
+    assert float((p < 0.05).double().mean()) == pytest.approx(0.05, abs=0.03)
+    assert torch.equal(p >= 0.1, inside) or float(((p >= 0.1) == inside).double().mean()) > 0.98
+    with pytest.raises(ConfigError, match="level=1"):
+        band(n, draws, 1)
+    with pytest.raises(ConfigError, match="between 0 and 15"):
+        ecdf_test(torch.full((5, 1), 16), 15)
+
+
+@pytest.mark.parametrize("kind", ["too sure", "too wide", "shifted"])
+def test_the_ecdf_test_finds(kind: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    share = torch.rand(100, 1, generator=generator)
+    shapes = {"too sure": (0.5, 0.5), "too wide": (2.5, 2.5), "shifted": (1, 1.8)}
+    ranks = torch.as_tensor(stats.beta(*shapes[kind]).ppf(share.numpy()) * 64).long()
+    found = Calibration(("q",), ranks, draws=63)
+    assert found.uneven() == ("q",)
+    row = found.table().rows[0]
+    assert math.isclose(row["spread"], 1, abs_tol=0.2) == (kind == "shifted")
+    assert (abs(row["rank"] - 0.5) > 0.08) == (kind == "shifted")
+    fair = Calibration(("q",), (share * 64).long(), draws=63)
+    assert fair.uneven() == ()
+
+
+def test_table_and_figure() -> None:
+    found = Calibration(("a", "b"), torch.arange(16).repeat(3)[:, None].expand(-1, 2), draws=15)
+    shown = markdown(found.table())
+    assert "48 simulations, 15 draws each" in shown
+    assert "rank variance" in shown
+    (axes,) = found.figure().axes
+    assert axes.get_xlabel() == "Rank of the truth (share of draws)"
+    assert [line.get_label() for line in axes.lines] == ["a", "b"]
+    for line in axes.lines:  # as uniform as it can be
+        assert np.abs(line.get_ydata()).max() < 1e-12
