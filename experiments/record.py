@@ -106,7 +106,7 @@ def shifted_scores(system: System, out: Path, name: str) -> dict[str, Any]:
             f"The run was evaluated on {system.config.task.evaluate_on} rows: set task.evaluate_on to test "
             f"to compare with the shifted task {name!r}."
         )
-    other = _on_task(system, name)
+    other = on_task(system, name)
     folder = out / "evaluation" / f"{other.task.name}-test"
     report = evaluate_system(other, folder)
     own, shifted = load_predictions(out)[1], load_predictions(folder)[1]
@@ -123,7 +123,8 @@ def shifted_scores(system: System, out: Path, name: str) -> dict[str, Any]:
     }
 
 
-def _on_task(system: System, name: str) -> System:
+def on_task(system: System, name: str) -> System:
+    """Return a fitted system with the rows of another task, to be tested on."""
     data = system.config.dump()
     # What names the rows of the run's own task does not carry over.
     data["task"] |= {"name": name, "test_file": None, "classes": None, "revision": None, "validation_rows": 0}

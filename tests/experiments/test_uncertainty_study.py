@@ -1,0 +1,84 @@
+"""The study of what the uncertainties mean: what is measured, the section, the runs it shares."""
+
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+import torch
+
+from bara_pyro.backbone import load_backbone
+from bara_pyro.config import load_config
+from bara_pyro.data import first_rows
+from bara_pyro.evaluate import draw, true_probabilities
+from bara_pyro.metrics import decompose
+from bara_pyro.store import read_json
+from bara_pyro.system import System, build_system
+from experiments import uncertainty
+from experiments.uncertainty_section import section, table_rows
+
+
+def fitted(method: str) -> System:
+    settings = {"method": method, "task.name": "micro-obqa", "task.limit": 20}
+    system = build_system(load_config(overrides=settings))
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for name, weight in system.model.named_parameters():
+            if name.endswith("lora_B"):
+                weight.add_(0.05 * torch.randn_like(weight))
+    return system
+
+
+@pytest.mark.parametrize("method", ["bara", "ensemble"])
+def test_what_is_measured(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uncertainty, "NESTED", 3)
+    system = fitted(method)
+    found = uncertainty.measure(system, 12)
+    rows = first_rows(system.split("test"), 12)
+    parts = decompose(draw(system, rows, 9, repeats=3 if method == "bara" else 1))
+    assert found["epistemic"] == pytest.approx(float(parts.epistemic.mean()))
+    assert found["total"] == pytest.approx(found["aleatoric"] + found["epistemic"])
+    truth = true_probabilities(system, rows, "test")
+    entropy = -(truth * truth.clamp_min(1e-300).log()).sum(-1)
+    assert found["bias"] == pytest.approx(float((parts.aleatoric - entropy).mean()))
+    if method == "bara":
+        assert found["global"] + found["local"] == pytest.approx(found["epistemic"])
+        assert min(found["global"], found["local"]) > 0
+    else:
+        assert "global" not in found
+
+
+def test_a_run_has_the_rows_that_it_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uncertainty, "NESTED", 2)
+    monkeypatch.setattr(uncertainty, "chosen", lambda method: {"train.lr": 0.001})
+    args = Namespace(steps=3, rows=6, runs=tmp_path)
+    found = uncertainty.one("bara", 16, 0, args, load_backbone("microworld"))
+    assert set(found) == {"micro-obqa", "micro-near", "micro-far"}
+    assert read_json(tmp_path / "bara-16-0" / "config.json")["num_data"] == 16
+
+
+def stored(seeds: tuple[int, ...] = (0, 1)) -> dict:
+    about = {"steps": 10, "rows": 6, "nested": 2, "task": "micro-obqa"}
+    entries = {}
+    for method in ("ensemble", "bara"):
+        for size in (80, 320):
+            for seed in seeds:
+                numbers = {"acc": 70.0, "kl": 0.1, "aleatoric": 0.5, "bias": 0.1, "rho": 0.3}
+                numbers["epistemic"] = (0.1 + 0.02 * seed) * 80 / size
+                if method == "bara":
+                    numbers |= {"global": 0.04, "local": 0.06}
+                tasks = {"micro-obqa": numbers, "micro-far": numbers}
+                entries[f"{method} {size} {seed}"] = {
+                    "method": method, "size": size, "seed": seed, "tasks": tasks,
+                }  # fmt: skip
+    return {"about": about, "entries": entries}
+
+
+def test_section(tmp_path: Path) -> None:
+    text = "\n".join(section(stored(), tmp_path, "Words."))
+    assert "2 seeds" in text
+    assert "Words." in text
+    assert (tmp_path / "uncertainty-rows.png").exists()
+    rows = table_rows(list(stored()["entries"].values()))
+    assert len(rows) == 2 * 2 * 2
+    assert rows[0]["epistemic"] == pytest.approx((0.11, 0.02 / 2**0.5))
+    assert rows[0]["global"] is None
