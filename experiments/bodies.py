@@ -20,6 +20,7 @@ from experiments.tables import (
     comparison_by_task,
     comparison_table,
     score_tables,
+    selection,
     shift_tables,
     variants_table,
 )
@@ -115,7 +116,7 @@ def _grouped(study: Study, by_variant: bool) -> Lines:
 
 
 def _variant_tables(study: Study) -> Lines:
-    lines = [markdown(variants_table(study))]
+    lines = [markdown(variants_table(study)), *([f"{words}\n"] if (words := selection(study)) else [])]
     if len(study.tasks) > 1:
         lines += folded("Task by task", [variants_table(study, [task]) for task in study.tasks])
     return lines

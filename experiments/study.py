@@ -17,6 +17,7 @@ from experiments.record import Record, read_record, record_path
 from experiments.runner import RESULTS
 
 SCHEMA = 1
+VALIDATION = "validation.json"
 RUN = ("hash", "arm", "task", "seed")
 
 Seeds = dict[int, Record]
@@ -121,10 +122,20 @@ def load_study(name: str, folder: Path = RESULTS) -> Study:
         )
     check_runs(name, stored["runs"])
     arms: Arms = {}
+    validation = load_validation(folder)
     for run in stored["runs"]:
         seeds = arms.setdefault(run["arm"], {}).setdefault(run["task"], {})
-        seeds[run["seed"]] = _record(name, run, folder / "records")
+        record = _record(name, run, folder / "records")
+        # Known where `experiments.validation` has asked for it.
+        known = {"validation": validation[run["hash"]]} if run["hash"] in validation else {}
+        seeds[run["seed"]] = record | known
     return Study(name, arms, stored["settings"], stored["comparisons"])
+
+
+def load_validation(folder: Path) -> dict[str, dict[str, float]]:
+    """Return validation scores of tested runs by hash (`experiments.validation`); none without a file."""
+    path = folder / VALIDATION
+    return read_json(path)["runs"] if path.exists() else {}
 
 
 def is_study(stored: Any) -> bool:
