@@ -14,6 +14,7 @@ from pyro import poutine
 from pyro.distributions import Distribution
 from torch import Tensor
 from torch.distributions.utils import lazy_property
+from torch.nn import functional as F
 
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
@@ -81,7 +82,8 @@ class Drawn:
         mask: bool, `b x T`: the real tokens, at the right.
         log_probs: float64, `s x b x C`.
         values: site -> draws: `s x 1 x modules x r` of `phi`, `s x b x T x r` of a local site (T = 1 at the
-            answer head); with S = 0 the posterior mean, without the leading s.
+            answer head; units that a pruned module lacks are 0); with S = 0 the posterior mean, without the
+            leading s.
     """
 
     rows: slice
@@ -112,6 +114,8 @@ def record(
             log_probs = _forward(model, guide, piece, draws, samples, seed)
         nodes = recorder.trace.nodes
         values = {name: nodes[name]["value"] for name in latents}
+        for name, rank in model.latents.ranks.items():
+            values[name] = F.pad(values[name], (0, model.r - rank))
         yield Drawn(rows, draws, piece.attention_mask.bool(), log_probs, values)
 
 

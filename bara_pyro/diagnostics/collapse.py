@@ -113,7 +113,8 @@ def collapse(
                 phi = found.get(PHI)
                 for i, path in enumerate(paths):
                     if theta_site(path) in found:
-                        theta[i] += found[theta_site(path)][:, -1].sum(0) / samples
+                        units = found[theta_site(path)][:, -1].sum(0) / samples
+                        theta[i, : len(units)] += units
     if not rows:
         raise DataError("There are no rows to look at: give at least one batch.")
     return Collapse(paths, phi, theta / rows if model.latent != "phi" else None)

@@ -122,8 +122,7 @@ def _gates(
 ) -> GateDraws:
     draws, known = max(samples, 1), [target.path for target in model.targets]
     phi = torch.empty(draws, len(paths), model.r) if model.latent != "theta" else None
-    # Units that a pruned module lacks are off.
-    theta = torch.zeros(draws, len(batch), len(paths), model.r) if model.latent != "phi" else None
+    theta = torch.empty(draws, len(batch), len(paths), model.r) if model.latent != "phi" else None
     log_probs = torch.empty(draws, len(batch), len(batch.answer_ids), dtype=torch.float64)
     for piece in record(model, guide, batch, samples=samples, seed=seed, memory_budget=memory_budget):
         log_probs[piece.draws, piece.rows] = piece.log_probs
@@ -132,8 +131,7 @@ def _gates(
             phi[piece.draws] = drawn[:, [known.index(path) for path in paths]].cpu()
         if theta is not None:
             for i, path in enumerate(paths):
-                drawn = piece.values[theta_site(path)][..., -1, :]
-                theta[piece.draws, piece.rows, i, : drawn.shape[-1]] = drawn.cpu()
+                theta[piece.draws, piece.rows, i] = piece.values[theta_site(path)][..., -1, :].cpu()
     return GateDraws(paths, batch.ids, phi, theta, log_probs)
 
 
@@ -143,4 +141,5 @@ def _activations(model: LoRA, guide: SiteGuide, batch: Batch, paths: tuple[str, 
     with tapped(model._adapters) as seen:
         log_probs = point_log_probs(model, guide, batch)
     rows = [F.linear(seen[path][0][..., -1, :], adapters[path].lora_A) for path in paths]
+    rows = [F.pad(row, (0, model.r - row.shape[-1])) for row in rows]  # units that a pruned module lacks
     return GateDraws(paths, batch.ids, None, torch.stack(rows, dim=-2)[None].cpu(), log_probs[None])

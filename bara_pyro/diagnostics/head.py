@@ -73,17 +73,18 @@ def head_rows(system: System, split: EncodedSplit) -> HeadRows:
             ):
                 last = seen[adapter.target.path][0][:, -1]
                 x.append(last.double().cpu())
-                gate.append(_mean_gate(adapter, piece.values, len(last)).double().cpu())
+                means = _mean_gate(adapter, piece.values, len(last), system.model.r)
+                gate.append(means[:, : adapter.r].double().cpu())
                 base.append(backbone.logits(last.to(backbone.dtype), placed.answer_ids).double().cpu())
     return HeadRows(torch.cat(x), torch.cat(gate), torch.cat(base))
 
 
-def _mean_gate(adapter: BaRAAdapter, means: dict[str, Tensor], rows: int) -> Tensor:
+def _mean_gate(adapter: BaRAAdapter, means: dict[str, Tensor], rows: int, r: int) -> Tensor:
     """Return the product of the posterior means that there are, `rows x r`."""
     some = next(iter(means.values()))
-    gate = some.new_ones(rows, adapter.r)
+    gate = some.new_ones(rows, r)
     if PHI in means:
-        gate = gate * means[PHI].reshape(-1, adapter.r)[adapter.target.index]
+        gate = gate * means[PHI].reshape(-1, r)[adapter.target.index]
     theta = means.get(theta_site(adapter.target.path))
     return gate if theta is None else gate * theta[..., -1, :]
 
@@ -139,7 +140,7 @@ def gate_radius(system: System) -> float:
         squares += rows.detach().double().cpu().square().sum(-1)
     if PHI in model.latents.global_sites:
         mean = guide.get_posterior(PHI, model.phi_prior).mean[adapter.target.index]
-        squares += mean.double().cpu().square()
+        squares += mean[: adapter.r].double().cpu().square()
     return float(squares.max().sqrt())
 
 

@@ -10,6 +10,7 @@ import torch
 
 from bara_pyro.config import load_config
 from bara_pyro.diagnostics.netcdf import read_netcdf
+from bara_pyro.diagnostics.prune import prune
 from bara_pyro.diagnostics.sparsity import gate_sparsity
 from bara_pyro.evaluate import draw
 from bara_pyro.inspection.certificate import certificate
@@ -82,6 +83,18 @@ def test_what_there_is_to_see(method: str, settings: dict, parts: set[str], tmp_
     assert set(numbers["parts"]) == parts
     assert findings
     assert "nan" not in " ".join(findings).lower()
+
+
+@pytest.mark.parametrize("method", ["bara-gate", "lora"])
+def test_a_pruned_run(method: str, tmp_path: Path) -> None:
+    system = fitted(method)
+    smaller = prune(system, system.split("train"), 0.5).system
+    assert smaller.model.rank_pattern
+    page, _ = inspect_run(tmp_path, smaller, OPTIONS)
+    numbers = json.loads((page.parent / "inspection.json").read_text())
+    units = 3 * len(smaller.model.targets)
+    gone = units - sum(smaller.model.rank_pattern.values()) - 3 * (9 - len(smaller.model.rank_pattern))
+    assert numbers["parts"]["rank"]["sparsity"]["psi"] >= 100 * gone / units
 
 
 def test_scores_are_those_of_the_rows(context: Context) -> None:
