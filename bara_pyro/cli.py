@@ -229,7 +229,9 @@ def predict(
 def inspect(
     run: Run,
     rows: Annotated[int, typer.Option(min=8, help="Test rows to look at.")] = 256,
-    samples: Annotated[int, typer.Option(min=2, help="Posterior draws S.")] = 50,
+    samples: Annotated[
+        int, typer.Option(min=2, help="Posterior draws S; the draws of all parts, and the time, go with it.")
+    ] = 50,
     tau: Annotated[float, typer.Option(min=0, help="Threshold below which a gate counts as off.")] = 0.1,
     data_dir: DataDir = None,
     model: Moved = None,

@@ -158,13 +158,12 @@ def inspect(
         model: where the backbone is now, if it has moved.
         device: to run on; the run's own if None.
     """
-    from bara_pyro.inspection.context import Options
+    from bara_pyro.inspection.context import options
     from bara_pyro.inspection.page import PARTS, inspect_run
 
     system = load_system(folder, backbone=model, device=device, data_dir=data_dir)
-    options = Options(rows=rows, samples=samples, tau=tau)
     with progress(f"inspect {folder.name}", len(PARTS) + 1) as advance:
-        page, findings = inspect_run(folder, system, options, on_part=advance)
+        page, findings = inspect_run(folder, system, options(rows, samples, tau), on_part=advance)
     for sentence in findings:
         say(f"- {sentence}")
     say(f"Open {page}")

@@ -47,6 +47,21 @@ class Options:
     cap: float = 4.6
 
 
+def options(rows: int, samples: int, tau: float) -> Options:
+    """Return options whose every number of draws goes with `samples`, and with it the time that it takes."""
+    return Options(
+        rows=rows,
+        samples=samples,
+        nested=max(2, round((2 * samples) ** 0.5)),
+        token_samples=2 * samples,
+        tau=tau,
+        bound_draws=4 * samples,
+        train_rows=max(8, rows // 2),
+        train_draws=2 * samples,
+        prior_draws=samples,
+    )
+
+
 @dataclass(frozen=True)
 class Context:
     """A run with the rows that are looked at.

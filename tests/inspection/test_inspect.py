@@ -14,7 +14,7 @@ from bara_pyro.diagnostics.prune import prune
 from bara_pyro.diagnostics.sparsity import gate_sparsity
 from bara_pyro.evaluate import draw
 from bara_pyro.inspection.certificate import certificate
-from bara_pyro.inspection.context import Context, Options, look
+from bara_pyro.inspection.context import Context, Options, look, options
 from bara_pyro.inspection.page import inspect_run
 from bara_pyro.inspection.posterior import posterior
 from bara_pyro.inspection.rank import where_the_rank_goes
@@ -157,3 +157,10 @@ def test_posterior_part(context: Context) -> None:
     unseen = posterior_predictive(context.log_probs)[torch.arange(len(labels)), labels].mean()
     assert part.data["loo"]["unseen"] == pytest.approx(float(unseen), abs=1e-6)
     assert len(part.data["prior_predictive"]) == 5
+
+
+def test_all_draws_go_with_their_number() -> None:
+    assert options(256, 50, 0.1) == Options()  # what the command takes by default
+    few = options(32, 5, 0.2)
+    assert few.nested == 3
+    assert max(few.bound_draws, few.train_draws, few.token_samples, few.prior_draws) == 20
