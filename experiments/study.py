@@ -17,7 +17,7 @@ from experiments.record import Record, read_record, record_path
 from experiments.runner import RESULTS
 
 SCHEMA = 1
-VALIDATION = "validation.json"
+OTHER_SPLIT = "other_split.json"
 RUN = ("hash", "arm", "task", "seed")
 
 Seeds = dict[int, Record]
@@ -122,19 +122,19 @@ def load_study(name: str, folder: Path = RESULTS) -> Study:
         )
     check_runs(name, stored["runs"])
     arms: Arms = {}
-    validation = load_validation(folder)
+    others = load_other_split(folder)
     for run in stored["runs"]:
         seeds = arms.setdefault(run["arm"], {}).setdefault(run["task"], {})
         record = _record(name, run, folder / "records")
-        # Known where `experiments.validation` has asked for it.
-        known = {"validation": validation[run["hash"]]} if run["hash"] in validation else {}
+        # Known where `experiments.other_split` has asked for it.
+        known = {"other_split": others[run["hash"]]} if run["hash"] in others else {}
         seeds[run["seed"]] = record | known
     return Study(name, arms, stored["settings"], stored["comparisons"])
 
 
-def load_validation(folder: Path) -> dict[str, dict[str, float]]:
-    """Return validation scores of tested runs by hash (`experiments.validation`); none without a file."""
-    path = folder / VALIDATION
+def load_other_split(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return scores on the other split by hash (`experiments.other_split`); none without a file."""
+    path = folder / OTHER_SPLIT
     return read_json(path)["runs"] if path.exists() else {}
 
 

@@ -163,22 +163,27 @@ def variants_table(study: Study, tasks: Sequence[str] | None = None) -> Table:
         samples = (draws_of(runs) or [""])[-1]
         row: dict[str, Any] = {"arm": arm, "name": display(arm), "parameters": parameters_of(runs)}
         row |= {metric: over_tasks(runs, names, score(samples, metric)) for metric in METRICS}
-        row["validation"] = validation_nll(runs, names)
+        row["other"] = other_nll(runs, names)
         rows.append(row | {gate: _gate(runs, names, gate) for gate in GATES})
     scores = [replace(c, heading=f"{c.heading} {ARROWS[str(c.best)]}") for c in SCORES.values()]
-    if all(row["validation"] is not None for row in rows):
-        scores.append(replace(SCORES["nll"], key="validation", heading="validation NLL ↓"))
+    if all(row["other"] is not None for row in rows):
+        scores.append(replace(SCORES["nll"], key="other", heading=f"{other_split(study)} NLL ↓"))
     shown = [Column(g, h, "%", ".1f") for g, h in GATES.items() if any(row[g] is not None for row in rows)]
     over = f"mean over {', '.join(names)}" if len(names) > 1 else names[0]
     gates = f"; {', '.join(c.heading for c in shown)}: gates below 0.1" if shown else ""
     return Table([*ABOUT[:2], *scores, *shown], rows, f"{over}{gates}")
 
 
-def validation_nll(runs: Mapping[str, Seeds], names: Sequence[str]) -> Value:
-    """Return the NLL of an arm on validation rows, mean over tasks; None where a run was not asked."""
-    if not all("validation" in record for record in finished(runs)):
+def other_nll(runs: Mapping[str, Seeds], names: Sequence[str]) -> Value:
+    """Return the NLL of an arm on the other split, mean over tasks; None where a run was not asked."""
+    if not all("other_split" in record for record in finished(runs)):
         return None
-    return over_tasks(runs, names, lambda record: record["validation"]["nll"])
+    return over_tasks(runs, names, lambda record: record["other_split"]["nll"])
+
+
+def other_split(study: Study) -> str:
+    """Return the name of the split that runs were asked besides their own, "" if none was."""
+    return next((r["other_split"]["split"] for r in study.finished if "other_split" in r), "")
 
 
 def selection(study: Study) -> str:
@@ -187,15 +192,16 @@ def selection(study: Study) -> str:
     The ranks are of the mean over tasks and seeds.
     """
     rows = variants_table(study).rows
-    known = [row for row in rows if _mean(row["validation"]) is not None and _mean(row["nll"]) is not None]
-    if len(known) < len(rows) or len(rows) < 2:
+    pairs = [(_mean(row["nll"]), _mean(row["other"])) for row in rows]
+    if len(rows) < 2 or any(None in pair for pair in pairs):
         return ""
-    order = sorted(known, key=lambda row: _mean(row["nll"]) or 0.0)
-    chosen = min(known, key=lambda row: _mean(row["validation"]) or 0.0)
+    tested = 0 if other_split(study) == "validation" else 1
+    chosen = min(range(len(rows)), key=lambda i: pairs[i][1 - tested] or 0.0)
+    order = sorted(range(len(rows)), key=lambda i: pairs[i][tested] or 0.0)
     place = 1 + order.index(chosen)
-    behind = (_mean(chosen["nll"]) or 0.0) - (_mean(order[0]["nll"]) or 0.0)
-    best = "the best" if place == 1 else f"number {place}, {behind:.3f} nats behind {order[0]['name']}"
-    return f"Best by validation NLL: {chosen['name']}; on test rows it is {best} of {len(rows)}."
+    behind = (pairs[chosen][tested] or 0.0) - (pairs[order[0]][tested] or 0.0)
+    best = "the best" if place == 1 else f"number {place}, {behind:.3f} nats behind {rows[order[0]]['name']}"
+    return f"Best by validation NLL: {rows[chosen]['name']}; on test rows it is {best} of {len(rows)}."
 
 
 def _mean(value: Value) -> float | None:

@@ -1,4 +1,4 @@
-"""Validation scores of tested runs: asked for once, shown beside the test scores, compared with them."""
+"""Scores on the other split: asked for once, shown beside the test scores, compared with them."""
 
 import sys
 from pathlib import Path
@@ -11,9 +11,10 @@ from bara_pyro.evaluate import evaluate_system
 from bara_pyro.folder import save_system, write_config
 from bara_pyro.store import read_json, write_json
 from bara_pyro.system import build_system
-from experiments import validation
+from experiments import other_split
 from experiments.study import load_study
 from experiments.tables import selection, variants_table
+from experiments.values import display
 
 
 def test_scores_are_those_of_the_validation_rows(tmp_path: Path) -> None:
@@ -21,10 +22,11 @@ def test_scores_are_those_of_the_validation_rows(tmp_path: Path) -> None:
     system = build_system(load_config(overrides=settings))
     write_config(system, tmp_path / "run")
     save_system(system, tmp_path / "run", step=1)
-    found = validation.scores(tmp_path / "run", 4)
+    found = other_split.scores(tmp_path / "run", 4)
     other = build_system(load_config(overrides={**settings, "task.evaluate_on": "validation"}))
     expected = evaluate_system(other, tmp_path / "other")["metrics"]["4"]
-    assert found == pytest.approx({key: expected[key] for key in validation.KEPT})
+    assert found.pop("split") == "validation"
+    assert found == pytest.approx({key: expected[key] for key in other_split.KEPT})
     assert found["n"] == 12
 
 
@@ -33,43 +35,47 @@ def test_runs_are_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     invent("trial", results)
     study = load_study("trial", results)
     asked = []
-    monkeypatch.setattr(validation, "RESULTS", results)
-    monkeypatch.setattr(validation, "FILE", results / "validation.json")
+    monkeypatch.setattr(other_split, "RESULTS", results)
+    monkeypatch.setattr(other_split, "FILE", results / "other_split.json")
     monkeypatch.setattr(
-        validation, "scores", lambda folder, samples: asked.append(folder.name) or {"nll": 0.5}
+        other_split, "scores", lambda folder, samples: asked.append(folder.name) or {"nll": 0.5}
     )
     runs = tmp_path / "elsewhere"
     for record in study.finished:
         (runs / record["config_hash"]).mkdir(parents=True)
-    monkeypatch.setattr(sys, "argv", ["validation", "--studies", "trial", "--runs", str(runs)])
-    validation.main()
+    monkeypatch.setattr(sys, "argv", ["other_split", "--studies", "trial", "--runs", str(runs)])
+    other_split.main()
     assert sorted(asked) == sorted({record["config_hash"] for record in study.finished})
-    validation.main()
+    other_split.main()
     assert len(asked) == len(set(asked))
-    assert set(read_json(results / "validation.json")["runs"]) == set(asked)
-    assert all(record["validation"] == {"nll": 0.5} for record in load_study("trial", results).finished)
+    assert set(read_json(results / "other_split.json")["runs"]) == set(asked)
+    assert all(record["other_split"] == {"nll": 0.5} for record in load_study("trial", results).finished)
 
 
 def test_the_table_says_whether_the_choice_holds(tmp_path: Path) -> None:
     results = tmp_path / "results"
     invent("trial", results)
     study = load_study("trial", results)
-    assert "validation" not in {column.key for column in variants_table(study).columns}
+    assert "other" not in {column.key for column in variants_table(study).columns}
     assert selection(study) == ""
     test_nll = {row["arm"]: row["nll"] for row in variants_table(study).rows}
     order = sorted(test_nll, key=lambda arm: test_nll[arm][0])  # of mean and spread the mean
 
-    def choose(arm: str) -> str:
+    def choose(arm: str, split: str = "validation") -> str:
         known = {
-            record["config_hash"]: {"nll": 0.1 if name == arm else 0.9}
+            record["config_hash"]: {"split": split, "nll": 0.1 if name == arm else 0.9}
             for name, tasks in study.arms.items()
             for seeds in tasks.values()
             for record in seeds.values()
         }
-        write_json(results / "validation.json", {"runs": known})
+        write_json(results / "other_split.json", {"runs": known})
         again = load_study("trial", results)
-        assert "validation" in {column.key for column in variants_table(again).columns}
+        assert f"{split} NLL ↓" in {column.heading for column in variants_table(again).columns}
         return selection(again)
 
     assert "the best of" in choose(order[0])
     assert f"number {len(order)}," in choose(order[-1])
+    # Chosen on the runs' own rows, judged on the others.
+    words = choose(order[-1], "test")
+    assert words.startswith(f"Best by validation NLL: {display(order[0])};")
+    assert "the best of" not in words

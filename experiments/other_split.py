@@ -1,9 +1,10 @@
-"""Validation scores of tested runs: is the best variant on validation rows the best on test rows, too?
+"""Scores on the other split: is the best variant on validation rows the best on test rows, too?
 
-    python -m experiments.validation --studies hierarchy prior_sensitivity guides_and_gates
+    python -m experiments.other_split --studies hierarchy prior_sensitivity guides_and_gates remedies
 
 Nothing is trained: the runs of the studies are read from their folders and asked the validation rows of their
-task, under the same number of draws. Runs that have been asked are not asked again.
+task, or the test rows where they were chosen on validation rows, under the same number of draws. Runs that
+have been asked are not asked again.
 """
 
 import argparse
@@ -21,24 +22,25 @@ from bara_pyro.terminal import progress, say
 from experiments.arguments import start
 from experiments.record import Record
 from experiments.runner import RESULTS
-from experiments.study import VALIDATION, load_study, load_validation
+from experiments.study import OTHER_SPLIT, load_other_split, load_study
 
-FILE = RESULTS / VALIDATION
-STUDIES = ("hierarchy", "prior_sensitivity", "guides_and_gates")
+FILE = RESULTS / OTHER_SPLIT
+STUDIES = ("hierarchy", "prior_sensitivity", "guides_and_gates", "remedies")
 KEPT = ("acc", "ece", "nll", "n")
 
 
-def scores(folder: Path, samples: int) -> dict[str, float]:
-    """Return a run's scores on the validation rows of its task under `samples` draws.
+def scores(folder: Path, samples: int) -> dict[str, Any]:
+    """Return a run's scores under `samples` draws on the split that it was not evaluated on, and its name.
 
     Raises:
-        DataError: the task has no validation rows.
+        DataError: the task has no such rows.
         CheckpointError: the run cannot be read.
     """
     system = load_system(folder)
-    split = system.split("validation")
+    name = "test" if system.config.task.evaluate_on == "validation" else "validation"
+    split = system.split(name)
     found = evaluate(posterior_predictive(draw(system, split, samples)), torch.tensor(split.labels))
-    return {key: found[key] for key in KEPT}
+    return {"split": name, **{key: found[key] for key in KEPT}}
 
 
 def runs_of(studies: list[str], results: Path) -> dict[str, Record]:
@@ -61,14 +63,14 @@ def main() -> None:
         help="folder of the runs; default: %(default)s")  # fmt: skip
     args = parser.parse_args()
     torch.set_num_threads(1)
-    known: dict[str, Any] = load_validation(RESULTS)
+    known: dict[str, Any] = load_other_split(RESULTS)
     wanted = {h: r for h, r in runs_of(args.studies, RESULTS).items() if h not in known}
     lost = [h for h in wanted if not (args.runs / h).is_dir()]
     if lost:
         raise ConfigError(
             f"{len(lost)} runs are not in {args.runs}, {lost[0]} for example: repeat the studies there."
         )
-    with progress("validation rows", max(1, len(wanted))) as advance:
+    with progress("the other split", max(1, len(wanted))) as advance:
         for config_hash, record in wanted.items():
             try:
                 known[config_hash] = scores(args.runs / config_hash, max(map(int, record["metrics"])))
