@@ -18,8 +18,9 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "map_decoupled": {"MAP as published: AdamW's decay": {"train.weight_decay": 0.01}},
     "ensemble": {"probabilities averaged": {}, "logits averaged": {"method.average": "logits"}},
     "laplace": {
-        "token mean, evidence maximised": {},
-        "curvature summed over tokens": {"method.tokens": "sum"},
+        "prior precision of the search": {},
+        "evidence maximised": {"method.prior_precision": None},
+        "evidence, curvature summed over tokens": {"method.prior_precision": None, "method.tokens": "sum"},
         "prior precision left at 1": {"method.prior_precision": 1.0},
     },
     "blob": {

@@ -32,7 +32,8 @@ def asked_for(
 ) -> tuple[str, dict[str, Any], Any]:
     """Run a script without its runs; return the name, the arms and the arguments that it has come to."""
     module, calls = import_module(f"experiments.{script}"), []
-    monkeypatch.setattr(module, "chosen", lambda method: dict(RATES), raising=False)
+    found = {"laplace": {"method.prior_precision": 100.0}}
+    monkeypatch.setattr(module, "chosen", lambda method: RATES | found.get(method, {}), raising=False)
     monkeypatch.setattr(module, "conduct", lambda name, arms, args, **_: calls.append((name, arms, args)))
     monkeypatch.setattr(sys, "argv", [script, *arguments])
     module.main()
@@ -85,6 +86,20 @@ def test_published_recipes_take_the_rate_alone(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(module, "chosen", chosen)
     assert module._settings("blob", {}) == {"train.lr": 0.002, "method.beta": 0.1}
     assert module._settings("blob", module.PUBLISHED) == {"train.lr": 0.002, "method.recipe": "reproduction"}
+
+
+def test_evidence_is_maximised_whatever_the_search_chose(monkeypatch: pytest.MonkeyPatch) -> None:
+    module: Any = import_module("experiments.reproductions")
+    monkeypatch.setattr(module, "chosen", lambda method: {"train.lr": 0.002, "method.prior_precision": 100.0})
+    for name, variant in module.VARIANTS["laplace"].items():
+        config = load_config(overrides={"method": "laplace", **module._settings("laplace", variant)})
+        expected = {
+            "evidence": None,
+            "prior precision of the search": 100.0,
+            "prior precision left at 1": 1.0,
+        }
+        (precision,) = [value for key, value in expected.items() if name.startswith(key)]
+        assert config.method.prior_precision == precision
 
 
 def test_remedies_look_at_validation_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
