@@ -43,7 +43,9 @@ def trained(c: Context) -> Part:
     confidence = 100 * float(averaged.exp().max(dim=-1).values.mean())
     error = 100 * math.sqrt(found["acc"] / 100 * (1 - found["acc"] / 100) / len(c.rows))
     gap = confidence - found["acc"]
-    manner = "over-confident" if gap > 2 * error else "under-confident" if gap < -2 * error else "calibrated"
+    manner = "neither too sure nor too unsure"
+    if abs(gap) > 2 * error:
+        manner = "over-confident" if gap > 0 else "under-confident"
     findings = (
         f"{name}: {found['acc']:.1f} % right (± {error:.1f} by chance), mean confidence {confidence:.1f} %: "
         f"{manner} on the whole; ECE {found['ece']:.1f} %, NLL {found['nll']:.3f} nats.",
