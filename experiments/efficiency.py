@@ -106,6 +106,7 @@ def measure(size: Size, methods: list[str], device: str, dtype: str, rounds: int
     for name in methods:
         try:
             ready[name] = contestant(name, size, backbone)
+            say(f"{name}: ready")  # what is fitted after training takes minutes on large models
         except BaraError as error:
             found[name] = {"failed": str(error)}
             say(f"{name}: {error}")
