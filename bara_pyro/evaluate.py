@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bara_pyro.data import EncodedSplit, batches, first_rows
-from bara_pyro.diagnostics.draws import gate_draws
+from bara_pyro.diagnostics.draws import system_gates
 from bara_pyro.diagnostics.sparsity import gate_sparsity
 from bara_pyro.metrics import decompose, evaluate, posterior_predictive, stack_truth
 from bara_pyro.models.bara import BaRA
@@ -160,10 +160,7 @@ def _sparsity(system: System, split: EncodedSplit) -> dict[str, float]:
     """Return the percentages of gates below 0.1, expected over draws, without the kinds there are none of."""
     if not isinstance(system.model, BaRA):
         return {}
-    c = system.config.predict
-    few = batches(first_rows(split, SPARSITY_ROWS), system.answer_ids, c.batch_size, by_length=True)
-    samples = SPARSITY_DRAWS if system.guide.stochastic else 0
-    draws = gate_draws(system.model, system.guide, few, samples=samples, seed=c.seed)
+    draws = system_gates(system, first_rows(split, SPARSITY_ROWS), SPARSITY_DRAWS)
     found = gate_sparsity(draws).overall
     return {name: value for name, value in found.items() if name != "phi" or draws.phi is not None}
 

@@ -34,12 +34,9 @@ from bara_pyro.report import save
 from bara_pyro.store import read_json, read_tensors, write_json, write_tensors
 from bara_pyro.terminal import say, show
 from experiments.arguments import positive, start
-from experiments.reference_section import NAME, NUTS_ARM, PANELS, figure, section, table
+from experiments.reference_section import NAME, NUTS_ARM, PANELS, figure, table
 from experiments.runner import RESULTS
 
-__all__ = ["CASES", "QUICK", "Settings", "program", "run", "section"]
-
-FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 VOCABULARY, ANSWERS = 64, (7, 3, 50)
 TARGETS = ["layers.1.self_attn.v_proj", "lm_head"]
 UP_SCALE = 0.15  # standard deviation of B, as after training: gates of 1 move the answers
@@ -217,7 +214,7 @@ def resumed(path: Path, settings: Settings) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run what is missing, print the tables and draw the figure."""
+    """Run what is missing and print the tables."""
     quick = argparse.ArgumentParser(add_help=False)
     quick.add_argument("--quick", action="store_true", help="tiny numbers, all files under --runs")
     hasty = quick.parse_known_args()[0].quick
@@ -233,17 +230,16 @@ def main() -> None:
     runs = Path("runs") / (f"{NAME}-quick" if hasty else NAME)
     add("--runs", metavar="DIR", type=Path, default=runs, help="draws of NUTS; default: %(default)s")
     add("--results", metavar="FILE", type=Path, help="default: experiments/results; with --quick in --runs")
-    add("--figures", metavar="DIR", type=Path, help="default: docs/figures; with --quick --runs")
     args = parser.parse_args()
     settings = Settings(**{field.name: getattr(args, field.name) for field in fields(Settings)})
     results = args.results or (args.runs if hasty else RESULTS) / f"{NAME}.json"
-    figures = args.figures or (args.runs if hasty else FIGURES)
     torch.set_num_threads(1)
     stored = resumed(results, settings)
     for latent in CASES:
         run(latent, stored, settings, results, args.runs)
         show(table(latent, stored["programs"][latent]))
-    say(f"Written: {results}, {save(figure(stored), figures / f'{NAME}.png')}")
+    picture = save(figure(stored), args.runs / f"{NAME}.png")
+    say(f"Written: {results}, {picture}; for the page: python -m experiments.report")
 
 
 if __name__ == "__main__":

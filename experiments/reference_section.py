@@ -1,6 +1,7 @@
-"""How the experiment on the reference posterior is shown: table, section of docs/results.md, figure."""
+"""The section on the reference posterior: a table a program, and the distribution functions of some gates."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from matplotlib.figure import Figure
 
 from bara_pyro.report import Column, Table, markdown
 from bara_pyro.report.style import GREY, INK, PALETTE, dress, legend_of, new_figure
+from experiments.bodies import picture
 
 NAME = "reference_posterior"
 NUTS_ARM = "NUTS"
@@ -69,13 +71,10 @@ Pareto's, is at most 0.7. A point (delta) has no density, hence no bound.
 """
 
 
-def section(stored: Mapping[str, Any]) -> list[str]:
-    """Return the lines of the section on the reference posterior, in Markdown.
-
-    Args:
-        stored: the content of the results file.
-    """
+def section(stored: Mapping[str, Any], figures: Path, answer: str = "") -> list[str]:
+    """Return the lines of the section and draw its figure."""
     lines = [INTRODUCTION.format(draws=stored["settings"]["draws"])]
+    lines += [answer.strip() + "\n"] if answer.strip() else []
     for latent, arms in stored["programs"].items():
         reference = arms[NUTS_ARM]
         tokens = reference["tokens"]
@@ -95,8 +94,7 @@ def section(stored: Mapping[str, Any]) -> list[str]:
     if above:
         lines.append(f"The ELBO is above the evidence, which is a mistake somewhere: {'; '.join(above)}.\n")
     caption = "Marginals of the first gates of each program: NUTS (black), each family, and the true gate."
-    lines.append(f"![{caption}](figures/{NAME}.png)\n")
-    return lines
+    return [*lines, picture(figure(stored), figures / f"{NAME}.png", caption)]
 
 
 def figure(stored: Mapping[str, Any]) -> Figure:

@@ -83,17 +83,11 @@ def cost(stored: dict[str, Any], figures: Path, answer: str = "") -> list[str]:
     return lines
 
 
-def reference(stored: dict[str, Any], figures: Path, answer: str = "") -> list[str]:
-    """Return the lines of the section on NUTS; its figure was drawn from the draws when they were made."""
-    heading, *lines = reference_section.section(stored)
-    return [heading, *([answer.strip() + "\n"] if answer.strip() else []), *lines]
-
-
 # Experiments whose files are no studies (`experiments.study`).
 FURTHER: dict[str, Callable[[dict[str, Any], Path, str], list[str]]] = {
     "sparsity": sparsity_section.section,
     "uncertainty": uncertainty_section.section,
-    "reference_posterior": reference,
+    "reference_posterior": reference_section.section,
     "efficiency": cost,
 }
 

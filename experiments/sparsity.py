@@ -12,8 +12,8 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from bara_pyro.data import batches, first_rows
-from bara_pyro.diagnostics.draws import GateDraws, gate_draws
+from bara_pyro.data import first_rows
+from bara_pyro.diagnostics.draws import GateDraws, system_gates
 from bara_pyro.diagnostics.rank import effective_rank, rank_summary
 from bara_pyro.diagnostics.sparsity import gate_sparsity, sparsity_curve
 from bara_pyro.errors import TrainingError
@@ -40,15 +40,11 @@ def look(system: System, args: Namespace) -> dict[str, Any]:
         theta and psi; `curve`: those of the expectation at each of `TAUS`; `rank`: mean and spreads of the
         effective rank (units).
     """
-    c = system.config.predict
     rows = first_rows(system.split("test"), args.rows)
     modules = [t.path for t in system.model.targets if t.path.rsplit(".", 1)[-1] == args.module]
     found: dict[str, Any] = {"layers": modules}
     for reading, samples in READINGS.items():
-        few = batches(rows, system.answer_ids, c.batch_size, by_length=True)
-        draws = gate_draws(
-            system.model, system.guide, few, samples=samples, seed=c.seed, modules=modules or None
-        )
+        draws = system_gates(system, rows, samples, modules=modules or None)
         found[reading] = _percent(draws, args.tau)
     found["curve"] = {k: v.tolist() for k, v in sparsity_curve(draws, TAUS).items()}
     found["rank"] = vars(rank_summary(effective_rank(draws, args.tau)))

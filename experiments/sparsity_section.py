@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from bara_pyro.report import Column, Table, markdown
 from bara_pyro.report.style import PALETTE, dress, legend_of, line_style, new_figure
 from experiments.bodies import picture
-from experiments.values import Value, display
+from experiments.values import Value, display, spread
 
 GATES = {"phi": "Φ", "theta": "θ", "psi": "Ψ = Φθ"}
 READINGS = {
@@ -168,7 +168,4 @@ def _over_seeds(entries: Entries, method: str, r: int, reading: str, gate: str) 
     for entry in entries:
         if (entry["method"], entry["r"]) == (method, r) and gate in entry[reading]["overall"]:
             by_seed[entry["seed"]].append(entry[reading]["overall"][gate])
-    values = [mean(found) for found in by_seed.values()]
-    if not values:
-        return None
-    return values[0] if len(values) == 1 else (mean(values), stdev(values))
+    return spread([mean(found) for found in by_seed.values()])

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from bara_pyro.report import Column, Table, markdown
 from bara_pyro.report.style import dress, legend_of, line_style, new_figure
 from experiments.bodies import picture
-from experiments.values import Value, display
+from experiments.values import display, spread
 
 INTRODUCTION = """## What the uncertainties mean
 
@@ -59,7 +59,8 @@ def table_rows(entries: Entries) -> list[dict[str, Any]]:
             for task in found[0] if found else ():
                 row: dict[str, Any] = {"method": display(method), "size": size, "task": task}
                 for column in COLUMNS[3:]:
-                    row[column.key] = _over_seeds([tasks[task].get(column.key) for tasks in found])
+                    values = [tasks[task].get(column.key) for tasks in found]
+                    row[column.key] = spread([value for value in values if value is not None])
                 rows.append(row)
     return rows
 
@@ -92,10 +93,3 @@ def size_figure(entries: Entries) -> Figure:
 
 def _mean_of(entries: Entries, wanted: Callable[[dict[str, Any]], bool], task: str) -> float:
     return mean(e["tasks"][task]["epistemic"] for e in entries if wanted(e))
-
-
-def _over_seeds(values: Sequence[float | None]) -> Value:
-    known = [value for value in values if value is not None]
-    if not known:
-        return None
-    return known[0] if len(known) == 1 else (mean(known), stdev(known))

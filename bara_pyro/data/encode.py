@@ -88,6 +88,15 @@ class EncodedSplit:
     def __len__(self) -> int:
         return len(self.ids)
 
+    def take(self, rows: Sequence[int]) -> "EncodedSplit":
+        """Return the rows at these places, in this order, as a split of their own."""
+        return replace(
+            self,
+            token_ids=tuple(self.token_ids[row] for row in rows),
+            labels=tuple(self.labels[row] for row in rows),
+            ids=tuple(self.ids[row] for row in rows),
+        )
+
     def batch(self, rows: Sequence[int], answer_ids: Tensor) -> Batch:
         """Return the rows at these places as a left-padded batch, as wide as its longest row."""
         return collate_ids(
@@ -107,8 +116,7 @@ def first_rows(split: EncodedSplit, count: int) -> EncodedSplit:
     """
     if count < 1:
         raise ConfigError(f"{count} rows are asked for: take at least one.")
-    n = min(count, len(split))
-    return replace(split, token_ids=split.token_ids[:n], labels=split.labels[:n], ids=split.ids[:n])
+    return split.take(range(min(count, len(split))))
 
 
 def encode(

@@ -1,12 +1,13 @@
 """What the gates of a fitted BaRA do: draws of Phi, theta and their product, by row, module and rank unit."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from bara_pyro.data import EncodedSplit, batches
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, DataError, unknown
 from bara_pyro.guide import SiteGuide
@@ -14,6 +15,7 @@ from bara_pyro.models.bara import PHI, BaRA, theta_site
 from bara_pyro.models.lora import LoRA
 from bara_pyro.prediction import point_log_probs, record
 from bara_pyro.program import AdaptedLM, tapped
+from bara_pyro.system import System
 
 
 @dataclass(frozen=True)
@@ -38,15 +40,47 @@ class GateDraws:
     @property
     def psi(self) -> Tensor:
         """The gate as it acts, `Phi * theta`: `S x n x M x r`, of Phi alone `S x 1 x M x r`."""
-        if self.theta is None:
-            return torch.as_tensor(self.phi).unsqueeze(1)
-        return self.theta if self.phi is None else self.theta * self.phi.unsqueeze(1)
+        return product(self.phi, self.theta)
+
+
+def product(phi: Tensor | None, theta: Tensor | None) -> Tensor:
+    """Return `Phi * theta` of the gates that there are: `S x n x M x r`, of Phi alone `S x 1 x M x r`."""
+    if theta is None:
+        return torch.as_tensor(phi).unsqueeze(1)
+    return theta if phi is None else theta * phi.unsqueeze(1)
+
+
+def system_gates(
+    system: System, rows: EncodedSplit, samples: int, *, modules: Sequence[str] | None = None
+) -> GateDraws:
+    """Return the gates of some rows of a fitted system, in their order, under its configured seed.
+
+    Args:
+        system: a fitted BaRA or LoRA.
+        rows: to look at.
+        samples: number S of draws; the posterior mean where there is nothing to draw.
+        modules: paths of the modules to keep; all if None.
+    """
+    c = system.config.predict
+    drawn = gate_draws(
+        system.model,
+        system.guide,
+        batches(rows, system.answer_ids, c.batch_size, by_length=True),
+        samples=samples if system.guide.stochastic else 0,
+        seed=c.seed,
+        modules=modules,
+        memory_budget=c.memory_budget,
+    )
+    place = {row_id: i for i, row_id in enumerate(drawn.ids)}
+    order = [place[row_id] for row_id in rows.ids]
+    theta = None if drawn.theta is None else drawn.theta[:, order]
+    return replace(drawn, ids=rows.ids, theta=theta, log_probs=drawn.log_probs[:, order])
 
 
 def gate_draws(
     model: AdaptedLM,
     guide: SiteGuide,
-    batches: Iterable[Batch],
+    rows: Iterable[Batch],
     *,
     samples: int = 10,
     seed: int = 0,
@@ -58,7 +92,7 @@ def gate_draws(
     Args:
         model: the program: BaRA, or LoRA for the activations in place of gates.
         guide: its fitted guide.
-        batches: rows to look at, with identifiers.
+        rows: batches to look at, with identifiers.
         samples: number S of draws; 0 stands for the posterior mean. LoRA has one point whatever S is.
         seed: of the draws.
         modules: paths of the modules to keep; all if None. What is kept takes `gate_bytes`.
@@ -70,7 +104,7 @@ def gate_draws(
     """
     paths = chosen_modules(model, modules)
     parts: list[GateDraws] = []
-    for batch in batches:
+    for batch in rows:
         placed = batch.to(model.backbone.device)
         if isinstance(model, BaRA):
             part = _gates(model, guide, placed, paths, samples, seed, memory_budget)

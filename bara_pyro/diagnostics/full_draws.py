@@ -1,7 +1,7 @@
 """One pass over rows that keeps everything: gates, answers, and the KL that goes with each draw."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -9,7 +9,8 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor
 from torch.distributions import kl_divergence
 
-from bara_pyro.data import EncodedSplit, batches
+from bara_pyro.data import EncodedSplit, batches, first_rows
+from bara_pyro.diagnostics.draws import product
 from bara_pyro.distributions import has_analytic_kl
 from bara_pyro.errors import ConfigError, DataError, unknown
 from bara_pyro.evaluate import draw
@@ -45,9 +46,7 @@ class FullDraws:
     @property
     def psi(self) -> Tensor:
         """The gate as it acts, `Phi * theta`: `S x n x M x r`, of Phi alone `S x 1 x M x r`."""
-        if self.theta is None:
-            return torch.as_tensor(self.phi).unsqueeze(1)
-        return self.theta if self.phi is None else self.theta * self.phi.unsqueeze(1)
+        return product(self.phi, self.theta)
 
     def gates(self) -> dict[str, Tensor]:
         """Return the gates that there are, and `gate`, their product, of both kinds."""
@@ -70,21 +69,14 @@ def chosen_rows(system: System, split: str, rows: Rows) -> EncodedSplit:
     if isinstance(rows, int):
         if rows < 1:
             raise ConfigError(f"rows={rows} must be 1 or more, or a list of row identifiers.")
-        places: Sequence[int] = range(min(rows, len(whole)))
-    else:
-        place = {row_id: i for i, row_id in enumerate(whole.ids)}
-        for row_id in rows:
-            if row_id not in place:
-                raise DataError(f"There is no row {row_id!r} among the {len(whole)} of the {split} split.")
-        if not rows or len(set(rows)) < len(rows):
-            raise ConfigError(f"rows={list(rows)} must name at least one row, and none twice.")
-        places = [place[row_id] for row_id in rows]
-    return replace(
-        whole,
-        token_ids=tuple(whole.token_ids[i] for i in places),
-        labels=tuple(whole.labels[i] for i in places),
-        ids=tuple(whole.ids[i] for i in places),
-    )
+        return first_rows(whole, rows)
+    place = {row_id: i for i, row_id in enumerate(whole.ids)}
+    for row_id in rows:
+        if row_id not in place:
+            raise DataError(f"There is no row {row_id!r} among the {len(whole)} of the {split} split.")
+    if not rows or len(set(rows)) < len(rows):
+        raise ConfigError(f"rows={list(rows)} must name at least one row, and none twice.")
+    return whole.take([place[row_id] for row_id in rows])
 
 
 def full_draws(

@@ -9,8 +9,8 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from bara_pyro.data import EncodedSplit, batches, first_rows
-from bara_pyro.diagnostics.draws import GateDraws, gate_draws
+from bara_pyro.data import EncodedSplit, first_rows
+from bara_pyro.diagnostics.draws import GateDraws, system_gates
 from bara_pyro.evaluate import draw, true_probabilities
 from bara_pyro.models.bara import BaRA
 from bara_pyro.models.lora import LoRA
@@ -111,21 +111,11 @@ class Part:
 
 def look(folder: Path, system: System, options: Options) -> Context:
     """Draw what all parts need."""
-    name, c = system.config.task.evaluate_on, system.config.predict
+    name = system.config.task.evaluate_on
     rows = first_rows(system.split(name), options.rows)
     gates = None
     if isinstance(system.model, BaRA) or type(system.model) is LoRA:
-        few = batches(rows, system.answer_ids, c.batch_size, by_length=True)
-        samples = options.samples if system.guide.stochastic else 0
-        gates = in_order(gate_draws(system.model, system.guide, few, samples=samples, seed=c.seed), rows.ids)
+        gates = system_gates(system, rows, options.samples)
     log_probs = draw(system, rows, options.samples) if gates is None else gates.log_probs
     truth = true_probabilities(system, rows, name)
     return Context(folder, system, rows, torch.tensor(rows.labels), truth, log_probs, gates, options)
-
-
-def in_order(gates: GateDraws, ids: tuple[str, ...]) -> GateDraws:
-    """Return the gates with their rows in the order of `ids`: batches are made by length."""
-    place = {row_id: i for i, row_id in enumerate(gates.ids)}
-    order = [place[row_id] for row_id in ids]
-    theta = None if gates.theta is None else gates.theta[:, order]
-    return GateDraws(gates.modules, ids, gates.phi, theta, gates.log_probs[:, order])

@@ -4,8 +4,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from bara_pyro.data import batches
-from bara_pyro.diagnostics.draws import GateDraws, gate_draws
+from bara_pyro.diagnostics.draws import GateDraws, system_gates
 from bara_pyro.diagnostics.rank import (
     Relation,
     effective_rank,
@@ -105,12 +104,10 @@ def _by_module(found: Sparsity, rank: Tensor) -> Table:
 
 def _of_gates(c: Context, gates: GateDraws) -> tuple[list[Table], str, dict]:
     """Return the three readings of sparsity, and the support relation where there are both gates."""
-    tau, predict = c.options.tau, c.system.config.predict
+    tau = c.options.tau
     readings = {"expectation over draws": gate_sparsity(gates, tau).overall}
     for name, samples in (("one draw", 1), ("mean gate", 0)):
-        few = batches(c.rows, c.system.answer_ids, predict.batch_size, by_length=True)
-        draws = gate_draws(c.system.model, c.system.guide, few, samples=samples, seed=predict.seed)
-        readings[name] = gate_sparsity(draws, tau).overall
+        readings[name] = gate_sparsity(system_gates(c.system, c.rows, samples), tau).overall
     columns = (Column("reading", "reading"), *SPARSITY[1:4])
     tables = [
         Table(columns, [{"reading": k, **v} for k, v in readings.items()], "Three readings of sparsity")

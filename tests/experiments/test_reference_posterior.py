@@ -83,17 +83,19 @@ def made_up() -> dict[str, Any]:
     }
 
 
-def test_section() -> None:
-    text = "\n".join(section(made_up()))
+def test_section(tmp_path: Path) -> None:
+    text = "\n".join(section(made_up(), tmp_path / "figures", "What was learnt."))
     assert "| weibull | 0.70 | 0.50 | 0.25 | 0.25 | 1 of 2 | 3.2 | -9.00 | 0.75 | 0.31 |" in text
     assert "| delta | 0.50 | 0.50 | 0.25 | 0.25 | 2 of 2 | 3.2 | – | – | – |" in text
     assert "2 gates, 6 rows of 1 token." in text
     assert "largest R-hat 1.004, smallest effective sample size 300" in text
+    assert "What was learnt." in text
     assert "(figures/reference_posterior.png)" in text
+    assert (tmp_path / "figures" / "reference_posterior.png").exists()
     assert "mistake" not in text
     stored = made_up()
     stored["programs"]["phi*theta"]["weibull"]["importance"]["bounded"] = False
-    assert "mistake somewhere: phi*theta, weibull." in "\n".join(section(stored))
+    assert "mistake somewhere: phi*theta, weibull." in "\n".join(section(stored, tmp_path))
 
 
 def test_figure() -> None:
