@@ -3,8 +3,8 @@
     python -m experiments.efficiency --sizes micro 896
     python -m experiments.efficiency --sizes qwen2.5-7b --device cuda --dtype bfloat16
 
-Random weights: the cost does not depend on what a model knows. Every figure is the ratio of medians of calls
-that were timed in turn in one process, so that a slow moment hits all methods alike.
+Random weights: the cost does not depend on what a model knows. Each method is timed in turn with LoRA in one
+process, so that a slow moment hits both, and written as soon as it is done: what is there is not repeated.
 """
 
 import argparse
@@ -28,14 +28,15 @@ from bara_pyro.report import Column, Table
 from bara_pyro.store import read_json, write_json
 from bara_pyro.svi import SVI
 from bara_pyro.system import System, count_parameters
-from bara_pyro.terminal import say, show
+from bara_pyro.terminal import progress, say, show
 from benchmarks.speed import interleaved, peak_memory
 from benchmarks.systems import NUM_DATA, SIZES, TARGETS, Size, make_batch, make_lm
-from experiments.arguments import start
+from experiments.arguments import positive, start
 from experiments.runner import RESULTS
 
 FILE = RESULTS / "efficiency.json"
 FIT_ROWS = 16  # that what is fitted after training is fitted on here
+PREDICTED = 1024  # tokens of the batch that is predicted: 16 rows of the microworld's size, 8 of the next
 COLUMNS = (
     Column("method", "method"),
     Column("parameters", "parameters", format=",d"),
@@ -68,7 +69,8 @@ class Contestant:
 def contestant(name: str, size: Size, backbone: Backbone) -> Contestant:
     """Build a method, once to train and once to predict: what is fitted after training is not trained on."""
     config = load_config(overrides={"method": name, "adapter.target_modules": TARGETS})
-    batch, many = (make_batch(size, rows).to(backbone.device) for rows in (size.rows, 16))
+    rows = max(1, PREDICTED // size.tokens)
+    batch, many = (make_batch(size, n).to(backbone.device) for n in (size.rows, rows))
 
     def started() -> tuple[AdaptedLM, SiteGuide, SVI]:
         torch.manual_seed(0)
@@ -98,31 +100,38 @@ def random_split(size: Size) -> EncodedSplit:
     return EncodedSplit(tuple(tokens), tuple(batch.labels.tolist()), batch.ids, pad_id=0)
 
 
-def measure(size: Size, methods: list[str], device: str, dtype: str, rounds: int) -> dict[str, Any]:
-    """Return seconds, MiB and parameters of each method, or why it could not be measured."""
-    backbone = Backbone(make_lm(size, device, DTYPES[dtype]))
-    found: dict[str, Any] = {}
-    ready: dict[str, Contestant] = {}
-    for name in methods:
-        try:
-            ready[name] = contestant(name, size, backbone)
-            say(f"{name}: ready")  # what is fitted after training takes minutes on large models
-        except BaraError as error:
-            found[name] = {"failed": str(error)}
-            say(f"{name}: {error}")
-    few = max(2, rounds // 4)
-    times = {
-        "step": _median_seconds({n: c.step for n, c in ready.items()}, device, rounds),
-        "point": _median_seconds({n: lambda c=c: c.predict(0) for n, c in ready.items()}, device, rounds),
-        "draws": _median_seconds({n: lambda c=c: c.predict(10) for n, c in ready.items()}, device, few),
+def measure(name: str, size: Size, backbone: Backbone, device: str, rounds: int) -> dict[str, Any]:
+    """Return parameters, MiB and median seconds of a method and, measured in turn with it, of LoRA.
+
+    Returns:
+        `parameters`; `memory` (MiB of a step); `step`, `point` (S = 0), `draws` (S = 10) in seconds; and
+        `lora`, its `memory`, `step` and `point`, with which `draws` was timed, too. Or why it `failed`.
+    """
+    try:
+        pair = {"own": contestant(name, size, backbone), "lora": contestant("lora", size, backbone)}
+    except BaraError as error:
+        return {"failed": str(error)}
+    own, lora = pair.values()
+    step = _median_seconds({key: c.step for key, c in pair.items()}, device, rounds)
+    point = _median_seconds({key: lambda c=c: c.predict(0) for key, c in pair.items()}, device, rounds)
+    calls = {"own": lambda: own.predict(10), "lora": lambda: lora.predict(0)}
+    draws = _median_seconds(calls, device, max(2, rounds // 4), warmup=1)
+    peak = _peak_of_gpu if device.startswith("cuda") else peak_memory
+    memory = {key: peak(c.step) for key, c in pair.items()}
+    return {
+        "parameters": own.parameters,
+        "memory": memory["own"],
+        "step": step["own"],
+        "point": point["own"],
+        # Of LoRA's forward at that moment, in the seconds of its forward beside S = 0.
+        "draws": draws["own"] / draws["lora"] * point["lora"],
+        "lora": {"memory": memory["lora"], "step": step["lora"], "point": point["lora"]},
     }
-    for name, c in ready.items():
-        memory = _peak_of_gpu(c.step) if device.startswith("cuda") else peak_memory(c.step)
-        found[name] = {"parameters": c.parameters, "memory": memory, **{k: v[name] for k, v in times.items()}}
-    return found
 
 
-def _median_seconds(calls: dict[str, Callable[[], object]], device: str, rounds: int) -> dict[str, float]:
+def _median_seconds(
+    calls: dict[str, Callable[[], object]], device: str, rounds: int, warmup: int = 2
+) -> dict[str, float]:
     """Time calls to where the device is done with them."""
 
     def waiting(call: Callable[[], object]) -> Callable[[], object]:
@@ -130,7 +139,7 @@ def _median_seconds(calls: dict[str, Callable[[], object]], device: str, rounds:
 
     if device.startswith("cuda"):
         calls = {name: waiting(call) for name, call in calls.items()}
-    return interleaved(calls, rounds)
+    return interleaved(calls, rounds, warmup)
 
 
 def _peak_of_gpu(call: Callable[[], object]) -> float:
@@ -144,14 +153,35 @@ def _peak_of_gpu(call: Callable[[], object]) -> float:
 
 def ratios(found: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the rows of the table: each cost divided by LoRA's, that of draws by LoRA's one forward."""
-    lora = found["lora"]
     return [
         {"method": name, "parameters": costs["parameters"]}
-        | {key: costs[key] / lora[key] for key in ("step", "memory", "point")}
-        | {"draws": costs["draws"] / lora["point"]}
+        | {key: costs[key] / costs["lora"][key] for key in ("step", "memory", "point")}
+        | {"draws": costs["draws"] / costs["lora"]["point"]}
         for name, costs in found.items()
         if "failed" not in costs
     ]
+
+
+def run(size: str, args: argparse.Namespace) -> dict[str, Any]:
+    """Measure the methods of a size that have not been measured alike, writing each as soon as it is done."""
+    about = {"device": args.device, "dtype": args.dtype, "rounds": args.rounds, "size": size}
+    about["environment"] = environment()
+    stored = read_json(FILE) if FILE.exists() else {}
+    entry = stored.get(f"{size} {args.device}", {})
+    if any(entry.get(key) != value for key, value in about.items()):
+        entry = {**about, "methods": {}}
+    stored[f"{size} {args.device}"] = entry
+    missing = [name for name in args.methods if name not in entry["methods"]]
+    if missing:
+        backbone = Backbone(make_lm(SIZES[size], args.device, DTYPES[args.dtype]))
+        with progress(size, len(missing)) as advance:
+            for name in missing:
+                advance(0, name)
+                found = measure(name, SIZES[size], backbone, args.device, args.rounds)
+                entry["methods"][name] = found
+                write_json(FILE, stored)
+                advance(1, found.get("failed", ""))
+    return {name: entry["methods"][name] for name in args.methods}
 
 
 def main() -> None:
@@ -164,17 +194,15 @@ def main() -> None:
     add("--methods", nargs="+", choices=sorted(METHODS), default=list(METHODS), help="default: all")
     add("--device", default="cpu", help="cpu or cuda; default: %(default)s")
     add("--dtype", choices=DTYPES, default="float32", help="of the frozen weights; default: %(default)s")
-    add("--rounds", type=int, default=20, help="timed calls of each; default: %(default)s")
+    add("--rounds", type=positive, default=20, help="timed calls of each; default: %(default)s")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    methods = ["lora", *(name for name in args.methods if name != "lora")]
-    stored = read_json(FILE) if FILE.exists() else {}
     for size in args.sizes:
-        found = measure(SIZES[size], methods, args.device, args.dtype, args.rounds)
-        about = {"device": args.device, "dtype": args.dtype, "rounds": args.rounds, "size": size}
-        stored[f"{size} {args.device}"] = {**about, "environment": environment(), "methods": found}
-        write_json(FILE, stored)
+        found = run(size, args)
         show(Table(COLUMNS, ratios(found), f"{size}, {args.device}: ratios to LoRA's step, memory, forward"))
+        for name, costs in found.items():
+            if "failed" in costs:
+                say(f"{name}: {costs['failed']}")
 
 
 if __name__ == "__main__":

@@ -33,7 +33,8 @@ nothing about differences of a few points: on 1,000 rows the standard error of a
 COST = """## Cost
 
 Ratios to LoRA's training step, memory above the frozen model, and prediction with S = 0; S = 10 to the same
-one forward. Medians of {rounds} calls timed in turn on random weights (`experiments/efficiency.py`).
+one forward. Medians of {rounds} calls on random weights, each method timed in turn with LoRA (LoRA with
+itself, which shows the noise); a quarter of the calls for S = 10 (`experiments/efficiency.py`).
 """
 
 

@@ -42,7 +42,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tasks=one,
     )
     invent("something_new", folder / "results", tasks=one, seeds=1)
-    costs = {"parameters": 10, "memory": 2.0, "step": 0.5, "point": 1.0, "draws": 3.0}
+    lora = {"memory": 2.0, "step": 0.5, "point": 1.0}
+    costs = {**lora, "parameters": 10, "draws": 3.0, "lora": lora}
     found = {"lora": costs, "bara": {**costs, "step": 0.75, "draws": 8.0}, "ivon": {"failed": "no"}}
     about = {"device": "cpu", "dtype": "float32", "rounds": 20, "size": "896"}
     environment = {"gpu": None, "machine": "x86_64"}

@@ -1,0 +1,59 @@
+"""The measurement of costs: what is measured of a method, that it goes on where it stopped, failures."""
+
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+
+from bara_pyro.errors import ConfigError
+from bara_pyro.store import read_json
+from benchmarks.systems import Size
+from experiments import efficiency
+
+TINY = Size(hidden=16, inner=24, layers=1, heads=2, kv_heads=1, vocabulary=40, rows=2, tokens=8)
+
+
+@pytest.fixture
+def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Namespace:
+    monkeypatch.setattr(efficiency, "SIZES", {"tiny": TINY})
+    monkeypatch.setattr(efficiency, "PREDICTED", 16)
+    monkeypatch.setattr(efficiency, "FILE", tmp_path / "efficiency.json")
+    return Namespace(methods=["bara", "laplace"], device="cpu", dtype="float32", rounds=1)
+
+
+def test_each_method_beside_lora_and_never_twice(
+    arguments: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = efficiency.run("tiny", arguments)
+    assert read_json(efficiency.FILE)["tiny cpu"]["methods"] == found
+    for costs in found.values():
+        assert min(costs[key] for key in ("step", "point", "draws", "memory")) > 0
+        assert min(costs["lora"].values()) > 0
+    # A and B of q_proj, v_proj and lm_head at r = 8; BaRA's amortiser has twice LoRA's A, and Phi.
+    inputs, outputs = 16 + 16 + 16, 16 + 8 + 40
+    assert found["laplace"]["parameters"] == 8 * (inputs + outputs)
+    assert found["bara"]["parameters"] == 8 * (2 * inputs + outputs) + 3 * 2 * 8
+    arguments.methods.append("lora")
+    asked = []
+    monkeypatch.setattr(efficiency, "measure", lambda name, *_: asked.append(name) or found["bara"])
+    assert efficiency.run("tiny", arguments) == {**found, "lora": found["bara"]}
+    assert asked == ["lora"]
+    arguments.rounds = 2  # measured otherwise: not to be mixed
+    efficiency.run("tiny", arguments)
+    assert asked == ["lora", *arguments.methods]
+
+
+def test_a_failure_is_kept_and_the_rest_goes_on(
+    arguments: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = efficiency.contestant
+
+    def broken(name: str, *rest: object) -> efficiency.Contestant:
+        if name == "bara":
+            raise ConfigError("It does not fit.")
+        return real(name, *rest)
+
+    monkeypatch.setattr(efficiency, "contestant", broken)
+    found = efficiency.run("tiny", arguments)
+    assert found["bara"] == {"failed": "It does not fit."}
+    assert [row["method"] for row in efficiency.ratios(found)] == ["laplace"]
