@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bara_pyro.report import Column, Table, markdown
-from bara_pyro.report.style import GREY, INK, PALETTE, dress, legend_of, new_figure
+from bara_pyro.report.style import GREY, INK, dress, legend_of, line_style, new_figure
 from experiments.bodies import picture
 
 NAME = "reference_posterior"
@@ -102,11 +102,11 @@ def figure(stored: Mapping[str, Any]) -> Figure:
     programs = stored["programs"]
     result = new_figure(2.6 * PANELS + 0.4, 2.7 * len(programs) + 0.4)
     grid = result.subplots(len(programs), PANELS, squeeze=False, sharey=True)
-    for axes_row, arms in zip(grid, programs.values(), strict=True):
+    for axes_row, (latent, arms) in zip(grid, programs.items(), strict=True):
         for i, axes in enumerate(axes_row):
             if i < len(arms[NUTS_ARM]["gates"]):
                 _draw_gate(axes, arms, i)
-                axes.set_ylabel("Cumulative probability" if i == 0 else "")
+                axes.set_ylabel(f"Posterior of {latent}\nCumulative probability" if i == 0 else "")
             else:
                 axes.remove()
     handles, labels = grid[0][0].get_legend_handles_labels()
@@ -118,9 +118,9 @@ def _draw_gate(axes: Axes, arms: Mapping[str, Any], i: int) -> None:
     exact = arms[NUTS_ARM]
     levels = torch.linspace(0, 1, len(exact["quantiles"][i]))
     axes.plot(exact["quantiles"][i], levels, color=INK, linewidth=2.6, label=NUTS_ARM)
-    for color, family in zip(PALETTE, families(arms), strict=False):
-        axes.plot(arms[family]["quantiles"][i], levels, color=color, linewidth=1.4, label=family)
-    axes.axvline(exact["truth"][i], color=GREY, linestyle=":", linewidth=1.2, label="true gate")
+    for index, family in enumerate(families(arms)):
+        axes.plot(arms[family]["quantiles"][i], levels, linewidth=1.4, label=family, **line_style(index))
+    axes.axvline(exact["truth"][i], color=GREY, linewidth=0.8, label="true gate")
     site, _, where = exact["gates"][i].partition("[")
     kind = "Φ" if site == "phi" else "θ"
     # Of Phi's name module and unit; of theta's the row, token and unit, its module being in the site's name.

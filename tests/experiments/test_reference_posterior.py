@@ -102,7 +102,7 @@ def test_figure() -> None:
     first, second = figure(made_up()).axes
     assert first.get_title(loc="left") == "Φ v_proj, unit 0"
     assert second.get_title(loc="left") == "θ lm_head, row 3"
-    assert first.get_ylabel() == "Cumulative probability"
+    assert first.get_ylabel() == "Posterior of phi*theta\nCumulative probability"
     assert [line.get_label() for line in first.lines] == ["NUTS", "weibull", "delta", "true gate"]
     assert first.lines[-1].get_xdata()[0] == 0.4
 
