@@ -12,7 +12,7 @@ from typing import Any
 
 from bara_pyro.report import Table, markdown
 from bara_pyro.store import read_json, write_text
-from experiments import reference_section, sparsity_section, uncertainty_section
+from experiments import pruning_section, reference_section, sbc_section, sparsity_section, uncertainty_section
 from experiments.arguments import start
 from experiments.earlier import earlier_sections
 from experiments.runner import RESULTS
@@ -87,8 +87,10 @@ def cost(stored: dict[str, Any], figures: Path, answer: str = "") -> list[str]:
 # Experiments whose files are no studies (`experiments.study`).
 FURTHER: dict[str, Callable[[dict[str, Any], Path, str], list[str]]] = {
     "sparsity": sparsity_section.section,
+    "pruning": pruning_section.section,
     "uncertainty": uncertainty_section.section,
     "reference_posterior": reference_section.section,
+    "sbc": sbc_section.section,
     "efficiency": cost,
 }
 
