@@ -3,6 +3,7 @@
 import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from html import escape
 from pathlib import Path
 from string import Template
@@ -28,6 +29,11 @@ class Picture:
     alt: str
     caption: str = ""
 
+    @cached_property
+    def png(self) -> bytes:
+        """The figure as a PNG file's content, drawn once: the page and a file beside it share it."""
+        return png_bytes(self.figure)
+
 
 @dataclass(frozen=True)
 class Section:
@@ -49,30 +55,38 @@ class Section:
 STYLE = """
 :root { color-scheme: light dark; --ink: #1f2328; --soft: #59636e; --line: #d1d9e0; --page: #ffffff;
   --stripe: #f6f8fa; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --soft: #9aa4af; --line: #3d444d;
+@media screen and (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --soft: #9aa4af; --line: #3d444d;
   --page: #0d1117; --stripe: #161b22; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 70rem; padding: 2rem 1.25rem 4rem; background: var(--page);
-  color: var(--ink); font: 1rem/1.55 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }
+  color: var(--ink); font: 1rem/1.55 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif;
+  overflow-wrap: break-word; -webkit-text-size-adjust: 100%; text-size-adjust: 100%; }
 h1 { font-size: 1.7rem; line-height: 1.25; margin: 0 0 1rem; }
-h2 { font-size: 1.3rem; margin: 2.5rem 0 0.5rem; }
+h2 { font-size: 1.3rem; line-height: 1.3; margin: 2.5rem 0 0.5rem; }
 nav { margin: 1.5rem 0; line-height: 2; }
 a { color: inherit; text-decoration-color: var(--soft); text-underline-offset: 0.2em; }
 p { max-width: 46rem; white-space: pre-line; }
 .scroll { overflow-x: auto; margin: 2rem 0; }
-.scroll:focus-visible { outline: 2px solid #0072b2; outline-offset: 2px; }
+:focus-visible { outline: 2px solid #0072b2; outline-offset: 2px; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 caption, figcaption { text-align: left; color: var(--soft); padding: 0.4rem 0; }
+/* No wider than the screen, where the table is: the caption is read without scrolling. */
+caption { max-width: calc(100vw - 2.5rem); }
 th, td { padding: 0.4rem 0.9rem; border-bottom: 1px solid var(--line); text-align: left;
-  white-space: nowrap; }
-thead th { border-bottom: 2px solid var(--soft); }
+  vertical-align: baseline; white-space: nowrap; }
+thead th { border-bottom: 2px solid var(--soft); vertical-align: bottom; white-space: normal; }
 tbody th { font-weight: normal; }
 tbody tr:nth-child(even) { background: var(--stripe); }
 .number { text-align: right; }
+.long { min-width: 14rem; white-space: normal; overflow-wrap: anywhere; }
 figure { margin: 2rem 0; }
 img { max-width: 100%; height: auto; background: #ffffff; border: 1px solid var(--line); border-radius: 6px;
   padding: 0.5rem; }
-@media print { body { max-width: none; } nav { display: none; } figure, tr { break-inside: avoid; } }
+@media (max-width: 40rem) { body { padding-top: 1.25rem; } h1 { font-size: 1.4rem; }
+  th, td { padding: 0.4rem 0.5rem; } img { padding: 0; } }
+@media print { body { max-width: none; padding: 0; } nav { display: none; } h2 { break-after: avoid; }
+  figure, tr { break-inside: avoid; } .scroll { overflow: visible; } th, td { white-space: normal; }
+  img { max-height: 90vh; } }
 """
 
 PAGE = Template("""<!doctype html>
@@ -81,7 +95,7 @@ PAGE = Template("""<!doctype html>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy"
-  content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
+  content="$policy">
 <title>$title</title>
 <style>$style</style>
 </head>
@@ -90,20 +104,41 @@ PAGE = Template("""<!doctype html>
 <h1>$title</h1>
 $body
 </main>
-</body>
+$script</body>
 </html>
 """)
+LONG = 32  # letters that a cell of a table has on one line
+POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
-def _aligned(numeric: bool) -> str:
-    """Return the attribute that aligns a number to the right."""
-    return ' class="number"' if numeric else ""
+def document(title: str, body: str, *, style: str = "", script: str = "") -> str:
+    """Return a page that loads nothing; it may run a script only if it is given one.
+
+    Args:
+        title: the heading and the name of the page; text, which is escaped.
+        body: markup below the heading.
+        style: CSS after the common one.
+        script: JavaScript at the end of the page.
+    """
+    return PAGE.substitute(
+        policy=f"{POLICY}; script-src 'unsafe-inline'" if script else POLICY,
+        title=escape(title),
+        style=STYLE + style,
+        body=body,
+        script=f"<script>{script}</script>\n" if script else "",
+    )
+
+
+def _class(numeric: bool, text: str = "") -> str:
+    """Return the attribute that aligns a number to the right, or lets a long text run over several lines."""
+    name = "number" if numeric else "long" if len(text) > LONG else ""
+    return f' class="{name}"' if name else ""
 
 
 def _cell(cell: Cell, row_name: bool) -> str:
     mark = "strong" if cell.best else "em" if cell.second else ""
     text = f"<{mark}>{escape(cell.text)}</{mark}>" if mark else escape(cell.text)
-    kind = _aligned(cell.numeric)
+    kind = _class(cell.numeric, cell.text)
     return f'<th scope="row"{kind}>{text}</th>' if row_name else f"<td{kind}>{text}</td>"
 
 
@@ -111,7 +146,7 @@ def _table(table: Table) -> str:
     """Return a table whose first column names the row; it can be scrolled sideways by keyboard too."""
     shown = cells(table)
     head = "".join(
-        f'<th scope="col"{_aligned(number)}>{escape(column.title)}</th>'
+        f'<th scope="col"{_class(number)}>{escape(column.title)}</th>'
         for column, number in zip(table.columns, numeric_columns(table, shown), strict=True)
     )
     body = "\n".join(
@@ -126,7 +161,7 @@ def _table(table: Table) -> str:
 
 
 def _picture(picture: Picture) -> str:
-    data = base64.b64encode(png_bytes(picture.figure)).decode("ascii")
+    data = base64.b64encode(picture.png).decode("ascii")
     caption = f"\n<figcaption>{escape(picture.caption)}</figcaption>" if picture.caption else ""
     return (
         f'<figure>\n<img alt="{escape(picture.alt)}" src="data:image/png;base64,{data}">{caption}\n</figure>'
@@ -167,9 +202,8 @@ def write_index(
     for i, part in enumerate(sections, 1):
         inside = _blocks(part.text, part.tables, part.figures)
         parts.append("\n".join([f'<h2 id="part-{i}">{escape(part.title)}</h2>', *inside]))
-    page = PAGE.substitute(title=escape(title), style=STYLE, body="\n".join(parts))
     path = Path(folder) / "index.html"
-    write_text(path, page)
+    write_text(path, document(title, "\n".join(parts)))
     return path
 
 

@@ -90,7 +90,8 @@ def _show(value: object, specification: str) -> str:
     if value is None:
         return MISSING
     if isinstance(value, tuple | list):
-        return " ± ".join(_show(part, specification) for part in value)
+        middle, deviation = value
+        return f"{_show(middle, specification)} ± {_show(deviation, specification.lstrip('+'))}"
     number = _number(value)
     if number is None:
         return str(value)

@@ -13,7 +13,7 @@ from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 
 from bara_pyro.errors import DataError
-from bara_pyro.report.html import STYLE
+from bara_pyro.report.html import document
 from bara_pyro.report.style import INK, LARGE, SMALL, new_figure
 from bara_pyro.store import write_text
 
@@ -22,38 +22,31 @@ if TYPE_CHECKING:
 
 # One hue from dark (dense) to light (sparse): it keeps its order in greyscale.
 COLOURS = ("#08306b", "#2171b5", "#6baed6", "#c6dbef", "#f7fbff")
-DARK = 0.5  # of the scale: white letters below, dark ones above
+DARK = 0.32  # of the scale: white letters below, dark ones above; both have a contrast of 4 there
 COLUMNS, WIDTH = 3, 46  # texts side by side in the picture, letters a line
 
-PAGE = Template("""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy"
-  content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'">
-<title>$title</title>
-<style>$style
-.bar { height: 1rem; max-width: 24rem; border: 1px solid var(--line);
-  background: linear-gradient(to right, $colours); }
+STYLE = """
+.bar { height: 1rem; max-width: 24rem; border: 1px solid var(--line); }
 .ends { display: flex; justify-content: space-between; max-width: 24rem; color: var(--soft); }
 .text { font: 1rem/2 ui-monospace, "SFMono-Regular", Menlo, Consolas, monospace; margin: 0.3rem 0 2rem; }
-.text span { padding: 0.15rem 0.1rem; border-radius: 3px; white-space: pre-wrap;
-  -webkit-print-color-adjust: exact; print-color-adjust: exact; }
+.text span { padding: 0.15rem 0.1rem; border-radius: 3px; white-space: pre-wrap; }
+.bar, .text span { -webkit-print-color-adjust: exact; print-color-adjust: exact; }
 .text span:focus-visible { outline: 2px solid #d55e00; }
 select { font: inherit; max-width: 100%; }
-</style>
-</head>
-<body>
-<main>
-<h1>$title</h1>
-<p>$about</p>
+output { display: block; position: sticky; bottom: 0; padding: 0.6rem 0; background: var(--page); }
+output:empty { display: none; }
+@media print { output { display: none; } }
+"""
+
+BODY = Template("""<p>$about</p>
 <p><label>Layers: <select id="layer"></select></label></p>
-<div class="bar" role="img" aria-label="colour scale: dark is dense, light is sparse"></div>
+<div class="bar" role="img" aria-label="colour scale: dark is dense, light is sparse"
+  style="background: linear-gradient(to right, $colours)"></div>
 <div class="ends"><span id="low"></span><span>gates nearly off (%)</span><span id="high"></span></div>
-$bodies
-</main>
-<script>
+$texts
+<output id="value"></output>""")
+
+SCRIPT = Template("""
 const data = $data;
 const scale = $scale;
 const select = document.getElementById("layer");
@@ -75,12 +68,16 @@ function draw() {
     span.style.color = share < $dark ? "#fff" : "#111";
     span.title = `$${rows[t][i].toFixed(1)} % of gates nearly off`;
   }));
+  show(document.activeElement);
 }
+// Without a mouse no title is shown: by keyboard and on a phone the value stands at the foot of the screen.
+function show(span) {
+  const chosen = span.closest(".text span");
+  document.getElementById("value").textContent = chosen ? `$${chosen.textContent}: $${chosen.title}` : "";
+}
+document.addEventListener("focusin", event => show(event.target));
 select.addEventListener("change", draw);
 draw();
-</script>
-</body>
-</html>
 """)
 
 
@@ -102,22 +99,14 @@ def token_page(maps: Sequence["TokenMap"], path: Path, title: str, about: str) -
     texts = [[_rounded(m.mean.tolist()), *map(_rounded, m.percent.tolist())] for m in maps]
     data = json.dumps({"modules": list(maps[0].modules), "texts": texts}, separators=(",", ":"))
     scale = [[int(c[i : i + 2], 16) for i in (1, 3, 5)] for c in COLOURS]
-    bodies = "\n".join(
+    spans = "\n".join(
         f'<h2>{escape(m.title)}</h2>\n<div class="text">{"".join(_span(token) for token in m.tokens)}</div>'
         for m in maps
     )
-    page = PAGE.substitute(
-        title=escape(title),
-        about=escape(about),
-        style=STYLE,
-        colours=", ".join(COLOURS),
-        # A module's name may hold anything: "</script>" must not end the script.
-        data=data.replace("<", "\\u003c"),
-        scale=json.dumps(scale),
-        bodies=bodies,
-        dark=DARK,
-    )
-    write_text(path, page)
+    body = BODY.substitute(about=escape(about), colours=", ".join(COLOURS), texts=spans)
+    # A module's name may hold anything: "</script>" must not end the script.
+    script = SCRIPT.substitute(data=data.replace("<", "\\u003c"), scale=json.dumps(scale), dark=DARK)
+    write_text(path, document(title, body, style=STYLE, script=script))
     return path
 
 
@@ -139,7 +128,7 @@ def token_figure(maps: Sequence["TokenMap"]) -> Figure:
     colours = LinearSegmentedColormap.from_list("gates", COLOURS)
     for number, (m, places) in enumerate(zip(maps, laid, strict=True)):
         axes = figure.add_subplot(grid[number // columns, number % columns])
-        axes.set(xlim=(0, WIDTH), ylim=(heights[number // columns], -0.5))
+        axes.set(xlim=(0, WIDTH + 2), ylim=(heights[number // columns], -0.5))
         axes.axis("off")
         axes.set_title(m.title, fontsize=LARGE, color=INK, loc="left", parse_math=False)
         for token, value, (column, line) in zip(m.tokens, m.mean.tolist(), places, strict=True):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from bara_pyro.report import Column, Picture, Table, training_curves, write_index
+from bara_pyro.report.html import STYLE, document
 
 VOID = {"meta", "img"}
 NASTY = "<script>alert('x')</script> & \"quoted\" $name"
@@ -96,6 +97,40 @@ def test_page_declares_language_encoding_width_and_both_themes(page: Reader):
     assert page.attributes("meta")[0]["charset"] == "utf-8"
     assert any(a.get("name") == "viewport" for a in page.attributes("meta"))
     assert "prefers-color-scheme: dark" in page.text["style"][0]
+
+
+def policy(reader: Reader) -> dict[str, list[str]]:
+    (content,) = [a["content"] for a in reader.attributes("meta") if "http-equiv" in a]
+    return {name: sources for name, *sources in (part.split() for part in content.split(";"))}
+
+
+def test_only_a_page_that_has_a_script_may_run_one(page: Reader):
+    assert policy(page) == {"default-src": ["'none'"], "img-src": ["data:"], "style-src": ["'unsafe-inline'"]}
+    reader = Reader()
+    reader.feed(document(NASTY, "<p>body</p>", style="p { color: red; }", script="const a = 1 < 2;"))
+    assert policy(reader) == policy(page) | {"script-src": ["'unsafe-inline'"]}
+    assert reader.text["script"] == ["const a = 1 < 2;"]
+    assert reader.text["style"] == [STYLE + "p { color: red; }"]
+    assert reader.text["title"] == reader.text["h1"] == [NASTY]
+
+
+def test_long_texts_wrap_and_short_ones_and_numbers_do_not(tmp_path: Path):
+    path = "model.layers.0.attention.query_key_value"
+    rows = [{"name": "q_proj", "value": 1.0, "note": path}, {"name": path, "value": 1e40, "note": ""}]
+    table = Table([Column("name", "n"), Column("value", "v", format=".0f"), Column("note", "m")], rows)
+    page = read(write_index(tmp_path, "page", [table]))
+    cells = [a.get("class") for a in page.attributes("th")[3:] + page.attributes("td")]
+    assert cells == [None, "long", "number", "long", "number", None]
+
+
+def test_a_picture_is_drawn_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    drawn = []
+    monkeypatch.setattr("bara_pyro.report.html.png_bytes", lambda figure: drawn.append(figure) or b"png")
+    picture = Picture(training_curves({"a": [{"step": t, "nll": 1.0} for t in range(3)]}), "alt")
+    assert picture.png == b"png"
+    page = read(write_index(tmp_path, "page", figures=[picture]))
+    assert page.attributes("img")[0]["src"].endswith(base64.b64encode(b"png").decode())
+    assert drawn == [picture.figure]
 
 
 def test_least_page_and_overwriting(tmp_path: Path):

@@ -112,6 +112,8 @@ def test_mean_and_standard_deviation():
         ("55.0 ± 20.0", False),
         ("51.0 ± –", False),
     ]
+    # A sign is of the mean alone.
+    assert shown([{"v": (0.5, 0.25)}], Column("v", "V", format="+.2f")) == [("+0.50 ± 0.25", False)]
 
 
 def test_a_failed_value_is_shown_and_never_best():
