@@ -6,18 +6,19 @@ from typing import Any
 
 import numpy as np
 import xarray
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bara_pyro.diagnostics.arviz_compat import INTERVAL, forest, groups_of, ridge
 from bara_pyro.errors import DataError
 from bara_pyro.report.style import INK, PALETTE, dress, legend_of, new_figure, save
 
-FOREST, RIDGE, CHECK = "phi_forest.png", "phi_ridge.png", "predictive_check.png"
-LEGEND = f"point: median; thick: half, thin: {INTERVAL:.0%} of the draws"
+FOREST, RIDGE, CHECK = "phi_forest", "phi_ridge", "predictive_check"
+LEGEND = f"point: median; thick: half, thin: {100 * INTERVAL:.0f} % of the draws"
 
 
-def plots(data: Any, folder: Path) -> list[Path]:
-    """Draw what the data allow, and return the files written.
+def figures(data: Any) -> dict[str, Figure]:
+    """Return what the data allow to draw: `phi_forest` and `phi_ridge` of Phi, `predictive_check` of labels.
 
     Phi is drawn with ArviZ, one line a module, all its units together, ordered by layer; for single units
     there is `arviz.plot_forest(data, var_names=["phi"])`. Answers are categories, over which ArviZ's own
@@ -25,28 +26,38 @@ def plots(data: Any, folder: Path) -> list[Path]:
 
     Args:
         data: of `to_inference_data`.
-        folder: where `phi_forest.png`, `phi_ridge.png` (where there is a Phi) and `predictive_check.png`
-            (where there are labels) go.
+
+    Returns:
+        Name -> figure: what there is no Phi or no label for is left out, and ridges where all values of a
+        module are one, which has no density.
+    """
+    groups = groups_of(data)
+    found: dict[str, Figure] = {}
+    if "phi" in groups.get("posterior", {}):
+        lines = phi_lines(groups["posterior"]["phi"])
+        height = 1.3 + 0.24 * lines.sizes["module"]
+        found[FOREST] = forest(lines, height)
+        _label(found[FOREST], f"Φ, no unit ({LEGEND})")
+        if float(lines["phi"].std(("chain", "draw")).min()) > 0:
+            found[RIDGE] = ridge(lines, height)
+            _label(found[RIDGE], "Φ, no unit")
+            found[RIDGE].axes[-1].grid(False)  # it would lie over the ridges
+    if "observed_data" in groups:
+        found[CHECK] = predictive_check(groups)
+    return found
+
+
+def plots(data: Any, folder: Path) -> list[Path]:
+    """Save each of `figures` as a PNG file of its name, and return the files.
 
     Raises:
         DataError: there is neither a Phi nor a label.
         CheckpointError: the folder cannot be written to.
     """
-    groups, folder = groups_of(data), Path(folder)
-    figures: dict[str, Figure] = {}
-    if "phi" in groups.get("posterior", {}):
-        lines = phi_lines(groups["posterior"]["phi"])
-        height = 1.3 + 0.24 * lines.sizes["module"]
-        figures[FOREST] = forest(lines, height)
-        _label(figures[FOREST], f"Φ, no unit ({LEGEND})")
-        figures[RIDGE] = ridge(lines, height)
-        _label(figures[RIDGE], "Φ, no unit")
-        figures[RIDGE].axes[-1].grid(False)  # it would lie over the ridges
-    if "observed_data" in groups:
-        figures[CHECK] = predictive_check(groups)
-    if not figures:
+    found = figures(data)
+    if not found:
         raise DataError("There is nothing to draw: the data have neither a Phi nor labels.")
-    return [save(figure, folder / name) for name, figure in figures.items()]
+    return [save(figure, Path(folder) / f"{name}.png") for name, figure in found.items()]
 
 
 def phi_lines(phi: xarray.DataArray) -> xarray.Dataset:
@@ -75,14 +86,16 @@ def predictive_check(groups: Mapping[str, xarray.Dataset]) -> Figure:
     answers = [str(answer) for answer in groups["posterior_predictive"]["answer"].values]
     figure = new_figure(max(5.6, 1.6 + 0.7 * len(answers)), 3.8)
     axes = figure.add_subplot()
-    places = np.arange(len(answers))
-    for shift, kind in ((-0.12, "posterior"), (0.12, "prior")):
-        if f"{kind}_predictive" in groups:
-            drawn = _shares(groups[f"{kind}_predictive"]["y"].values, len(answers))
-            _intervals(figure, places + shift, drawn, f"{kind.capitalize()} predictive", kind == "posterior")
-    seen = _shares(groups["observed_data"]["y"].values, len(answers))
+    places, shares = np.arange(len(answers)), answer_shares(groups)
+    for shift, kind, color, marker in (
+        (-0.12, "posterior", PALETTE[0], "o"),
+        (0.12, "prior", PALETTE[4], "s"),
+    ):
+        if kind in shares:
+            name = f"{kind.capitalize()} predictive"
+            _intervals(axes, places + shift, interval(shares[kind]), name, color, marker)
     look: dict[str, Any] = {"color": INK, "markersize": 8, "markeredgewidth": 1.8, "clip_on": False}
-    axes.plot(places, seen, "x", label="Observed", **look)
+    axes.plot(places, shares["observed"], "x", label="Observed", **look)
     axes.set_xticks(places, answers)
     axes.set_xlim(-0.5, len(answers) - 0.5)
     axes.set_ylim(bottom=0)
@@ -91,17 +104,32 @@ def predictive_check(groups: Mapping[str, xarray.Dataset]) -> Figure:
     return figure
 
 
-def _shares(answers: np.ndarray, classes: int) -> np.ndarray:
-    """Return the share of rows (percent) of each answer, `... x C`, of `... x n`."""
-    return 100.0 * (answers[..., None] == np.arange(classes)).mean(axis=-2)
+def answer_shares(groups: Mapping[str, xarray.Dataset]) -> dict[str, np.ndarray]:
+    """Return the share of the rows that each answer has, percent: in the data and by draw.
+
+    Returns:
+        `observed`: float64, `C`; `posterior` and, where it was drawn from, `prior`: `chain x draw x C`.
+    """
+    kinds = {"observed": "observed_data", "posterior": "posterior_predictive", "prior": "prior_predictive"}
+    classes = np.arange(groups["posterior_predictive"].sizes["answer"])
+    return {
+        kind: 100.0 * (groups[name]["y"].values[..., None] == classes).mean(axis=-2)
+        for kind, name in kinds.items()
+        if name in groups
+    }
 
 
-def _intervals(figure: Figure, places: np.ndarray, drawn: np.ndarray, name: str, first: bool) -> None:
-    axes, color = figure.axes[-1], PALETTE[0 if first else 4]
+def interval(values: np.ndarray) -> np.ndarray:
+    """Return the quantiles over all draws of `chain x draw x C` that are shown, `5 x C`, from low to high."""
     tail = (1 - INTERVAL) / 2
-    quantiles = [tail, 0.25, 0.5, 0.75, 1 - tail]
-    low, lower, middle, upper, high = np.quantile(drawn.reshape(-1, drawn.shape[-1]), quantiles, axis=0)
+    return np.quantile(values, [tail, 0.25, 0.5, 0.75, 1 - tail], axis=(0, 1))
+
+
+def _intervals(
+    axes: Axes, places: np.ndarray, quantiles: np.ndarray, name: str, color: str, marker: str
+) -> None:
+    low, lower, middle, upper, high = quantiles
     axes.vlines(places, low, high, color=color, linewidth=1.2)
     axes.vlines(places, lower, upper, color=color, linewidth=4)
     look: dict[str, Any] = {"color": color, "markerfacecolor": "white", "markersize": 5, "clip_on": False}
-    axes.plot(places, middle, "o", label=name, **look)
+    axes.plot(places, middle, marker, label=name, **look)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from bara_pyro.data import EncodedSplit, first_rows
@@ -14,8 +13,10 @@ from bara_pyro.diagnostics.draws import GateDraws, system_gates
 from bara_pyro.evaluate import draw, true_probabilities
 from bara_pyro.models.bara import BaRA
 from bara_pyro.models.lora import LoRA
-from bara_pyro.report import Section
+from bara_pyro.report import Picture, Section
 from bara_pyro.system import System
+
+FOLDER = "report"
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,11 @@ class Context:
     options: Options
 
     @property
+    def out(self) -> Path:
+        """Where the report goes."""
+        return self.folder / FOLDER
+
+    @property
     def has_gates(self) -> bool:
         """Whether there are gates to look at: BaRA."""
         return isinstance(self.system.model, BaRA)
@@ -100,13 +106,13 @@ class Part:
         section: what the page shows.
         findings: what follows, a sentence each, from the numbers.
         data: the numbers, for inspection.json.
-        pictures: name -> figure, saved as PNG files, too.
+        pictures: name -> one of the section's figures, saved as a PNG file, too.
     """
 
     section: Section
     findings: tuple[str, ...]
     data: dict[str, Any]
-    pictures: Mapping[str, Figure] = field(default_factory=dict)
+    pictures: Mapping[str, Picture] = field(default_factory=dict)
 
 
 def look(folder: Path, system: System, options: Options) -> Context:

@@ -1,21 +1,21 @@
 """The inspection of a run: its parts one after the other, one page, and the files behind it."""
 
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bara_pyro.diagnostics.inference_data import to_inference_data
-from bara_pyro.diagnostics.netcdf import write_netcdf
 from bara_pyro.inspection.certificate import certificate
 from bara_pyro.inspection.context import Context, Options, Part, look
+from bara_pyro.inspection.draws import FILE, draws
 from bara_pyro.inspection.posterior import posterior
 from bara_pyro.inspection.rank import where_the_rank_goes
 from bara_pyro.inspection.tokens import tokens
 from bara_pyro.inspection.trained import trained
 from bara_pyro.inspection.uncertainty import uncertainty
-from bara_pyro.report import save, write_index
-from bara_pyro.store import SCHEMA, write_json
+from bara_pyro.report import Picture, write_index
+from bara_pyro.store import SCHEMA, atomic_write, write_json
 from bara_pyro.system import System
 
 PARTS: dict[str, Callable[[Context], Part | None]] = {
@@ -23,11 +23,11 @@ PARTS: dict[str, Callable[[Context], Part | None]] = {
     "rank": where_the_rank_goes,
     "tokens": tokens,
     "uncertainty": uncertainty,
+    "draws": draws,
     "posterior": posterior,
     "certificate": certificate,
 }
-FOLDER, NUMBERS, DRAWS = "report", "inspection.json", "posterior.nc"
-EXPORTED_ROWS = 64
+NUMBERS = "inspection.json"
 
 
 def inspect_run(
@@ -44,7 +44,7 @@ def inspect_run(
             inspection.json (every number) and posterior.nc (draws, for ArviZ).
         system: the run, read.
         options: how much to look at.
-        on_part: called with 1 after each of the parts and after the export.
+        on_part: called with 1 after each of the parts and after the page.
 
     Returns:
         The page, and the findings.
@@ -52,7 +52,7 @@ def inspect_run(
     Raises:
         DataError: the split has no rows.
     """
-    out = folder / FOLDER
+    began = time.perf_counter()
     context = look(folder, system, options or Options())
     parts: dict[str, Part] = {}
     seconds: dict[str, float] = {}
@@ -62,23 +62,31 @@ def inspect_run(
         seconds[name] = round(time.perf_counter() - started, 2)
         if part is not None:
             parts[name] = part
-            for title, figure in part.pictures.items():
-                save(figure, out / f"{title}.png")
+            for title, picture in part.pictures.items():
+                _save(picture, context.out / f"{title}.png")
         if on_part is not None:
             on_part(1)
-    _export(context, out)
+    findings = [sentence for part in parts.values() for sentence in part.findings]
+    page = _page(context, parts, findings)
+    cost = {"total_seconds": round(time.perf_counter() - began, 2), **peak_memory()}
+    write_json(context.out / NUMBERS, _numbers(context, parts, findings, seconds) | cost)
     if on_part is not None:
         on_part(1)
-    findings = [sentence for part in parts.values() for sentence in part.findings]
-    write_json(out / NUMBERS, _numbers(context, parts, findings, seconds))
-    return _page(context, parts, findings, out), findings
+    return page, findings
 
 
-def _export(c: Context, out: Path) -> None:
-    name = c.system.config.task.evaluate_on
-    samples = c.options.samples
-    data = to_inference_data(c.system, split=name, rows=min(EXPORTED_ROWS, len(c.rows)), samples=samples)
-    write_netcdf(data, out / DRAWS)
+def _save(picture: Picture, path: Path) -> None:
+    atomic_write(path, lambda file: file.write(picture.png))
+
+
+def peak_memory() -> dict[str, float]:
+    """Return the peak resident memory of the process, MiB; nothing on Windows, which does not tell."""
+    try:
+        import resource
+    except ImportError:
+        return {}
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return {"peak_memory_mib": round(peak / (2**20 if sys.platform == "darwin" else 2**10), 1)}
 
 
 def _numbers(
@@ -94,14 +102,14 @@ def _numbers(
     }
 
 
-def _page(c: Context, parts: dict[str, Part], findings: list[str], out: Path) -> Path:
+def _page(c: Context, parts: dict[str, Part], findings: list[str]) -> Path:
     config = c.system.config
     text = [
         f"{config.method.name}, trained on {c.system.task.name} ({c.system.backbone.name}), looked at on "
-        f"{len(c.rows)} rows. Every number is in {NUMBERS}, the draws are in {DRAWS} (ArviZ), the figures "
+        f"{len(c.rows)} rows. Every number is in {NUMBERS}, the draws are in {FILE} (ArviZ), the figures "
         "beside this page.",
         "What was found:",
         *(f"• {sentence}" for sentence in findings),
     ]
     title = f"Inside {config.method.name} on {c.system.task.name}"
-    return write_index(out, title, text=text, sections=[part.section for part in parts.values()])
+    return write_index(c.out, title, text=text, sections=[part.section for part in parts.values()])

@@ -1,6 +1,7 @@
 """How sure to be of the posterior: what the gates learnt, how much single rows weigh, what the prior says."""
 
 import torch
+from torch import Tensor
 
 from bara_pyro.data import batches, first_rows
 from bara_pyro.diagnostics.collapse import Collapse, collapse, prior_predictive, prior_predictive_table
@@ -9,7 +10,8 @@ from bara_pyro.diagnostics.loo import loo
 from bara_pyro.errors import MissingKLError
 from bara_pyro.inspection.context import Context, Part
 from bara_pyro.models.bara import BaRA
-from bara_pyro.report import Column, Section, Table
+from bara_pyro.report import Column, Picture, Section, Table
+from bara_pyro.report.style import GREY, PALETTE, dress, legend_of, new_figure
 
 PRIOR_ROWS = 32
 
@@ -21,14 +23,16 @@ def posterior(c: Context) -> Part | None:
     parts = [_learnt(c), _rows_that_weigh(c), _prior(c)]
     text = [
         "KL of a gate is how far its posterior has moved from the prior: near 0 it learnt nothing. Pareto's "
-        "k of a training row says how much the posterior hangs on it (above 0.7: too much for the estimate). "
-        "Both are measured within the family of the guide: against NUTS on a small model it is compared by "
-        "`python -m experiments.reference_posterior`."
+        "k of a training row says how much the posterior hangs on it (above 0.7, or less with few draws: too "
+        "much for the estimate). Both are measured within the family of the guide: against NUTS on a "
+        "small model it is compared by `python -m experiments.reference_posterior`."
     ]
     tables = [table for part in parts for table in part.section.tables]
     findings = tuple(sentence for part in parts for sentence in part.findings)
     data = {key: value for part in parts for key, value in part.data.items()}
-    return Part(Section("How sure to be of the posterior", text, tables), findings, data)
+    pictures = {name: picture for part in parts for name, picture in part.pictures.items()}
+    section = Section("How sure to be of the posterior", text, tables, list(pictures.values()))
+    return Part(section, findings, data, pictures)
 
 
 def _learnt(c: Context) -> Part:
@@ -53,13 +57,12 @@ def _rows_that_weigh(c: Context) -> Part:
     samples = c.options.train_draws
     rows = min(c.options.train_rows, len(c.system.task.train))
     found = loo(to_inference_data(c.system, split="train", rows=rows, samples=samples, prior=False))
-    finite = found.pareto_k[~found.pareto_k.isnan()]
-    high = int((finite > found.good_k).sum())
+    rows, k, high = len(found.ids), found.pareto_k, len(found.unreliable)  # rows too long are left out
     plain = float(found.pointwise.mean())
     numbers = [
         {"what": "expected log probability of a left-out row (nats)", "value": plain},
         {"what": "standard error", "value": found.se / rows},
-        {"what": "largest Pareto k", "value": float(finite.max())},
+        {"what": "largest Pareto k", "value": float(k[~k.isnan()].max())},
         {"what": f"rows with k above {found.good_k:.2f}", "value": float(high)},
     ]
     columns = (Column("what", ""), Column("value", "value", format=".3f"))
@@ -67,13 +70,43 @@ def _rows_that_weigh(c: Context) -> Part:
     test = float(torch.logsumexp(c.log_probs, 0).gather(1, c.labels[:, None]).mean())
     test -= float(torch.tensor(float(len(c.log_probs))).log())
     gap = plain - test
+    weight, pictures = f"{samples} draws are too few to say how much a row weighs.", {}
+    if k.isfinite().any():
+        weight = f"{high} of {rows} rows weigh too much for the estimate."
+        pictures = {"pareto_k": _pareto_picture(k, found.good_k)}
     sentence = (
         f"Left out by PSIS, a training row has {plain:.3f} nats, a row that was never seen {test:.3f}: the "
-        f"difference, {gap:.3f} nats, is what the point weights A and B have learnt by heart; {high} "
-        f"of {rows} rows weigh too much for the estimate."
+        f"difference, {gap:.3f} nats, is what the point weights A and B have learnt by heart; {weight}"
     )
-    data = {"elpd": plain, "se": found.se / rows, "high_k": high, "rows": rows, "unseen": test}
-    return Part(Section("", tables=[table]), (sentence,), {"loo": data})
+    data = {
+        "elpd": plain,
+        "se": found.se / rows,
+        "high_k": high,
+        "rows": rows,
+        "unseen": test,
+        "pareto_k": dict(zip(found.ids, k.tolist(), strict=True)),
+    }
+    return Part(Section("", tables=[table]), (sentence,), {"loo": data}, pictures)
+
+
+def _pareto_picture(k: Tensor, limit: float) -> Picture:
+    """Draw the Pareto k of all rows that have one, in rising order, with the limit."""
+    values = k[k.isfinite()].sort().values
+    places = torch.arange(1, len(values) + 1)
+    figure = new_figure(5.6, 3.2)
+    axes = figure.add_subplot()
+    axes.axhline(limit, color=GREY, linewidth=1.2, linestyle="--", label=f"limit {limit:.2f}")
+    for chosen, label, color, marker in (
+        (values <= limit, "up to it: to be relied on", PALETTE[0], "o"),
+        (values > limit, "above it: not", PALETTE[1], "x"),
+    ):
+        if chosen.any():
+            axes.scatter(places[chosen], values[chosen], s=16, color=color, marker=marker, label=label)
+    dress(axes, "Training rows, in the order of k", "Pareto k of a row (no unit)")
+    legend_of(figure, loc="outside upper left", ncols=3)
+    left_out = len(k) - len(values)
+    caption = f"{left_out} rows without a finite k are left out." if left_out else ""
+    return Picture(figure, f"Pareto k of {len(values)} training rows against the limit {limit:.2f}.", caption)
 
 
 def _prior(c: Context) -> Part:

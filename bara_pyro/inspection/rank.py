@@ -1,5 +1,7 @@
 """Where the rank goes: sparsity by layer, the effective rank by row, and what it goes with."""
 
+import math
+
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -46,7 +48,6 @@ def where_the_rank_goes(c: Context) -> Part | None:
     rank = effective_rank(c.gates, tau)
     summary = rank_summary(rank)
     relations = _relations(c, rank)
-    figure = _figure(expected, rank, r, c.has_gates)
     words = [
         f"A gate counts as off below {tau:g}. Percentages are expectations over {len(c.gates.log_probs)} "
         "draws at the last token; the effective rank of a row is the expected number of units that are on."
@@ -64,6 +65,7 @@ def where_the_rank_goes(c: Context) -> Part | None:
         findings += [
             f"The effective rank {x.verdict} {x.with_} (ρ = {x.rho:+.2f} [{x.low:+.2f}, {x.high:+.2f}])."
             for x in relations
+            if not math.isnan(x.rho)  # all rows alike: the table says so
         ]
     data = {"sparsity": expected.overall, "effective_rank": vars(summary)}
     data["relations"] = {x.with_: {"rho": x.rho, "low": x.low, "high": x.high} for x in relations}
@@ -73,12 +75,12 @@ def where_the_rank_goes(c: Context) -> Part | None:
         findings.append(sentence)
         data |= numbers
     picture = Picture(
-        figure,
+        _figure(expected, rank, r, c.has_gates),
         "Sparsity of each module, and how the effective rank is spread over rows.",
         "Left: share of gates that are off, by module. Right: effective rank of the rows, mean over modules.",
     )
     section = Section("Where the rank goes", words, tables, [picture])
-    return Part(section, tuple(findings), data, {"rank": figure})
+    return Part(section, tuple(findings), data, {"rank": picture})
 
 
 def _relations(c: Context, rank: Tensor) -> list[Relation]:
@@ -147,7 +149,7 @@ def _figure(found: Sparsity, rank: Tensor, r: int, gates: bool) -> Figure:
     left.set_ylim(bottom=0)
     if len(places) <= 16:
         left.set_xticks(list(places), [_short(path) for path in found.modules], rotation=60, ha="right")
-    legend_of(left, loc="best")
+    legend_of(figure, loc="outside upper left", ncols=3)
     right.hist(rank.mean(dim=1).numpy(), bins=20, color=PALETTE[0], edgecolor="white")
     dress(right, f"Effective rank of a row (of {r})", "Rows")
     return figure

@@ -12,7 +12,7 @@ def tokens(c: Context, texts: dict[str, str] | None = None) -> Part | None:
     """Return the token maps, and write the page with a choice of layers beside the report.
 
     Args:
-        c: the context; `c.folder` / report is where the page goes.
+        c: the context; the page goes to `c.out`.
         texts: title -> text; nine short ones by default.
     """
     body = [target.path for target in c.system.model.targets if not target.is_head]
@@ -25,8 +25,7 @@ def tokens(c: Context, texts: dict[str, str] | None = None) -> Part | None:
         f"For each token the share of gates Φθ below {o.tau:g}, expected over {max(samples, 1)} draws. "
         "Light: few gates in use. The value is shown when the pointer rests on a token."
     )
-    token_page(maps, c.folder / "report" / PAGE, f"Token maps of {c.system.config.method.name}", about)
-    figure = token_figure(maps)
+    token_page(maps, c.out / PAGE, f"Token maps of {c.system.config.method.name}", about)
     means = {m.title: float(m.percent.mean()) for m in maps}
     shares = [(float(v), t) for m in maps for v, t in zip(m.mean, m.tokens, strict=True)]
     densest, sparsest = min(shares), max(shares)
@@ -35,8 +34,8 @@ def tokens(c: Context, texts: dict[str, str] | None = None) -> Part | None:
         f"nearly off: fewest at {densest[1].strip()!r}, most at {sparsest[1].strip()!r}.",
     )
     picture = Picture(
-        figure, "Texts whose tokens are shaded by the share of gates that are nearly off.", about
+        token_figure(maps), "Texts whose tokens are shaded by the share of gates that are nearly off.", about
     )
     text = (f"Layer by layer, with values: {PAGE}, beside this page.",)
     section = Section("Which tokens use the gates", text, figures=[picture])
-    return Part(section, findings, {"mean_percent_by_text": means}, {"tokens": figure})
+    return Part(section, findings, {"mean_percent_by_text": means}, {"tokens": picture})

@@ -22,24 +22,20 @@ def trained(c: Context) -> Part:
     config, system = c.system.config, c.system
     samples = len(c.log_probs)
     point, averaged = draw(system, c.rows, 0)[0], posterior_predictive(c.log_probs)
-    scores = {s: evaluate(p, c.labels, c.truth) for s, p in ((0, point), (samples, averaged))}
-    bins = {f"S = {s}": reliability_bins(p, c.labels) for s, p in ((0, point), (samples, averaged))}
+    shown = {0: point, samples: averaged} if samples > 1 else {0: point}  # one draw is the point
+    scores = {s: evaluate(p, c.labels, c.truth) for s, p in shown.items()}
+    bins = {f"S = {s}": reliability_bins(p, c.labels) for s, p in shown.items()}
     rows = [{"draws": s, **values} for s, values in scores.items()]
-    figure = reliability_diagram(bins)
     name = f"{config.method.name} on {system.task.name}"
     errors = ", ".join(f"{key}: {b.ece:.1f} %" for key, b in bins.items())
-    section = Section(
-        "What was trained",
-        tables=[facts(c), Table(SCORES, rows, f"Scores on {len(c.rows)} rows; S = 0: posterior mean")],
-        figures=[
-            Picture(
-                figure,
-                f"Reliability diagrams; expected calibration error {errors}.",
-                "Bars below the diagonal: surer than right.",
-            )
-        ],
+    picture = Picture(
+        reliability_diagram(bins),
+        f"Reliability diagrams; expected calibration error {errors}.",
+        "Bars below the diagonal: surer than right.",
     )
-    found = scores[samples]
+    tables = [facts(c), Table(SCORES, rows, f"Scores on {len(c.rows)} rows; S = 0: posterior mean")]
+    section = Section("What was trained", tables=tables, figures=[picture])
+    found = scores[max(shown)]
     confidence = 100 * float(averaged.exp().max(dim=-1).values.mean())
     error = 100 * math.sqrt(found["acc"] / 100 * (1 - found["acc"] / 100) / len(c.rows))
     gap = confidence - found["acc"]
@@ -52,7 +48,7 @@ def trained(c: Context) -> Part:
         *_of_sampling(scores, samples),
     )
     data = {"scores": {str(s): values for s, values in scores.items()}, "confidence": confidence}
-    return Part(section, findings, data, {"reliability": figure})
+    return Part(section, findings, data, {"reliability": picture})
 
 
 def facts(c: Context) -> Table:

@@ -1,5 +1,7 @@
 """What the uncertainty is made of: in the question, in the global gates, in the local ones."""
 
+import math
+
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -41,9 +43,8 @@ def uncertainty(c: Context) -> Part | None:
     )
     tables = [Table(columns, rows, f"{k} draws of Φ, and {k} of θ for each")]
     relations = _relations(parts, wrong, true_entropy if known else None)
-    figure = _figure(parts, true_entropy if known else None, wrong)
     picture = Picture(
-        figure,
+        _figure(parts, true_entropy if known else None, wrong),
         "Uncertainty of each row against its true entropy, or by whether it was answered right.",
         "Each point is a row." if known else "Rows answered right and wrong.",
     )
@@ -54,7 +55,11 @@ def uncertainty(c: Context) -> Part | None:
         f"model sees them, {rows[2]['share']:.1f} % in the global and {rows[3]['share']:.1f} % in the local "
         "gates."
     ]
-    findings += [f"{name} {x.verdict} {x.with_} (ρ = {x.rho:+.2f})." for name, x in relations.items()]
+    findings += [
+        f"{name} {x.verdict} {x.with_} (ρ = {x.rho:+.2f})."
+        for name, x in relations.items()
+        if not math.isnan(x.rho)  # all rows alike
+    ]
     if known:
         bias = float((parts.aleatoric - true_entropy)[~true_entropy.isnan()].mean())
         manner = "more" if bias > 0 else "less"
@@ -65,7 +70,7 @@ def uncertainty(c: Context) -> Part | None:
         "the groups is the global gates' doing, what differs within them the local gates'."
     ]
     section = Section("What the uncertainty is made of", text, tables, [picture])
-    return Part(section, tuple(findings), data, {"uncertainty": figure})
+    return Part(section, tuple(findings), data, {"uncertainty": picture})
 
 
 def _share(parts: NestedUncertainty, name: str) -> float:
@@ -99,8 +104,10 @@ def _figure(parts: NestedUncertainty, truth: Tensor | None, wrong: Tensor) -> Fi
             dress(axes, "True entropy of the answer (nats)", f"{name} (nats)")
             if axes is left:
                 top = float(truth[~truth.isnan()].max())
-                axes.plot([0, top], [0, top], color=GREY, linewidth=1, linestyle="--", label="as it is")
+                axes.plot([0, top], [0, top], color=GREY, linewidth=1, linestyle="--", label="equal")
         else:
-            dress(axes, "Answered wrong", f"{name} (nats)")
+            dress(axes, "Answered", f"{name} (nats)")
+            axes.set_xticks([0, 1], ["right", "wrong"])
+            axes.set_xlim(-0.5, 1.5)
     legend_of(left, loc="best")
     return figure

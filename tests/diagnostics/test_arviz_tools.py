@@ -15,7 +15,7 @@ from matplotlib import pyplot
 from matplotlib.figure import Figure
 
 from bara_pyro.diagnostics.arviz_compat import INTERVAL, container, forest, groups_of, psis_loo, ridge
-from bara_pyro.diagnostics.gate_plots import phi_lines, plots, predictive_check
+from bara_pyro.diagnostics.gate_plots import answer_shares, figures, phi_lines, plots, predictive_check
 from bara_pyro.diagnostics.groups import dataset, module_coords
 from bara_pyro.diagnostics.inference_data import to_inference_data
 from bara_pyro.diagnostics.loo import compare, loo
@@ -199,6 +199,25 @@ def test_shares_of_the_answers(data) -> None:
         shares = [100 * (data[f"{group}_predictive"]["y"].values[0] == c).mean(axis=1) for c in (0, 1)]
         middle = drawn[f"{group.capitalize()} predictive"]
         np.testing.assert_allclose(middle, [np.median(share) for share in shares])
+
+
+def test_figures_of_what_there_is(data, point) -> None:
+    assert list(figures(data)) == ["phi_forest", "phi_ridge", "predictive_check"]
+    assert list(figures(point)) == ["predictive_check"]
+    posterior = data.posterior.copy(deep=True)
+    posterior["phi"][..., 0, :] = 1.0  # one module whose gates are all one: no density
+    still = container({"posterior": posterior}, {})
+    assert list(figures(still)) == ["phi_forest"]
+    assert figures(container({"constant_data": data.constant_data}, {})) == {}
+
+
+def test_shares_by_counting(data, point) -> None:
+    shares = answer_shares(groups_of(data))
+    y = data.prior_predictive["y"].values
+    counted = [[100 * list(draw).count(c) / y.shape[-1] for c in (0, 1)] for draw in y[0]]
+    np.testing.assert_allclose(shares["prior"][0], counted)
+    assert shares["observed"].shape == (2,)
+    assert list(answer_shares(groups_of(point))) == ["observed", "posterior"]
 
 
 def test_arviz_reads_what_we_export(data) -> None:
