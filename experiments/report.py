@@ -12,7 +12,15 @@ from typing import Any
 
 from bara_pyro.report import Table, markdown
 from bara_pyro.store import read_json, write_text
-from experiments import pruning_section, reference_section, sbc_section, sparsity_section, uncertainty_section
+from experiments import (
+    leave_one_out_section,
+    pac_bayes_section,
+    pruning_section,
+    reference_section,
+    sbc_section,
+    sparsity_section,
+    uncertainty_section,
+)
 from experiments.arguments import start
 from experiments.earlier import earlier_sections
 from experiments.runner import RESULTS
@@ -91,6 +99,8 @@ FURTHER: dict[str, Callable[[dict[str, Any], Path, str], list[str]]] = {
     "uncertainty": uncertainty_section.section,
     "reference_posterior": reference_section.section,
     "sbc": sbc_section.section,
+    "leave_one_out": leave_one_out_section.section,
+    "pac_bayes": pac_bayes_section.section,
     "efficiency": cost,
 }
 

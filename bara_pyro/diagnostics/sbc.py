@@ -125,7 +125,9 @@ class Calibration:
         return figure
 
 
-def sbc(model: BaRA, batch: Batch, sampler: Sampler, *, simulations: int = 50, seed: int = 0) -> Calibration:
+def sbc(
+    model: BaRA, batch: Batch, sampler: Sampler, *, simulations: int = 50, first: int = 0, seed: int = 0
+) -> Calibration:
     """Run simulation-based calibration of a way to infer the gates, adapter weights fixed.
 
     Args:
@@ -133,6 +135,7 @@ def sbc(model: BaRA, batch: Batch, sampler: Sampler, *, simulations: int = 50, s
         batch: the rows; their labels are not looked at.
         sampler: what is checked: `svi_sampler`, `nuts_sampler`, or anything that returns L independent draws.
         simulations: number N of data sets.
+        first: number of the first one: 10 from 0 on and 10 from 10 on are the 20 from 0 on.
         seed: of the data sets, and of the seeds that the sampler is given.
 
     Raises:
@@ -145,7 +148,7 @@ def sbc(model: BaRA, batch: Batch, sampler: Sampler, *, simulations: int = 50, s
     check_lengths(model, batch)
     check_target(model, simulate(model, batch, seed)[1])
     ranks = []
-    for number in range(simulations):
+    for number in range(first, first + simulations):
         own = noise_seed(seed, f"simulation/{number}")
         truth, labelled = simulate(model, batch, own)
         drawn = sampler(labelled, own)

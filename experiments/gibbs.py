@@ -1,0 +1,144 @@
+"""The predictor that draws Phi anew for every answer: fit of its posterior alone, draws, bound and risk."""
+
+import math
+from dataclasses import replace
+
+import pyro
+import torch
+from pyro.distributions import Distribution
+from torch import Tensor
+from torch.distributions import kl_divergence
+from torch.optim import AdamW
+
+from bara_pyro.data import EncodedSplit, batches, training_batches
+from bara_pyro.diagnostics.joint import seeded
+from bara_pyro.diagnostics.pac_bayes import LOSSES, GibbsBound, gibbs_bound
+from bara_pyro.distributions import MeanWeibull
+from bara_pyro.distributions.weibull import EULER
+from bara_pyro.elbo import MeanFieldELBO
+from bara_pyro.errors import TrainingError
+from bara_pyro.guide import Posterior, SiteGuide
+from bara_pyro.models.bara import PHI
+from bara_pyro.program import module_key
+from bara_pyro.svi import linear_schedule
+from bara_pyro.system import System
+
+FIT_RATE, FIT_BATCH = 0.003, 8
+DELTA, DRAWS_DELTA = 0.045, 0.005
+CAP = math.log(100)  # largest loss of the smoothed NLL, nats
+SEQUENCES = 128  # draws times rows of a forward
+
+
+def raw_phi(guide: SiteGuide) -> Tensor:
+    """Return the one parameter that q(Phi) has."""
+    return guide.sites[module_key(PHI)].weight
+
+
+def posterior(guide: SiteGuide) -> MeanWeibull:
+    """Return q(Phi), `modules x r`, in float64."""
+    law = guide.get_posterior(PHI, guide.model.phi_prior).base_dist
+    return MeanWeibull(law.mean.double(), law.kappa.double(), validate_args=False)
+
+
+def weibull_kl(q: MeanWeibull, p: MeanWeibull) -> Tensor:
+    r"""Return KL(q || p) of two Weibull laws in nats, entry by entry.
+
+    With t = scale E^kappa, E ~ Exp(1), under q: log t has mean log(scale) - g kappa, g Euler's number, and
+    (t / scale_p)^(1 / kappa_p) has mean exp(d / kappa_p) Gamma(1 + kappa_q / kappa_p), where d is the
+    difference of the log scales; the rest is linear in these (Bauckhage 2013, arXiv 1310.3713).
+    """
+    ratio, shift = q.kappa / p.kappa, (q.log_scale - p.log_scale) / p.kappa
+    return EULER * (ratio - 1) - ratio.log() - shift - 1 + (shift + torch.lgamma(1 + ratio)).exp()
+
+
+def divergence(q: MeanWeibull, p: Distribution) -> Tensor:
+    """Return KL(q(Phi) || p(Phi)) in nats, of the model's prior or of an earlier posterior."""
+    return (weibull_kl(q, p) if isinstance(p, MeanWeibull) else kl_divergence(q, p)).sum()
+
+
+def fit_phi(system: System, rows: EncodedSplit, prior: Distribution, steps: int, seed: int) -> None:
+    """Go on fitting q(Phi), and nothing else, to n rows: mean NLL + KL(q(Phi) || prior) / n.
+
+    Args:
+        system: trained.
+        rows: the n rows.
+        prior: of Phi; not the model's own where it is an earlier posterior.
+        steps: optimiser steps of `FIT_BATCH` rows.
+        seed: of batches and noise.
+
+    Raises:
+        TrainingError: the loss is not finite.
+    """
+    phi, elbo = raw_phi(system.guide), MeanFieldELBO()
+    optim = AdamW([phi], lr=FIT_RATE, weight_decay=0.0)
+    schedule = linear_schedule(optim, steps)
+    with seeded(system.model, seed):
+        for step in range(steps):
+            batch = rows.batch(training_batches(len(rows), FIT_BATCH, seed, step), system.answer_ids)
+            terms = elbo.terms(system.model, system.guide, batch.to(system.backbone.device))
+            loss = terms.nll / system.model.num_data + divergence(posterior(system.guide), prior) / len(rows)
+            if not loss.isfinite():
+                raise TrainingError(f"The loss of Φ is {loss.item()} at step {step + 1}: lower FIT_RATE.")
+            (phi.grad,) = torch.autograd.grad(loss, [phi])
+            optim.step()
+            schedule.step()
+
+
+class EachRowItsOwn(Posterior):
+    """Draws of which no two rows share Phi: what the Gibbs predictor is.
+
+    Args:
+        guide: the fitted guide.
+        draws: of each row; a plate of this size stands outside.
+        rows: of the batch.
+    """
+
+    def __init__(self, guide: SiteGuide, draws: int, rows: int) -> None:
+        super().__init__(guide)
+        self.shape = (draws, rows)
+
+    def value(self, name: str, fn: Distribution) -> Tensor:
+        """Return `draws x rows x modules x r` of Phi, which tokens share; `draws x rows x T x r` of theta."""
+        return fn.sample(self.shape if name == PHI else ())
+
+
+def gibbs_draws(system: System, split: EncodedSplit, total: int, seed: int) -> Tensor:
+    """Return log-probabilities, `S x n x C`, of S n >= `total` draws of Phi that are all independent.
+
+    With draws that all rows share, as those of `bara_pyro.predict`, there would be only S.
+    """
+    draws, found = -(-total // len(split)), []
+    with torch.no_grad(), seeded(system.model, seed):
+        for batch in batches(split, system.answer_ids, max(1, SEQUENCES // draws)):
+            asked = replace(batch, labels=None).to(system.backbone.device)
+            with pyro.plate("draws", draws, dim=-3), EachRowItsOwn(system.guide, draws, len(batch)):
+                found.append(system.model.forward(asked).double().log_softmax(-1).cpu())
+    return torch.cat(found, dim=1)
+
+
+def bound_of(draws: Tensor, labels: Tensor, kl: float, loss: str) -> GibbsBound:
+    """Return the PAC-Bayes bound from draws of `gibbs_draws`.
+
+    The bound over the draws needs losses that are independent, not alike (Hoeffding 1963, Theorem 1): all
+    S n count.
+    """
+    found = gibbs_bound(draws, labels, kl, loss=loss, loss_cap=CAP, delta=DELTA, draws_delta=DRAWS_DELTA)
+    return replace(found, draws=found.draws * found.n)
+
+
+def risk(draws: Tensor, truth: Tensor, loss: str) -> dict[str, float]:
+    """Return the expected loss of a draw under the true answer probabilities, in units of the loss.
+
+    Args:
+        draws: log-probabilities, `S x n x C`.
+        truth: `n x C`.
+        loss: a key of `LOSSES`.
+
+    Returns:
+        `mean` and its standard error over rows, `error`.
+    """
+    probs, top, classes = draws.exp().clamp(max=1.0), draws.argmax(-1), draws.shape[-1]
+    values = [LOSSES[loss].values(probs[..., c], top == c, classes, CAP) for c in range(classes)]
+    scale = CAP if LOSSES[loss].capped else 1.0
+    by_row = scale * (torch.stack(values, dim=-1) * truth).sum(-1).mean(0)
+    return {"mean": float(by_row.mean()), "error": float(by_row.std() / len(by_row) ** 0.5)}

@@ -1,0 +1,280 @@
+"""The experiment on simulation-based calibration: what is kept, what is not repeated, how it is shown."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from bara_pyro.diagnostics.sbc import sbc
+from bara_pyro.diagnostics.uniformity import ecdf_test
+from bara_pyro.errors import ConfigError
+from bara_pyro.store import read_json
+from experiments import sbc as experiment
+from experiments.reference_posterior import program
+from experiments.sbc_section import (
+    ARMS,
+    LIMIT,
+    NUTS_ARM,
+    PRIOR,
+    TOO_SURE,
+    figure,
+    section,
+    surprises,
+    table,
+)
+
+TINY = replace(experiment.QUICK, steps=2, start=2)
+N, L = 80, 15
+
+
+def forbidden(*_: object, **__: object) -> Any:
+    raise AssertionError("done again")
+
+
+# What is kept ----------------------------------------------------------------------------------------------
+
+
+def test_main_keeps_ranks_adds_to_them_and_refuses_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = tmp_path / "found.json"
+
+    def main(*more: str) -> None:
+        words = ["sbc", "--quick", "--steps", "2", "--start", "2", "--results", str(results), *more]
+        monkeypatch.setattr(sys, "argv", words)
+        experiment.main()
+
+    main("--simulations", "1")
+    first = read_json(results)
+    assert first["settings"] == vars(TINY)
+    assert [*first["programs"]] == ["phi", "phi*theta"]
+    assert [*first["programs"]["phi"]] == [*ARMS]
+    assert [*first["programs"]["phi*theta"]] == [arm for arm in ARMS if arm != NUTS_ARM]
+    for latent, gates in (("phi", 4), ("phi*theta", 14)):
+        for arm in first["programs"][latent].values():
+            assert len(arm["names"]) == gates + 1
+            assert arm["names"][-1] == "log-likelihood"
+            (ranks,) = arm["ranks"]
+            assert len(ranks) == gates + 1
+            assert all(isinstance(rank, int) and 0 <= rank <= 7 for rank in ranks)
+            assert arm["draws"] == 7
+            assert arm["seconds"] > 0
+    assert "found.json" in capsys.readouterr().out
+
+    main("--simulations", "2")
+    second = read_json(results)
+    for latent, arms in second["programs"].items():
+        for name, arm in arms.items():
+            before = first["programs"][latent][name]
+            assert len(arm["ranks"]) == (1 if name == NUTS_ARM else 2)
+            assert arm["ranks"][:1] == before["ranks"]
+            assert (arm["seconds"] > before["seconds"]) == (name != NUTS_ARM)
+
+    monkeypatch.setattr(experiment, "sbc", forbidden)
+    monkeypatch.setattr(experiment, "program", forbidden)
+    main("--simulations", "1")  # fewer than there are
+    assert read_json(results) == second
+    with pytest.raises(
+        ConfigError, match="holds ranks with steps=2, not 3: give another file with --results"
+    ):
+        main("--steps", "3")
+
+
+def test_what_was_interrupted_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = dict.fromkeys(ARMS, 0) | {"gamma": 3, PRIOR: 3}
+    whole, results = experiment.resumed(tmp_path / "none.json", TINY), tmp_path / "found.json"
+    experiment.run("phi", whole, TINY, wanted, tmp_path / "whole.json")
+    calls = []
+
+    def killed_at_the_fifth(*rest: Any, **options: Any) -> Any:
+        calls.append(options["first"])
+        if len(calls) == 5:
+            raise KeyboardInterrupt
+        return sbc(*rest, **options)
+
+    monkeypatch.setattr(experiment, "sbc", killed_at_the_fifth)
+    with pytest.raises(KeyboardInterrupt):
+        experiment.run("phi", experiment.resumed(results, TINY), TINY, wanted, results)
+    kept = experiment.resumed(results, TINY)
+    assert [len(arm["ranks"]) for arm in kept["programs"]["phi"].values()] == [3, 1]
+    experiment.run("phi", kept, TINY, wanted, results)
+    assert calls == [0, 1, 2, 0, 1, 1, 2]
+    for arm, found in read_json(results)["programs"]["phi"].items():
+        assert found["ranks"] == whole["programs"]["phi"][arm]["ranks"]
+        assert len({tuple(ranks) for ranks in found["ranks"]}) == 3  # of three data sets
+
+
+def test_settings_have_arguments() -> None:
+    assert set(experiment.HELP) == set(vars(TINY)) | set(experiment.SIMULATIONS)
+    assert set(experiment.QUICK_SIMULATIONS) == set(experiment.SIMULATIONS)
+
+
+# The arms --------------------------------------------------------------------------------------------------
+
+
+def test_the_prior_arm_draws_from_the_prior_and_the_too_sure_one_near_its_mean() -> None:
+    model, batch, _ = program("phi*theta", experiment.reference_posterior.Settings())
+    drawn = experiment.prior_sampler(model, 300)(batch, 5)
+    assert [value.shape[0] for value in drawn.values()] == [300, 300, 300]
+    gates = torch.cat([value.flatten() for value in drawn.values()])
+    assert len(gates) == 300 * 14
+    assert stats.kstest(gates.numpy(), stats.expon.cdf).pvalue > 0.001
+    assert not torch.equal(drawn["phi"], experiment.prior_sampler(model, 300)(batch, 6)["phi"])
+    own, sure = (experiment.sampler_of(arm, model, batch, TINY)(batch, 1) for arm in ("weibull", TOO_SURE))
+    for site, value in own.items():  # the same fit and the same draws, drawn together
+        torch.testing.assert_close(sure[site].std(0), 0.3 * value.std(0))
+        torch.testing.assert_close(sure[site].mean(0), value.mean(0))
+
+
+def test_sbc_goes_on_where_it_was_left() -> None:
+    model, batch, _ = program("phi", experiment.reference_posterior.Settings())
+    sampler = experiment.prior_sampler(model, 7)
+    whole = sbc(model, batch, sampler, simulations=4, seed=3)
+    parts = [sbc(model, batch, sampler, simulations=2, first=first, seed=3).ranks for first in (0, 2)]
+    assert torch.equal(whole.ranks, torch.cat(parts))
+    assert not torch.equal(*parts)
+
+
+# The section -----------------------------------------------------------------------------------------------
+
+
+def arm(ranks: np.ndarray, *kinds: str) -> dict[str, Any]:
+    names = [f"{kind}[{i}]" for i, kind in enumerate(kinds)]
+    return {"names": [*names, "log-likelihood"], "draws": L, "ranks": ranks.tolist(), "seconds": 1.0}
+
+
+def conjugate(kind: str, seed: int) -> np.ndarray:
+    """Return ranks of two normal "gates" seen with noise, and of the log-likelihood, in closed form."""
+    rng = np.random.default_rng(seed)
+    truth = rng.standard_normal((N, 1, 2))
+    seen = truth + 0.5 * rng.standard_normal((N, 1, 2))
+    noise = rng.standard_normal((N, L, 2))
+    posterior = seen / 1.25 + np.sqrt(0.2) * (0.3 if kind == "too sure" else 1) * noise
+    drawn = noise if kind == "prior" else posterior
+    density = stats.norm(seen, 0.5).logpdf
+    likelihood = (density(drawn).sum(-1) < density(truth).sum(-1)).sum(1, keepdims=True)
+    return np.concatenate([(drawn < truth).sum(1), likelihood], axis=1)
+
+
+def made_up() -> dict[str, Any]:
+    """Results whose numbers can be told: all ranks equally often, all at the top, all at both ends."""
+    even = np.tile(np.arange(L + 1), 5)
+    top, ends = np.full(N, L), np.tile([0, L], N // 2)
+    return {
+        "settings": {"draws": L, "steps": 300},
+        "programs": {
+            "phi": {
+                PRIOR: arm(np.stack([even, even, top], 1), "phi", "phi"),
+                "weibull": arm(np.stack([even, ends, even], 1), "phi", "phi"),
+                NUTS_ARM: arm(np.stack([even, even, even], 1), "phi", "phi"),
+            },
+            "phi*theta": {
+                "gamma": arm(np.stack([ends, even, even, top], 1), "phi", "theta/v", "theta/v"),
+                TOO_SURE: arm(np.stack([ends, ends, ends, even], 1), "phi", "theta/v", "theta/v"),
+            },
+        },
+    }
+
+
+def test_section(tmp_path: Path) -> None:
+    text = "\n".join(section(made_up(), tmp_path / "figures", "What was learnt."))
+    # Of equally many ranks 0 to 15 the variance is (16² - 1) / 16² / 12; of 0 and 15 it is (7.5 / 16)²,
+    # as about 0.5 of 15 alone, whose mean is 15.5 / 16.
+    even, ends = 255 / 256, 12 * (7.5 / 16) ** 2
+    assert (even, ends) == pytest.approx((0.996, 2.637), abs=1e-3)
+    least = 1 / 4001  # more extreme than all simulated uniform samples; and 1: less than any
+    rows = [
+        f"phi | weibull | 80 | 1 of 2 | {(even + ends) / 2:.2f} | – | {least:.4f} | 1.0000 | 0.50 | 1.00",
+        "phi | NUTS | 80 | 0 of 2 | 1.00 | – | 1.0000 | 1.0000 | 0.50 | 1.00",
+        f"phi | prior | 80 | 0 of 2 | 1.00 | – | 1.0000 | {least:.4f} | 0.97 | 2.64",
+        f"phi\\*theta | gamma | 80 | 1 of 3 | 2.64 | 1.00 | {least:.4f} | {least:.4f} | 0.97 | 2.64",
+        f"phi\\*theta | weibull, too sure | 80 | 3 of 3 | 2.64 | 2.64 | {least:.4f} | 1.0000 | 0.50 | 1.00",
+    ]
+    lines = text.splitlines()
+    places = [lines.index(f"| {row} |") for row in rows]  # one table, in this order whatever the file's
+    assert places == [*range(places[0], places[0] + 5)]
+    assert "among 15 draws" in text
+    assert "(300 steps;" in text
+    assert "What was learnt." in text
+    assert "something else" not in text
+    assert "(figures/sbc.png)" in text
+    assert (tmp_path / "figures" / "sbc.png").exists()
+
+
+def test_the_joint_level_is_that_of_the_gates() -> None:
+    """A gate whose p-value lies between the limits for two gates and for three quantities is uneven."""
+    slanted = np.random.default_rng(0).beta(1, 1.2, (N, 300))
+    ranks = (slanted * (L + 1)).astype(int)
+    p = ecdf_test(torch.as_tensor(ranks), L).numpy()
+    between = ranks[:, (p > 0.05 / 3) & (p < 0.05 / 2)]
+    assert between.shape[1] > 0
+    even = np.tile(np.arange(L + 1), 5)
+    (row,) = table("phi", {"weibull": arm(np.stack([between[:, 0], even, even], 1), "phi", "phi")}).rows
+    assert row["uneven"] == "1 of 2"
+
+
+def test_controls_that_do_what_they_have_to_and_others() -> None:
+    fair, sure, ignorant = (conjugate(kind, 3) for kind in ("exact", "too sure", "prior"))
+    kinds = ("phi", "phi")
+    right = {NUTS_ARM: arm(fair, *kinds), TOO_SURE: arm(sure, *kinds), PRIOR: arm(ignorant, *kinds)}
+    assert surprises("phi", right) == []
+    rows = {row["arm"]: row for row in table("phi", right).rows}
+    assert rows[NUTS_ARM]["phi"] == pytest.approx(1, abs=3 * 0.9 / N**0.5)
+    assert rows[TOO_SURE]["uneven"] == "2 of 2"
+    assert rows[TOO_SURE]["phi"] > 1.5
+    assert rows[PRIOR]["rank"] > 0.7  # the truth explains the answers better than the prior does
+    wrong = {
+        NUTS_ARM: right[TOO_SURE],
+        TOO_SURE: right[NUTS_ARM],
+        PRIOR: right[NUTS_ARM],
+        "gamma": right[PRIOR],
+    }
+    said = surprises("phi", wrong)
+    assert f"phi, {NUTS_ARM}: 2 uneven gates" in said
+    assert f"phi, {TOO_SURE}: 0 uneven gates" in said
+    assert f"phi, {PRIOR}: log-likelihood even" in said
+    assert not any("gamma" in words for words in said)  # no control
+    stored = {"settings": made_up()["settings"], "programs": {"phi": {NUTS_ARM: right[PRIOR]}}}
+    assert surprises("phi", stored["programs"]["phi"]) == [f"phi, {NUTS_ARM}: log-likelihood uneven"]
+
+
+def test_a_control_gone_wrong_is_said(tmp_path: Path) -> None:
+    stored = made_up()
+    stored["programs"]["phi"][NUTS_ARM] = stored["programs"]["phi"].pop("weibull")
+    text = "\n".join(section(stored, tmp_path))
+    assert "something else than they have to: phi, NUTS: 1 uneven gates." in text
+
+
+def test_figure() -> None:
+    shown = figure(made_up())
+    panels = np.array(shown.axes).reshape(2, 5)
+    assert [axes.get_title(loc="left") for axes in panels[0]] == [
+        "weibull",
+        "gamma",
+        NUTS_ARM,
+        TOO_SURE,
+        PRIOR,
+    ]
+    assert [axes.get_ylabel() for axes in panels[:, 0]] == [
+        "phi\nECDF minus uniform",
+        "phi*theta\nECDF minus uniform",
+    ]
+    assert [text.get_text() for text in panels[0, 1].texts + panels[1, 0].texts] == ["not run"] * 2
+    first = panels[0, 0]
+    assert first.get_ylim() == (-LIMIT, LIMIT)
+    good, bad, likelihood = first.lines
+    assert np.abs(good.get_ydata()).max() < 1e-12
+    assert likelihood.get_linewidth() > 2 * good.get_linewidth()
+    share = np.arange(1, L + 1) / (L + 1)
+    np.testing.assert_allclose(bad.get_ydata(), 0.5 - share)  # half of the ranks are 0, the others L
+    assert [text.get_text() for text in shown.legends[0].get_texts()] == [
+        "95 % band",
+        "gates Φ",
+        "gates θ",
+        "log-likelihood",
+    ]
