@@ -1,11 +1,14 @@
 """The parts of an inspection: the numbers behind the sentences and in the pictures."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from inspection_cases import OPTIONS, fitted
+from scipy.optimize import brentq
+from scipy.special import rel_entr
 
 from bara_pyro.diagnostics.inference_data import to_inference_data
 from bara_pyro.diagnostics.netcdf import read_netcdf
@@ -81,6 +84,21 @@ def test_a_certificate_never_comes_without_its_assumptions(context: Context) -> 
     additive = look(context.folder, fitted("bara"), OPTIONS)
     assert "not of that kind" in " ".join(certificate(additive).section.text)
     assert "certified" not in certificate(additive).data
+
+
+def test_bounds_with_and_without_the_divergence(context: Context) -> None:
+    def largest(rate: float, budget: float) -> float:
+        def excess(p: float) -> float:
+            return rel_entr(rate, p) + rel_entr(1 - rate, 1 - p) - budget
+
+        return brentq(excess, rate, 1 - 1e-15) if excess(1 - 1e-15) > 0 else 1.0
+
+    found, n = certificate(context).data["pac_bayes"], len(context.rows)
+    bounds, draws = found["drawn-answer"], OPTIONS.bound_draws
+    over_draws = largest(bounds["mean"], math.log(2 / 0.005) / draws)
+    paid = (found["kl_phi"] + math.log(2 * n**0.5 / 0.045)) / n
+    assert bounds["bound"] == pytest.approx(largest(over_draws, paid))
+    assert bounds["held_out"] == pytest.approx(largest(over_draws, math.log(1 / 0.045) / n))
 
 
 def test_posterior_part(context: Context, posterior_part: Part) -> None:
