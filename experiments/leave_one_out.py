@@ -17,14 +17,13 @@ from bara_pyro.diagnostics.inference_data import to_inference_data
 from bara_pyro.diagnostics.loo import compare
 from bara_pyro.errors import TrainingError
 from bara_pyro.folder import load_system
-from bara_pyro.store import read_json, write_json
+from bara_pyro.store import write_json
 from bara_pyro.terminal import progress, say
 from experiments.arguments import experiment_parser, positive, shared_settings, start, sweep_options
-from experiments.runner import RESULTS
+from experiments.resume import results_option, resumed
 from experiments.search import chosen
 from experiments.sweep import Job, sweep
 
-FILE = RESULTS / "leave_one_out.json"
 METHODS = ("mc_dropout", "blob", "scalabl", "clora", "tfb", "ivon", "bara", "bara-gate")
 
 Record = dict[str, Any]
@@ -80,6 +79,7 @@ def main() -> None:
     add = parser.add_argument
     add("--rows", type=positive, default=128, help="training rows to leave out; default: %(default)s")
     add("--samples", type=positive, default=100, help="posterior draws; default: %(default)s")
+    results_option(parser, "leave_one_out")
     args = parser.parse_args()
     jobs = jobs_of(args)
     records = dict(zip(jobs, sweep(list(jobs.values()), args.runs, **sweep_options(args)), strict=True))
@@ -89,8 +89,7 @@ def main() -> None:
         "samples": args.samples,
         "methods": args.methods,
     }
-    stored = read_json(FILE) if FILE.exists() else {}
-    entries = stored.get("entries", {}) if stored.get("about") == about else {}
+    entries = resumed(args.results, about, {"entries": {}})["entries"]
     places = list(dict.fromkeys((task, seed) for task, seed, _ in jobs))
     with progress("leave one out", len(places)) as advance:
         for task, seed in places:
@@ -101,9 +100,9 @@ def main() -> None:
                 )
             if f"{task} {seed}" not in entries:
                 entries[f"{task} {seed}"] = {"task": task, "seed": seed, "rows": ranked(own, args)}
-                write_json(FILE, {"about": about, "entries": entries})
+                write_json(args.results, {"about": about, "entries": entries})
             advance(1)
-    say(f"{len(places)} comparisons are in {FILE}: python -m experiments.report")
+    say(f"{len(places)} comparisons are in {args.results}: python -m experiments.report")
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from bara_pyro.diagnostics.pac_bayes import GibbsBound, held_out_bound
 from bara_pyro.errors import ConfigError
 from bara_pyro.evaluate import true_probabilities
 from bara_pyro.metrics import posterior_predictive
-from bara_pyro.store import read_json, write_json
+from bara_pyro.store import write_json
 from bara_pyro.system import System, build_system, encode_split, load_data
 from bara_pyro.terminal import say
 from bara_pyro.train import train
@@ -43,7 +43,7 @@ from experiments.gibbs import (
     risk,
 )
 from experiments.pac_bayes_section import LOSS, NAME
-from experiments.runner import RESULTS
+from experiments.resume import results_option, resumed
 from experiments.search import chosen
 
 TASK, CLASSES, FORMS = "micro-obqa", 4, ("bara", "bara-gate")
@@ -165,22 +165,6 @@ def kept(bounds: dict[str, GibbsBound], risks: dict[str, Any], *, held_out: bool
     return {"kl": first.kl, "draws": first.draws, "losses": numbers, "average": average}
 
 
-def resumed(path: Path, about: dict[str, Any]) -> dict[str, Any]:
-    """Return the entries of a results file; none where there is no file.
-
-    Raises:
-        ConfigError: it holds results of other settings.
-    """
-    stored = read_json(path) if path.exists() else {"about": about, "entries": {}}
-    for key, value in about.items():
-        if stored["about"].get(key) != value:
-            raise ConfigError(
-                f"{path} holds results with {key}={stored['about'].get(key)}, not {value}: give another file "
-                "with --results, or remove it."
-            )
-    return stored["entries"]
-
-
 def main() -> None:
     """Run what is missing and write the results."""
     parser = argparse.ArgumentParser(
@@ -198,7 +182,7 @@ def main() -> None:
         help="rows of known truth: of the second part, and of test; default: %(default)s")  # fmt: skip
     add("--runs", metavar="DIR", type=Path, default=Path("runs") / NAME,
         help="folder of the runs; those that it holds are not repeated; default: %(default)s")  # fmt: skip
-    add("--results", metavar="FILE", type=Path, default=RESULTS / f"{NAME}.json", help="default: %(default)s")
+    results_option(parser, NAME)
     run(parser.parse_args())
 
 
@@ -209,7 +193,7 @@ def run(args: argparse.Namespace) -> None:
         key: getattr(args, key) for key in ("steps", "fit_steps", "draws", "rows")
     }
     about |= {"delta": DELTA, "draws_delta": DRAWS_DELTA, "shared": SHARED_DRAWS}
-    entries = resumed(args.results, about)
+    entries = resumed(args.results, about, {"entries": {}})["entries"]
     backbone = load_backbone("microworld")
     for seed, form in ((seed, form) for seed in range(args.seeds) for form in args.forms):
         missing = [n for n in args.sizes if f"{form} {n} {seed}" not in entries]

@@ -18,15 +18,14 @@ from bara_pyro.diagnostics.prune import prune
 from bara_pyro.diagnostics.prune_curve import prune_curve
 from bara_pyro.errors import TrainingError
 from bara_pyro.folder import load_system
-from bara_pyro.store import read_json, write_json
+from bara_pyro.store import write_json
 from bara_pyro.system import System
 from bara_pyro.terminal import progress, say
 from experiments.arguments import experiment_parser, positive, shared_settings, start, sweep_options
-from experiments.runner import RESULTS
+from experiments.resume import results_option, resumed
 from experiments.search import chosen
 from experiments.sweep import Job, sweep
 
-FILE = RESULTS / "pruning.json"
 TOLERANCES = (0.01, 0.05, 0.2)
 SAMPLES = 10
 
@@ -69,6 +68,7 @@ def main() -> None:
     add(
         "--calibration", type=positive, default=256, help="training rows for importance; default: %(default)s"
     )
+    results_option(parser, "pruning")
     args = parser.parse_args()
     jobs = jobs_of(args)
     records = dict(zip(jobs, sweep(list(jobs.values()), args.runs, **sweep_options(args)), strict=True))
@@ -82,17 +82,16 @@ def main() -> None:
         "calibration": args.calibration,
         "samples": SAMPLES,
     }
-    stored = read_json(FILE) if FILE.exists() else {}
-    entries = stored.get("entries", {}) if stored.get("about") == about else {}
+    entries = resumed(args.results, about, {"entries": {}})["entries"]
     with progress("prune", len(done)) as advance:
         for (method, task, seed), record in done.items():
             if record["config_hash"] not in entries:
                 system = load_system(Path(args.runs) / record["config_hash"])
                 found = {"method": method, "task": task, "seed": seed, **look(system, args)}
                 entries[record["config_hash"]] = found
-                write_json(FILE, {"about": about, "entries": entries})
+                write_json(args.results, {"about": about, "entries": entries})
             advance(1)
-    say(f"{len(done)} of {len(jobs)} runs are in {FILE}: python -m experiments.report")
+    say(f"{len(done)} of {len(jobs)} runs are in {args.results}: python -m experiments.report")
 
 
 if __name__ == "__main__":

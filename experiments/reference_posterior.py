@@ -26,15 +26,15 @@ from bara_pyro.diagnostics.importance import importance_estimate
 from bara_pyro.diagnostics.joint import draw
 from bara_pyro.diagnostics.reference import Reference, flat_gates, nuts, reference_from
 from bara_pyro.diagnostics.sbc import fit_guide, simulate
-from bara_pyro.errors import ConfigError
 from bara_pyro.evaluate import environment
 from bara_pyro.methods.bara import GUIDES
 from bara_pyro.models.bara import BaRA
 from bara_pyro.report import save
-from bara_pyro.store import read_json, read_tensors, write_json, write_tensors
+from bara_pyro.store import read_tensors, write_json, write_tensors
 from bara_pyro.terminal import say, show
 from experiments.arguments import positive, start
 from experiments.reference_section import NAME, NUTS_ARM, PANELS, figure, table
+from experiments.resume import resumed
 from experiments.runner import RESULTS
 
 VOCABULARY, ANSWERS = 64, (7, 3, 50)
@@ -194,23 +194,9 @@ def run(latent: str, stored: dict[str, Any], settings: Settings, results: Path, 
         write_json(results, stored)
 
 
-def resumed(path: Path, settings: Settings) -> dict[str, Any]:
-    """Return what a results file holds, or the beginning of one.
-
-    Raises:
-        ConfigError: it holds results of other settings.
-    """
-    about = asdict(settings)
-    if not path.exists():
-        return {"settings": about, "environment": environment(), "programs": {}}
-    stored: dict[str, Any] = read_json(path)
-    other = [key for key, value in about.items() if stored["settings"].get(key) != value]
-    if other:
-        raise ConfigError(
-            f"{path} holds results with {other[0]}={stored['settings'].get(other[0])}, not "
-            f"{about[other[0]]}: give another file with --results, or remove it."
-        )
-    return stored
+def started(path: Path, settings: Any) -> dict[str, Any]:
+    """Return what a results file of a dataclass of settings holds, or the beginning of one."""
+    return resumed(path, asdict(settings), {"environment": environment(), "programs": {}}, "settings")
 
 
 def main() -> None:
@@ -234,7 +220,7 @@ def main() -> None:
     settings = Settings(**{field.name: getattr(args, field.name) for field in fields(Settings)})
     results = args.results or (args.runs if hasty else RESULTS) / f"{NAME}.json"
     torch.set_num_threads(1)
-    stored = resumed(results, settings)
+    stored = started(results, settings)
     for latent in CASES:
         run(latent, stored, settings, results, args.runs)
         show(table(latent, stored["programs"][latent]))

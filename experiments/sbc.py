@@ -24,17 +24,16 @@ import torch
 from bara_pyro.data.types import Batch
 from bara_pyro.diagnostics.joint import Values, draw, seeded
 from bara_pyro.diagnostics.sbc import Sampler, fit_guide, nuts_sampler, sbc, svi_sampler, too_sure
-from bara_pyro.errors import ConfigError
-from bara_pyro.evaluate import environment
 from bara_pyro.guides.prior import PriorGuide
 from bara_pyro.methods.bara import GUIDES
 from bara_pyro.models.bara import BaRA
 from bara_pyro.prediction import noise_seed
-from bara_pyro.store import read_json, write_json
+from bara_pyro.store import write_json
 from bara_pyro.terminal import progress, say, show
 from experiments import reference_posterior
 from experiments.arguments import positive, start
-from experiments.reference_posterior import CASES, program
+from experiments.reference_posterior import CASES, program, started
+from experiments.resume import results_option
 from experiments.runner import RESULTS
 from experiments.sbc_section import ARMS, FACTOR, FAMILIES, NAME, NUTS_ARM, PRIOR, TOO_SURE, table
 
@@ -126,25 +125,6 @@ def run(
                 advance()
 
 
-def resumed(path: Path, settings: Settings) -> dict[str, Any]:
-    """Return what a results file holds, or the beginning of one.
-
-    Raises:
-        ConfigError: it holds results of other settings.
-    """
-    about = asdict(settings)
-    if not path.exists():
-        return {"settings": about, "environment": environment(), "programs": {}}
-    stored: dict[str, Any] = read_json(path)
-    for key, value in about.items():
-        if stored["settings"].get(key) != value:
-            raise ConfigError(
-                f"{path} holds ranks with {key}={stored['settings'].get(key)}, not {value}: give another "
-                "file with --results, or remove it."
-            )
-    return stored
-
-
 def main() -> None:
     """Run what is missing and print the tables."""
     quick = argparse.ArgumentParser(add_help=False)
@@ -158,12 +138,11 @@ def main() -> None:
     for name, default in defaults.items():
         add(f"--{name}", metavar="N", type=int if name == "seed" else positive, default=default,
             help=f"{HELP[name]}; default: %(default)s")  # fmt: skip
-    place = Path("runs") / f"{NAME}-quick" if hasty else RESULTS
-    add("--results", metavar="FILE", type=Path, default=place / f"{NAME}.json", help="default: %(default)s")
+    results_option(parser, NAME, Path("runs") / f"{NAME}-quick" if hasty else RESULTS)
     args = parser.parse_args()
     settings = Settings(**{field.name: getattr(args, field.name) for field in fields(Settings)})
     torch.set_num_threads(1)
-    stored = resumed(args.results, settings)
+    stored = started(args.results, settings)
     for latent in CASES:
         wanted = {arm: args.simulations if arm in FAMILIES else args.controls for arm in ARMS}
         run(latent, stored, settings, wanted, args.results)

@@ -28,16 +28,15 @@ from bara_pyro.metrics import (
     posterior_predictive,
 )
 from bara_pyro.models.bara import BaRA
-from bara_pyro.store import read_json, write_json
+from bara_pyro.store import write_json
 from bara_pyro.system import System, build_system, load_data
 from bara_pyro.terminal import say
 from bara_pyro.train import train
 from experiments.arguments import positive, start
 from experiments.record import on_task
-from experiments.runner import RESULTS
+from experiments.resume import results_option, resumed
 from experiments.search import chosen
 
-FILE = RESULTS / "uncertainty.json"
 METHODS = ("ensemble", "blob", "bara", "bara-gate")
 TASK, SHIFTED = "micro-obqa", ("micro-near", "micro-far")
 SIZES = (80, 320, 1280, 4957)
@@ -107,22 +106,22 @@ def main() -> None:
     add("--rows", type=positive, default=400, help="test rows of each task; default: %(default)s")
     add("--runs", metavar="DIR", type=Path, default=Path("runs/uncertainty"),
         help="folder of the runs; those that it holds are not repeated; default: %(default)s")  # fmt: skip
+    results_option(parser, "uncertainty")
     args = parser.parse_args()
     torch.set_num_threads(1)
     backbone = load_backbone("microworld")
     about = {"steps": args.steps, "rows": args.rows, "nested": NESTED, "task": TASK}
-    stored = read_json(FILE) if FILE.exists() else {}
-    entries = stored.get("entries", {}) if stored.get("about") == about else {}
+    entries = resumed(args.results, about, {"entries": {}})["entries"]
     places = [(m, n, s) for s in range(args.seeds) for n in args.sizes for m in args.methods]
     for number, (method, size, seed) in enumerate(places, start=1):
         key = f"{method} {size} {seed}"
         if key not in entries:
             found = one(method, size, seed, args, backbone)
             entries[key] = {"method": method, "size": size, "seed": seed, "tasks": found}
-            write_json(FILE, {"about": about, "entries": entries})
+            write_json(args.results, {"about": about, "entries": entries})
         own = entries[key]["tasks"][TASK]
         say(f"[{number}/{len(places)}] {key}: epistemic {own['epistemic']:.4f}, ρ {own['rho']:+.2f}")
-    say(f"Written to {FILE}: python -m experiments.report")
+    say(f"Written to {args.results}: python -m experiments.report")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from bara_pyro.folder import load_system, save_system, write_config
 from bara_pyro.system import build_system
 from experiments import leave_one_out
 from experiments.leave_one_out_section import agreement, by_method, loo_figure, section
+from experiments.runner import RESULTS
 
 
 def row(method: str, elpd: float, unseen: float) -> dict:
@@ -85,4 +86,4 @@ def test_runs_are_those_of_the_main_table(monkeypatch: pytest.MonkeyPatch) -> No
         leave_one_out.main()  # it stops where the records would be
     hashes = {load_config(overrides=dict(job.settings)).hash for job in seen["jobs"]}
     assert len(hashes) == len(leave_one_out.METHODS) * 2 * 3
-    assert hashes <= {path.stem for path in (Path(leave_one_out.RESULTS) / "records").glob("*.json")}
+    assert hashes <= {path.stem for path in (RESULTS / "records").glob("*.json")}

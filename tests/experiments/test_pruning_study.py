@@ -12,6 +12,7 @@ from bara_pyro.diagnostics.prune import prune
 from bara_pyro.system import build_system
 from experiments import pruning
 from experiments.pruning_section import curve_figure, section, tolerance_table
+from experiments.runner import RESULTS
 
 
 def entry(method: str, task: str, seed: int, nll: float) -> dict:
@@ -70,5 +71,5 @@ def test_runs_are_those_of_the_main_table(monkeypatch: pytest.MonkeyPatch) -> No
         pruning.main()  # it stops where the records would be
     hashes = {load_config(overrides=dict(job.settings)).hash for job in seen["jobs"]}
     assert len(hashes) == 3 * 2 * 2
-    records = {path.stem for path in (Path(pruning.RESULTS) / "records").glob("*.json")}
+    records = {path.stem for path in (RESULTS / "records").glob("*.json")}
     assert hashes <= records

@@ -22,7 +22,7 @@ def forbidden(*_: object, **__: object) -> Any:
 
 def test_arms_are_kept_and_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     results = tmp_path / "found.json"
-    stored = experiment.resumed(results, TINY)
+    stored = experiment.started(results, TINY)
     monkeypatch.setattr(experiment, "GUIDES", {"weibull": GUIDES["weibull"], "delta": GUIDES["delta"]})
     calls = {"count": 0}
     arm = experiment.guide_arm
@@ -36,7 +36,7 @@ def test_arms_are_kept_and_not_repeated(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(experiment, "guide_arm", killed_at_the_second)
     with pytest.raises(KeyboardInterrupt):
         experiment.run("phi*theta", stored, TINY, results, tmp_path)
-    stored = experiment.resumed(results, TINY)
+    stored = experiment.started(results, TINY)
     assert list(stored["programs"]["phi*theta"]) == [NUTS_ARM, "weibull"]
     monkeypatch.setattr(experiment, "nuts", forbidden)
     experiment.run("phi*theta", stored, TINY, results, tmp_path)  # the draws come from their file
@@ -51,7 +51,7 @@ def test_arms_are_kept_and_not_repeated(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(AssertionError, match="done again"):  # draws of other settings are not taken
         experiment.sampled(model, batch, other, tmp_path / "phi-theta.safetensors")
     with pytest.raises(ConfigError, match="holds results with seed=0, not 1"):
-        experiment.resumed(results, other)
+        experiment.started(results, other)
 
 
 def made_up() -> dict[str, Any]:

@@ -80,14 +80,14 @@ def test_main_keeps_ranks_adds_to_them_and_refuses_others(
     main("--simulations", "1")  # fewer than there are
     assert read_json(results) == second
     with pytest.raises(
-        ConfigError, match="holds ranks with steps=2, not 3: give another file with --results"
+        ConfigError, match="holds results with steps=2, not 3: give another file with --results"
     ):
         main("--steps", "3")
 
 
 def test_what_was_interrupted_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = dict.fromkeys(ARMS, 0) | {"gamma": 3, PRIOR: 3}
-    whole, results = experiment.resumed(tmp_path / "none.json", TINY), tmp_path / "found.json"
+    whole, results = experiment.started(tmp_path / "none.json", TINY), tmp_path / "found.json"
     experiment.run("phi", whole, TINY, wanted, tmp_path / "whole.json")
     calls = []
 
@@ -99,8 +99,8 @@ def test_what_was_interrupted_goes_on(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(experiment, "sbc", killed_at_the_fifth)
     with pytest.raises(KeyboardInterrupt):
-        experiment.run("phi", experiment.resumed(results, TINY), TINY, wanted, results)
-    kept = experiment.resumed(results, TINY)
+        experiment.run("phi", experiment.started(results, TINY), TINY, wanted, results)
+    kept = experiment.started(results, TINY)
     assert [len(arm["ranks"]) for arm in kept["programs"]["phi"].values()] == [3, 1]
     experiment.run("phi", kept, TINY, wanted, results)
     assert calls == [0, 1, 2, 0, 1, 1, 2]
