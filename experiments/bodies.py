@@ -1,8 +1,9 @@
 """What stands in a section of docs/results.md: tables, figures with words for them, comparisons."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -154,6 +155,13 @@ def picture(figure: Figure, path: Path, caption: str, numbers: str = "") -> str:
     """
     save(figure, path)
     return f"![{f'{caption} {numbers}'.strip()}]({path.parent.name}/{path.name})\n\n*{caption}*\n"
+
+
+def opening(introduction: str, entries: Iterable[Mapping[str, Any]], answer: str, **about: Any) -> Lines:
+    """Return a section's introduction, with `seeds` in words, and what was learnt if anything was."""
+    seeds = len({entry["seed"] for entry in entries})
+    lines = [introduction.format(**about, seeds=f"{seeds} seed{'s' if seeds > 1 else ''}")]
+    return lines + ([f"{answer.strip()}\n"] if answer.strip() else [])
 
 
 def folded(title: str, tables: Iterable[Table]) -> Lines:

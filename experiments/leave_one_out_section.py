@@ -10,7 +10,7 @@ from scipy.stats import spearmanr
 
 from bara_pyro.report import Column, Table, markdown
 from bara_pyro.report.style import GREY, PALETTE, dress, legend_of, new_figure
-from experiments.bodies import picture
+from experiments.bodies import opening, picture
 from experiments.values import display, spread
 
 INTRODUCTION = """## Leave one out
@@ -38,9 +38,7 @@ Entries = Sequence[dict[str, Any]]
 def section(stored: dict[str, Any], figures: Path, answer: str = "") -> list[str]:
     """Return the lines of the section and draw its figure."""
     entries = list(stored["entries"].values())
-    seeds = len({entry["seed"] for entry in entries})
-    lines = [INTRODUCTION.format(**stored["about"], seeds=f"{seeds} seed{'s' if seeds > 1 else ''}")]
-    lines += [answer.strip() + "\n"] if answer.strip() else []
+    lines = opening(INTRODUCTION, entries, answer, **stored["about"])
     for task in dict.fromkeys(entry["task"] for entry in entries):
         found = [entry for entry in entries if entry["task"] == task]
         rows = [{key: spread(value) for key, value in values.items()} for values in by_method(found).values()]

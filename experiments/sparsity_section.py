@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from bara_pyro.report import Column, Table, markdown
 from bara_pyro.report.style import PALETTE, dress, legend_of, line_style, new_figure
-from experiments.bodies import picture
+from experiments.bodies import opening, picture
 from experiments.values import Value, display, spread
 
 GATES = {"phi": "Φ", "theta": "θ", "psi": "Ψ = Φθ"}
@@ -43,12 +43,9 @@ Entries = Sequence[dict[str, Any]]
 def section(stored: dict[str, Any], figures: Path, answer: str = "") -> list[str]:
     """Return the lines of the section and draw its figures."""
     entries = stored["entries"]
-    seeds = len({entry["seed"] for entry in entries})
     about = {key: stored[key] for key in ("tau", "module", "rows", "model", "steps", "draws")}
     tasks = ", ".join(dict.fromkeys(entry["task"] for entry in entries))
-    words = f"{seeds} seed{'s' if seeds > 1 else ''}"
-    lines = [INTRODUCTION.format(**about, tasks=tasks, seeds=words)]
-    lines += [answer.strip() + "\n"] if answer.strip() else []
+    lines = opening(INTRODUCTION, entries, answer, tasks=tasks, **about)
     lines.append(markdown(sparsity_table(entries)))
     lines.append(markdown(rank_table(entries)))
     layers = "Sparsity by layer, expectation over draws; one panel a rank. LoRA: its activations A x."

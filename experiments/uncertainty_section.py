@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from bara_pyro.report import Column, Table, markdown
 from bara_pyro.report.style import dress, legend_of, line_style, new_figure
-from experiments.bodies import picture
+from experiments.bodies import opening, picture
 from experiments.values import display, spread
 
 INTRODUCTION = """## What the uncertainties mean
@@ -41,9 +41,7 @@ Entries = Sequence[dict[str, Any]]
 def section(stored: dict[str, Any], figures: Path, answer: str = "") -> list[str]:
     """Return the lines of the section and draw its figure."""
     entries = list(stored["entries"].values())
-    seeds = len({entry["seed"] for entry in entries})
-    lines = [INTRODUCTION.format(**stored["about"], seeds=f"{seeds} seed{'s' if seeds > 1 else ''}")]
-    lines += [answer.strip() + "\n"] if answer.strip() else []
+    lines = opening(INTRODUCTION, entries, answer, **stored["about"])
     lines.append(markdown(Table(COLUMNS, table_rows(entries))))
     caption = "Epistemic uncertainty (mutual information of answer and latents) against training rows."
     lines.append(picture(size_figure(entries), figures / "uncertainty-rows.png", caption))

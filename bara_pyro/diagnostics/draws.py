@@ -95,7 +95,7 @@ def gate_draws(
         rows: batches to look at, with identifiers.
         samples: number S of draws; 0 stands for the posterior mean. LoRA has one point whatever S is.
         seed: of the draws.
-        modules: paths of the modules to keep; all if None. What is kept takes `gate_bytes`.
+        modules: paths of the modules to keep; all if None. What is kept takes 4 S n M r bytes.
         memory_budget: of the forwards, see `bara_pyro.predict`.
 
     Raises:
@@ -137,12 +137,6 @@ def chosen_modules(model: AdaptedLM, modules: Sequence[str] | None = None) -> tu
         if path not in known:
             raise ConfigError(unknown("module", path, known))
     return tuple(known if modules is None else (path for path in known if path in modules))
-
-
-def gate_bytes(samples: int, rows: int, modules: int, r: int, classes: int) -> int:
-    """Return the bytes that `GateDraws` takes: S draws of n rows, M modules, r units and C classes."""
-    draws = max(samples, 1)
-    return draws * (4 * modules * r * (rows + 1) + 8 * rows * classes)
 
 
 def _gates(

@@ -7,7 +7,7 @@ from gate_cases import ONE_TOKEN, forward_with_gates, mean_gates, toy
 from torch import Tensor
 from torch.testing import assert_close
 
-from bara_pyro.diagnostics.draws import chosen_modules, gate_bytes, gate_draws
+from bara_pyro.diagnostics.draws import chosen_modules, gate_draws
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.guides.prior import PriorGuide
 from bara_pyro.models.ensemble import Ensemble
@@ -105,13 +105,6 @@ def test_what_cannot_be_drawn() -> None:
     ensemble = Ensemble(backbone(), 4, r=2, members=2)
     with pytest.raises(ConfigError, match="Ensemble has neither gates"):
         gate_draws(ensemble, PriorGuide(ensemble), [make_batch()])
-
-
-def test_bytes() -> None:
-    model, guide = toy()
-    draws = gate_draws(model, guide, [make_batch()], samples=S)
-    tensors = (draws.phi, draws.theta, draws.log_probs)
-    assert gate_bytes(S, 4, len(draws.modules), 3, 3) == sum(t.numel() * t.element_size() for t in tensors)
 
 
 def test_nothing_is_left_on_the_model() -> None:
