@@ -233,6 +233,10 @@ def inspect(
         int, typer.Option(min=2, help="Posterior draws S; the draws of all parts, and the time, go with it.")
     ] = 50,
     tau: Annotated[float, typer.Option(min=0, help="Threshold below which a gate counts as off.")] = 0.1,
+    text: Annotated[
+        list[str] | None,
+        typer.Option(help="A text for the token maps, in place of nine short ones; can be repeated."),
+    ] = None,
     data_dir: DataDir = None,
     model: Moved = None,
     device: RunDevice = None,
@@ -244,7 +248,16 @@ def inspect(
     """
     from bara_pyro import commands
 
-    commands.inspect(run, rows=rows, samples=samples, tau=tau, data_dir=data_dir, model=model, device=device)
+    commands.inspect(
+        run,
+        rows=rows,
+        samples=samples,
+        tau=tau,
+        texts=text or [],
+        data_dir=data_dir,
+        model=model,
+        device=device,
+    )
 
 
 @app.command()

@@ -1,5 +1,6 @@
 """What the commands of the command line do."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,7 @@ def inspect(
     rows: int,
     samples: int,
     tau: float,
+    texts: Sequence[str],
     data_dir: Path | None,
     model: str | None,
     device: str | None,
@@ -154,6 +156,7 @@ def inspect(
         rows: test rows to look at.
         samples: posterior draws.
         tau: threshold below which a gate counts as off.
+        texts: for the token maps; nine short ones if there are none.
         data_dir: where the data are now, if they have moved.
         model: where the backbone is now, if it has moved.
         device: to run on; the run's own if None.
@@ -161,9 +164,11 @@ def inspect(
     from bara_pyro.inspection.context import options
     from bara_pyro.inspection.page import PARTS, inspect_run
 
+    if not all(text.strip() for text in texts):
+        raise ConfigError("A --text is empty: give it words or leave it out.")
     system = load_system(folder, backbone=model, device=device, data_dir=data_dir)
     with progress(f"inspect {folder.name}", len(PARTS) + 1) as advance:
-        page, findings = inspect_run(folder, system, options(rows, samples, tau), on_part=advance)
+        page, findings = inspect_run(folder, system, options(rows, samples, tau, texts), on_part=advance)
     for sentence in findings:
         say(f"- {sentence}")
     say(f"Open {page}")

@@ -1,6 +1,6 @@
 """What the parts of an inspection share: the run, the rows that are looked at, the draws made of them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ class Options:
         prior_draws: draws of the gates from each prior.
         tau: threshold below which a gate counts as off.
         cap: cap of the NLL in the bounds, nats.
+        texts: for the token maps; nine short ones if there are none.
     """
 
     rows: int = 256
@@ -46,9 +47,10 @@ class Options:
     prior_draws: int = 50
     tau: float = 0.1
     cap: float = 4.6
+    texts: tuple[str, ...] = ()
 
 
-def options(rows: int, samples: int, tau: float) -> Options:
+def options(rows: int, samples: int, tau: float, texts: Sequence[str] = ()) -> Options:
     """Return options whose every number of draws goes with `samples`, and with it the time that it takes."""
     return Options(
         rows=rows,
@@ -60,6 +62,7 @@ def options(rows: int, samples: int, tau: float) -> Options:
         train_rows=max(8, rows // 2),
         train_draws=2 * samples,
         prior_draws=samples,
+        texts=tuple(texts),
     )
 
 

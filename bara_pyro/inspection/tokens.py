@@ -8,19 +8,15 @@ from bara_pyro.report.token_page import token_figure, token_page
 PAGE = "tokens.html"
 
 
-def tokens(c: Context, texts: dict[str, str] | None = None) -> Part | None:
-    """Return the token maps, and write the page with a choice of layers beside the report.
-
-    Args:
-        c: the context; the page goes to `c.out`.
-        texts: title -> text; nine short ones by default.
-    """
+def tokens(c: Context) -> Part | None:
+    """Return the token maps, and write the page with a choice of layers beside the report."""
     body = [target.path for target in c.system.model.targets if not target.is_head]
     if not c.has_gates or not body:
         return None
     o = c.options
     samples = o.token_samples if c.system.guide.stochastic else 0
-    maps = token_maps(c.system, texts or default_texts(c.system), samples=samples, tau=o.tau)
+    texts = {f"text {i}": text for i, text in enumerate(o.texts, 1)} or default_texts(c.system)
+    maps = token_maps(c.system, texts, samples=samples, tau=o.tau)
     about = (
         f"For each token the share of gates Φθ below {o.tau:g}, expected over {max(samples, 1)} draws. "
         "Light: few gates in use. The value is shown when the pointer rests on a token."

@@ -273,3 +273,7 @@ def test_the_installed_command_prints_no_traceback(place: Place, tmp_path: Path)
     known = ", ".join(sorted(METHODS))
     assert done.stderr == f"Error: Unknown method 'bora': choose one of {known}.\n"
     assert done.stdout == ""
+
+
+def test_an_empty_text_is_said_before_the_run_is_read(tmp_path: Path, bara: Bara) -> None:
+    assert_one_sentence(bara("inspect", str(tmp_path), "--text", "the fox", "--text", " "), "--text", "empty")

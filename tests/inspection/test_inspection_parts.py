@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from bara_pyro.inspection.context import Context, Options, Part, look, options
 from bara_pyro.inspection.draws import draws
 from bara_pyro.inspection.posterior import posterior
 from bara_pyro.inspection.rank import where_the_rank_goes
+from bara_pyro.inspection.tokens import tokens
 from bara_pyro.inspection.trained import trained
 from bara_pyro.inspection.uncertainty import uncertainty
 from bara_pyro.metrics import decompose_nested, evaluate, posterior_predictive
@@ -99,6 +101,15 @@ def test_bounds_with_and_without_the_divergence(context: Context) -> None:
     paid = (found["kl_phi"] + math.log(2 * n**0.5 / 0.045)) / n
     assert bounds["bound"] == pytest.approx(largest(over_draws, paid))
     assert bounds["held_out"] == pytest.approx(largest(over_draws, math.log(1 / 0.045) / n))
+
+
+def test_token_maps_of_texts_that_were_given(context: Context, tmp_path: Path) -> None:
+    own = replace(context.options, texts=("the fox keeps the map", "the fox"))
+    part = tokens(replace(context, folder=tmp_path, options=own))
+    assert set(part.data["mean_percent_by_text"]) == {"text 1", "text 2"}
+    page = (tmp_path / "report" / "tokens.html").read_text()
+    assert page.count("fox") >= 2
+    assert "irrigation" not in page
 
 
 def test_posterior_part(context: Context, posterior_part: Part) -> None:
