@@ -102,6 +102,10 @@ def test_bounds_with_and_without_the_divergence(context: Context) -> None:
     paid = (found["kl_phi"] + math.log(2 * n**0.5 / 0.045)) / n
     assert bounds["bound"] == pytest.approx(largest(over_draws, paid))
     assert bounds["held_out"] == pytest.approx(largest(over_draws, math.log(1 / 0.045) / n))
+    draws = draw(context.system, context.rows, OPTIONS.bound_draws)
+    wrong = float((draws.exp().mean(0).argmax(-1) != context.labels).double().mean())
+    assert found["average"]["mean"] == wrong
+    assert found["average"]["held_out"] == pytest.approx(largest(wrong, math.log(20) / n))
 
 
 def test_token_maps_of_texts_that_were_given(context: Context, tmp_path: Path) -> None:
