@@ -16,6 +16,13 @@ from bara_pyro.report import Column, Section, Table
 CLIP = 2.0  # R_g, twice the mean of the prior Gamma(1, 1)
 LOSSES = ("drawn-answer", "smoothed-nll")
 DELTA = 0.05
+COLUMNS = (
+    Column("loss", "loss"),
+    Column("mean", "measured", format=".3f"),
+    Column("bound", "PAC-Bayes bound", format=".3f"),
+    Column("held_out", "held-out bound", format=".3f"),
+    Column("most", "never above", format=".3f"),
+)
 
 
 def certificate(c: Context) -> Part | None:
@@ -23,80 +30,77 @@ def certificate(c: Context) -> Part | None:
     model = c.system.model
     if not isinstance(model, BaRA) or not c.system.guide.stochastic:
         return None
-    text: list[str] = []
-    tables: list[Table] = []
-    data: dict[str, Any] = {}
-    findings: list[str] = []
+    parts = [_certified(c, model)] + ([_pac_bayes(c)] if PHI in model.latents.global_sites else [])
+    section = Section(
+        "How much can be guaranteed",
+        [text for part in parts for text in part.section.text],
+        [table for part in parts for table in part.section.tables],
+    )
+    findings = tuple(sentence for part in parts for sentence in part.findings)
+    return Part(section, findings, {key: value for part in parts for key, value in part.data.items()})
+
+
+def _certified(c: Context, model: BaRA) -> Part:
+    """Return the bound of the paper's second appendix, or why there is none."""
     heads = [target for target in model.targets if target.is_head]
-    if model.form == "gate" and heads and model.latent == "phi*theta":
-        name = c.system.config.task.evaluate_on
-        found = certify_head(
-            c.system,
-            name,
-            tau=c.options.tau,
-            s=max(1, model.r // 2),
-            clip=CLIP,
-            cap=c.options.cap,
-            cover="absorbed",
-        )
-        bound = found.certificate
-        text.append(f"Certified bound, of the answer head alone. {found.statement()}")
-        tables.append(found.table())
-        data["certified"] = {"bound": bound.bound, "vacuous": bound.vacuous, "scores": found.scores}
-        data["certified"]["held_out"] = found.held_out
-        findings.append(
-            f"The certified bound is {bound.bound:.3g} nats where no loss exceeds {bound.loss_cap:g}: "
-            f"{'it says nothing' if bound.vacuous else 'it says something'}; it covers the answer head alone."
-        )
-    else:
-        text.append(
+    if model.form != "gate" or model.latent != "phi*theta" or not heads:
+        text = (
             "The certified bound of the paper's second appendix is about the gate form with both gates and "
             "an adapted answer head (Definition 1): this run is not of that kind."
         )
-    if PHI in model.latents.global_sites:
-        rows, numbers = _pac_bayes(c)
-        columns = (
-            Column("loss", "loss"),
-            Column("mean", "mean of the draws", format=".3f"),
-            Column("bound", "PAC-Bayes bound", format=".3f"),
-            Column("held_out", "held-out bound", format=".3f"),
-            Column("most", "never above", format=".3f"),
-        )
-        kl = numbers["kl_phi"]
-        samples = c.options.bound_draws
-        caption = f"Bounds, {len(c.rows)} rows, KL(Φ) = {kl:.1f} nats, {samples} draws, 95 %"
-        tables.append(Table(columns, rows, caption))
-        text.append(numbers.pop("statement"))
-        data["pac_bayes"] = numbers
-        best = rows[0]
-        findings.append(
-            f"PAC-Bayes: with 95 % probability the predictor that draws Φ and its answer errs at most "
-            f"{100 * best['bound']:.0f} % of the time (measured: {100 * best['mean']:.0f} %) if these rows "
-            f"chose nothing but Φ, and at most {100 * best['held_out']:.0f} % if they chose nothing at all; "
-            f"then the averaged predictor errs at most {100 * rows[-1]['held_out']:.0f} % of the time "
-            f"(measured: {100 * rows[-1]['mean']:.0f} %)."
-        )
-    return Part(Section("How much can be guaranteed", text, tables), tuple(findings), data)
+        return Part(Section("", [text]), (), {})
+    name, s = c.system.config.task.evaluate_on, max(1, model.r // 2)
+    found = certify_head(
+        c.system, name, tau=c.options.tau, s=s, clip=CLIP, cap=c.options.cap, cover="absorbed"
+    )
+    bound = found.certificate
+    sentence = (
+        f"The certified bound is {bound.bound:.3g} nats where no loss exceeds {bound.loss_cap:g}: "
+        f"{'it says nothing' if bound.vacuous else 'it says something'}; it covers the answer head alone."
+    )
+    data = {
+        "bound": bound.bound,
+        "vacuous": bound.vacuous,
+        "scores": found.scores,
+        "held_out": found.held_out,
+    }
+    text = f"Certified bound, of the answer head alone. {found.statement()}"
+    return Part(Section("", [text], [found.table()]), (sentence,), {"certified": data})
 
 
-def _pac_bayes(c: Context) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def _pac_bayes(c: Context) -> Part:
+    """Return bounds on the risk of drawn answers and of the averaged ones."""
     draws = draw(c.system, c.rows, c.options.bound_draws)
-    batch = c.rows.batch(range(min(8, len(c.rows))), c.system.answer_ids).to(c.system.backbone.device)
-    with torch.no_grad():
-        terms = MeanFieldELBO().terms(c.system.model, c.system.guide, batch)
-    kl = float(terms.kl[PHI])
+    kl = _kl_of_phi(c)
     bounds = {loss: gibbs_bound(draws, c.labels, kl, loss=loss, loss_cap=c.options.cap) for loss in LOSSES}
     numbers: dict[str, Any] = {
         loss: {"mean": b.scale * b.mean, "bound": b.bound, "held_out": _held_out(b)}
         for loss, b in bounds.items()
     }
-    rows = [{"loss": loss, **numbers[loss], "most": b.scale} for loss, b in bounds.items()]
     # With its draws fixed the averaged predictor is one predictor, which a test-set bound covers as it is.
     wrong = float((posterior_predictive(draws).argmax(-1) != c.labels).double().mean())
-    error = {"mean": wrong, "held_out": held_out_bound(wrong, len(c.labels), DELTA)}
-    rows.append({"loss": "average errs", **error, "bound": None, "most": 1.0})
-    numbers["average"] = error
-    return rows, {"kl_phi": kl, "statement": bounds[LOSSES[0]].statement(), **numbers}
+    numbers["average"] = {"mean": wrong, "held_out": held_out_bound(wrong, len(c.labels), DELTA)}
+    rows = [{"loss": loss, **numbers[loss], "most": b.scale} for loss, b in bounds.items()]
+    rows.append({"loss": "average errs", **numbers["average"], "bound": None, "most": 1.0})
+    caption = (
+        f"Bounds, {len(c.rows)} rows, KL(Φ) = {kl:.1f} nats, {len(draws)} draws, {100 * (1 - DELTA):.0f} %"
+    )
+    drawn, average = rows[0], rows[-1]
+    sentence = (
+        f"PAC-Bayes: with {100 * (1 - DELTA):.0f} % probability the predictor that draws Φ and its answer errs at most "
+        f"{100 * drawn['bound']:.0f} % of the time (measured: {100 * drawn['mean']:.0f} %) if these rows "
+        f"chose nothing but Φ, and at most {100 * drawn['held_out']:.0f} % if they chose nothing at all; "
+        f"then the averaged predictor errs at most {100 * average['held_out']:.0f} % of the time "
+        f"(measured: {100 * average['mean']:.0f} %)."
+    )
+    section = Section("", [bounds[LOSSES[0]].statement()], [Table(COLUMNS, rows, caption)])
+    return Part(section, (sentence,), {"pac_bayes": {"kl_phi": kl, **numbers}})
+
+
+def _kl_of_phi(c: Context) -> float:
+    batch = c.rows.batch(range(min(8, len(c.rows))), c.system.answer_ids).to(c.system.backbone.device)
+    with torch.no_grad():
+        return float(MeanFieldELBO().terms(c.system.model, c.system.guide, batch).kl[PHI])
 
 
 def _held_out(found: GibbsBound) -> float:
