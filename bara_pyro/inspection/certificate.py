@@ -87,10 +87,10 @@ def _pac_bayes(c: Context) -> Part:
     )
     drawn, average = rows[0], rows[-1]
     sentence = (
-        f"PAC-Bayes: with {100 * (1 - DELTA):.0f} % probability the predictor that draws Φ and its answer errs "
-        f"at most {100 * drawn['bound']:.0f} % of the time (measured: {100 * drawn['mean']:.0f} %) if these "
-        f"rows chose nothing but Φ, and at most {100 * drawn['held_out']:.0f} % if they chose nothing at all; "
-        f"then the averaged predictor errs at most {100 * average['held_out']:.0f} % of the time "
+        f"PAC-Bayes: with {100 * (1 - DELTA):.0f} % probability the predictor that draws Φ and its answer "
+        f"errs at most {100 * drawn['bound']:.0f} % of the time (measured: {100 * drawn['mean']:.0f} %) if "
+        f"these rows chose nothing but Φ, and at most {100 * drawn['held_out']:.0f} % if they chose nothing "
+        f"at all; then the averaged predictor errs at most {100 * average['held_out']:.0f} % of the time "
         f"(measured: {100 * average['mean']:.0f} %)."
     )
     section = Section("", [bounds[LOSSES[0]].statement()], [Table(COLUMNS, rows, caption)])
