@@ -83,9 +83,11 @@ def size_figure(entries: Entries) -> Figure:
                 **line_style(index),
             )
         axes.set_xscale("log")
-        axes.set_ylim(bottom=0)
+        axes.set_yscale("log")
+        axes.set_xticks(sizes, [f"{n:,}" for n in sizes])
+        axes.minorticks_off()
         dress(axes, "Training rows", "Epistemic uncertainty (nats)" if axes is panels[0] else "", task)
-    legend_of(panels[-1], loc="best")
+    legend_of(panels[0], loc="best")
     return figure
 
 
