@@ -8,16 +8,22 @@ search chose at r = 8, and looks at the value projections at the last token of t
 BaRA's gates are given: one draw, the mean gate, and the expectation over draws.
 """
 
+import math
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from bara_pyro.data import first_rows
+import torch
+from torch import Tensor
+
+from bara_pyro.data import EncodedSplit, first_rows
 from bara_pyro.diagnostics.draws import GateDraws, system_gates
-from bara_pyro.diagnostics.rank import effective_rank, rank_summary
+from bara_pyro.diagnostics.rank import effective_rank, rank_summary, relation
 from bara_pyro.diagnostics.sparsity import gate_sparsity, sparsity_curve
 from bara_pyro.errors import TrainingError
+from bara_pyro.evaluate import true_probabilities
 from bara_pyro.folder import load_system
+from bara_pyro.metrics import posterior_predictive
 from bara_pyro.store import write_json
 from bara_pyro.system import System
 from bara_pyro.terminal import progress, say
@@ -38,7 +44,8 @@ def look(system: System, args: Namespace) -> dict[str, Any]:
     Returns:
         `layers`: paths of the modules looked at; per reading `overall` and `by_module` percentages of phi,
         theta and psi; `curve`: those of the expectation at each of `TAUS`; `rank`: mean and spreads of the
-        effective rank (units).
+        effective rank (units), and its rank correlation over rows with `entropy` (true, of the answer) and
+        `error`.
     """
     rows = first_rows(system.split("test"), args.rows)
     modules = [t.path for t in system.model.targets if t.path.rsplit(".", 1)[-1] == args.module]
@@ -47,7 +54,21 @@ def look(system: System, args: Namespace) -> dict[str, Any]:
         draws = system_gates(system, rows, samples, modules=modules or None)
         found[reading] = _percent(draws, args.tau)
     found["curve"] = {k: v.tolist() for k, v in sparsity_curve(draws, TAUS).items()}
-    found["rank"] = vars(rank_summary(effective_rank(draws, args.tau)))
+    rank = effective_rank(draws, args.tau)
+    found["rank"] = {**vars(rank_summary(rank)), **_relations(system, rows, draws, rank)}
+    return found
+
+
+def _relations(system: System, rows: EncodedSplit, draws: GateDraws, rank: Tensor) -> dict[str, float | None]:
+    """Return Spearman's correlation of the effective rank of rows with how hard they are; None if unknown."""
+    averaged = posterior_predictive(draws.log_probs)
+    entropy = torch.special.entr(true_probabilities(system, rows, "test")).sum(-1)
+    wrong = (averaged.argmax(-1) != torch.tensor(rows.labels)).double()
+    found = {}
+    for name, values in (("entropy", entropy), ("error", wrong)):
+        known = int((~values.isnan()).sum()) > 2
+        rho = relation(rank, values, name).rho if known else math.nan
+        found[name] = None if math.isnan(rho) else rho
     return found
 
 

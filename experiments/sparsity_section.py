@@ -37,6 +37,8 @@ gates, the mean gate, and the expectation over {draws} draws. The paper's figure
 ARC-Challenge and do not say which reading they are.
 """
 
+RANK_KEYS = ("mean", "over_rows", "over_modules", "within_modules", "entropy", "error")
+
 Entries = Sequence[dict[str, Any]]
 
 
@@ -84,8 +86,9 @@ def rank_table(entries: Entries) -> Table:
         for r in _ranks(entries):
             found = [e["rank"] for e in entries if (e["method"], e["r"]) == (method, r)]
             if found:
-                numbers = {key: mean(item[key] for item in found) for key in found[0]}
-                rows.append({"method": display(method), "r": r, **numbers})
+                numbers = {key: [item.get(key) for item in found] for key in RANK_KEYS}
+                cells = {key: spread([v for v in values if v is not None]) for key, values in numbers.items()}
+                rows.append({"method": display(method), "r": r, **cells})
     columns = (
         Column("method", "method"),
         Column("r", "r", format="d"),
@@ -93,8 +96,14 @@ def rank_table(entries: Entries) -> Table:
         Column("over_rows", "spread over rows", format=".2f"),
         Column("over_modules", "over layers", format=".2f"),
         Column("within_modules", "over rows in a layer", format=".2f"),
+        Column("entropy", "ρ with true entropy", format="+.2f"),
+        Column("error", "ρ with error", format="+.2f"),
     )
-    return Table(columns, rows, "Effective rank: units above τ, expectation; spreads are standard deviations")
+    caption = (
+        "Effective rank: units above τ, expectation; its spreads are standard deviations; ρ: Spearman's "
+        "correlation over rows with the entropy of the true answer, and with whether the answer is wrong"
+    )
+    return Table(columns, rows, caption)
 
 
 def layer_figure(entries: Entries) -> Figure:

@@ -5,8 +5,12 @@ from argparse import Namespace
 from pathlib import Path
 
 import pytest
+import torch
 
 from bara_pyro.config import load_config
+from bara_pyro.data import first_rows
+from bara_pyro.diagnostics.draws import GateDraws
+from bara_pyro.evaluate import true_probabilities
 from bara_pyro.system import build_system
 from experiments import sparsity
 from experiments.sparsity_section import layer_figure, rank_table, section, sparsity_table
@@ -23,6 +27,7 @@ def entry(method: str, r: int, seed: int, percent: float) -> dict:
     about = {"method": method, "r": r, "task": "micro-arcc", "seed": seed, "layers": ["a", "b"]}
     curve = {gate: [0.0, percent, 90.0] for gate in gates}
     rank = {"mean": r / 2, "over_rows": 0.5, "over_modules": 0.25, "within_modules": 1.0}
+    rank |= {"entropy": 0.5 * seed, "error": None}
     return {**about, **dict.fromkeys(("draw", "mean", "expectation"), found), "curve": curve, "rank": rank}
 
 
@@ -58,6 +63,20 @@ def test_what_is_read_off_a_run() -> None:
     at = sparsity.TAUS.index(0.1)
     assert found["curve"]["psi"][at] == pytest.approx(found["expectation"]["overall"]["psi"])
     assert 0 < found["rank"]["mean"] <= 4
+    assert -1 <= found["rank"]["entropy"] <= 1
+
+
+def test_rank_that_rises_with_the_entropy_is_found_to() -> None:
+    settings = {"method": "bara", "task.name": "micro-arcc", "task.limit": 8, "adapter.r": 4}
+    system = build_system(load_config(overrides=settings))
+    rows = first_rows(system.split("test"), 6)
+    truth = true_probabilities(system, rows, "test")
+    entropy = -(truth * truth.clamp_min(1e-300).log()).sum(-1)
+    log_probs = torch.nn.functional.one_hot(torch.tensor(rows.labels), truth.shape[1]).double().log()[None]
+    draws = GateDraws((), rows.ids, None, None, log_probs)
+    found = sparsity._relations(system, rows, draws, entropy[:, None].exp())
+    assert found["entropy"] == pytest.approx(1)
+    assert found["error"] is None  # all right: no error to go with
 
 
 def test_table_has_the_papers_figures_beside() -> None:
@@ -69,7 +88,8 @@ def test_table_has_the_papers_figures_beside() -> None:
     assert paper[1]["64"] == 5.52
     few = sparsity_table(stored((8, 16))["entries"]).rows
     assert not [row for row in few if row["reading"] == "paper"]
-    assert rank_table(stored()["entries"]).rows[0]["mean"] == 4
+    assert rank_table(stored()["entries"]).rows[0]["mean"] == (4, 0)
+    assert rank_table(stored()["entries"]).rows[0]["entropy"] == pytest.approx((0.25, 0.5 / 2**0.5))
 
 
 def test_section(tmp_path: Path) -> None:
