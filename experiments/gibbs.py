@@ -1,23 +1,21 @@
-"""The predictor that draws Phi anew for every answer: fit of its posterior alone, draws, bound and risk."""
+"""The predictor that draws Phi anew for every answer: fit of its posterior alone, bound and true risk."""
 
 import math
-from dataclasses import replace
 
-import pyro
 import torch
 from pyro.distributions import Distribution
 from torch import Tensor
 from torch.distributions import kl_divergence
 from torch.optim import AdamW
 
-from bara_pyro.data import EncodedSplit, batches, training_batches
+from bara_pyro.data import EncodedSplit, training_batches
 from bara_pyro.diagnostics.joint import seeded
 from bara_pyro.diagnostics.pac_bayes import LOSSES, GibbsBound, gibbs_bound
 from bara_pyro.distributions import MeanWeibull
 from bara_pyro.distributions.weibull import EULER
 from bara_pyro.elbo import MeanFieldELBO
 from bara_pyro.errors import TrainingError
-from bara_pyro.guide import Posterior, SiteGuide
+from bara_pyro.guide import SiteGuide
 from bara_pyro.models.bara import PHI
 from bara_pyro.program import module_key
 from bara_pyro.svi import linear_schedule
@@ -26,7 +24,6 @@ from bara_pyro.system import System
 FIT_RATE, FIT_BATCH = 0.003, 8
 DELTA, DRAWS_DELTA = 0.045, 0.005
 CAP = math.log(100)  # largest loss of the smoothed NLL, nats
-SEQUENCES = 128  # draws times rows of a forward
 
 
 def raw_phi(guide: SiteGuide) -> Tensor:
@@ -84,46 +81,11 @@ def fit_phi(system: System, rows: EncodedSplit, prior: Distribution, steps: int,
             schedule.step()
 
 
-class EachRowItsOwn(Posterior):
-    """Draws of which no two rows share Phi: what the Gibbs predictor is.
-
-    Args:
-        guide: the fitted guide.
-        draws: of each row; a plate of this size stands outside.
-        rows: of the batch.
-    """
-
-    def __init__(self, guide: SiteGuide, draws: int, rows: int) -> None:
-        super().__init__(guide)
-        self.shape = (draws, rows)
-
-    def value(self, name: str, fn: Distribution) -> Tensor:
-        """Return `draws x rows x modules x r` of Phi, which tokens share; `draws x rows x T x r` of theta."""
-        return fn.sample(self.shape if name == PHI else ())
-
-
-def gibbs_draws(system: System, split: EncodedSplit, total: int, seed: int) -> Tensor:
-    """Return log-probabilities, `S x n x C`, of S n >= `total` draws of Phi that are all independent.
-
-    With draws that all rows share, as those of `bara_pyro.predict`, there would be only S.
-    """
-    draws, found = -(-total // len(split)), []
-    with torch.no_grad(), seeded(system.model, seed):
-        for batch in batches(split, system.answer_ids, max(1, SEQUENCES // draws)):
-            asked = replace(batch, labels=None).to(system.backbone.device)
-            with pyro.plate("draws", draws, dim=-3), EachRowItsOwn(system.guide, draws, len(batch)):
-                found.append(system.model.forward(asked).double().log_softmax(-1).cpu())
-    return torch.cat(found, dim=1)
-
-
 def bound_of(draws: Tensor, labels: Tensor, kl: float, loss: str) -> GibbsBound:
-    """Return the PAC-Bayes bound from draws of `gibbs_draws`.
-
-    The bound over the draws needs losses that are independent, not alike (Hoeffding 1963, Theorem 1): all
-    S n count.
-    """
-    found = gibbs_bound(draws, labels, kl, loss=loss, loss_cap=CAP, delta=DELTA, draws_delta=DRAWS_DELTA)
-    return replace(found, draws=found.draws * found.n)
+    """Return the PAC-Bayes bound from draws of `gibbs_draws`."""
+    return gibbs_bound(
+        draws, labels, kl, loss=loss, loss_cap=CAP, delta=DELTA, draws_delta=DRAWS_DELTA, shared=False
+    )
 
 
 def risk(draws: Tensor, truth: Tensor, loss: str) -> dict[str, float]:

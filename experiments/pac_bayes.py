@@ -21,6 +21,7 @@ from torch import Tensor
 from bara_pyro.backbone import load_backbone
 from bara_pyro.config import load_config
 from bara_pyro.data import EncodedSplit, Example
+from bara_pyro.diagnostics.gibbs_draws import gibbs_draws
 from bara_pyro.diagnostics.pac_bayes import GibbsBound, held_out_bound
 from bara_pyro.errors import ConfigError
 from bara_pyro.evaluate import true_probabilities
@@ -37,7 +38,6 @@ from experiments.gibbs import (
     bound_of,
     divergence,
     fit_phi,
-    gibbs_draws,
     posterior,
     raw_phi,
     risk,
@@ -49,7 +49,7 @@ from experiments.search import chosen
 TASK, CLASSES, FORMS = "micro-obqa", 4, ("bara", "bara-gate")
 FIRST = 0.4  # share of the training rows that fixes everything but Phi
 SIZES = (320, 1280, 2478)  # of the 4957 training rows; the last is half of them
-SHARED_DRAWS = 200  # of `bara inspect`, which draws Phi once for all rows
+SHARED_DRAWS = 200  # as predictions are drawn, with one Phi for all rows
 TRUTH_DRAWS = 10  # for each row of known truth; what predictions are averaged over elsewhere, too
 BOUNDED = (LOSS, "zero-one", "smoothed-nll")
 
@@ -143,8 +143,8 @@ def arms(
         found[arm] = kept(bounds, risks, held_out=prior is None)
         with torch.no_grad():
             phi.copy_(weights)
-    as_inspected = {loss: replace(bound, kl=usual, draws=SHARED_DRAWS) for loss, bound in bounds.items()}
-    return {**found, "usual": kept(as_inspected, risks)}
+    as_usual = {loss: replace(bound, kl=usual, draws=SHARED_DRAWS) for loss, bound in bounds.items()}
+    return {**found, "usual": kept(as_usual, risks)}
 
 
 def kept(bounds: dict[str, GibbsBound], risks: dict[str, Any], *, held_out: bool = False) -> dict[str, Any]:

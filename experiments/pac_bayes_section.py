@@ -29,9 +29,8 @@ everything but Φ ({steps:,} steps, settings of the search; {seeds}), n of the o
   KL(Φ)/n); KL(Φ) is that to the model's prior.
 - **informed**: the same, but the prior of Φ, in the fit and in the bound, is the posterior of the first part.
 - **held-out**: Φ stays as the first part left it. The test-set bound, which the others have to beat.
-- **usual**: the same predictor counted as the PAC-Bayes bound of `bara inspect` counts: KL(Φ) to the model's
-  prior though the rows fitted nothing, and {shared} draws of Φ that all rows share. Elsewhere each row has
-  draws of its own, at least {draws:,} in all.
+- **usual**: the same predictor counted with KL(Φ) to the model's prior, though the rows fitted nothing, and
+  {shared} draws of Φ that all rows share. Elsewhere each row has draws of its own, at least {draws:,} in all.
 
 "over all draws": bound on the mean over all draws from those drawn. "true": expected loss under the true
 answer probabilities, without label noise, on {rows} rows of the second part that nothing else used, ±

@@ -134,7 +134,7 @@ class GibbsBound:
     Attributes:
         loss: a key of `LOSSES`.
         mean: mean loss over draws and rows, 0..1.
-        draws: S, independent draws of Phi, each with theta of its own.
+        draws: number of independent draws of Phi, each with theta of its own.
         n: rows.
         kl: `KL(q(Phi) || p(Phi))`, nats.
         delta: probability with which the bound over the rows may fail.
@@ -199,17 +199,21 @@ def gibbs_bound(
     loss_cap: float = math.log(100),
     delta: float = 0.045,
     draws_delta: float = 0.005,
+    shared: bool = True,
 ) -> GibbsBound:
     """Bound the risk of the predictor that draws Phi anew for every answer.
 
     Args:
-        draws: log-probabilities, `S x n x C`, as `bara_pyro.predict` returns them.
+        draws: log-probabilities, `S x n x C`, of `bara_pyro.predict` or of
+            `bara_pyro.diagnostics.gibbs_draws`.
         labels: `n`, index of the right class.
         kl: `KL(q(Phi) || p(Phi))` in nats: `MeanFieldELBO().terms(model, guide, batch).kl["phi"]`.
         loss: a key of `LOSSES`.
         loss_cap: M in nats, for the NLL losses.
         delta: probability of failure over the rows.
         draws_delta: probability of failure over the draws.
+        shared: whether all rows share the draws of Phi, as those of `predict`; if each row has its own, all
+            S n are independent, which is all that the bound over the draws asks (Hoeffding 1963, Theorem 1).
 
     Raises:
         ConfigError: unknown loss, a number out of range.
@@ -232,4 +236,5 @@ def gibbs_bound(
     right = checked.exp().gather(-1, known.expand(samples, -1)[..., None]).squeeze(-1).clamp(max=1.0)
     values = LOSSES[loss].values(right, checked.argmax(-1) == known, classes, loss_cap)
     scale = loss_cap if LOSSES[loss].capped else 1.0
-    return GibbsBound(loss, float(values.mean()), samples, rows, kl, delta, draws_delta, scale)
+    independent = samples if shared else samples * rows
+    return GibbsBound(loss, float(values.mean()), independent, rows, kl, delta, draws_delta, scale)

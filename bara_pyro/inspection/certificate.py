@@ -5,9 +5,9 @@ from typing import Any
 import torch
 
 from bara_pyro.diagnostics.certify import certify_head
+from bara_pyro.diagnostics.gibbs_draws import gibbs_draws
 from bara_pyro.diagnostics.pac_bayes import GibbsBound, gibbs_bound, held_out_bound
 from bara_pyro.elbo import MeanFieldELBO
-from bara_pyro.evaluate import draw
 from bara_pyro.inspection.context import Context, Part
 from bara_pyro.metrics import posterior_predictive
 from bara_pyro.models.bara import PHI, BaRA
@@ -15,7 +15,7 @@ from bara_pyro.report import Column, Section, Table
 
 CLIP = 2.0  # R_g, twice the mean of the prior Gamma(1, 1)
 LOSSES = ("drawn-answer", "smoothed-nll")
-DELTA = 0.05
+DELTA = 0.05  # of all bounds, as in `gibbs_bound`
 COLUMNS = (
     Column("loss", "loss"),
     Column("mean", "measured", format=".3f"),
@@ -70,24 +70,25 @@ def _certified(c: Context, model: BaRA) -> Part:
 
 def _pac_bayes(c: Context) -> Part:
     """Return bounds on the risk of drawn answers and of the averaged ones."""
-    draws = draw(c.system, c.rows, c.options.bound_draws)
-    kl = _kl_of_phi(c)
-    bounds = {loss: gibbs_bound(draws, c.labels, kl, loss=loss, loss_cap=c.options.cap) for loss in LOSSES}
+    # Each row has draws of its own: as many shared ones would leave the bound to the draws.
+    draws = gibbs_draws(c.system, c.rows, c.options.bound_draws * len(c.rows), c.system.config.predict.seed)
+    kl, cap = _kl_of_phi(c), c.options.cap
+    bounds = {
+        loss: gibbs_bound(draws, c.labels, kl, loss=loss, loss_cap=cap, shared=False) for loss in LOSSES
+    }
     numbers: dict[str, Any] = {
         loss: {"mean": b.scale * b.mean, "bound": b.bound, "held_out": _held_out(b)}
         for loss, b in bounds.items()
     }
     # With its draws fixed the averaged predictor is one predictor, which a test-set bound covers as it is.
-    wrong = float((posterior_predictive(draws).argmax(-1) != c.labels).double().mean())
+    wrong = float((posterior_predictive(c.log_probs).argmax(-1) != c.labels).double().mean())
     numbers["average"] = {"mean": wrong, "held_out": held_out_bound(wrong, len(c.labels), DELTA)}
     rows = [{"loss": loss, **numbers[loss], "most": b.scale} for loss, b in bounds.items()]
     rows.append({"loss": "average errs", **numbers["average"], "bound": None, "most": 1.0})
-    caption = (
-        f"Bounds, {len(c.rows)} rows, KL(Φ) = {kl:.1f} nats, {len(draws)} draws, {100 * (1 - DELTA):.0f} %"
-    )
+    caption = f"Bounds (95 %), {len(c.rows)} rows, {len(draws)} draws each, KL(Φ) = {kl:.1f} nats"
     drawn, average = rows[0], rows[-1]
     sentence = (
-        f"PAC-Bayes: with {100 * (1 - DELTA):.0f} % probability the predictor that draws Φ and its answer "
+        f"PAC-Bayes: with 95 % probability the predictor that draws Φ and its answer "
         f"errs at most {100 * drawn['bound']:.0f} % of the time (measured: {100 * drawn['mean']:.0f} %) if "
         f"these rows chose nothing but Φ, and at most {100 * drawn['held_out']:.0f} % if they chose nothing "
         f"at all; then the averaged predictor errs at most {100 * average['held_out']:.0f} % of the time "

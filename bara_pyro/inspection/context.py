@@ -28,7 +28,7 @@ class Options:
         samples: posterior draws of gates and predictions.
         nested: draws of the global gates, and for each as many of the local ones.
         token_samples: draws of the token maps.
-        bound_draws: draws of the PAC-Bayes bounds: with few, the bound over the draws is all that there is.
+        bound_draws: draws of the PAC-Bayes bounds, for each row.
         train_rows: training rows for PSIS-LOO.
         train_draws: draws for it; Pareto's k needs a tail to fit.
         prior_draws: draws of the gates from each prior.
@@ -41,7 +41,7 @@ class Options:
     samples: int = 50
     nested: int = 10
     token_samples: int = 100
-    bound_draws: int = 200
+    bound_draws: int = 50
     train_rows: int = 128
     train_draws: int = 100
     prior_draws: int = 50
@@ -58,7 +58,7 @@ def options(rows: int, samples: int, tau: float, texts: Sequence[str] = ()) -> O
         nested=max(2, round((2 * samples) ** 0.5)),
         token_samples=2 * samples,
         tau=tau,
-        bound_draws=4 * samples,
+        bound_draws=samples,
         train_rows=max(8, rows // 2),
         train_draws=2 * samples,
         prior_draws=samples,

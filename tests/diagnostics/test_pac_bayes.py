@@ -273,3 +273,11 @@ def test_bad_input(bad: dict) -> None:
         gibbs_bound(draws, labels - 3, 1.0)
     with pytest.raises(DataError):
         gibbs_bound(draws + 1, labels, 1.0)
+
+
+def test_draws_of_each_row_all_count() -> None:
+    draws, labels = some_draws()
+    shared, own = (gibbs_bound(draws, labels, 1.0, shared=shared) for shared in (True, False))
+    assert (shared.draws, own.draws) == (len(draws), draws.shape[0] * draws.shape[1])
+    assert own.mean == shared.mean
+    assert own.empirical < shared.empirical

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from bara_pyro.backbone import Backbone, load_backbone
 from bara_pyro.data import batches
+from bara_pyro.diagnostics import gibbs_draws
 from bara_pyro.diagnostics.joint import evaluate
 from bara_pyro.diagnostics.pac_bayes import GibbsBound
 from bara_pyro.distributions import MeanWeibull
@@ -179,11 +180,11 @@ def test_the_fit_minimises_nll_and_kl_over_n(
 # Draws and risks ----------------------------------------------------------------------------------------
 
 
-def test_each_row_has_draws_of_its_own(trained: tuple[System, Any]) -> None:
+def test_each_row_has_draws_of_its_own(trained: tuple[System, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     system, second = trained
     split = pac_bayes.part_of(system, second[:3]).split
     batch = next(batches(split, system.answer_ids, 3))
-    own = gibbs.EachRowItsOwn(system.guide, 4, 3)
+    own = gibbs_draws.EachRowItsOwn(system.guide, 4, 3)
     with torch.no_grad(), poutine.trace() as recorder, pyro.plate("draws", 4, dim=-3), own:
         log_probs = system.model.forward(replace(batch, labels=None)).double()
     nodes = recorder.trace.nodes
@@ -196,9 +197,13 @@ def test_each_row_has_draws_of_its_own(trained: tuple[System, Any]) -> None:
         alone = split.take([row]).batch([0], system.answer_ids)
         found = evaluate(system.model, alone, {"phi": phi[:, row], **values}).log_probs
         torch.testing.assert_close(found[:, 0], log_probs[:, row], rtol=0, atol=1e-5)
-    drawn = gibbs.gibbs_draws(system, split, 10, 0)
+    drawn = gibbs_draws.gibbs_draws(system, split, 10, 0)
     assert drawn.shape == (4, 3, 4)  # 12 draws are the least multiple of three rows that is 10 or more
     assert not torch.equal(drawn[0], drawn[1])
+    monkeypatch.setattr(gibbs_draws, "SEQUENCES", 3)
+    pieces = gibbs_draws.gibbs_draws(system, split, 21, 0)  # seven draws a row, in pieces of three
+    assert pieces.shape == (7, 3, 4)
+    assert len(torch.unique(pieces[..., 0])) == 21
 
 
 def losses(draws: Tensor, label: int, loss: str) -> Tensor:
@@ -238,7 +243,7 @@ def root(q: float, budget: float) -> float:
 def test_an_entry(trained: tuple[System, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     system, second = trained
     kept: list[Tensor] = []
-    make = gibbs.gibbs_draws
+    make = gibbs_draws.gibbs_draws
 
     def noted(*given: Any) -> Tensor:
         kept.append(make(*given))
