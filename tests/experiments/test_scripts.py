@@ -1,5 +1,6 @@
 """The scripts of the experiments: what they ask for is a run of its own, and settings that there are."""
 
+import re
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -24,6 +25,7 @@ SCRIPTS = (
     "remedies",
     "reproductions",
 )
+LOOKS = ("sparsity", "pruning", "leave_one_out", "uncertainty", "reference_posterior", "sbc", "pac_bayes")
 RATES = {"train.lr": 0.002}
 
 
@@ -64,6 +66,21 @@ def test_help(script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     said = capsys.readouterr().out
     for option in ("--model", "--data-dir", "--methods", "--tasks", "--seeds", "--steps", "--launcher"):
         assert option in said
+
+
+@pytest.mark.parametrize("script", [*LOOKS, "efficiency"])
+def test_every_option_is_explained(
+    script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [script, "--help"])
+    with pytest.raises(SystemExit) as stopped:
+        import_module(f"experiments.{script}").main()
+    assert stopped.value.code == 0
+    said = capsys.readouterr().out
+    assert f"python -m experiments.{script}" in said
+    options = said.split("\noptions:\n")[1]
+    for option in re.split(r"\n  (?=-)", options):
+        assert re.search(r"(  +|\n +)\S.*[a-z]{2}", option), option
 
 
 def test_the_main_table_has_every_method(monkeypatch: pytest.MonkeyPatch) -> None:
