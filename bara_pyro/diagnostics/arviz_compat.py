@@ -5,18 +5,21 @@ an `xarray.DataTree` and plots are a `PlotCollection` with a figure of its own. 
 both.
 """
 
+import math
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any
 
+import numpy as np
 import torch
 import xarray
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from bara_pyro.errors import ConfigError
 from bara_pyro.report.style import PALETTE, new_figure
 
 # What ArviZ warns of and `Loo.unreliable` says row by row; the second concerns a single row.
@@ -62,7 +65,7 @@ class Loo:
         pointwise: float64, `n`, nats.
         pareto_k: float64, `n`; infinite where there are too few draws to fit the tail (below some 25).
         ids: of the rows.
-        raw: ArviZ's own result.
+        raw: ArviZ's own result; None where ArviZ 1 refuses a row, for its draws are too few or all the same.
     """
 
     elpd: float
@@ -82,27 +85,95 @@ class Loo:
 
 def psis_loo(log_likelihood: xarray.Dataset) -> Loo:
     """Run ArviZ's PSIS-LOO on the variable `y`, `chain x draw x obs`, of independent draws."""
+    if not renewed():
+        return _psis_loo(log_likelihood)
+    plain = _plain_loo(log_likelihood)
+    # A row whose tail is too short or all the same stops ArviZ 1, and is left as it is before.
+    fits = np.array([_has_tail(-row) for row in _by_row(log_likelihood).T])
+    if not fits.any():
+        return plain
+    found = _psis_loo(log_likelihood.isel(obs=np.flatnonzero(fits)))
+    if fits.all():
+        return found
+    pointwise, k = plain.pointwise.clone(), plain.pareto_k.clone()
+    pointwise[torch.from_numpy(fits)], k[torch.from_numpy(fits)] = found.pointwise, found.pareto_k
+    return replace(
+        plain,
+        elpd=float(pointwise.sum()),
+        se=standard_error(pointwise),
+        p=plain.p + float((plain.pointwise - pointwise).sum()),
+        pointwise=pointwise,
+        pareto_k=k,
+    )
+
+
+def pareto_k(log_weights: np.ndarray) -> float:
+    """Return the Pareto k of the tail of some weights, `S`; infinite where they have no tail to fit."""
+    if not renewed():
+        return float(arviz().psislw(log_weights)[1])
+    if not _has_tail(log_weights):
+        return math.inf
+    # In another package now, and of log-likelihoods: it turns the sign round itself.
+    return float(import_module("arviz_stats.base").array_stats.psislw(-log_weights)[1])
+
+
+def _has_tail(log_weights: np.ndarray) -> bool:
+    """Return whether the tail that PSIS fits has five draws or more, and not all of one weight."""
+    count = len(log_weights)
+    tail = math.ceil(min(0.2 * count, 3 * count**0.5))
+    largest = np.sort(log_weights)[count - tail :]
+    return tail >= 5 and largest[-1] - largest[0] > np.finfo(float).tiny
+
+
+def _by_row(log_likelihood: xarray.Dataset) -> np.ndarray:
+    stacked = log_likelihood["y"].stack(sample=("chain", "draw")).transpose("sample", "obs")
+    return np.asarray(stacked.values)
+
+
+def _psis_loo(log_likelihood: xarray.Dataset) -> Loo:
     data = container({"log_likelihood": log_likelihood}, {})
     scale = {} if renewed() else {"scale": "log"}  # later the only one
     with _without_warnings():
         # Independent draws are all effective; without `reff` ArviZ would ask for a posterior group.
         raw = arviz().loo(data, pointwise=True, reff=1.0, **scale)
     names = ("elpd", "p", "elpd_i") if renewed() else ("elpd_loo", "p_loo", "loo_i")
-    elpd, p, pointwise = (raw[name] for name in names)
+    elpd, p, by_row = (raw[name] for name in names)
+    pointwise = torch.as_tensor(by_row.values.copy())
     return Loo(
         float(elpd),
-        float(raw["se"]),
+        standard_error(pointwise),
         float(p),
         float(raw["good_k"]),
-        torch.as_tensor(pointwise.values.copy()),
+        pointwise,
         torch.as_tensor(raw["pareto_k"].values.copy()),
         tuple(map(str, log_likelihood["obs"].values)),
         raw,
     )
 
 
+def _plain_loo(log_likelihood: xarray.Dataset) -> Loo:
+    """Return LOO with raw weights, which is what is left where there is no tail to fit."""
+    values = torch.as_tensor(_by_row(log_likelihood).copy())
+    count = math.log(len(values))
+    pointwise = count - (-values).logsumexp(0)
+    p = float((values.logsumexp(0) - count - pointwise).sum())
+    ids = tuple(map(str, log_likelihood["obs"].values))
+    good_k = min(1 - 1 / math.log10(max(len(values), 2)), 0.7)
+    k = torch.full_like(pointwise, math.inf)
+    return Loo(float(pointwise.sum()), standard_error(pointwise), p, good_k, pointwise, k, ids, None)
+
+
+def standard_error(pointwise: Tensor) -> float:
+    """Return the standard error of a sum over rows, by n: ArviZ 1 divides by n - 1."""
+    return float((len(pointwise) * pointwise.var(correction=0)).sqrt())
+
+
 def stacking_weights(results: Mapping[str, Loo]) -> dict[str, float]:
     """Return the weights of the mixture that predicts the left-out rows best (Yao et al. 2018)."""
+    if any(result.raw is None for result in results.values()):
+        raise ConfigError(
+            "A comparison needs draws that differ on every row, and 21 of them or more: raise samples."
+        )
     # The one column that all versions call the same; newer ones round the others.
     table = arviz().compare({name: result.raw for name, result in results.items()}, method="stacking")
     return {name: float(table["weight"][name]) for name in results}
@@ -159,6 +230,8 @@ def _new_style(function: str, lines: xarray.Dataset, height: float, **options: A
         **options,
     )
     figure: Figure = collection.viz["figure"].item()
+    figure.set_layout_engine("constrained")
+    figure.axes[0].set_axis_off()  # it holds the names of the lines, as text
     pyplot = import_module("matplotlib.pyplot")
     pyplot.close(figure)  # which would keep it for ever
     return figure

@@ -9,12 +9,12 @@ Burda et al. (ICLR 2016): between the ELBO and log p(y) in expectation. Pareto's
 
 import math
 from dataclasses import dataclass
-from importlib import import_module
 
 import torch
 from torch import Tensor
 
 from bara_pyro.data.types import Batch
+from bara_pyro.diagnostics.arviz_compat import pareto_k
 from bara_pyro.diagnostics.joint import check_target, draw
 from bara_pyro.errors import ConfigError, TrainingError
 from bara_pyro.guide import SiteGuide
@@ -172,7 +172,7 @@ def summarise(
         float(fresh.std()) / math.sqrt(len(fresh)),
         _log_mean(weights),
         float(torch.tensor(again, dtype=torch.float64).std()),
-        _pareto_k(weights),
+        pareto_k(weights.numpy()),
         float((2 * weights.logsumexp(0) - (2 * weights).logsumexp(0)).exp()),
         weights,
     )
@@ -181,11 +181,3 @@ def summarise(
 def _log_mean(weights: Tensor) -> float:
     """Return the log of the mean weight."""
     return float(weights.logsumexp(0)) - math.log(len(weights))
-
-
-def _pareto_k(weights: Tensor) -> float:
-    """Return ArviZ's PSIS diagnostic; the function moved to another package with version 1."""
-    import arviz  # takes a second
-
-    stats = arviz if hasattr(arviz, "psislw") else import_module("arviz_stats.base").array_stats
-    return float(stats.psislw(weights.numpy())[1])

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from bara_pyro.data import batches
 from bara_pyro.diagnostics import inference_data
+from bara_pyro.diagnostics.arviz_compat import groups_of
 from bara_pyro.diagnostics.draws import gate_draws
 from bara_pyro.diagnostics.full_draws import answers, chosen_rows
 from bara_pyro.diagnostics.inference_data import estimate_bytes, to_inference_data
@@ -42,7 +43,7 @@ def data(bara):
 
 
 def stored_bytes(data) -> int:
-    return sum(v.nbytes for group in data.groups() for v in data[group].data_vars.values())
+    return sum(v.nbytes for group in groups_of(data) for v in data[group].data_vars.values())
 
 
 def test_dimensions_and_coordinates(bara, data) -> None:
@@ -100,9 +101,9 @@ def test_chosen_rows_and_modules(bara, data) -> None:
     some = to_inference_data(bara, rows=ids, modules=MODULES[::-1], samples=S, seed=3, prior=False)
     assert list(some.posterior["obs"].values) == ids
     assert tuple(some.posterior["module"].values) == MODULES
-    assert "prior" not in some.groups()
-    assert "prior_predictive" not in some.groups()
-    same = data.posterior[["phi", "theta", "gate"]].sel(obs=ids, module=list(MODULES))
+    assert "prior" not in groups_of(some)
+    assert "prior_predictive" not in groups_of(some)
+    same = groups_of(data)["posterior"][["phi", "theta", "gate"]].sel(obs=ids, module=list(MODULES))
     for name in GATES:
         np.testing.assert_allclose(some.posterior[name], same[name], rtol=0, atol=2e-5)
     for name in ("kl_phi", "kl_theta"):  # of all modules, whichever are kept
@@ -233,7 +234,7 @@ def test_what_is_known_of_the_rows(bara) -> None:
 
 def test_rows_without_labels(bara) -> None:
     found = to_inference_data(with_rows(bara, "test", label=-1), rows=3, samples=2)
-    assert not {"log_likelihood", "observed_data"} & set(found.groups())
+    assert not {"log_likelihood", "observed_data"} & set(groups_of(found))
     assert set(found.sample_stats) == {"kl_phi", "kl_theta", "effective_rank"}
     assert "pareto_k" not in found.constant_data
     assert stored_bytes(found) == estimate_bytes(with_rows(bara, "test", label=-1), rows=3, samples=2)
@@ -253,7 +254,12 @@ def test_one_kind_of_gate(latent: str, gates: set[str]) -> None:
 def test_lora_has_no_gates() -> None:
     system = tiny_system("lora")
     found = to_inference_data(system, rows=3, samples=4)
-    assert set(found.groups()) == {"posterior_predictive", "log_likelihood", "observed_data", "constant_data"}
+    assert set(groups_of(found)) == {
+        "posterior_predictive",
+        "log_likelihood",
+        "observed_data",
+        "constant_data",
+    }
     assert np.isnan(found.constant_data["pareto_k"]).all()  # nothing is spread
     assert stored_bytes(found) == estimate_bytes(system, rows=3, samples=4)
 
