@@ -160,8 +160,12 @@ def picture(figure: Figure, path: Path, caption: str, numbers: str = "") -> str:
 def opening(introduction: str, entries: Iterable[Mapping[str, Any]], answer: str, **about: Any) -> Lines:
     """Return a section's introduction, with `seeds` in words, and what was learnt if anything was."""
     seeds = len({entry["seed"] for entry in entries})
-    lines = [introduction.format(**about, seeds=f"{seeds} seed{'s' if seeds > 1 else ''}")]
-    return lines + ([f"{answer.strip()}\n"] if answer.strip() else [])
+    return [introduction.format(**about, seeds=f"{seeds} seed{'s' if seeds > 1 else ''}"), *learnt(answer)]
+
+
+def learnt(answer: str) -> Lines:
+    """Return what was learnt from an experiment; nothing where nothing has been written."""
+    return [f"{answer.strip()}\n"] if answer.strip() else []
 
 
 def folded(title: str, tables: Iterable[Table]) -> Lines:

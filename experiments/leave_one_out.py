@@ -19,10 +19,10 @@ from bara_pyro.errors import TrainingError
 from bara_pyro.folder import load_system
 from bara_pyro.store import write_json
 from bara_pyro.terminal import progress, say
-from experiments.arguments import experiment_parser, positive, shared_settings, start, sweep_options
+from experiments.arguments import experiment_parser, positive, shared_settings, start
 from experiments.resume import results_option, resumed
 from experiments.search import chosen
-from experiments.sweep import Job, sweep
+from experiments.sweep import Job, finished_runs
 
 METHODS = ("mc_dropout", "blob", "scalabl", "clora", "tfb", "ivon", "bara", "bara-gate")
 
@@ -82,7 +82,7 @@ def main() -> None:
     results_option(parser, "leave_one_out")
     args = parser.parse_args()
     jobs = jobs_of(args)
-    records = dict(zip(jobs, sweep(list(jobs.values()), args.runs, **sweep_options(args)), strict=True))
+    records = finished_runs(jobs, args)
     about = {
         "model": Path(args.model or "microworld").name,
         "steps": args.steps,
@@ -93,7 +93,7 @@ def main() -> None:
     places = list(dict.fromkeys((task, seed) for task, seed, _ in jobs))
     with progress("leave one out", len(places)) as advance:
         for task, seed in places:
-            own = {m: r for (t, s, m), r in records.items() if (t, s) == (task, seed) and "failed" not in r}
+            own = {m: r for (t, s, m), r in records.items() if (t, s) == (task, seed)}
             if len(own) < 2:
                 raise TrainingError(
                     f"Fewer than two runs on {task} with seed {seed}: see the failures above."

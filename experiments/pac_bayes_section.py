@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from bara_pyro.diagnostics.pac_bayes import LOSSES, GibbsBound
 from bara_pyro.report import Column, Table, markdown
 from bara_pyro.report.style import GREY, INK, PALETTE, SMALL, dress, legend_of, new_figure
-from experiments.bodies import folded, picture
+from experiments.bodies import folded, opening, picture
 from experiments.values import display, spread
 
 NAME, LOSS = "pac_bayes", "drawn-answer"
@@ -70,8 +70,7 @@ Entries = Sequence[Mapping[str, Any]]
 def section(stored: dict[str, Any], figures: Path, answer: str = "") -> list[str]:
     """Return the lines of the section and draw its figure."""
     about, entries = stored["about"], list(stored["entries"].values())
-    lines = [introduction(about, entries)]
-    lines += [answer.strip() + "\n"] if answer.strip() else []
+    lines = introduction(about, entries, answer)
     lines.append(markdown(table(entries, about, LOSS)))
     lines.append(" ".join([*verdicts(entries), LOSSES[LOSS].covers]) + "\n")
     others = list(dict.fromkeys(loss for e in entries for loss in e["arms"][ARMS[0]]["losses"]))
@@ -83,16 +82,18 @@ def section(stored: dict[str, Any], figures: Path, answer: str = "") -> list[str
     return [*lines, picture(figure(entries, about), figures / f"{NAME}.png", caption)]
 
 
-def introduction(about: Mapping[str, Any], entries: Entries) -> str:
-    """Return what was done, and what is assumed."""
-    seeds, most = len({e["seed"] for e in entries}), max(entries, key=lambda e: e["n"])
+def introduction(about: Mapping[str, Any], entries: Entries, answer: str) -> list[str]:
+    """Return what was done, what is assumed, and what was learnt."""
+    most = max(entries, key=lambda e: e["n"])
     draws = most["arms"][ARMS[0]]["draws"]
     bound = GibbsBound(LOSS, 0.0, draws, most["n"], 0.0, about["delta"], about["draws_delta"], 1.0)
-    return INTRODUCTION.format(
+    return opening(
+        INTRODUCTION,
+        entries,
+        answer,
         **{key: about[key] for key in ("task", "steps", "fit_steps", "shared", "draws", "rows")},
         level=100 * (1 - about["delta"] - about["draws_delta"]),
         first=100 * about["first"],
-        seeds=f"{seeds} seed{'s' if seeds > 1 else ''}",
         assumptions="\n".join(f"{i}. {sentence}" for i, sentence in enumerate(bound.assumptions, 1)),
     )
 

@@ -16,15 +16,14 @@ from typing import Any
 from bara_pyro.data import first_rows
 from bara_pyro.diagnostics.prune import prune
 from bara_pyro.diagnostics.prune_curve import prune_curve
-from bara_pyro.errors import TrainingError
 from bara_pyro.folder import load_system
 from bara_pyro.store import write_json
 from bara_pyro.system import System
 from bara_pyro.terminal import progress, say
-from experiments.arguments import experiment_parser, positive, shared_settings, start, sweep_options
+from experiments.arguments import experiment_parser, positive, shared_settings, start
 from experiments.resume import results_option, resumed
 from experiments.search import chosen
-from experiments.sweep import Job, sweep
+from experiments.sweep import Job, finished_runs
 
 TOLERANCES = (0.01, 0.05, 0.2)
 SAMPLES = 10
@@ -71,10 +70,7 @@ def main() -> None:
     results_option(parser, "pruning")
     args = parser.parse_args()
     jobs = jobs_of(args)
-    records = dict(zip(jobs, sweep(list(jobs.values()), args.runs, **sweep_options(args)), strict=True))
-    done = {place: record for place, record in records.items() if "failed" not in record}
-    if not done:
-        raise TrainingError("Every run failed: see the list of failures above.")
+    done = finished_runs(jobs, args)
     about = {
         "model": Path(args.model or "microworld").name,
         "steps": args.steps,

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from bara_pyro.report import Column, Table, markdown
 from bara_pyro.report.style import GREY, INK, dress, legend_of, line_style, new_figure
-from experiments.bodies import picture
+from experiments.bodies import learnt, picture
 
 NAME = "reference_posterior"
 NUTS_ARM = "NUTS"
@@ -74,7 +74,7 @@ Pareto's, is at most 0.7. A point (delta) has no density, hence no bound.
 def section(stored: Mapping[str, Any], figures: Path, answer: str = "") -> list[str]:
     """Return the lines of the section and draw its figure."""
     lines = [INTRODUCTION.format(draws=stored["settings"]["draws"])]
-    lines += [answer.strip() + "\n"] if answer.strip() else []
+    lines += learnt(answer)
     for latent, arms in stored["programs"].items():
         reference = arms[NUTS_ARM]
         tokens = reference["tokens"]

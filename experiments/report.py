@@ -22,6 +22,7 @@ from experiments import (
     uncertainty_section,
 )
 from experiments.arguments import start
+from experiments.bodies import learnt
 from experiments.earlier import earlier_sections
 from experiments.runner import RESULTS
 from experiments.sections import place_of, section
@@ -82,9 +83,7 @@ def cost(stored: dict[str, Any], figures: Path, answer: str = "") -> list[str]:
     from experiments.efficiency import COLUMNS, ratios
 
     rounds = sorted({found["rounds"] for found in stored.values()})
-    lines = [COST.format(rounds=" to ".join(map(str, rounds)))]
-    if answer.strip():
-        lines.append(f"{answer.strip()}\n")
+    lines = [COST.format(rounds=" to ".join(map(str, rounds))), *learnt(answer)]
     for found in stored.values():
         place = found["environment"]["gpu"] or found["environment"]["machine"]
         caption = f"{found['size']}, {found['dtype']}, {found['device']} ({place})"

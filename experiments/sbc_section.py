@@ -17,7 +17,7 @@ from bara_pyro.diagnostics.uniformity import band, ecdf
 from bara_pyro.models.bara import PHI
 from bara_pyro.report import Column, Table, markdown
 from bara_pyro.report.style import GREY, INK, NORMAL, PALETTE, dress, legend_of, new_figure
-from experiments.bodies import picture
+from experiments.bodies import learnt, picture
 from experiments.reference_section import NUTS_ARM
 
 NAME = "sbc"
@@ -132,7 +132,7 @@ def section(stored: Mapping[str, Any], figures: Path, answer: str = "") -> list[
     """Return the lines of the section and draw its figure."""
     programs = stored["programs"]
     lines = [INTRODUCTION.format(**stored["settings"], level=100 * LEVEL, factor=FACTOR)]
-    lines += [answer.strip() + "\n"] if answer.strip() else []
+    lines += learnt(answer)
     rows = [row for latent, arms in programs.items() for row in table(latent, arms).rows]
     lines.append(markdown(Table(COLUMNS, rows)))
     odd = [words for latent, arms in programs.items() for words in surprises(latent, arms)]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import fill
 
-from experiments.bodies import Lines, by_method, by_variant, main_table, shifts, variants
+from experiments.bodies import Lines, by_method, by_variant, learnt, main_table, shifts, variants
 from experiments.study import Study
 from experiments.values import gaps
 
@@ -38,9 +38,8 @@ def section(study: Study, figures: Path, answer: str = "") -> Lines:
     found = find_section(study.name)
     text = [fill(f"{found.introduction} {facts(study)}".strip(), WIDTH) + "\n"]
     missing = [fill(f"Incomplete: {'. '.join(gaps(study))}.", WIDTH) + "\n"] if gaps(study) else []
-    words = [answer.strip() + "\n"] if answer.strip() else []
     body = found.body(study, figures) if study.finished else []
-    return [f"## {found.title}\n", *text, *words, *missing, *body]
+    return [f"## {found.title}\n", *text, *learnt(answer), *missing, *body]
 
 
 def find_section(name: str) -> Section:

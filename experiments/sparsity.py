@@ -20,17 +20,16 @@ from bara_pyro.data import EncodedSplit, first_rows
 from bara_pyro.diagnostics.draws import GateDraws, system_gates
 from bara_pyro.diagnostics.rank import effective_rank, rank_summary, relation
 from bara_pyro.diagnostics.sparsity import gate_sparsity, sparsity_curve
-from bara_pyro.errors import TrainingError
 from bara_pyro.evaluate import true_probabilities
 from bara_pyro.folder import load_system
 from bara_pyro.metrics import posterior_predictive
 from bara_pyro.store import write_json
 from bara_pyro.system import System
 from bara_pyro.terminal import progress, say
-from experiments.arguments import experiment_parser, shared_settings, start, sweep_options
+from experiments.arguments import experiment_parser, shared_settings, start
 from experiments.runner import RESULTS
 from experiments.search import chosen
-from experiments.sweep import Job, sweep
+from experiments.sweep import Job, finished_runs
 
 FILE = RESULTS / "sparsity.json"
 RANKS = (8, 16, 32, 64)
@@ -110,10 +109,7 @@ def main() -> None:
     add("--module", default="v_proj", help="last name of the modules to look at; default: %(default)s")
     args = parser.parse_args()
     jobs = jobs_of(args)
-    records = dict(zip(jobs, sweep(list(jobs.values()), args.runs, **sweep_options(args)), strict=True))
-    done = {place: record for place, record in records.items() if "failed" not in record}
-    if not done:
-        raise TrainingError("Every run failed: see the list of failures above.")
+    done = finished_runs(jobs, args)
     entries = []
     with progress("look at the gates", len(done)) as advance:
         for (method, r, task, seed), record in done.items():

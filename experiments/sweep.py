@@ -11,12 +11,13 @@ and a run that fails is recorded with its message and does not stop the others.
 
 import fcntl
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from bara_pyro.backbone import Backbone, load_backbone
 from bara_pyro.config import RunConfig, load_config
@@ -24,6 +25,7 @@ from bara_pyro.errors import BaraError, ConfigError, TrainingError, unknown
 from bara_pyro.store import write_json, write_text
 from bara_pyro.system import System, build_system, find_device
 from bara_pyro.train import train
+from experiments.arguments import sweep_options
 from experiments.launchers import LAUNCHERS, Died
 from experiments.progress import Board
 from experiments.record import (
@@ -105,6 +107,26 @@ class Run:
         return [
             name for name, scores in done.items() if not scores or ("failed" in scores and self.retry_failed)
         ]
+
+
+Place = TypeVar("Place", bound=Hashable)
+
+
+def finished_runs(jobs: Mapping[Place, Job], args: Namespace) -> dict[Place, Record]:
+    """Do the runs that are missing and return the records of those that did not fail.
+
+    Args:
+        jobs: what each run is called, and its job.
+        args: of `experiments.arguments.experiment_parser`.
+
+    Raises:
+        TrainingError: every run failed.
+    """
+    records = zip(jobs, sweep(list(jobs.values()), args.runs, **sweep_options(args)), strict=True)
+    done = {place: record for place, record in records if "failed" not in record}
+    if not done:
+        raise TrainingError("Every run failed: see the list of failures above.")
+    return done
 
 
 def sweep(

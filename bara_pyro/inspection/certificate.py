@@ -8,7 +8,7 @@ from bara_pyro.diagnostics.certify import certify_head
 from bara_pyro.diagnostics.gibbs_draws import gibbs_draws
 from bara_pyro.diagnostics.pac_bayes import GibbsBound, gibbs_bound, held_out_bound
 from bara_pyro.elbo import MeanFieldELBO
-from bara_pyro.inspection.context import Context, Part
+from bara_pyro.inspection.context import Context, Part, joined
 from bara_pyro.metrics import posterior_predictive
 from bara_pyro.models.bara import PHI, BaRA
 from bara_pyro.report import Column, Section, Table
@@ -31,13 +31,7 @@ def certificate(c: Context) -> Part | None:
     if not isinstance(model, BaRA) or not c.system.guide.stochastic:
         return None
     parts = [_certified(c, model)] + ([_pac_bayes(c)] if PHI in model.latents.global_sites else [])
-    section = Section(
-        "How much can be guaranteed",
-        [text for part in parts for text in part.section.text],
-        [table for part in parts for table in part.section.tables],
-    )
-    findings = tuple(sentence for part in parts for sentence in part.findings)
-    return Part(section, findings, {key: value for part in parts for key, value in part.data.items()})
+    return joined("How much can be guaranteed", parts)
 
 
 def _certified(c: Context, model: BaRA) -> Part:

@@ -118,6 +118,19 @@ class Part:
     pictures: Mapping[str, Picture] = field(default_factory=dict)
 
 
+def joined(title: str, parts: Sequence[Part], text: Sequence[str] = ()) -> Part:
+    """Return parts as one under a heading, after some text of its own."""
+    pictures = {name: picture for part in parts for name, picture in part.pictures.items()}
+    section = Section(
+        title,
+        [*text, *(paragraph for part in parts for paragraph in part.section.text)],
+        [table for part in parts for table in part.section.tables],
+        list(pictures.values()),
+    )
+    findings = tuple(sentence for part in parts for sentence in part.findings)
+    return Part(section, findings, {k: v for part in parts for k, v in part.data.items()}, pictures)
+
+
 def look(folder: Path, system: System, options: Options) -> Context:
     """Draw what all parts need."""
     name = system.config.task.evaluate_on

@@ -8,7 +8,8 @@ from bara_pyro.diagnostics.collapse import Collapse, collapse, prior_predictive,
 from bara_pyro.diagnostics.inference_data import to_inference_data
 from bara_pyro.diagnostics.loo import loo
 from bara_pyro.errors import MissingKLError
-from bara_pyro.inspection.context import Context, Part
+from bara_pyro.inspection.context import Context, Part, joined
+from bara_pyro.metrics import posterior_predictive
 from bara_pyro.models.bara import BaRA
 from bara_pyro.report import Column, Picture, Section, Table
 from bara_pyro.report.style import GREY, PALETTE, dress, legend_of, new_figure
@@ -27,12 +28,7 @@ def posterior(c: Context) -> Part | None:
         "much for the estimate). Both are measured within the family of the guide: against NUTS on a "
         "small model it is compared by `python -m experiments.reference_posterior`."
     ]
-    tables = [table for part in parts for table in part.section.tables]
-    findings = tuple(sentence for part in parts for sentence in part.findings)
-    data = {key: value for part in parts for key, value in part.data.items()}
-    pictures = {name: picture for part in parts for name, picture in part.pictures.items()}
-    section = Section("How sure to be of the posterior", text, tables, list(pictures.values()))
-    return Part(section, findings, data, pictures)
+    return joined("How sure to be of the posterior", parts, text)
 
 
 def _learnt(c: Context) -> Part:
@@ -67,8 +63,7 @@ def _rows_that_weigh(c: Context) -> Part:
     ]
     columns = (Column("what", ""), Column("value", "value", format=".3f"))
     table = Table(columns, numbers, f"PSIS-LOO on {rows} training rows, {samples} draws")
-    test = float(torch.logsumexp(c.log_probs, 0).gather(1, c.labels[:, None]).mean())
-    test -= float(torch.tensor(float(len(c.log_probs))).log())
+    test = float(posterior_predictive(c.log_probs).gather(1, c.labels[:, None]).mean())
     gap = plain - test
     weight, pictures = f"{samples} draws are too few to say how much a row weighs.", {}
     if k.isfinite().any():

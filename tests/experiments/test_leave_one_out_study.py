@@ -80,7 +80,9 @@ def test_what_is_ranked(tmp_path: Path) -> None:
 
 def test_runs_are_those_of_the_main_table(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = {}
-    monkeypatch.setattr(leave_one_out, "sweep", lambda jobs, *_, **__: seen.setdefault("jobs", jobs) and None)
+    monkeypatch.setattr(
+        "experiments.sweep.sweep", lambda jobs, *_, **__: seen.setdefault("jobs", jobs) and None
+    )
     monkeypatch.setattr(sys, "argv", ["leave_one_out"])
     with pytest.raises(TypeError):
         leave_one_out.main()  # it stops where the records would be

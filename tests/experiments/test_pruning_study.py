@@ -65,7 +65,9 @@ def test_what_is_read_off_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_runs_are_those_of_the_main_table(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = {}
-    monkeypatch.setattr(pruning, "sweep", lambda jobs, *_, **__: seen.setdefault("jobs", jobs) and None)
+    monkeypatch.setattr(
+        "experiments.sweep.sweep", lambda jobs, *_, **__: seen.setdefault("jobs", jobs) and None
+    )
     monkeypatch.setattr(sys, "argv", ["pruning", "--seeds", "2"])
     with pytest.raises(TypeError):
         pruning.main()  # it stops where the records would be

@@ -42,7 +42,9 @@ def stored(ranks: tuple[int, ...] = (8, 16, 32, 64)) -> dict:
 def test_every_run_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = {}
     monkeypatch.setattr(sparsity, "chosen", lambda method: {"train.lr": 0.002})
-    monkeypatch.setattr(sparsity, "sweep", lambda jobs, *_, **__: seen.setdefault("jobs", jobs) and None)
+    monkeypatch.setattr(
+        "experiments.sweep.sweep", lambda jobs, *_, **__: seen.setdefault("jobs", jobs) and None
+    )
     monkeypatch.setattr(sys, "argv", ["sparsity", "--seeds", "2"])
     with pytest.raises(TypeError):
         sparsity.main()  # it stops where the records would be
