@@ -86,6 +86,7 @@ def main() -> None:
     about = {
         "model": Path(args.model or "microworld").name,
         "steps": args.steps,
+        "rows": args.rows,
         "samples": args.samples,
         "methods": args.methods,
     }
