@@ -9,15 +9,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from bara_pyro.backbone import Backbone
+from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.distributions import KAPPA_MIN
+from bara_pyro.core.prediction import predict
+from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.data.types import Batch
-from bara_pyro.distributions import KAPPA_MIN
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.models.bara import BaRA
 from bara_pyro.models.lora import LoRA
-from bara_pyro.prediction import predict
-from bara_pyro.svi import SVI, adamw
 
 EULER = 0.5772156649015329
 TARGETS = ["q_proj", "v_proj", "lm_head"]

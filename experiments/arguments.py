@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from bara_pyro.config import parse_assignment
 from bara_pyro.errors import BaraError, ConfigError
 from bara_pyro.methods import METHODS
+from bara_pyro.runs.config import parse_assignment
 from experiments.launchers import LAUNCHERS
 from experiments.spaces import SPACES
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bara_pyro.cli.terminal import say
 from bara_pyro.errors import TrainingError
-from bara_pyro.terminal import say
 from experiments.arguments import shared_settings, sweep_options
 from experiments.compare import compare_study
 from experiments.record import Record, write_records

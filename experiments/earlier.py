@@ -6,10 +6,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bara_pyro.config import load_config
+from bara_pyro.cli.terminal import score_table
 from bara_pyro.report import Column, Table, markdown
-from bara_pyro.store import read_json
-from bara_pyro.terminal import score_table
+from bara_pyro.runs.config import load_config
+from bara_pyro.runs.store import read_json
 from experiments.values import Value, over_seeds, score
 
 REAL = """### Real rows, a real language model

@@ -15,20 +15,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bara_pyro.backbone import DTYPES, Backbone
-from bara_pyro.config import load_config
+from bara_pyro.cli.terminal import progress, say, show
+from bara_pyro.core.backbone import DTYPES, Backbone
+from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.prediction import predict
+from bara_pyro.core.program import AdaptedLM
+from bara_pyro.core.svi import SVI
 from bara_pyro.data import EncodedSplit, Task
 from bara_pyro.errors import BaraError
-from bara_pyro.evaluate import environment
-from bara_pyro.guide import SiteGuide
 from bara_pyro.methods import METHODS, build
-from bara_pyro.prediction import predict
-from bara_pyro.program import AdaptedLM
 from bara_pyro.report import Column, Table
-from bara_pyro.store import read_json, write_json
-from bara_pyro.svi import SVI
-from bara_pyro.system import System, count_parameters
-from bara_pyro.terminal import progress, say, show
+from bara_pyro.runs.config import load_config
+from bara_pyro.runs.evaluate import environment
+from bara_pyro.runs.store import read_json, write_json
+from bara_pyro.runs.system import System, count_parameters
 from benchmarks.speed import interleaved, peak_memory
 from benchmarks.systems import NUM_DATA, SIZES, TARGETS, Size, make_batch, make_lm
 from experiments.arguments import positive, start

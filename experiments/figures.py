@@ -18,7 +18,7 @@ from PIL import Image
 
 from bara_pyro.errors import DataError
 from bara_pyro.report.style import GREY, INK, NORMAL, PALETTE, SMALL, dress, legend_of, new_figure
-from bara_pyro.store import atomic_write
+from bara_pyro.runs.store import atomic_write
 from experiments.differences import AVERAGE
 from experiments.labels import place_labels
 from experiments.record import Record

@@ -8,18 +8,18 @@ from torch import Tensor
 from torch.distributions import kl_divergence
 from torch.optim import AdamW
 
+from bara_pyro.core.distributions import MeanWeibull
+from bara_pyro.core.distributions.weibull import EULER
+from bara_pyro.core.elbo import MeanFieldELBO
+from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.program import module_key
+from bara_pyro.core.svi import linear_schedule
 from bara_pyro.data import EncodedSplit, training_batches
-from bara_pyro.diagnostics.joint import seeded
-from bara_pyro.diagnostics.pac_bayes import LOSSES, GibbsBound, gibbs_bound
-from bara_pyro.distributions import MeanWeibull
-from bara_pyro.distributions.weibull import EULER
-from bara_pyro.elbo import MeanFieldELBO
+from bara_pyro.diagnostics.bounds.pac_bayes import LOSSES, GibbsBound, gibbs_bound
+from bara_pyro.diagnostics.posterior.joint import seeded
 from bara_pyro.errors import TrainingError
-from bara_pyro.guide import SiteGuide
 from bara_pyro.models.bara import PHI
-from bara_pyro.program import module_key
-from bara_pyro.svi import linear_schedule
-from bara_pyro.system import System
+from bara_pyro.runs.system import System
 
 FIT_RATE, FIT_BATCH = 0.003, 8
 DELTA, DRAWS_DELTA = 0.045, 0.005

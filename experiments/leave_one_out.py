@@ -4,21 +4,21 @@
 
 PSIS-LOO needs no held-out rows: does it tell which method predicts best? It re-weights draws, so it needs a
 method with some spread, and it cannot take a row back out of weights that are points
-(`bara_pyro.diagnostics.loo`). Uses the runs of the main table where they are there; a comparison that is in
-the results is not made again.
+(`bara_pyro.diagnostics.arviz.loo`). Uses the runs of the main table where they are there; a comparison that
+is in the results is not made again.
 """
 
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from bara_pyro.diagnostics.arviz_compat import groups_of
-from bara_pyro.diagnostics.inference_data import to_inference_data
-from bara_pyro.diagnostics.loo import compare
+from bara_pyro.cli.terminal import progress, say
+from bara_pyro.diagnostics.arviz.compat import groups_of
+from bara_pyro.diagnostics.arviz.inference_data import to_inference_data
+from bara_pyro.diagnostics.arviz.loo import compare
 from bara_pyro.errors import TrainingError
-from bara_pyro.folder import load_system
-from bara_pyro.store import write_json
-from bara_pyro.terminal import progress, say
+from bara_pyro.runs.folder import load_system
+from bara_pyro.runs.store import write_json
 from experiments.arguments import experiment_parser, positive, shared_settings, start
 from experiments.resume import results_option, resumed
 from experiments.search import chosen
@@ -49,8 +49,8 @@ def ranked(records: dict[str, Record], args: Namespace) -> list[dict[str, Any]]:
         args: with `runs`, `rows` and `samples`.
 
     Returns:
-        Rows of `bara_pyro.diagnostics.loo.compare`, its nats as means over the training rows looked at, and
-        `unseen`: the mean log probability of the test rows under S = 10 (nats).
+        Rows of `bara_pyro.diagnostics.arviz.loo.compare`, its nats as means over the training rows looked at,
+        and `unseen`: the mean log probability of the test rows under S = 10 (nats).
     """
     data = {
         method: to_inference_data(

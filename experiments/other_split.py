@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
+from bara_pyro.cli.terminal import progress, say
 from bara_pyro.errors import BaraError, ConfigError
-from bara_pyro.evaluate import draw
-from bara_pyro.folder import load_system
 from bara_pyro.metrics import evaluate, posterior_predictive
-from bara_pyro.store import write_json
-from bara_pyro.terminal import progress, say
+from bara_pyro.runs.evaluate import draw
+from bara_pyro.runs.folder import load_system
+from bara_pyro.runs.store import write_json
 from experiments.arguments import start
 from experiments.record import Record
 from experiments.runner import RESULTS

@@ -18,18 +18,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bara_pyro.backbone import load_backbone
-from bara_pyro.config import load_config
+from bara_pyro.cli.terminal import say
+from bara_pyro.core.backbone import load_backbone
 from bara_pyro.data import EncodedSplit, Example
-from bara_pyro.diagnostics.gibbs_draws import gibbs_draws
-from bara_pyro.diagnostics.pac_bayes import GibbsBound, held_out_bound
+from bara_pyro.diagnostics.bounds.pac_bayes import GibbsBound, held_out_bound
+from bara_pyro.diagnostics.posterior.gibbs_draws import gibbs_draws
 from bara_pyro.errors import ConfigError
-from bara_pyro.evaluate import true_probabilities
 from bara_pyro.metrics import posterior_predictive
-from bara_pyro.store import write_json
-from bara_pyro.system import System, build_system, encode_split, load_data
-from bara_pyro.terminal import say
-from bara_pyro.train import train
+from bara_pyro.runs.config import load_config
+from bara_pyro.runs.evaluate import true_probabilities
+from bara_pyro.runs.store import write_json
+from bara_pyro.runs.system import System, build_system, encode_split, load_data
+from bara_pyro.runs.train import train
 from experiments.arguments import positive, start
 from experiments.gibbs import (
     CAP,

@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bara_pyro.diagnostics.pac_bayes import LOSSES, GibbsBound
+from bara_pyro.diagnostics.bounds.pac_bayes import LOSSES, GibbsBound
 from bara_pyro.report import Column, Table, markdown
 from bara_pyro.report.style import GREY, INK, PALETTE, SMALL, dress, legend_of, new_figure
 from experiments.bodies import folded, opening, picture

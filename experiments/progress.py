@@ -11,9 +11,9 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from bara_pyro.cli.terminal import console as terminal
+from bara_pyro.cli.terminal import say
 from bara_pyro.report.table import Column, Table, rich_table
-from bara_pyro.terminal import console as terminal
-from bara_pyro.terminal import say
 
 COLUMNS = (
     Column("run", "last finished"),

@@ -13,13 +13,13 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
+from bara_pyro.cli.terminal import progress, say
 from bara_pyro.data import first_rows
-from bara_pyro.diagnostics.prune import prune
-from bara_pyro.diagnostics.prune_curve import prune_curve
-from bara_pyro.folder import load_system
-from bara_pyro.store import write_json
-from bara_pyro.system import System
-from bara_pyro.terminal import progress, say
+from bara_pyro.diagnostics.gates.prune import prune
+from bara_pyro.diagnostics.gates.prune_curve import prune_curve
+from bara_pyro.runs.folder import load_system
+from bara_pyro.runs.store import write_json
+from bara_pyro.runs.system import System
 from experiments.arguments import experiment_parser, positive, shared_settings, start
 from experiments.resume import results_option, resumed
 from experiments.search import chosen
@@ -34,7 +34,7 @@ def look(system: System, args: Namespace) -> dict[str, Any]:
 
     Returns:
         `units`: how many there are; `kept`: tolerance -> how many are left; `curve`: the rows of
-        `bara_pyro.diagnostics.prune_curve.prune_curve`.
+        `bara_pyro.diagnostics.gates.prune_curve.prune_curve`.
     """
     calibration = first_rows(system.split("train"), args.calibration)
     test = first_rows(system.split("test"), args.rows)

@@ -14,14 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bara_pyro.config import RunConfig, parse_config
 from bara_pyro.data import answer_token_ids
 from bara_pyro.errors import ConfigError, DataError
-from bara_pyro.evaluate import PREDICTIONS, evaluate_system
 from bara_pyro.metrics import ood_auroc, reliability_bins, risk_coverage
-from bara_pyro.store import read_json, read_jsonl, write_json
-from bara_pyro.system import System, load_data
-from bara_pyro.train import train_seconds
+from bara_pyro.runs.config import RunConfig, parse_config
+from bara_pyro.runs.evaluate import PREDICTIONS, evaluate_system
+from bara_pyro.runs.store import read_json, read_jsonl, write_json
+from bara_pyro.runs.system import System, load_data
+from bara_pyro.runs.train import train_seconds
 
 SCHEMA, KIND = 1, "bara_pyro record"
 # What every record has; one of a run that failed has `failed` (the message) and none of the scores.

@@ -18,20 +18,20 @@ import torch
 from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from bara_pyro.backbone import Backbone
+from bara_pyro.cli.terminal import say, show
+from bara_pyro.core.backbone import Backbone
 from bara_pyro.data.batching import collate_ids
 from bara_pyro.data.types import Batch
-from bara_pyro.diagnostics.comparison import compare_with_reference
-from bara_pyro.diagnostics.importance import importance_estimate
-from bara_pyro.diagnostics.joint import draw
-from bara_pyro.diagnostics.reference import Reference, flat_gates, nuts, reference_from
-from bara_pyro.diagnostics.sbc import fit_guide, simulate
-from bara_pyro.evaluate import environment
+from bara_pyro.diagnostics.posterior.comparison import compare_with_reference
+from bara_pyro.diagnostics.posterior.importance import importance_estimate
+from bara_pyro.diagnostics.posterior.joint import draw
+from bara_pyro.diagnostics.posterior.reference import Reference, flat_gates, nuts, reference_from
+from bara_pyro.diagnostics.posterior.sbc import fit_guide, simulate
 from bara_pyro.methods.bara import GUIDES
 from bara_pyro.models.bara import BaRA
 from bara_pyro.report import save
-from bara_pyro.store import read_tensors, write_json, write_tensors
-from bara_pyro.terminal import say, show
+from bara_pyro.runs.evaluate import environment
+from bara_pyro.runs.store import read_tensors, write_json, write_tensors
 from experiments.arguments import positive, start
 from experiments.reference_section import NAME, NUTS_ARM, PANELS, figure, table
 from experiments.resume import resumed

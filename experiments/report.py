@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bara_pyro.report import Table, markdown
-from bara_pyro.store import read_json, write_text
+from bara_pyro.runs.store import read_json, write_text
 from experiments import (
     leave_one_out_section,
     pac_bayes_section,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bara_pyro.errors import ConfigError
-from bara_pyro.store import read_json
+from bara_pyro.runs.store import read_json
 from experiments.runner import RESULTS
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bara_pyro.store import write_json
+from bara_pyro.runs.store import write_json
 from experiments.sweep import Job, sweep
 
 RESULTS = Path(__file__).parent / "results"
@@ -14,7 +14,7 @@ def run_all(jobs: Mapping[str, Mapping[str, Any]], folder: Path, results: Path) 
     """Train and evaluate each job, one after the other; what is done is not repeated.
 
     Args:
-        jobs: name -> settings as dotted keys (see `bara_pyro.config.load_config`).
+        jobs: name -> settings as dotted keys (see `bara_pyro.runs.config.load_config`).
         folder: of the runs, see `experiments.sweep`.
         results: JSON file: name -> record of the run.
 

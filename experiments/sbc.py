@@ -21,15 +21,15 @@ from typing import Any
 
 import torch
 
+from bara_pyro.cli.terminal import progress, say, show
+from bara_pyro.core.prediction import noise_seed
 from bara_pyro.data.types import Batch
-from bara_pyro.diagnostics.joint import Values, draw, seeded
-from bara_pyro.diagnostics.sbc import Sampler, fit_guide, nuts_sampler, sbc, svi_sampler, too_sure
+from bara_pyro.diagnostics.posterior.joint import Values, draw, seeded
+from bara_pyro.diagnostics.posterior.sbc import Sampler, fit_guide, nuts_sampler, sbc, svi_sampler, too_sure
 from bara_pyro.guides.prior import PriorGuide
 from bara_pyro.methods.bara import GUIDES
 from bara_pyro.models.bara import BaRA
-from bara_pyro.prediction import noise_seed
-from bara_pyro.store import write_json
-from bara_pyro.terminal import progress, say, show
+from bara_pyro.runs.store import write_json
 from experiments import reference_posterior
 from experiments.arguments import positive, start
 from experiments.reference_posterior import CASES, program, started

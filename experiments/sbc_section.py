@@ -12,8 +12,8 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bara_pyro.diagnostics.sbc import LOG_LIKELIHOOD, Calibration
-from bara_pyro.diagnostics.uniformity import band, ecdf
+from bara_pyro.diagnostics.posterior.sbc import LOG_LIKELIHOOD, Calibration
+from bara_pyro.diagnostics.posterior.uniformity import band, ecdf
 from bara_pyro.models.bara import PHI
 from bara_pyro.report import Column, Table, markdown
 from bara_pyro.report.style import GREY, INK, NORMAL, PALETTE, dress, legend_of, new_figure

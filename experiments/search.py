@@ -16,10 +16,10 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from bara_pyro.cli.terminal import say, show
 from bara_pyro.errors import ConfigError, DataError, TrainingError
 from bara_pyro.report import Column, Table
-from bara_pyro.store import read_json, write_json
-from bara_pyro.terminal import say, show
+from bara_pyro.runs.store import read_json, write_json
 from experiments.arguments import experiment_parser, shared_settings, start, sweep_options
 from experiments.record import Record
 from experiments.spaces import check_spaces, first_trials, further_trials, space

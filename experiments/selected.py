@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from bara_pyro.store import read_json
+from bara_pyro.runs.store import read_json
 from experiments.runner import RESULTS, run_all
 
 TASK = "micro-wgs"

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from bara_pyro.config import load_config
 from bara_pyro.errors import ConfigError, unknown
+from bara_pyro.runs.config import load_config
 
 BUDGET = 6
 # Above the last one LoRA itself falls to chance (docs/results.md, the study of learning rates).

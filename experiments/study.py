@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bara_pyro.errors import CheckpointError, DataError
-from bara_pyro.store import read_json, write_json
+from bara_pyro.runs.store import read_json, write_json
 from experiments.record import Record, read_record, record_path
 from experiments.runner import RESULTS
 

@@ -19,12 +19,12 @@ from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bara_pyro.backbone import Backbone, load_backbone
-from bara_pyro.config import RunConfig, load_config
+from bara_pyro.core.backbone import Backbone, load_backbone
 from bara_pyro.errors import BaraError, ConfigError, TrainingError, unknown
-from bara_pyro.store import write_json, write_text
-from bara_pyro.system import System, build_system, find_device
-from bara_pyro.train import train
+from bara_pyro.runs.config import RunConfig, load_config
+from bara_pyro.runs.store import write_json, write_text
+from bara_pyro.runs.system import System, build_system, find_device
+from bara_pyro.runs.train import train
 from experiments.arguments import sweep_options
 from experiments.launchers import LAUNCHERS, Died
 from experiments.progress import Board
@@ -44,7 +44,7 @@ class Job:
     """What an experiment asks for.
 
     Attributes:
-        settings: dotted settings, as `bara_pyro.config.load_config(overrides=...)` takes them.
+        settings: dotted settings, as `bara_pyro.runs.config.load_config(overrides=...)` takes them.
         shifted: names of further tasks whose test rows the fitted run is evaluated on.
     """
 

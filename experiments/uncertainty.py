@@ -15,11 +15,10 @@ from typing import Any
 
 import torch
 
-from bara_pyro.backbone import load_backbone
-from bara_pyro.config import load_config
+from bara_pyro.cli.terminal import say
+from bara_pyro.core.backbone import load_backbone
 from bara_pyro.data import first_rows
-from bara_pyro.diagnostics.rank import relation
-from bara_pyro.evaluate import draw, true_probabilities
+from bara_pyro.diagnostics.gates.rank import relation
 from bara_pyro.metrics import (
     accuracy,
     decompose,
@@ -28,10 +27,11 @@ from bara_pyro.metrics import (
     posterior_predictive,
 )
 from bara_pyro.models.bara import BaRA
-from bara_pyro.store import write_json
-from bara_pyro.system import System, build_system, load_data
-from bara_pyro.terminal import say
-from bara_pyro.train import train
+from bara_pyro.runs.config import load_config
+from bara_pyro.runs.evaluate import draw, true_probabilities
+from bara_pyro.runs.store import write_json
+from bara_pyro.runs.system import System, build_system, load_data
+from bara_pyro.runs.train import train
 from experiments.arguments import positive, start
 from experiments.record import on_task
 from experiments.resume import results_option, resumed

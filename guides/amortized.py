@@ -17,10 +17,10 @@ from pyro.nn import PyroModule
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bara_pyro.distributions import KAPPA_MAX, KAPPA_MIN, MEAN_MIN, bound_kappa, bound_mean
+from bara_pyro.core.distributions import KAPPA_MAX, KAPPA_MIN, MEAN_MIN, bound_kappa, bound_mean
+from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.program import AdaptedLM, module_key
 from bara_pyro.errors import ConfigError, unknown
-from bara_pyro.guide import SiteGuide
-from bara_pyro.program import AdaptedLM, module_key
 
 NORM_MIN = 1e-6  # smallest norm to divide by: an input of zeros stays one
 
@@ -140,7 +140,7 @@ class AmortizedGuide(SiteGuide):
         return torch.addcdiv(start, F.linear(x, weight), size)
 
     def local_parameters(self) -> list[nn.Parameter]:
-        """Return the amortiser's weights, which `bara_pyro.svi.adamw` gives a rate of their own."""
+        """Return the amortiser's weights, which `bara_pyro.core.svi.adamw` gives a rate of their own."""
         return [self._raw[name].weight for name in self._raw if name in self._local]
 
     def family(self, mean: Tensor, kappa: Tensor) -> Distribution:

@@ -8,10 +8,10 @@ from pyro.nn import PyroModule
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.program import module_key
 from bara_pyro.errors import ConfigError
-from bara_pyro.guide import SiteGuide
 from bara_pyro.models.clora import CLoRA
-from bara_pyro.program import module_key
 
 SIGMA_MIN = 1e-6  # the square of a sigmoid underflows, and a scale of 0 has no divergence
 
@@ -67,7 +67,7 @@ class ContextualGuide(SiteGuide):
 
     def get_posterior(self, name: str, prior: Distribution) -> Distribution:
         """Return the posterior of one module's E at every token."""
-        # forward, not __call__, which would enter Pyro's module context: see `bara_pyro.program`.
+        # forward, not __call__, which would enter Pyro's module context: see `bara_pyro.core.program`.
         mean, raw = self._networks[name].forward(self.input).chunk(2, dim=-1)
         return Normal(mean, raw.sigmoid().square() + SIGMA_MIN, validate_args=False).to_event(1)
 

@@ -4,11 +4,11 @@ from typing import Literal, get_args
 
 from torch import Tensor
 
+from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.prediction import point_log_probs
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, unknown
-from bara_pyro.guide import SiteGuide
 from bara_pyro.models.ensemble import Ensemble
-from bara_pyro.prediction import point_log_probs
 
 Average = Literal["probabilities", "logits"]
 

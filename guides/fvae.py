@@ -10,10 +10,10 @@ from pyro.distributions import Distribution, Normal
 from pyro.nn import PyroModule
 from torch import nn
 
+from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.program import module_key
 from bara_pyro.errors import ConfigError
-from bara_pyro.guide import SiteGuide
 from bara_pyro.models.fvae import FVAE, MLP
-from bara_pyro.program import module_key
 
 MAX_LOGVAR = 20.0
 

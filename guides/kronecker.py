@@ -5,10 +5,10 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from bara_pyro.distributions.kronecker import KroneckerNormal
-from bara_pyro.frozen import frozen
-from bara_pyro.kfac import Factors
-from bara_pyro.program import module_key
+from bara_pyro.core.distributions.kronecker import KroneckerNormal
+from bara_pyro.core.frozen import frozen
+from bara_pyro.core.program import module_key
+from bara_pyro.methods.kfac import Factors
 
 
 class Block(nn.Module):

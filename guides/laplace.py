@@ -1,7 +1,7 @@
 r"""Laplace-LoRA (Yang et al., ICLR 2024, arXiv 2308.13111): a Gaussian around trained LoRA weights.
 
 prior       A, B ~ Normal(0, 1 / lambda), one lambda for all
-posterior   A, B ~ Normal(trained weights, Sigma), Sigma^-1 = F + lambda I, F of `bara_pyro.kfac`
+posterior   A, B ~ Normal(trained weights, Sigma), Sigma^-1 = F + lambda I, F of `bara_pyro.methods.kfac`
 predictive  logits ~ Normal(f(x), J Sigma J^T), J the derivative in the weights (the linearised model)
 """
 
@@ -14,15 +14,15 @@ import torch
 from pyro.distributions import Distribution
 from torch import Tensor
 
+from bara_pyro.core.prediction import noise_seed
+from bara_pyro.core.program import module_key
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, unknown
-from bara_pyro.evidence import adam_precision, best_precision, effective_parameters, log_evidence
 from bara_pyro.guides.kronecker import KroneckerPosterior
 from bara_pyro.guides.point import PointGuide
-from bara_pyro.kfac import Linearisation, Tokens, kfac
+from bara_pyro.methods.evidence import adam_precision, best_precision, effective_parameters, log_evidence
+from bara_pyro.methods.kfac import Linearisation, Tokens, kfac
 from bara_pyro.models.gaussian_lora import GaussianLoRA, weight_site
-from bara_pyro.prediction import noise_seed
-from bara_pyro.program import module_key
 
 Subset = Literal["all", "last"]
 Predictive = Literal["glm", "probit", "sampled"]
@@ -45,7 +45,7 @@ class LaplaceGuide(PointGuide):
             "sampled": draws of the weights through the network, which lie further from the mean than the
             curvature tells: on the microworld accuracy falls from 75 to 49 % (Immer et al., 2021, say why).
         logit_samples: at least so many draws of the logits a row.
-        tokens: see `bara_pyro.kfac.kfac`.
+        tokens: see `bara_pyro.methods.kfac.kfac`.
         max_gigabytes: most memory that factors and eigenvectors may take.
 
     Raises:

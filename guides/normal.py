@@ -8,10 +8,10 @@ from pyro.nn import PyroModule
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.program import module_key
 from bara_pyro.errors import ConfigError
-from bara_pyro.guide import SiteGuide
 from bara_pyro.models.gaussian_lora import GaussianLoRA
-from bara_pyro.program import module_key
 
 SCALE_MIN = 1e-12  # G may cross 0, where the law would have no density
 

@@ -4,10 +4,10 @@ import torch
 from pyro.distributions import Distribution, Normal
 from torch import Tensor
 
-from bara_pyro.frozen import read
+from bara_pyro.core.frozen import read
+from bara_pyro.core.program import module_key
 from bara_pyro.guides.normal import DeviationGuide, scales
 from bara_pyro.models.posthoc import PosthocLoRA
-from bara_pyro.program import module_key
 
 
 class PosthocGuide(DeviationGuide):

@@ -2,7 +2,7 @@
 
 from pyro.distributions import Distribution
 
-from bara_pyro.guide import SiteGuide
+from bara_pyro.core.guide import SiteGuide
 
 
 class PriorGuide(SiteGuide):

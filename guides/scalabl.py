@@ -6,8 +6,8 @@ from pyro.distributions import Distribution, Normal
 from torch import Tensor, nn
 from torch.distributions import kl_divergence, register_kl
 
+from bara_pyro.core.guide import SiteGuide
 from bara_pyro.errors import ConfigError
-from bara_pyro.guide import SiteGuide
 from bara_pyro.models.scalabl import ScalaBL
 
 

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from bara_pyro.distributions import MeanWeibull
+from bara_pyro.core.distributions import MeanWeibull
 from bara_pyro.guides.amortized import AmortizedGuide
 
 

@@ -10,8 +10,8 @@ p(A, B) ~ exp(-N g R(A, B)),        R = mean over all A and B of |A A^T - I|_F, 
 It is an unnormalised prior that grows with the number N of training examples, so that the negative ELBO
 divided by N, which is what is minimised, is the published `mean cross-entropy + g R`.
 
-Ranks are allocated during training by `bara_pyro.allocation`: an entry of E that is 0 is a rank that a module
-does without.
+Ranks are allocated during training by `bara_pyro.methods.allocation`: an entry of E that is 0 is a rank
+that a module does without.
 """
 
 from typing import Any
@@ -22,10 +22,10 @@ from pyro import poutine
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bara_pyro.backbone import Backbone
+from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.program import AdaptedLM, Adapter, chosen_rows
+from bara_pyro.core.targets import Target
 from bara_pyro.errors import ConfigError
-from bara_pyro.program import AdaptedLM, Adapter, chosen_rows
-from bara_pyro.targets import Target
 
 ORTHOGONALITY = "orthogonality"
 INIT_SCALE = 0.02
@@ -56,7 +56,7 @@ class AdaLoRA(AdaptedLM):
     """The AdaLoRA program.
 
     Args:
-        backbone, num_data, **adapter: see `bara_pyro.program.AdaptedLM`.
+        backbone, num_data, **adapter: see `bara_pyro.core.program.AdaptedLM`.
         r: mean rank of a module that allocation ends with.
         init_r: rank that every module starts with; 1.5 r if None.
         orth_weight: weight g of the factor; 0 leaves it out.

@@ -15,12 +15,12 @@ from pyro.distributions import Distribution
 from torch import Tensor
 from torch.nn import functional as F
 
-from bara_pyro.backbone import Backbone
+from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.priors import make_prior
+from bara_pyro.core.program import AdaptedLM, Adapter, Latents, chosen_rows, tempered
+from bara_pyro.core.targets import Target
 from bara_pyro.errors import ConfigError, unknown
 from bara_pyro.models.lora import down_projection, up_projection
-from bara_pyro.priors import make_prior
-from bara_pyro.program import AdaptedLM, Adapter, Latents, chosen_rows, tempered
-from bara_pyro.targets import Target
 
 Form = Literal["additive", "gate"]
 Latent = Literal["phi*theta", "phi", "theta"]
@@ -82,7 +82,7 @@ class BaRA(AdaptedLM):
     """The BaRA program.
 
     Args:
-        backbone, num_data, **adapter: see `bara_pyro.program.AdaptedLM`.
+        backbone, num_data, **adapter: see `bara_pyro.core.program.AdaptedLM`.
         form: "additive" or "gate".
         latent: "phi*theta" (the paper), "phi" or "theta" (the ablations of its Table on decomposition).
         phi_prior, theta_prior: name of a prior and its hyper-parameters, for example

@@ -16,11 +16,11 @@ from pyro.distributions import Distribution, Normal
 from torch import Tensor
 from torch.nn import functional as F
 
-from bara_pyro.backbone import Backbone
+from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.program import Latents, chosen_rows, tempered
+from bara_pyro.core.targets import Target
 from bara_pyro.errors import ConfigError
 from bara_pyro.models.lora import LoRA, LoRAAdapter
-from bara_pyro.program import Latents, chosen_rows, tempered
-from bara_pyro.targets import Target
 
 
 def e_site(path: str) -> str:
@@ -63,7 +63,7 @@ class CLoRA(LoRA):
     """The C-LoRA program.
 
     Args:
-        backbone, num_data, **adapter: see `bara_pyro.program.AdaptedLM`.
+        backbone, num_data, **adapter: see `bara_pyro.core.program.AdaptedLM`.
         prior_scale: standard deviation of E's entries.
         beta: weight of the KL of E, which is a sum over modules, rows and real tokens; 1 is the exact ELBO.
 

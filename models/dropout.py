@@ -23,11 +23,11 @@ from pyro.distributions import Bernoulli
 from torch import Tensor
 from torch.nn import functional as F
 
-from bara_pyro.backbone import Backbone
+from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.program import Latents, chosen_rows
+from bara_pyro.core.targets import Target
 from bara_pyro.errors import ConfigError
 from bara_pyro.models.lora import LoRA, LoRAAdapter
-from bara_pyro.program import Latents, chosen_rows
-from bara_pyro.targets import Target
 
 
 def keep_site(path: str) -> str:
@@ -58,7 +58,7 @@ class DropoutLoRA(LoRA):
     At the mean of the mask, which S = 0 stands for, it is LoRA without dropout.
 
     Args:
-        backbone, num_data, **adapter: see `bara_pyro.program.AdaptedLM`.
+        backbone, num_data, **adapter: see `bara_pyro.core.program.AdaptedLM`.
         p: probability of dropping an input feature.
 
     Raises:

@@ -16,12 +16,12 @@ import torch
 from pyro import poutine
 from torch import Tensor, nn
 
-from bara_pyro.backbone import Backbone
+from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.program import AdaptedLM, Adapter, chosen_rows
+from bara_pyro.core.targets import Target
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 from bara_pyro.models.lora import down_projection
-from bara_pyro.program import AdaptedLM, Adapter, chosen_rows
-from bara_pyro.targets import Target
 
 
 class EnsembleAdapter(Adapter):
@@ -53,7 +53,7 @@ class Ensemble(AdaptedLM):
     step into pieces.
 
     Args:
-        backbone, num_data, **adapter: see `bara_pyro.program.AdaptedLM`.
+        backbone, num_data, **adapter: see `bara_pyro.core.program.AdaptedLM`.
         members: number M of members. Their initial values are drawn one member after the other: member m is
             the same in every larger ensemble of the same seed, and the first is the LoRA of that seed.
 

@@ -37,11 +37,11 @@ from pyro.nn import PyroModule
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bara_pyro.backbone import Backbone
+from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.program import AdaptedLM, Adapter, Latents, chosen_rows, tempered
+from bara_pyro.core.targets import Target
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
-from bara_pyro.program import AdaptedLM, Adapter, Latents, chosen_rows, tempered
-from bara_pyro.targets import Target
 
 INIT_SCALE = 0.02  # of B, as published
 EPSILON = 1e-5  # added to the rank and to the decoder's scale, as published
@@ -164,7 +164,7 @@ class FVAE(AdaptedLM):
     weights give the published objective (`bara_pyro.methods.fvae`).
 
     Args:
-        backbone, num_data, **adapter: see `bara_pyro.program.AdaptedLM`.
+        backbone, num_data, **adapter: see `bara_pyro.core.program.AdaptedLM`.
         weights: of the parts of the objective; by default all 1.
         z2_mean: m, mean of z2's prior.
         decoder_layers: number K of hidden layers of the decoder.

@@ -19,11 +19,11 @@ from pyro.distributions import Bernoulli, Normal
 from torch import Tensor
 from torch.nn import functional as F
 
-from bara_pyro.backbone import Backbone
+from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.program import Latents, chosen_rows, tempered
+from bara_pyro.core.targets import Target
 from bara_pyro.errors import ConfigError
 from bara_pyro.models.lora import LoRA, LoRAAdapter
-from bara_pyro.program import Latents, chosen_rows, tempered
-from bara_pyro.targets import Target
 
 SIGNS = "signs"
 
@@ -90,7 +90,7 @@ class GaussianLoRA(LoRA):
     """LoRA whose factors have Gaussian priors.
 
     Args:
-        backbone, num_data, **adapter: see `bara_pyro.program.AdaptedLM`.
+        backbone, num_data, **adapter: see `bara_pyro.core.program.AdaptedLM`.
         random: which factors are latent: "A", "B" or "AB".
         prior_scale: standard deviation of the prior.
         beta: weight of the KL; 1 is the exact ELBO, 0 a flat prior.

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bara_pyro.program import AdaptedLM, Adapter, chosen_rows
-from bara_pyro.targets import Target
+from bara_pyro.core.program import AdaptedLM, Adapter, chosen_rows
+from bara_pyro.core.targets import Target
 
 
 def down_projection(r: int, in_features: int) -> nn.Parameter:

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bara_pyro.backbone import Backbone
-from bara_pyro.frozen import frozen, read
+from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.frozen import frozen, read
+from bara_pyro.core.program import module_key
 from bara_pyro.models.gaussian_lora import Deviations, GaussianLoRA
-from bara_pyro.program import module_key
 
 
 class PosthocLoRA(GaussianLoRA):
@@ -21,7 +21,7 @@ class PosthocLoRA(GaussianLoRA):
     The switch is a frozen parameter, so that a run's folder says on which side of it the weights are.
 
     Args:
-        backbone, num_data, **adapter: see `bara_pyro.program.AdaptedLM`.
+        backbone, num_data, **adapter: see `bara_pyro.core.program.AdaptedLM`.
         random: which factors become latent: "A", "B" or "AB".
         flipout: see `bara_pyro.models.gaussian_lora.GaussianAdapter`.
     """

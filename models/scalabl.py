@@ -15,11 +15,11 @@ from pyro.distributions import Normal
 from torch import Tensor
 from torch.nn import functional as F
 
-from bara_pyro.backbone import Backbone
+from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.program import Latents, chosen_rows
+from bara_pyro.core.targets import Target
 from bara_pyro.errors import ConfigError
 from bara_pyro.models.lora import LoRA, LoRAAdapter
-from bara_pyro.program import Latents, chosen_rows
-from bara_pyro.targets import Target
 
 S = "s"
 
@@ -58,7 +58,7 @@ class ScalaBL(LoRA):
     """The ScalaBL program.
 
     Args:
-        backbone, num_data, **adapter: see `bara_pyro.program.AdaptedLM`.
+        backbone, num_data, **adapter: see `bara_pyro.core.program.AdaptedLM`.
         beta: weight of the KL of `s`; 1 is the exact ELBO.
 
     Raises:

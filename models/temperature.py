@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bara_pyro.backbone import Backbone
-from bara_pyro.frozen import frozen, read
+from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.frozen import frozen, read
 from bara_pyro.models.lora import LoRA
 
 

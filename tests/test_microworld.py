@@ -10,11 +10,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from bara_pyro.backbone import load_backbone
-from bara_pyro.card import MAX_WAY, CardRow
-from bara_pyro.config import load_config
+from bara_pyro.cli.card import MAX_WAY, CardRow
+from bara_pyro.core.backbone import load_backbone
 from bara_pyro.errors import ConfigError, DataError
-from bara_pyro.evaluate import truth_scores, untrained_scores
 from bara_pyro.microworld import TASKS, World, backbone_path, load_task
 from bara_pyro.microworld.build import build
 from bara_pyro.microworld.chat import claims, draw_prompts, score_reply, write_reply
@@ -24,7 +22,9 @@ from bara_pyro.microworld.tasks import _settled_answer
 from bara_pyro.microworld.text import corpus
 from bara_pyro.microworld.tokenizer import build_tokenizer
 from bara_pyro.microworld.words import HOMES, KINDS, RELATIONS, SEASONS
-from bara_pyro.system import assemble, load_data
+from bara_pyro.runs.config import load_config
+from bara_pyro.runs.evaluate import truth_scores, untrained_scores
+from bara_pyro.runs.system import assemble, load_data
 
 SHIFTED = ("micro-near", "micro-far")
 # Train and test as published; validation is ours.

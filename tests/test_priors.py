@@ -5,9 +5,9 @@ import pytest
 import torch
 from scipy import stats
 
-from bara_pyro.distributions import MeanWeibull, has_analytic_kl
+from bara_pyro.core.distributions import MeanWeibull, has_analytic_kl
+from bara_pyro.core.priors import PRIORS, make_prior, register_prior
 from bara_pyro.errors import ConfigError
-from bara_pyro.priors import PRIORS, make_prior, register_prior
 
 TRUTHS = {
     "gamma": ({"concentration": 0.5, "rate": 2.0}, stats.gamma(0.5, scale=0.5)),
@@ -84,7 +84,7 @@ def test_analytic_divergence_for_all_but_two():
 
 
 def test_registering_one_takes_three_lines(monkeypatch):
-    monkeypatch.setattr("bara_pyro.priors.PRIORS", dict(PRIORS))
+    monkeypatch.setattr("bara_pyro.core.priors.PRIORS", dict(PRIORS))
 
     @register_prior("weibull")
     def weibull(scale=1.0, concentration=1.0):

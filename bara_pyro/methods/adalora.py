@@ -5,17 +5,17 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
 from torch.optim import Optimizer
 
-from bara_pyro.allocation import Budget, RankAllocator, Triplets
-from bara_pyro.backbone import Backbone
+from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.delta import DeltaGuide
+from bara_pyro.methods.allocation import Budget, RankAllocator, Triplets
 from bara_pyro.methods.base import Method, MethodConfig, register_method
+from bara_pyro.methods.recipes import common
 from bara_pyro.models.adalora import AdaLoRA
-from bara_pyro.recipes import common
-from bara_pyro.svi import SVI, adamw
 
 if TYPE_CHECKING:  # what is fitted is built from the registry
-    from bara_pyro.system import System
+    from bara_pyro.runs.system import System
 
 
 class AdaLoRAConfig(MethodConfig):

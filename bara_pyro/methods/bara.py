@@ -4,7 +4,8 @@ from typing import Any, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveInt, field_validator
 
-from bara_pyro.backbone import Backbone
+from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.priors import make_prior
 from bara_pyro.guides.amortized import Activation, AmortizedGuide, Shape, Width
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.gamma import GammaGuide
@@ -12,7 +13,6 @@ from bara_pyro.guides.lognormal import LogNormalGuide
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.methods.base import Method, MethodConfig, register_method
 from bara_pyro.models.bara import BaRA, Form, Latent
-from bara_pyro.priors import make_prior
 
 GUIDES: dict[str, type[AmortizedGuide]] = {
     "weibull": WeibullGuide,

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from bara_pyro.backbone import Backbone
+from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.program import AdaptedLM
+from bara_pyro.core.svi import SVI
 from bara_pyro.errors import BaraError, ConfigError, unknown
-from bara_pyro.guide import SiteGuide
-from bara_pyro.program import AdaptedLM
-from bara_pyro.recipes import default_svi
-from bara_pyro.svi import SVI
+from bara_pyro.methods.recipes import default_svi
 
 if TYPE_CHECKING:  # what is fitted is built from the registry
-    from bara_pyro.system import System
+    from bara_pyro.runs.system import System
 
 
 class MethodConfig(BaseModel):

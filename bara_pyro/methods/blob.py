@@ -4,14 +4,14 @@ from typing import Any, Literal
 
 from pydantic import Field, NonNegativeFloat
 
-from bara_pyro.backbone import Backbone
-from bara_pyro.guide import SiteGuide
+from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.program import AdaptedLM
+from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.guides.normal import NormalGuide
 from bara_pyro.methods.base import Method, MethodConfig, register_method
+from bara_pyro.methods.recipes import Recipe, TwoStepSVI, common, default_svi, kl_cycle
 from bara_pyro.models.gaussian_lora import GaussianLoRA
-from bara_pyro.program import AdaptedLM
-from bara_pyro.recipes import Recipe, TwoStepSVI, common, default_svi, kl_cycle
-from bara_pyro.svi import SVI, adamw
 
 
 class BLoBConfig(MethodConfig):

@@ -5,14 +5,14 @@ from typing import Any
 from pydantic import Field, NonNegativeFloat, PositiveInt
 from torch.optim import AdamW
 
-from bara_pyro.backbone import Backbone
-from bara_pyro.guide import SiteGuide
+from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.program import AdaptedLM
+from bara_pyro.core.svi import SVI
 from bara_pyro.guides.contextual import ContextualGuide
 from bara_pyro.methods.base import Method, MethodConfig, register_method
+from bara_pyro.methods.recipes import Recipe, TwoStepSVI, common, default_svi, kl_cycle
 from bara_pyro.models.clora import CLoRA
-from bara_pyro.program import AdaptedLM
-from bara_pyro.recipes import Recipe, TwoStepSVI, common, default_svi, kl_cycle
-from bara_pyro.svi import SVI
 
 # Of the public code, whatever the backbone: a factor 1e-6, and the mean over LLaMA-2-7B's 65 modules.
 PUBLISHED_KL_WEIGHT = 1e-6 / 65

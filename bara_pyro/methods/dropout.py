@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import Field
 
-from bara_pyro.backbone import Backbone
+from bara_pyro.core.backbone import Backbone
 from bara_pyro.guides.prior import PriorGuide
 from bara_pyro.methods.base import Method, MethodConfig, register_method
 from bara_pyro.models.dropout import DropoutLoRA

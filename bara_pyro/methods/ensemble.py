@@ -6,13 +6,13 @@ import torch
 from pydantic import Field, PositiveInt
 from torch.optim import Optimizer
 
-from bara_pyro.backbone import Backbone
-from bara_pyro.elbo import ElboTerms
+from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.elbo import ElboTerms
+from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.guides.ensemble import Average, EnsembleGuide
 from bara_pyro.methods.base import Method, MethodConfig, register_method
+from bara_pyro.methods.recipes import common
 from bara_pyro.models.ensemble import Ensemble
-from bara_pyro.recipes import common
-from bara_pyro.svi import SVI, adamw
 
 
 class EnsembleConfig(MethodConfig):

@@ -4,14 +4,14 @@ from typing import Any
 
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
-from bara_pyro.backbone import Backbone
-from bara_pyro.guide import SiteGuide
+from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.program import AdaptedLM
+from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.guides.fvae import FVAEGuide
 from bara_pyro.methods.base import Method, MethodConfig, register_method
+from bara_pyro.methods.recipes import Recipe, common, default_svi
 from bara_pyro.models.fvae import FVAE, Weights
-from bara_pyro.program import AdaptedLM
-from bara_pyro.recipes import Recipe, common, default_svi
-from bara_pyro.svi import SVI, adamw
 
 PUBLISHED_EPS = 1e-8  # Adam's, in the official script
 

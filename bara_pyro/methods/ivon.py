@@ -14,16 +14,16 @@ from typing import Any
 import torch
 from pydantic import Field
 
-from bara_pyro.backbone import Backbone
+from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.program import AdaptedLM
+from bara_pyro.core.svi import SVI, parameters
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
-from bara_pyro.guide import SiteGuide
 from bara_pyro.guides.posthoc import PosthocGuide
 from bara_pyro.methods.base import Method, MethodConfig, register_method
+from bara_pyro.methods.recipes import common
 from bara_pyro.models.posthoc import PosthocLoRA
-from bara_pyro.program import AdaptedLM
-from bara_pyro.recipes import common
-from bara_pyro.svi import SVI, parameters
 
 
 class IVONConfig(MethodConfig):

@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from bara_pyro.backbone import Backbone
+from bara_pyro.core.backbone import Backbone
 from bara_pyro.data import batches
 from bara_pyro.guides.laplace import LaplaceGuide, Optimiser, Predictive, Subset
-from bara_pyro.kfac import Tokens
 from bara_pyro.methods.base import Method, MethodConfig, register_method
+from bara_pyro.methods.kfac import Tokens
 from bara_pyro.models.gaussian_lora import GaussianLoRA
 
 if TYPE_CHECKING:
-    from bara_pyro.system import System
+    from bara_pyro.runs.system import System
 
 
 class LaplaceConfig(MethodConfig):

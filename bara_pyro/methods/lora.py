@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from bara_pyro.backbone import Backbone
+from bara_pyro.core.backbone import Backbone
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.methods.base import Method, MethodConfig, register_method
 from bara_pyro.models.lora import LoRA

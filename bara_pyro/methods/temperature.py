@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from bara_pyro.backbone import Backbone
-from bara_pyro.bisection import sign_change
+from bara_pyro.core.backbone import Backbone
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.methods.base import Method, MethodConfig, register_method
+from bara_pyro.methods.bisection import sign_change
 from bara_pyro.metrics import nll
 from bara_pyro.models.temperature import TemperedLoRA
 
 if TYPE_CHECKING:
-    from bara_pyro.system import System
+    from bara_pyro.runs.system import System
 
 # Rows that are all right (or mostly wrong) want T = 0 (or infinity): the fit stops here.
 COLDEST, HOTTEST = 0.01, 100.0
@@ -84,7 +84,7 @@ def fit_temperature(system: "System") -> dict[str, float]:
     Returns:
         `temperature`, `nll_1` and `nll_temperature` (nats, on the validation rows), `validation_rows`.
     """
-    from bara_pyro.evaluate import draw  # imports the methods
+    from bara_pyro.runs.evaluate import draw  # imports the methods
 
     split = system.split("validation")
     labels = torch.tensor(split.labels)

@@ -16,19 +16,19 @@ import torch
 from pydantic import Field, NonNegativeFloat, PositiveInt
 from torch import Tensor
 
-from bara_pyro.backbone import Backbone
-from bara_pyro.bisection import largest_feasible
+from bara_pyro.core.backbone import Backbone
 from bara_pyro.data import EncodedSplit
 from bara_pyro.errors import TrainingError
 from bara_pyro.guides.posthoc import PosthocGuide
 from bara_pyro.methods.base import Method, MethodConfig, register_method
+from bara_pyro.methods.bisection import largest_feasible
 from bara_pyro.metrics import nll, posterior_predictive
 from bara_pyro.models.gaussian_lora import weight_site
 from bara_pyro.models.lora import LoRAAdapter
 from bara_pyro.models.posthoc import PosthocLoRA
 
 if TYPE_CHECKING:
-    from bara_pyro.system import System
+    from bara_pyro.runs.system import System
 
 # Keeps the draws of the search apart from those of prediction.
 SEARCH = 2**32
@@ -135,7 +135,7 @@ class Noise:
         return abs(self.nll(sigma) - self.start)
 
     def _log_probs(self, samples: int) -> Tensor:
-        from bara_pyro.evaluate import draw  # imports the methods
+        from bara_pyro.runs.evaluate import draw  # imports the methods
 
         self.evaluations += 1
         seed = SEARCH + self.system.config.predict.seed

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from bara_pyro.report.style import png_bytes
 from bara_pyro.report.table import Cell, Table, cells, numeric_columns
-from bara_pyro.store import write_text
+from bara_pyro.runs.store import write_text
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from bara_pyro import cli
+from bara_pyro.cli import app as cli
 
 COLOURS = ("red", "blue", "green", "grey")
 THINGS = ("fox", "hen", "cat", "owl", "bee", "ant", "cow", "pig", "ram", "elk")

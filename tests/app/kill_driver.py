@@ -13,11 +13,11 @@ from pathlib import Path
 
 import torch
 
-from bara_pyro import checkpoint, folder, store
-from bara_pyro import train as training
-from bara_pyro.config import load_config
-from bara_pyro.evaluate import evaluate_system
-from bara_pyro.system import build_system
+from bara_pyro.runs import checkpoint, folder, store
+from bara_pyro.runs import train as training
+from bara_pyro.runs.config import load_config
+from bara_pyro.runs.evaluate import evaluate_system
+from bara_pyro.runs.system import build_system
 
 
 def die() -> None:

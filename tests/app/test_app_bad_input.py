@@ -13,13 +13,13 @@ import torch
 from app_cases import Bara, Place, assert_one_sentence, files_of, questions, save_backbone, write_rows
 from safetensors.torch import load_file, save_file
 
-from bara_pyro import train as training
-from bara_pyro.config import load_config
 from bara_pyro.errors import BackboneError, TrainingError
-from bara_pyro.folder import load_system
 from bara_pyro.methods import METHODS
-from bara_pyro.store import read_json, read_jsonl, read_tensors
-from bara_pyro.system import build_system
+from bara_pyro.runs import train as training
+from bara_pyro.runs.config import load_config
+from bara_pyro.runs.folder import load_system
+from bara_pyro.runs.store import read_json, read_jsonl, read_tensors
+from bara_pyro.runs.system import build_system
 
 
 @pytest.fixture
@@ -261,13 +261,20 @@ def test_a_log_that_cannot_be_written(
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("bara_pyro.train.os.fsync", full)
+    monkeypatch.setattr("bara_pyro.runs.train.os.fsync", full)
     result = bara(*place.arguments(tmp_path / "run", **{"train.checkpoint_every": 3}))
     assert_one_sentence(result, "No space left on device")
 
 
 def test_the_installed_command_prints_no_traceback(place: Place, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "bara_pyro.cli", *place.arguments(tmp_path / "run"), "--method", "bora"]
+    command = [
+        sys.executable,
+        "-m",
+        "bara_pyro.cli.app",
+        *place.arguments(tmp_path / "run"),
+        "--method",
+        "bora",
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2
     known = ", ".join(sorted(METHODS))

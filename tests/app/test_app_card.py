@@ -2,7 +2,7 @@
 
 import pytest
 
-from bara_pyro.card import CardRow, write_card
+from bara_pyro.cli.card import CardRow, write_card
 from bara_pyro.microworld import TASKS
 
 

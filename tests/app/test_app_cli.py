@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from app_cases import Bara, Place, assert_one_sentence, files_of, save_backbone
 
-from bara_pyro import demo as demonstration
+from bara_pyro.cli import demo as demonstration
 from bara_pyro.data import SOURCES
 from bara_pyro.methods import METHODS
 from bara_pyro.microworld import TASKS
 from bara_pyro.microworld.tokenizer import build_tokenizer
-from bara_pyro.store import read_json
+from bara_pyro.runs.store import read_json
 
 COMMANDS = (
     *("train", "evaluate", "predict", "inspect", "prune", "params", "methods", "tasks", "demo"),
@@ -28,7 +28,7 @@ OPTIONS = (
 
 def imported_by(arguments: str) -> set[str]:
     code = (
-        "import sys; from bara_pyro import cli; sys.argv = ['bara', *sys.argv[1:]]\n"
+        "import sys; from bara_pyro.cli import app as cli; sys.argv = ['bara', *sys.argv[1:]]\n"
         "try:\n    cli.main()\nexcept SystemExit:\n    pass\n"
         "print('LOADED', *sys.modules)"
     )

@@ -9,8 +9,8 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from bara_pyro.config import RunConfig, differences, load_config
 from bara_pyro.errors import ConfigError
+from bara_pyro.runs.config import RunConfig, differences, load_config
 
 # Another value than the default for every field: a new field needs a line here.
 OTHER: dict[str, Any] = {
@@ -181,7 +181,8 @@ def test_the_hash_is_the_same_in_another_process_and_in_another_order() -> None:
     one = load_config(assignments=["seed=1", "train.lr=0.5"])
     two = load_config(assignments=["train.lr=0.5", "seed=1"])
     code = (
-        "from bara_pyro.config import load_config as l; print(l(assignments=['seed=1', 'train.lr=0.5']).hash)"
+        "from bara_pyro.runs.config import load_config as l; "
+        "print(l(assignments=['seed=1', 'train.lr=0.5']).hash)"
     )
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert one.hash == two.hash == printed.stdout.strip()

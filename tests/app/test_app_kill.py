@@ -12,7 +12,7 @@ import pytest
 from app_cases import Bara, Place, files_of
 from kill_driver import MOMENTS
 
-from bara_pyro.store import read_json, read_jsonl
+from bara_pyro.runs.store import read_json, read_jsonl
 
 EXACT = (
     "config.json",
@@ -79,7 +79,7 @@ def test_killed_again_and_again(killed) -> None:
 
 def test_the_command_killed_from_outside(place: Place, tmp_path: Path, bara: Bara) -> None:
     """`bara train`, killed when its log shows it under way; then `bara train --resume`, no settings."""
-    command = [sys.executable, "-m", "bara_pyro.cli"]
+    command = [sys.executable, "-m", "bara_pyro.cli.app"]
     settings = {"train.steps": 200, "train.checkpoint_every": 3, "task.limit": 8}
     assert bara(*place.arguments(tmp_path / "whole", **settings)).code == 0
     out = tmp_path / "killed"

@@ -3,7 +3,7 @@
 import pytest
 from app_cases import Bara, assert_one_sentence
 
-from bara_pyro.architectures import ARCHITECTURES
+from bara_pyro.cli.architectures import ARCHITECTURES
 from bara_pyro.errors import ConfigError
 from bara_pyro.methods import METHODS, Method, MethodConfig, method_config, register_method
 

@@ -13,10 +13,10 @@ from peft import PeftModel
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM
 
-from bara_pyro.backbone import load_backbone
-from bara_pyro.evaluate import draw
-from bara_pyro.folder import load_system
-from bara_pyro.store import read_json, read_jsonl
+from bara_pyro.core.backbone import load_backbone
+from bara_pyro.runs.evaluate import draw
+from bara_pyro.runs.folder import load_system
+from bara_pyro.runs.store import read_json, read_jsonl
 
 FILES = {
     "config.json",
@@ -63,7 +63,7 @@ def test_a_fresh_process_predicts_the_same_bits(place: Place, finished: Path, tm
     command = [
         sys.executable,
         "-m",
-        "bara_pyro.cli",
+        "bara_pyro.cli.app",
         "evaluate",
         str(finished),
         "--out",

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from bara_pyro.errors import CheckpointError
-from bara_pyro.store import (
+from bara_pyro.runs.store import (
     load_parameters,
     read_json,
     read_jsonl,

@@ -1,7 +1,7 @@
 import pytest
 from core_cases import backbone, make_batch
 
-from bara_pyro.backbone import Backbone
+from bara_pyro.core.backbone import Backbone
 from bara_pyro.data.types import Batch
 
 

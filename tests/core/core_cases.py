@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AutoModelForCausalLM, GPT2Config, GPTNeoXConfig, LlamaConfig, Qwen2Config
 
-from bara_pyro.backbone import Backbone
+from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.guide import PosteriorMean, SiteGuide
+from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.batching import collate_ids
 from bara_pyro.data.types import Batch
-from bara_pyro.guide import PosteriorMean, SiteGuide
 from bara_pyro.models.bara import BaRA
-from bara_pyro.program import AdaptedLM
 
 VOCAB = 61
 ANSWERS = torch.tensor([7, 3, 50])

@@ -11,15 +11,15 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from bara_pyro.architectures import empty_backbone
-from bara_pyro.distributions import KAPPA_MAX, KAPPA_MIN, MEAN_MIN
+from bara_pyro.cli.architectures import empty_backbone
+from bara_pyro.core.distributions import KAPPA_MAX, KAPPA_MIN, MEAN_MIN
+from bara_pyro.core.svi import adamw
 from bara_pyro.guides.amortized import AmortizedGuide
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.gamma import GammaGuide
 from bara_pyro.guides.lognormal import LogNormalGuide
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.models.bara import BaRA
-from bara_pyro.svi import adamw
 
 R = 4
 SITE = "theta/lm_head"

@@ -6,7 +6,9 @@ import pytest
 import torch
 from core_cases import backbone, make_batch
 
-from bara_pyro.elbo import MeanFieldELBO
+from bara_pyro.core.elbo import MeanFieldELBO
+from bara_pyro.core.priors import PRIORS
+from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.errors import ConfigError, MissingKLError
 from bara_pyro.guides.amortized import AmortizedGuide
 from bara_pyro.guides.delta import DeltaGuide
@@ -14,8 +16,6 @@ from bara_pyro.guides.gamma import GammaGuide
 from bara_pyro.guides.lognormal import LogNormalGuide
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.models.bara import BaRA
-from bara_pyro.priors import PRIORS
-from bara_pyro.svi import SVI, adamw
 
 GUIDES = {"weibull": WeibullGuide, "gamma": GammaGuide, "lognormal": LogNormalGuide, "delta": DeltaGuide}
 NAMES = ["gamma", "exponential", "halfnormal", "halfcauchy", "inversegamma", "lognormal"]

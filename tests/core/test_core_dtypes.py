@@ -8,10 +8,10 @@ import torch
 from core_cases import CONFIGS, backbone, make_batch, make_lm
 from pyro import poutine
 
-from bara_pyro.backbone import Backbone
+from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.models.bara import BaRA
-from bara_pyro.svi import SVI, adamw
 
 
 def latent_dtypes(guide: WeibullGuide, model: BaRA) -> set:
@@ -63,7 +63,7 @@ def test_autocast_reaches_neither_adapter_nor_posterior() -> None:
     x = torch.randn(2, 5, 16)
     adapter = model._adapters[0]
     torch.nn.init.normal_(adapter.lora_B)
-    from bara_pyro.program import _change
+    from bara_pyro.core.program import _change
 
     out = []
     for enabled in (False, True):

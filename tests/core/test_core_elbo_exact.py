@@ -16,9 +16,9 @@ from core_cases import (
 from torch import Tensor
 from torch.nn import functional as F
 
+from bara_pyro.core.distributions import KAPPA_MAX
+from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.data.types import Batch
-from bara_pyro.distributions import KAPPA_MAX
-from bara_pyro.elbo import MeanFieldELBO
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.models.bara import BaRA

@@ -7,11 +7,11 @@ import pytest
 from core_cases import backbone, make_batch
 from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
 
-from bara_pyro.elbo import MeanFieldELBO
+from bara_pyro.core.elbo import MeanFieldELBO
+from bara_pyro.core.prediction import predict
+from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.models.bara import BaRA
-from bara_pyro.prediction import predict
-from bara_pyro.svi import SVI, adamw
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from core_cases import PlainBaRA, backbone, make_batch, randomise
 from pyro.infer import TraceMeanField_ELBO
 from torch.testing import assert_close
 
-from bara_pyro.distributions import KAPPA_MAX
-from bara_pyro.elbo import MeanFieldELBO
+from bara_pyro.core.distributions import KAPPA_MAX
+from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.models.bara import BaRA
 
@@ -127,7 +127,7 @@ def test_the_one_draw_estimate_has_the_same_expectation() -> None:
     pyro.set_rng_seed(13)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bara_pyro.elbo.has_analytic_kl", lambda q, p: False)
+        patch.setattr("bara_pyro.core.elbo.has_analytic_kl", lambda q, p: False)
         sampled = [MeanFieldELBO(sampled_kl=True).terms(model, guide, batch).loss.item() for _ in range(250)]
     mean, error = mean_and_error(sampled)
     assert abs(mean - exact) < 4 * error

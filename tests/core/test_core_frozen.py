@@ -5,14 +5,14 @@ import torch
 from core_cases import CONFIGS, backbone, make_batch, plain_forward, randomise
 from torch import nn
 
-from bara_pyro.backbone import Backbone
+from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.prediction import predict
+from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.data.types import Batch
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.models.bara import BaRA
 from bara_pyro.models.lora import LoRA
-from bara_pyro.prediction import predict
-from bara_pyro.svi import SVI, adamw
 
 
 def hooks(lm: nn.Module) -> int:

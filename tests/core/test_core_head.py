@@ -5,11 +5,11 @@ import torch
 from core_cases import CONFIGS, backbone, make_batch, mean_forward, plain_forward, randomise
 from torch.testing import assert_close
 
+from bara_pyro.core.prediction import predict
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.models.bara import BaRA
 from bara_pyro.models.lora import LoRA
-from bara_pyro.prediction import predict
 
 
 @pytest.mark.parametrize("arch", CONFIGS)

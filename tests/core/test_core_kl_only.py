@@ -5,8 +5,8 @@ import torch
 from core_cases import backbone, make_batch, noise_level
 from torch.nn import functional as F
 
-from bara_pyro.distributions import KAPPA_MAX
-from bara_pyro.elbo import MeanFieldELBO
+from bara_pyro.core.distributions import KAPPA_MAX
+from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.models.bara import BaRA
 

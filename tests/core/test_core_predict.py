@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
 
+from bara_pyro.core.prediction import predict
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.amortized import AmortizedGuide
 from bara_pyro.guides.delta import DeltaGuide
@@ -18,7 +19,6 @@ from bara_pyro.guides.lognormal import LogNormalGuide
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.models.bara import BaRA
 from bara_pyro.models.lora import LoRA
-from bara_pyro.prediction import predict
 
 S = 6
 GUIDES = [WeibullGuide, GammaGuide, LogNormalGuide, DeltaGuide]
@@ -199,7 +199,7 @@ def test_the_law_of_a_draw_is_the_guides() -> None:
     model, guide = toy(latent="theta", target_modules=["lm_head"], form="additive")
     import pyro
 
-    from bara_pyro.prediction import RowSeeded
+    from bara_pyro.core.prediction import RowSeeded
 
     batch = make_batch(((5, 7, 9),), choose=[0])
     seen: dict[str, Tensor] = {}

@@ -9,11 +9,11 @@ from core_cases import backbone, make_batch, randomise
 from pyro.infer import Predictive
 from torch import Tensor
 
+from bara_pyro.core.prediction import predict
 from bara_pyro.guides.gamma import GammaGuide
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.models.bara import BaRA
 from bara_pyro.models.lora import LoRA
-from bara_pyro.prediction import predict
 
 S = 300
 

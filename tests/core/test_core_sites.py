@@ -6,7 +6,7 @@ from core_cases import backbone, make_batch
 from pyro import poutine
 from pyro.distributions import Exponential, Gamma
 
-from bara_pyro.backbone import Backbone
+from bara_pyro.core.backbone import Backbone
 from bara_pyro.data.types import Batch
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.models.bara import BaRA

@@ -9,14 +9,14 @@ import torch
 from core_cases import backbone, make_batch, make_lm, randomise
 from torch.testing import assert_close
 
-from bara_pyro.backbone import Backbone
+from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.svi import SVI, adamw, linear_schedule, parameters
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import BackboneError, DataError, TrainingError
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.models.bara import BaRA
 from bara_pyro.models.lora import LoRA
-from bara_pyro.svi import SVI, adamw, linear_schedule, parameters
 
 N = 12
 HALVES = ([0], [1, 2, 3])  # unequal, and of unequal padding

@@ -8,9 +8,9 @@ from pyro.infer import SVI as STOCK
 from pyro.infer import TraceMeanField_ELBO
 from torch.testing import assert_close
 
+from bara_pyro.core.svi import SVI, parameters
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.models.bara import BaRA
-from bara_pyro.svi import SVI, parameters
 
 N = 4
 

@@ -10,10 +10,10 @@ from tempfile import mkdtemp
 import torch
 from app_cases import questions, save_backbone, write_rows
 
-from bara_pyro.backbone import Backbone, load_backbone
-from bara_pyro.config import load_config
+from bara_pyro.core.backbone import Backbone, load_backbone
 from bara_pyro.data import Task
-from bara_pyro.system import System, build_system
+from bara_pyro.runs.config import load_config
+from bara_pyro.runs.system import System, build_system
 
 R, MODULES = 3, ("model.layers.0.self_attn.q_proj", "model.layers.1.self_attn.v_proj")
 

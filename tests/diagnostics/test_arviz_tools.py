@@ -15,13 +15,13 @@ from inference_cases import tiny_system
 from matplotlib import pyplot
 from matplotlib.figure import Figure
 
-from bara_pyro.diagnostics.arviz_compat import INTERVAL, container, forest, groups_of, psis_loo, ridge
-from bara_pyro.diagnostics.arviz_compat import renewed as renewed_arviz
-from bara_pyro.diagnostics.gate_plots import answer_shares, figures, phi_lines, plots, predictive_check
-from bara_pyro.diagnostics.groups import dataset, module_coords
-from bara_pyro.diagnostics.inference_data import to_inference_data
-from bara_pyro.diagnostics.loo import compare, loo
-from bara_pyro.diagnostics.netcdf import read_netcdf, write_netcdf
+from bara_pyro.diagnostics.arviz.compat import INTERVAL, container, forest, groups_of, psis_loo, ridge
+from bara_pyro.diagnostics.arviz.compat import renewed as renewed_arviz
+from bara_pyro.diagnostics.arviz.gate_plots import answer_shares, figures, phi_lines, plots, predictive_check
+from bara_pyro.diagnostics.arviz.groups import dataset, module_coords
+from bara_pyro.diagnostics.arviz.inference_data import to_inference_data
+from bara_pyro.diagnostics.arviz.loo import compare, loo
+from bara_pyro.diagnostics.arviz.netcdf import read_netcdf, write_netcdf
 from bara_pyro.errors import CheckpointError, ConfigError, DataError
 
 PNG = b"\x89PNG\r\n\x1a\n"

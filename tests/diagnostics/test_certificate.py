@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from bara_pyro.diagnostics.certificate import Certificate
-from bara_pyro.diagnostics.gate_cover import COVERS, Cap, GateCover, gate_cover, norm_cap
-from bara_pyro.diagnostics.rademacher import (
+from bara_pyro.diagnostics.bounds.certificate import Certificate
+from bara_pyro.diagnostics.bounds.gate_cover import COVERS, Cap, GateCover, gate_cover, norm_cap
+from bara_pyro.diagnostics.bounds.rademacher import (
     NLL_LIPSCHITZ,
     certified_change,
     certified_gate,

@@ -11,16 +11,16 @@ from core_cases import backbone, hooked_forward, parts_of
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bara_pyro.config import load_config
-from bara_pyro.diagnostics.certify import certify_head
-from bara_pyro.diagnostics.head import gate_radius, gate_slope, head_rows, input_bound
-from bara_pyro.diagnostics.pac_bayes import gibbs_bound, held_out_bound
-from bara_pyro.elbo import MeanFieldELBO
+from bara_pyro.core.elbo import MeanFieldELBO
+from bara_pyro.diagnostics.bounds.certify import certify_head
+from bara_pyro.diagnostics.bounds.head import gate_radius, gate_slope, head_rows, input_bound
+from bara_pyro.diagnostics.bounds.pac_bayes import gibbs_bound, held_out_bound
 from bara_pyro.errors import ConfigError
-from bara_pyro.evaluate import draw
 from bara_pyro.metrics import ece
 from bara_pyro.report.table import markdown
-from bara_pyro.system import System, build_system
+from bara_pyro.runs.config import load_config
+from bara_pyro.runs.evaluate import draw
+from bara_pyro.runs.system import System, build_system
 
 R, ALPHA = 4, 6.0
 SETTINGS = {"tau": 0.3, "s": 2, "clip": 1.1, "cap": 2.0, "cover": "absorbed"}

@@ -10,7 +10,7 @@ from posterior_cases import Grid, one_gate
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from bara_pyro.diagnostics.collapse import (
+from bara_pyro.diagnostics.posterior.collapse import (
     GAMMAS,
     Collapse,
     collapse,
@@ -155,7 +155,7 @@ def test_what_cannot_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
         prior_predictive(model, [])
     with pytest.raises(ConfigError, match="samples=0"):
         prior_predictive(model, [batch], samples=0)
-    monkeypatch.setattr("bara_pyro.diagnostics.collapse.predict", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("bara_pyro.diagnostics.posterior.collapse.predict", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         prior_predictive(model, [batch], samples=2)
     assert model.phi_prior is own

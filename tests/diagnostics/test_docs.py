@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from bara_pyro.config import load_config
-from bara_pyro.folder import save_system, write_config
-from bara_pyro.system import build_system
+from bara_pyro.runs.config import load_config
+from bara_pyro.runs.folder import save_system, write_config
+from bara_pyro.runs.system import build_system
 
 PAGE = Path(__file__).parents[2] / "docs" / "diagnostics.md"
 

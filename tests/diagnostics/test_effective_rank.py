@@ -9,8 +9,8 @@ from gate_cases import toy
 from scipy import stats
 from torch import Tensor
 
-from bara_pyro.diagnostics.draws import GateDraws, gate_draws
-from bara_pyro.diagnostics.rank import effective_rank, rank_summary, relation, support_relation
+from bara_pyro.diagnostics.gates.draws import GateDraws, gate_draws
+from bara_pyro.diagnostics.gates.rank import effective_rank, rank_summary, relation, support_relation
 from bara_pyro.errors import ConfigError, DataError
 
 

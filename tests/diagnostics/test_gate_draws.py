@@ -7,12 +7,12 @@ from gate_cases import ONE_TOKEN, forward_with_gates, mean_gates, toy
 from torch import Tensor
 from torch.testing import assert_close
 
-from bara_pyro.diagnostics.draws import chosen_modules, gate_draws
+from bara_pyro.core.prediction import predict
+from bara_pyro.diagnostics.gates.draws import chosen_modules, gate_draws
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.guides.prior import PriorGuide
 from bara_pyro.models.ensemble import Ensemble
 from bara_pyro.models.lora import LoRA
-from bara_pyro.prediction import predict
 
 S = 7
 FORMS = ["additive", "gate"]

@@ -9,9 +9,9 @@ from gate_cases import toy
 from scipy import integrate, special, stats
 from torch import nn
 
-from bara_pyro.diagnostics.draws import GateDraws, gate_draws
-from bara_pyro.diagnostics.sparsity import gate_sparsity, sparsity_curve
-from bara_pyro.distributions import KAPPA_MAX
+from bara_pyro.core.distributions import KAPPA_MAX
+from bara_pyro.diagnostics.gates.draws import GateDraws, gate_draws
+from bara_pyro.diagnostics.gates.sparsity import gate_sparsity, sparsity_curve
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.models.bara import BaRA

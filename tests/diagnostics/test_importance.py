@@ -9,15 +9,15 @@ from posterior_cases import KAPPA, MEAN, ONE_TOKEN, PATH, Grid, one_gate, weibul
 from scipy import stats
 from torch.testing import assert_close
 
-from bara_pyro.diagnostics.importance import importance_estimate, log_weights, summarise
-from bara_pyro.diagnostics.joint import draw, evaluate
+from bara_pyro.core.program import module_key
+from bara_pyro.diagnostics.posterior.importance import importance_estimate, log_weights, summarise
+from bara_pyro.diagnostics.posterior.joint import draw, evaluate
 from bara_pyro.errors import ConfigError, DataError, TrainingError
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.gamma import GammaGuide
 from bara_pyro.guides.prior import PriorGuide
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.models.lora import LoRA
-from bara_pyro.program import module_key
 
 THETA = f"theta/{PATH}"
 

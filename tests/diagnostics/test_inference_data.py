@@ -12,20 +12,20 @@ from inference_cases import MODULES, R, tiny_system, with_rows
 from scipy import stats
 from torch.nn import functional as F
 
+from bara_pyro.core.elbo import MeanFieldELBO
+from bara_pyro.core.prediction import predict, record
 from bara_pyro.data import batches
-from bara_pyro.diagnostics import inference_data
-from bara_pyro.diagnostics.arviz_compat import groups_of
-from bara_pyro.diagnostics.draws import gate_draws
-from bara_pyro.diagnostics.full_draws import answers, chosen_rows
-from bara_pyro.diagnostics.inference_data import estimate_bytes, to_inference_data
-from bara_pyro.diagnostics.rank import effective_rank
-from bara_pyro.elbo import MeanFieldELBO
+from bara_pyro.diagnostics.arviz import inference_data
+from bara_pyro.diagnostics.arviz.compat import groups_of
+from bara_pyro.diagnostics.arviz.inference_data import estimate_bytes, to_inference_data
+from bara_pyro.diagnostics.gates.draws import gate_draws
+from bara_pyro.diagnostics.gates.full_draws import answers, chosen_rows
+from bara_pyro.diagnostics.gates.rank import effective_rank
 from bara_pyro.errors import ConfigError, DataError
-from bara_pyro.evaluate import draw
 from bara_pyro.guides.prior import PriorGuide
 from bara_pyro.metrics import evaluate, posterior_predictive
-from bara_pyro.prediction import predict, record
-from bara_pyro.store import write_jsonl
+from bara_pyro.runs.evaluate import draw
+from bara_pyro.runs.store import write_jsonl
 
 S, N = 7, 5
 GATES = {"phi", "theta", "gate"}

@@ -9,7 +9,7 @@ import torch
 from scipy import optimize, special, stats
 from torch import Tensor
 
-from bara_pyro.diagnostics.pac_bayes import (
+from bara_pyro.diagnostics.bounds.pac_bayes import (
     LOSSES,
     GibbsBound,
     binary_kl,

@@ -8,18 +8,18 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from bara_pyro.config import load_config
-from bara_pyro.diagnostics.draws import gate_draws
-from bara_pyro.diagnostics.prune import prune, unit_importance, weakest, without
-from bara_pyro.diagnostics.prune_curve import curve_figure, curve_table, prune_curve
+from bara_pyro.core.prediction import point_log_probs
+from bara_pyro.core.program import tapped
+from bara_pyro.diagnostics.gates.draws import gate_draws
+from bara_pyro.diagnostics.gates.prune import prune, unit_importance, weakest, without
+from bara_pyro.diagnostics.gates.prune_curve import curve_figure, curve_table, prune_curve
 from bara_pyro.errors import ConfigError
-from bara_pyro.evaluate import draw
-from bara_pyro.folder import load_system, save_system, write_config
-from bara_pyro.prediction import point_log_probs
-from bara_pyro.program import tapped
 from bara_pyro.report import markdown
 from bara_pyro.report.style import png_bytes
-from bara_pyro.system import System, assemble, build_system, count_parameters
+from bara_pyro.runs.config import load_config
+from bara_pyro.runs.evaluate import draw
+from bara_pyro.runs.folder import load_system, save_system, write_config
+from bara_pyro.runs.system import System, assemble, build_system, count_parameters
 
 R = 3
 METHODS = ("bara", "bara-gate", "lora")
@@ -156,7 +156,7 @@ def test_the_folder_reads_back(tmp_path: Path) -> None:
 def test_a_pruned_lora_is_read_by_peft(tmp_path: Path) -> None:
     from peft import PeftModel
 
-    from bara_pyro.backbone import load_backbone
+    from bara_pyro.core.backbone import load_backbone
 
     system = fitted("lora", **{"adapter.target_modules": ["q_proj", "v_proj"]})
     silence(system, 1)

@@ -11,8 +11,8 @@ from posterior_cases import KAPPA, MEAN, ONE_TOKEN, PATH, Grid, one_gate, weibul
 from scipy import stats
 from torch.testing import assert_close
 
-from bara_pyro.diagnostics.comparison import compare_with_reference, marginal_distances
-from bara_pyro.diagnostics.reference import Reference, nuts, reference_from
+from bara_pyro.diagnostics.posterior.comparison import compare_with_reference, marginal_distances
+from bara_pyro.diagnostics.posterior.reference import Reference, nuts, reference_from
 from bara_pyro.errors import ConfigError, DataError, TrainingError
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.weibull import WeibullGuide

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from bara_pyro.data.types import Batch
-from bara_pyro.diagnostics.sbc import (
+from bara_pyro.diagnostics.posterior.sbc import (
     LOG_LIKELIHOOD,
     Calibration,
     nuts_sampler,
@@ -22,7 +22,7 @@ from bara_pyro.diagnostics.sbc import (
     svi_sampler,
     too_sure,
 )
-from bara_pyro.diagnostics.uniformity import band, chi_square, ecdf, ecdf_test
+from bara_pyro.diagnostics.posterior.uniformity import band, chi_square, ecdf, ecdf_test
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.report import markdown

@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from bara_pyro.config import load_config
+from bara_pyro.core.prediction import record
 from bara_pyro.data.types import Batch
-from bara_pyro.diagnostics.tokens import TEXTS, TokenMap, default_texts, token_maps
+from bara_pyro.diagnostics.gates.tokens import TEXTS, TokenMap, default_texts, token_maps
+from bara_pyro.diagnostics.page.token_page import token_figure, token_page
 from bara_pyro.errors import ConfigError, DataError
-from bara_pyro.prediction import record
 from bara_pyro.report.style import png_bytes
-from bara_pyro.report.token_page import token_figure, token_page
-from bara_pyro.system import System, build_system
+from bara_pyro.runs.config import load_config
+from bara_pyro.runs.system import System, build_system
 
 TAU = 0.3
 

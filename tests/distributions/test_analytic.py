@@ -6,7 +6,7 @@ import torch
 from torch.distributions import kl_divergence, register_kl
 from torch.distributions.kl import _KL_MEMOIZE, _KL_REGISTRY
 
-from bara_pyro.distributions import MeanWeibull, has_analytic_kl
+from bara_pyro.core.distributions import MeanWeibull, has_analytic_kl
 
 ONE = torch.ones(2, 3)
 LAWS = [

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from bara_pyro.distributions import KAPPA_MAX, KAPPA_MIN, MEAN_MIN, MeanWeibull, bound_kappa, bound_mean
+from bara_pyro.core.distributions import KAPPA_MAX, KAPPA_MIN, MEAN_MIN, MeanWeibull, bound_kappa, bound_mean
 
 
 def test_identity_inside_and_clamped_outside():

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.distributions import kl_divergence
 
-from bara_pyro.distributions import MeanWeibull
-from bara_pyro.distributions.moments import CROSS_ENTROPIES, MOMENTS, PAIRS
+from bara_pyro.core.distributions import MeanWeibull
+from bara_pyro.core.distributions.moments import CROSS_ENTROPIES, MOMENTS, PAIRS
 
 LAWS = {name: getattr(dist, name, MeanWeibull) for name in oracles.FAMILIES}
 POSTERIORS = {

@@ -8,7 +8,7 @@ import torch
 from pyro.infer import TraceMeanField_ELBO
 from torch.distributions import kl_divergence
 
-from bara_pyro.distributions import MeanWeibull
+from bara_pyro.core.distributions import MeanWeibull
 
 KAPPAS = [0.01, 0.02, 0.1, 0.5, math.log(2), 1.0, 1.7, 3.0, 5.0]
 PRIORS = [(1.0, 1.0), (0.1, 1.0), (0.5, 2.0), (2.0, 0.5), (7.0, 30.0)]

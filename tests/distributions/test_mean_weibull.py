@@ -6,7 +6,7 @@ import pytest
 import torch
 from scipy import stats
 
-from bara_pyro.distributions import MeanWeibull
+from bara_pyro.core.distributions import MeanWeibull
 
 KAPPAS = [0.01, 0.05, 0.3, math.log(2), 1.0, 2.0, 5.0]
 MEANS = [1e-8, 0.3, 1.0, 1e4]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bara_pyro.metrics import evaluate, reliability_bins, risk_coverage
-from bara_pyro.store import write_json, write_jsonl
+from bara_pyro.runs.store import write_json, write_jsonl
 from experiments.record import COVERAGES, KIND, Record
 from experiments.study import write_study
 

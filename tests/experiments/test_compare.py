@@ -6,7 +6,7 @@ import pytest
 from study_cases import invent, predictions, write_run
 
 from bara_pyro.errors import DataError
-from bara_pyro.store import write_json
+from bara_pyro.runs.store import write_json
 from experiments.compare import best_baseline, compare_study, default_references, read_predictions
 from experiments.differences import AVERAGE, compare
 from experiments.search import KIND

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from bara_pyro.errors import TrainingError
-from bara_pyro.store import read_json
+from bara_pyro.runs.store import read_json
 from experiments.arguments import experiment_parser
 from experiments.conduct import conduct
 from experiments.record import read_record

@@ -16,7 +16,7 @@ import pytest
 from launcher_cases import Number, square
 
 from bara_pyro.errors import ConfigError
-from bara_pyro.store import write_json
+from bara_pyro.runs.store import write_json
 from experiments import sweep as program
 from experiments.launchers import Died, on_ray, processes, serial
 from experiments.record import load_records

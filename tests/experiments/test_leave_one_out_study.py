@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from bara_pyro.config import load_config
-from bara_pyro.diagnostics.inference_data import to_inference_data
-from bara_pyro.diagnostics.loo import loo
-from bara_pyro.folder import load_system, save_system, write_config
-from bara_pyro.system import build_system
+from bara_pyro.diagnostics.arviz.inference_data import to_inference_data
+from bara_pyro.diagnostics.arviz.loo import loo
+from bara_pyro.runs.config import load_config
+from bara_pyro.runs.folder import load_system, save_system, write_config
+from bara_pyro.runs.system import build_system
 from experiments import leave_one_out
 from experiments.leave_one_out_section import agreement, by_method, loo_figure, section
 from experiments.runner import RESULTS

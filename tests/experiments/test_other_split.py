@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from study_cases import invent
 
-from bara_pyro.config import load_config
-from bara_pyro.evaluate import evaluate_system
-from bara_pyro.folder import save_system, write_config
-from bara_pyro.store import read_json, write_json
-from bara_pyro.system import build_system
+from bara_pyro.runs.config import load_config
+from bara_pyro.runs.evaluate import evaluate_system
+from bara_pyro.runs.folder import save_system, write_config
+from bara_pyro.runs.store import read_json, write_json
+from bara_pyro.runs.system import build_system
 from experiments import other_split
 from experiments.study import load_study
 from experiments.tables import selection, variants_table

@@ -14,17 +14,17 @@ from pyro import poutine
 from scipy import integrate, optimize, special, stats
 from torch import Tensor
 
-from bara_pyro.backbone import Backbone, load_backbone
+from bara_pyro.core.backbone import Backbone, load_backbone
+from bara_pyro.core.distributions import MeanWeibull
+from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.data import batches
-from bara_pyro.diagnostics import gibbs_draws
-from bara_pyro.diagnostics.joint import evaluate
-from bara_pyro.diagnostics.pac_bayes import GibbsBound
-from bara_pyro.distributions import MeanWeibull
-from bara_pyro.elbo import MeanFieldELBO
+from bara_pyro.diagnostics.bounds.pac_bayes import GibbsBound
+from bara_pyro.diagnostics.posterior import gibbs_draws
+from bara_pyro.diagnostics.posterior.joint import evaluate
 from bara_pyro.errors import ConfigError
 from bara_pyro.microworld import load_task
-from bara_pyro.store import read_json
-from bara_pyro.system import System
+from bara_pyro.runs.store import read_json
+from bara_pyro.runs.system import System
 from experiments import gibbs, pac_bayes
 from experiments.pac_bayes_section import figure, section, table
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from bara_pyro.config import load_config
 from bara_pyro.data import first_rows
-from bara_pyro.diagnostics.prune import prune
-from bara_pyro.system import build_system
+from bara_pyro.diagnostics.gates.prune import prune
+from bara_pyro.runs.config import load_config
+from bara_pyro.runs.system import build_system
 from experiments import pruning
 from experiments.pruning_section import curve_figure, section, tolerance_table
 from experiments.runner import RESULTS

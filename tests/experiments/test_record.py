@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from bara_pyro.config import load_config
 from bara_pyro.errors import DataError
-from bara_pyro.evaluate import draw
-from bara_pyro.folder import load_system
 from bara_pyro.metrics import ece, posterior_predictive, risk_coverage
-from bara_pyro.store import read_json, write_json
+from bara_pyro.runs.config import load_config
+from bara_pyro.runs.evaluate import draw
+from bara_pyro.runs.folder import load_system
+from bara_pyro.runs.store import read_json, write_json
 from experiments.record import COVERAGES, identity, load_predictions, load_records, read_record, write_records
 from experiments.sweep import Job, sweep
 
@@ -60,7 +60,7 @@ def test_detection_of_the_shift_is_that_of_the_draws(finished, shifted: str) -> 
     out, record, _ = finished
     system = load_system(out)
     other = load_config(base=system.config, overrides={"task.name": shifted})
-    from bara_pyro.system import load_data
+    from bara_pyro.runs.system import load_data
 
     draws = {"own": draw(system, system.split("test"), 3)}
     system.task = load_data(other)

@@ -9,7 +9,7 @@ import torch
 
 from bara_pyro.errors import ConfigError
 from bara_pyro.methods.bara import GUIDES
-from bara_pyro.store import read_json
+from bara_pyro.runs.store import read_json
 from experiments import reference_posterior as experiment
 from experiments.reference_section import NUTS_ARM, figure, section
 

@@ -9,7 +9,7 @@ import pytest
 from study_cases import invent
 
 from bara_pyro.errors import DataError
-from bara_pyro.store import read_json, write_json
+from bara_pyro.runs.store import read_json, write_json
 from experiments import report
 from experiments.compare import compare_study
 from experiments.efficiency import ratios

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bara_pyro.errors import ConfigError
-from bara_pyro.store import write_json
+from bara_pyro.runs.store import write_json
 from experiments.resume import resumed
 
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 from scipy import stats
 
-from bara_pyro.diagnostics.sbc import sbc
-from bara_pyro.diagnostics.uniformity import ecdf_test
+from bara_pyro.diagnostics.posterior.sbc import sbc
+from bara_pyro.diagnostics.posterior.uniformity import ecdf_test
 from bara_pyro.errors import ConfigError
-from bara_pyro.store import read_json
+from bara_pyro.runs.store import read_json
 from experiments import sbc as experiment
 from experiments.reference_posterior import program
 from experiments.sbc_section import (

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from bara_pyro.config import load_config
 from bara_pyro.methods import METHODS
+from bara_pyro.runs.config import load_config
 from experiments.arguments import shared_settings
 from experiments.spaces import SPACES
 

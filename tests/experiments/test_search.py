@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from bara_pyro.config import load_config
 from bara_pyro.errors import ConfigError, DataError, TrainingError
-from bara_pyro.store import read_json
+from bara_pyro.runs.config import load_config
+from bara_pyro.runs.store import read_json
 from experiments.arguments import known_methods
 from experiments.record import load_records
 from experiments.search import Trial, best, chosen, main, search, table

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from bara_pyro.config import load_config
 from bara_pyro.data import first_rows
-from bara_pyro.diagnostics.draws import GateDraws
-from bara_pyro.evaluate import true_probabilities
-from bara_pyro.system import build_system
+from bara_pyro.diagnostics.gates.draws import GateDraws
+from bara_pyro.runs.config import load_config
+from bara_pyro.runs.evaluate import true_probabilities
+from bara_pyro.runs.system import build_system
 from experiments import sparsity
 from experiments.sparsity_section import layer_figure, rank_table, section, sparsity_table
 

@@ -6,7 +6,7 @@ import pytest
 from study_cases import invent
 
 from bara_pyro.errors import CheckpointError, DataError
-from bara_pyro.store import read_json, write_json
+from bara_pyro.runs.store import read_json, write_json
 from experiments.study import load_study, study_names, write_study
 
 

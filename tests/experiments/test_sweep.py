@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bara_pyro.errors import ConfigError, DataError, TrainingError
-from bara_pyro.store import read_json
+from bara_pyro.runs.store import read_json
 from experiments import sweep as program
 from experiments.launchers import LAUNCHERS, Died
 from experiments.record import load_records

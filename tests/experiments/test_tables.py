@@ -8,7 +8,7 @@ import pytest
 from study_cases import invent, predictions
 
 from bara_pyro.report import Table, markdown
-from bara_pyro.store import read_json
+from bara_pyro.runs.store import read_json
 from experiments.differences import AVERAGE, METRICS, compare
 from experiments.study import Study, load_study
 from experiments.tables import (

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from bara_pyro.backbone import load_backbone
-from bara_pyro.config import load_config
+from bara_pyro.core.backbone import load_backbone
 from bara_pyro.data import first_rows
-from bara_pyro.evaluate import draw, true_probabilities
 from bara_pyro.metrics import decompose
-from bara_pyro.store import read_json
-from bara_pyro.system import System, build_system
+from bara_pyro.runs.config import load_config
+from bara_pyro.runs.evaluate import draw, true_probabilities
+from bara_pyro.runs.store import read_json
+from bara_pyro.runs.system import System, build_system
 from experiments import uncertainty
 from experiments.uncertainty_section import section, table_rows
 

@@ -4,9 +4,9 @@ from functools import lru_cache
 
 import torch
 
-from bara_pyro.config import load_config
-from bara_pyro.inspection.context import Options
-from bara_pyro.system import System, build_system
+from bara_pyro.diagnostics.page.context import Options
+from bara_pyro.runs.config import load_config
+from bara_pyro.runs.system import System, build_system
 
 OPTIONS = Options(
     rows=10, samples=6, nested=3, token_samples=2, bound_draws=5, train_rows=12, train_draws=30, prior_draws=2

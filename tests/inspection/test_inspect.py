@@ -9,10 +9,10 @@ import pytest
 from inspection_cases import OPTIONS, fitted, shared
 
 from bara_pyro.data import first_rows
-from bara_pyro.diagnostics.arviz_compat import groups_of
-from bara_pyro.diagnostics.netcdf import read_netcdf
-from bara_pyro.diagnostics.prune import prune
-from bara_pyro.inspection.page import inspect_run, peak_memory
+from bara_pyro.diagnostics.arviz.compat import groups_of
+from bara_pyro.diagnostics.arviz.netcdf import read_netcdf
+from bara_pyro.diagnostics.gates.prune import prune
+from bara_pyro.diagnostics.page.page import inspect_run, peak_memory
 
 FILES = {
     "trained": {"reliability.png"},
@@ -36,7 +36,7 @@ def small_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 def two_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     """In place of nine, whose picture takes a second."""
     texts = {"one": "in winter", "two": "in summer the guest eats beans ?"}
-    monkeypatch.setattr("bara_pyro.inspection.tokens.default_texts", lambda system: texts)
+    monkeypatch.setattr("bara_pyro.diagnostics.page.tokens.default_texts", lambda system: texts)
 
 
 def files_of(parts: set[str]) -> set[str]:
@@ -49,7 +49,7 @@ def numbers_of(page: Path) -> dict:
 
 def test_the_page_of_a_run_with_gates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Nine texts, of the rows of one task: reading eight more takes two seconds.
-    monkeypatch.setattr("bara_pyro.diagnostics.tokens.load_task", lambda name: shared().task)
+    monkeypatch.setattr("bara_pyro.diagnostics.gates.tokens.load_task", lambda name: shared().task)
     system = fitted("bara-gate", **{"adapter.target_modules": ["q_proj", "v_proj", "lm_head"]})
     calls: list[int] = []
     page, findings = inspect_run(tmp_path, system, OPTIONS, on_part=calls.append)

@@ -12,19 +12,19 @@ from inspection_cases import OPTIONS, fitted
 from scipy.optimize import brentq
 from scipy.special import rel_entr
 
-from bara_pyro.diagnostics.inference_data import to_inference_data
-from bara_pyro.diagnostics.netcdf import read_netcdf
-from bara_pyro.diagnostics.sparsity import gate_sparsity
-from bara_pyro.evaluate import draw
-from bara_pyro.inspection.certificate import certificate
-from bara_pyro.inspection.context import Context, Options, Part, look, options
-from bara_pyro.inspection.draws import draws
-from bara_pyro.inspection.posterior import posterior
-from bara_pyro.inspection.rank import where_the_rank_goes
-from bara_pyro.inspection.tokens import tokens
-from bara_pyro.inspection.trained import trained
-from bara_pyro.inspection.uncertainty import uncertainty
+from bara_pyro.diagnostics.arviz.inference_data import to_inference_data
+from bara_pyro.diagnostics.arviz.netcdf import read_netcdf
+from bara_pyro.diagnostics.gates.sparsity import gate_sparsity
+from bara_pyro.diagnostics.page.certificate import certificate
+from bara_pyro.diagnostics.page.context import Context, Options, Part, look, options
+from bara_pyro.diagnostics.page.draws import draws
+from bara_pyro.diagnostics.page.posterior import posterior
+from bara_pyro.diagnostics.page.rank import where_the_rank_goes
+from bara_pyro.diagnostics.page.tokens import tokens
+from bara_pyro.diagnostics.page.trained import trained
+from bara_pyro.diagnostics.page.uncertainty import uncertainty
 from bara_pyro.metrics import decompose_nested, evaluate, posterior_predictive
+from bara_pyro.runs.evaluate import draw
 
 
 @pytest.fixture(scope="module")

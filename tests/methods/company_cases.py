@@ -4,9 +4,9 @@ from core_cases import make_batch
 from torch import Tensor
 from torch.testing import assert_close
 
-from bara_pyro.guide import SiteGuide
-from bara_pyro.prediction import predict
-from bara_pyro.program import AdaptedLM
+from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.prediction import predict
+from bara_pyro.core.program import AdaptedLM
 
 DRAWS = 4
 

@@ -7,11 +7,11 @@ import torch
 from app_cases import questions, save_backbone, write_rows
 from torch import Tensor
 
-from bara_pyro.config import RunConfig, load_config
-from bara_pyro.evaluate import draw
-from bara_pyro.folder import load_system
-from bara_pyro.system import System, build_system
-from bara_pyro.train import train
+from bara_pyro.runs.config import RunConfig, load_config
+from bara_pyro.runs.evaluate import draw
+from bara_pyro.runs.folder import load_system
+from bara_pyro.runs.system import System, build_system
+from bara_pyro.runs.train import train
 
 STEPS, CHECKPOINT, STOP = 5, 2, 3
 

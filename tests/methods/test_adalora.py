@@ -14,20 +14,20 @@ from pyro.infer import Predictive, TraceMeanField_ELBO
 from torch import Tensor
 from torch.testing import assert_close
 
-from bara_pyro.allocation import Budget
-from bara_pyro.architectures import empty_backbone
-from bara_pyro.checkpoint import load_checkpoint, save_checkpoint
-from bara_pyro.config import TrainConfig, load_config
+from bara_pyro.cli.architectures import empty_backbone
+from bara_pyro.core.elbo import MeanFieldELBO
+from bara_pyro.core.prediction import predict
 from bara_pyro.data.types import Batch
-from bara_pyro.elbo import MeanFieldELBO
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.methods import METHODS, build, method_config
 from bara_pyro.methods.adalora import AdaLoRASVI
+from bara_pyro.methods.allocation import Budget
 from bara_pyro.models.adalora import AdaLoRA
-from bara_pyro.prediction import predict
-from bara_pyro.system import build_system, count_parameters
-from bara_pyro.train import train
+from bara_pyro.runs.checkpoint import load_checkpoint, save_checkpoint
+from bara_pyro.runs.config import TrainConfig, load_config
+from bara_pyro.runs.system import build_system, count_parameters
+from bara_pyro.runs.train import train
 
 N, R, START = 12, 2, 4
 STEPS = 20

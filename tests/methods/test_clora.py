@@ -15,19 +15,19 @@ from pyro.infer import Predictive, TraceMeanField_ELBO
 from torch import Tensor
 from torch.testing import assert_close
 
-from bara_pyro.architectures import empty_backbone
-from bara_pyro.backbone import Backbone
-from bara_pyro.config import load_config
+from bara_pyro.cli.architectures import empty_backbone
+from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.elbo import MeanFieldELBO
+from bara_pyro.core.prediction import predict
+from bara_pyro.core.svi import SVI, adamw, parameters
 from bara_pyro.data.types import Batch
-from bara_pyro.elbo import MeanFieldELBO
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.contextual import ContextualGuide
 from bara_pyro.methods import METHODS, build, method_config
+from bara_pyro.methods.recipes import kl_cycle
 from bara_pyro.models.clora import CLoRA
-from bara_pyro.prediction import predict
-from bara_pyro.recipes import kl_cycle
-from bara_pyro.svi import SVI, adamw, parameters
-from bara_pyro.system import count_parameters
+from bara_pyro.runs.config import load_config
+from bara_pyro.runs.system import count_parameters
 
 N, R, ALPHA, SCALE = 12, 3, 16.0, 0.2
 ADAPTER = {"r": R, "lora_alpha": ALPHA, "target_modules": None, "full_vocab": False}

@@ -14,23 +14,23 @@ from safetensors import safe_open
 from torch import Tensor
 from torch.testing import assert_close
 
-from bara_pyro.architectures import empty_backbone
-from bara_pyro.config import TrainConfig
+from bara_pyro.cli.architectures import empty_backbone
+from bara_pyro.core.elbo import MeanFieldELBO
+from bara_pyro.core.prediction import _bytes_per_row, predict
+from bara_pyro.core.svi import SVI
 from bara_pyro.data.types import Batch
-from bara_pyro.elbo import MeanFieldELBO
 from bara_pyro.errors import ConfigError
-from bara_pyro.evaluate import draw
-from bara_pyro.folder import load_system
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.ensemble import EnsembleGuide
 from bara_pyro.methods import METHODS, build, method_config
 from bara_pyro.metrics import posterior_predictive
 from bara_pyro.models.ensemble import Ensemble
 from bara_pyro.models.lora import LoRA
-from bara_pyro.prediction import _bytes_per_row, predict
-from bara_pyro.svi import SVI
-from bara_pyro.system import build_system, count_parameters
-from bara_pyro.train import train
+from bara_pyro.runs.config import TrainConfig
+from bara_pyro.runs.evaluate import draw
+from bara_pyro.runs.folder import load_system
+from bara_pyro.runs.system import build_system, count_parameters
+from bara_pyro.runs.train import train
 
 N, R, M = 12, 3, 3
 PARTS = [[0, 1], [2, 3]]

@@ -17,18 +17,18 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from bara_pyro.architectures import empty_backbone
-from bara_pyro.backbone import Backbone
-from bara_pyro.config import load_config
+from bara_pyro.cli.architectures import empty_backbone
+from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.elbo import MeanFieldELBO
+from bara_pyro.core.prediction import predict
+from bara_pyro.core.svi import parameters
 from bara_pyro.data.types import Batch
-from bara_pyro.elbo import MeanFieldELBO
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.fvae import FVAEGuide
 from bara_pyro.methods import METHODS, build, method_config
 from bara_pyro.models.fvae import FVAE, MLP, Weights
-from bara_pyro.prediction import predict
-from bara_pyro.svi import parameters
-from bara_pyro.system import count_parameters
+from bara_pyro.runs.config import load_config
+from bara_pyro.runs.system import count_parameters
 
 N, R = 12, 3
 ADAPTER = {"r": R, "lora_alpha": 16.0, "target_modules": None, "full_vocab": False}

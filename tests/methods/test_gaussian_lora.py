@@ -10,19 +10,19 @@ from core_cases import backbone, hooked_forward, make_batch, randomise
 from torch import Tensor
 from torch.testing import assert_close
 
-from bara_pyro.architectures import empty_backbone
-from bara_pyro.config import load_config
+from bara_pyro.cli.architectures import empty_backbone
+from bara_pyro.core.elbo import MeanFieldELBO
+from bara_pyro.core.prediction import predict
+from bara_pyro.core.svi import SVI, parameters
 from bara_pyro.data.types import Batch
-from bara_pyro.elbo import MeanFieldELBO
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.normal import NormalGuide
 from bara_pyro.guides.point import PointGuide
 from bara_pyro.methods import METHODS, build, method_config
+from bara_pyro.methods.recipes import kl_cycle, kl_share
 from bara_pyro.models.gaussian_lora import GaussianLoRA
-from bara_pyro.prediction import predict
-from bara_pyro.recipes import kl_cycle, kl_share
-from bara_pyro.svi import SVI, parameters
-from bara_pyro.system import count_parameters
+from bara_pyro.runs.config import load_config
+from bara_pyro.runs.system import count_parameters
 
 N, R, SCALE = 12, 3, 0.2
 ADAPTER = {"r": R, "lora_alpha": 16.0, "target_modules": None, "full_vocab": False}

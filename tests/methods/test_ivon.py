@@ -16,17 +16,17 @@ from pyro.infer import Predictive, TraceMeanField_ELBO
 from torch import Tensor
 from torch.testing import assert_close
 
-from bara_pyro.architectures import empty_backbone
-from bara_pyro.config import load_config
+from bara_pyro.cli.architectures import empty_backbone
+from bara_pyro.core.prediction import predict
+from bara_pyro.core.svi import SVI
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, TrainingError
 from bara_pyro.guides.posthoc import PosthocGuide
 from bara_pyro.methods import METHODS, build, method_config
 from bara_pyro.models.posthoc import PosthocLoRA
-from bara_pyro.prediction import predict
-from bara_pyro.svi import SVI
-from bara_pyro.system import build_system, count_parameters
-from bara_pyro.train import train
+from bara_pyro.runs.config import load_config
+from bara_pyro.runs.system import build_system, count_parameters
+from bara_pyro.runs.train import train
 
 N, R, ALPHA = 4, 3, 16.0
 ADAPTER = {"r": R, "lora_alpha": ALPHA, "target_modules": None, "full_vocab": False}

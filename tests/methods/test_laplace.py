@@ -19,9 +19,9 @@ from laplace_cases import (
 from torch.distributions import MultivariateNormal
 from torch.testing import assert_close
 
-from bara_pyro.evidence import log_evidence
+from bara_pyro.core.prediction import predict
+from bara_pyro.methods.evidence import log_evidence
 from bara_pyro.metrics import decompose, posterior_predictive
-from bara_pyro.prediction import predict
 
 
 @pytest.mark.parametrize("subset", ["all", "last"])

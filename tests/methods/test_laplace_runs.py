@@ -18,16 +18,16 @@ from laplace_cases import (
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from bara_pyro.architectures import empty_backbone
-from bara_pyro.backbone import Backbone
-from bara_pyro.elbo import MeanFieldELBO
+from bara_pyro.cli.architectures import empty_backbone
+from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.elbo import MeanFieldELBO
+from bara_pyro.core.prediction import predict
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.laplace import LaplaceGuide
 from bara_pyro.methods import build, method_config
 from bara_pyro.models.gaussian_lora import GaussianLoRA
-from bara_pyro.prediction import predict
-from bara_pyro.store import read_tensors
-from bara_pyro.system import count_parameters
+from bara_pyro.runs.store import read_tensors
+from bara_pyro.runs.system import count_parameters
 
 ADAPTER = {"r": 8, "lora_alpha": 16.0, "target_modules": None, "full_vocab": False}
 
@@ -83,8 +83,8 @@ def test_runs_come_back(settings: dict, tmp_path: Path) -> None:
 
 
 def test_factors_that_are_too_large_are_refused_before_training(tmp_path: Path) -> None:
-    from bara_pyro.system import build_system
-    from bara_pyro.train import train
+    from bara_pyro.runs.system import build_system
+    from bara_pyro.runs.train import train
 
     system = build_system(tiny_run(tmp_path, {"name": "laplace", "max_gigabytes": 1e-6}))
     with pytest.raises(ConfigError, match="choose subset=last"):

@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.distributions import MultivariateNormal
 from torch.testing import assert_close
 
-from bara_pyro.distributions.kronecker import KroneckerNormal
-from bara_pyro.prediction import predict
+from bara_pyro.core.distributions.kronecker import KroneckerNormal
+from bara_pyro.core.prediction import predict
 
 
 def law_of(rows: Tensor | None) -> tuple[KroneckerNormal, Tensor]:

@@ -16,17 +16,17 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from bara_pyro.architectures import empty_backbone
-from bara_pyro.elbo import MeanFieldELBO
+from bara_pyro.cli.architectures import empty_backbone
+from bara_pyro.core.elbo import MeanFieldELBO
+from bara_pyro.core.prediction import RowSeeded, predict
+from bara_pyro.core.svi import parameters
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.prior import PriorGuide
 from bara_pyro.methods import build, method_config
 from bara_pyro.models.dropout import DropoutLoRA
 from bara_pyro.models.lora import LoRA
-from bara_pyro.prediction import RowSeeded, predict
-from bara_pyro.svi import parameters
-from bara_pyro.system import count_parameters
+from bara_pyro.runs.system import count_parameters
 
 N, R, P = 12, 3, 0.3
 ADAPTER = {"r": 8, "lora_alpha": 16.0, "target_modules": None, "full_vocab": False}

@@ -12,18 +12,18 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 from transformers import AutoModelForCausalLM
 
-from bara_pyro.config import TrainConfig, load_config
+from bara_pyro.core.program import AdaptedLM
+from bara_pyro.core.svi import SVI
 from bara_pyro.data.types import Batch
-from bara_pyro.evaluate import draw
-from bara_pyro.folder import load_system
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.methods import METHODS, method_config
 from bara_pyro.models.adalora import AdaLoRA
 from bara_pyro.models.lora import LoRA
-from bara_pyro.program import AdaptedLM
-from bara_pyro.svi import SVI
-from bara_pyro.system import build_system
-from bara_pyro.train import train
+from bara_pyro.runs.config import TrainConfig, load_config
+from bara_pyro.runs.evaluate import draw
+from bara_pyro.runs.folder import load_system
+from bara_pyro.runs.system import build_system
+from bara_pyro.runs.train import train
 
 peft = pytest.importorskip("peft")
 # PEFT reads a name that transformers deprecates; nothing of ours.

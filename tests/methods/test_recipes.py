@@ -5,11 +5,11 @@ import torch
 from core_cases import backbone, make_batch
 from torch.testing import assert_close
 
-from bara_pyro.config import load_config
-from bara_pyro.guide import SiteGuide
+from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.program import AdaptedLM
 from bara_pyro.methods import METHODS, build
-from bara_pyro.program import AdaptedLM
-from bara_pyro.recipes import TwoStepSVI
+from bara_pyro.methods.recipes import TwoStepSVI
+from bara_pyro.runs.config import load_config
 
 N = 12
 ADAPTER = {"r": 3, "lora_alpha": 16.0, "target_modules": None, "full_vocab": False}

@@ -18,21 +18,21 @@ from scipy.special import log_softmax
 from torch import Tensor
 from torch.testing import assert_close
 
-from bara_pyro.architectures import empty_backbone
-from bara_pyro.config import RunConfig, load_config
+from bara_pyro.cli.architectures import empty_backbone
+from bara_pyro.core.prediction import predict
+from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.errors import ConfigError
-from bara_pyro.evaluate import draw
-from bara_pyro.folder import load_system
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.methods import build, method_config
 from bara_pyro.methods.temperature import COLDEST, HOTTEST, best_log_temperature
 from bara_pyro.metrics import accuracy, ece, nll
 from bara_pyro.models.lora import LoRA
 from bara_pyro.models.temperature import TemperedLoRA
-from bara_pyro.prediction import predict
-from bara_pyro.svi import SVI, adamw
-from bara_pyro.system import build_system, count_parameters
-from bara_pyro.train import train
+from bara_pyro.runs.config import RunConfig, load_config
+from bara_pyro.runs.evaluate import draw
+from bara_pyro.runs.folder import load_system
+from bara_pyro.runs.system import build_system, count_parameters
+from bara_pyro.runs.train import train
 
 N, R = 4, 3
 ADAPTER = {"r": R, "lora_alpha": 16.0, "target_modules": None, "full_vocab": False}

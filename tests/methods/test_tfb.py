@@ -17,23 +17,23 @@ from pyro.infer import Predictive, TraceMeanField_ELBO
 from torch import Tensor
 from torch.testing import assert_close
 
-from bara_pyro.architectures import empty_backbone
-from bara_pyro.bisection import LARGEST, largest_feasible
-from bara_pyro.config import load_config
+from bara_pyro.cli.architectures import empty_backbone
+from bara_pyro.core.prediction import predict
+from bara_pyro.core.svi import SVI, adamw, parameters
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import TrainingError
-from bara_pyro.evaluate import draw
-from bara_pyro.folder import load_system
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.posthoc import PosthocGuide
 from bara_pyro.methods import METHODS, build, method_config
+from bara_pyro.methods.bisection import LARGEST, largest_feasible
 from bara_pyro.methods.tfb import SEARCH, _search, anchor_split, published_search, rotate
 from bara_pyro.models.lora import LoRA
 from bara_pyro.models.posthoc import PosthocLoRA
-from bara_pyro.prediction import predict
-from bara_pyro.svi import SVI, adamw, parameters
-from bara_pyro.system import System, build_system, count_parameters
-from bara_pyro.train import train
+from bara_pyro.runs.config import load_config
+from bara_pyro.runs.evaluate import draw
+from bara_pyro.runs.folder import load_system
+from bara_pyro.runs.system import System, build_system, count_parameters
+from bara_pyro.runs.train import train
 
 N, R, SIGMA = 4, 3, 0.3
 ADAPTER = {"r": R, "lora_alpha": 16.0, "target_modules": None, "full_vocab": False}

@@ -1,0 +1,197 @@
+"""The demonstration: LoRA and both forms of BaRA on one task, in one table and on one page."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bara_pyro.cli.commands import run
+from bara_pyro.cli.terminal import SCORES, say, score_rows, score_table, show
+from bara_pyro.core.backbone import load_backbone
+from bara_pyro.errors import CheckpointError
+from bara_pyro.metrics import reliability_bins
+from bara_pyro.report import Picture, markdown, reliability_diagram, save, training_curves, write_index
+from bara_pyro.runs.checkpoint import FILE as CHECKPOINT
+from bara_pyro.runs.config import RunConfig, load_config
+from bara_pyro.runs.evaluate import METRICS, PREDICTIONS, truth_predictions, truth_scores, untrained_scores
+from bara_pyro.runs.folder import ADAPTER, CONFIG, GUIDE, PEFT_CONFIG, stored_config
+from bara_pyro.runs.store import read_jsonl, write_json, write_text
+from bara_pyro.runs.system import System, build_system, find_device, load_data
+from bara_pyro.runs.train import LOG
+
+METHODS = {"lora": "LoRA", "bara": "BaRA", "bara-gate": "BaRA gate"}
+STEPS = 1500  # enough on 640 rows for LoRA to be far too sure, and the whole demonstration a few minutes
+QUICK = {"train.steps": 20, "train.log_every": 1, "task.limit": 48}
+INDEX, TRUTH = "index.html", "truth"
+
+Predictions = tuple[Tensor, Tensor]
+"""Log-probabilities (`n x C`) and labels (`n`)."""
+
+
+def demo(
+    out: Path,
+    *,
+    seed: int = 0,
+    steps: int | None = None,
+    quick: bool = False,
+    model: str | None = None,
+    device: str | None = None,
+    task: str | None = None,
+    data_dir: Path | None = None,
+) -> None:
+    """Train the methods one after the other, print the table of scores, write the page.
+
+    A demonstration that was interrupted goes on where it was; one that was finished starts again.
+
+    Args:
+        out: folder; each method has its run in a folder of its own there.
+        seed: of the runs and of the task.
+        steps: optimiser steps of each method; `STEPS` if None.
+        quick: a few steps on a few rows.
+        model: language model of all runs; the default of all runs if None, as below.
+        device: where to run.
+        task: name of the task, or a file.
+        data_dir: where its rows are.
+
+    Raises:
+        BaraError: see `bara_pyro.runs.system.build_system` and `bara_pyro.runs.train.train`.
+    """
+    settings = {
+        **(QUICK if quick else {}),
+        "backbone.name": model,
+        "backbone.device": device,
+        "task.name": task,
+        "task.data_dir": data_dir,
+        "task.seed": seed,
+        "seed": seed,
+        "predict.samples": [0, 10],
+    }
+    if steps is not None or not quick:
+        settings["train.steps"] = steps or STEPS
+    configs = {method: load_config(overrides={**settings, "method": method}) for method in METHODS}
+    _clear(out, configs)
+    rows, system = _train_all(out, configs)
+    _write(out, system, rows, quick)
+    show(score_table(rows))
+    say(f"Open {out / INDEX}")
+
+
+def _clear(out: Path, configs: Mapping[str, RunConfig]) -> None:
+    """Remove the runs of a finished demonstration, or of one with other settings; nothing else."""
+    finished = (out / INDEX).exists()
+    for method, config in configs.items():
+        folder = out / method
+        if finished or not _same(folder, config):
+            for name in (CONFIG, PEFT_CONFIG, ADAPTER, GUIDE, CHECKPOINT, LOG, METRICS, PREDICTIONS):
+                (folder / name).unlink(missing_ok=True)
+    (out / INDEX).unlink(missing_ok=True)
+
+
+def _same(folder: Path, config: RunConfig) -> bool:
+    try:
+        return stored_config(folder)[0] == config
+    except (CheckpointError, ValueError):
+        return False
+
+
+def _train_all(out: Path, configs: Mapping[str, RunConfig]) -> tuple[list[dict[str, Any]], System]:
+    """Return the rows of the table, and one of the systems for what they share."""
+    shared = configs["lora"]
+    data = load_data(shared)
+    backbone = load_backbone(shared.backbone.name, device=find_device(shared.backbone.device))
+    rows: list[dict[str, Any]] = []
+    for method, config in configs.items():
+        system = build_system(config, backbone, data)
+        if not rows:
+            rows.append({"method": "no training", **untrained_scores(system)})
+        report = run(config, out / method, resume=True, system=system, name=METHODS[method])
+        rows += score_rows(report, METHODS[method])
+    scores = truth_scores(system)
+    if scores is not None:
+        # As text, so that the table marks the best of the methods and not the truth.
+        shown = {column.key: format(scores[column.key], column.format) for column in SCORES if column.best}
+        rows.append({"method": TRUTH, **shown})
+    return rows, system
+
+
+def _predictions(folder: Path, samples: int) -> Predictions:
+    records = read_jsonl(folder / PREDICTIONS)
+    probs = torch.tensor([record["probs"][str(samples)] for record in records], dtype=torch.float64)
+    return probs.log(), torch.tensor([record["label"] for record in records])
+
+
+# The page --------------------------------------------------------------------------------------------------
+
+
+def _write(out: Path, system: System, rows: list[dict[str, Any]], quick: bool) -> None:
+    """Write the table, the pictures and, last, the page that shows them."""
+    table = score_table(rows)
+    truth = truth_predictions(system)
+    pictures = {f"reliability-s{s}": _reliability(out, s, truth) for s in (10, 0)}
+    pictures["elbo"] = _curves(out, system.model.num_data)
+    write_json(out / "results.json", {"schema": 1, "task": system.task.name, "rows": rows})
+    write_text(out / "results.md", markdown(table))
+    for name, picture in pictures.items():
+        save(picture.figure, out / f"{name}.png")
+    title = f"LoRA and BaRA on {system.task.name}"
+    write_index(out, title, [table], list(pictures.values()), _text(system, truth is not None, quick))
+
+
+def _reliability(out: Path, samples: int, truth: Predictions | None) -> Picture:
+    systems = {name: _predictions(out / method, samples) for method, name in METHODS.items()}
+    if truth is not None:
+        systems[TRUTH] = truth
+    drawn = "the posterior mean, S = 0" if samples == 0 else f"{samples} posterior draws, S = {samples}"
+    bins = {name: reliability_bins(log_probs, labels) for name, (log_probs, labels) in systems.items()}
+    errors = ", ".join(f"{name} {b.ece:.1f} %" for name, b in bins.items())
+    return Picture(
+        reliability_diagram(bins),
+        f"Reliability diagrams of {', '.join(bins)}; expected calibration error: {errors}.",
+        f"Reliability with {drawn}. Bars below the diagonal: the method is surer than it is right.",
+    )
+
+
+def _curves(out: Path, num_data: int) -> Picture:
+    runs = {name: read_jsonl(out / method / LOG) for method, name in METHODS.items()}
+    for record in (record for history in runs.values() for record in history if "kl_phi" in record):
+        record["kl_phi"] /= num_data  # the log has it in nats, once for all rows; the figure per example
+    return Picture(
+        training_curves(runs),
+        "Negative ELBO, negative log-likelihood and KL terms against the training step.",
+        "What training minimises, the negative ELBO, and its parts before they are weighted; for LoRA, which "
+        "has no latent variable, it is the negative log-likelihood alone.",
+    )
+
+
+def _text(system: System, has_truth: bool, quick: bool) -> list[str]:
+    """Return the paragraphs that say how to read the page."""
+    n, steps = len(system.split("test")), system.config.train.steps
+    error = 50.0 / math.sqrt(n)
+    parts = [
+        f"The same frozen language model ({system.backbone.name}), fine-tuned by each method on "
+        f"{system.model.num_data} training rows for {steps} steps, and asked {n} test questions.",
+        "LoRA trains one set of weights. BaRA trains a distribution over gates that open and close the "
+        "directions LoRA would use: S = 0 puts the gates at their mean, S = 10 averages the answers over ten "
+        "draws of them. The additive form (BaRA) and the gate form (BaRA gate) differ in where the gate "
+        "stands. 'No training' is the language model as it comes.",
+        "acc is the share of right answers. ECE is how far confidence and accuracy lie apart: 0 means that "
+        "80 % of the answers given with 80 % confidence are right. NLL and Brier punish confident mistakes. "
+        "Φ, θ and Φθ are the shares of gates that are nearly closed. Lower is better but for acc and these.",
+    ]
+    if has_truth:
+        parts.append(
+            "This task comes from a small world in which the probability of every answer is known. The row "
+            "'truth' scores these probabilities themselves: no method can be expected to do better. Its ECE "
+            "is not 0 because the answers of the test rows are drawn at random. KL is how far a method's "
+            "probabilities are from them."
+        )
+    parts.append(
+        f"One seed on {n} rows is a demonstration, not a measurement: chance alone moves accuracy by about "
+        f"{error:.1f} points."
+    )
+    if quick:
+        parts.append("This was a quick run of a few steps: it shows that everything works, not how well.")
+    return parts

@@ -1,0 +1,21 @@
+"""Laws of the gates and the closed-form divergences between posteriors and priors.
+
+Importing this package registers the divergences with :func:`torch.distributions.kl_divergence`, so that
+Pyro's ``TraceMeanField_ELBO`` finds them.
+"""
+
+from bara_pyro.core.distributions import kl as kl  # imported for what they register
+from bara_pyro.core.distributions import moments as moments
+from bara_pyro.core.distributions.analytic import has_analytic_kl
+from bara_pyro.core.distributions.bounds import KAPPA_MAX, KAPPA_MIN, MEAN_MIN, bound_kappa, bound_mean
+from bara_pyro.core.distributions.weibull import MeanWeibull
+
+__all__ = [
+    "KAPPA_MAX",
+    "KAPPA_MIN",
+    "MEAN_MIN",
+    "MeanWeibull",
+    "bound_kappa",
+    "bound_mean",
+    "has_analytic_kl",
+]

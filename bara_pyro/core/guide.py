@@ -1,0 +1,141 @@
+"""Guides that see the input of the layer whose latent they sample, in one pass with the model.
+
+`q(theta | x)` needs the layer's input, which depends on the draws of the layers below. Running a guide first
+and replaying the model would run the language model twice; Pyro's `GuideMessenger` interleaves the two.
+"""
+
+from typing import Any
+
+from pyro.distributions import Distribution
+from pyro.infer.autoguide.effect import AutoMessenger
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.trace_struct import Trace
+from pyro.poutine.util import site_is_subsample
+from torch import Tensor, nn
+
+from bara_pyro.core.program import LIKELIHOOD, AdaptedLM
+from bara_pyro.data.types import Batch
+from bara_pyro.errors import ConfigError
+
+
+class SiteGuide(AutoMessenger):
+    """Base of all guides: subclasses define `get_posterior`.
+
+    Args:
+        model: the program whose latents the guide approximates.
+    """
+
+    # False where the random numbers that a draw takes depend on the parameters (rejection sampling).
+    fixed_noise = True
+    # False where all draws are one: the guide puts all mass on a point.
+    stochastic = True
+    # Forwards of the language model that `predictive` runs at once for a row, which its memory goes with.
+    copies = 1
+
+    def __init__(self, model: AdaptedLM) -> None:
+        super().__init__(model)
+        # Its own root name: otherwise guide and model parameters would share names in Pyro's store.
+        self._pyro_name = "guide"
+        # A list, because setting an attribute of a PyroModule costs as much as a small matrix product.
+        self._inputs: list[Tensor | None] = []
+
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+        if msg["is_observed"] or site_is_subsample(msg):
+            return
+        if msg["name"] == LIKELIHOOD:
+            # Not observed when predicting: the answer keeps its own distribution.
+            msg["infer"]["prior"] = msg["fn"]
+            return
+        # Popped, so that a recorded trace does not keep every layer's input alive.
+        self._inputs.append(msg["infer"].pop("input", None))
+        try:
+            super()._pyro_sample(msg)
+        finally:
+            self._inputs.pop()
+
+    def check(self, model: AdaptedLM) -> None:
+        """Raise `ConfigError` where this is the guide of another model, which would run in its place."""
+        if self.model is not model:
+            raise ConfigError(
+                f"This {type(self).__name__} was made for another model: build one for this model."
+            )
+
+    def prepare(self, saved: dict[str, Tensor]) -> None:
+        """Make room for what is fitted after training, before it is read back.
+
+        For parameters that are too large to carry through training as zeros; nothing by default.
+
+        Args:
+            saved: the tensors of the guide's file, by name.
+        """
+        return None
+
+    def get_posterior(self, name: str, prior: Distribution) -> Distribution:
+        """Return `q(site)`, of the prior's batch and event shape; `self.input` is the layer's input."""
+        raise NotImplementedError
+
+    def predictive(self, batch: Batch, samples: int, seed: int) -> Tensor | None:
+        """Return the answers' log-probabilities where they are not draws of the latents through the program.
+
+        For an ensemble (its members are all the draws there are) and for a linearised posterior; None, the
+        default, means draws. Arguments and result are those of `bara_pyro.predict`; any number of draws will
+        do, since the predictive distribution is their average. `predict` calls it with as many rows as fit
+        its memory budget, `copies` forwards each.
+        """
+        return None
+
+    def local_parameters(self) -> list[nn.Parameter]:
+        """Return the parameters of an amortiser, which are trained at a lower rate; none by default."""
+        return []
+
+    @property
+    def input(self) -> Tensor:
+        """The adapted layer's input at the site being sampled, float32 `[draws x] B x T x in_features`."""
+        x = self._inputs[-1] if self._inputs else None
+        if x is None:
+            raise LookupError("This site was sampled without infer={'input': ...}.")
+        return x
+
+    def run(self, *args: Any, **kwargs: Any) -> tuple[Trace, Trace]:
+        """Run model and guide once; return their traces.
+
+        Unlike calling the guide, Pyro's module context stays inactive, so that parameters are read without a
+        `pyro.param` statement each and the global parameter store is not touched.
+        """
+        self.args_kwargs = args, kwargs
+        try:
+            with self:
+                self.model.forward(*args, **kwargs)
+        finally:
+            del self.args_kwargs
+        return self.get_traces()
+
+
+class Posterior(Messenger):
+    """Draw every latent from a guide, recording nothing: what prediction needs.
+
+    Args:
+        guide: the fitted guide.
+    """
+
+    def __init__(self, guide: SiteGuide) -> None:
+        super().__init__()
+        self.guide = guide
+
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+        self.guide._pyro_sample(msg)
+        if msg["infer"] and "prior" in msg["infer"] and msg["name"] != LIKELIHOOD:
+            msg["value"] = self.value(msg["name"], msg["fn"])
+            msg["done"] = True
+
+    def value(self, name: str, fn: Distribution) -> Tensor:
+        """Return the value of a site; here a draw."""
+        return fn.rsample() if fn.has_rsample else fn.sample()
+
+
+class PosteriorMean(Posterior):
+    """Set every latent to its posterior mean: the paper's NonLoRA limit (Eq. 19), S = 0."""
+
+    def value(self, name: str, fn: Distribution) -> Tensor:
+        """Return the mean of the site's posterior."""
+        return fn.mean

@@ -1,0 +1,294 @@
+"""Posterior-predictive draws, S of them in one batched forward, reproducible row by row.
+
+The noise of a row depends on the seed, the row's identifier and the site alone: not on the batch size, on
+the other rows, on padding or on how the draws are cut into chunks.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import pyro
+import torch
+from pyro import poutine
+from pyro.distributions import Distribution
+from torch import Tensor
+from torch.distributions.utils import lazy_property
+from torch.nn import functional as F
+
+from bara_pyro.core.guide import Posterior, PosteriorMean, SiteGuide
+from bara_pyro.core.program import AdaptedLM
+from bara_pyro.data.types import Batch
+from bara_pyro.errors import ConfigError
+
+# Bytes of activations a forward. A CPU is fastest while they fit its caches (measured: a third off the time
+# against one large forward), an accelerator wants large matrices.
+CPU_BUDGET, ACCELERATOR_BUDGET = 2**25, 2**31
+
+
+def predict(
+    model: AdaptedLM,
+    guide: SiteGuide,
+    batch: Batch,
+    *,
+    samples: int = 10,
+    repeats: int = 1,
+    seed: int = 0,
+    memory_budget: int | None = None,
+) -> Tensor:
+    """Draw the answers' probabilities under the posterior.
+
+    Args:
+        model: the program.
+        guide: its fitted guide.
+        batch: B rows; `labels` are not looked at.
+        samples: number S of draws; 0 stands for the posterior-mean gates (the NonLoRA limit).
+        repeats: draws that follow one another and share the global latents, of which there are then only
+            S / repeats: nested draws, for `bara_pyro.metrics.decompose_nested`.
+        seed: of the draws. One draw of the global latents is shared by all rows and all batches.
+        memory_budget: bytes that the activations of one forward may take, roughly; larger batches are cut.
+            By default 32 MiB on a CPU and 2 GiB on an accelerator.
+
+    Returns:
+        Log-probabilities, float64, `max(S, 1) x B x C`; where the guide has a predictive of its own, as many
+        draws as that has. Average them with `bara_pyro.metrics.posterior_predictive` (in probability, not in
+        logits).
+
+    Raises:
+        ConfigError: `samples` is negative or no multiple of `repeats`, or the guide belongs to another model.
+    """
+    batch, room = _checked(model, guide, batch, samples, memory_budget)
+    if repeats < 1 or samples % repeats:
+        raise ConfigError(f"samples={samples} must be a multiple of repeats={repeats}, and that at least 1.")
+    own = _own(guide, batch, samples, seed, room)
+    if own is not None:
+        return own
+    if samples and not (model.latents and guide.stochastic):
+        # Nothing to draw (LoRA), or a point to draw from: one forward stands for all.
+        point = predict(model, guide, batch, samples=0, memory_budget=memory_budget)
+        return point.expand(samples, -1, -1)
+    out = torch.empty(max(samples, 1), len(batch), len(batch.answer_ids), dtype=torch.float64)
+    for rows, draws in _pieces(len(batch), max(samples, 1), room):
+        out[draws, rows] = _forward(model, guide, _rows(batch, rows), draws, samples, seed, repeats)
+    return out
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What one forward of some rows drew.
+
+    Attributes:
+        rows, draws: which rows of the batch and which of the S draws.
+        mask: bool, `b x T`: the real tokens, at the right.
+        log_probs: float64, `s x b x C`.
+        values: site -> draws: `s x 1 x modules x r` of `phi`, `s x b x T x r` of a local site (T = 1 at the
+            answer head; units that a pruned module lacks are 0); with S = 0 the posterior mean, without the
+            leading s.
+    """
+
+    rows: slice
+    draws: slice
+    mask: Tensor
+    log_probs: Tensor
+    values: dict[str, Tensor]
+
+
+def record(
+    model: AdaptedLM,
+    guide: SiteGuide,
+    batch: Batch,
+    *,
+    samples: int = 10,
+    seed: int = 0,
+    memory_budget: int | None = None,
+) -> Iterator[Drawn]:
+    """Yield the latents behind what `predict` returns, the same draws, a forward at a time.
+
+    Arguments and errors are those of `predict`; a guide's own predictive plays no part.
+    """
+    batch, room = _checked(model, guide, batch, samples, memory_budget)
+    latents = (*model.latents.global_sites, *model.latents.local_sites)
+    for rows, draws in _pieces(len(batch), max(samples, 1), room):
+        piece = _rows(batch, rows)
+        with poutine.trace() as recorder:
+            log_probs = _forward(model, guide, piece, draws, samples, seed)
+        nodes = recorder.trace.nodes
+        values = {name: nodes[name]["value"] for name in latents}
+        for name, rank in model.latents.ranks.items():
+            values[name] = F.pad(values[name], (0, model.r - rank))
+        yield Drawn(rows, draws, piece.attention_mask.bool(), log_probs, values)
+
+
+def _checked(
+    model: AdaptedLM, guide: SiteGuide, batch: Batch, samples: int, memory_budget: int | None
+) -> tuple[Batch, int]:
+    """Return the batch with identifiers, and how many sequences a forward has room for."""
+    guide.check(model)
+    if samples < 0:
+        raise ConfigError(f"samples={samples} must be 0 (posterior mean) or more.")
+    if not batch.ids:
+        # Before the rows are cut into pieces: a row's noise must not depend on its place in one.
+        batch = replace(batch, ids=tuple(map(str, range(len(batch)))))
+    if memory_budget is None:
+        memory_budget = CPU_BUDGET if batch.input_ids.device.type == "cpu" else ACCELERATOR_BUDGET
+    return batch, max(1, memory_budget // _bytes_per_row(model, batch.input_ids.shape[1]))
+
+
+def _pieces(rows: int, draws: int, room: int) -> Iterator[tuple[slice, slice]]:
+    """Cut rows and draws into pieces of at most `room` sequences, all draws of a row in a row."""
+    for part in _chunks(rows, max(1, room // draws)):
+        for chunk in _chunks(draws, room):
+            yield part, chunk
+
+
+def _own(guide: SiteGuide, batch: Batch, samples: int, seed: int, room: int) -> Tensor | None:
+    """Return the guide's own predictive, `room` sequences at a time; None where it has none."""
+    parts = []
+    for rows in _chunks(len(batch), max(1, room // guide.copies)):
+        part = guide.predictive(_rows(batch, rows), samples, seed)
+        if part is None:
+            return None
+        parts.append(part)
+    return torch.cat(parts, dim=1)
+
+
+def point_log_probs(model: AdaptedLM, guide: SiteGuide, batch: Batch) -> Tensor:
+    """Return the answers' log-probabilities at the posterior mean, `B x C` (`M x B x C` of an ensemble).
+
+    One forward of all rows, float64, on the CPU: what a guide's own `predictive` may start from.
+    """
+    return _forward(model, guide, batch, slice(0, 1), 0, 0)[0]
+
+
+@torch.no_grad()
+def _forward(
+    model: AdaptedLM,
+    guide: SiteGuide,
+    batch: Batch,
+    chunk: slice,
+    samples: int,
+    seed: int,
+    repeats: int = 1,
+) -> Tensor:
+    device = batch.input_ids.device
+    # Also without draws: the answer, which is not observed, is still sampled.
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        if samples == 0:
+            with PosteriorMean(guide):
+                return model.forward(batch).double().log_softmax(-1).unsqueeze(0).cpu()
+        with (
+            pyro.plate("draws", chunk.stop - chunk.start, dim=-3),
+            RowSeeded(guide, batch, seed, samples, chunk, repeats),
+        ):
+            return model.forward(batch).double().log_softmax(-1).cpu()
+
+
+class RowSeeded(Posterior):
+    """Draws whose noise is seeded by row and site.
+
+    Args:
+        guide: the fitted guide.
+        batch: the rows, with their identifiers.
+        seed: base seed.
+        samples: total number S of draws, of which `chunk` is computed.
+        chunk: the draws of this forward.
+        repeats: draws that share the global latents.
+    """
+
+    def __init__(
+        self, guide: SiteGuide, batch: Batch, seed: int, samples: int, chunk: slice, repeats: int = 1
+    ) -> None:
+        super().__init__(guide)
+        self.seed = seed
+        self.samples = samples
+        self.repeats = repeats
+        self.chunk = chunk
+        self.ids = batch.ids
+        self.device = batch.input_ids.device
+        self.lengths = batch.attention_mask.sum(-1).tolist()
+
+    def value(self, name: str, fn: Distribution) -> Tensor:
+        """Return the draws of this chunk: `draws x 1 x (1 or modules) x event` or `draws x B x T x event`."""
+        # The plate of draws stands outside: a global posterior does not have its dimension yet.
+        if name not in self.guide.model.latents.local_sites:
+            _seed(self.seed, name, self.device)
+            drawn = fn.sample((self.samples // self.repeats,))
+            drawn = drawn.repeat_interleave(self.repeats, dim=0)[self.chunk]
+            # The plates of rows and tokens stand between the draws and the site's own batch dimensions.
+            return drawn.reshape(len(drawn), *(1,) * (2 - len(fn.batch_shape)), *drawn.shape[1:])
+        out = fn.mean.clone()
+        for row, (row_id, length) in enumerate(zip(self.ids, self.lengths, strict=True)):
+            # Real tokens only, at the right: padding must not consume noise. The head sees one position.
+            width = min(length, out.shape[-2])
+            out[:, row, -width:] = self._row(fn, row, width, f"{name}/{row_id}")
+        return out
+
+    def _row(self, fn: Distribution, row: int, width: int, key: str) -> Tensor:
+        """Sample one row's posteriors for all S draws' worth of noise; return this chunk's."""
+        base = fn.base_dist
+        values = {name: getattr(base, name)[:, row, -width:] for name in _given(base)}
+        if not self.guide.fixed_noise:
+            # One stream a draw: what an earlier draw takes from a shared one depends on its parameters.
+            out = []
+            for draw, number in enumerate(range(self.samples)[self.chunk]):
+                _seed(self.seed, f"{key}/{number}", self.device)
+                own = {name: v[draw] for name, v in values.items()}
+                out.append(type(base)(**own, validate_args=False).sample())
+            return torch.stack(out)
+        _seed(self.seed, key, self.device)
+        count = self.chunk.stop - self.chunk.start
+        if count == self.samples:
+            return type(base)(**values, validate_args=False).sample()
+        # Earlier chunks consumed the front of this stream: draw it again at full length and cut.
+        full = {name: v[:1].expand(self.samples, *v.shape[1:]).clone() for name, v in values.items()}
+        for name, v in values.items():
+            full[name][self.chunk] = v
+        return type(base)(**full, validate_args=False).sample()[self.chunk]
+
+
+def _given(fn: Distribution) -> list[str]:
+    """Return the parameters of a distribution; of two ways to give one law (probs, logits) the one used."""
+    lazy = [name for name in fn.arg_constraints if isinstance(getattr(type(fn), name, None), lazy_property)]
+    return [name for name in fn.arg_constraints if name not in lazy or name in vars(fn)]
+
+
+def noise_seed(seed: int, key: str) -> int:
+    """Return a seed that follows from a base seed and a key; `hash()` would differ between processes."""
+    digest = hashlib.blake2b(f"{seed}/{key}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def _seed(seed: int, key: str, device: torch.device) -> None:
+    """Seed a device's generator by a base seed and a key."""
+    # Where there is no GPU, torch.manual_seed stores a stack trace a call: slow, and memory never given back.
+    seeder = torch.default_generator.manual_seed if device.type == "cpu" else torch.manual_seed
+    seeder(noise_seed(seed, key))
+
+
+def _chunks(total: int, step: int) -> list[slice]:
+    return [slice(i, min(i + step, total)) for i in range(0, total, step)]
+
+
+def _rows(batch: Batch, rows: slice) -> Batch:
+    mask = batch.attention_mask[rows]
+    # Cut the padding that no row of this piece needs.
+    width = int(mask.sum(-1).max())
+    return replace(
+        batch,
+        input_ids=batch.input_ids[rows, -width:],
+        attention_mask=mask[:, -width:],
+        labels=None,
+        ids=batch.ids[rows],
+    )
+
+
+def _bytes_per_row(model: AdaptedLM, width: int) -> int:
+    """Estimate the activations alive at once for one sequence: some layers' and the attention scores."""
+    config = model.backbone.lm.config
+    hidden = getattr(config, "hidden_size", 1024)
+    inner = getattr(config, "intermediate_size", None) or 4 * hidden
+    heads = getattr(config, "num_attention_heads", 1)
+    size = torch.empty((), dtype=model.backbone.dtype).element_size()
+    per_token = 8 * hidden + 3 * inner + heads * width
+    gates = 6 * model.r * len(model.targets)
+    return width * (per_token * size + 4 * gates)

@@ -1,0 +1,213 @@
+"""Stochastic variational inference with one torch optimiser over all parameters of model and guide."""
+
+import math
+from contextlib import nullcontext
+from typing import Any
+
+import pyro.infer
+import torch
+from torch import Tensor, nn
+from torch.optim import AdamW, Optimizer
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+
+from bara_pyro.core.elbo import ElboTerms, MeanFieldELBO
+from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.program import AdaptedLM
+from bara_pyro.data.types import Batch
+from bara_pyro.errors import TrainingError
+
+
+class SVI(pyro.infer.SVI):
+    """`pyro.infer.SVI` for adapters: same interface, one optimiser, one forward pass a step.
+
+    The stock class (which works on the same model and guide) keeps one optimiser a parameter and so cannot
+    clip the joint norm, accumulate gradients or follow one schedule.
+
+    Args:
+        model, guide: the program and its guide.
+        optim: a torch optimiser over `parameters(model, guide)`; see `adamw`.
+        loss: the ELBO.
+        scheduler: stepped after each optimiser step.
+        clip_norm: joint gradient norm to clip to, or None.
+        autocast: dtype of the backbone's matrix products under `torch.autocast`, or None.
+    """
+
+    def __init__(
+        self,
+        model: AdaptedLM,
+        guide: SiteGuide,
+        optim: Optimizer,
+        loss: MeanFieldELBO | None = None,
+        *,
+        scheduler: LRScheduler | None = None,
+        clip_norm: float | None = None,
+        autocast: torch.dtype | None = None,
+    ) -> None:
+        guide.check(model)
+        # Not calling the base constructor: it accepts Pyro's per-parameter optimisers only.
+        self.model = model
+        self.guide = guide
+        self.optim = optim
+        self.elbo = loss if loss is not None else MeanFieldELBO()
+        self.loss = self.elbo.loss
+        self.scheduler = scheduler
+        self.clip_norm = clip_norm
+        self.autocast = autocast
+        self.parameters = parameters(model, guide)
+        self.last: dict[str, float] = {}
+
+    def step(self, *batches: Batch) -> float:
+        """Take one optimiser step on the union of the given (micro-)batches.
+
+        Args:
+            batches: one batch, or several whose gradients are accumulated: the step equals that of one batch
+                with all their rows.
+
+        Returns:
+            The negative ELBO estimate of the whole data set, in nats. `self.last` holds its parts in nats
+            per example (`loss`, `nll`, `kl_theta`), `kl_phi` in nats, and the gradient norm.
+
+        Raises:
+            TrainingError: loss or gradient is not finite; the parameters are left as they were.
+        """
+        self.model.backbone.check()
+        parts = self.gradients(*batches)
+        self.update()
+        if self.scheduler is not None:
+            self.scheduler.step()
+        self.last = parts
+        return parts["loss"] * self.model.num_data
+
+    def gradients(self, *batches: Batch) -> dict[str, float]:
+        """Leave the finite, clipped gradients of the given (micro-)batches in `.grad`; return `self.last`.
+
+        Raises:
+            TrainingError: loss or gradient is not finite.
+        """
+        for parameter in self.parameters:  # also those that the optimiser does not hold (`TwoStepSVI`)
+            parameter.grad = None
+        rows = sum(len(batch) for batch in batches)
+        parts: dict[str, float] = {}
+        for batch in batches:
+            share = len(batch) / rows
+            with self._autocast(batch.input_ids.device):
+                terms = self.elbo.terms(self.model, self.guide, batch)
+            self._check_finite(terms)
+            self.backward(terms, share)
+            for key, value in self._per_example(terms, len(batch)).items():
+                parts[key] = parts.get(key, 0.0) + share * value
+        norm = nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
+        if not math.isfinite(norm):
+            raise TrainingError(
+                f"The gradient of {self._non_finite_gradient()} is not finite: "
+                "lower the learning rate, or set a clipping norm."
+            )
+        if self.clip_norm is not None:
+            nn.utils.clip_grads_with_norm_(self.parameters, self.clip_norm, norm)
+        return {**parts, "grad_norm": float(norm)}
+
+    def backward(self, terms: ElboTerms, share: float) -> None:
+        """Add the gradients of one micro-batch, which is the share `share` of the step's rows.
+
+        The loss is taken per example, so that clipping and the optimiser's epsilon do not depend on the size
+        of the data. With `update`, what a method with a training scheme of its own overrides.
+        """
+        (terms.loss * (share / self.model.num_data)).backward()
+
+    def update(self) -> None:
+        """Move the parameters along their gradients, which are finite and clipped."""
+        self.optim.step()
+
+    def evaluate_loss(self, *batches: Batch) -> float:
+        """Return the negative ELBO of the union of the given batches, in nats, without a step."""
+        rows = sum(len(batch) for batch in batches)
+        total = 0.0
+        for batch in batches:
+            # Not the base class's, which calls the guide: that would fill Pyro's parameter store.
+            with torch.no_grad(), self._autocast(batch.input_ids.device):
+                total += len(batch) / rows * self.elbo.terms(self.model, self.guide, batch).loss.item()
+        return total
+
+    def _autocast(self, device: torch.device) -> Any:
+        return nullcontext() if self.autocast is None else torch.autocast(device.type, self.autocast)
+
+    def _per_example(self, terms: ElboTerms, rows: int) -> dict[str, float]:
+        n = self.model.num_data
+        parts = {"loss": terms.loss.detach() / n, "nll": terms.nll.detach() / n}
+        for site, kl in terms.kl.items():
+            local = site in self.model.latents.local_sites
+            key = "kl_" + site.split("/")[0]
+            parts[key] = parts.get(key, torch.zeros(())) + (kl.detach() / rows if local else kl.detach())
+        for site, value in terms.extra.items():
+            key = site.split("/")[0]
+            # Of a module, inside the plate of the rows; a factor of the whole program (AdaLoRA's) is not.
+            share = rows if "/" in site else 1
+            parts[key] = parts.get(key, torch.zeros(())) + value.detach() / share
+        return dict(zip(parts, torch.stack([v.double().cpu() for v in parts.values()]).tolist(), strict=True))
+
+    def _check_finite(self, terms: ElboTerms) -> None:
+        if terms.loss.isfinite():
+            return
+        sites = [f"KL of {site}" for site, kl in terms.kl.items() if not kl.isfinite()]
+        sites += [site for site, value in terms.extra.items() if not value.isfinite()]
+        where = ", ".join(sites) or "likelihood of y"
+        raise TrainingError(
+            f"The loss is {terms.loss.item()} ({where}): lower the learning rate, or set a clipping norm."
+        )
+
+    def _non_finite_gradient(self) -> str:
+        for module in (self.model, self.guide):
+            for name, value in module.named_parameters():
+                if value.grad is not None and not value.grad.isfinite().all():
+                    return name
+        return "some parameter"
+
+
+def parameters(model: AdaptedLM, guide: SiteGuide) -> list[Tensor]:
+    """Return the trainable parameters of model and guide (none of the backbone's)."""
+    return [p for module in (model, guide) for p in module.parameters() if p.requires_grad]
+
+
+def adamw(
+    model: AdaptedLM,
+    guide: SiteGuide,
+    lr: float,
+    *,
+    local_lr_scale: float | None = None,
+    weight_decay: float = 0.0,
+    eps: float = 1e-6,
+) -> AdamW:
+    """Return one AdamW over model and guide, with the field's settings (betas default, eps 1e-6).
+
+    Args:
+        model: the program.
+        guide: its guide.
+        lr: learning rate.
+        local_lr_scale: the amortiser's rate as a share of `lr`. By default 0.1 where its gates modulate the
+            projections of the model (the gate form): under Adam a weight moves by its rate a step however
+            weak its gradient, and at the full rate gates wander faster than what they multiply can follow
+            (docs/decisions.md). Else 1: in the additive form the amortiser is the down-projection itself.
+        weight_decay: decoupled.
+        eps: Adam's epsilon.
+    """
+    if local_lr_scale is None:
+        local_lr_scale = 0.1 if model.latents.modulating else 1.0
+    local = {id(p) for p in guide.local_parameters()}
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in parameters(model, guide) if id(p) not in local]},
+        {"params": guide.local_parameters(), "lr": lr * local_lr_scale},
+    ]
+    groups = [group for group in groups if group["params"]]
+    return AdamW(groups, lr=lr, weight_decay=weight_decay, eps=eps, fused=True)
+
+
+def linear_schedule(optim: Optimizer, steps: int, warmup: float = 0.06) -> LambdaLR:
+    """Return a linear warm-up over the share `warmup` of all steps, then a linear decay to 0."""
+    rise = max(1, round(warmup * steps))
+
+    def factor(step: int) -> float:
+        if step < rise:
+            return (step + 1) / rise
+        return max(0.0, (steps - step) / max(1, steps - rise))
+
+    return LambdaLR(optim, factor)

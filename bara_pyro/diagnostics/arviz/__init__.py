@@ -1,0 +1,1 @@
+"""Draws for ArviZ: groups, files, plots, PSIS-LOO."""

@@ -1,0 +1,237 @@
+r"""A fitted system as ArviZ's data: draws of gates and answers, prior beside posterior, ready to be stored.
+
+The draws are those of `bara_pyro.predict` with the same seed. They are independent: one chain, no matter for
+R-hat. Groups and variables are listed in `bara_pyro.diagnostics.arviz.groups`; a method without gates has
+none of those that tell of gates.
+
+**The ELBO of a draw** is that of `MeanFieldELBO` with both KL weights at 1, of all N training rows as the n
+rows given stand for them; its mean over draws estimates the bound:
+
+    elbo_s = N / n \sum_i (log p(y_i | draw s) - kl_theta_si) - kl_phi
+
+The KLs are analytic. That of theta still differs from draw to draw, because q(theta | x) sees inputs that
+depend on the draws of the layers below. Where a KL has no closed form there is neither it nor `elbo`.
+
+**`pareto_k`** has one value a row and no draws, so it is found in `constant_data`. On rows that were not
+trained on it says no more than how far the likelihood is spread over the draws; see `diagnostics.loo`.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+import xarray
+from torch import Tensor
+
+from bara_pyro.data import EncodedSplit
+from bara_pyro.data.encode import prompt_text
+from bara_pyro.diagnostics.arviz.compat import container, psis_loo
+from bara_pyro.diagnostics.arviz.groups import TRAINING, dataset, module_coords, nbytes, training
+from bara_pyro.diagnostics.gates.draws import chosen_modules
+from bara_pyro.diagnostics.gates.full_draws import FullDraws, Rows, answers, chosen_rows, full_draws
+from bara_pyro.diagnostics.gates.sparsity import TAU, check_tau
+from bara_pyro.errors import ConfigError, DataError, unknown
+from bara_pyro.guides.prior import PriorGuide
+from bara_pyro.models.bara import BaRA
+from bara_pyro.runs.evaluate import environment, true_probabilities
+from bara_pyro.runs.store import SCHEMA, read_jsonl
+from bara_pyro.runs.system import System
+
+MAX_BYTES = 2**30
+Tokens = Literal["last", "all"]
+
+
+def to_inference_data(
+    system: System,
+    *,
+    split: str = "test",
+    rows: Rows = 64,
+    samples: int = 100,
+    modules: Sequence[str] | None = None,
+    tokens: Tokens = "last",
+    prior: bool = True,
+    tau: float = TAU,
+    seed: int | None = None,
+    log: Path | None = None,
+    max_bytes: int = MAX_BYTES,
+) -> Any:
+    """Return draws of a fitted system as an `arviz.InferenceData` (ArviZ 0.x) or a `DataTree` (1.x).
+
+    Args:
+        system: fitted.
+        split: where the rows come from; PSIS-LOO needs "train".
+        rows: how many, from the front of the split (all, where it has fewer), or their identifiers.
+        samples: number S of draws; where the guide has a predictive of its own, that decides.
+        modules: paths of the modules whose gates are kept; all if None. KLs are those of all modules.
+        tokens: "all" keeps theta at every token, too, as `theta_tokens`; the coordinate `token` counts
+            backwards from the last token, 0.
+        prior: draw the same from the prior, too (twice the work).
+        tau: threshold of `effective_rank`.
+        seed: of the draws; the configured one if None.
+        log: the run's `train_log.jsonl`, for the group `training_log_data`.
+        max_bytes: the most that the arrays may take.
+
+    Raises:
+        ConfigError: an argument is unknown or out of range, or the arrays would take more than `max_bytes`.
+        DataError: a row is unknown, the log is empty, or a draw's probabilities are not numbers.
+    """
+    check_tau(tau)
+    part, paths = chosen_rows(system, split, rows), chosen_modules(system.model, modules)
+    features = _features(system, part, tokens, prior)
+    _check_room(nbytes(features, _sizes(system, part, samples, len(paths))), max_bytes, samples, len(part))
+    history = None if log is None else _history(log)
+    seed = system.config.predict.seed if seed is None else seed
+    width = max(map(len, part.token_ids)) if "tokens" in features else 0
+    drawn = full_draws(system, system.guide, part, samples, seed, paths, width=width)
+    arrays = {
+        "posterior": drawn.gates(),
+        "posterior_predictive": _predictive(drawn, part, seed, "y"),
+        "constant_data": _constants(system, part, split),
+        "sample_stats": _gate_stats(drawn, tau) if "gates" in features else {},
+    }
+    if {"gates", "prior"} <= features:
+        # A row a batch: padding is filled with the mean, which a prior need not have.
+        unseen = full_draws(system, PriorGuide(system.model), part, samples, seed, paths, batch_size=1)
+        arrays |= {"prior": unseen.gates(), "prior_predictive": _predictive(unseen, part, seed, "prior/y")}
+    coords = {
+        "chain": np.array([0]),
+        "draw": np.arange(len(drawn.log_probs)),
+        "obs": np.array(part.ids),
+        "rank": np.arange(system.model.r),
+        "answer": np.array(system.task.labels),
+        "token": np.arange(1 - width, 1),
+        **module_coords(paths),
+    }
+    if "labels" in features:
+        labels = torch.tensor(part.labels)
+        likelihood = drawn.log_probs.gather(-1, labels.expand(len(drawn.log_probs), -1).unsqueeze(-1))[..., 0]
+        arrays |= {"log_likelihood": {"y": likelihood}, "observed_data": {"y": labels}}
+        arrays["sample_stats"] |= _elbo(drawn, likelihood, system.model.num_data)
+        arrays["constant_data"]["pareto_k"] = _pareto_k(likelihood, coords)
+    found = {group: dataset(group, values, coords) for group, values in arrays.items() if values}
+    if history is not None:
+        found[TRAINING] = history
+    return container(found, _attributes(system, split, samples, seed, tau))
+
+
+def estimate_bytes(
+    system: System,
+    *,
+    split: str = "test",
+    rows: Rows = 64,
+    samples: int = 100,
+    modules: Sequence[str] | None = None,
+    tokens: Tokens = "last",
+    prior: bool = True,
+) -> int:
+    """Return the bytes of the arrays that `to_inference_data` would make; nothing is drawn.
+
+    Coordinates and the training log, some kilobytes, are not counted; of a guide with a predictive of its own
+    it is the most that there can be. Arguments and errors are those of `to_inference_data`.
+    """
+    part, paths = chosen_rows(system, split, rows), chosen_modules(system.model, modules)
+    return nbytes(_features(system, part, tokens, prior), _sizes(system, part, samples, len(paths)))
+
+
+def _features(system: System, part: EncodedSplit, tokens: str, prior: bool) -> set[str]:
+    """Return what there is to draw, in the words of `Variable.needs`."""
+    if tokens not in get_args(Tokens):
+        raise ConfigError(unknown("choice of tokens", tokens, get_args(Tokens)))
+    found = {"labels"} if min(part.labels) >= 0 else set()
+    if isinstance(system.model, BaRA):
+        found |= {"gates", *system.model.latent.split("*")}
+    return found | ({"prior"} if prior else set()) | ({"tokens"} if tokens == "all" else set())
+
+
+def _sizes(system: System, part: EncodedSplit, samples: int, modules: int) -> dict[str, int]:
+    if samples < 1:
+        raise ConfigError(f"samples={samples} must be 1 or more: a posterior is looked at through its draws.")
+    return {
+        "chain": 1,
+        "draw": max(samples, system.guide.copies),
+        "obs": len(part),
+        "module": modules,
+        "rank": system.model.r,
+        "answer": len(system.answer_ids),
+        "token": max(map(len, part.token_ids)),
+    }
+
+
+def _check_room(needed: int, max_bytes: int, samples: int, rows: int) -> None:
+    if needed > max_bytes:
+        raise ConfigError(
+            f"{samples} draws of {rows} rows would take {needed:,} bytes and max_bytes is {max_bytes:,}: "
+            f"lower rows (to about {max(1, rows * max_bytes // needed)}) or samples, or name fewer modules."
+        )
+
+
+def _predictive(drawn: FullDraws, part: EncodedSplit, seed: int, key: str) -> dict[str, Tensor]:
+    return {"y": answers(drawn.log_probs, part.ids, seed, key), "probs": drawn.log_probs.exp()}
+
+
+def _gate_stats(drawn: FullDraws, tau: float) -> dict[str, Tensor]:
+    stats = {"kl_phi": drawn.kl_phi, "kl_theta": drawn.kl_theta}
+    units = (drawn.psi.abs() > tau).sum(dim=-1).double().mean(dim=-1)
+    stats["effective_rank"] = units.expand(drawn.log_probs.shape[:2])
+    return {name: value for name, value in stats.items() if value is not None}
+
+
+def _elbo(drawn: FullDraws, likelihood: Tensor, num_data: int) -> dict[str, Tensor]:
+    """Return `elbo`, `S`, where the KL of every latent is known."""
+    known = {
+        name: getattr(drawn, f"kl_{name}") for name in ("phi", "theta") if getattr(drawn, name) is not None
+    }
+    if not known or any(kl is None for kl in known.values()):
+        return {}
+    rows = likelihood - known.get("theta", 0.0)
+    return {"elbo": num_data / likelihood.shape[1] * rows.sum(dim=1) - known.get("phi", 0.0)}
+
+
+def _pareto_k(likelihood: Tensor, coords: dict[str, Any]) -> Tensor:
+    """Return the Pareto k of each row, NaN where all draws say the same."""
+    spread = (likelihood.amax(dim=0) > likelihood.amin(dim=0)).numpy()
+    k = np.full(len(spread), np.nan)
+    if spread.any():
+        found = psis_loo(
+            dataset("log_likelihood", {"y": likelihood}, coords).isel(obs=np.flatnonzero(spread))
+        )
+        k[spread] = found.pareto_k.numpy()
+    return torch.from_numpy(k)
+
+
+def _constants(system: System, part: EncodedSplit, split: str) -> dict[str, Any]:
+    texts = {row.id: prompt_text(row) for row in getattr(system.task, split)}
+    truth = true_probabilities(system, part, split)
+    return {
+        "length": [len(texts[row_id]) for row_id in part.ids],
+        "tokens": list(map(len, part.token_ids)),
+        "difficulty": torch.special.entr(truth).sum(dim=-1),
+        "truth": truth,
+    }
+
+
+def _history(log: Path) -> xarray.Dataset:
+    records = read_jsonl(log)
+    if not records:
+        raise DataError(f"{log} has no lines: give the train_log.jsonl of the run.")
+    return training(records)
+
+
+def _attributes(system: System, split: str, samples: int, seed: int, tau: float) -> dict[str, Any]:
+    """Return where the draws come from; netCDF knows numbers and text only."""
+    return {
+        "schema": SCHEMA,
+        "inference_library": "bara_pyro",
+        "config_hash": system.config.hash,
+        "method": system.config.method.name,
+        "task": system.task.name,
+        "split": split,
+        "seed": seed,
+        "samples": samples,
+        "tau": tau,
+        "num_data": system.model.num_data,
+        "versions": json.dumps(environment()["versions"], sort_keys=True),
+    }

@@ -1,0 +1,103 @@
+"""Leave-one-out by importance sampling, and methods compared by it.
+
+**What it is.** PSIS-LOO (Vehtari, Gelman and Gabry 2017) asks how well row i would have been predicted by a
+posterior that had not seen it, by giving every draw the weight 1 / p(y_i | draw). That takes row i back out
+of a posterior *that was conditioned on it*: it makes sense on training rows (`split="train"`) and only there.
+On other rows it would remove what was never put in; their plain likelihood is already that of unseen rows.
+
+**What it is not.** The draws are of q, not of the posterior, and the weights do not mend the difference. They
+act on latents only: weights of the adapters that are points (A and B) have seen row i and stay as they are.
+So the estimate is too hopeful, and of a method without any spread there is none. Where there are validation
+rows, their likelihood is the better judge.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from bara_pyro.diagnostics.arviz.compat import Loo, groups_of, psis_loo, stacking_weights
+from bara_pyro.errors import ConfigError, DataError
+from bara_pyro.report.table import Column, Table
+
+COLUMNS = (
+    Column("method", "Method"),
+    Column("elpd", "ELPD", "nats", ".1f", best="max"),
+    Column("se", "SE", "nats", ".1f"),
+    Column("difference", "Behind the best", "nats", ".1f"),
+    Column("difference_se", "SE of that", "nats", ".1f"),
+    Column("p", "Effective parameters", "", ".1f"),
+    Column("weight", "Stacking weight"),
+    Column("unreliable", "Rows with high Pareto k", "", "d"),
+)
+
+
+def loo(data: Any) -> Loo:
+    """Return PSIS-LOO with the Pareto k of every row: see the head of this module for what it means.
+
+    Args:
+        data: of `to_inference_data(system, split="train", ...)`.
+
+    Raises:
+        ConfigError: the rows are not of the training split, or all draws are the same.
+        DataError: the rows have no labels.
+    """
+    split = data.attrs.get("split")
+    if split != "train":
+        raise ConfigError(
+            f"The rows are of the split {split!r}, which the posterior has not seen: export them with "
+            "split='train', or take the plain likelihood, which is that of unseen rows already."
+        )
+    groups = groups_of(data)
+    if "log_likelihood" not in groups:
+        raise DataError("There is no group log_likelihood: PSIS-LOO needs rows whose labels are known.")
+    likelihood = groups["log_likelihood"]
+    if not float((likelihood["y"].max("draw") - likelihood["y"].min("draw")).max()) > 0:
+        raise ConfigError(
+            f"All draws of {data.attrs.get('method')!r} are the same: PSIS-LOO re-weights draws and needs a "
+            "posterior with some spread."
+        )
+    return psis_loo(likelihood)
+
+
+def compare(methods: Mapping[str, Any]) -> Table:
+    """Rank methods by PSIS-LOO on the same training rows; see `loo` for what that leaves out.
+
+    Args:
+        methods: name -> data, as `loo` takes it.
+
+    Returns:
+        One row a method, best first: `elpd`, `se`, `p`, `weight`, `unreliable` (rows whose Pareto k is above
+        the limit: with more than a few the line is not to be trusted), and `difference`, the distance to the
+        best, with the standard error over rows of that difference.
+
+    Raises:
+        ConfigError: fewer than two methods, or what `loo` raises.
+        DataError: the methods do not have the same rows.
+    """
+    if len(methods) < 2:
+        raise ConfigError(f"A comparison needs two methods or more, not {len(methods)}.")
+    results = {name: loo(data) for name, data in methods.items()}
+    first = next(iter(results))
+    for name, result in results.items():
+        if result.ids != results[first].ids:
+            raise DataError(f"{first!r} and {name!r} have different rows: export both with the same rows.")
+    weights = stacking_weights(results)
+    ranked = sorted(results, key=lambda name: results[name].elpd, reverse=True)
+    best = results[ranked[0]]
+    rows = []
+    for name in ranked:
+        result = results[name]
+        behind = best.pointwise - result.pointwise
+        rows.append(
+            {
+                "method": name,
+                "elpd": result.elpd,
+                "se": result.se,
+                "difference": float(behind.sum()),
+                "difference_se": float((len(behind) * behind.var(correction=0)).sqrt()),
+                "p": result.p,
+                "weight": weights[name],
+                "unreliable": len(result.unreliable),
+            }
+        )
+    caption = f"PSIS-LOO on {len(best.ids)} training rows"
+    return Table(COLUMNS, rows, caption)

@@ -1,0 +1,60 @@
+"""Exported draws in a netCDF file: whole or not at all, and read back the same."""
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import xarray
+
+from bara_pyro.diagnostics.arviz.compat import container
+from bara_pyro.errors import CheckpointError, ConfigError
+from bara_pyro.runs.store import atomic_write
+
+ENGINE = "h5netcdf"
+
+
+def write_netcdf(data: Any, path: Path) -> Path:
+    """Write what `to_inference_data` returned; ArviZ's own reader understands the file, too.
+
+    Raises:
+        CheckpointError: the file cannot be written; what was there before is untouched.
+        ConfigError: h5netcdf is not installed.
+    """
+    _engine()
+    # Written over the open, still empty file: HDF5 needs a path, and the file is made whole by its renaming.
+    atomic_write(Path(path), lambda file: data.to_netcdf(file.name, engine=ENGINE))
+    return Path(path)
+
+
+def read_netcdf(path: Path) -> Any:
+    """Read a file of `write_netcdf`, all of it into memory.
+
+    Raises:
+        CheckpointError: the file is missing, truncated or no netCDF file.
+        ConfigError: h5netcdf is not installed.
+    """
+    engine = _engine()
+    try:
+        with engine.File(path, "r") as file:
+            names = list(file.groups)
+        attributes = _load(path, "/").attrs
+        groups = {name: _load(path, name) for name in names}
+    except (OSError, ValueError, KeyError) as error:
+        raise CheckpointError(
+            f"Cannot read {path} ({error}): give a file that write_netcdf wrote."
+        ) from error
+    return container(groups, attributes)
+
+
+def _load(path: Path, group: str) -> xarray.Dataset:
+    with xarray.open_dataset(path, group=group, engine=ENGINE) as lazy:
+        return lazy.load()
+
+
+def _engine() -> Any:
+    try:
+        return import_module(ENGINE)
+    except ImportError as error:
+        raise ConfigError(
+            "netCDF files need h5netcdf, which is not installed: run pip install h5netcdf."
+        ) from error

@@ -1,0 +1,1 @@
+"""Bounds on the risk: PAC-Bayes, test sets, the paper's certificate."""

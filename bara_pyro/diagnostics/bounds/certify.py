@@ -1,0 +1,254 @@
+r"""The certificate of a trained run: the answer head of BaRA in gate form, on the rows of one split.
+
+    g(x) = E[Phi] * E[theta(x)],   u = certified_gate(g),   logits = h0(x) + s B_C diag(u) A x
+
+with the C answer rows of B and every lower adapter at its posterior mean.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bara_pyro.diagnostics.bounds.certificate import Certificate
+from bara_pyro.diagnostics.bounds.gate_cover import COVERS, Cap, GateCover, gate_cover, norm_cap
+from bara_pyro.diagnostics.bounds.head import (
+    HeadRows,
+    gate_radius,
+    gate_slope,
+    head_adapter,
+    head_rows,
+    input_bound,
+)
+from bara_pyro.diagnostics.bounds.pac_bayes import held_out_bound
+from bara_pyro.diagnostics.bounds.rademacher import certified_change, certified_gate
+from bara_pyro.errors import ConfigError, unknown
+from bara_pyro.metrics import accuracy, ece
+from bara_pyro.metrics.scores import nll_per_example
+from bara_pyro.report.table import Table
+from bara_pyro.runs.system import System
+
+SPLITS = ("train", "validation", "test")
+CAPS = ("A", "B", "W", "x")
+UNITS = {"acc": "percent", "ece": "percent", "nll": "nats, capped"}
+
+
+@dataclass(frozen=True, repr=False)
+class HeadCertificate:
+    """A certificate with what was measured beside it; printing it prints the assumptions.
+
+    Attributes:
+        certificate: the bound on the capped NLL.
+        scores: predictor ("mean gate", "certified") -> `acc`, `ece` (percent), `nll` (capped, nats).
+        active: mean number of active gates a row.
+        largest: largest number of gates above tau in a row, before the s largest are chosen.
+        rho: largest difference of clipped and certified gate on the rows (the theorem's is over all inputs).
+        largest_x: largest norm of x on the rows.
+        held_out: the held-out bound on the same risk; None for rows that were trained on.
+    """
+
+    certificate: Certificate
+    scores: dict[str, dict[str, float]]
+    active: float
+    largest: int
+    rho: float
+    largest_x: float
+    held_out: float | None
+
+    def statement(self) -> str:
+        """Return scores and bound in sentences, with the assumptions."""
+        scores = "; ".join(
+            f"{name}: accuracy {s['acc']:.2f} %, ECE {s['ece']:.2f} %, capped NLL {s['nll']:.4g} nats"
+            for name, s in self.scores.items()
+        )
+        held_out = (
+            ""
+            if self.held_out is None
+            else f" The held-out bound on the certified predictor's risk is {self.held_out:.4g}."
+        )
+        return f"{scores}; {self.active:.3g} active gates a row. {self.certificate.statement()}{held_out}"
+
+    def __str__(self) -> str:
+        return self.statement()
+
+    __repr__ = __str__
+
+    def table(self) -> Table:
+        """Return the certificate's table with the measurements above it."""
+        facts: list[tuple[str, float | None, str]] = [
+            (f"{key}, {name}", value, UNITS[key])
+            for name, scores in self.scores.items()
+            for key, value in scores.items()
+        ]
+        facts += [
+            ("active gates", self.active, "a row, mean"),
+            ("above tau", self.largest, "largest number in a row, before the s largest are chosen"),
+            ("rho on the rows", self.rho, "largest difference of clipped and certified gate"),
+            ("|x| on the rows", self.largest_x, "largest norm"),
+            ("held-out bound", self.held_out, "on the same risk; none for rows that were trained on"),
+        ]
+        table = self.certificate.table()
+        rows = [{"quantity": name, "value": value, "meaning": meaning} for name, value, meaning in facts]
+        return Table(table.columns, [*rows, *table.rows], table.caption)
+
+
+def certify_head(
+    system: System,
+    split_name: str,
+    *,
+    tau: float,
+    s: int,
+    clip: float,
+    cap: float,
+    cover: str,
+    delta: float = 0.05,
+    caps: Mapping[str, float] | None = None,
+    choices: int = 1,
+) -> HeadCertificate:
+    """Evaluate the certified predictor of a run on a split, and its bound.
+
+    Args:
+        system: fitted; BaRA in gate form with an adapter on the answer head.
+        split_name: "train", "validation" or "test".
+        tau: threshold of a gate.
+        s: budget of active gates.
+        clip: `R_g`.
+        cap: M, cap of the NLL in nats.
+        cover: a key of `bara_pyro.diagnostics.bounds.gate_cover.COVERS`.
+        delta: probability with which the bound may fail.
+        caps: norms that were limited before the rows were seen: "B" (the C answer rows, with the scaling),
+            "A", "W" (parameters of a gate), "x". Without one B, A and W are measured and paid for by a grid,
+            and x has `input_bound`: a grid would not do, because inputs not yet seen are not measured.
+        choices: number of settings (tau, s, clip, ..) tried on these rows.
+
+    Raises:
+        ConfigError: additive form, no adapter on the head, unknown split, cover or cap, number out of range.
+        DataError: the split is empty or a label is not known.
+    """
+    head_adapter(system)
+    caps = caps or {}
+    names = [("split", split_name, SPLITS), ("gate cover", cover, tuple(COVERS))]
+    for kind, name, known in (*names, *(("cap", key, CAPS) for key in caps)):
+        if name not in known:
+            raise ConfigError(unknown(kind, name, known))
+    split = system.split(split_name)
+    rows, labels = head_rows(system, split), torch.tensor(split.labels)
+    up, down = _factors(system)
+    gate = certified_gate(rows.gate, clip=clip, tau=tau, s=s)
+    scores = {
+        name: _scores(rows.base + certified_change(up, used, down, rows.x), labels, cap)
+        for name, used in (("mean gate", rows.gate), ("certified", gate))
+    }
+    inputs = _input_cap(system, rows, caps.get("x"))
+    price, ball = _cover(cover, system, rows, s, clip, inputs.value, caps.get("W"))
+    certificate = Certificate(
+        n=len(labels),
+        r=len(down),
+        s=s,
+        tau=tau,
+        clip=clip,
+        up=norm_cap("B", float(up.norm()), caps.get("B")),
+        down=norm_cap("A", float(down.norm()), caps.get("A")),
+        inputs=inputs,
+        cover=price,
+        empirical=scores["certified"]["nll"],
+        loss_cap=cap,
+        outputs=len(up),
+        delta=delta,
+        choices=choices,
+        radius=ball,
+        further=_further(system, split_name),
+        violated=_violated(system, split_name, cover),
+    )
+    return _with_measurements(certificate, scores, rows, gate, trained_on=split_name == "train")
+
+
+def _with_measurements(
+    certificate: Certificate,
+    scores: dict[str, dict[str, float]],
+    rows: HeadRows,
+    gate: Tensor,
+    *,
+    trained_on: bool,
+) -> HeadCertificate:
+    c = certificate
+    held_out = c.loss_cap * held_out_bound(c.empirical / c.loss_cap, c.n, c.delta / c.choices)
+    clipped = rows.gate.clamp(-c.clip, c.clip)
+    return HeadCertificate(
+        c,
+        scores,
+        active=float((gate != 0).sum(-1).double().mean()),
+        largest=int((clipped.abs() > c.tau).sum(-1).max()),
+        rho=float((clipped - gate).abs().max()),
+        largest_x=float(rows.x.norm(dim=-1).max()),
+        held_out=None if trained_on else held_out,
+    )
+
+
+def _factors(system: System) -> tuple[Tensor, Tensor]:
+    """Return B, `C x r`, with the scaling in it, and A, `r x d`: float64 on the CPU."""
+    adapter = head_adapter(system)
+    up = adapter.lora_B.detach().cpu()[system.answer_ids] * adapter.scaling
+    return up.double(), adapter.lora_A.detach().double().cpu()
+
+
+def _scores(logits: Tensor, labels: Tensor, cap: float) -> dict[str, float]:
+    log_probs = logits.log_softmax(-1)
+    scores = {"acc": accuracy(log_probs, labels), "ece": ece(log_probs, labels)}
+    return scores | {"nll": float(nll_per_example(log_probs, labels).clamp(max=cap).mean())}
+
+
+def _input_cap(system: System, rows: HeadRows, fixed: float | None) -> Cap:
+    found = float(rows.x.norm(dim=-1).max())
+    if fixed is not None:
+        return norm_cap("x", found, fixed)
+    limit = norm_cap("x", found, input_bound(system.backbone)).value
+    return Cap("x", limit, 1.0, "sqrt(d) max|weight| of the backbone's last norm, for every input")
+
+
+def _cover(
+    name: str, system: System, rows: HeadRows, s: int, clip: float, input_norm: float, fixed: float | None
+) -> tuple[GateCover, Cap | None]:
+    """Return the gate cover and, for the parametric ones, the cap W that it takes."""
+    (n, width), r = rows.x.shape, rows.gate.shape[1]
+    if not name.startswith("parametric"):
+        return gate_cover(name, n=n, r=r, s=s, clip=clip), None
+    ball = norm_cap("W", gate_radius(system), fixed)
+    slope = gate_slope(system, ball.value, input_norm)
+    cover = gate_cover(name, n=n, r=r, s=s, clip=clip, inputs=width, radius=ball.value, lipschitz=slope)
+    return cover, ball
+
+
+def _further(system: System, split_name: str) -> tuple[str, ...]:
+    lower = sum(not target.is_head for target in system.model.targets)
+    inputs = (
+        f"x depends on {lower} trained adapters below the head, each at its posterior mean: the bound rests "
+        "on a sample split, in which they were trained on other rows than these."
+        if lower
+        else "No adapter lies below the head, so that x is the frozen language model's."
+    )
+    rows = (
+        "These are the rows that B, A and the gate were trained on."
+        if split_name == "train"
+        else f"The {split_name} rows were used neither to train nor to choose anything (method, rate, tau, "
+        "s, caps): then B, A and the gate were fixed before as well, and the held-out bound holds, too."
+    )
+    return inputs, rows
+
+
+def _violated(system: System, split_name: str, cover: str) -> tuple[str, ...]:
+    """Return what is known not to hold: for training rows the split, and a cover that leaves out the gate."""
+    amortised = bool(system.model.latents.local_sites)
+    sentences = []
+    if split_name == "train" and any(not target.is_head for target in system.model.targets):
+        sentences.append("x comes through adapters that were trained on these very rows.")
+    if cover == "global" and amortised:
+        sentences.append(
+            "the gate depends on x, and the cover 'global' is that of one vector for all inputs."
+        )
+    elif split_name == "train" and amortised and cover != "parametric+supports":
+        sentences.append(
+            f"the gate was trained on these rows, and the cover {cover!r} does not count all that it can do."
+        )
+    return tuple(sentences)

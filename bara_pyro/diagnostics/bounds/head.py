@@ -1,0 +1,160 @@
+"""What the answer head of a fitted BaRA sees on the rows of a split, and limits that hold for all inputs.
+
+The theorem is about one layer whose input is given. The head is the layer it fits best: its input is the last
+hidden state, its outputs are the C answers, and the rest of the model is h0.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.distributions import MEAN_MIN
+from bara_pyro.core.prediction import record
+from bara_pyro.core.program import module_key, tapped
+from bara_pyro.data import EncodedSplit, batches
+from bara_pyro.errors import ConfigError
+from bara_pyro.models.bara import PHI, BaRA, BaRAAdapter, theta_site
+from bara_pyro.runs.system import System
+
+
+@dataclass(frozen=True)
+class HeadRows:
+    """What the answer head sees on n rows, lower adapters at their posterior means; float64 on the CPU.
+
+    Attributes:
+        x: its input at the last token, `n x d`.
+        gate: `E[Phi] * E[theta(x)]`, `n x r`.
+        base: the answers' logits without its adapter, `n x C`.
+    """
+
+    x: Tensor
+    gate: Tensor
+    base: Tensor
+
+
+def head_adapter(system: System) -> BaRAAdapter:
+    """Return the adapter of the answer head.
+
+    Raises:
+        ConfigError: the method is not BaRA in gate form, or the head is not adapted.
+    """
+    model = system.model
+    if not isinstance(model, BaRA):
+        raise ConfigError(
+            f"The method {system.config.method.name!r} has no gate to certify: train bara-gate instead."
+        )
+    if model.form != "gate":
+        raise ConfigError(
+            f"Definition 1 of the paper covers the gate form only, and this run has the {model.form} form: "
+            "train bara-gate."
+        )
+    heads = [adapter for adapter in model._adapters if adapter.target.is_head]
+    if not heads:
+        raise ConfigError(
+            "The certificate is about the answer head, which this run does not adapt: name it in "
+            "adapter.target_modules."
+        )
+    return heads[0]
+
+
+@torch.no_grad()
+def head_rows(system: System, split: EncodedSplit) -> HeadRows:
+    """Run the rows of a split at the posterior mean and note what the answer head sees, in their order."""
+    adapter, backbone, config = head_adapter(system), system.backbone, system.config.predict
+    x, gate, base = [], [], []
+    with tapped([adapter]) as seen:
+        for batch in batches(split, system.answer_ids, config.batch_size):
+            placed = batch.to(backbone.device)
+            for piece in record(
+                system.model, system.guide, placed, samples=0, memory_budget=config.memory_budget
+            ):
+                last = seen[adapter.target.path][0][:, -1]
+                x.append(last.double().cpu())
+                means = _mean_gate(adapter, piece.values, len(last), system.model.r)
+                gate.append(means[:, : adapter.r].double().cpu())
+                base.append(backbone.logits(last.to(backbone.dtype), placed.answer_ids).double().cpu())
+    return HeadRows(torch.cat(x), torch.cat(gate), torch.cat(base))
+
+
+def _mean_gate(adapter: BaRAAdapter, means: dict[str, Tensor], rows: int, r: int) -> Tensor:
+    """Return the product of the posterior means that there are, `rows x r`."""
+    some = next(iter(means.values()))
+    gate = some.new_ones(rows, r)
+    if PHI in means:
+        gate = gate * means[PHI].reshape(-1, r)[adapter.target.index]
+    theta = means.get(theta_site(adapter.target.path))
+    return gate if theta is None else gate * theta[..., -1, :]
+
+
+@torch.no_grad()
+def input_bound(backbone: Backbone) -> float:
+    """Return a limit of `|x|_2` for every last hidden state that there can be: `sqrt(d) max|weight|`.
+
+    The last norm gives `weight * z` with `|z| <= sqrt(d)`, and adds a bias in GPT-2 and GPT-NeoX.
+
+    Raises:
+        ConfigError: the backbone does not end in a norm of this form.
+    """
+    norms = [
+        layer
+        for layer in backbone.lm.base_model.children()
+        if isinstance(getattr(layer, "weight", None), Tensor) and layer.weight.dim() == 1
+    ]
+    if not norms or not _is_plain_norm(norms[-1]):
+        raise ConfigError(
+            f"{type(backbone.lm).__name__} does not end in a norm that is known to limit the head's input: "
+            "give a limit that holds for every input (caps={'x': ..})."
+        )
+    weight, bias = _parameters(norms[-1])
+    rounding = 1 + torch.finfo(backbone.dtype).eps
+    return rounding * (math.sqrt(len(weight)) * float(weight.abs().max()) + float(bias.norm()))
+
+
+def _is_plain_norm(norm: nn.Module) -> bool:
+    """Return whether a norm multiplies by its weight: some multiply by 1 + weight, and a probe tells."""
+    weight, bias = _parameters(norm)
+    probe = torch.linspace(-1, 2, len(weight), device=weight.device)
+    centred = probe - probe.mean() if isinstance(norm, nn.LayerNorm) else probe
+    expected = weight * centred / centred.square().mean().sqrt() + bias
+    found = norm(probe.to(torch.as_tensor(norm.weight).dtype)).float()
+    return torch.allclose(found, expected, rtol=0, atol=0.02 * float(expected.abs().max()))
+
+
+def _parameters(norm: nn.Module) -> tuple[Tensor, Tensor]:
+    weight = torch.as_tensor(norm.weight).float()
+    bias = getattr(norm, "bias", None)
+    return weight, torch.zeros_like(weight) if bias is None else bias.float()
+
+
+@torch.no_grad()
+def gate_radius(system: System) -> float:
+    """Return W: the largest 2-norm, over the head's gates, of amortiser row and mean of Phi together."""
+    adapter, model, guide = head_adapter(system), system.model, system.guide
+    squares = torch.zeros(adapter.r, dtype=torch.float64)
+    site = theta_site(adapter.target.path)
+    if site in model.latents.local_sites:
+        rows = guide.sites[module_key(site)].weight[: adapter.r]
+        squares += rows.detach().double().cpu().square().sum(-1)
+    if PHI in model.latents.global_sites:
+        mean = guide.get_posterior(PHI, model.phi_prior).mean[adapter.target.index]
+        squares += mean[: adapter.r].double().cpu().square()
+    return float(squares.max().sqrt())
+
+
+def gate_slope(system: System, radius: float, input_norm: float) -> float:
+    """Return Lambda: how far `phi softplus(w z)` moves per unit of (w, phi) in a ball of radius W.
+
+    The gradient is `(phi sigmoid(w z) z, softplus(w z))` with `softplus(t) <= |t| + log 2`: its norm is at
+    most `W |z| + log 2`. Where the amortiser normalises its input, `|z| = sqrt(d)`.
+
+    Args:
+        system: its guide's setting is looked at.
+        radius: W.
+        input_norm: `R_x`.
+    """
+    width = head_adapter(system).target.in_features
+    size = math.sqrt(width) if getattr(system.guide, "normalize_input", False) else input_norm
+    return radius * size + math.log(2) + MEAN_MIN

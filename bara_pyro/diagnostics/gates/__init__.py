@@ -1,0 +1,1 @@
+"""What the gates do: draws, sparsity, effective rank, tokens, pruning."""

@@ -1,0 +1,173 @@
+"""What the gates of a fitted BaRA do: draws of Phi, theta and their product, by row, module and rank unit."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.prediction import point_log_probs, record
+from bara_pyro.core.program import AdaptedLM, tapped
+from bara_pyro.data import EncodedSplit, batches
+from bara_pyro.data.types import Batch
+from bara_pyro.errors import ConfigError, DataError, unknown
+from bara_pyro.models.bara import PHI, BaRA, theta_site
+from bara_pyro.models.lora import LoRA
+from bara_pyro.runs.system import System
+
+
+@dataclass(frozen=True)
+class GateDraws:
+    """Gates at the last token of n rows under S draws of the posterior (S = 1 for the posterior mean).
+
+    Attributes:
+        modules: paths of the M modules.
+        ids: of the rows.
+        phi: float32, `S x M x r`; None where the program has no global gate.
+        theta: float32, `S x n x M x r`; None where it has no local one. LoRA has no gate: its activations
+            `A x` stand here.
+        log_probs: float64, `S x n x C`: the answers' log-probabilities under the same draws.
+    """
+
+    modules: tuple[str, ...]
+    ids: tuple[str, ...]
+    phi: Tensor | None
+    theta: Tensor | None
+    log_probs: Tensor
+
+    @property
+    def psi(self) -> Tensor:
+        """The gate as it acts, `Phi * theta`: `S x n x M x r`, of Phi alone `S x 1 x M x r`."""
+        return product(self.phi, self.theta)
+
+
+def product(phi: Tensor | None, theta: Tensor | None) -> Tensor:
+    """Return `Phi * theta` of the gates that there are: `S x n x M x r`, of Phi alone `S x 1 x M x r`."""
+    if theta is None:
+        return torch.as_tensor(phi).unsqueeze(1)
+    return theta if phi is None else theta * phi.unsqueeze(1)
+
+
+def system_gates(
+    system: System, rows: EncodedSplit, samples: int, *, modules: Sequence[str] | None = None
+) -> GateDraws:
+    """Return the gates of some rows of a fitted system, in their order, under its configured seed.
+
+    Args:
+        system: a fitted BaRA or LoRA.
+        rows: to look at.
+        samples: number S of draws; the posterior mean where there is nothing to draw.
+        modules: paths of the modules to keep; all if None.
+    """
+    c = system.config.predict
+    drawn = gate_draws(
+        system.model,
+        system.guide,
+        batches(rows, system.answer_ids, c.batch_size, by_length=True),
+        samples=samples if system.guide.stochastic else 0,
+        seed=c.seed,
+        modules=modules,
+        memory_budget=c.memory_budget,
+    )
+    place = {row_id: i for i, row_id in enumerate(drawn.ids)}
+    order = [place[row_id] for row_id in rows.ids]
+    theta = None if drawn.theta is None else drawn.theta[:, order]
+    return replace(drawn, ids=rows.ids, theta=theta, log_probs=drawn.log_probs[:, order])
+
+
+def gate_draws(
+    model: AdaptedLM,
+    guide: SiteGuide,
+    rows: Iterable[Batch],
+    *,
+    samples: int = 10,
+    seed: int = 0,
+    modules: Sequence[str] | None = None,
+    memory_budget: int | None = None,
+) -> GateDraws:
+    """Draw the gates at the last token of rows: the draws that `bara_pyro.predict` averages over.
+
+    Args:
+        model: the program: BaRA, or LoRA for the activations in place of gates.
+        guide: its fitted guide.
+        rows: batches to look at, with identifiers.
+        samples: number S of draws; 0 stands for the posterior mean. LoRA has one point whatever S is.
+        seed: of the draws.
+        modules: paths of the modules to keep; all if None. What is kept takes 4 S n M r bytes.
+        memory_budget: of the forwards, see `bara_pyro.predict`.
+
+    Raises:
+        ConfigError: an unknown module, or a method that has neither gates nor one down-projection a layer.
+        DataError: there are no rows.
+    """
+    paths = chosen_modules(model, modules)
+    parts: list[GateDraws] = []
+    for batch in rows:
+        placed = batch.to(model.backbone.device)
+        if isinstance(model, BaRA):
+            part = _gates(model, guide, placed, paths, samples, seed, memory_budget)
+        elif isinstance(model, LoRA):
+            part = _activations(model, guide, placed, paths)
+        else:
+            raise ConfigError(
+                f"{type(model).__name__} has neither gates nor activations A x: look at BaRA or LoRA."
+            )
+        parts.append(part)
+    if not parts:
+        raise DataError("There are no rows to draw gates for: give at least one batch.")
+    return GateDraws(
+        paths,
+        tuple(row_id for part in parts for row_id in part.ids),
+        parts[0].phi,  # one draw a seed, shared by all rows
+        None if parts[0].theta is None else torch.cat([torch.as_tensor(part.theta) for part in parts], dim=1),
+        torch.cat([part.log_probs for part in parts], dim=1),
+    )
+
+
+def chosen_modules(model: AdaptedLM, modules: Sequence[str] | None = None) -> tuple[str, ...]:
+    """Return the paths of the modules to look at, in the model's order; all if None.
+
+    Raises:
+        ConfigError: a path is not one of an adapted module.
+    """
+    known = [target.path for target in model.targets]
+    for path in modules or ():
+        if path not in known:
+            raise ConfigError(unknown("module", path, known))
+    return tuple(known if modules is None else (path for path in known if path in modules))
+
+
+def _gates(
+    model: BaRA,
+    guide: SiteGuide,
+    batch: Batch,
+    paths: tuple[str, ...],
+    samples: int,
+    seed: int,
+    memory_budget: int | None,
+) -> GateDraws:
+    draws, known = max(samples, 1), [target.path for target in model.targets]
+    phi = torch.empty(draws, len(paths), model.r) if model.latent != "theta" else None
+    theta = torch.empty(draws, len(batch), len(paths), model.r) if model.latent != "phi" else None
+    log_probs = torch.empty(draws, len(batch), len(batch.answer_ids), dtype=torch.float64)
+    for piece in record(model, guide, batch, samples=samples, seed=seed, memory_budget=memory_budget):
+        log_probs[piece.draws, piece.rows] = piece.log_probs
+        if phi is not None:
+            drawn = piece.values[PHI].reshape(-1, len(known), model.r)
+            phi[piece.draws] = drawn[:, [known.index(path) for path in paths]].cpu()
+        if theta is not None:
+            for i, path in enumerate(paths):
+                theta[piece.draws, piece.rows, i] = piece.values[theta_site(path)][..., -1, :].cpu()
+    return GateDraws(paths, batch.ids, phi, theta, log_probs)
+
+
+@torch.no_grad()
+def _activations(model: LoRA, guide: SiteGuide, batch: Batch, paths: tuple[str, ...]) -> GateDraws:
+    adapters = {adapter.target.path: adapter for adapter in model._adapters}
+    with tapped(model._adapters) as seen:
+        log_probs = point_log_probs(model, guide, batch)
+    rows = [F.linear(seen[path][0][..., -1, :], adapters[path].lora_A) for path in paths]
+    rows = [F.pad(row, (0, model.r - row.shape[-1])) for row in rows]  # units that a pruned module lacks
+    return GateDraws(paths, batch.ids, None, torch.stack(rows, dim=-2)[None].cpu(), log_probs[None])

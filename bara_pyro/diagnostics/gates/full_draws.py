@@ -1,0 +1,215 @@
+"""One pass over rows that keeps everything: gates, answers, and the KL that goes with each draw."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from pyro.poutine.messenger import Messenger
+from torch import Tensor
+from torch.distributions import kl_divergence
+
+from bara_pyro.core.distributions import has_analytic_kl
+from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.prediction import Drawn, noise_seed, record
+from bara_pyro.data import EncodedSplit, batches, first_rows
+from bara_pyro.diagnostics.gates.draws import product
+from bara_pyro.errors import ConfigError, DataError, unknown
+from bara_pyro.models.bara import PHI, BaRA, theta_site
+from bara_pyro.runs.evaluate import draw
+from bara_pyro.runs.system import System
+
+SPLITS = ("train", "validation", "test")
+Rows = int | Sequence[str]
+
+
+@dataclass
+class FullDraws:
+    """S draws of n rows.
+
+    Attributes:
+        log_probs: float64, `S x n x C`.
+        phi: float32, `S x M x r`; None where the program has no global gate.
+        theta: float32, `S x n x M x r`, at the last token; None where it has no local one.
+        theta_tokens: float32, `S x n x T x M x r`, NaN where a module sees no token; None if not asked for.
+        kl_phi, kl_theta: float64, `S` and `S x n` (summed over real tokens), nats: of all modules, at weight
+            1; None where there is no such latent or no closed form.
+    """
+
+    log_probs: Tensor
+    phi: Tensor | None = None
+    theta: Tensor | None = None
+    theta_tokens: Tensor | None = None
+    kl_phi: Tensor | None = None
+    kl_theta: Tensor | None = None
+
+    @property
+    def psi(self) -> Tensor:
+        """The gate as it acts, `Phi * theta`: `S x n x M x r`, of Phi alone `S x 1 x M x r`."""
+        return product(self.phi, self.theta)
+
+    def gates(self) -> dict[str, Tensor]:
+        """Return the gates that there are, and `gate`, their product, of both kinds."""
+        found = {"phi": self.phi, "theta": self.theta, "theta_tokens": self.theta_tokens}
+        if self.phi is not None and self.theta is not None:
+            found["gate"] = self.psi
+        return {name: value for name, value in found.items() if value is not None}
+
+
+def chosen_rows(system: System, split: str, rows: Rows) -> EncodedSplit:
+    """Return the rows asked for, in that order: so many from the front of the split, or those named.
+
+    Raises:
+        ConfigError: the split is unknown, or no row is asked for, or one twice.
+        DataError: a row is unknown.
+    """
+    if split not in SPLITS:
+        raise ConfigError(unknown("split", split, SPLITS))
+    whole = system.split(split)
+    if isinstance(rows, int):
+        if rows < 1:
+            raise ConfigError(f"rows={rows} must be 1 or more, or a list of row identifiers.")
+        return first_rows(whole, rows)
+    place = {row_id: i for i, row_id in enumerate(whole.ids)}
+    for row_id in rows:
+        if row_id not in place:
+            raise DataError(f"There is no row {row_id!r} among the {len(whole)} of the {split} split.")
+    if not rows or len(set(rows)) < len(rows):
+        raise ConfigError(f"rows={list(rows)} must name at least one row, and none twice.")
+    return whole.take([place[row_id] for row_id in rows])
+
+
+def full_draws(
+    system: System,
+    guide: SiteGuide,
+    part: EncodedSplit,
+    samples: int,
+    seed: int,
+    modules: Sequence[str],
+    *,
+    width: int = 0,
+    batch_size: int | None = None,
+) -> FullDraws:
+    """Draw answers, and gates where the method has them: the draws of `bara_pyro.predict`.
+
+    Args:
+        system: whose program runs.
+        guide: what the latents are drawn from: the system's own guide, or its prior.
+        part: the n rows, in the order of the result.
+        samples: number of draws, at least 1.
+        seed: of the draws.
+        modules: paths of the modules whose gates are kept.
+        width: number T of tokens of `theta_tokens`; 0 keeps the last token only.
+        batch_size: rows a batch; the configured one if None.
+    """
+    model, c = system.model, system.config.predict
+    if not isinstance(model, BaRA):
+        return FullDraws(draw(system, part, samples, seed=seed))
+    out = _empty(model, len(part), samples, len(system.answer_ids), len(modules), width)
+    place = {row_id: i for i, row_id in enumerate(part.ids)}
+    for batch in batches(part, system.answer_ids, batch_size or c.batch_size, by_length=True):
+        rows = torch.tensor([place[row_id] for row_id in batch.ids])
+        placed = batch.to(system.backbone.device)
+        with _Divergences(model) as divergences:
+            for piece in record(
+                model, guide, placed, samples=samples, seed=seed, memory_budget=c.memory_budget
+            ):
+                _keep(out, piece, rows[piece.rows], model, modules, divergences.seen)
+                divergences.seen = {}
+    return out
+
+
+def _empty(model: BaRA, rows: int, samples: int, classes: int, modules: int, width: int) -> FullDraws:
+    out = FullDraws(torch.empty(samples, rows, classes, dtype=torch.float64))
+    if model.latent != "theta":
+        out.phi = torch.empty(samples, modules, model.r)
+        out.kl_phi = torch.zeros(samples, dtype=torch.float64)
+    if model.latent != "phi":
+        out.theta = torch.empty(samples, rows, modules, model.r)
+        out.kl_theta = torch.zeros(samples, rows, dtype=torch.float64)
+        if width:
+            out.theta_tokens = torch.full((samples, rows, width, modules, model.r), torch.nan)
+    return out
+
+
+def _keep(
+    out: FullDraws,
+    piece: Drawn,
+    rows: Tensor,
+    model: BaRA,
+    modules: Sequence[str],
+    kl: dict[str, Tensor | None],
+) -> None:
+    """Put what one forward drew into its places."""
+    out.log_probs[piece.draws, rows] = piece.log_probs
+    known, mask = [target.path for target in model.targets], piece.mask
+    if out.phi is not None:
+        drawn = piece.values[PHI].reshape(-1, len(known), model.r)
+        out.phi[piece.draws] = drawn[:, [known.index(path) for path in modules]].cpu()
+        whole = kl.get(PHI)  # one and the same in every forward
+        out.kl_phi = None if whole is None else whole.double().sum().cpu().expand(len(out.phi))
+    if out.theta is None:
+        return
+    for i, path in enumerate(modules):
+        values = piece.values[theta_site(path)]
+        out.theta[piece.draws, rows, i] = values[..., -1, :].cpu()
+        if out.theta_tokens is not None:
+            width = values.shape[-2]  # one at the answer head
+            real = values.masked_fill(~mask[:, -width:, None], torch.nan)
+            out.theta_tokens[piece.draws, rows, -width:, i] = real.cpu()
+    for path in known:
+        divergence = kl.get(theta_site(path))
+        if divergence is None or out.kl_theta is None:
+            out.kl_theta = None
+            return
+        real = divergence.masked_fill(~mask[:, -divergence.shape[-1] :], 0.0)
+        out.kl_theta[piece.draws, rows] += real.sum(-1, dtype=torch.float64).cpu()
+
+
+class _Divergences(Messenger):
+    """Notes KL(posterior || prior) of every latent as it is drawn, whatever weight or mask it is given.
+
+    Attributes:
+        seen: site -> KL in nats, of the posterior's batch shape; None where there is no closed form.
+    """
+
+    def __init__(self, model: BaRA) -> None:
+        super().__init__()
+        self.sites = {*model.latents.global_sites, *model.latents.local_sites}
+        self.seen: dict[str, Tensor | None] = {}
+
+    def _pyro_post_sample(self, msg: dict[str, Any]) -> None:
+        if msg["name"] in self.sites:
+            posterior, prior = msg["fn"], msg["infer"]["prior"]
+            known = has_analytic_kl(posterior, prior)
+            kl = kl_divergence(posterior, prior).expand(posterior.batch_shape) if known else None
+            self.seen[msg["name"]] = kl
+
+
+def answers(log_probs: Tensor, ids: Sequence[str], seed: int, key: str) -> Tensor:
+    """Draw an answer from every draw's probabilities; a row's noise is its own.
+
+    Args:
+        log_probs: `S x n x C`.
+        ids: of the n rows.
+        seed: of the draws.
+        key: keeps several draws of one row apart.
+
+    Returns:
+        long, `S x n`.
+
+    Raises:
+        DataError: a probability is NaN.
+    """
+    if log_probs.isnan().any():
+        row = ids[int(log_probs.isnan().any(dim=-1).any(dim=0).nonzero()[0])]
+        raise DataError(
+            f"A draw of row {row!r} has no probabilities (NaN), its gates overflow: choose a prior with "
+            "lighter tails, or leave the prior out with prior=False."
+        )
+    uniform = torch.empty(log_probs.shape[:2], dtype=torch.float64)
+    for i, row_id in enumerate(ids):
+        generator = torch.Generator().manual_seed(noise_seed(seed, f"{key}/{row_id}"))
+        uniform[:, i] = torch.rand(len(log_probs), generator=generator, dtype=torch.float64)
+    below = log_probs.exp().cumsum(dim=-1) <= uniform.unsqueeze(-1)
+    return below.sum(dim=-1).clamp(max=log_probs.shape[-1] - 1)  # where rounding leaves the sum below 1

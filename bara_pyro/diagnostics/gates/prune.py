@@ -1,0 +1,188 @@
+r"""Dropping the units that do nothing: a smaller adapter whose predictions are the same within a tolerance.
+
+A unit is one of the r directions of a module. What it adds to the layer's output, at the posterior mean, is
+`s B_k c_k(x)` with
+
+    c = Phi * theta (additive form),   (Phi * theta) * (A x) (gate form),   A x (LoRA)
+
+and its importance is the size of that beside the frozen layer's own output: the ratio of root mean squares
+over the real tokens of calibration rows. A closed gate makes a unit unimportant, and so does an empty column
+of B.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from bara_pyro.core.prediction import Drawn, record
+from bara_pyro.core.program import Adapter, chosen_rows, module_key, tapped
+from bara_pyro.data import EncodedSplit, batches
+from bara_pyro.data.types import Batch
+from bara_pyro.errors import ConfigError
+from bara_pyro.guides.amortized import AmortizedGuide
+from bara_pyro.models.bara import PHI, BaRA, theta_site
+from bara_pyro.models.lora import LoRA
+from bara_pyro.runs.evaluate import draw
+from bara_pyro.runs.system import System, assemble
+
+Importance = dict[str, Tensor]
+"""Path of a module -> importance of its units, float64, `r`: 0.01 is a hundredth of the layer's output."""
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """A smaller system and what became of it.
+
+    Attributes:
+        system: with `rank_pattern`; for prediction, not for further training.
+        kept, units: number of units that are left, and that there were.
+        tolerance: the largest change of a probability that was allowed on the calibration rows.
+        difference: the largest change that there was on them.
+    """
+
+    system: System
+    kept: int
+    units: int
+    tolerance: float
+    difference: float
+
+
+def prune(system: System, rows: EncodedSplit, tolerance: float = 0.01) -> Pruned:
+    """Drop as many units as possible without changing a prediction by more than a tolerance.
+
+    The least important go first; each module keeps its most important one. Predictions are those of the
+    posterior mean (S = 0), which alone are the same for the same gates: draws of fewer gates use other noise.
+
+    Args:
+        system: a fitted BaRA or LoRA.
+        rows: calibration rows, of the training split for example.
+        tolerance: the largest change of a class probability on these rows.
+
+    Raises:
+        ConfigError: another method, a system that is pruned already, or a tolerance that is not positive.
+    """
+    if not tolerance > 0:
+        raise ConfigError(f"tolerance={tolerance} must be positive, 0.01 for example.")
+    importance = unit_importance(system, rows)
+    before = draw(system, rows, 0).exp()
+    droppable = sum(len(values) - 1 for values in importance.values())
+
+    def difference(drop: int) -> float:
+        after = draw(without(system, weakest(importance, drop)), rows, 0).exp()
+        return float((after - before).abs().max())
+
+    low, high = 0, droppable + 1  # a count that is within the tolerance, one that is not
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if difference(middle) <= tolerance else (low, middle)
+    units = sum(map(len, importance.values()))
+    smaller = without(system, weakest(importance, low))
+    return Pruned(smaller, units - low, units, tolerance, difference(low) if low else 0.0)
+
+
+@torch.no_grad()
+def unit_importance(system: System, rows: EncodedSplit) -> Importance:
+    """Return how much each unit adds to its layer's output, as a share of the frozen layer's own.
+
+    Raises:
+        ConfigError: the method is neither BaRA nor LoRA, or the system is pruned already.
+    """
+    model = _checked(system)
+    added = {target.path: torch.zeros(model.r, dtype=torch.float64) for target in model.targets}
+    frozen = {target.path: torch.zeros((), dtype=torch.float64) for target in model.targets}
+    for batch in batches(rows, system.answer_ids, system.config.predict.batch_size, by_length=True):
+        placed = batch.to(system.backbone.device)
+        with tapped(model._adapters) as seen:
+            for piece in record(model, system.guide, placed, samples=0):
+                for adapter in model._adapters:
+                    path = adapter.target.path
+                    x = seen[path][0]
+                    real = piece.mask[:, -x.shape[1] :]
+                    added[path] += _added(model, adapter, piece, x, placed)[real].double().sum(0).cpu()
+                    frozen[path] += _frozen(system, adapter, x, placed)[real].double().sum().cpu()
+    return {path: (added[path] / frozen[path]).sqrt() for path in added}
+
+
+def weakest(importance: Importance, drop: int) -> dict[str, Tensor]:
+    """Return which units stay when the `drop` least important of all modules go: path -> bool, `r`."""
+    keep = {path: torch.ones(len(values), dtype=torch.bool) for path, values in importance.items()}
+    candidates = [
+        (float(value), path, unit)
+        for path, values in importance.items()
+        for unit, value in enumerate(values)
+        if unit != int(values.argmax())
+    ]
+    for _, path, unit in sorted(candidates)[:drop]:
+        keep[path][unit] = False
+    return keep
+
+
+@torch.no_grad()
+def without(system: System, keep: Mapping[str, Tensor]) -> System:
+    """Return a system that has only the chosen units: path -> bool, `r`, at least one each."""
+    model = _checked(system)
+    ranks = {path: int(chosen.sum()) for path, chosen in keep.items() if not chosen.all()}
+    smaller = assemble(system.config, system.backbone, system.task, model.num_data, ranks)
+    # The kept units first, in their order; Phi has places for all r still, which nothing reads.
+    order = {path: torch.argsort(~chosen, stable=True) for path, chosen in keep.items()}
+    for target in model.targets:
+        path = target.path
+        new, old = (m.adapters[module_key(path)] for m in (smaller.model, model))
+        kept = order[path][: new.r].to(old.lora_B.device)
+        new.lora_B.copy_(old.lora_B[:, kept])
+        if hasattr(old, "lora_A"):
+            new.lora_A.copy_(old.lora_A[kept])
+    if isinstance(model, BaRA):
+        _copy_posterior(system.guide, smaller.guide, model, order)
+    return smaller
+
+
+def _copy_posterior(old: AmortizedGuide, new: AmortizedGuide, model: BaRA, order: dict[str, Tensor]) -> None:
+    for i, target in enumerate(model.targets):
+        site = module_key(theta_site(target.path))
+        if site in old.sites:
+            rank, levels = new._sizes[theta_site(target.path)]
+            kept = order[target.path][:rank].to(old.sites[site].weight.device)
+            parts = old.sites[site].weight.split((model.r, len(old.sites[site].weight) - model.r))
+            # One noise level for all units stays as it is.
+            noise = parts[1] if levels <= 1 and len(parts[1]) <= 1 else parts[1][kept]
+            new.sites[site].weight.copy_(torch.cat([parts[0][kept], noise]))
+        if PHI in old.sites:
+            row = old.sites[PHI].weight[i].unflatten(0, (-1, model.r))
+            new.sites[PHI].weight[i] = row[:, order[target.path].to(row.device)].flatten()
+
+
+def _checked(system: System) -> BaRA | LoRA:
+    model = system.model
+    if not isinstance(model, BaRA) and type(model) is not LoRA:
+        raise ConfigError(f"{system.config.method.name} cannot be pruned: BaRA and LoRA can.")
+    if model.rank_pattern:
+        raise ConfigError("This run is pruned already: prune the run that it came from.")
+    return model
+
+
+def _added(model: BaRA | LoRA, adapter: Adapter, piece: Drawn, x: Tensor, batch: Batch) -> Tensor:
+    """Return the squared size of what each unit adds, `B x T x r`."""
+    path, parts = adapter.target.path, []
+    if PHI in piece.values:
+        parts.append(piece.values[PHI].reshape(-1, model.r)[adapter.target.index])
+    if theta_site(path) in piece.values:
+        parts.append(piece.values[theta_site(path)])
+    if hasattr(adapter, "lora_A"):
+        parts.append(F.linear(x, adapter.lora_A))
+    size = chosen_rows(adapter.lora_B, batch.answer_ids if adapter.target.is_head else None)
+    total = size.square().sum(0) * adapter.scaling**2
+    for part in parts:
+        total = total * part.square()
+    return total.expand(*x.shape[:-1], -1)
+
+
+def _frozen(system: System, adapter: Adapter, x: Tensor, batch: Batch) -> Tensor:
+    """Return the squared size of the frozen layer's output, `B x T`."""
+    if adapter.target.is_head:
+        return system.backbone.logits(x.to(system.backbone.dtype), batch.answer_ids).float().square().sum(-1)
+    layer = system.backbone.lm.get_submodule(adapter.target.path)
+    return layer(x.to(system.backbone.dtype)).float().square().sum(-1)

@@ -1,0 +1,92 @@
+r"""How much of the rank is as good as off: sparsity of Phi, theta and their product Psi, layer by layer.
+
+    Sparsity(z; tau) = 100 / N * #{i : |z_i| < tau}        (paper, Section "Qualitative Analysis of Sparsity")
+
+The paper does not say of which draw: three readings are offered, each by the draws that are given.
+
+    one draw       `gate_draws(..., samples=1)`   what the paper's Phi figures are: multiples of 1/224, ..
+    mean gate      `gate_draws(..., samples=0)`   E[Phi] E[theta]: sparse only where the posterior is sure
+    expectation    `gate_draws(..., samples=S)`   the share of draws in which an entry is off, averaged
+
+LoRA has no gate. Its activations `A x` stand for theta and Psi, and Phi counts as 0 by bookkeeping.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bara_pyro.diagnostics.gates.draws import GateDraws
+from bara_pyro.errors import ConfigError
+
+GATES = ("phi", "theta", "psi")
+TAU = 0.1
+"""The paper's threshold."""
+
+
+@dataclass(frozen=True)
+class Sparsity:
+    """Percentages of entries below a threshold.
+
+    Attributes:
+        modules: paths of the M modules.
+        tau: the threshold.
+        by_module: "phi", "theta" and "psi" -> float64, `M`.
+    """
+
+    modules: tuple[str, ...]
+    tau: float
+    by_module: dict[str, Tensor]
+
+    @property
+    def overall(self) -> dict[str, float]:
+        """The percentages over all modules, which have as many entries each."""
+        return {name: float(values.mean()) for name, values in self.by_module.items()}
+
+
+def gate_values(draws: GateDraws) -> dict[str, Tensor]:
+    """Return `phi`, `theta` and `psi` as far as there are such gates, each `S x n x M x r`."""
+    found = {"phi": None if draws.phi is None else draws.phi.unsqueeze(1), "theta": draws.theta}
+    return {name: value for name, value in found.items() if value is not None} | {"psi": draws.psi}
+
+
+def gate_sparsity(draws: GateDraws, tau: float = TAU) -> Sparsity:
+    """Return the sparsity of the gates of each module, over draws, rows and rank.
+
+    Args:
+        draws: of `bara_pyro.diagnostics.gate_draws`.
+        tau: threshold.
+
+    Returns:
+        `phi` is 0 where the program has no global gate (LoRA, `latent: theta`), and `theta` is left out
+        where it has no local one.
+
+    Raises:
+        ConfigError: `tau` is negative.
+    """
+    check_tau(tau)
+    found = {name: _percent_below(value, tau) for name, value in gate_values(draws).items()}
+    none = torch.zeros(len(draws.modules), dtype=torch.float64)
+    return Sparsity(draws.modules, tau, {"phi": none, **found})
+
+
+def sparsity_curve(draws: GateDraws, taus: Sequence[float]) -> dict[str, Tensor]:
+    """Return the sparsity over all modules at each of T thresholds: `phi`, `theta`, `psi` -> float64, `T`."""
+    found = [gate_sparsity(draws, tau).overall for tau in taus]
+    return {name: torch.tensor([values[name] for values in found], dtype=torch.float64) for name in found[0]}
+
+
+def check_tau(tau: float) -> None:
+    """Check a threshold.
+
+    Raises:
+        ConfigError: it is negative or not a number.
+    """
+    if not tau >= 0:
+        raise ConfigError(f"tau is {tau}: give a threshold of at least 0.")
+
+
+def _percent_below(values: Tensor, tau: float) -> Tensor:
+    below = (values.abs() < tau).double()
+    return 100 * below.mean(dim=(0, 1, 3))

@@ -1,0 +1,148 @@
+"""Which tokens use the gates: the expected share of gates that are nearly off, by token and layer.
+
+For each token the share of entries of `Phi * theta` below tau, averaged over draws and modules (paper,
+Section "Token-level Sparsity Visualization"). The answer head is left out: it sees the last token alone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bara_pyro.core.prediction import record
+from bara_pyro.data import EncodedSplit, Example, encode
+from bara_pyro.diagnostics.gates.draws import chosen_modules
+from bara_pyro.diagnostics.gates.sparsity import TAU, check_tau
+from bara_pyro.errors import ConfigError, DataError
+from bara_pyro.microworld import TASKS, load_task
+from bara_pyro.models.bara import PHI, BaRA, theta_site
+from bara_pyro.runs.system import System
+
+TEXTS = {
+    "irrigation": "Drip lines bring water to the roots at night, when little of it evaporates.",
+    "heritage": "Only three families still carve the wooden masks that open the spring festival.",
+    "ethics": "If the program refuses a loan, somebody must be able to say why, and to whom to complain.",
+    "shopping": "Most people who leave a full basket behind come back within a day if the price holds.",
+    "infection": "A dry cough and a slight fever of more than a week are a reason to listen to the lungs.",
+    "classroom": "Pupils watch the lecture at home, so that the lesson is free for their questions.",
+    "parks": "On summer evenings the streets around the park are two degrees cooler than the station.",
+    "sensors": "The probe in the silo reports heat and moisture every minute and sleeps in between.",
+    "imaging": "In the second scan the shadow beside the rib had gone: it was a fold of skin.",
+}
+"""Nine short texts of nine domains."""
+
+
+@dataclass(frozen=True)
+class TokenMap:
+    """The sparsity of one text's tokens.
+
+    Attributes:
+        title: what the text is called.
+        tokens: the T tokens as they are read.
+        modules: paths of the M modules.
+        percent: float32, `M x T`: expected share of the module's gates below tau at the token, percent.
+    """
+
+    title: str
+    tokens: tuple[str, ...]
+    modules: tuple[str, ...]
+    percent: Tensor
+
+    @property
+    def mean(self) -> Tensor:
+        """Percent over all modules, `T`."""
+        return self.percent.mean(dim=0)
+
+
+def default_texts(system: System) -> dict[str, str]:
+    """Return nine texts that the language model can read: of its own world, or of nine domains in English."""
+    if _readable(system, " ".join(TEXTS.values())):
+        return dict(TEXTS)
+    texts = {}
+    for name in TASKS:
+        row = load_task(name).test[0]
+        texts[name] = f"{row.context} {row.question}".strip()
+    second = load_task(system.task.name if system.task.name in TASKS else next(iter(TASKS))).test[1]
+    return texts | {f"{second.id}": f"{second.context} {second.question}".strip()}
+
+
+def _readable(system: System, text: str) -> bool:
+    tokenizer = system.backbone.tokenizer
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return tokenizer.unk_token_id is None or ids.count(tokenizer.unk_token_id) < len(ids) / 10
+
+
+@torch.no_grad()
+def token_maps(
+    system: System,
+    texts: dict[str, str],
+    *,
+    samples: int = 100,
+    tau: float = TAU,
+    seed: int = 0,
+    modules: Sequence[str] | None = None,
+    max_length: int = 512,
+) -> list[TokenMap]:
+    """Return the expected sparsity of every token of some texts.
+
+    Args:
+        system: a fitted BaRA.
+        texts: title -> text.
+        samples: number of draws; 0 for the mean gate.
+        tau: threshold.
+        seed: of the draws.
+        modules: paths of the modules; all but the answer head if None.
+        max_length: tokens of a text, at most.
+
+    Raises:
+        ConfigError: the method has no gates, an unknown module, no module but the head, `tau` negative.
+        DataError: no text, an empty one, or one that is too long.
+    """
+    check_tau(tau)
+    model = system.model
+    if not isinstance(model, BaRA):
+        raise ConfigError(f"{system.config.method.name} has no gates: token maps are of a BaRA run.")
+    body = [target.path for target in model.targets if not target.is_head]
+    paths = tuple(path for path in chosen_modules(model, modules) if path in body)
+    if not paths:
+        raise ConfigError("There is no module but the answer head, which sees the last token alone.")
+    if not texts or not all(text.strip() for text in texts.values()):
+        raise DataError("A text is empty, or there is none: give each title a text.")
+    rows = [Example(title, text) for title, text in texts.items()]
+    split = encode(rows, system.backbone.tokenizer, max_length)
+    return [_token_map(system, model, split, i, paths, samples, tau, seed) for i in range(len(split))]
+
+
+def _token_map(
+    system: System,
+    model: BaRA,
+    split: EncodedSplit,
+    row: int,
+    paths: tuple[str, ...],
+    samples: int,
+    tau: float,
+    seed: int,
+) -> TokenMap:
+    batch = split.batch([row], system.answer_ids).to(system.backbone.device)
+    place = [target.path for target in model.targets]
+    below = torch.zeros(len(paths), batch.input_ids.shape[1], dtype=torch.float64)
+    for piece in record(model, system.guide, batch, samples=samples, seed=seed):
+        for i, path in enumerate(paths):
+            gate = _gate(piece.values, path, place.index(path), len(place), model.r)
+            below[i] += (gate < tau).double().mean(dim=-1).sum(dim=0).cpu()
+    percent = 100 * below / max(samples, 1)
+    tokenizer = system.backbone.tokenizer
+    tokens = tuple(tokenizer.decode([token]) for token in split.token_ids[row])
+    return TokenMap(split.ids[row], tokens, paths, percent.float())
+
+
+def _gate(values: dict[str, Tensor], path: str, place: int, modules: int, r: int) -> Tensor:
+    """Return a module's gate in one row, `s x T x r`; T = 1 where it has no theta."""
+    parts = []
+    if PHI in values:
+        parts.append(values[PHI].reshape(-1, modules, r)[:, place, None])
+    if theta_site(path) in values:
+        theta = values[theta_site(path)]
+        parts.append(theta.reshape(-1, *theta.shape[-2:]))
+    return parts[0] if len(parts) == 1 else parts[0] * parts[1]

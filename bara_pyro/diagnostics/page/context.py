@@ -1,0 +1,143 @@
+"""What the parts of an inspection share: the run, the rows that are looked at, the draws made of them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bara_pyro.data import EncodedSplit, first_rows
+from bara_pyro.diagnostics.gates.draws import GateDraws, system_gates
+from bara_pyro.models.bara import BaRA
+from bara_pyro.models.lora import LoRA
+from bara_pyro.report import Picture, Section
+from bara_pyro.runs.evaluate import draw, true_probabilities
+from bara_pyro.runs.system import System
+
+FOLDER = "report"
+
+
+@dataclass(frozen=True)
+class Options:
+    """How much is looked at.
+
+    Attributes:
+        rows: test rows.
+        samples: posterior draws of gates and predictions.
+        nested: draws of the global gates, and for each as many of the local ones.
+        token_samples: draws of the token maps.
+        bound_draws: draws of the PAC-Bayes bounds, for each row.
+        train_rows: training rows for PSIS-LOO.
+        train_draws: draws for it; Pareto's k needs a tail to fit.
+        prior_draws: draws of the gates from each prior.
+        tau: threshold below which a gate counts as off.
+        cap: cap of the NLL in the bounds, nats.
+        texts: for the token maps; nine short ones if there are none.
+    """
+
+    rows: int = 256
+    samples: int = 50
+    nested: int = 10
+    token_samples: int = 100
+    bound_draws: int = 50
+    train_rows: int = 128
+    train_draws: int = 100
+    prior_draws: int = 50
+    tau: float = 0.1
+    cap: float = 4.6
+    texts: tuple[str, ...] = ()
+
+
+def options(rows: int, samples: int, tau: float, texts: Sequence[str] = ()) -> Options:
+    """Return options whose every number of draws goes with `samples`, and with it the time that it takes."""
+    return Options(
+        rows=rows,
+        samples=samples,
+        nested=max(2, round((2 * samples) ** 0.5)),
+        token_samples=2 * samples,
+        tau=tau,
+        bound_draws=samples,
+        train_rows=max(8, rows // 2),
+        train_draws=2 * samples,
+        prior_draws=samples,
+        texts=tuple(texts),
+    )
+
+
+@dataclass(frozen=True)
+class Context:
+    """A run with the rows that are looked at.
+
+    Attributes:
+        folder: of the run.
+        system: fitted.
+        rows: of the split that the run is evaluated on.
+        labels: long, `n`.
+        truth: float64, `n x C`: the true answer probabilities; NaN where they are not known.
+        log_probs: float64, `S x n x C`: the answers' log-probabilities under posterior draws.
+        gates: the gates behind them; for LoRA its activations; None for other methods.
+        options: how much is looked at.
+    """
+
+    folder: Path
+    system: System
+    rows: EncodedSplit
+    labels: Tensor
+    truth: Tensor
+    log_probs: Tensor
+    gates: GateDraws | None
+    options: Options
+
+    @property
+    def out(self) -> Path:
+        """Where the report goes."""
+        return self.folder / FOLDER
+
+    @property
+    def has_gates(self) -> bool:
+        """Whether there are gates to look at: BaRA."""
+        return isinstance(self.system.model, BaRA)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the inspection.
+
+    Attributes:
+        section: what the page shows.
+        findings: what follows, a sentence each, from the numbers.
+        data: the numbers, for inspection.json.
+        pictures: name -> one of the section's figures, saved as a PNG file, too.
+    """
+
+    section: Section
+    findings: tuple[str, ...]
+    data: dict[str, Any]
+    pictures: Mapping[str, Picture] = field(default_factory=dict)
+
+
+def joined(title: str, parts: Sequence[Part], text: Sequence[str] = ()) -> Part:
+    """Return parts as one under a heading, after some text of its own."""
+    pictures = {name: picture for part in parts for name, picture in part.pictures.items()}
+    section = Section(
+        title,
+        [*text, *(paragraph for part in parts for paragraph in part.section.text)],
+        [table for part in parts for table in part.section.tables],
+        list(pictures.values()),
+    )
+    findings = tuple(sentence for part in parts for sentence in part.findings)
+    return Part(section, findings, {k: v for part in parts for k, v in part.data.items()}, pictures)
+
+
+def look(folder: Path, system: System, options: Options) -> Context:
+    """Draw what all parts need."""
+    name = system.config.task.evaluate_on
+    rows = first_rows(system.split(name), options.rows)
+    gates = None
+    if isinstance(system.model, BaRA) or type(system.model) is LoRA:
+        gates = system_gates(system, rows, options.samples)
+    log_probs = draw(system, rows, options.samples) if gates is None else gates.log_probs
+    truth = true_probabilities(system, rows, name)
+    return Context(folder, system, rows, torch.tensor(rows.labels), truth, log_probs, gates, options)

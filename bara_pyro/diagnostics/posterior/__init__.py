@@ -1,0 +1,1 @@
+"""Whether the posterior can be trusted: NUTS, simulation-based calibration, importance weights."""

@@ -1,0 +1,235 @@
+"""Posterior collapse: which gates learnt nothing, and what the prior on its own makes the model answer.
+
+A gate whose posterior is its prior costs nothing in the bound and knows nothing of the data (Bowman et al.,
+CoNLL 2016). What the prior alone predicts shows whether the starting point of learning is sensible
+(Gelman et al., Bayesian Workflow, 2020, on prior predictive checks).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import kl_divergence
+
+from bara_pyro.core.distributions import has_analytic_kl
+from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.prediction import predict
+from bara_pyro.core.priors import make_prior
+from bara_pyro.data.types import Batch
+from bara_pyro.diagnostics.posterior.joint import seeded
+from bara_pyro.errors import ConfigError, DataError, MissingKLError
+from bara_pyro.guides.prior import PriorGuide
+from bara_pyro.metrics import posterior_predictive
+from bara_pyro.models.bara import PHI, BaRA, theta_site
+from bara_pyro.report import Column, Table
+
+EPS = 0.01  # nats
+SATURATED = 0.99
+
+GAMMAS: dict[str, dict[str, Any]] = {
+    f"Gamma({a:g}, {b:g})": {"name": "gamma", "concentration": a, "rate": b}
+    for a, b in ((1.0, 1.0), (0.5, 1.0), (2.0, 1.0), (1.0, 0.5), (1.0, 2.0))
+}
+"""The paper's five priors, Gamma(shape, rate)."""
+
+
+@dataclass(frozen=True)
+class Collapse:
+    """KL(q || p) of each gate, nats.
+
+    Attributes:
+        modules: paths of the M modules.
+        phi: float64, `M x r`; None where the program has no global gate.
+        theta: float64, `M x r`: at the last token, averaged over rows and draws; None without local gates.
+    """
+
+    modules: tuple[str, ...]
+    phi: Tensor | None
+    theta: Tensor | None
+
+    def share(self, eps: float = EPS) -> dict[str, float]:
+        """Return the percentage of units within `eps` nats of the prior, of each kind of gate."""
+        return {key: 100 * float((kl <= eps).double().mean()) for key, kl in self._kinds().items()}
+
+    def table(self, eps: float = EPS) -> Table:
+        """Return a row a module: mean KL of its units, and how many are within `eps` nats of the prior."""
+        columns = [Column("module", "module")]
+        rows: list[dict[str, Any]] = [{"module": path} for path in self.modules]
+        for key, kl in self._kinds().items():
+            columns += [
+                Column(key, f"mean KL of {key}", "nats", ".3f"),
+                Column(f"{key} at prior", f"{key} at prior", f"of {kl.shape[1]}", "d"),
+            ]
+            for row, units in zip(rows, kl, strict=True):
+                row |= {key: float(units.mean()), f"{key} at prior": int((units <= eps).sum())}
+        said = ", ".join(f"{key} {value:.1f} %" for key, value in self.share(eps).items())
+        return Table(columns, rows, f"Units within {eps:g} nats of their prior: {said}")
+
+    def _kinds(self) -> dict[str, Tensor]:
+        found = {"phi": self.phi, "theta": self.theta}
+        return {key: kl for key, kl in found.items() if kl is not None}
+
+
+@torch.no_grad()
+def collapse(
+    model: BaRA, guide: SiteGuide, batches: Iterable[Batch], *, samples: int = 10, seed: int = 0
+) -> Collapse:
+    """Return the divergence of each gate's posterior from its prior.
+
+    Args:
+        model: the program.
+        guide: its fitted guide.
+        batches: rows to average theta's over; labels play no part.
+        samples: draws to average over, since theta's posterior depends on the gates below it.
+        seed: of the draws.
+
+    Raises:
+        ConfigError: not BaRA, a guide that is a point or belongs to another model, or no draws.
+        MissingKLError: a pair of posterior and prior without an analytic divergence.
+        DataError: there are no rows.
+    """
+    _check_bara(model)
+    guide.check(model)
+    if not guide.stochastic:
+        raise ConfigError(
+            f"{type(guide).__name__} puts all mass on a point, infinitely far from any prior: choose another "
+            "guide."
+        )
+    if samples < 1:
+        raise ConfigError(f"samples={samples} must be at least 1.")
+    paths = tuple(target.path for target in model.targets)
+    phi: Tensor | None = None
+    theta = torch.zeros(len(paths), model.r, dtype=torch.float64)
+    rows = 0
+    for batch in batches:
+        rows += len(batch)
+        placed = batch.to(model.backbone.device)
+        with seeded(model, seed):
+            for _ in range(samples):
+                found = _divergences(guide, placed)
+                phi = found.get(PHI)
+                for i, path in enumerate(paths):
+                    if theta_site(path) in found:
+                        units = found[theta_site(path)][:, -1].sum(0) / samples
+                        theta[i, : len(units)] += units
+    if not rows:
+        raise DataError("There are no rows to look at: give at least one batch.")
+    return Collapse(paths, phi, theta / rows if model.latent != "phi" else None)
+
+
+def _divergences(guide: SiteGuide, batch: Batch) -> dict[str, Tensor]:
+    """Return KL(q || p) entry by entry of every latent in one forward, float64."""
+    program, posterior = guide.run(batch)
+    out = {}
+    for name in (*guide.model.latents.global_sites, *guide.model.latents.local_sites):
+        # Inside `to_event`, which would add the units up.
+        q, p = (trace.nodes[name]["fn"].base_dist for trace in (posterior, program))
+        if not has_analytic_kl(q, p):
+            raise MissingKLError(
+                f"Site {name!r}: no analytic KL({type(q).__name__} || {type(p).__name__}) is registered; "
+                "choose another prior or guide."
+            )
+        out[name] = kl_divergence(q, p).double().cpu()
+    return out
+
+
+@dataclass(frozen=True)
+class PriorPredictive:
+    """What a model answers with all gates drawn from a prior, averaged over n rows.
+
+    Attributes:
+        prior: its name.
+        entropy: of the answers under one draw, nats, mean over draws and rows; at most log C.
+        largest: the largest probability of an answer under one draw, mean over draws and rows.
+        saturated: percentage of draws and rows whose largest probability is above 0.99.
+        averaged_entropy: of the average over the draws, nats, mean over rows.
+    """
+
+    prior: str
+    entropy: float
+    largest: float
+    saturated: float
+    averaged_entropy: float
+
+
+def prior_predictive(
+    model: BaRA,
+    batches: Sequence[Batch],
+    priors: Mapping[str, Mapping[str, Any]] = GAMMAS,
+    *,
+    samples: int = 100,
+    seed: int = 0,
+) -> tuple[PriorPredictive, ...]:
+    """Let a model answer with gates from each of several priors, its weights as they are.
+
+    Args:
+        model: the program; its own priors are put back afterwards.
+        batches: rows to ask.
+        priors: name -> prior of Phi and of theta (see `bara_pyro.core.priors.make_prior`).
+        samples: draws.
+        seed: of the draws.
+
+    Raises:
+        ConfigError: not BaRA, an unusable prior, or no draws.
+        DataError: there are no rows.
+    """
+    _check_bara(model)
+    if samples < 1:
+        raise ConfigError(f"samples={samples} must be at least 1.")
+    if not batches:
+        raise DataError("There are no rows to ask: give at least one batch.")
+    guide, found = PriorGuide(model), []
+    for name, prior in priors.items():
+        with _under(model, prior):
+            parts = [
+                predict(model, guide, batch.to(model.backbone.device), samples=samples, seed=seed)
+                for batch in batches
+            ]
+        draws = torch.cat(parts, dim=1)
+        largest = draws.exp().amax(-1)
+        found.append(
+            PriorPredictive(
+                name,
+                float(_entropy(draws).mean()),
+                float(largest.mean()),
+                100 * float((largest > SATURATED).double().mean()),
+                float(_entropy(posterior_predictive(draws)).mean()),
+            )
+        )
+    return tuple(found)
+
+
+def prior_predictive_table(found: Sequence[PriorPredictive]) -> Table:
+    """Return a row a prior."""
+    columns = (
+        Column("prior", "prior"),
+        Column("entropy", "entropy of a draw", "nats", ".3f"),
+        Column("largest", "largest probability", format=".3f"),
+        Column("saturated", "above 0.99", "% of draws", ".1f"),
+        Column("averaged_entropy", "entropy of the average", "nats", ".3f"),
+    )
+    return Table(columns, [vars(one) for one in found], "Answers with all gates drawn from the prior")
+
+
+def _check_bara(model: object) -> None:
+    if not isinstance(model, BaRA):
+        raise ConfigError(f"{type(model).__name__} has no gates to look at: give a BaRA model.")
+
+
+@contextmanager
+def _under(model: BaRA, prior: Mapping[str, Any]) -> Iterator[None]:
+    """Give a model another prior for both kinds of gate while the block runs."""
+    own = model.phi_prior, model.theta_prior
+    model.phi_prior = model.theta_prior = make_prior(**prior, device=model.backbone.device)
+    try:
+        yield
+    finally:
+        model.phi_prior, model.theta_prior = own
+
+
+def _entropy(log_probs: Tensor) -> Tensor:
+    """Return the entropy over the last dimension, nats; an answer of probability 0 adds nothing."""
+    return -torch.special.xlogy(log_probs.exp(), log_probs.exp()).sum(-1)

@@ -1,0 +1,162 @@
+"""How far a guide is from the reference posterior: gate by gate, and in what is predicted."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bara_pyro.core.guide import SiteGuide
+from bara_pyro.data.types import Batch
+from bara_pyro.diagnostics.posterior.joint import check_target, draw
+from bara_pyro.diagnostics.posterior.reference import Reference, flat_gates, gate_names
+from bara_pyro.errors import DataError
+from bara_pyro.metrics import posterior_predictive
+from bara_pyro.models.bara import BaRA
+from bara_pyro.report import Column, Table
+
+INTERVAL = 0.9
+KS_CRITICAL = 1.358  # of Kolmogorov's distribution at 5 %
+
+
+@dataclass(frozen=True)
+class GateComparison:
+    """One gate's marginal under the reference and under a guide.
+
+    Attributes:
+        gate: its name.
+        mean, low, high: of the reference: mean and the ends of the central 90 % interval.
+        guide_mean, guide_low, guide_high: of the guide.
+        sd_ratio: standard deviation of the guide over that of the reference; below 1 the guide is too sure.
+        wasserstein: 1-Wasserstein distance, in standard deviations of the reference.
+        ks: Kolmogorov-Smirnov distance, from 0 to 1.
+        ks_noise: what `ks` stays below in 95 % of cases where both laws are one.
+    """
+
+    gate: str
+    mean: float
+    low: float
+    high: float
+    guide_mean: float
+    guide_low: float
+    guide_high: float
+    sd_ratio: float
+    wasserstein: float
+    ks: float
+    ks_noise: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A guide beside the reference.
+
+    Attributes:
+        gates: the gates one by one.
+        ids: of the B rows.
+        reference_probs, guide_probs: float64, `B x C`: posterior-predictive probabilities.
+    """
+
+    gates: tuple[GateComparison, ...]
+    ids: tuple[str, ...]
+    reference_probs: Tensor
+    guide_probs: Tensor
+
+    @property
+    def largest_difference(self) -> float:
+        """The largest difference between two predicted probabilities, percentage points."""
+        return 100 * float((self.reference_probs - self.guide_probs).abs().max())
+
+    def table(self) -> Table:
+        """Return a row a gate; the caption has the largest difference of predictions."""
+        columns = (
+            Column("gate", "gate"),
+            Column("reference", "reference mean [90 %]"),
+            Column("guide", "guide mean [90 %]"),
+            Column("sd_ratio", "sd ratio"),
+            Column("wasserstein", "Wasserstein-1", "reference sd", ".3f"),
+            Column("ks", "KS", format=".3f"),
+            Column("ks_noise", "KS by chance", format=".3f"),
+        )
+        rows = [
+            vars(g)
+            | {
+                "reference": f"{g.mean:.2f} [{g.low:.2f}, {g.high:.2f}]",
+                "guide": f"{g.guide_mean:.2f} [{g.guide_low:.2f}, {g.guide_high:.2f}]",
+            }
+            for g in self.gates
+        ]
+        caption = f"Largest difference of predicted probabilities: {self.largest_difference:.2f} points"
+        return Table(columns, rows, caption)
+
+
+def compare_with_reference(
+    model: BaRA,
+    guide: SiteGuide,
+    reference: Reference,
+    batch: Batch,
+    *,
+    samples: int = 2000,
+    seed: int = 0,
+) -> Comparison:
+    """Set a fitted guide beside the reference posterior of the same rows, gate by gate and in predictions.
+
+    Args:
+        model: the program.
+        guide: its fitted guide.
+        reference: draws from the posterior, of `nuts`.
+        batch: the labelled rows that both were given.
+        samples: draws from the guide.
+        seed: of those draws.
+
+    Raises:
+        ConfigError: weights or `num_data` that make another posterior, or a guide of another model.
+        DataError: the rows are not those of the reference.
+    """
+    batch = batch.to(model.backbone.device)
+    check_target(model, batch)
+    names = gate_names(model, batch)
+    if names != reference.names or reference.log_probs.shape[1] != len(batch):
+        raise DataError(
+            f"The reference has {len(reference.names)} gates and {reference.log_probs.shape[1]} rows, the "
+            f"model {len(names)} and {len(batch)}: give the model and the rows that it was sampled for."
+        )
+    drawn = draw(model, guide, batch, samples, seed)
+    pairs = zip(names, reference.gates.T, flat_gates(drawn.values).T, reference.ess.tolist(), strict=True)
+    return Comparison(
+        tuple(_compare(*pair) for pair in pairs),
+        batch.ids,
+        posterior_predictive(reference.log_probs).exp(),
+        posterior_predictive(drawn.log_probs).exp(),
+    )
+
+
+def _compare(name: str, reference: Tensor, guide: Tensor, ess: float) -> GateComparison:
+    tails = torch.tensor([(1 - INTERVAL) / 2, (1 + INTERVAL) / 2], dtype=torch.float64)
+    sd = float(reference.std())
+    wasserstein, ks = marginal_distances(reference, guide)
+    low, high = reference.quantile(tails).tolist()
+    guide_low, guide_high = guide.quantile(tails).tolist()
+    return GateComparison(
+        name,
+        mean=float(reference.mean()),
+        low=low,
+        high=high,
+        guide_mean=float(guide.mean()),
+        guide_low=guide_low,
+        guide_high=guide_high,
+        sd_ratio=float(guide.std()) / sd if len(guide) > 1 else math.nan,
+        wasserstein=wasserstein / sd,
+        ks=ks,
+        ks_noise=KS_CRITICAL * math.sqrt(1 / ess + 1 / len(guide)),
+    )
+
+
+def marginal_distances(a: Tensor, b: Tensor) -> tuple[float, float]:
+    """Return the 1-Wasserstein and the Kolmogorov-Smirnov distance of two samples, of any sizes.
+
+    The area between the two distribution functions, and their largest difference.
+    """
+    points = torch.cat([a, b]).sort().values
+    shares = [torch.searchsorted(v.sort().values, points, right=True).double() / len(v) for v in (a, b)]
+    gap = (shares[0] - shares[1]).abs()
+    return float((gap[:-1] * points.diff()).sum()), float(gap.max())

@@ -1,0 +1,59 @@
+"""Draws of the Gibbs predictor, which draws the global gates anew for every row."""
+
+from dataclasses import replace
+
+import pyro
+import torch
+from pyro.distributions import Distribution
+from torch import Tensor
+
+from bara_pyro.core.guide import Posterior, SiteGuide
+from bara_pyro.data import EncodedSplit, batches
+from bara_pyro.diagnostics.posterior.joint import seeded
+from bara_pyro.models.bara import PHI
+from bara_pyro.runs.system import System
+
+SEQUENCES = 128  # draws times rows of a forward, at most
+
+
+class EachRowItsOwn(Posterior):
+    """Draws of which no two rows share Phi: what the Gibbs predictor is.
+
+    Args:
+        guide: the fitted guide.
+        draws: of each row; a plate of this size stands outside.
+        rows: of the batch.
+    """
+
+    def __init__(self, guide: SiteGuide, draws: int, rows: int) -> None:
+        super().__init__(guide)
+        self.shape = (draws, rows)
+
+    def value(self, name: str, fn: Distribution) -> Tensor:
+        """Return `draws x rows x modules x r` of Phi, which tokens share; `draws x rows x T x r` of theta."""
+        return fn.sample(self.shape if name == PHI else ())
+
+
+def gibbs_draws(system: System, split: EncodedSplit, total: int, seed: int) -> Tensor:
+    """Return log-probabilities, float64, `S x n x C`, of S n >= `total` independent draws of Phi.
+
+    With draws that all rows share, as those of `bara_pyro.predict`, there would be only S.
+
+    Args:
+        system: a fitted BaRA.
+        split: the n rows.
+        total: number of draws in all.
+        seed: of the draws.
+    """
+    draws = -(-total // len(split))
+    pieces = [min(SEQUENCES, draws - first) for first in range(0, draws, SEQUENCES)]
+    found = []
+    with torch.no_grad(), seeded(system.model, seed):
+        for batch in batches(split, system.answer_ids, max(1, SEQUENCES // draws)):
+            asked = replace(batch, labels=None).to(system.backbone.device)
+            own = []
+            for size in pieces:
+                with pyro.plate("draws", size, dim=-3), EachRowItsOwn(system.guide, size, len(batch)):
+                    own.append(system.model.forward(asked).double().log_softmax(-1).cpu())
+            found.append(torch.cat(own))
+    return torch.cat(found, dim=1)

@@ -1,0 +1,138 @@
+"""How the parameters are trained: the ELBO by one optimiser, or the two steps of the published recipes."""
+
+import math
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from bara_pyro.core.backbone import DTYPES
+from bara_pyro.core.elbo import ElboTerms, MeanFieldELBO
+from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.program import AdaptedLM
+from bara_pyro.core.svi import SVI, adamw, linear_schedule
+
+Recipe = Literal["elbo", "reproduction"]
+
+
+def default_svi(model: AdaptedLM, guide: SiteGuide, train: Any, method: Any) -> SVI:
+    """Return one AdamW over model and guide on the negative ELBO, linear warm-up and decay.
+
+    Args:
+        model: the program.
+        guide: its guide.
+        train: the section `train` of a configuration.
+        method: the settings of the method.
+    """
+    optim = adamw(
+        model, guide, train.lr, local_lr_scale=train.local_lr_scale, weight_decay=train.weight_decay
+    )
+    return SVI(model, guide, optim, **common(optim, train))
+
+
+def common(optim: Optimizer, train: Any) -> dict[str, Any]:
+    """Return the arguments of `SVI` that the section `train` sets whatever the optimiser."""
+    return {
+        "loss": MeanFieldELBO(sampled_kl=train.sampled_kl),
+        "scheduler": linear_schedule(optim, train.steps, train.warmup),
+        "clip_norm": train.clip_norm,
+        "autocast": None if train.autocast is None else DTYPES[train.autocast],
+    }
+
+
+class TwoStepSVI(SVI):
+    """The scheme of BLoB and its relatives: AdamW on the likelihood, then plain descent on the KL.
+
+    One step minimises `nll_weight` times the mean cross-entropy by the optimiser, then moves every parameter
+    by `-kl_lr * m_t * pi_i * kl_weight * dKL`, with the optimiser's own warm-up and decay `m_t` and the
+    weights `pi_i = 2^i / (2^(cycle + 1) - 1)`, i = 1 .. cycle in turn, which sum to about 1 a cycle. The KL
+    is in nats: of global sites once, of local ones summed over the rows and tokens of the batch. What this
+    descends is not the ELBO; it is there to reproduce published figures. Both gradients are taken where the
+    step starts; the public code of BLoB and ScalaBL takes the KL's after the first half of the step.
+
+    Args:
+        model, guide, optim: as for `SVI`; parameters that `optim` does not hold are moved by the second step
+            alone, along the gradient of the likelihood too (the published BLoB and C-LoRA code).
+        kl_lr: rate of the second step.
+        cycle: number of steps over which the weights of the KL double; see `kl_cycle`.
+        kl_weight, nll_weight: constants of the published objectives.
+        joint: the optimiser follows the gradient of likelihood and weighted KL together, and the second step
+            moves only what the optimiser does not hold (the published C-LoRA code).
+        **options: of `SVI`.
+    """
+
+    def __init__(
+        self,
+        model: AdaptedLM,
+        guide: SiteGuide,
+        optim: Optimizer,
+        *,
+        kl_lr: float,
+        cycle: int,
+        kl_weight: float = 1.0,
+        nll_weight: float = 1.0,
+        joint: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(model, guide, optim, **options)
+        self.kl_lr = kl_lr
+        self.cycle = cycle
+        self.kl_weight = kl_weight
+        self.nll_weight = nll_weight
+        self.joint = joint
+        held = {id(p) for group in optim.param_groups for p in group["params"]}
+        self._alone = [id(p) not in held for p in self.parameters]
+        self._kl_grads: list[Tensor] = []
+
+    def step(self, *batches: Any) -> float:
+        """Take one optimiser step and one step on the KL; see `SVI.step`."""
+        self._kl_grads = [torch.zeros_like(p) for p in self.parameters]
+        return super().step(*batches)
+
+    def backward(self, terms: ElboTerms, share: float) -> None:
+        """Add the gradients of likelihood and KL, the first to `.grad`, the second beside it or to it."""
+        kl = torch.stack([self._kl(site, terms, share) for site in terms.kl]).sum()
+        nll = terms.nll * (self.nll_weight * share / self.model.num_data)
+        if self.joint:
+            (nll + self._weight() * kl).backward()
+            return
+        grads = torch.autograd.grad(kl, self.parameters, retain_graph=True, allow_unused=True)
+        for total, grad in zip(self._kl_grads, grads, strict=True):
+            if grad is not None:
+                total.add_(grad)
+        nll.backward()
+
+    def _kl(self, site: str, terms: ElboTerms, share: float) -> Tensor:
+        """Return a micro-batch's part of a site's KL: its own rows' of a local one."""
+        kl = terms.kl[site].to(terms.nll.dtype)
+        return kl if site in self.model.latents.local_sites else kl * share
+
+    def _weight(self) -> float:
+        """Return the weight of the KL in this step."""
+        # From what a checkpoint holds: a resumed run goes on where it was.
+        done = 0 if self.scheduler is None else self.scheduler.last_epoch
+        return kl_share(1 + done % self.cycle, self.cycle) * self.kl_weight
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Take both steps."""
+        group = self.optim.param_groups[0]
+        rate = self.kl_lr * group["lr"] / group.get("initial_lr", group["lr"])
+        weight = self._weight()
+        self.optim.step()
+        for p, kl, alone in zip(self.parameters, self._kl_grads, self._alone, strict=True):
+            if alone and p.grad is not None:
+                p.add_(p.grad, alpha=-rate)
+            p.add_(kl, alpha=-rate * weight)
+
+
+def kl_share(i: int, cycle: int) -> float:
+    """Return `pi_i = 2^i / (2^(cycle + 1) - 1)`: the weight of the KL in step i = 1 .. `cycle` of a cycle."""
+    # 2^(cycle + 1) overflows a float where data sets are large; most of these weights are 0 in any case.
+    return 2.0 ** (i - cycle - 1) / (1 - 2.0 ** -(cycle + 1))
+
+
+def kl_cycle(num_data: int, batch_size: int, gamma: float = 8.0) -> int:
+    """Return the steps of a cycle, `int(100 N^(pi / gamma) / b)` ("dataset rescaling" of BLoB's code)."""
+    return max(1, int(100 * num_data ** (math.pi / gamma) / batch_size))

@@ -1,0 +1,101 @@
+"""Everything that training needs to go on after a kill as if nothing had happened."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bara_pyro.core.svi import SVI
+from bara_pyro.errors import CheckpointError
+from bara_pyro.runs.store import load_parameters, read_tensors, write_tensors
+
+FILE = "checkpoint.safetensors"
+
+
+def save_checkpoint(folder: Path, svi: SVI, step: int, identity: dict[str, str]) -> None:
+    """Write parameters, optimiser, schedule and random states after `step` steps, in one atomic file.
+
+    Args:
+        folder: of the run.
+        svi: what is being trained.
+        step: number of steps done.
+        identity: what a run that goes on from here must share (configuration, backbone, rows), by name.
+    """
+    tensors: dict[str, Tensor] = {"rng/cpu": torch.get_rng_state()}
+    if svi.model.backbone.device.type == "cuda":
+        tensors["rng/cuda"] = torch.cuda.get_rng_state(svi.model.backbone.device)
+    for prefix, module in (("model", svi.model), ("guide", svi.guide)):
+        tensors |= {f"{prefix}/{name}": value for name, value in module.named_parameters()}
+    optim = svi.optim.state_dict()
+    # Some optimisers keep tensors in their groups and plain numbers in their state (IVON).
+    counters = {}
+    for index, state in optim["state"].items():
+        if isinstance(state, dict):
+            tensors |= {f"optim/{index}/{key}": torch.as_tensor(value) for key, value in state.items()}
+        else:
+            counters[index] = state
+    for number, group in enumerate(optim["param_groups"]):
+        tensors |= {f"group/{number}/{key}": v for key, v in group.items() if isinstance(v, Tensor)}
+    metadata = {
+        "step": step,
+        "identity": identity,
+        "param_groups": [
+            {key: value for key, value in group.items() if not isinstance(value, Tensor)}
+            for group in optim["param_groups"]
+        ],
+        "counters": counters,
+        "scheduler": None if svi.scheduler is None else _plain(svi.scheduler.state_dict()),
+    }
+    write_tensors(folder / FILE, tensors, metadata)
+
+
+def load_checkpoint(folder: Path, svi: SVI, identity: dict[str, str]) -> int:
+    """Restore the state that `save_checkpoint` wrote; return its step (0 where there is no checkpoint yet).
+
+    Raises:
+        CheckpointError: truncated, foreign, or of another configuration, backbone or set of rows.
+    """
+    path = folder / FILE
+    if not path.exists():
+        return 0
+    tensors, metadata = read_tensors(path)
+    stored = metadata.get("identity")
+    if not isinstance(stored, dict):
+        raise CheckpointError(f"{path} is not a checkpoint of a training run: remove it and train again.")
+    for name, value in identity.items():
+        if stored.get(name) != value:
+            raise CheckpointError(
+                f"{path} was written with another {name} ({stored.get(name)}, now {value}): "
+                "restore it, or choose another --out."
+            )
+    groups = _by_prefix(tensors)
+    load_parameters(svi.model, groups.get("model", {}), path)
+    load_parameters(svi.guide, groups.get("guide", {}), path)
+    state: dict[Any, Any] = dict(metadata.get("counters", {}))
+    for name, tensor in groups.get("optim", {}).items():
+        index, key = name.split("/")
+        state.setdefault(int(index), {})[key] = tensor
+    for name, tensor in groups.get("group", {}).items():
+        index, key = name.split("/")
+        metadata["param_groups"][int(index)][key] = tensor.to(svi.model.backbone.device)
+    svi.optim.load_state_dict({"state": state, "param_groups": metadata["param_groups"]})
+    if svi.scheduler is not None:
+        svi.scheduler.load_state_dict(metadata["scheduler"])
+    torch.set_rng_state(tensors["rng/cpu"])
+    if "rng/cuda" in tensors:
+        torch.cuda.set_rng_state(tensors["rng/cuda"], svi.model.backbone.device)
+    return int(metadata["step"])
+
+
+def _by_prefix(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    groups: dict[str, dict[str, Tensor]] = {}
+    for name, value in tensors.items():
+        prefix, _, rest = name.partition("/")
+        groups.setdefault(prefix, {})[rest] = value
+    return groups
+
+
+def _plain(state: dict[str, Any]) -> dict[str, Any]:
+    """Drop what JSON cannot hold: the schedule's function, which the configuration rebuilds."""
+    return {**state, "lr_lambdas": [None] * len(state.get("lr_lambdas", []))}

@@ -1,0 +1,208 @@
+"""From a fitted system to stored predictions and scores."""
+
+import platform
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bara_pyro.core.prediction import predict
+from bara_pyro.data import EncodedSplit, batches, first_rows
+from bara_pyro.diagnostics.gates.draws import system_gates
+from bara_pyro.diagnostics.gates.sparsity import gate_sparsity
+from bara_pyro.metrics import decompose, evaluate, posterior_predictive, stack_truth
+from bara_pyro.models.bara import BaRA
+from bara_pyro.runs.store import SCHEMA, write_json, write_jsonl
+from bara_pyro.runs.system import System, count_parameters
+
+METRICS, PREDICTIONS = "metrics.json", "predictions.jsonl"
+# Rows and draws that the sparsity of the gates is measured on.
+SPARSITY_ROWS, SPARSITY_DRAWS = 256, 10
+OnRows = Callable[[int], None]
+
+
+def draw(
+    system: System,
+    split: EncodedSplit,
+    samples: int,
+    *,
+    repeats: int = 1,
+    seed: int | None = None,
+    on_rows: OnRows | None = None,
+) -> Tensor:
+    """Return log-probabilities of the rows of a split, `max(S, 1) x n x C`, float64, in the split's order.
+
+    Where the guide has a predictive of its own, there are as many draws as that has; see `predict`.
+    """
+    c = system.config.predict
+    place = {row_id: i for i, row_id in enumerate(split.ids)}
+    out = torch.empty(0)
+    for batch in batches(split, system.answer_ids, c.batch_size, by_length=True):
+        drawn = predict(
+            system.model,
+            system.guide,
+            batch.to(system.backbone.device),
+            samples=samples,
+            repeats=repeats,
+            seed=c.seed if seed is None else seed,
+            memory_budget=c.memory_budget,
+        )
+        if not out.numel():
+            out = drawn.new_empty(len(drawn), len(split), len(system.answer_ids))
+        out[:, [place[row_id] for row_id in batch.ids]] = drawn
+        if on_rows is not None:
+            on_rows(len(batch))
+    return out
+
+
+def evaluate_system(
+    system: System, out: Path, *, on_rows: OnRows | None = None, **extra: Any
+) -> dict[str, Any]:
+    """Predict the configured split with each configured S; write predictions and metrics.
+
+    Args:
+        system: fitted.
+        out: folder of the run.
+        on_rows: called with the number of rows just done (each row counts once per S).
+        extra: further entries of metrics.json (for example `wall_clock_train_s`).
+
+    Returns:
+        What metrics.json holds: per S `acc`, `ece` (percent), `nll` (nats), `brier`, `n`, ..; the sparsity of
+        the gates (percent), parameter counts, versions, hardware, seed, configuration hash.
+    """
+    started = time.perf_counter()
+    name = system.config.task.evaluate_on
+    split = system.split(name)
+    labels = torch.tensor(split.labels)
+    truth = true_probabilities(system, split, name)
+    predictive, epistemic = {}, {}
+    scores = {}
+    for samples in system.config.predict.samples:
+        draws = draw(system, split, samples, on_rows=on_rows)
+        predictive[samples] = posterior_predictive(draws)
+        epistemic[samples] = decompose(draws).epistemic
+        scores[str(samples)] = evaluate(predictive[samples], labels, truth)
+    report = {
+        "schema": SCHEMA,
+        "method": system.config.method.name,
+        "task": system.task.name,
+        "split": name,
+        "metrics": scores,
+        "sparsity": _sparsity(system, split),
+        "parameters": parameter_counts(system),
+        "seed": system.config.seed,
+        "config_hash": system.config.hash,
+        "notes": [*system.task.notes, *_length_notes(split, name, system.config.task.max_length)],
+        "environment": environment(),
+        "wall_clock_evaluate_s": round(time.perf_counter() - started, 3),
+        **extra,
+    }
+    write_jsonl(out / PREDICTIONS, _rows(split, predictive, epistemic))
+    write_json(out / METRICS, report)
+    return report
+
+
+def true_probabilities(system: System, split: EncodedSplit, name: str) -> Tensor:
+    """Return `p(answer | question)` of the rows of the split called `name`, `n x C`; NaN where unknown."""
+    rows = {row.id: row for row in getattr(system.task, name)}
+    return stack_truth([rows[row_id].truth for row_id in split.ids], len(system.answer_ids))
+
+
+def untrained_scores(system: System) -> dict[str, float]:
+    """Score the language model as it is on the test split: the adapters of a fresh system change nothing."""
+    split = system.split("test")
+    log_probs = posterior_predictive(draw(system, split, 0))
+    return evaluate(log_probs, torch.tensor(split.labels), true_probabilities(system, split, "test"))
+
+
+def truth_scores(system: System) -> dict[str, float] | None:
+    """Score the true answer probabilities as if they were predictions; None where a row has none."""
+    known = truth_predictions(system)
+    return None if known is None else evaluate(*known, known[0].exp())
+
+
+def truth_predictions(system: System) -> tuple[Tensor, Tensor] | None:
+    """Return the test split's true log-probabilities, `n x C`, and labels, `n`; None where one is unknown."""
+    split = system.split("test")
+    truth = true_probabilities(system, split, "test")
+    return None if truth.isnan().any() else (truth.log(), torch.tensor(split.labels))
+
+
+def _length_notes(split: EncodedSplit, name: str, max_length: int) -> list[str]:
+    """Say how many rows did not reach the model whole."""
+    notes = []
+    if split.shortened:
+        notes.append(f"{len(split.shortened)} {name} rows had their context cut to {max_length} tokens")
+    if split.dropped:
+        notes.append(f"{len(split.dropped)} {name} rows were left out: their question is too long")
+    return notes
+
+
+def _rows(
+    split: EncodedSplit, predictive: dict[int, Tensor], epistemic: dict[int, Tensor]
+) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": row_id,
+            "label": split.labels[i],
+            "probs": {str(s): log_probs[i].exp().tolist() for s, log_probs in predictive.items()},
+            "epistemic": {str(s): float(values[i]) for s, values in epistemic.items()},
+        }
+        for i, row_id in enumerate(split.ids)
+    ]
+
+
+def _sparsity(system: System, split: EncodedSplit) -> dict[str, float]:
+    """Return the percentages of gates below 0.1, expected over draws, without the kinds there are none of."""
+    if not isinstance(system.model, BaRA):
+        return {}
+    draws = system_gates(system, first_rows(split, SPARSITY_ROWS), SPARSITY_DRAWS)
+    found = gate_sparsity(draws).overall
+    return {name: value for name, value in found.items() if name != "phi" or draws.phi is not None}
+
+
+def parameter_counts(system: System) -> dict[str, int]:
+    """Return the numbers of trainable parameters and of frozen ones."""
+    model, guide = count_parameters(system.model), count_parameters(system.guide)
+    frozen = sum(p.numel() for p in system.backbone.lm.parameters())
+    return {"model": model, "guide": guide, "trainable": model + guide, "frozen": frozen}
+
+
+def environment() -> dict[str, Any]:
+    """Return versions and hardware, for the record of a result."""
+    packages = ("bara-pyro", "torch", "pyro-ppl", "transformers", "datasets", "numpy")
+    cuda = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {
+        "versions": {name: version(name) for name in packages},
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "threads": torch.get_num_threads(),
+        "gpu": cuda,
+    }
+
+
+def uncertainty_rows(draws: Tensor, ids: tuple[str, ...], labels: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Return per row the class probabilities, the predicted label and the uncertainty's parts (nats).
+
+    Args:
+        draws: log-probabilities, `S x n x C`.
+        ids: the n row identifiers.
+        labels: the C answer strings.
+    """
+    mean = posterior_predictive(draws)
+    parts = decompose(draws)
+    return [
+        {
+            "id": row_id,
+            "label": labels[int(mean[i].argmax())],
+            "probs": dict(zip(labels, mean[i].exp().tolist(), strict=True)),
+            "total": float(parts.total[i]),
+            "aleatoric": float(parts.aleatoric[i]),
+            "epistemic": float(parts.epistemic[i]),
+        }
+        for i, row_id in enumerate(ids)
+    ]

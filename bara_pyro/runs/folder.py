@@ -1,0 +1,189 @@
+"""The folder of a run: its configuration and its parameters, written and read back."""
+
+from pathlib import Path
+from typing import Any
+
+from bara_pyro.core.backbone import load_backbone
+from bara_pyro.core.targets import find_targets
+from bara_pyro.data import Task
+from bara_pyro.errors import CheckpointError
+from bara_pyro.methods import METHODS
+from bara_pyro.runs.config import RunConfig, parse_config
+from bara_pyro.runs.fingerprint import fingerprint
+from bara_pyro.runs.store import SCHEMA, load_parameters, read_json, read_tensors, write_json, write_tensors
+from bara_pyro.runs.system import System, assemble, find_device, load_data
+
+CONFIG, PEFT_CONFIG = "config.json", "adapter_config.json"
+ADAPTER, GUIDE = "adapter_model.safetensors", "guide.safetensors"
+
+
+def write_config(system: System, folder: Path) -> None:
+    """Write `config.json` and PEFT's `adapter_config.json`: what a run is, before it starts."""
+    config = system.config
+    write_json(
+        folder / CONFIG,
+        {
+            "schema": SCHEMA,
+            "config": config.dump(),
+            "config_hash": config.hash,
+            "num_data": system.model.num_data,
+            "backbone_fingerprint": fingerprint(system.backbone),
+            "task": system.task.name,
+            "labels": list(system.task.labels),
+            **({"rank_pattern": system.model.rank_pattern} if system.model.rank_pattern else {}),
+        },
+    )
+    write_json(folder / PEFT_CONFIG, _peft_config(system))
+
+
+def _peft_config(system: System) -> dict[str, Any]:
+    """Settings under PEFT's names where they mean the same; what is a LoRA at its mean, PEFT can read."""
+    config = system.config
+    name = config.method.name
+    return {
+        # A prefix, because PEFT has methods of the same names (AdaLoRA) in files of another make.
+        "peft_type": "LORA" if METHODS[name].peft else f"BARA_PYRO_{name.upper()}",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": config.backbone.name,
+        "inference_mode": True,
+        "r": config.adapter.r,
+        "lora_alpha": config.adapter.lora_alpha,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "target_modules": _peft_targets(system),
+        **_peft_ranks(system),
+    }
+
+
+def _peft_ranks(system: System) -> dict[str, Any]:
+    """Return PEFT's rank and alpha patterns of a pruned adapter: every module keeps the scaling alpha / r."""
+    ranks, c = system.model.rank_pattern, system.config.adapter
+    if not ranks:
+        return {}
+    alphas = {path: c.lora_alpha * rank / c.r for path, rank in ranks.items()}
+    return {"rank_pattern": ranks, "alpha_pattern": alphas}
+
+
+def _peft_targets(system: System) -> list[str]:
+    """Return the last names of the adapted layers, or whole paths where those names would adapt more."""
+    paths = [target.path for target in system.model.targets]
+    names = sorted({path.rsplit(".", 1)[-1] for path in paths})
+    return names if len(find_targets(system.backbone.lm, names)) == len(paths) else paths
+
+
+def save_system(system: System, folder: Path, step: int) -> None:
+    """Write the parameters of model and guide as safetensors.
+
+    Args:
+        system: fitted.
+        folder: of the run.
+        step: number of training steps behind them.
+    """
+    metadata = {
+        "method": system.config.method.name,
+        "config_hash": system.config.hash,
+        "backbone_fingerprint": fingerprint(system.backbone),
+        "step": step,
+    }
+    adapter = {_peft_name(name): value for name, value in system.model.named_parameters()}
+    write_tensors(folder / ADAPTER, adapter, metadata)
+    # Last: a run whose guide is there is whole.
+    write_tensors(folder / GUIDE, dict(system.guide.named_parameters()), metadata)
+
+
+def saved_step(system: System, folder: Path) -> int:
+    """Return the number of training steps behind the parameters in a folder; 0 where there are none."""
+    if not (folder / GUIDE).exists():
+        return 0
+    metadata = read_tensors(folder / GUIDE)[1]
+    return int(metadata.get("step", 0)) if metadata.get("config_hash") == system.config.hash else 0
+
+
+def load_weights(system: System, folder: Path) -> None:
+    """Read the parameters of model and guide back.
+
+    Raises:
+        CheckpointError: a file is missing, truncated, foreign, or the two are not of one training.
+    """
+    own = {_peft_name(name): name for name, _ in system.model.named_parameters()}
+    adapter, adapter_data = read_tensors(folder / ADAPTER)
+    guide, guide_data = read_tensors(folder / GUIDE)
+    if adapter_data != guide_data:
+        raise CheckpointError(f"{folder / ADAPTER} and {folder / GUIDE} are not of the same training.")
+    load_parameters(system.model, {own.get(k, k): v for k, v in adapter.items()}, folder / ADAPTER)
+    system.guide.prepare(guide)
+    load_parameters(system.guide, guide, folder / GUIDE)
+
+
+def stored_config(folder: Path) -> tuple[RunConfig, dict[str, Any]]:
+    """Return the configuration of a run, and all that its config.json holds.
+
+    Raises:
+        CheckpointError: the file is missing or not one of ours.
+    """
+    stored = read_json(folder / CONFIG)
+    known = {"config", "config_hash", "num_data", "backbone_fingerprint", "task", "labels"}
+    if not isinstance(stored, dict) or not known <= stored.keys():
+        raise CheckpointError(f"{folder / CONFIG} is not the configuration of a run of ours.")
+    if stored.get("schema") != SCHEMA:
+        raise CheckpointError(
+            f"{folder / CONFIG} has schema {stored.get('schema')}, this version reads {SCHEMA}: "
+            "use the version of bara_pyro that wrote it."
+        )
+    return parse_config(stored["config"]), stored
+
+
+def load_system(
+    folder: Path,
+    *,
+    backbone: str | None = None,
+    device: str | None = None,
+    data_dir: Path | None = None,
+    task: Task | None = None,
+    with_rows: bool = True,
+) -> System:
+    """Read a run folder back: same predictions, bit for bit, in another process.
+
+    Args:
+        folder: of a finished run.
+        backbone: where the language model is now, if it has moved.
+        device: to run on; the run's own by default.
+        data_dir: where the data are now, if they have moved.
+        task: rows to use instead of the run's own.
+        with_rows: load the run's own rows; without them the task has only its name and labels, which is all
+            that answering new questions needs.
+
+    Raises:
+        CheckpointError: a file is missing, truncated, foreign, or belongs to another backbone or other rows.
+    """
+    config, stored = stored_config(folder)
+    data = config.dump()
+    data["backbone"] |= {k: v for k, v in (("name", backbone), ("device", device)) if v is not None}
+    if data_dir is not None:
+        data["task"]["data_dir"] = str(data_dir)
+    config = parse_config(data)
+    where = find_device(config.backbone.device)
+    if task is None:
+        task = load_data(config) if with_rows else Task(stored["task"], tuple(stored["labels"]))
+        if list(task.labels) != stored["labels"]:
+            raise CheckpointError(
+                f"{folder} was trained on the labels {', '.join(stored['labels'])}, and its data now have "
+                f"{', '.join(task.labels)}: restore the data."
+            )
+    lm = load_backbone(config.backbone.name, dtype=config.backbone.dtype, device=where)
+    if (found := fingerprint(lm)) != stored["backbone_fingerprint"]:
+        raise CheckpointError(
+            f"{folder} was trained on a backbone with fingerprint {stored['backbone_fingerprint']}, "
+            f"{config.backbone.name!r} has {found}: give the right one with --model."
+        )
+    system = assemble(config, lm, task, int(stored["num_data"]), stored.get("rank_pattern"))
+    load_weights(system, folder)
+    return system
+
+
+def _peft_name(name: str) -> str:
+    """`adapters.model/layers/0/self_attn/q_proj.lora_B` -> PEFT's key of the same tensor."""
+    if not name.startswith("adapters."):
+        return name  # of the whole program, not of a layer: PEFT has no key for it
+    path, parameter = name.removeprefix("adapters.").rsplit(".", 1)
+    return f"base_model.model.{path.replace('/', '.')}.{parameter}.weight"

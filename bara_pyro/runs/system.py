@@ -1,0 +1,153 @@
+"""A configuration made real: backbone, task, model and guide."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from bara_pyro.core.backbone import Backbone, load_backbone
+from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.program import AdaptedLM
+from bara_pyro.data import EncodedSplit, Task, answer_token_ids, encode, load_task
+from bara_pyro.errors import ConfigError, DataError
+from bara_pyro.methods import build
+from bara_pyro.runs.config import RunConfig
+
+
+@dataclass
+class System:
+    """Everything that training and prediction work on.
+
+    Attributes:
+        config: the settings.
+        backbone: the frozen language model with its tokenizer.
+        task: the rows.
+        answer_ids: long, `C`: the token of each class.
+        model, guide: the program and its posterior.
+    """
+
+    config: RunConfig
+    backbone: Backbone
+    task: Task
+    answer_ids: Tensor
+    model: AdaptedLM
+    guide: SiteGuide
+
+    def split(self, name: str) -> EncodedSplit:
+        """Return a split as token ids.
+
+        Raises:
+            DataError: the split is empty, or a question is too long.
+        """
+        return encode_split(self.config, self.backbone, self.task, name)
+
+
+def encode_split(config: RunConfig, backbone: Backbone, task: Task, name: str) -> EncodedSplit:
+    """Return a split of a task as token ids.
+
+    Raises:
+        DataError: the split is empty, or a question is too long.
+    """
+    rows = getattr(task, name)
+    if not rows:
+        way_out = " (--validation-rows sets some aside from train)" if name == "validation" else ""
+        raise DataError(f"The task {task.name!r} has no {name} rows: choose another split or task{way_out}.")
+    c = config.task
+    split = encode(rows, backbone.tokenizer, c.max_length, too_long=c.too_long)
+    if not len(split):
+        raise DataError(
+            f"No {name} row of {task.name!r} has a question of at most {c.max_length} tokens: "
+            "raise task.max_length."
+        )
+    return split
+
+
+def load_data(config: RunConfig) -> Task:
+    """Load the task that a configuration names."""
+    c = config.task
+    task = load_task(
+        c.name,
+        c.data_dir,
+        validation_rows=c.validation_rows,
+        seed=c.seed,
+        labels=c.labels,
+        revision=c.revision,
+        test_file=c.test_file,
+        test_fraction=c.test_fraction,
+        classes=c.classes,
+    )
+    if c.limit is None:
+        return task
+    return replace(
+        task,
+        train=task.train[: c.limit],
+        validation=task.validation[: c.limit],
+        test=task.test[: c.limit],
+        notes=(*task.notes, f"only the first {c.limit} rows of each split"),
+    )
+
+
+def build_system(config: RunConfig, backbone: Backbone | None = None, task: Task | None = None) -> System:
+    """Load what a configuration names and build model and guide, with initial values from its seed.
+
+    Args:
+        config: the settings.
+        backbone: an already loaded one, to share between several systems.
+        task: an already loaded one.
+
+    Raises:
+        BaraError: a name is unknown, a file unreadable, a label not a single token.
+    """
+    device = find_device(config.backbone.device)
+    task = task or load_data(config)
+    if not task.train:
+        raise DataError(f"The task {task.name!r} has no training rows: it serves for evaluation only.")
+    if backbone is None:
+        backbone = load_backbone(config.backbone.name, dtype=config.backbone.dtype, device=device)
+    num_data = len(encode_split(config, backbone, task, "train"))
+    return assemble(config, backbone, task, num_data)
+
+
+def assemble(
+    config: RunConfig,
+    backbone: Backbone,
+    task: Task,
+    num_data: int,
+    rank_pattern: Mapping[str, int] | None = None,
+) -> System:
+    """Build model and guide on a loaded backbone, with initial values from the configuration's seed.
+
+    Args:
+        config: the settings.
+        backbone: loaded.
+        task: loaded.
+        num_data: number of training examples.
+        rank_pattern: of a pruned adapter: path of a module -> its rank.
+    """
+    answer_ids = answer_token_ids(backbone.tokenizer, task.labels)
+    torch.manual_seed(config.seed)
+    adapter = config.adapter.model_dump() | ({"rank_pattern": rank_pattern} if rank_pattern else {})
+    model, guide = build(config.method, backbone, num_data, adapter)
+    return System(config, backbone, task, answer_ids, model, guide)
+
+
+def find_device(name: str) -> torch.device:
+    """Return a device that is there.
+
+    Raises:
+        ConfigError: the name is unknown, or there is no such device.
+    """
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ConfigError(
+            f"The device {name!r} is unknown or not available: choose cpu, or cuda or mps where there is one."
+        ) from error
+    return device
+
+
+def count_parameters(module: nn.Module) -> int:
+    """Return the number of trainable parameters."""
+    return sum(p.numel() for p in module.parameters() if p.requires_grad)

@@ -1,0 +1,201 @@
+"""The training loop: progress as it goes, resumable after a kill at any moment, to the same bits."""
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TextIO
+
+import torch
+from torch import Tensor
+
+from bara_pyro.core.svi import SVI
+from bara_pyro.data import EncodedSplit, training_batches
+from bara_pyro.data.types import Batch
+from bara_pyro.errors import ConfigError, TrainingError
+from bara_pyro.methods import METHODS
+from bara_pyro.runs.checkpoint import FILE, load_checkpoint, save_checkpoint
+from bara_pyro.runs.config import TrainConfig
+from bara_pyro.runs.fingerprint import fingerprint, split_fingerprint
+from bara_pyro.runs.folder import CONFIG, load_weights, save_system, saved_step, write_config
+from bara_pyro.runs.store import cannot_write, read_jsonl, remove_parts, write_json, write_jsonl
+from bara_pyro.runs.system import System
+
+LOG, FITTED = "train_log.jsonl", "fitted.json"
+# Keeps the seeds of the noise apart from those of the initial values.
+NOISE = 2**32
+OnStep = Callable[[int, dict[str, float]], None]
+
+
+def make_svi(system: System) -> SVI:
+    """Return the inference object that a configuration describes."""
+    c = system.config
+    return METHODS[c.method.name].svi(system.model, system.guide, c.train, c.method)
+
+
+def check_free(out: Path, resume: bool) -> None:
+    """Refuse to start a run where there is one already.
+
+    Raises:
+        ConfigError: `out` holds a run and `resume` is False, or it is a file.
+    """
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"{out} is a file: give --out a folder.")
+    if (out / CONFIG).exists() and not resume:
+        raise ConfigError(f"{out} already holds a run: give --resume to go on, or another --out.")
+
+
+def train(system: System, out: Path, *, resume: bool = False, on_step: OnStep | None = None) -> None:
+    """Fit a system and write its folder.
+
+    Args:
+        system: from `build_system`; fitted in place.
+        out: folder of the run.
+        resume: go on from the last checkpoint in `out` (from the start where there is none; a finished run
+            is only read back).
+        on_step: called after each step with the number of steps done and the parts of the loss.
+
+    Raises:
+        ConfigError: `out` holds a run already and `resume` is False, or the method cannot be finished here.
+        CheckpointError: the checkpoint is unusable or a file cannot be written.
+        TrainingError: the loss is not finite; the last good parameters are in `out`.
+    """
+    check_free(out, resume)
+    if saved_step(system, out) == system.config.train.steps:
+        load_weights(system, out)
+    else:
+        method = METHODS[system.config.method.name]
+        if method.check is not None:
+            method.check(system)
+        _fit(system, out, on_step)
+        if method.finish is not None:
+            write_json(out / FITTED, method.finish(system))
+        save_system(system, out, system.config.train.steps)
+    (out / FILE).unlink(missing_ok=True)
+    remove_parts(out)
+
+
+def _fit(system: System, out: Path, on_step: OnStep | None) -> None:
+    c = system.config.train
+    split = system.split("train")
+    svi = make_svi(system)
+    identity = {
+        "configuration": system.config.hash,
+        "backbone": fingerprint(system.backbone),
+        "training data": split_fingerprint(split),
+    }
+    # The noise of training follows from the seed, not from what was drawn since the model was built.
+    torch.manual_seed(NOISE + system.config.seed)
+    start = load_checkpoint(out, svi, identity)
+    write_config(system, out)
+    log = Log(out / LOG, start)
+    good = LastGood(svi)
+    try:
+        for step in range(start, c.steps):
+            good.before()
+            try:
+                svi.step(*micro_batches(system, split, c, step))
+            except TrainingError as error:
+                raise _stopped(error, system, out, step, good) from error
+            good.after()
+            done = step + 1
+            if done % c.log_every == 0 or done == c.steps:
+                log.add({"step": done, **svi.last})
+            if done % c.checkpoint_every == 0 and done < c.steps:
+                log.sync()
+                save_checkpoint(out, svi, done, identity)
+            if on_step is not None:
+                on_step(done, svi.last)
+    finally:
+        log.close()
+
+
+def micro_batches(system: System, split: EncodedSplit, c: TrainConfig, step: int) -> list[Batch]:
+    """Return the rows of a step, cut into `accumulate` pieces."""
+    rows = training_batches(len(split), c.batch_size, system.config.seed, step)
+    size = c.batch_size // c.accumulate
+    pieces = [rows[i : i + size] for i in range(0, len(rows), size)]
+    return [split.batch(piece, system.answer_ids).to(system.backbone.device) for piece in pieces]
+
+
+class LastGood:
+    """The parameters that the last finite loss was computed with.
+
+    Those that a non-finite loss was computed with are the ones that broke it: they are not worth keeping.
+    """
+
+    def __init__(self, svi: SVI) -> None:
+        self.parameters = [p.detach() for p in svi.parameters]
+        self._before = [p.clone() for p in self.parameters]
+        self._good: list[Tensor] | None = None
+
+    def before(self) -> None:
+        """Note the parameters that a step starts from."""
+        torch._foreach_copy_(self._before, self.parameters)
+
+    def after(self) -> None:
+        """Note that the step's loss was finite."""
+        spare = [p.clone() for p in self.parameters] if self._good is None else self._good
+        self._good, self._before = self._before, spare
+
+    def restore(self) -> bool:
+        """Put the good parameters back; return whether there are any."""
+        if self._good is not None:
+            torch._foreach_copy_(self.parameters, self._good)
+        return self._good is not None
+
+
+def _stopped(error: TrainingError, system: System, out: Path, step: int, good: LastGood) -> TrainingError:
+    """Save the last good parameters and return the error that says so."""
+    kept = "there is no good state to keep"
+    if good.restore():
+        save_system(system, out, step - 1)
+        kept = f"the parameters after step {step - 1} are kept in {out}"
+    reason = str(error).rstrip(".")
+    return TrainingError(f"Training stopped at step {step + 1}, {kept}: {reason[0].lower()}{reason[1:]}.")
+
+
+class Log:
+    """`train_log.jsonl`: one object a line, with the seconds of training so far.
+
+    Args:
+        path: the file; what it holds beyond step `start` will be written again and is dropped.
+        start: the step that training goes on from.
+    """
+
+    def __init__(self, path: Path, start: int) -> None:
+        self.path = path
+        kept = [record for record in read_jsonl(path) if record["step"] <= start] if start else []
+        write_jsonl(path, kept)
+        self._since = time.perf_counter() - (kept[-1]["seconds"] if kept else 0.0)
+        self._file: TextIO = path.open("a", encoding="utf-8")
+
+    def add(self, record: dict[str, float]) -> None:
+        """Append a record."""
+        seconds = round(time.perf_counter() - self._since, 3)
+        try:
+            self._file.write(json.dumps({**record, "seconds": seconds}) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
+
+    def sync(self) -> None:
+        """Bring the records to the disk: a checkpoint must not be there without the lines before it."""
+        try:
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
+
+    def close(self) -> None:
+        """Close the file; all records have been flushed."""
+        try:
+            self._file.close()
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
+
+
+def train_seconds(out: Path) -> float | None:
+    """Return the wall-clock time of a run's training, pauses left out; None where its log does not say."""
+    records = read_jsonl(out / LOG)
+    return records[-1].get("seconds") if records else None
