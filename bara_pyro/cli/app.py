@@ -70,6 +70,23 @@ DataDir = Annotated[
 TestFile = Annotated[
     Path | None, typer.Option(help="Rows to test on, for a task that is your own file.", rich_help_panel=DATA)
 ]
+TextColumn = Annotated[
+    str | None,
+    typer.Option(help="Column of the text or question in your own file.", rich_help_panel=DATA),
+]
+LabelColumn = Annotated[
+    str | None, typer.Option(help="Column of the answer in your own file.", rich_help_panel=DATA)
+]
+ChoicesColumn = Annotated[
+    str | None, typer.Option(help="Column of each row's options in your own file.", rich_help_panel=DATA)
+]
+ContextColumn = Annotated[
+    str | None, typer.Option(help="Column of a text put before the question.", rich_help_panel=DATA)
+]
+Classes = Annotated[
+    list[str] | None,
+    typer.Option(help="A label of your own file; repeated, all in class order.", rich_help_panel=DATA),
+]
 TestFraction = Annotated[
     float | None,
     typer.Option(
@@ -85,7 +102,7 @@ Labels = Annotated[
     str | None,
     typer.Option(
         help="'words': the model answers with the label itself; 'letters': with A, B, .. for labels that are "
-        "several tokens. (default: words)",
+        "several tokens; 'auto': words where they are single tokens, else letters. (default: auto)",
         rich_help_panel=DATA,
     ),
 ]
@@ -144,6 +161,11 @@ def train(
     data_dir: DataDir = None,
     test_file: TestFile = None,
     test_fraction: TestFraction = None,
+    text_column: TextColumn = None,
+    label_column: LabelColumn = None,
+    choices_column: ChoicesColumn = None,
+    context_column: ContextColumn = None,
+    classes: Classes = None,
     validation_rows: ValidationRows = None,
     labels: Labels = None,
     too_long: TooLong = None,
@@ -162,6 +184,11 @@ def train(
         "task.data_dir": data_dir,
         "task.test_file": test_file,
         "task.test_fraction": test_fraction,
+        "task.text_column": text_column,
+        "task.label_column": label_column,
+        "task.choices_column": choices_column,
+        "task.context_column": context_column,
+        "task.classes": classes or None,
         "task.validation_rows": validation_rows,
         "task.labels": labels,
         "task.too_long": too_long,
@@ -191,6 +218,10 @@ def evaluate(
     task: OtherTask = None,
     data_dir: DataDir = None,
     test_file: TestFile = None,
+    text_column: TextColumn = None,
+    label_column: LabelColumn = None,
+    choices_column: ChoicesColumn = None,
+    context_column: ContextColumn = None,
     limit: Limit = None,
     model: Moved = None,
     device: RunDevice = None,
@@ -198,7 +229,9 @@ def evaluate(
     """Evaluate a finished run again: other numbers of draws, another split, other data."""
     from bara_pyro.cli import commands
 
-    given = {"name": task, "data_dir": data_dir, "test_file": test_file, "limit": limit}
+    given: dict[str, Any] = {"name": task, "data_dir": data_dir, "test_file": test_file, "limit": limit}
+    given |= {"text_column": text_column, "label_column": label_column}
+    given |= {"choices_column": choices_column, "context_column": context_column}
     changes = {key: value for key, value in given.items() if value is not None}
     commands.evaluate(run, samples=samples, task=changes, split=split, model=model, device=device, out=out)
 
@@ -207,11 +240,16 @@ def evaluate(
 def predict(
     run: Run,
     input_file: Annotated[
-        Path, typer.Option("--input", help="Questions, .jsonl, .json or .csv; answers are not needed.")
+        Path,
+        typer.Option("--input", help="Rows like those trained on, in a file; answers are not needed."),
     ],
-    output: Annotated[Path, typer.Option(help="File to write, one JSON object a row.")],
+    output: Annotated[Path, typer.Option(help="File to write: .jsonl, .csv, .tsv or .parquet.")],
     samples: Annotated[int, typer.Option(min=0, help="Posterior draws S; 0 for the posterior mean.")] = 10,
     seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 0,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --output if it is there.")] = False,
+    text_column: TextColumn = None,
+    choices_column: ChoicesColumn = None,
+    context_column: ContextColumn = None,
     model: Moved = None,
     device: RunDevice = None,
 ) -> None:
@@ -221,8 +259,19 @@ def predict(
     itself, epistemic the part that comes from not knowing the weights.
     """
     from bara_pyro.cli import commands
+    from bara_pyro.data import Given
 
-    commands.predict(run, input_file, output, samples=samples, seed=seed, model=model, device=device)
+    commands.predict(
+        run,
+        input_file,
+        output,
+        samples=samples,
+        seed=seed,
+        model=model,
+        device=device,
+        overwrite=overwrite,
+        given=Given(text_column, None, choices_column, context_column),
+    )
 
 
 @app.command()

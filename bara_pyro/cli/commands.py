@@ -5,17 +5,27 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bara_pyro.cli.terminal import console, progress, say, score_rows, score_table, show
-from bara_pyro.data import encode, first_rows, load_questions, load_task
+from bara_pyro.cli.terminal import (
+    baseline_rows,
+    console,
+    progress,
+    say,
+    say_notes,
+    score_rows,
+    score_table,
+    show,
+)
+from bara_pyro.data import Given, first_rows, load_task
 from bara_pyro.data.registry import SOURCES
-from bara_pyro.errors import ConfigError, DataError
+from bara_pyro.errors import ConfigError
 from bara_pyro.methods import METHODS, build
 from bara_pyro.report.table import Column, Table
 from bara_pyro.runs.config import RunConfig, differences, load_config, parse_config, set_key
-from bara_pyro.runs.evaluate import draw, evaluate_system, parameter_counts, uncertainty_rows
+from bara_pyro.runs.evaluate import evaluate_system, parameter_counts
 from bara_pyro.runs.folder import CONFIG, load_system, save_system, saved_step, stored_config, write_config
-from bara_pyro.runs.store import SCHEMA, write_json, write_jsonl
-from bara_pyro.runs.system import System, build_system, count_parameters, load_data
+from bara_pyro.runs.predict import answer_rows, check_output, rows_to_evaluate, write_answers
+from bara_pyro.runs.store import SCHEMA, write_json
+from bara_pyro.runs.system import System, build_system, count_parameters
 from bara_pyro.runs.train import check_free, train_seconds
 from bara_pyro.runs.train import train as fit
 
@@ -37,8 +47,10 @@ def train(
             f"{out} was started with another {', '.join(changed)}: leave the settings out to resume it as it "
             "was, or choose another --out."
         )
-    report = run(config, out, resume=resume)
-    show(score_table(score_rows(report)))
+    system = build_system(config)
+    say_notes(system.task.notes)
+    report = run(config, out, resume=resume, system=system)
+    show(score_table([*score_rows(report), *baseline_rows(report)]))
     say(f"Written to {out}")
 
 
@@ -87,13 +99,14 @@ def evaluate(
         out: folder of the results; `<folder>/evaluation/<task>-<split>` if None.
     """
     config = _evaluation_config(stored_config(folder)[0], samples, task, split)
-    data = load_data(config)
+    data = rows_to_evaluate(folder, config)
+    say_notes(data.notes)
     system = replace(load_system(folder, backbone=model, device=device, task=data), config=config)
     out = out or folder / "evaluation" / f"{data.name}-{config.task.evaluate_on}"
     report = evaluate_with_progress(
         system, out, f"{config.method.name} on {data.name}", wall_clock_train_s=train_seconds(folder)
     )
-    show(score_table(score_rows(report)))
+    show(score_table([*score_rows(report), *baseline_rows(report)]))
     say(f"Written to {out}")
 
 
@@ -123,19 +136,17 @@ def predict(
     seed: int,
     model: str | None,
     device: str | None,
+    overwrite: bool = False,
+    given: Given | None = None,
 ) -> None:
     """Answer the rows of a file."""
-    if not input_file.is_file():
-        raise DataError(f"There is no file {input_file}.")  # before anything slow
+    check_output(output, input_file, overwrite)  # before anything slow
     system = load_system(folder, backbone=model, device=device, with_rows=False)
-    rows = load_questions(input_file, system.task)
-    c = system.config.task
-    split = encode(rows, system.backbone.tokenizer, c.max_length, too_long=c.too_long)
-    with progress(f"predict {input_file.name}", len(split)) as advance:
-        draws = draw(system, split, samples, seed=seed, on_rows=advance)
-    write_jsonl(output, uncertainty_rows(draws, split.ids, system.task.labels))
-    dropped = f", {len(split.dropped)} left out: their question is too long" if split.dropped else ""
-    say(f"{len(split)} rows written to {output}{dropped}")
+    with progress(f"predict {input_file.name}", None) as advance:
+        found = answer_rows(system, input_file, samples=samples, seed=seed, given=given, on_rows=advance)
+    write_answers(output, found, system.task)
+    say_notes(found.notes)
+    say(f"{len(found.rows)} rows written to {output}")
 
 
 def inspect(
@@ -238,7 +249,7 @@ def tasks(name: str | None, *, data_dir: Path | None, rows: int) -> None:
         listed = [{"name": key, "paper": spec.mimics, "where": "microworld"} for key, spec in TASKS.items()]
         listed += [{"name": key, "paper": s.paper, "where": s.hub} for key, s in SOURCES.items()]
         show(Table(columns, listed))
-        say("Or a .jsonl, .json or .csv file of your own: rows with question, answer and maybe choices.")
+        say("Or a .csv, .tsv, .jsonl, .json or .parquet file of your own: see docs/data.md.")
         return
     task = load_task(name, data_dir)
     counts = f"{len(task.train)} train, {len(task.validation)} validation, {len(task.test)} test rows"

@@ -36,8 +36,8 @@ class Advance(Protocol):
 
 
 @contextmanager
-def progress(description: str, total: int) -> Iterator[Advance]:
-    """Show a progress bar; yields what advances it."""
+def progress(description: str, total: int | None) -> Iterator[Advance]:
+    """Show a progress bar, of an end that may not be known yet; yields what advances it."""
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=20),
@@ -62,6 +62,18 @@ def score_rows(report: dict[str, Any], name: str | None = None) -> list[dict[str
         **report["sparsity"],
     }
     return [{**common, "S": int(s), **scores} for s, scores in report["metrics"].items()]
+
+
+def baseline_rows(report: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the row of the score table that always answers the most frequent class."""
+    # As text, so that the table marks the best of the methods and not the baseline.
+    return [{"method": "majority class", "acc": f"{report['majority_class']['acc']:.1f}"}]
+
+
+def say_notes(notes: Sequence[str]) -> None:
+    """Print what is worth knowing about the rows."""
+    for note in notes:
+        say(f"Note: {note}")
 
 
 def score_table(rows: Sequence[dict[str, Any]]) -> Table:
