@@ -64,21 +64,24 @@ def load_task(
     """
     if labels not in LABEL_STYLES:
         raise ConfigError(unknown("label style", labels, LABEL_STYLES))
-    given = {
-        "text_column": text_column,
-        "label_column": label_column,
-        "choices_column": choices_column,
-        "context_column": context_column,
-        "classes": classes,
-    }
-    if not is_file_name(name) and (
-        used := [key for key, value in {"test_file": test_file, **given}.items() if value]
-    ):
-        raise ConfigError(f"{' and '.join(used)}: for a file of one's own, and {name!r} is none.")
+    if not is_file_name(name):
+        columns = (text_column, label_column, choices_column, context_column)
+        if test_file or classes or any(columns):
+            raise ConfigError(
+                f"test_file, classes and columns are for a file of one's own, and {name!r} is none."
+            )
     if is_file_name(name):
-        test, fraction = test_file and Path(test_file), test_fraction
         task = task_from_rows(
-            Path(name), test, test_fraction=fraction, validation_rows=validation_rows, seed=seed, **given
+            name,
+            test_file,
+            text_column=text_column,
+            label_column=label_column,
+            choices_column=choices_column,
+            context_column=context_column,
+            classes=classes,
+            test_fraction=test_fraction,
+            validation_rows=validation_rows,
+            seed=seed,
         )
     elif (made := generated_tasks().get(name)) is not None:
         task = _make(made, validation_rows, seed)

@@ -114,7 +114,7 @@ def boolq(row: Row, row_id: str) -> Example:
     """
     question = text_of(row, "question").rstrip("?")
     answer = row.get("answer")
-    label = index_of({"False": False, "True": True}.get(answer, answer), [False, True])  # from CSV, a text
+    label = index_of(answer, ["False", "True"] if isinstance(answer, str) else [False, True])
     passage = text_of(row, "passage")[:PASSAGE_CHARACTERS]
     return Example(row_id, f"True or False: {question}?\n{ANSWER}", label, passage)
 

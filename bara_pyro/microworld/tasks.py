@@ -72,7 +72,7 @@ def load_task(name: str, seed: int = 0) -> Task:
         for split, size in zip(get_args(Split), spec.sizes, strict=True)
     }
     note = f"generated, seed {seed}; same shape and sizes as {spec.mimics}"
-    return Task(name=name, labels=spec.labels, **splits, notes=(note,))
+    return Task(name, spec.labels, splits["train"], splits["validation"], splits["test"], (note,))
 
 
 def _draw_rows(spec: TaskSpec, world: World, split: Split, size: int, seed: int) -> list[Example]:

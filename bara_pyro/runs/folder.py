@@ -177,11 +177,11 @@ def load_system(
         )
     task = encode_labels(task, lm.tokenizer, config.task.labels)
     if own:
-        for kind, found in (("names", task.names), ("labels", task.labels)):
-            if list(found) != (trained_on := stored.get(kind, list(found))):
+        for kind, now in (("names", task.names), ("labels", task.labels)):
+            if list(now) != (trained_on := stored.get(kind, list(now))):
                 raise CheckpointError(
                     f"{folder} was trained on the labels {', '.join(trained_on)}, and its data now have "
-                    f"{', '.join(found)}: restore the data."
+                    f"{', '.join(now)}: restore the data."
                 )
     system = assemble(config, lm, task, int(stored["num_data"]), stored.get("rank_pattern"))
     load_weights(system, folder)
