@@ -201,12 +201,12 @@ def stored_task(stored: dict[str, Any]) -> Task:
 
 def own_rows(folder: Path, config: RunConfig, stored: dict[str, Any]) -> Task:
     """Load the rows that a run was trained and tested on."""
-    task = load_data(config)
-    if task.name != stored["task"]:
+    if stored.get("columns") and not is_file_name(config.task.name):
         raise CheckpointError(
             f"{folder} was trained on rows given in Python (task {stored['task']!r}): give them again, as "
             "task=... or in a file with --task."
         )
+    task = load_data(config)
     if is_file_name(config.task.name) and config.task.test_file is None and "columns" not in stored:
         raise CheckpointError(
             f"{folder} is of an earlier version, which divided {config.task.name} into other train and "

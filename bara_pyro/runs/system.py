@@ -9,7 +9,15 @@ from torch import Tensor, nn
 from bara_pyro.core.backbone import Backbone, load_backbone
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.data import EncodedSplit, Task, answer_token_ids, encode, encode_labels, load_task
+from bara_pyro.data import (
+    EncodedSplit,
+    Task,
+    answer_token_ids,
+    encode,
+    encode_labels,
+    is_file_name,
+    load_task,
+)
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.methods import build
 from bara_pyro.runs.config import RunConfig
@@ -117,6 +125,9 @@ def build_system(config: RunConfig, backbone: Backbone | None = None, task: Task
     """
     device = find_device(config.backbone.device)
     task = task or load_data(config)
+    if task.columns is not None and not is_file_name(config.task.name):
+        # Rows given in Python: the configuration must not name other rows.
+        config = config.model_copy(update={"task": config.task.model_copy(update={"name": task.name})})
     if not task.train:
         raise DataError(f"The task {task.name!r} has no training rows: it serves for evaluation only.")
     if backbone is None:

@@ -1,0 +1,173 @@
+"""Rows of one's own from every kind of place give the same task; columns are found or named together."""
+
+import json
+
+import datasets
+import pandas as pd
+import pytest
+
+from bara_pyro.data import load_task, task_from_rows
+from bara_pyro.data.rows import divide
+from bara_pyro.data.tables import read_table
+from bara_pyro.data.types import Example
+from bara_pyro.errors import DataError
+
+WORDS = ("awful", "fine", "superb")
+ROWS = [{"text": f"film, number {i}", "label": WORDS[i % 3]} for i in range(30)]
+
+
+def csv_text(separator, rows=ROWS):
+    quote = '"{}"'.format
+    return "\n".join(
+        separator.join(map(quote, row)) for row in [("text", "label"), *(r.values() for r in rows)]
+    )
+
+
+def in_file(path, rows=ROWS):
+    if path.suffix == ".parquet":
+        pd.DataFrame(rows).to_parquet(path)
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif path.suffix == ".json":
+        path.write_text(json.dumps(rows))
+    else:
+        path.write_text(csv_text("\t" if path.suffix == ".tsv" else ",", rows))
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".json", ".parquet"])
+def test_every_format_holds_the_same_rows(tmp_path, suffix):
+    task = load_task(str(in_file(tmp_path / f"rows{suffix}")))
+    assert task == task_from_rows(ROWS)
+    assert task.names == task.labels == WORDS
+    assert (len(task.train), len(task.test)) == (24, 6)
+    first = task.train[0]
+    assert (first.context, first.question) == ("film, number 0", "Answer:")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        csv_text(";").encode(),
+        csv_text("\t").encode("utf-8-sig"),
+        csv_text(",").encode("utf-16"),
+        csv_text(";").replace("\n", "\r\n").encode("utf-8-sig"),
+    ],
+)
+def test_separators_and_byte_order_marks_are_found(tmp_path, content):
+    path = tmp_path / "rows.csv"
+    path.write_bytes(content)
+    assert load_task(str(path)) == task_from_rows(ROWS)
+
+
+def test_frames_datasets_and_lists():
+    assert task_from_rows(pd.DataFrame(ROWS)) == task_from_rows(datasets.Dataset.from_list(ROWS))
+    with pytest.raises(DataError, match="dictionary with the keys 'train': give one of its splits"):
+        task_from_rows(datasets.DatasetDict(train=datasets.Dataset.from_list(ROWS)))
+    with pytest.raises(DataError, match="cannot be read from a int"):
+        task_from_rows(3)
+    with pytest.raises(DataError, match="row 2 is no dictionary: 'b'"):
+        task_from_rows([ROWS[0], "b"])
+
+
+def test_the_order_of_classes_is_the_one_that_the_data_bring(tmp_path):
+    order = ["superb", "awful", "fine"]
+    numbered = [{**row, "label": order.index(row["label"])} for row in ROWS]
+    features = datasets.Features(text=datasets.Value("string"), label=datasets.ClassLabel(names=order))
+    dataset = datasets.Dataset.from_list(numbered, features=features)
+    task = task_from_rows(dataset)
+    assert task.names == tuple(order)
+    assert order[task.train[0].label] == ROWS[0]["label"]
+    dataset.to_parquet(tmp_path / "rows.parquet")
+    assert load_task(str(tmp_path / "rows.parquet")) == task
+    frame = pd.DataFrame(ROWS).astype({"label": pd.CategoricalDtype(order)})
+    assert task_from_rows(frame) == task
+    assert task_from_rows(
+        [{**r, "label": n % 12} for n, r in enumerate(ROWS)], text_column="text"
+    ).names == tuple(map(str, range(12)))
+
+
+def test_empty_cells_and_numbers_of_a_frame():
+    frame = pd.DataFrame({"text": ["a", "b", None], "label": [1, None, 0]})
+    assert read_table(frame).rows == [
+        {"text": "a", "label": 1.0},
+        {"text": "b", "label": None},
+        {"text": None, "label": 0.0},
+    ]
+    frame = pd.DataFrame({"text": list("abcdef"), "label": [1.0, 0.0] * 3})
+    assert task_from_rows(frame).names == ("0", "1")
+
+
+def test_columns_by_their_usual_names_or_by_name():
+    rows = [{"Review": row["text"], "stars given": row["label"], "Sentiment": "x"} for row in ROWS]
+    task = task_from_rows(rows, label_column="stars given")
+    assert task.columns.text == "Review"
+    assert task.names == WORDS
+    assert task.notes[0] == "columns read: text 'Review', label 'stars given'"
+    with pytest.raises(
+        DataError, match=r"no column 'stars' \(--label-column\): it has 'Review', 'stars given'"
+    ):
+        task_from_rows(rows, label_column="stars")
+    with pytest.raises(
+        DataError,
+        match="no column for the text or question and no column for the answer among 'a', 'b': name it with "
+        "--text-column and --label-column",
+    ):
+        task_from_rows([{"a": 1, "b": 2}])
+
+
+BROKEN = {
+    "deep": ("rows.json", "[" * 100_000, "nested too deeply"),
+    "long number": ("rows.jsonl", "1" * 5000, "number is too long"),
+    "wide cell": ("rows.csv", "text,label\n" + "x" * 200_000 + ",a\n", "row 1 cannot be read: field larger"),
+    "two alike": ("rows.csv", "text,text\na,b\n", "two columns called 'text'"),
+    "parquet": ("rows.parquet", "PAR0", "cannot be read as Parquet"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_files_that_break_readers(tmp_path, case):
+    name, text, sentence = BROKEN[case]
+    (tmp_path / name).write_text(text)
+    with pytest.raises(DataError, match=sentence):
+        read_table(tmp_path / name)
+
+
+# --- the division and the classes
+
+
+@pytest.mark.parametrize("counts", [(84, 18, 18), (119, 1), (50, 50), (3, 2, 2), (7,) * 11])
+def test_the_division_is_stratified(counts):
+    labels = [label for label, count in enumerate(counts) for _ in range(count)]
+    rows = [Example(f"r-{i}", "q", label) for i, label in enumerate(labels)]
+    train, test = divide(rows, 0.2)
+    assert len(test) == round(0.2 * len(rows))
+    assert {row.id for row in (*train, *test)} == {row.id for row in rows}
+    for label, count in enumerate(counts):
+        tested = sum(row.label == label for row in test)
+        assert abs(tested - 0.2 * count) < 1
+        assert tested < count
+    again = divide(rows[::-1], 0.2)
+    assert ({r.id for r in again[0]}, {r.id for r in again[1]}) == (
+        {r.id for r in train},
+        {r.id for r in test},
+    )
+
+
+def test_a_stray_label_is_told_and_an_untrained_one_is_refused():
+    stray = [*ROWS, {"text": "film", "label": "supreb"}]
+    assert any("1 row only of 31 has the answer 'supreb'" in note for note in task_from_rows(stray).notes)
+    assert not any("row only" in note for note in task_from_rows(ROWS).notes)
+    some = [row for row in ROWS if row["label"] != "fine"]
+    with pytest.raises(DataError, match="its answer 'fine' is none of the labels awful, superb"):
+        task_from_rows(some, ROWS)
+    with pytest.raises(DataError, match="'fine' stands in 10 test rows of rows and in no train row"):
+        task_from_rows(some, ROWS, classes=WORDS)
+
+
+def test_answers_that_are_no_closed_set():
+    rows = [{"text": "t", "label": i / 7} for i in range(100)]
+    with pytest.raises(
+        DataError, match="100 different answers in 100 rows of 'label', and a closed set is needed"
+    ):
+        task_from_rows(rows)
