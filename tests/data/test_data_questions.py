@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bara_pyro.data import Task, load_questions
+from bara_pyro.data import SOURCES, Columns, Given, Task, as_letters, load_questions, load_task, schemas
 from bara_pyro.errors import DataError
 
 LETTERED = Task("arc", ("A", "B", "C"))
@@ -70,3 +70,72 @@ def test_rows_that_do_not_fit(questions, case):
     task, row, sentence = BAD[case]
     with pytest.raises(DataError, match=sentence):
         questions(task, row)
+
+
+# --- rows as the run's own rows were
+
+
+def arc(labels, **changes):
+    choices = {"text": ["iron", "air", "ice", "oil", "salt"][: len(labels)], "label": list(labels)}
+    return {"id": "Q", "question": "A gas?", "choices": choices, "answerKey": labels[1]} | changes
+
+
+ARC = Task("arc_easy", tuple("ABCDE"))
+
+
+@pytest.mark.parametrize("labels", ["ABCD", "1234", "ABCDE", "123"])
+def test_a_run_on_arc_reads_arcs_rows(questions, labels):
+    known, unknown = questions(ARC, arc(labels), arc(labels, id="R", answerKey=""))
+    assert known.question == unknown.question == schemas.ai2_arc(arc(labels), "Q").question
+    assert (known.label, unknown.label, known.options) == (1, -1, tuple(labels))
+
+
+def test_a_run_on_arc_reads_rows_of_ones_own(questions):
+    (found,) = questions(ARC, {"prompt": "A gas?", "options": ["iron", "air"], "target": "air"})
+    assert (found.question, found.label) == ("A gas?\nA) iron\nB) air\nAnswer:", 1)
+    assert found.options == ("iron", "air")
+
+
+@pytest.mark.parametrize("name", ["arc_easy", "openbookqa", "winogrande_s", "boolq", "hellaswag", "ag_news"])
+def test_a_run_reads_the_file_it_was_trained_on(rows_dir, name):
+    task = load_task(name, rows_dir)
+    path = rows_dir / name / f"{SOURCES[name].test}.jsonl"
+    found = load_questions(path, Task(task.name, task.labels, names=task.names), answers=True)
+    trained = {(row.context, row.question, row.label) for row in (*task.train, *task.test)}
+    assert len(found) >= len(task.test)
+    assert {(row.context, row.question, row.label) for row in found} <= trained
+
+
+OWN = as_letters(Task("film", ("good", "so so"), columns=Columns("review", "stars")))
+
+
+def test_a_lettered_run_reads_its_own_rows_and_ignores_the_order_of_choices(questions):
+    alone, listed, renamed = questions(
+        OWN,
+        {"review": "dull", "stars": "so so"},
+        {"review": "dull", "stars": "good", "choices": ["so so", "good"]},
+        {"review": "dull", "stars": None},
+    )
+    assert {row.question for row in (alone, listed, renamed)} == {"A) good\nB) so so\nAnswer:"}
+    assert [row.label for row in (alone, listed, renamed)] == [1, 0, -1]
+    (other,) = questions(OWN, {"text": "dull"})
+    assert (other.context, other.question) == ("dull", alone.question)
+
+
+def test_named_columns_come_first(tmp_path):
+    path = tmp_path / "ask.csv"
+    path.write_text("review;remark;mark\nbad;dull;good\n")
+    (found,) = load_questions(path, OWN, given=Given("remark", "mark"), answers=True)
+    assert (found.context, found.label) == ("dull", 0)
+
+
+def test_other_classes_are_refused_by_name(questions):
+    with pytest.raises(DataError, match="its answer 'neg' is none of the labels good, so so"):
+        questions(OWN, {"review": "dull", "stars": "neg"})
+    with pytest.raises(DataError, match="its answer 1 is none of the labels good, so so"):
+        questions(OWN, {"review": "dull", "stars": 1})
+    with pytest.raises(DataError, match="choices good, bad are not the classes of the run, good, so so"):
+        questions(OWN, {"review": "dull", "choices": ["good", "bad"]})
+    news = Task("ag_news", tuple("ABCD"), names=SOURCES["ag_news"].names)
+    with pytest.raises(DataError, match="'pos' is none of World, Sports, Business, Sci/Tech"):
+        questions(news, {"text": "won", "label": "pos"})

@@ -1,0 +1,188 @@
+"""Own data from the command line: trained on, predicted and evaluated with no flag, in the user's words."""
+
+import csv
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from app_cases import Bara, Place, assert_one_sentence, questions, write_rows
+
+from bara_pyro.data import task_from_rows
+from bara_pyro.errors import CheckpointError
+from bara_pyro.runs.config import load_config
+from bara_pyro.runs.evaluate import evaluate_system
+from bara_pyro.runs.folder import load_system
+from bara_pyro.runs.predict import answer_rows
+from bara_pyro.runs.store import read_json, read_jsonl
+from bara_pyro.runs.system import build_system
+from bara_pyro.runs.train import train
+
+LONG = {"yes": "very likely", "no": "not at all"}
+
+
+def long_rows() -> list[dict]:
+    return [{"text": row["question"], "label": LONG[row["answer"]]} for row in questions()]
+
+
+def write_csv(path: Path, rows: list[dict], separator: str = ";") -> Path:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), delimiter=separator)
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+@pytest.fixture(scope="module")
+def lettered(place: Place, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A run on a semicolon file of labels that are several tokens, and the file."""
+    from bara_pyro.cli.commands import run
+
+    folder = tmp_path_factory.mktemp("lettered")
+    rows = write_csv(folder / "likely.csv", long_rows())
+    settings = {"backbone.name": str(place.backbone), "task.name": str(rows), "train.steps": 4}
+    run(load_config(overrides={**settings, "predict.samples": [0, 2]}), folder / "run")
+    return folder / "run", rows
+
+
+def test_a_run_remembers_its_classes_and_columns(lettered: tuple[Path, Path]) -> None:
+    stored, metrics = (read_json(lettered[0] / name) for name in ("config.json", "metrics.json"))
+    assert (stored["labels"], stored["names"]) == (["A", "B"], ["not at all", "very likely"])
+    assert stored["columns"] == {"text": "text", "label": "label", "choices": None, "context": None}
+    answers = [LONG[row["answer"]] for row in questions()]
+    assert metrics["majority_class"]["label"] == max(sorted(set(answers)), key=answers.count)
+    labels = [row["label"] for row in read_jsonl(lettered[0] / "predictions.jsonl")]
+    share = 100 * labels.count(stored["names"].index(metrics["majority_class"]["label"])) / len(labels)
+    assert metrics["majority_class"]["acc"] == pytest.approx(share)
+    assert "labels asked for as letters: A = not at all, B = very likely" in metrics["notes"]
+
+
+def test_predictions_speak_the_users_labels(lettered: tuple[Path, Path], tmp_path: Path, bara: Bara) -> None:
+    run, rows = lettered
+    out = tmp_path / "answers.jsonl"
+    assert bara("predict", run, "--input", rows, "--output", out, "--samples", 2).code == 0
+    found = read_jsonl(out)
+    assert len(found) == 40
+    for row in found:
+        assert list(row["probs"]) == ["not at all", "very likely"]
+        assert sum(row["probs"].values()) == pytest.approx(1)
+        assert row["label"] == max(row["probs"], key=row["probs"].__getitem__)
+        assert row["total"] == pytest.approx(row["aleatoric"] + row["epistemic"])
+    for name, read in (("a.csv", pd.read_csv), ("a.parquet", pd.read_parquet)):
+        assert bara("predict", run, "--input", rows, "--output", tmp_path / name, "--samples", 2).code == 0
+        frame = read(tmp_path / name)
+        assert list(frame["label"]) == [row["label"] for row in found]
+        assert list(frame["prob_very likely"]) == pytest.approx(
+            [row["probs"]["very likely"] for row in found]
+        )
+
+
+def test_the_order_of_classes_does_not_matter(
+    lettered: tuple[Path, Path], tmp_path: Path, bara: Bara
+) -> None:
+    run, _ = lettered
+    rows = [
+        {
+            "question": row["text"],
+            "choices": ["very likely", "not at all"][:: 1 if i % 2 else -1],
+            "answer": row["label"],
+        }
+        for i, row in enumerate(long_rows())
+    ]
+    same = write_rows(tmp_path / "same.jsonl", rows)
+    turned = write_rows(tmp_path / "turned.jsonl", [{**row, "choices": row["choices"][::-1]} for row in rows])
+    for path in (same, turned):
+        assert bara("evaluate", run, "--task", path).code == 0
+    scores = [
+        read_json(run / "evaluation" / f"{name}-test" / "metrics.json")["metrics"]
+        for name in ("same", "turned")
+    ]
+    assert scores[0] == scores[1]
+    assert scores[0]["0"]["n"] == 40
+
+
+def test_other_classes_are_refused(lettered: tuple[Path, Path], tmp_path: Path, bara: Bara) -> None:
+    run, _ = lettered
+    other = write_csv(tmp_path / "two.csv", [{"text": "is the fox red ?", "label": name} for name in "ab"])
+    assert_one_sentence(
+        bara("evaluate", run, "--task", other), "two.csv, row 1", "'a'", "not at all, very likely"
+    )
+    assert_one_sentence(bara("evaluate", run, "--task", "micro-wgs"), "micro-wgs", "not at all, very likely")
+    assert not (run / "evaluation" / "two-test").exists()
+
+
+def test_nothing_of_the_users_is_overwritten(lettered: tuple[Path, Path], tmp_path: Path, bara: Bara) -> None:
+    run, rows = lettered
+    before = rows.read_bytes()
+    for extra in ([], ["--overwrite"]):
+        result = bara("predict", run, "--input", rows, "--output", rows, *extra)
+        assert_one_sentence(result, str(rows), "--input")
+    link = tmp_path / "link.csv"
+    link.symlink_to(rows)
+    assert_one_sentence(bara("predict", run, "--input", rows, "--output", link, "--overwrite"), "--input")
+    assert rows.read_bytes() == before
+    mine = tmp_path / "mine.jsonl"
+    mine.write_text("mine")
+    assert_one_sentence(bara("predict", run, "--input", rows, "--output", mine), "--overwrite")
+    assert mine.read_text() == "mine"
+    assert bara("predict", run, "--input", rows, "--output", mine, "--overwrite").code == 0
+    assert len(read_jsonl(mine)) == 40
+    assert_one_sentence(bara("predict", run, "--input", rows, "--output", tmp_path), "is a folder")
+    assert_one_sentence(
+        bara("predict", run, "--input", rows, "--output", tmp_path / "a.txt"), "a.txt", ".jsonl"
+    )
+
+
+def test_options_of_each_row(place: Place, tmp_path: Path, bara: Bara) -> None:
+    """Rows in ARC's schema, with labels 1, 2: predictions are 1 and 2, and three options are refused."""
+    rows = [
+        {
+            "question": row["question"],
+            "choices": {"text": ["no", "yes"], "label": ["1", "2"]},
+            "answerKey": "2" if row["answer"] == "yes" else "1",
+        }
+        for row in questions()
+    ]
+    path, out = write_rows(tmp_path / "exam.jsonl", rows), tmp_path / "run"
+    assert bara(*Place(place.backbone, path).arguments(out)).code == 0
+    assert bara("predict", out, "--input", path, "--output", tmp_path / "p.jsonl").code == 0
+    for row in read_jsonl(tmp_path / "p.jsonl"):
+        assert list(row["probs"]) == ["1", "2"]
+        assert row["label"] in ("1", "2")
+    three = {"text": ["a", "b", "c"], "label": ["1", "2", "3"]}
+    wide = write_rows(tmp_path / "wide.jsonl", [{**rows[0], "choices": three}])
+    result = bara("predict", out, "--input", wide, "--output", tmp_path / "w.jsonl")
+    assert_one_sentence(result, "row 1", "3 options", "end at B")
+
+
+def test_unknown_words_are_told_with_the_figure(place: Place, tmp_path: Path, bara: Bara) -> None:
+    rows = [{**row, "question": f"would anybody {row['question']}"} for row in questions()]
+    path = write_rows(tmp_path / "rows.jsonl", rows)
+    result = bara(*Place(place.backbone, path).arguments(tmp_path / "run"))
+    # "would" and "anybody" of the eight words of "would anybody is the fox red ? Answer:"
+    assert "25 % of the tokens of the train rows are unknown" in result.out
+    assert "% of the tokens" not in bara(*place.arguments(tmp_path / "known")).out
+    result = bara("predict", tmp_path / "run", "--input", path, "--output", tmp_path / "p.jsonl")
+    assert "25 % of the tokens of the given rows are unknown" in result.out
+
+
+def test_scores_stand_beside_the_majority_class(place: Place, tmp_path: Path, bara: Bara) -> None:
+    result = bara(*place.arguments(tmp_path / "run"))
+    share = read_json(tmp_path / "run" / "metrics.json")["majority_class"]["acc"]
+    line = next(line for line in result.out.splitlines() if "majority class" in line)
+    assert f"{share:.1f}" in line
+
+
+def test_a_frame_from_python(place: Place, tmp_path: Path) -> None:
+    frame = pd.DataFrame(long_rows())
+    config = load_config(overrides={"backbone.name": str(place.backbone), "train.steps": 2})
+    system = build_system(config, task=task_from_rows(frame, name="likely"))
+    train(system, tmp_path / "run")
+    evaluate_system(system, tmp_path / "run")
+    assert read_json(tmp_path / "run" / "config.json")["config"]["task"]["name"] == "likely"
+    again = load_system(tmp_path / "run", with_rows=False)
+    found = answer_rows(again, frame.head(3), samples=2).rows
+    assert found == answer_rows(system, json.loads(frame.head(3).to_json(orient="records")), samples=2).rows
+    assert {row["label"] for row in found} <= set(LONG.values())
+    with pytest.raises(CheckpointError, match="rows given in Python"):
+        load_system(tmp_path / "run")
