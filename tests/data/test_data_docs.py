@@ -1,0 +1,33 @@
+"""The examples of docs/data.md run as they stand, and learn."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from bara_pyro.data import registry
+from bara_pyro.runs.evaluate import untrained_scores
+
+PAGE = Path(__file__).parents[2] / "docs" / "data.md"
+
+
+def test_the_examples_run_in_order_and_learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(registry, "_GENERATED", dict(registry.generated_tasks()))
+    # Words that the small model knows, so that there is something to learn.
+    places = ("spring", "summer", "autumn", "winter")
+    rows = [
+        (f"in {place} number {i % 20}", "very good" if place < "su" else "very bad")
+        for i in range(30)
+        for place in places
+    ]
+    (tmp_path / "reviews.csv").write_text(
+        "text;label\n" + "".join(f"{text};{label}\n" for text, label in rows)
+    )
+    names: dict = {}
+    for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL):
+        exec(compile(block, str(PAGE), "exec"), names)
+    assert names["task"].names == ("very bad", "very good")
+    system = names["bp"].build_system(names["config"], task=names["task"])
+    assert names["report"]["metrics"]["10"]["nll"] < untrained_scores(system)["nll"]
+    assert names["answers"].rows[0]["label"] in names["task"].names
