@@ -4,13 +4,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bara_pyro.data.columns import find_columns
+from bara_pyro.data.generic import listed_options, own_example, with_cue
 from bara_pyro.data.labels import as_asked
 from bara_pyro.data.registry import SOURCES
 from bara_pyro.data.rows import to_examples
 from bara_pyro.data.schemas import Row, missing
 from bara_pyro.data.tables import Data, Table, read_table
 from bara_pyro.data.types import Columns, Example, Task
-from bara_pyro.data.userfile import listed_options, own_example, with_cue
 from bara_pyro.errors import DataError
 
 

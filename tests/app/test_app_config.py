@@ -224,3 +224,11 @@ def test_stored_results_keep_their_names() -> None:
     whole = [r for r in records if r["config"]["backbone"]["name"] == "microworld"]
     assert len(whole) > 100
     assert {r["config_hash"] for r in whole} == {parse_config(r["config"]).hash for r in whole}
+
+
+def test_labels_chosen_by_themselves_have_the_hash_of_words() -> None:
+    """Where words can be asked for, the two are the same run."""
+    hashes = {
+        style: load_config(overrides={"task.labels": style}).hash for style in ("auto", "words", "letters")
+    }
+    assert hashes["auto"] == hashes["words"] == load_config().hash != hashes["letters"]

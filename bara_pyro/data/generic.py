@@ -1,0 +1,102 @@
+"""The schema of rows of one's own: a text and its label, or a question with its options.
+
+With choices, the answer is a letter, an option's text or its index from 0 (or the option's own label, where
+the choices come as ARC's are); without, it is one of a closed set of labels.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from bara_pyro.data.columns import is_question
+from bara_pyro.data.schemas import ANSWER, LETTERS, Row, lettered, missing, named_options, text_of
+from bara_pyro.data.tables import label_text
+from bara_pyro.data.types import Columns, Example
+from bara_pyro.errors import DataError
+
+
+def own_example(
+    row: Row, row_id: str, columns: Columns, names: Sequence[str], *, indices: bool = False
+) -> Example:
+    """Turn a row of one's own into an `Example`; its label is -1 where it has no answer.
+
+    Args:
+        row: one.
+        row_id: its identifier.
+        columns: what to read.
+        names: the classes; empty where the row lists its options.
+        indices: whether a whole number means a class by its index, where no class reads like that.
+    """
+    text = _own_text(row, columns.text)
+    context = "" if columns.context is None else str(row.get(columns.context) or "").strip()
+    answer = None if columns.label is None else row.get(columns.label)
+    if not names:
+        key = columns.choices or "choices"
+        options, called = listed_options(row.get(key), key)
+        label = -1 if missing(answer) else _choice(answer, options, called)
+        letters = LETTERS[: len(options)]
+        shown = called or (tuple(options) if len(set(options)) == len(options) else letters)
+        return Example(row_id, lettered(text, options), label, context, options=shown)
+    label = -1 if missing(answer) else _label(answer, names, indices)
+    if context or is_question(columns.text):
+        return Example(row_id, with_cue(text), label, context)
+    return Example(row_id, ANSWER, label, text)  # the same prompt, of which the text may be cut
+
+
+def with_cue(question: str) -> str:
+    """Return the question with "Answer:" behind it, unless it ends in that already."""
+    return question if re.search(r"Answer ?:$", question) else f"{question}\n{ANSWER}"
+
+
+def listed_options(choices: Any, key: str) -> tuple[list[str], tuple[str, ...]]:
+    """Return the options as texts, and what the row calls them; a text is cut at "|".
+
+    Raises:
+        DataError: they are no list of 2 to 26 (or ARC's dictionary of such).
+    """
+    if isinstance(choices, str) and "|" in choices:
+        choices = choices.split("|")
+    if isinstance(choices, dict):
+        return named_options(choices, key)
+    if not isinstance(choices, list):
+        raise DataError(f"its {key!r} are no list: {choices!r} (in CSV, separate them with '|').")
+    return named_options([str(option) for option in choices], key)
+
+
+def _own_text(row: Row, key: str) -> str:
+    value = row.get(key)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return label_text(value)
+    return text_of(row, key)
+
+
+def _choice(answer: Any, options: Sequence[str], called: Sequence[str] = ()) -> int:
+    """Return the option meant by its label, a letter, its text or its index; refuse a double meaning."""
+    said = label_text(answer)
+    if said in called:
+        return list(called).index(said)
+    if isinstance(answer, int) and not isinstance(answer, bool):
+        meant = {answer} & set(range(len(options)))
+    else:
+        letters = LETTERS[: len(options)]
+        meant = {place for place, names in enumerate(zip(letters, options, strict=True)) if said in names}
+        if not meant and said.isdecimal() and not called:
+            meant = {int(said)} & set(range(len(options)))
+    if len(meant) > 1:
+        raise DataError(f"its answer {answer!r} fits more than one option: give the option's index from 0.")
+    if not meant:
+        last = LETTERS[len(options) - 1]
+        raise DataError(
+            f"its answer {answer!r} is no letter from A to {last}, no option's text and no index from 0 "
+            f"to {len(options) - 1}."
+        )
+    return meant.pop()
+
+
+def _label(answer: Any, names: Sequence[str], indices: bool) -> int:
+    """Return the class of an answer: its name, or its index where that is meant."""
+    if label_text(answer) in names:
+        return list(names).index(label_text(answer))
+    if indices and isinstance(answer, int) and not isinstance(answer, bool) and 0 <= answer < len(names):
+        return answer
+    raise DataError(f"its answer {answer!r} is none of the labels {', '.join(names)}.")
