@@ -51,7 +51,10 @@ def check_disjoint(train: Sequence[Example], test: Sequence[Example], name: str)
     """Raise `DataError` where a train row and a test row share an id."""
     shared = {example.id for example in train} & {example.id for example in test}
     if shared:
-        raise DataError(f"Train and test of {name} share {len(shared)} ids, such as {min(shared)!r}.")
+        raise DataError(
+            f"Train and test of {name} share {len(shared)} ids, such as {min(shared)!r}: give each row its own, "
+            "or leave 'id' out."
+        )
 
 
 def carve(train: Sequence[Example], rows: int, seed: int) -> tuple[tuple[Example, ...], tuple[Example, ...]]:

@@ -160,7 +160,7 @@ def _classes_of(table: Table, column: str) -> tuple[str, ...]:
             "and a closed set is needed: name the right column, or give each row its choices."
         )
     try:
-        return tuple(sorted(answers, key=float))
+        return tuple(sorted(sorted(answers), key=float))
     except ValueError:
         return tuple(sorted(answers))
 
