@@ -1,6 +1,6 @@
 """AdaLoRA: ranks are allocated to modules during training."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
 from torch.optim import Optimizer
@@ -10,12 +10,9 @@ from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.methods.allocation import Budget, RankAllocator, Triplets
-from bara_pyro.methods.base import Method, MethodConfig, register_method
-from bara_pyro.methods.recipes import common
+from bara_pyro.methods.base import Fit, Method, MethodConfig, register_method
+from bara_pyro.methods.recipes import Training, common
 from bara_pyro.models.adalora import AdaLoRA
-
-if TYPE_CHECKING:  # what is fitted is built from the registry
-    from bara_pyro.runs.system import System
 
 
 class AdaLoRAConfig(MethodConfig):
@@ -69,7 +66,7 @@ def build_adalora(
     return model, DeltaGuide(model)
 
 
-def adalora_svi(model: AdaLoRA, guide: DeltaGuide, train: Any, config: AdaLoRAConfig) -> AdaLoRASVI:
+def adalora_svi(model: AdaLoRA, guide: DeltaGuide, train: Training, config: AdaLoRAConfig) -> AdaLoRASVI:
     """Return the inference that allocates ranks."""
     optim = adamw(model, guide, train.lr, weight_decay=train.weight_decay)
     modules = [Triplets(a.lora_A, a.lora_E, a.lora_B) for a in model.adapters.values()]
@@ -84,9 +81,9 @@ def adalora_svi(model: AdaLoRA, guide: DeltaGuide, train: Any, config: AdaLoRACo
     return AdaLoRASVI(model, guide, optim, allocator=allocator, **common(optim, train))
 
 
-def final_ranks(system: "System") -> dict[str, float]:
+def final_ranks(fit: Fit[AdaLoRA, DeltaGuide, AdaLoRAConfig]) -> dict[str, float]:
     """Return the rank that each module ended with, for the record."""
-    ranks = system.model.ranks()
+    ranks = fit.model.ranks()
     return {"rank_mean": sum(ranks.values()) / len(ranks), **{f"rank/{k}": v for k, v in ranks.items()}}
 
 

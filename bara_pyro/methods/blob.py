@@ -5,12 +5,10 @@ from typing import Any, Literal
 from pydantic import Field, NonNegativeFloat
 
 from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.guide import SiteGuide
-from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.guides.normal import NormalGuide
 from bara_pyro.methods.base import Method, MethodConfig, register_method
-from bara_pyro.methods.recipes import Recipe, TwoStepSVI, common, default_svi, kl_cycle
+from bara_pyro.methods.recipes import Recipe, Training, TwoStepSVI, common, default_svi, kl_cycle
 from bara_pyro.models.gaussian_lora import GaussianLoRA
 
 
@@ -50,7 +48,7 @@ def build_blob(
     return model, NormalGuide(model, init_scale=config.init_scale, transform=config.transform)
 
 
-def blob_svi(model: AdaptedLM, guide: SiteGuide, train: Any, config: BLoBConfig) -> SVI:
+def blob_svi(model: GaussianLoRA, guide: NormalGuide, train: Training, config: BLoBConfig) -> SVI:
     """Return the inference of the chosen recipe."""
     if config.recipe == "elbo":
         return default_svi(model, guide, train, config)

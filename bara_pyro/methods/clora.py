@@ -6,12 +6,10 @@ from pydantic import Field, NonNegativeFloat, PositiveInt
 from torch.optim import AdamW
 
 from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.guide import SiteGuide
-from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.svi import SVI
 from bara_pyro.guides.contextual import ContextualGuide
 from bara_pyro.methods.base import Method, MethodConfig, register_method
-from bara_pyro.methods.recipes import Recipe, TwoStepSVI, common, default_svi, kl_cycle
+from bara_pyro.methods.recipes import Recipe, Training, TwoStepSVI, common, default_svi, kl_cycle
 from bara_pyro.models.clora import CLoRA
 
 # Of the public code, whatever the backbone: a factor 1e-6, and the mean over LLaMA-2-7B's 65 modules.
@@ -53,7 +51,7 @@ def _build(
     return model, ContextualGuide(model, hidden=config.hidden, init_scale=config.init_scale)
 
 
-def _svi(model: AdaptedLM, guide: SiteGuide, train: Any, config: CLoRAConfig) -> SVI:
+def _svi(model: CLoRA, guide: ContextualGuide, train: Training, config: CLoRAConfig) -> SVI:
     if config.recipe == "elbo":
         return default_svi(model, guide, train, config)
     # A and B alone, as published: there the optimiser is made before the networks are.

@@ -11,7 +11,7 @@ from bara_pyro.core.elbo import ElboTerms
 from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.guides.ensemble import Average, EnsembleGuide
 from bara_pyro.methods.base import Method, MethodConfig, register_method
-from bara_pyro.methods.recipes import common
+from bara_pyro.methods.recipes import Training, common
 from bara_pyro.models.ensemble import Ensemble
 
 
@@ -73,7 +73,9 @@ def build_ensemble(
     return model, EnsembleGuide(model, average=config.average)
 
 
-def ensemble_svi(model: Ensemble, guide: EnsembleGuide, train: Any, config: EnsembleConfig) -> EnsembleSVI:
+def ensemble_svi(
+    model: Ensemble, guide: EnsembleGuide, train: Training, config: EnsembleConfig
+) -> EnsembleSVI:
     """Return the inference that trains all members at once."""
     optim = adamw(model, guide, train.lr, weight_decay=train.weight_decay)
     return EnsembleSVI(model, guide, optim, **common(optim, train))

@@ -5,12 +5,10 @@ from typing import Any
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
 from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.guide import SiteGuide
-from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.guides.fvae import FVAEGuide
 from bara_pyro.methods.base import Method, MethodConfig, register_method
-from bara_pyro.methods.recipes import Recipe, common, default_svi
+from bara_pyro.methods.recipes import Recipe, Training, common, default_svi
 from bara_pyro.models.fvae import FVAE, Weights
 
 PUBLISHED_EPS = 1e-8  # Adam's, in the official script
@@ -86,7 +84,7 @@ def _build(
     return model, FVAEGuide(model, hidden=config.encoder_width)
 
 
-def _svi(model: AdaptedLM, guide: SiteGuide, train: Any, config: FVAEConfig) -> SVI:
+def _svi(model: FVAE, guide: FVAEGuide, train: Training, config: FVAEConfig) -> SVI:
     """Return one AdamW on the loss; for 'reproduction' its epsilon is divided by what the loss is."""
     if config.recipe == "elbo":
         return default_svi(model, guide, train, config)

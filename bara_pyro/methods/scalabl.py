@@ -5,12 +5,10 @@ from typing import Any, Literal
 from pydantic import Field, NonNegativeFloat
 
 from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.guide import SiteGuide
-from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.guides.scalabl import ScalaBLGuide
 from bara_pyro.methods.base import Method, MethodConfig, register_method
-from bara_pyro.methods.recipes import Recipe, TwoStepSVI, common, default_svi, kl_cycle
+from bara_pyro.methods.recipes import Recipe, Training, TwoStepSVI, common, default_svi, kl_cycle
 from bara_pyro.models.scalabl import ScalaBL
 
 
@@ -39,7 +37,7 @@ def _build(
     return model, ScalaBLGuide(model, init_scale=config.init_scale, kl=config.kl)
 
 
-def _svi(model: AdaptedLM, guide: SiteGuide, train: Any, config: ScalaBLConfig) -> SVI:
+def _svi(model: ScalaBL, guide: ScalaBLGuide, train: Training, config: ScalaBLConfig) -> SVI:
     if config.recipe == "elbo":
         return default_svi(model, guide, train, config)
     optim = adamw(model, guide, train.lr, weight_decay=train.weight_decay)
