@@ -73,7 +73,7 @@ class LaplaceGuide(PointGuide):
         self.mode = mode
         self.logit_samples = logit_samples
         self.max_gigabytes = max_gigabytes
-        self.adapters = tuple(a for a in model._adapters if subset == "all" or a.target.is_head)
+        self.adapters = tuple(a for a in model.adapters.values() if subset == "all" or a.target.is_head)
         if not self.adapters:
             raise ConfigError(
                 "subset='last' needs an adapter at the output embedding: add it to target_modules."
@@ -88,7 +88,7 @@ class LaplaceGuide(PointGuide):
         fit = self._posterior[0] if self._posterior else None
         if fit is None or module_key(name) not in fit.blocks:
             return super().law(name)
-        return fit.law(name, self.model.latents.global_sites[name])
+        return fit.law(name, self.model.latents.global_sites[name].shape)
 
     def check_size(self, answers: int) -> None:
         """Refuse factors that are too large.

@@ -12,7 +12,7 @@ from torch.distributions import kl_divergence
 
 from bara_pyro.core.distributions import has_analytic_kl
 from bara_pyro.core.guide import SiteGuide
-from bara_pyro.core.program import LIKELIHOOD
+from bara_pyro.core.likelihood import LIKELIHOOD
 from bara_pyro.errors import DataError, MissingKLError
 
 # Above this many terms a float32 sum of KL values loses digits that the gradient needs.

@@ -38,7 +38,7 @@ class AdaLoRAConfig(MethodConfig):
         return self
 
 
-class AdaLoRASVI(SVI):
+class AdaLoRASVI(SVI[AdaLoRA, DeltaGuide]):
     """One AdamW; after each step the allocator masks singular values.
 
     Args:

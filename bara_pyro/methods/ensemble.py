@@ -25,7 +25,7 @@ class EnsembleConfig(MethodConfig):
     )
 
 
-class EnsembleSVI(SVI):
+class EnsembleSVI(SVI[Ensemble, EnsembleGuide]):
     """One optimiser over all members that moves each as if it were trained alone on the same batches.
 
     AdamW works entry by entry, so that members are coupled by nothing but the size of their gradients (which

@@ -45,14 +45,13 @@ class IVONConfig(MethodConfig):
     rescale_lr: bool = Field(False, description="multiply the rate by hess_init + delta")
 
 
-class IVONSVI(SVI):
+class IVONSVI(SVI[PosthocLoRA, PosthocGuide]):
     """Gradients at one draw of all weights a step, and IVON's update of mean and curvature.
 
     One draw a step, not one a micro-batch: accumulation changes the memory of a step and nothing else.
     Gradients are clipped (`train.clip_norm`) before the curvature is estimated from them.
     """
 
-    guide: PosthocGuide
     optim: Any
 
     def __init__(self, model: PosthocLoRA, guide: PosthocGuide, optim: Any, **options: Any) -> None:

@@ -42,7 +42,7 @@ def weights_of(model: GaussianLoRA) -> dict[str, Tensor]:
     """Site -> weight, detached copies that take gradients."""
     return {
         f"{weight}/{a.target.path}": getattr(a, weight).detach().clone().requires_grad_()
-        for a in model._adapters
+        for a in model.adapters.values()
         for weight in ("lora_A", "lora_B")
     }
 

@@ -125,7 +125,7 @@ def test_gradients_are_those_of_the_weights() -> None:
 def test_nothing_is_left_behind() -> None:
     model, guide = toy()
     kfac(guide, halves())
-    assert all(a.tap is None for a in model._adapters)
+    assert all(a.tap is None for a in model.adapters.values())
     assert all(p.grad is None for p in model.parameters())
     assert not any(layer._forward_hooks for layer in backbone().lm.modules())
 
