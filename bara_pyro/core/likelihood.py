@@ -23,7 +23,8 @@ class Head(Protocol):
         call: to be called once a pass.
 
         Args:
-            hidden: last hidden states, `[draws x] B x P x d`.
+            hidden: last hidden states of the last P positions, `[draws x] B x P x d`: noise is dealt out from
+                the right, so that padding takes none of it.
             rows: long, `C`: the tokens whose logits are wanted; the whole vocabulary if None.
         """
         ...
@@ -36,9 +37,8 @@ class Likelihood(ABC):
     positions: a likelihood that looks at more than one opens a plate there, under a mask of those that count,
     around both the head and its own statement::
 
-        with pyro.plate("positions", width, dim=-1), poutine.mask(mask=batch.reply_mask):
-            logits = head(hidden)
-            pyro.sample(LIKELIHOOD, Categorical(logits=logits), obs=batch.next_ids)
+        with pyro.plate("positions", width, dim=-1), poutine.mask(mask=batch.counted):
+            pyro.sample(LIKELIHOOD, Categorical(logits=head(hidden)), obs=batch.next_ids)
     """
 
     @abstractmethod

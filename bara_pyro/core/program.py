@@ -23,6 +23,7 @@ from pyro.poutine.runtime import get_plates
 from torch import Tensor, nn
 
 from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.foreign import shared_weights
 from bara_pyro.core.latents import Gates, Latents
 from bara_pyro.core.likelihood import AnswerLikelihood, Likelihood
 from bara_pyro.core.targets import Target, find_targets
@@ -233,20 +234,21 @@ class AdaptedLM(PyroModule):
         rows, width = batch.input_ids.shape
         draws = outer_draws()
         lead = (*draws, rows)
-        latents = self.global_latents(batch)
         indices = torch.arange(rows, device=batch.input_ids.device)
-        with pyro.plate("data", self.num_data, subsample=indices, dim=-2):
-            with (
-                pyro.plate("tokens", width, dim=-1),
-                poutine.mask(mask=self.counted(batch)),
-                self.attached(latents, lead),
-            ):
-                copies = torch.Size(draws).numel()
-                hidden = self.backbone.hidden(
-                    batch.input_ids.repeat(copies, 1), batch.attention_mask.repeat(copies, 1)
-                )
-            hidden = hidden.reshape(*lead, *hidden.shape[1:])
-            return self.likelihood.observe(hidden, batch, partial(self.logits, latents))
+        with shared_weights() or nullcontext():
+            latents = self.global_latents(batch)
+            with pyro.plate("data", self.num_data, subsample=indices, dim=-2):
+                with (
+                    pyro.plate("tokens", width, dim=-1),
+                    poutine.mask(mask=self.counted(batch)),
+                    self.attached(latents, lead),
+                ):
+                    copies = torch.Size(draws).numel()
+                    hidden = self.backbone.hidden(
+                        batch.input_ids.repeat(copies, 1), batch.attention_mask.repeat(copies, 1)
+                    )
+                hidden = hidden.reshape(*lead, *hidden.shape[1:])
+                return self.likelihood.observe(hidden, batch, partial(self.logits, latents))
 
     def logits(self, latents: Sequence[Any], hidden: Tensor, rows: Tensor | None = None) -> Tensor:
         """Apply the output embedding and its adapter; see `bara_pyro.core.likelihood.Head`.
