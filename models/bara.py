@@ -8,8 +8,9 @@ y = W0 x + s B ((Phi * theta) * (A x))      gate form (Definition 1 of the paper
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
-from typing import Literal, NamedTuple, Unpack, get_args
+from typing import Any, Literal, NamedTuple, Unpack, get_args
 
+import torch
 from pyro.distributions import Distribution
 from torch import Tensor
 from torch.nn import functional as F
@@ -99,9 +100,11 @@ class BaRA(AdaptedLM):
         backbone, num_data, **adapter: see `bara_pyro.core.program.AdaptedLM`.
         form: "additive" or "gate".
         latent: "phi*theta" (the paper), "phi" or "theta" (the ablations of its Table on decomposition).
-        phi_prior, theta_prior: name of a prior and its hyper-parameters, for example
+        phi_prior, theta_prior: name of a prior, or name and hyper-parameters, for example
             `{"name": "gamma", "concentration": 1.0, "rate": 1.0}` (the paper's).
-        beta_phi, beta_theta: weights of the KL terms; both 1 is the exact ELBO.
+        beta_phi, beta_theta: weights of the KL terms; both 1 is the exact ELBO. By default the KL of theta, a
+            sum over modules, rows and tokens, is tempered to 1e-5 (the paper tempers both and does not say by
+            how much): at 1 it outweighs the answers by far, and nothing is learnt.
 
     Raises:
         ConfigError: unknown form, latent or prior, or a negative weight.
@@ -117,10 +120,10 @@ class BaRA(AdaptedLM):
         *,
         form: Form = "additive",
         latent: Latent = "phi*theta",
-        phi_prior: dict | None = None,
-        theta_prior: dict | None = None,
+        phi_prior: str | Mapping[str, Any] = "gamma",
+        theta_prior: str | Mapping[str, Any] = "gamma",
         beta_phi: float = 1.0,
-        beta_theta: float = 1.0,
+        beta_theta: float = 1e-5,
         **adapter: Unpack[AdapterOptions],
     ) -> None:
         if form not in get_args(Form):
@@ -132,8 +135,8 @@ class BaRA(AdaptedLM):
         super().__init__(backbone, num_data, partial(BaRAAdapter, form=form), **adapter)
         self.form: Form = form
         self.latent: Latent = latent
-        self.phi_prior = make_prior(**(phi_prior or {"name": "gamma"}), device=backbone.device)
-        self.theta_prior = make_prior(**(theta_prior or {"name": "gamma"}), device=backbone.device)
+        self.phi_prior = _prior(phi_prior, backbone.device)
+        self.theta_prior = _prior(theta_prior, backbone.device)
         self.beta_phi = beta_phi
         self.beta_theta = beta_theta
 
@@ -167,3 +170,7 @@ class BaRA(AdaptedLM):
         if self.latent != "theta":
             phi = self.one_per_module(PHI, self.phi_prior, self.beta_phi)
         return [Gate(own, prior, self.beta_theta) for own in phi]
+
+
+def _prior(prior: str | Mapping[str, Any], device: torch.device) -> Distribution:
+    return make_prior(**({"name": prior} if isinstance(prior, str) else prior), device=device)

@@ -69,7 +69,8 @@ class CLoRA(AdaptedLM):
     Args:
         backbone, num_data, **adapter: see `bara_pyro.core.program.AdaptedLM`.
         prior_scale: standard deviation of E's entries.
-        beta: weight of the KL of E, which is a sum over modules, rows and real tokens; 1 is the exact ELBO.
+        beta: weight of the KL of E, which is a sum over modules, rows and real tokens: far more than the
+            answers; 1 is the exact ELBO.
 
     Raises:
         ConfigError: a number out of range.
@@ -84,7 +85,7 @@ class CLoRA(AdaptedLM):
         num_data: int,
         *,
         prior_scale: float = 0.2,
-        beta: float = 1.0,
+        beta: float = 1e-5,
         **adapter: Unpack[AdapterOptions],
     ) -> None:
         if prior_scale <= 0 or beta < 0:

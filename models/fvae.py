@@ -54,6 +54,7 @@ from bara_pyro.errors import ConfigError
 Z = ("z1", "z2")
 RECONSTRUCTION, GAMMA = "reconstruction", "gamma"
 INIT_SCALE = 0.02  # of B, as published
+BETA = 1e-5  # of the autoencoders, sums over modules and tokens that outweigh the answers by far
 EPSILON = 1e-5  # added to the rank and to the decoder's scale, as published
 
 
@@ -77,9 +78,9 @@ class Weights:
         detach: whether no gradient reaches the layers below by way of the x that is reconstructed.
     """
 
-    kl_z1: float = 1.0
-    kl_z2: float = 1.0
-    reconstruction: float = 1.0
+    kl_z1: float = BETA
+    kl_z2: float = BETA
+    reconstruction: float = BETA
     spread: float = 0.0
     pull: float = 0.0
     averaged: bool = False
@@ -173,7 +174,7 @@ class FVAE(AdaptedLM):
 
     Args:
         backbone, num_data, **adapter: see `bara_pyro.core.program.AdaptedLM`.
-        weights: of the parts of the objective; by default all 1.
+        weights: of the parts of the objective; by default all `BETA`.
         z2_mean: m, mean of z2's prior.
         decoder_layers: number K of hidden layers of the decoder.
         decoder_width: their units w.

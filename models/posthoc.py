@@ -37,7 +37,9 @@ class PosthocLoRA(GaussianLoRA):
         flipout: bool = False,
         **adapter: Unpack[AdapterOptions],
     ) -> None:
-        super().__init__(backbone, num_data, random=random, beta=0.0, flipout=flipout, **adapter)
+        super().__init__(
+            backbone, num_data, random=random, prior_scale=1.0, beta=0.0, flipout=flipout, **adapter
+        )
         # On the CPU, wherever the weights are: it is looked at in every forward.
         self.switch = frozen(torch.zeros(()))
 

@@ -6,6 +6,7 @@ from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
 from torch.optim import Optimizer
 
 from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.defaults import default
 from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.delta import DeltaGuide
@@ -19,14 +20,21 @@ class AdaLoRAConfig(MethodConfig):
     """Settings of AdaLoRA. The authors' GLUE scripts: t_init 0.09 to 0.15, t_final 0.46 to 0.58."""
 
     init_r: PositiveInt | None = Field(
-        None, description="rank that training starts from, at least adapter.r; null: 1.5 times it"
+        default(AdaLoRA, "init_r"),
+        description="rank that training starts from, at least adapter.r; null: 1.5 times it",
     )
-    orth_weight: NonNegativeFloat = Field(0.1, description="weight of the distance from orthogonality")
+    orth_weight: NonNegativeFloat = Field(
+        default(AdaLoRA, "orth_weight"), description="weight of the distance from orthogonality"
+    )
     t_init: float = Field(0.1, ge=0, lt=1, description="share of the steps before ranks are taken away")
     t_final: float = Field(0.5, ge=0, lt=1, description="share of the steps after the last allocation")
     mask_interval: PositiveInt = Field(10, description="steps between two allocations")
-    beta1: float = Field(0.85, gt=0, lt=1, description="of the running mean of the sensitivity")
-    beta2: float = Field(0.85, gt=0, lt=1, description="of the running mean of the uncertainty")
+    beta1: float = Field(
+        default(RankAllocator, "beta1"), gt=0, lt=1, description="of the running mean of the sensitivity"
+    )
+    beta2: float = Field(
+        default(RankAllocator, "beta2"), gt=0, lt=1, description="of the running mean of the uncertainty"
+    )
 
     @model_validator(mode="after")
     def _leaves_time(self) -> "AdaLoRAConfig":

@@ -7,6 +7,7 @@ from pydantic import Field, PositiveInt
 from torch.optim import Optimizer
 
 from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.defaults import default
 from bara_pyro.core.elbo import ElboTerms
 from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.guides.ensemble import Average, EnsembleGuide
@@ -18,9 +19,11 @@ from bara_pyro.models.ensemble import Ensemble
 class EnsembleConfig(MethodConfig):
     """Settings of the deep ensemble."""
 
-    members: PositiveInt = Field(3, description="number of LoRAs; the compared papers' count is that of 3")
+    members: PositiveInt = Field(
+        default(Ensemble, "members"), description="number of LoRAs; the compared papers' count is that of 3"
+    )
     average: Average = Field(
-        "probabilities",
+        default(EnsembleGuide, "average"),
         description="of the members' predictions for S >= 1; 'logits': as published code evaluates",
     )
 

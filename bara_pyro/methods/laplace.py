@@ -10,6 +10,7 @@ import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.defaults import default
 from bara_pyro.data import batches
 from bara_pyro.data.types import Batch
 from bara_pyro.guides.laplace import LaplaceGuide, Predictive, Subset
@@ -31,12 +32,16 @@ class LaplaceConfig(MethodConfig):
         description="training: 'mle' (with train.weight_decay=0.01 the decay that papers call MAP) or 'map'",
     )
     prior_scale: PositiveFloat = Field(0.4, description="'map': standard deviation of the prior in training")
-    subset: Subset = Field("all", description="'all' adapters, or 'last': that of the output embedding")
+    subset: Subset = Field(
+        default(LaplaceGuide, "subset"), description="'all' adapters, or 'last': that of the output embedding"
+    )
     predictive: Predictive = Field(
-        "glm", description="'glm': linearised; 'probit': without draws; 'sampled': draws of the weights"
+        default(LaplaceGuide, "mode"),
+        description="'glm': linearised; 'probit': without draws; 'sampled': draws of the weights",
     )
     logit_samples: PositiveInt = Field(
-        5000, description="'glm': draws of the logits a row; as published 100000"
+        default(LaplaceGuide, "logit_samples"),
+        description="'glm': draws of the logits a row; as published 100000",
     )
     prior_precision: PositiveFloat | None = Field(
         None, description="precision of the prior in the fit; null: that of greatest evidence"
@@ -47,7 +52,9 @@ class LaplaceConfig(MethodConfig):
     tokens: Tokens = Field(
         "mean", description="input factors: 'mean' over tokens; 'sum', as published, overcounts them"
     )
-    max_gigabytes: PositiveFloat = Field(16.0, description="most memory that the factors may take")
+    max_gigabytes: PositiveFloat = Field(
+        default(LaplaceGuide, "max_gigabytes"), description="most memory that the factors may take"
+    )
     batch_size: PositiveInt = Field(8, description="rows a pass of the fit")
 
 

@@ -5,6 +5,7 @@ from typing import Any, Literal
 from pydantic import Field, NonNegativeFloat
 
 from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.defaults import default
 from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.guides.scalabl import ScalaBLGuide
 from bara_pyro.methods.base import Method, MethodConfig, register_method
@@ -21,12 +22,17 @@ class ScalaBLConfig(MethodConfig):
         "on the KL",
     )
     kl: Literal["q||p", "p||q"] = Field(
-        "q||p", description="order of the KL; 'p||q': that of the public code, with which there is no bound"
+        default(ScalaBLGuide, "kl"),
+        description="order of the KL; 'p||q': that of the public code, with which there is no bound",
     )
     init_scale: float = Field(
-        0.05, gt=0, description="posterior scales start between this / sqrt(2) and this"
+        default(ScalaBLGuide, "init_scale"),
+        gt=0,
+        description="posterior scales start between this / sqrt(2) and this",
     )
-    beta: NonNegativeFloat = Field(1.0, description="weight of the KL in 'elbo'; 1 is the exact ELBO")
+    beta: NonNegativeFloat = Field(
+        default(ScalaBL, "beta"), description="weight of the KL in 'elbo'; 1 is the exact ELBO"
+    )
     kl_lr: float = Field(0.2, gt=0, description="'reproduction': rate of the descent on the KL")
 
 
