@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 from bara_pyro.cli.terminal import progress, say
+from bara_pyro.core.gate_draws import GateDraws
 from bara_pyro.data import EncodedSplit, first_rows
-from bara_pyro.diagnostics.gates.draws import GateDraws, system_gates
 from bara_pyro.diagnostics.gates.rank import effective_rank, rank_summary, relation
 from bara_pyro.diagnostics.gates.sparsity import gate_sparsity, sparsity_curve
 from bara_pyro.metrics import posterior_predictive
-from bara_pyro.runs.evaluate import true_probabilities
+from bara_pyro.runs.evaluate import system_gates, true_probabilities
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.store import write_json
 from bara_pyro.runs.system import System

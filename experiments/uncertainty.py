@@ -26,7 +26,6 @@ from bara_pyro.metrics import (
     kl_from_truth,
     posterior_predictive,
 )
-from bara_pyro.models.bara import BaRA
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import draw, true_probabilities
 from bara_pyro.runs.store import write_json
@@ -52,7 +51,7 @@ def measure(system: System, rows: int) -> dict[str, float]:
         `high`: Spearman's correlation of both over rows with its 95 % interval.
     """
     split = first_rows(system.split("test"), rows)
-    nested = isinstance(system.model, BaRA)
+    nested = system.model.gates is not None
     draws = draw(system, split, NESTED * NESTED, repeats=NESTED if nested else 1)
     parts, averaged = decompose(draws), posterior_predictive(draws)
     truth = true_probabilities(system, split, "test")

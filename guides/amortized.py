@@ -101,20 +101,21 @@ class AmortizedGuide(SiteGuide):
         offset = _softplus_inverse(init_kappa if shape == "kappa" else 1 / init_kappa)
         start = torch.cat([torch.zeros(latents.r), torch.full((latents.r,), offset)])
         self.register_buffer("start", start, persistent=False)  # of the raw values; c in the equations above
-        self._sizes: dict[str, tuple[int, int]] = {}  # of a site: means and noise levels
+        self.sizes: dict[str, tuple[int, int]] = {}  # of a site: means and noise levels
         self.sites = PyroModule[nn.ModuleDict]()
-        for name, size in latents.global_sites.items():
+        for name, site in latents.global_sites.items():
             # Always a noise level an entry: what "scalar" saves is width times as many weights of A_kappa.
-            self.sites[module_key(name)] = _Raw(torch.zeros(*size[:-1], latents.r * (2 if self.noisy else 1)))
-            self._sizes[name] = (latents.r, latents.r if self.noisy else 0)
-        for name, width in latents.local_sites.items():
-            rank = latents.ranks.get(name, latents.r)
+            size = (*site.shape[:-1], latents.r * (2 if self.noisy else 1))
+            self.sites[module_key(name)] = _Raw(torch.zeros(size))
+            self.sizes[name] = (latents.r, latents.r if self.noisy else 0)
+        for name, site in latents.local_sites.items():
+            rank = site.shape[-1]
             levels = (rank if shape_width == "vector" else 1) if self.noisy else 0
-            raw = nn.init.orthogonal_(torch.empty(rank + levels, width))
+            raw = nn.init.orthogonal_(torch.empty(rank + levels, site.width))
             if not random_kappa:
                 raw[rank:] = 0
             self.sites[module_key(name)] = _Raw(raw)
-            self._sizes[name] = (rank, levels)
+            self.sizes[name] = (rank, levels)
         self._raw = dict(zip((*latents.global_sites, *latents.local_sites), self.sites.values(), strict=True))
         self._local = frozenset(latents.local_sites)
         self.to(model.backbone.device)
@@ -123,7 +124,7 @@ class AmortizedGuide(SiteGuide):
         """Return the site's posterior; a global site is expanded by its plate."""
         weight = self._raw[name].weight
         local = name in self._local
-        rank, levels = self._sizes[name]
+        rank, levels = self.sizes[name]
         start = self.start[self.r - rank : self.r + levels]
         raw = self._amortise(self.input, weight, start) if local else weight + start
         # One softplus for both halves: on small models every operation counts.

@@ -60,8 +60,8 @@ class ContextualGuide(SiteGuide):
         root = math.sqrt(init_scale)
         offset = math.log(root / (1 - root))  # sigmoid(offset)^2 = init_scale
         self.sites = PyroModule[nn.ModuleDict]()
-        for name, width in model.latents.local_sites.items():
-            self.sites[module_key(name)] = ContextNetwork(width, hidden, 2 * model.r**2, offset)
+        for name, site in model.latents.local_sites.items():
+            self.sites[module_key(name)] = ContextNetwork(site.width, hidden, 2 * site.shape[-1], offset)
         self._networks = dict(zip(model.latents.local_sites, self.sites.values(), strict=True))
         self.to(model.backbone.device)
 

@@ -35,8 +35,8 @@ class FVAEGuide(SiteGuide):
         if width < 1:
             raise ConfigError(f"hidden={hidden} must be at least 1.")
         self.sites = PyroModule[nn.ModuleDict]()
-        for name, in_features in model.latents.local_sites.items():
-            encoder = MLP([in_features, width, 2 * model.r])
+        for name, site in model.latents.local_sites.items():
+            encoder = MLP([site.width, width, 2 * site.shape[-1]])
             heads = encoder.layers[-1]
             nn.init.zeros_(heads.weight)
             nn.init.zeros_(heads.bias)

@@ -1,5 +1,6 @@
 """The Gaussian posterior of Laplace-LoRA as it is stored: a Kronecker eigendecomposition a matrix."""
 
+from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -8,7 +9,19 @@ from torch import Tensor, nn
 from bara_pyro.core.distributions.kronecker import KroneckerNormal
 from bara_pyro.core.frozen import frozen
 from bara_pyro.core.program import module_key
-from bara_pyro.methods.kfac import Factors
+
+
+@dataclass
+class Factors:
+    """The two factors of one matrix's curvature, float64, symmetric: `output (x) input`.
+
+    Attributes:
+        output: `sum E[g g^T]`, `out x out`.
+        input: `mean of a a^T`, `in x in`.
+    """
+
+    output: Tensor
+    input: Tensor
 
 
 class Block(nn.Module):

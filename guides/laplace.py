@@ -6,8 +6,7 @@ predictive  logits ~ Normal(f(x), J Sigma J^T), J the derivative in the weights 
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterator
 from typing import Literal, get_args
 
 import torch
@@ -18,22 +17,19 @@ from bara_pyro.core.prediction import noise_seed
 from bara_pyro.core.program import module_key
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, unknown
-from bara_pyro.guides.kronecker import KroneckerPosterior
+from bara_pyro.guides.kronecker import Factors, KroneckerPosterior
+from bara_pyro.guides.linearisation import Linearisation
 from bara_pyro.guides.point import PointGuide
-from bara_pyro.methods.evidence import adam_precision, best_precision, effective_parameters, log_evidence
-from bara_pyro.methods.kfac import Linearisation, Tokens, kfac
 from bara_pyro.models.gaussian_lora import GaussianLoRA, weight_site
 
 Subset = Literal["all", "last"]
 Predictive = Literal["glm", "probit", "sampled"]
-Optimiser = Literal["bisection", "adam"]
-
-# Training rows that the mean variance of the logits is measured on.
-VARIANCE_ROWS = 256
 
 
 class LaplaceGuide(PointGuide):
-    """A point while the weights are trained, the Laplace approximation around it after `fit`.
+    """A point while the weights are trained, the Laplace approximation around it once that is fitted.
+
+    `bara_pyro.methods.laplace.fit_laplace` fits it.
 
     In the answer head only the rows of B that belong to answers have curvature; the others keep their prior.
 
@@ -45,7 +41,6 @@ class LaplaceGuide(PointGuide):
             "sampled": draws of the weights through the network, which lie further from the mean than the
             curvature tells: on the microworld accuracy falls from 75 to 49 % (Immer et al., 2021, say why).
         logit_samples: at least so many draws of the logits a row.
-        tokens: see `bara_pyro.methods.kfac.kfac`.
         max_gigabytes: most memory that factors and eigenvectors may take.
 
     Raises:
@@ -61,14 +56,12 @@ class LaplaceGuide(PointGuide):
         subset: Subset = "all",
         mode: Predictive = "glm",
         logit_samples: int = 5000,
-        tokens: Tokens = "mean",
         max_gigabytes: float = 16.0,
     ) -> None:
         super().__init__(model)
         for kind, value, known in (
             ("subset", subset, Subset),
             ("predictive", mode, Predictive),
-            ("tokens", tokens, Tokens),
         ):
             if value not in get_args(known):
                 raise ConfigError(unknown(kind, value, get_args(known)))
@@ -79,9 +72,8 @@ class LaplaceGuide(PointGuide):
             )
         self.mode = mode
         self.logit_samples = logit_samples
-        self.tokens = tokens
         self.max_gigabytes = max_gigabytes
-        self.adapters = tuple(a for a in model._adapters if subset == "all" or a.target.is_head)
+        self.adapters = tuple(a for a in model.adapters.values() if subset == "all" or a.target.is_head)
         if not self.adapters:
             raise ConfigError(
                 "subset='last' needs an adapter at the output embedding: add it to target_modules."
@@ -96,7 +88,7 @@ class LaplaceGuide(PointGuide):
         fit = self._posterior[0] if self._posterior else None
         if fit is None or module_key(name) not in fit.blocks:
             return super().law(name)
-        return fit.law(name, self.model.latents.global_sites[name])
+        return fit.law(name, self.model.latents.global_sites[name].shape)
 
     def check_size(self, answers: int) -> None:
         """Refuse factors that are too large.
@@ -134,56 +126,33 @@ class LaplaceGuide(PointGuide):
         self.stochastic = self.mode == "sampled"
         return self._posterior[0]
 
-    # The fit ------------------------------------------------------------------------------------------------
-
-    def fit(
-        self,
-        batches: Sequence[Batch],
-        *,
-        prior_precision: float | None = None,
-        optimiser: Optimiser = "bisection",
-    ) -> dict[str, float]:
-        """Fit posterior and prior precision to the training rows, around the weights as they are.
+    @torch.no_grad()
+    def set_posterior(self, factors: dict[str, Factors], answers: Tensor) -> Tensor:
+        """Take over the curvature of the likelihood; the precision of the prior stays to be set.
 
         Args:
-            batches: every training row once, with labels, on the backbone's device.
-            prior_precision: lambda; None: that of greatest evidence.
-            optimiser: of the evidence: "bisection" to the maximum, or "adam", 100 steps from 1 as published.
+            factors: site -> factors; emptied on the way, for they are large.
+            answers: token ids that the head's B has curvature for.
 
         Returns:
-            `prior_precision`; `log_likelihood` and `log_evidence` in nats; `squared_norm` of the weights;
-            `effective_parameters`; `mean_logit_variance` over answers and the first training rows, of logits
-            centred in each row.
-
-        Raises:
-            ConfigError: the factors are too large.
+            The eigenvalues of the curvature, float64.
         """
-        answers = batches[0].answer_ids
-        self.check_size(len(answers))
-        factors, log_likelihood = kfac(self.model, self, self.adapters, batches, tokens=self.tokens)
         fit = self._allocate(len(answers))
         fit.answers.copy_(answers)
         sites = list(factors)
         for site in sites:
             fit.block(site).set(factors.pop(site))
-        eigenvalues = torch.cat([fit.block(site).eigenvalues().flatten() for site in sites])
-        norm = sum(
-            float(w.detach().double().square().sum()) for a in self.adapters for w in (a.lora_A, a.lora_B)
-        )
-        if prior_precision is None:
-            find = best_precision if optimiser == "bisection" else adam_precision
-            prior_precision = find(eigenvalues, norm)
-        fit.precision.fill_(prior_precision)
-        rows = islice(batches, math.ceil(VARIANCE_ROWS / len(batches[0])))
-        variances = [self.linearised(batch)[1].diagonal(dim1=-2, dim2=-1) for batch in rows]
-        return {
-            "prior_precision": prior_precision,
-            "log_likelihood": log_likelihood,
-            "log_evidence": log_evidence(log_likelihood, eigenvalues, norm, prior_precision),
-            "squared_norm": norm,
-            "effective_parameters": effective_parameters(eigenvalues, prior_precision),
-            "mean_logit_variance": float(torch.cat(variances).mean()),
-        }
+        return torch.cat([fit.block(site).eigenvalues().flatten() for site in sites])
+
+    @torch.no_grad()
+    def set_precision(self, precision: float) -> None:
+        """Set the precision of the prior."""
+        self._fitted().precision.fill_(precision)
+
+    def _fitted(self) -> KroneckerPosterior:
+        if not self._posterior:
+            raise ConfigError("There is no Laplace approximation yet: train with the method laplace first.")
+        return self._posterior[0]
 
     # The predictive -----------------------------------------------------------------------------------------
 
@@ -195,9 +164,7 @@ class LaplaceGuide(PointGuide):
         Raises:
             ConfigError: there is no posterior yet, or the batch has other answers than those of the fit.
         """
-        if not self._posterior:
-            raise ConfigError("There is no Laplace approximation yet: call fit first.")
-        fit = self._posterior[0]
+        fit = self._fitted()
         if not torch.equal(fit.answers, batch.answer_ids):
             raise ConfigError(
                 f"The Laplace approximation was fitted for the answer tokens {fit.answers.tolist()}, "

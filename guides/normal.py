@@ -65,8 +65,8 @@ class NormalGuide(DeviationGuide):
             )
         self.transform = transform
         raw = {}
-        for name, size in model.latents.global_sites.items():
-            start = torch.empty(size).uniform_(init_scale / 2**0.5, init_scale)
+        for name, site in model.latents.global_sites.items():
+            start = torch.empty(site.shape).uniform_(init_scale / 2**0.5, init_scale)
             raw[name] = start if transform == "square" else start.square().expm1().log()
         self.sites = scales(raw)
         self.to(model.backbone.device)

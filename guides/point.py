@@ -16,5 +16,5 @@ class PointGuide(DeviationGuide):
 
     def law(self, name: str) -> Distribution:
         """Return the point mass at 0."""
-        size = self.model.latents.global_sites[name]
+        size = self.model.latents.global_sites[name].shape
         return Delta(torch.zeros(size, device=self.model.backbone.device)).to_event(2)

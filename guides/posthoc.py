@@ -21,8 +21,8 @@ class PosthocGuide(DeviationGuide):
     def __init__(self, model: PosthocLoRA, *, by_row: bool = False) -> None:
         super().__init__(model)
         raw = {
-            site: torch.zeros((size[0], 1) if by_row else size, device=model.backbone.device)
-            for site, size in model.latents.global_sites.items()
+            name: torch.zeros((site.shape[0], 1) if by_row else site.shape, device=model.backbone.device)
+            for name, site in model.latents.global_sites.items()
         }
         self.sites = scales(raw, trainable=False)
 
@@ -39,5 +39,5 @@ class PosthocGuide(DeviationGuide):
         """Return the posterior of a deviation."""
         # A scale of 0 (a weight that nothing depends on) has no density.
         scale = self.scale(name).clamp_min(torch.finfo(torch.float32).tiny)
-        scale = scale.expand(self.model.latents.global_sites[name])
+        scale = scale.expand(self.model.latents.global_sites[name].shape)
         return Normal(torch.zeros_like(scale), scale, validate_args=False).to_event(2)

@@ -14,7 +14,9 @@ Ranks are allocated during training by `bara_pyro.methods.allocation`: an entry 
 that a module does without.
 """
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Unpack
 
 import pyro
 import torch
@@ -23,8 +25,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.program import AdaptedLM, Adapter, chosen_rows
+from bara_pyro.core.defaults import default
+from bara_pyro.core.latents import Latents, Site
+from bara_pyro.core.program import AdaptedLM, Adapter, AdapterOptions, chosen_rows
 from bara_pyro.core.targets import Target
+from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 
 ORTHOGONALITY = "orthogonality"
@@ -40,7 +45,7 @@ class AdaLoRAAdapter(Adapter):
         self.lora_E = nn.Parameter(torch.zeros(r, 1))
         self.lora_B = nn.Parameter(INIT_SCALE * torch.randn(target.out_features, r))
 
-    def forward(self, x: Tensor, latents: Any, rows: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, latents: None, rows: Tensor | None = None) -> Tensor:
         """Return `s B diag(E) A x`; see `Adapter.forward`."""
         up = chosen_rows(self.lora_B, rows)
         return F.linear(F.linear(x, self.lora_A) * (self.lora_E.squeeze(-1) * self.scaling), up)
@@ -56,8 +61,8 @@ class AdaLoRA(AdaptedLM):
     """The AdaLoRA program.
 
     Args:
-        backbone, num_data, **adapter: see `bara_pyro.core.program.AdaptedLM`.
-        r: mean rank of a module that allocation ends with.
+        backbone, num_data, **adapter: see `bara_pyro.core.program.AdaptedLM`; r is the mean rank of a module
+            that allocation ends with.
         init_r: rank that every module starts with; 1.5 r if None.
         orth_weight: weight g of the factor; 0 leaves it out.
 
@@ -65,42 +70,46 @@ class AdaLoRA(AdaptedLM):
         ConfigError: `init_r` is below `r`, or the weight is negative.
     """
 
+    adapters: Mapping[str, AdaLoRAAdapter]
+
     def __init__(
         self,
         backbone: Backbone,
         num_data: int,
         *,
-        r: int = 8,
         init_r: int | None = None,
         orth_weight: float = 0.1,
-        **adapter: object,
+        **adapter: Unpack[AdapterOptions],
     ) -> None:
+        r = adapter.get("r", default(AdaptedLM, "r"))
         init_r = round(1.5 * r) if init_r is None else init_r
         if init_r < r or orth_weight < 0:
             raise ConfigError(
                 f"init_r={init_r} must be at least the rank r={r} that allocation ends with, and "
                 f"orth_weight={orth_weight} not negative."
             )
-        super().__init__(backbone, num_data, r=init_r, **adapter)  # type: ignore[arg-type]
+        super().__init__(backbone, num_data, AdaLoRAAdapter, **{**adapter, "r": init_r})
         self.target_r = r
         self.orth_weight = orth_weight
 
-    def make_adapter(self, target: Target, r: int, scaling: float) -> AdaLoRAAdapter:
-        """Return an AdaLoRA adapter."""
-        return AdaLoRAAdapter(target, r, scaling)
+    @cached_property
+    def latents(self) -> Latents:
+        """None; the factor `orthogonality`."""
+        return Latents(self.r, auxiliary={ORTHOGONALITY: Site(ORTHOGONALITY)})
 
-    def global_latents(self) -> None:
+    def global_latents(self, batch: Batch) -> Sequence[None]:
         """Weight the adapters by how far they are from orthogonal."""
         if self.orth_weight:
             with poutine.scale(scale=self.num_data * self.orth_weight):
                 pyro.factor(ORTHOGONALITY, -self.orthogonality())
+        return super().global_latents(batch)
 
     def orthogonality(self) -> Tensor:
         """Return R, the mean distance from orthogonality of all A and B, a scalar."""
         # Not in autocast's half precision: A A^T is compared with 1.
         with torch.autocast(self.backbone.device.type, enabled=False):
-            return torch.stack([a.distance() for a in self._adapters]).mean() / 2
+            return torch.stack([a.distance() for a in self.adapters.values()]).mean() / 2
 
     def ranks(self) -> dict[str, int]:
         """Return the number of singular values that are not 0, by the path of the module."""
-        return {a.target.path: int(a.lora_E.count_nonzero()) for a in self._adapters}
+        return {a.target.path: int(a.lora_E.count_nonzero()) for a in self.adapters.values()}

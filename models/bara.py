@@ -6,67 +6,82 @@ y = W0 x + s B (Phi * theta)                additive form (Eq. 13 of the paper, 
 y = W0 x + s B ((Phi * theta) * (A x))      gate form (Definition 1 of the paper)
 """
 
-from collections.abc import Sequence
-from functools import cached_property
-from typing import Literal, get_args
+from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
+from typing import Any, Literal, NamedTuple, Unpack, get_args
 
-import pyro
+import torch
 from pyro.distributions import Distribution
 from torch import Tensor
 from torch.nn import functional as F
 
 from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.latents import Gates, Latents, Site
 from bara_pyro.core.priors import make_prior
-from bara_pyro.core.program import AdaptedLM, Adapter, Latents, chosen_rows, tempered
+from bara_pyro.core.program import (
+    AdaptedLM,
+    Adapter,
+    AdapterOptions,
+    chosen_rows,
+    local_sample,
+    tempered,
+)
 from bara_pyro.core.targets import Target
+from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, unknown
 from bara_pyro.models.lora import down_projection, up_projection
 
 Form = Literal["additive", "gate"]
 Latent = Literal["phi*theta", "phi", "theta"]
-PHI = "phi"
+PHI, THETA = "phi", "theta"
 
 
 def theta_site(path: str) -> str:
     """Return the site name of the local gate of the module at `path`."""
-    return f"theta/{path}"
+    return f"{THETA}/{path}"
+
+
+class Gate(NamedTuple):
+    """What one layer's gate is made of.
+
+    Attributes:
+        phi: its draw of Phi, `[draws x 1 x] 1 x r`; None where there is none.
+        prior: of one entry of theta; None where there is none.
+        beta: weight of theta's KL.
+    """
+
+    phi: Tensor | None
+    prior: Distribution | None
+    beta: float
 
 
 class BaRAAdapter(Adapter):
     """The change of one layer; samples its `theta` where the decomposition has one."""
 
-    def __init__(self, target: Target, r: int, scaling: float, form: Form, latent: Latent) -> None:
+    def __init__(self, target: Target, r: int, scaling: float, form: Form) -> None:
         super().__init__(target, r, scaling)
         self.site = theta_site(target.path)
-        self.latent = latent
         if form == "gate":
             self.lora_A = down_projection(r, target.in_features)
         self.form = form
         self.lora_B = up_projection(r, target.out_features)
 
-    def forward(
-        self,
-        x: Tensor,
-        latents: tuple[Sequence[Tensor] | None, Distribution, float],
-        rows: Tensor | None = None,
-    ) -> Tensor:
+    def forward(self, x: Tensor, latents: Gate, rows: Tensor | None = None) -> Tensor:
         """Return the change of the layer's output; see `Adapter.forward`.
 
         Args:
             x: `[draws x] B x T x in_features`.
-            latents: `phi` by module (each `[draws x 1 x] 1 x r`; None for "theta"), theta's prior, its KL
-                weight.
+            latents: see `Gate`.
             rows: output features to compute.
         """
         phi, prior, beta = latents
         parts = []
         if phi is not None:
-            own = phi[self.target.index]
-            parts.append(own if own.shape[-1] == self.r else own[..., : self.r])
-        if self.latent != "phi":
+            parts.append(phi if phi.shape[-1] == self.r else phi[..., : self.r])
+        if prior is not None:
             with tempered(beta):
                 fn = prior.expand([*x.shape[:-1], self.r]).to_event(1)
-                parts.append(pyro.sample(self.site, fn, infer={"input": x}))
+                parts.append(local_sample(self.site, fn, x))
         if self.form == "gate":
             parts.append(F.linear(x, self.lora_A))
         change = parts[0]
@@ -85,13 +100,18 @@ class BaRA(AdaptedLM):
         backbone, num_data, **adapter: see `bara_pyro.core.program.AdaptedLM`.
         form: "additive" or "gate".
         latent: "phi*theta" (the paper), "phi" or "theta" (the ablations of its Table on decomposition).
-        phi_prior, theta_prior: name of a prior and its hyper-parameters, for example
+        phi_prior, theta_prior: name of a prior, or name and hyper-parameters, for example
             `{"name": "gamma", "concentration": 1.0, "rate": 1.0}` (the paper's).
-        beta_phi, beta_theta: weights of the KL terms; both 1 is the exact ELBO.
+        beta_phi, beta_theta: weights of the KL terms; both 1 is the exact ELBO. By default the KL of theta, a
+            sum over modules, rows and tokens, is tempered to 1e-5 (the paper tempers both and does not say by
+            how much): at 1 it outweighs the answers by far, and nothing is learnt.
 
     Raises:
         ConfigError: unknown form, latent or prior, or a negative weight.
     """
+
+    adapters: Mapping[str, BaRAAdapter]
+    prunable = True
 
     def __init__(
         self,
@@ -100,11 +120,11 @@ class BaRA(AdaptedLM):
         *,
         form: Form = "additive",
         latent: Latent = "phi*theta",
-        phi_prior: dict | None = None,
-        theta_prior: dict | None = None,
+        phi_prior: str | Mapping[str, Any] = "gamma",
+        theta_prior: str | Mapping[str, Any] = "gamma",
         beta_phi: float = 1.0,
-        beta_theta: float = 1.0,
-        **adapter: object,
+        beta_theta: float = 1e-5,
+        **adapter: Unpack[AdapterOptions],
     ) -> None:
         if form not in get_args(Form):
             raise ConfigError(unknown("form", form, get_args(Form)))
@@ -112,34 +132,45 @@ class BaRA(AdaptedLM):
             raise ConfigError(unknown("latent", latent, get_args(Latent)))
         if beta_phi < 0 or beta_theta < 0:
             raise ConfigError(f"beta_phi={beta_phi} and beta_theta={beta_theta} must not be negative.")
-        # Before the base class builds the adapters, which depend on them.
+        super().__init__(backbone, num_data, partial(BaRAAdapter, form=form), **adapter)
         self.form: Form = form
         self.latent: Latent = latent
-        super().__init__(backbone, num_data, **adapter)  # type: ignore[arg-type]
-        self.phi_prior = make_prior(**(phi_prior or {"name": "gamma"}), device=backbone.device)
-        self.theta_prior = make_prior(**(theta_prior or {"name": "gamma"}), device=backbone.device)
+        self.phi_prior = _prior(phi_prior, backbone.device)
+        self.theta_prior = _prior(theta_prior, backbone.device)
         self.beta_phi = beta_phi
         self.beta_theta = beta_theta
-
-    def make_adapter(self, target: Target, r: int, scaling: float) -> BaRAAdapter:
-        """Return a BaRA adapter."""
-        return BaRAAdapter(target, r, scaling, self.form, self.latent)
 
     @cached_property
     def latents(self) -> Latents:
         """`phi`, `modules x r`, and one `theta/<path>` a module."""
-        with_phi, with_theta = self.latent != "theta", self.latent != "phi"
-        return Latents(
-            global_sites={PHI: (len(self.targets), self.r)} if with_phi else {},
-            local_sites={theta_site(t.path): t.in_features for t in self.targets} if with_theta else {},
+        sites = {}
+        if self.latent != "theta":
+            sites[PHI] = Site(PHI, (len(self.targets), self.r))
+        if self.latent != "phi":
+            for a in self.adapters.values():
+                width = a.target.in_features
+                sites[a.site] = Site(THETA, (a.r,), a.target.path, local=True, width=width)
+        return Latents(self.r, sites, modulating=self.form == "gate")
+
+    @cached_property
+    def gates(self) -> Gates:
+        """Phi and theta, as far as there are such."""
+        return Gates(
+            modules=tuple(target.path for target in self.targets),
             r=self.r,
-            modulating=self.form == "gate",
-            ranks={theta_site(path): rank for path, rank in self.rank_pattern.items()} if with_theta else {},
+            phi=PHI if PHI in self.latents.sites else None,
+            theta={str(site.path): name for name, site in self.latents.local_sites.items()},
+            modulating=self.latents.modulating,
         )
 
-    def global_latents(self) -> tuple[Sequence[Tensor] | None, Distribution, float]:
-        """Sample `phi`; make theta's prior once for all layers."""
-        by_module = None
+    def global_latents(self, batch: Batch) -> Sequence[Gate]:
+        """Sample `phi`; theta's prior is made once for all layers."""
+        prior = None if self.latent == "phi" else self.theta_prior
+        phi: Sequence[Tensor | None] = [None] * len(self.targets)
         if self.latent != "theta":
-            by_module = self.one_per_module(PHI, self.phi_prior, self.beta_phi)
-        return by_module, self.theta_prior, self.beta_theta
+            phi = self.one_per_module(PHI, self.phi_prior, self.beta_phi)
+        return [Gate(own, prior, self.beta_theta) for own in phi]
+
+
+def _prior(prior: str | Mapping[str, Any], device: torch.device) -> Distribution:
+    return make_prior(**({"name": prior} if isinstance(prior, str) else prior), device=device)

@@ -7,29 +7,33 @@ The public code multiplies E's noise by random signs a token, as flipout does. I
 token anyway and a Gaussian is symmetric, so that the signs leave its law as it is: there are none here.
 """
 
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
-import pyro
 import torch
 from pyro.distributions import Distribution, Normal
 from torch import Tensor
 from torch.nn import functional as F
 
 from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.program import Latents, chosen_rows, tempered
+from bara_pyro.core.latents import Latents, Site
+from bara_pyro.core.program import AdaptedLM, AdapterOptions, chosen_rows, local_sample, tempered
 from bara_pyro.core.targets import Target
+from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
-from bara_pyro.models.lora import LoRA, LoRAAdapter
+from bara_pyro.models.lora import LoRAAdapter
+
+E = "E"
 
 
 def e_site(path: str) -> str:
     """Return the site name of the matrix E of the module at `path`, flattened row by row to `r * r`."""
-    return f"E/{path}"
+    return f"{E}/{path}"
 
 
 class Prior(NamedTuple):
-    """What every layer's E comes from: the law of one entry, and the weight of its KL."""
+    """What a layer's E comes from: the law of one entry, and the weight of its KL."""
 
     law: Distribution
     beta: float
@@ -53,23 +57,27 @@ class CLoRAAdapter(LoRAAdapter):
         h = F.linear(x, self.lora_A)
         prior = latents.law.expand([*h.shape[:-1], self.r**2]).to_event(1)
         with tempered(latents.beta):
-            e = pyro.sample(self.site, prior, infer={"input": h})
+            e = local_sample(self.site, prior, h)
         change = (e.unflatten(-1, (self.r, self.r)) @ h.unsqueeze(-1)).squeeze(-1)
         up = chosen_rows(self.lora_B, rows)
         return F.linear(change, up * self.scaling)
 
 
-class CLoRA(LoRA):
+class CLoRA(AdaptedLM):
     """The C-LoRA program.
 
     Args:
         backbone, num_data, **adapter: see `bara_pyro.core.program.AdaptedLM`.
         prior_scale: standard deviation of E's entries.
-        beta: weight of the KL of E, which is a sum over modules, rows and real tokens; 1 is the exact ELBO.
+        beta: weight of the KL of E, which is a sum over modules, rows and real tokens: far more than the
+            answers; 1 is the exact ELBO.
 
     Raises:
         ConfigError: a number out of range.
     """
+
+    adapters: Mapping[str, CLoRAAdapter]
+    has_activations = True
 
     def __init__(
         self,
@@ -77,26 +85,25 @@ class CLoRA(LoRA):
         num_data: int,
         *,
         prior_scale: float = 0.2,
-        beta: float = 1.0,
-        **adapter: object,
+        beta: float = 1e-5,
+        **adapter: Unpack[AdapterOptions],
     ) -> None:
         if prior_scale <= 0 or beta < 0:
             raise ConfigError(f"prior_scale={prior_scale} must be positive and beta={beta} not negative.")
-        super().__init__(backbone, num_data, **adapter)
+        super().__init__(backbone, num_data, CLoRAAdapter, **adapter)
         self.prior_scale = prior_scale
         self.beta = beta
-
-    def make_adapter(self, target: Target, r: int, scaling: float) -> CLoRAAdapter:
-        """Return a C-LoRA adapter."""
-        return CLoRAAdapter(target, r, scaling)
 
     @cached_property
     def latents(self) -> Latents:
         """One `E/<path>` a module; its guide sees `A x`, of width r."""
-        sites = {e_site(t.path): self.r for t in self.targets}
-        return Latents(global_sites={}, local_sites=sites, r=self.r, modulating=True)
+        sites = {
+            a.site: Site(E, (a.r**2,), a.target.path, local=True, width=a.r) for a in self.adapters.values()
+        }
+        return Latents(self.r, sites, modulating=True)
 
-    def global_latents(self) -> Prior:
+    def global_latents(self, batch: Batch) -> Sequence[Prior]:
         """Make the prior once for all layers; there is nothing to sample."""
         scale = torch.tensor(self.prior_scale, device=self.backbone.device)
-        return Prior(Normal(torch.zeros_like(scale), scale, validate_args=False), self.beta)
+        prior = Prior(Normal(torch.zeros_like(scale), scale, validate_args=False), self.beta)
+        return [prior] * len(self.targets)

@@ -15,8 +15,9 @@ what A and B make of it; no part of it shrinks with the number of training rows.
 `lora_dropout`, kept on at test time as in the public code of BLoB and ScalaBL.
 """
 
-from functools import cached_property
-from typing import Any
+from collections.abc import Mapping
+from functools import cached_property, partial
+from typing import Unpack
 
 import pyro
 from pyro.distributions import Bernoulli
@@ -24,15 +25,18 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.program import Latents, chosen_rows
+from bara_pyro.core.latents import Latents, Site
+from bara_pyro.core.program import AdaptedLM, AdapterOptions, chosen_rows
 from bara_pyro.core.targets import Target
 from bara_pyro.errors import ConfigError
-from bara_pyro.models.lora import LoRA, LoRAAdapter
+from bara_pyro.models.lora import LoRAAdapter
+
+KEEP = "keep"
 
 
 def keep_site(path: str) -> str:
     """Return the site name of the mask of the module at `path`."""
-    return f"keep/{path}"
+    return f"{KEEP}/{path}"
 
 
 class DropoutAdapter(LoRAAdapter):
@@ -43,7 +47,7 @@ class DropoutAdapter(LoRAAdapter):
         self.site = keep_site(target.path)
         self.kept = 1 - p
 
-    def forward(self, x: Tensor, latents: Any, rows: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, latents: None, rows: Tensor | None = None) -> Tensor:
         """Return `s B A (keep / (1 - p) * x)`; see `Adapter.forward`."""
         law = Bernoulli(x.new_full((), self.kept), validate_args=False)
         keep = pyro.sample(self.site, law.expand(x.shape).to_event(1))
@@ -52,7 +56,7 @@ class DropoutAdapter(LoRAAdapter):
         return F.linear(F.linear(x * keep, self.lora_A), up * (self.scaling / self.kept))
 
 
-class DropoutLoRA(LoRA):
+class DropoutLoRA(AdaptedLM):
     """LoRA with dropout on the input of every A.
 
     At the mean of the mask, which S = 0 stands for, it is LoRA without dropout.
@@ -65,17 +69,24 @@ class DropoutLoRA(LoRA):
         ConfigError: `p` is not in [0, 1).
     """
 
-    def __init__(self, backbone: Backbone, num_data: int, *, p: float = 0.1, **adapter: object) -> None:
+    adapters: Mapping[str, DropoutAdapter]
+    has_activations = True
+
+    def __init__(
+        self, backbone: Backbone, num_data: int, *, p: float = 0.1, **adapter: Unpack[AdapterOptions]
+    ) -> None:
         if not 0 <= p < 1:
             raise ConfigError(f"p={p} must be at least 0 and below 1.")
-        self.p = p  # before the base class builds the adapters, which depend on it
-        super().__init__(backbone, num_data, **adapter)
-
-    def make_adapter(self, target: Target, r: int, scaling: float) -> DropoutAdapter:
-        """Return an adapter with dropout."""
-        return DropoutAdapter(target, r, scaling, self.p)
+        super().__init__(backbone, num_data, partial(DropoutAdapter, p=p), **adapter)
+        self.p = p
 
     @cached_property
     def latents(self) -> Latents:
         """`keep/<path>`, of event shape `in_features`."""
-        return Latents({}, {keep_site(t.path): t.in_features for t in self.targets}, self.r)
+        return Latents(
+            self.r,
+            {
+                keep_site(t.path): Site(KEEP, (t.in_features,), t.path, local=True, width=t.in_features)
+                for t in self.targets
+            },
+        )

@@ -9,7 +9,9 @@ exact enumeration of m, so the program has no site for it: one forward pass runs
 of shape `M x B`.
 """
 
-from typing import Any
+from collections.abc import Mapping
+from functools import partial
+from typing import Unpack
 
 import pyro
 import torch
@@ -17,7 +19,7 @@ from pyro import poutine
 from torch import Tensor, nn
 
 from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.program import AdaptedLM, Adapter, chosen_rows
+from bara_pyro.core.program import AdaptedLM, Adapter, AdapterOptions, chosen_rows
 from bara_pyro.core.targets import Target
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
@@ -32,7 +34,7 @@ class EnsembleAdapter(Adapter):
         self.lora_A = nn.Parameter(torch.empty(members, r, target.in_features))
         self.lora_B = nn.Parameter(torch.zeros(members, target.out_features, r))
 
-    def forward(self, x: Tensor, latents: Any, rows: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, latents: None, rows: Tensor | None = None) -> Tensor:
         """Return `s B_m A_m x`; see `Adapter.forward`.
 
         Args:
@@ -61,20 +63,19 @@ class Ensemble(AdaptedLM):
         ConfigError: there is no member.
     """
 
-    def __init__(self, backbone: Backbone, num_data: int, *, members: int = 3, **adapter: object) -> None:
+    adapters: Mapping[str, EnsembleAdapter]
+
+    def __init__(
+        self, backbone: Backbone, num_data: int, *, members: int = 3, **adapter: Unpack[AdapterOptions]
+    ) -> None:
         if members < 1:
             raise ConfigError(f"members={members} must be at least 1.")
-        # Before the base class builds the adapters, which depend on it.
+        super().__init__(backbone, num_data, partial(EnsembleAdapter, members=members), **adapter)
         self.members = members
-        super().__init__(backbone, num_data, **adapter)  # type: ignore[arg-type]
         with torch.no_grad():
             for member in range(members):
-                for a in self._adapters:
+                for a in self.adapters.values():
                     a.lora_A[member].copy_(down_projection(self.r, a.target.in_features))
-
-    def make_adapter(self, target: Target, r: int, scaling: float) -> EnsembleAdapter:
-        """Return the adapters of one layer."""
-        return EnsembleAdapter(target, r, scaling, self.members)
 
     def forward(self, batch: Batch) -> Tensor:
         """Run every member on a batch; return the answers' log-probabilities, `[draws x] M x B x C`."""

@@ -24,11 +24,11 @@ uses either.
 Left out of the published code: its dropout of 0.1 in encoders and decoder during training.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
 import pyro
 import torch
@@ -38,18 +38,29 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.program import AdaptedLM, Adapter, Latents, chosen_rows, tempered
+from bara_pyro.core.latents import Latents, Site
+from bara_pyro.core.program import (
+    AdaptedLM,
+    Adapter,
+    AdapterOptions,
+    chosen_rows,
+    local_sample,
+    tempered,
+)
 from bara_pyro.core.targets import Target
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 
+Z = ("z1", "z2")
+RECONSTRUCTION, GAMMA = "reconstruction", "gamma"
 INIT_SCALE = 0.02  # of B, as published
+BETA = 1e-5  # of the autoencoders, sums over modules and tokens that outweigh the answers by far
 EPSILON = 1e-5  # added to the rank and to the decoder's scale, as published
 
 
 def z_site(number: int, path: str) -> str:
     """Return the site name of z1 or z2 of the module at `path`."""
-    return f"z{number}/{path}"
+    return f"{Z[number - 1]}/{path}"
 
 
 @dataclass(frozen=True)
@@ -67,9 +78,9 @@ class Weights:
         detach: whether no gradient reaches the layers below by way of the x that is reconstructed.
     """
 
-    kl_z1: float = 1.0
-    kl_z2: float = 1.0
-    reconstruction: float = 1.0
+    kl_z1: float = BETA
+    kl_z2: float = BETA
+    reconstruction: float = BETA
     spread: float = 0.0
     pull: float = 0.0
     averaged: bool = False
@@ -78,19 +89,18 @@ class Weights:
 
 
 class Pass(NamedTuple):
-    """What the adapters share during one pass.
+    """What an adapter is given for one pass.
 
     Attributes:
         prior_z1, prior_z2: priors of one entry.
-        training: whether labels are given.
-        share, head_share: what one token counts in the body and in the answer head, which sees one a row.
+        training: whether the answer is observed.
+        share: what one token counts.
     """
 
     prior_z1: Distribution
     prior_z2: Distribution
     training: bool
     share: float
-    head_share: float
 
 
 class MLP(PyroModule):
@@ -123,32 +133,31 @@ class FVAEAdapter(Adapter):
 
     def forward(self, x: Tensor, latents: Pass, rows: Tensor | None = None) -> Tensor:
         """Return `s B z1`; see `Adapter.forward`."""
-        share = latents.head_share if self.target.is_head else latents.share
-        z1 = self._draw(1, latents.prior_z1, x, share * self.weights.kl_z1)
+        z1 = self._draw(1, latents.prior_z1, x, latents.share * self.weights.kl_z1)
         if latents.training:
-            self._reconstruct(x, z1, latents, share)
+            self._reconstruct(x, z1, latents)
         up = chosen_rows(self.lora_B, rows)
         return F.linear(z1, up * self.scaling)
 
     def _draw(self, number: int, prior: Distribution, x: Tensor, weight: float) -> Tensor:
         with tempered(weight):
             law = prior.expand([*x.shape[:-1], self.r]).to_event(1)
-            return pyro.sample(z_site(number, self.target.path), law, infer={"input": x})
+            return local_sample(z_site(number, self.target.path), law, x)
 
-    def _reconstruct(self, x: Tensor, z1: Tensor, latents: Pass, share: float) -> None:
+    def _reconstruct(self, x: Tensor, z1: Tensor, latents: Pass) -> None:
         """Sample z2, observe x, and add the factor that replaces KL(z2) in the published code."""
-        w = self.weights
+        w, share = self.weights, latents.share
         z2 = self._draw(2, latents.prior_z2, x, share * w.kl_z2)
         mean = self.decoder.forward(torch.cat([z1, z2], dim=-1))
         # The size of c: where an entry crosses 0 the published code has no density.
         scale = mean.new_ones(()) if self.decoder_scale is None else self.decoder_scale.abs() + EPSILON
         with tempered(share * w.reconstruction):
             law = Normal(mean, scale, validate_args=False).to_event(1)
-            pyro.sample(f"reconstruction/{self.target.path}", law, obs=x.detach() if w.detach else x)
+            pyro.sample(f"{RECONSTRUCTION}/{self.target.path}", law, obs=x.detach() if w.detach else x)
         if w.spread or w.pull:
             gamma = w.spread * z1.square().mean(-1) - w.pull * (z2 - latents.prior_z2.mean).square().mean(-1)
             with tempered(share):
-                pyro.factor(f"gamma/{self.target.path}", gamma)
+                pyro.factor(f"{GAMMA}/{self.target.path}", gamma)
 
 
 class FVAE(AdaptedLM):
@@ -165,7 +174,7 @@ class FVAE(AdaptedLM):
 
     Args:
         backbone, num_data, **adapter: see `bara_pyro.core.program.AdaptedLM`.
-        weights: of the parts of the objective; by default all 1.
+        weights: of the parts of the objective; by default all `BETA`.
         z2_mean: m, mean of z2's prior.
         decoder_layers: number K of hidden layers of the decoder.
         decoder_width: their units w.
@@ -174,6 +183,8 @@ class FVAE(AdaptedLM):
     Raises:
         ConfigError: a size is not positive, or a weight negative.
     """
+
+    adapters: Mapping[str, FVAEAdapter]
 
     def __init__(
         self,
@@ -185,7 +196,7 @@ class FVAE(AdaptedLM):
         decoder_layers: int = 3,
         decoder_width: int = 128,
         learn_scale: bool = True,
-        **adapter: object,
+        **adapter: Unpack[AdapterOptions],
     ) -> None:
         if decoder_layers < 1 or decoder_width < 1:
             raise ConfigError(
@@ -195,44 +206,44 @@ class FVAE(AdaptedLM):
         for name, value in vars(weights).items():
             if value < 0:
                 raise ConfigError(f"The weight {name}={value} must not be negative.")
-        # Before the base class builds the adapters, which depend on them.
+        device = backbone.device
+
+        def make_adapter(target: Target, r: int, scaling: float) -> FVAEAdapter:
+            widths = [2 * r, *[decoder_width] * decoder_layers, target.in_features]
+            # Elsewhere the initial values are drawn on the CPU, so that they do not depend on the device.
+            decoder = MLP(widths, device if device.type == "meta" else None)
+            return FVAEAdapter(target, r, scaling * r / (r + EPSILON), weights, decoder, learn_scale)
+
+        super().__init__(backbone, num_data, make_adapter, **adapter)
         self.weights = weights
-        self.decoder_hidden = [decoder_width] * decoder_layers
-        self.learn_scale = learn_scale
-        super().__init__(backbone, num_data, **adapter)  # type: ignore[arg-type]
         one = torch.ones((), device=backbone.device)
         self.prior_z1 = Normal(0 * one, one, validate_args=False)
         self.prior_z2 = Normal(z2_mean * one, one, validate_args=False)
-        self._pass = Pass(self.prior_z1, self.prior_z2, False, 1.0, 1.0)
-
-    def make_adapter(self, target: Target, r: int, scaling: float) -> FVAEAdapter:
-        """Return an adapter with a decoder."""
-        device = self.backbone.device
-        # Elsewhere the initial values are drawn on the CPU, so that they do not depend on the device.
-        decoder = MLP(
-            [2 * r, *self.decoder_hidden, target.in_features], device if device.type == "meta" else None
-        )
-        return FVAEAdapter(target, r, scaling * r / (r + EPSILON), self.weights, decoder, self.learn_scale)
 
     @cached_property
     def latents(self) -> Latents:
-        """`z1/<path>` and `z2/<path>`, each of event shape `[r]`."""
-        sites = {z_site(i, t.path): t.in_features for t in self.targets for i in (1, 2)}
-        return Latents({}, sites, self.r)
+        """`z1/<path>` and `z2/<path>`; the reconstruction and the published factor."""
+        sites, auxiliary = {}, {}
+        for t in self.targets:
+            for number, family in enumerate(Z, start=1):
+                own = Site(family, (self.r,), t.path, local=True, width=t.in_features)
+                sites[z_site(number, t.path)] = own
+            for family in (RECONSTRUCTION, GAMMA):
+                auxiliary[f"{family}/{t.path}"] = Site(family, (), t.path, local=True)
+        return Latents(self.r, sites, auxiliary)
 
     def counted(self, batch: Batch) -> Tensor:
         """Return the tokens that count in the objective: the real ones, or all."""
         return torch.ones_like(batch.attention_mask) if self.weights.padding else batch.attention_mask
 
-    def forward(self, batch: Batch) -> Tensor:
-        """Run the program on a batch; see `AdaptedLM.forward`. Without labels there is no z2."""
+    def global_latents(self, batch: Batch) -> Sequence[Pass]:
+        """Return what the adapters need in this pass; nothing is sampled. Without labels there is no z2."""
         share = head_share = 1.0
         if self.weights.averaged:
             head_share = 1.0 / len(self.targets)
             share = head_share * len(batch) / int(self.counted(batch).sum())
-        self._pass = Pass(self.prior_z1, self.prior_z2, batch.labels is not None, share, head_share)
-        return super().forward(batch)
-
-    def global_latents(self) -> Pass:
-        """Return what the adapters share in this pass; nothing is sampled."""
-        return self._pass
+        training = self.likelihood.observed(batch)
+        return [
+            Pass(self.prior_z1, self.prior_z2, training, head_share if target.is_head else share)
+            for target in self.targets
+        ]

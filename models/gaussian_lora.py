@@ -9,9 +9,9 @@ variable), every guide is centred at 0, and what a run saves as `lora_A` and `lo
 ordinary LoRA.
 """
 
-from collections.abc import Sequence
-from functools import cached_property
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
+from typing import NamedTuple, Unpack
 
 import pyro
 import torch
@@ -20,10 +20,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.program import Latents, chosen_rows, tempered
+from bara_pyro.core.latents import Latents, Site
+from bara_pyro.core.program import AdaptedLM, AdapterOptions, chosen_rows, tempered
 from bara_pyro.core.targets import Target
+from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
-from bara_pyro.models.lora import LoRA, LoRAAdapter
+from bara_pyro.models.lora import LoRAAdapter
 
 SIGNS = "signs"
 
@@ -53,22 +55,21 @@ class GaussianAdapter(LoRAAdapter):
         self.flipout = flipout
         self.site = f"{SIGNS}/{target.path}"
 
-    def forward(self, x: Tensor, latents: Sequence[Deviations], rows: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, latents: Deviations, rows: Tensor | None = None) -> Tensor:
         """Return `s (B + dB) (A + dA) x`; see `Adapter.forward`.
 
         Args:
             x: `[draws x] B x T x in_features`.
-            latents: the deviations of every module.
+            latents: the module's deviations.
             rows: output features to compute.
         """
-        own = latents[self.target.index]
         change = F.linear(x, self.lora_A)
-        if own.lora_A is not None:
-            change = change + (self._flipped(x, own.lora_A) if self.flipout else apply(x, own.lora_A))
+        if latents.lora_A is not None:
+            change = change + (self._flipped(x, latents.lora_A) if self.flipout else apply(x, latents.lora_A))
         up = chosen_rows(self.lora_B, rows)
         out = F.linear(change, up * self.scaling)
-        if own.lora_B is not None:
-            out = out + apply(change, chosen_rows(own.lora_B, rows) * self.scaling)
+        if latents.lora_B is not None:
+            out = out + apply(change, chosen_rows(latents.lora_B, rows) * self.scaling)
         return out
 
     def _flipped(self, x: Tensor, deviation: Tensor) -> Tensor:
@@ -86,7 +87,7 @@ def apply(x: Tensor, weight: Tensor) -> Tensor:
     return flat.unflatten(1, x.shape[1:-1])
 
 
-class GaussianLoRA(LoRA):
+class GaussianLoRA(AdaptedLM):
     """LoRA whose factors have Gaussian priors.
 
     Args:
@@ -100,48 +101,52 @@ class GaussianLoRA(LoRA):
         ConfigError: a number out of range.
     """
 
+    adapters: Mapping[str, GaussianAdapter]
+    has_activations = True
+
     def __init__(
         self,
         backbone: Backbone,
         num_data: int,
         *,
-        random: str = "A",
-        prior_scale: float = 0.2,
+        random: str,
+        prior_scale: float,
         beta: float = 1.0,
         flipout: bool = False,
-        **adapter: object,
+        **adapter: Unpack[AdapterOptions],
     ) -> None:
         if random not in ("A", "B", "AB") or prior_scale <= 0 or beta < 0:
             raise ConfigError(
                 f"random={random!r} must be 'A', 'B' or 'AB', prior_scale={prior_scale} positive and "
                 f"beta={beta} not negative."
             )
+        flipout = flipout and "A" in random
+        super().__init__(backbone, num_data, partial(GaussianAdapter, flipout=flipout), **adapter)
         self.weights = tuple(f"lora_{letter}" for letter in random)
-        self.flipout = flipout and "A" in random
-        super().__init__(backbone, num_data, **adapter)
+        self.flipout = flipout
         self.prior_scale = prior_scale
         self.beta = beta
-
-    def make_adapter(self, target: Target, r: int, scaling: float) -> GaussianAdapter:
-        """Return an adapter with random weights."""
-        return GaussianAdapter(target, r, scaling, self.flipout)
 
     @cached_property
     def latents(self) -> Latents:
         """`lora_A/<path>`, `r x in`, and `lora_B/<path>`, `out x r`; the signs of flipout are local."""
-        sizes = {
-            weight_site(weight, a.target.path): tuple(getattr(a, weight).shape)
-            for a in self._adapters
-            for weight in self.weights
-        }
-        signs = {a.site: a.target.in_features for a in self._adapters} if self.flipout else {}
-        return Latents(global_sites=sizes, local_sites=signs, r=self.r)
+        sites = {}
+        for a in self.adapters.values():
+            for weight in self.weights:
+                shape = tuple(getattr(a, weight).shape)
+                sites[weight_site(weight, a.target.path)] = Site(weight, shape, a.target.path)
+        if self.flipout:
+            for a in self.adapters.values():
+                width = a.target.in_features
+                sites[a.site] = Site(SIGNS, (width + a.r,), a.target.path, local=True, width=width)
+        return Latents(self.r, sites)
 
-    def global_latents(self) -> list[Deviations]:
+    def global_latents(self, batch: Batch) -> Sequence[Deviations]:
         """Sample the deviations of every module."""
         with tempered(self.beta):
             return [
-                Deviations(*(self._draw(a, weight) for weight in Deviations._fields)) for a in self._adapters
+                Deviations(*(self._draw(a, weight) for weight in Deviations._fields))
+                for a in self.adapters.values()
             ]
 
     def _draw(self, adapter: GaussianAdapter, weight: str) -> Tensor | None:

@@ -1,13 +1,15 @@
 """LoRA (Hu et al., ICLR 2022): y = W0 x + s B A x, no latent variable. The yardstick."""
 
 import math
-from typing import Any
+from collections.abc import Mapping
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bara_pyro.core.program import AdaptedLM, Adapter, chosen_rows
+from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.program import AdaptedLM, Adapter, AdapterOptions, chosen_rows
 from bara_pyro.core.targets import Target
 
 
@@ -29,7 +31,7 @@ class LoRAAdapter(Adapter):
         self.lora_A = down_projection(r, target.in_features)
         self.lora_B = up_projection(r, target.out_features)
 
-    def forward(self, x: Tensor, latents: Any, rows: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, latents: None, rows: Tensor | None = None) -> Tensor:
         """Return `s B A x`; see `Adapter.forward`."""
         up = chosen_rows(self.lora_B, rows)
         return F.linear(F.linear(x, self.lora_A), up * self.scaling)
@@ -38,6 +40,9 @@ class LoRAAdapter(Adapter):
 class LoRA(AdaptedLM):
     """Maximum-likelihood LoRA: with no latent site the negative ELBO is the cross-entropy."""
 
-    def make_adapter(self, target: Target, r: int, scaling: float) -> LoRAAdapter:
-        """Return a LoRA adapter."""
-        return LoRAAdapter(target, r, scaling)
+    adapters: Mapping[str, LoRAAdapter]
+    prunable = True
+    has_activations = True
+
+    def __init__(self, backbone: Backbone, num_data: int, **adapter: Unpack[AdapterOptions]) -> None:
+        super().__init__(backbone, num_data, LoRAAdapter, **adapter)

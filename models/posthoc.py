@@ -4,14 +4,16 @@ in training      y = W0 x + s B A x                          maximum likelihood,
 once fitted      y = W0 x + s (B + dB) (A + dA) x            dA, dB ~ the posterior fitted to them
 """
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.frozen import frozen, read
-from bara_pyro.core.program import module_key
+from bara_pyro.core.program import AdapterOptions, module_key
+from bara_pyro.data.types import Batch
 from bara_pyro.models.gaussian_lora import Deviations, GaussianLoRA
 
 
@@ -27,9 +29,17 @@ class PosthocLoRA(GaussianLoRA):
     """
 
     def __init__(
-        self, backbone: Backbone, num_data: int, *, random: str, flipout: bool = False, **adapter: Any
+        self,
+        backbone: Backbone,
+        num_data: int,
+        *,
+        random: str,
+        flipout: bool = False,
+        **adapter: Unpack[AdapterOptions],
     ) -> None:
-        super().__init__(backbone, num_data, random=random, beta=0.0, flipout=flipout, **adapter)
+        super().__init__(
+            backbone, num_data, random=random, prior_scale=1.0, beta=0.0, flipout=flipout, **adapter
+        )
         # On the CPU, wherever the weights are: it is looked at in every forward.
         self.switch = frozen(torch.zeros(()))
 
@@ -43,14 +53,14 @@ class PosthocLoRA(GaussianLoRA):
         """Draw the weights from the guide from now on."""
         read(self, "switch").fill_(1.0)
 
-    def global_latents(self) -> list[Deviations]:
+    def global_latents(self, batch: Batch) -> Sequence[Deviations]:
         """Sample the deviations of every module; none before there is a posterior."""
         if not self.fitted:
-            return [Deviations(None, None)] * len(self._adapters)
-        return super().global_latents()
+            return [Deviations(None, None)] * len(self.targets)
+        return super().global_latents(batch)
 
     def weight_of(self, site: str) -> Tensor:
         """Return the mean of the weight whose deviation is `site`."""
-        weight, path = site.split("/", 1)
-        mean: Tensor = getattr(self.adapters[module_key(path)], weight)
+        declared = self.latents.sites[site]
+        mean: Tensor = getattr(self.adapters[module_key(str(declared.path))], declared.family)
         return mean

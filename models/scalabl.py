@@ -7,8 +7,9 @@ V, `r x in`, starts with the right singular vectors of LoRA's initial A and is t
 is not kept orthogonal. Its name is `lora_A`, so that what a run saves has PEFT's names.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import Unpack
 
 import torch
 from pyro.distributions import Normal
@@ -16,10 +17,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.program import Latents, chosen_rows
+from bara_pyro.core.latents import Latents, Site
+from bara_pyro.core.program import AdaptedLM, AdapterOptions, chosen_rows
 from bara_pyro.core.targets import Target
+from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
-from bara_pyro.models.lora import LoRA, LoRAAdapter
+from bara_pyro.models.lora import LoRAAdapter
 
 S = "s"
 
@@ -42,19 +45,19 @@ class ScalaBLAdapter(LoRAAdapter):
         with torch.no_grad():
             self.lora_A.copy_(right)
 
-    def forward(self, x: Tensor, latents: Sequence[Tensor], rows: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, latents: Tensor, rows: Tensor | None = None) -> Tensor:
         """Return `s_lora B diag(s) V x`; see `Adapter.forward`.
 
         Args:
             x: `[draws x] B x T x in_features`.
-            latents: `s` by module, each `[draws x 1 x] 1 x r`.
+            latents: its s, `[draws x 1 x] 1 x r`.
             rows: output features to compute.
         """
         up = chosen_rows(self.lora_B, rows)
-        return F.linear(F.linear(x, self.lora_A) * latents[self.target.index], up * self.scaling)
+        return F.linear(F.linear(x, self.lora_A) * latents, up * self.scaling)
 
 
-class ScalaBL(LoRA):
+class ScalaBL(AdaptedLM):
     """The ScalaBL program.
 
     Args:
@@ -65,22 +68,23 @@ class ScalaBL(LoRA):
         ConfigError: beta is negative, or the rank exceeds the width of a layer.
     """
 
-    def __init__(self, backbone: Backbone, num_data: int, *, beta: float = 1.0, **adapter: object) -> None:
+    adapters: Mapping[str, ScalaBLAdapter]
+    has_activations = True
+
+    def __init__(
+        self, backbone: Backbone, num_data: int, *, beta: float = 1.0, **adapter: Unpack[AdapterOptions]
+    ) -> None:
         if beta < 0:
             raise ConfigError(f"beta={beta} must not be negative.")
-        super().__init__(backbone, num_data, **adapter)
+        super().__init__(backbone, num_data, ScalaBLAdapter, **adapter)
         self.beta = beta
-
-    def make_adapter(self, target: Target, r: int, scaling: float) -> ScalaBLAdapter:
-        """Return a ScalaBL adapter."""
-        return ScalaBLAdapter(target, r, scaling)
 
     @cached_property
     def latents(self) -> Latents:
         """`s`, `modules x r`."""
-        return Latents(global_sites={S: (len(self.targets), self.r)}, local_sites={}, r=self.r)
+        return Latents(self.r, {S: Site(S, (len(self.targets), self.r))})
 
-    def global_latents(self) -> Sequence[Tensor]:
+    def global_latents(self, batch: Batch) -> Sequence[Tensor]:
         """Sample the singular values of all modules."""
         zero = torch.zeros((), device=self.backbone.device)
         return self.one_per_module(S, Normal(zero, zero + 1, validate_args=False), self.beta)

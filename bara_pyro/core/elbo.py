@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.distributions import kl_divergence
 
 from bara_pyro.core.distributions import has_analytic_kl
+from bara_pyro.core.foreign import AUXILIARY
 from bara_pyro.core.guide import SiteGuide
-from bara_pyro.core.program import LIKELIHOOD
+from bara_pyro.core.likelihood import LIKELIHOOD
 from bara_pyro.errors import DataError, MissingKLError
 
 # Above this many terms a float32 sum of KL values loses digits that the gradient needs.
@@ -103,6 +104,8 @@ class MeanFieldELBO(TraceMeanField_ELBO):
             if posterior["fn"] is site["fn"]:
                 continue
             divergence = self._kl(name, posterior, site)
+            if (draw := guide_trace.nodes.get(name + AUXILIARY)) is not None:
+                divergence = divergence + _log_prob({**draw, "mask": site["mask"]}, 1.0)
             loss = loss + _total(divergence, site["scale"])
             kl[name] = divergence.sum()
         return ElboTerms(loss=torch.as_tensor(loss + nll), nll=torch.as_tensor(nll), kl=kl, extra=extra)

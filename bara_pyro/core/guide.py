@@ -13,9 +13,13 @@ from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 
-from bara_pyro.core.program import LIKELIHOOD, AdaptedLM
+from bara_pyro.core.likelihood import LIKELIHOOD
+from bara_pyro.core.program import INPUT, AdaptedLM
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
+
+PRIOR = "prior"
+"""Key of a site's `infer` under which Pyro's `GuideMessenger` keeps the prior that a posterior replaced."""
 
 
 class SiteGuide(AutoMessenger):
@@ -44,10 +48,10 @@ class SiteGuide(AutoMessenger):
             return
         if msg["name"] == LIKELIHOOD:
             # Not observed when predicting: the answer keeps its own distribution.
-            msg["infer"]["prior"] = msg["fn"]
+            msg["infer"][PRIOR] = msg["fn"]
             return
         # Popped, so that a recorded trace does not keep every layer's input alive.
-        self._inputs.append(msg["infer"].pop("input", None))
+        self._inputs.append(msg["infer"].pop(INPUT, None))
         try:
             super()._pyro_sample(msg)
         finally:
@@ -93,7 +97,7 @@ class SiteGuide(AutoMessenger):
         """The adapted layer's input at the site being sampled, float32 `[draws x] B x T x in_features`."""
         x = self._inputs[-1] if self._inputs else None
         if x is None:
-            raise LookupError("This site was sampled without infer={'input': ...}.")
+            raise LookupError("This site was not sampled by bara_pyro.core.program.local_sample.")
         return x
 
     def run(self, *args: Any, **kwargs: Any) -> tuple[Trace, Trace]:
@@ -124,7 +128,7 @@ class Posterior(Messenger):
 
     def _pyro_sample(self, msg: dict[str, Any]) -> None:
         self.guide._pyro_sample(msg)
-        if msg["infer"] and "prior" in msg["infer"] and msg["name"] != LIKELIHOOD:
+        if msg["name"] in self.guide.model.latents.sites and not msg["is_observed"]:
             msg["value"] = self.value(msg["name"], msg["fn"])
             msg["done"] = True
 

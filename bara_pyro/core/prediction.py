@@ -50,9 +50,9 @@ def predict(
             By default 32 MiB on a CPU and 2 GiB on an accelerator.
 
     Returns:
-        Log-probabilities, float64, `max(S, 1) x B x C`; where the guide has a predictive of its own, as many
-        draws as that has. Average them with `bara_pyro.metrics.posterior_predictive` (in probability, not in
-        logits).
+        Log-probabilities, float64, `max(S, 1) x B x C` (in place of C whatever the likelihood returns a row);
+        where the guide has a predictive of its own, as many draws as that has. Average them with
+        `bara_pyro.metrics.posterior_predictive` (in probability, not in logits).
 
     Raises:
         ConfigError: `samples` is negative or no multiple of `repeats`, or the guide belongs to another model.
@@ -67,9 +67,12 @@ def predict(
         # Nothing to draw (LoRA), or a point to draw from: one forward stands for all.
         point = predict(model, guide, batch, samples=0, memory_budget=memory_budget)
         return point.expand(samples, -1, -1)
-    out = torch.empty(max(samples, 1), len(batch), len(batch.answer_ids), dtype=torch.float64)
+    out = torch.empty(0)
     for rows, draws in _pieces(len(batch), max(samples, 1), room):
-        out[draws, rows] = _forward(model, guide, _rows(batch, rows), draws, samples, seed, repeats)
+        part = _forward(model, guide, batch.questions(rows), draws, samples, seed, repeats)
+        if not out.numel():
+            out = part.new_empty(max(samples, 1), len(batch), *part.shape[2:])
+        out[draws, rows] = part
     return out
 
 
@@ -107,15 +110,14 @@ def record(
     Arguments and errors are those of `predict`; a guide's own predictive plays no part.
     """
     batch, room = _checked(model, guide, batch, samples, memory_budget)
-    latents = (*model.latents.global_sites, *model.latents.local_sites)
     for rows, draws in _pieces(len(batch), max(samples, 1), room):
-        piece = _rows(batch, rows)
+        piece = batch.questions(rows)
         with poutine.trace() as recorder:
             log_probs = _forward(model, guide, piece, draws, samples, seed)
         nodes = recorder.trace.nodes
-        values = {name: nodes[name]["value"] for name in latents}
-        for name, rank in model.latents.ranks.items():
-            values[name] = F.pad(values[name], (0, model.r - rank))
+        values = {name: nodes[name]["value"] for name in model.latents.sites}
+        for name in model.gates.theta.values() if model.gates else ():
+            values[name] = F.pad(values[name], (0, model.r - values[name].shape[-1]))
         yield Drawn(rows, draws, piece.attention_mask.bool(), log_probs, values)
 
 
@@ -145,7 +147,7 @@ def _own(guide: SiteGuide, batch: Batch, samples: int, seed: int, room: int) -> 
     """Return the guide's own predictive, `room` sequences at a time; None where it has none."""
     parts = []
     for rows in _chunks(len(batch), max(1, room // guide.copies)):
-        part = guide.predictive(_rows(batch, rows), samples, seed)
+        part = guide.predictive(batch.questions(rows), samples, seed)
         if part is None:
             return None
         parts.append(part)
@@ -175,12 +177,12 @@ def _forward(
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         if samples == 0:
             with PosteriorMean(guide):
-                return model.forward(batch).double().log_softmax(-1).unsqueeze(0).cpu()
+                return model.likelihood.predicted(model.forward(batch)).unsqueeze(0).cpu()
         with (
             pyro.plate("draws", chunk.stop - chunk.start, dim=-3),
             RowSeeded(guide, batch, seed, samples, chunk, repeats),
         ):
-            return model.forward(batch).double().log_softmax(-1).cpu()
+            return model.likelihood.predicted(model.forward(batch)).cpu()
 
 
 class RowSeeded(Posterior):
@@ -267,19 +269,6 @@ def _seed(seed: int, key: str, device: torch.device) -> None:
 
 def _chunks(total: int, step: int) -> list[slice]:
     return [slice(i, min(i + step, total)) for i in range(0, total, step)]
-
-
-def _rows(batch: Batch, rows: slice) -> Batch:
-    mask = batch.attention_mask[rows]
-    # Cut the padding that no row of this piece needs.
-    width = int(mask.sum(-1).max())
-    return replace(
-        batch,
-        input_ids=batch.input_ids[rows, -width:],
-        attention_mask=mask[:, -width:],
-        labels=None,
-        ids=batch.ids[rows],
-    )
 
 
 def _bytes_per_row(model: AdaptedLM, width: int) -> int:

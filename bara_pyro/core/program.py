@@ -1,58 +1,37 @@
-"""The probabilistic program that every method shares: adapters in a frozen language model, one answer.
+"""The probabilistic program that every method shares: adapters in a frozen language model, a likelihood.
 
     global latents  ->  hidden states of the language model, each target layer changed by its adapter
-                    ->  logits of the answer tokens at the last position  ->  y ~ Categorical
+                    ->  the likelihood, which asks for the logits that it needs  ->  y
 
 A method is a subclass of `AdaptedLM` (which adapters, which global latents) and of `Adapter` (how one layer
-is changed, which local latents it samples). Nothing of the language model is modified: the changes hang on
-forward hooks that exist only while the program runs.
+is changed, which local latents it samples). What is observed is the likelihood's business: an answer, unless
+another is given. Nothing of the language model is modified: the changes hang on forward hooks that exist only
+while the program runs.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, TypedDict, cast
 
 import pyro
 import torch
 from pyro import poutine
-from pyro.distributions import Categorical, Distribution
+from pyro.distributions import Distribution
 from pyro.nn import PyroModule
 from pyro.poutine.runtime import get_plates
 from torch import Tensor, nn
 
 from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.foreign import shared_weights
+from bara_pyro.core.latents import Gates, Latents
+from bara_pyro.core.likelihood import AnswerLikelihood, Likelihood
 from bara_pyro.core.targets import Target, find_targets
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, unknown
 
-LIKELIHOOD = "y"
-
-
-@dataclass(frozen=True)
-class Latents:
-    """The latent sites of a program, for a guide to build its posteriors from.
-
-    Attributes:
-        global_sites: name -> shape of the value (batch shape and event shape together), one draw a forward.
-        local_sites: name -> width of the layer input that the site sees; its event has one dimension, of r
-            entries for a gate.
-        r: the rank.
-        modulating: whether the local latents multiply another function of the layer's input, which then
-            carries its size, rather than being all that is added to the layer.
-        ranks: local sites of modules with fewer than r units -> how many they have.
-    """
-
-    global_sites: dict[str, tuple[int, ...]]
-    local_sites: dict[str, int]
-    r: int
-    modulating: bool = False
-    ranks: dict[str, int] = field(default_factory=dict)
-
-    def __bool__(self) -> bool:
-        """Whether there is any: LoRA has none."""
-        return bool(self.global_sites or self.local_sites)
+INPUT = "input"
+"""Key of a sample statement's `infer` under which a guide is given the layer's input; see `local_sample`."""
 
 
 class Adapter(PyroModule):
@@ -78,10 +57,21 @@ class Adapter(PyroModule):
 
         Args:
             x: float32, `[draws x] B x T x in_features`, the layer's input.
-            latents: whatever the program's `global_latents` returned.
+            latents: what the program's `global_latents` returned for this layer.
             rows: output features to compute, for the answer head; all if None.
         """
         raise NotImplementedError
+
+    def change(self, x: Tensor, latents: Any, rows: Tensor | None = None) -> Tensor:
+        """Run `forward` in float32, outside autocast, whatever the type of the layer's input."""
+        x = x.float()
+        with torch.autocast(x.device.type, enabled=False):
+            # forward, not __call__: inside a running program Pyro's context is already active, and outside
+            # one (our SVI, prediction) parameters are read without a `pyro.param` statement each.
+            out = self.forward(x, latents, rows)
+        if self.tap is not None:
+            self.tap(x, out)
+        return out
 
 
 def module_key(name: str) -> str:
@@ -92,6 +82,12 @@ def module_key(name: str) -> str:
 def chosen_rows(weight: Tensor, rows: Tensor | None) -> Tensor:
     """Return the rows of a weight, `... out x in`, that an adapter is asked to compute; all if None."""
     return weight if rows is None else weight[..., rows, :]
+
+
+def local_sample(site: str, prior: Distribution, x: Tensor) -> Tensor:
+    """Sample a local latent whose posterior may depend on the layer's input x, `[draws x] B x T x width`."""
+    value: Tensor = pyro.sample(site, prior, infer={INPUT: x})
+    return value
 
 
 def tempered(beta: float) -> AbstractContextManager:
@@ -110,34 +106,58 @@ def outer_draws() -> tuple[int, ...]:
     return tuple(sizes.get(dim, 1) for dim in range(min(sizes, default=-2), -2))
 
 
+class AdapterOptions(TypedDict, total=False):
+    """What every program is told about its adapters; see `AdaptedLM`."""
+
+    r: int
+    lora_alpha: float
+    target_modules: str | list[str] | None
+    full_vocab: bool
+    rank_pattern: Mapping[str, int] | None
+    likelihood: Likelihood | None
+
+
 class AdaptedLM(PyroModule):
-    """Base program: a frozen language model with one adapter a target layer and a categorical answer.
+    """Base program: a frozen language model with one adapter a target layer, and a likelihood.
 
     Args:
         backbone: the frozen language model.
         num_data: number N of training examples; likelihood and local KL are scaled by N / batch size.
+        make_adapter: `(target, rank, scaling) -> adapter` of one layer.
         r: rank.
         lora_alpha: the change is scaled by `lora_alpha / r`.
         target_modules: see `bara_pyro.core.targets.find_targets`.
-        full_vocab: compute the logits of the whole vocabulary before taking the answers' (same result).
+        full_vocab: compute the logits of the whole vocabulary before taking those asked for (same result).
         rank_pattern: path of a module -> its rank where that is less than r, as PEFT has it; the scaling
             stays `lora_alpha / r`.
+        likelihood: what is observed; an answer by default.
+
+    Attributes:
+        adapters: the adapters by `module_key` of their path, in the order of the targets.
 
     Raises:
         ConfigError: a size is not positive, or the rank pattern names an unknown module or a rank above r.
         BackboneError: a target matches nothing.
     """
 
+    adapters: Mapping[str, Adapter]
+    # Whether units can be taken out of an adapter one by one, which leaves a program with a rank pattern.
+    prunable = False
+    # Whether `lora_A x` is what each rank unit passes on.
+    has_activations = False
+
     def __init__(
         self,
         backbone: Backbone,
         num_data: int,
+        make_adapter: Callable[[Target, int, float], Adapter],
         *,
         r: int = 8,
         lora_alpha: float = 16.0,
         target_modules: str | list[str] | None = None,
         full_vocab: bool = False,
         rank_pattern: Mapping[str, int] | None = None,
+        likelihood: Likelihood | None = None,
     ) -> None:
         super().__init__()
         if num_data < 1 or r < 1:
@@ -147,17 +167,21 @@ class AdaptedLM(PyroModule):
         self.num_data = num_data
         self.r = r
         self.full_vocab = full_vocab
+        self.likelihood = likelihood or AnswerLikelihood()
         self.targets = find_targets(backbone.lm, target_modules)
         self.rank_pattern = _checked_ranks(rank_pattern or {}, self.targets, r)
-        self.adapters = PyroModule[nn.ModuleDict]()
-        for target in self.targets:
-            rank = self.rank_pattern.get(target.path, r)
-            self.adapters[module_key(target.path)] = self.make_adapter(target, rank, lora_alpha / r)
+        ranks = [self.rank_pattern.get(target.path, r) for target in self.targets]
+        adapters = [
+            make_adapter(target, rank, lora_alpha / r)
+            for target, rank in zip(self.targets, ranks, strict=True)
+        ]
+        registered = PyroModule[nn.ModuleDict]({module_key(a.target.path): a for a in adapters})
+        self.adapters = cast(Mapping[str, Adapter], registered)
         # Looked up once; the layers in a tuple, so that nothing of the language model is registered.
-        self._adapters = tuple(self.adapters.values())
+        self._heads = tuple(a for a in adapters if a.target.is_head)
         self._body = tuple(
             (adapter, backbone.lm.get_submodule(adapter.target.path))
-            for adapter in self._adapters
+            for adapter in adapters
             if not adapter.target.is_head
         )
         self.to(backbone.device)
@@ -169,13 +193,9 @@ class AdaptedLM(PyroModule):
 
     # What a method defines -----------------------------------------------------------------------------
 
-    def make_adapter(self, target: Target, r: int, scaling: float) -> Adapter:
-        """Return the adapter of one layer."""
-        raise NotImplementedError
-
-    def global_latents(self) -> Any:
-        """Sample what is shared by all rows and tokens; the result reaches every adapter."""
-        return None
+    def global_latents(self, batch: Batch) -> Sequence[Any]:
+        """Sample what is shared by all rows and tokens; return what each adapter is given, a target each."""
+        return [None] * len(self.targets)
 
     def one_per_module(self, site: str, entry: Distribution, beta: float) -> Sequence[Tensor]:
         """Sample an r-vector for every module in one statement, its KL weighted by `beta`.
@@ -200,54 +220,63 @@ class AdaptedLM(PyroModule):
     @cached_property
     def latents(self) -> Latents:
         """The latent sites, for guides."""
-        return Latents({}, {}, self.r)
+        return Latents(self.r)
+
+    @cached_property
+    def gates(self) -> Gates | None:
+        """The gates, for diagnostics; None where the method has none."""
+        return None
 
     # The program ---------------------------------------------------------------------------------------
 
     def forward(self, batch: Batch) -> Tensor:
-        """Run the program on a batch; return the answers' log-probabilities, `[draws x] B x C`, float32."""
+        """Run the program on a batch; return what its likelihood returns: log-probabilities, float32."""
         rows, width = batch.input_ids.shape
         draws = outer_draws()
-        shared = self.global_latents()
+        lead = (*draws, rows)
         indices = torch.arange(rows, device=batch.input_ids.device)
-        with pyro.plate("data", self.num_data, subsample=indices, dim=-2):
-            with (
-                pyro.plate("tokens", width, dim=-1),
-                poutine.mask(mask=self.counted(batch)),
-                self.attached(shared, (*draws, rows)),
-            ):
-                copies = torch.Size(draws).numel()
-                hidden = self.backbone.hidden(
-                    batch.input_ids.repeat(copies, 1), batch.attention_mask.repeat(copies, 1)
-                )
-            logits = self._answer_logits(hidden[:, -1:], batch.answer_ids, shared, (*draws, rows))
-            log_probs = logits.log_softmax(-1)
-            labels = None if batch.labels is None else batch.labels.unsqueeze(-1)
-            pyro.sample(LIKELIHOOD, Categorical(logits=log_probs, validate_args=False), obs=labels)
-        return log_probs.squeeze(-2)
+        with shared_weights() or nullcontext():
+            latents = self.global_latents(batch)
+            with pyro.plate("data", self.num_data, subsample=indices, dim=-2):
+                with (
+                    pyro.plate("tokens", width, dim=-1),
+                    poutine.mask(mask=self.counted(batch)),
+                    self.attached(latents, lead),
+                ):
+                    copies = torch.Size(draws).numel()
+                    hidden = self.backbone.hidden(
+                        batch.input_ids.repeat(copies, 1), batch.attention_mask.repeat(copies, 1)
+                    )
+                hidden = hidden.reshape(*lead, *hidden.shape[1:])
+                return self.likelihood.observe(hidden, batch, partial(self.logits, latents))
 
-    def _answer_logits(self, last: Tensor, answers: Tensor, shared: Any, lead: tuple[int, ...]) -> Tensor:
-        rows = None if self.full_vocab else answers
-        logits = self.backbone.logits(last, rows).float()
-        for adapter in self._adapters:
-            if adapter.target.is_head:
-                logits = logits + _change(adapter, last, shared, lead, rows).reshape(logits.shape)
-        if self.full_vocab:
-            logits = logits[..., answers]
-        return logits.reshape(*lead, 1, len(answers))
+    def logits(self, latents: Sequence[Any], hidden: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Apply the output embedding and its adapter; see `bara_pyro.core.likelihood.Head`.
+
+        Args:
+            latents: of all adapters.
+            hidden: `[draws x] B x P x d`.
+            rows: long, `C`: the tokens whose logits are wanted; the whole vocabulary if None.
+        """
+        wanted = None if self.full_vocab else rows
+        out = self.backbone.logits(hidden, wanted).float()
+        for adapter in self._heads:
+            out = out + adapter.change(hidden, latents[adapter.target.index], wanted)
+        return out[..., rows] if self.full_vocab and rows is not None else out
 
     @contextmanager
-    def attached(self, shared: Any, lead: tuple[int, ...]) -> Iterator[None]:
+    def attached(self, latents: Sequence[Any], lead: tuple[int, ...]) -> Iterator[None]:
         """Hang the adapters of the body on the language model while the block runs.
 
         Args:
-            shared: the global latents.
+            latents: what each adapter is given.
             lead: leading shape of every layer input, `[draws x] B`, to which the language model's flat
                 batch dimension is unfolded before an adapter sees it.
         """
         with ExitStack() as stack:
             for adapter, layer in self._body:
-                stack.callback(layer.register_forward_hook(_hook(adapter, shared, lead)).remove)
+                hook = _hook(adapter, latents[adapter.target.index], lead)
+                stack.callback(layer.register_forward_hook(hook).remove)
             yield
 
 
@@ -261,20 +290,8 @@ def _checked_ranks(ranks: Mapping[str, int], targets: Sequence[Target], r: int) 
     return dict(ranks)
 
 
-def _change(adapter: Adapter, x: Tensor, shared: Any, lead: tuple[int, ...], rows: Tensor | None) -> Tensor:
-    """Run one adapter in float32, outside autocast, on the unfolded input."""
-    x = x.reshape(*lead, *x.shape[1:]).float()
-    with torch.autocast(x.device.type, enabled=False):
-        # forward, not __call__: inside a running program Pyro's context is already active, and outside one
-        # (our SVI, prediction) parameters are read without a `pyro.param` statement each.
-        change = adapter.forward(x, shared, rows)
-    if adapter.tap is not None:
-        adapter.tap(x, change)
-    return change
-
-
 @contextmanager
-def tapped(adapters: Sequence[Adapter]) -> Iterator[dict[str, tuple[Tensor, Tensor]]]:
+def tapped(adapters: Iterable[Adapter]) -> Iterator[dict[str, tuple[Tensor, Tensor]]]:
     """Note what adapters see and give while the block runs: path -> input and output of the last forward.
 
     Inputs are float32, `[draws x] B x T x in_features` (T = 1 at the answer head), and carry no gradient.
@@ -284,6 +301,7 @@ def tapped(adapters: Sequence[Adapter]) -> Iterator[dict[str, tuple[Tensor, Tens
     def tap_of(path: str) -> Callable[[Tensor, Tensor], None]:
         return lambda x, change: seen.update({path: (x.detach(), change)})
 
+    adapters = tuple(adapters)
     try:
         for adapter in adapters:
             adapter.tap = tap_of(adapter.target.path)
@@ -293,9 +311,9 @@ def tapped(adapters: Sequence[Adapter]) -> Iterator[dict[str, tuple[Tensor, Tens
             adapter.tap = None
 
 
-def _hook(adapter: Adapter, shared: Any, lead: tuple[int, ...]) -> Any:
+def _hook(adapter: Adapter, latents: Any, lead: tuple[int, ...]) -> Callable[..., Tensor]:
     def hook(layer: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        change = _change(adapter, args[0], shared, lead, None)
+        change = adapter.change(args[0].reshape(*lead, *args[0].shape[1:]), latents)
         return output + change.reshape(output.shape).to(output.dtype)
 
     return hook

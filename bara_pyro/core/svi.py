@@ -1,10 +1,9 @@
 """Stochastic variational inference with one torch optimiser over all parameters of model and guide."""
 
 import math
-from contextlib import nullcontext
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Generic, TypeVar
 
-import pyro.infer
 import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
@@ -12,16 +11,20 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from bara_pyro.core.elbo import ElboTerms, MeanFieldELBO
 from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.latents import Site
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import TrainingError
 
+M = TypeVar("M", bound=AdaptedLM)
+G = TypeVar("G", bound=SiteGuide)
 
-class SVI(pyro.infer.SVI):
-    """`pyro.infer.SVI` for adapters: same interface, one optimiser, one forward pass a step.
 
-    The stock class (which works on the same model and guide) keeps one optimiser a parameter and so cannot
-    clip the joint norm, accumulate gradients or follow one schedule.
+class SVI(Generic[M, G]):
+    """What `pyro.infer.SVI` is, for adapters: `step` and `evaluate_loss`, one optimiser, one forward a step.
+
+    Pyro's class (which works on the same model and guide) keeps one optimiser a parameter and so cannot clip
+    the joint norm, accumulate gradients or follow one schedule; it accepts no optimiser that can.
 
     Args:
         model, guide: the program and its guide.
@@ -34,8 +37,8 @@ class SVI(pyro.infer.SVI):
 
     def __init__(
         self,
-        model: AdaptedLM,
-        guide: SiteGuide,
+        model: M,
+        guide: G,
         optim: Optimizer,
         loss: MeanFieldELBO | None = None,
         *,
@@ -44,12 +47,10 @@ class SVI(pyro.infer.SVI):
         autocast: torch.dtype | None = None,
     ) -> None:
         guide.check(model)
-        # Not calling the base constructor: it accepts Pyro's per-parameter optimisers only.
         self.model = model
         self.guide = guide
         self.optim = optim
         self.elbo = loss if loss is not None else MeanFieldELBO()
-        self.loss = self.elbo.loss
         self.scheduler = scheduler
         self.clip_norm = clip_norm
         self.autocast = autocast
@@ -123,26 +124,22 @@ class SVI(pyro.infer.SVI):
         rows = sum(len(batch) for batch in batches)
         total = 0.0
         for batch in batches:
-            # Not the base class's, which calls the guide: that would fill Pyro's parameter store.
             with torch.no_grad(), self._autocast(batch.input_ids.device):
                 total += len(batch) / rows * self.elbo.terms(self.model, self.guide, batch).loss.item()
         return total
 
-    def _autocast(self, device: torch.device) -> Any:
+    def _autocast(self, device: torch.device) -> AbstractContextManager:
         return nullcontext() if self.autocast is None else torch.autocast(device.type, self.autocast)
 
     def _per_example(self, terms: ElboTerms, rows: int) -> dict[str, float]:
-        n = self.model.num_data
+        n, latents = self.model.num_data, self.model.latents
         parts = {"loss": terms.loss.detach() / n, "nll": terms.nll.detach() / n}
-        for site, kl in terms.kl.items():
-            local = site in self.model.latents.local_sites
-            key = "kl_" + site.split("/")[0]
-            parts[key] = parts.get(key, torch.zeros(())) + (kl.detach() / rows if local else kl.detach())
-        for site, value in terms.extra.items():
-            key = site.split("/")[0]
-            # Of a module, inside the plate of the rows; a factor of the whole program (AdaLoRA's) is not.
-            share = rows if "/" in site else 1
-            parts[key] = parts.get(key, torch.zeros(())) + value.detach() / share
+        values = [("kl_", latents.sites[name], kl) for name, kl in terms.kl.items()]
+        # What a program does not declare is taken for a factor of the whole.
+        values += [("", latents.auxiliary.get(name, Site(name)), v) for name, v in terms.extra.items()]
+        for prefix, site, value in values:
+            key, own = prefix + site.family, value.detach() / rows if site.local else value.detach()
+            parts[key] = parts.get(key, torch.zeros(())) + own
         return dict(zip(parts, torch.stack([v.double().cpu() for v in parts.values()]).tolist(), strict=True))
 
     def _check_finite(self, terms: ElboTerms) -> None:

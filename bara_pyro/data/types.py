@@ -102,6 +102,18 @@ class Batch:
     def __len__(self) -> int:
         return self.input_ids.shape[0]
 
+    def questions(self, rows: slice) -> "Batch":
+        """Return some of the rows without their labels, cut to the longest of them."""
+        mask = self.attention_mask[rows]
+        width = int(mask.sum(-1).max())
+        return replace(
+            self,
+            input_ids=self.input_ids[rows, -width:],
+            attention_mask=mask[:, -width:],
+            labels=None,
+            ids=self.ids[rows],
+        )
+
     def to(self, device: torch.device | str) -> "Batch":
         """Return the same batch with its tensors on `device`."""
         labels = None if self.labels is None else self.labels.to(device)

@@ -19,10 +19,11 @@ from bara_pyro.methods import (  # imported for what they register
     temperature,
     tfb,
 )
-from bara_pyro.methods.base import METHODS, Method, MethodConfig, build, method_config, register_method
+from bara_pyro.methods.base import METHODS, Fit, Method, MethodConfig, build, method_config, register_method
 
 __all__ = [
     "METHODS",
+    "Fit",
     "Method",
     "MethodConfig",
     "adalora",

@@ -1,35 +1,40 @@
 """AdaLoRA: ranks are allocated to modules during training."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
 from torch.optim import Optimizer
 
 from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.defaults import default
 from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.methods.allocation import Budget, RankAllocator, Triplets
-from bara_pyro.methods.base import Method, MethodConfig, register_method
-from bara_pyro.methods.recipes import common
+from bara_pyro.methods.base import Fit, Method, MethodConfig, register_method
+from bara_pyro.methods.recipes import Training, common
 from bara_pyro.models.adalora import AdaLoRA
-
-if TYPE_CHECKING:  # what is fitted is built from the registry
-    from bara_pyro.runs.system import System
 
 
 class AdaLoRAConfig(MethodConfig):
     """Settings of AdaLoRA. The authors' GLUE scripts: t_init 0.09 to 0.15, t_final 0.46 to 0.58."""
 
     init_r: PositiveInt | None = Field(
-        None, description="rank that training starts from, at least adapter.r; null: 1.5 times it"
+        default(AdaLoRA, "init_r"),
+        description="rank that training starts from, at least adapter.r; null: 1.5 times it",
     )
-    orth_weight: NonNegativeFloat = Field(0.1, description="weight of the distance from orthogonality")
+    orth_weight: NonNegativeFloat = Field(
+        default(AdaLoRA, "orth_weight"), description="weight of the distance from orthogonality"
+    )
     t_init: float = Field(0.1, ge=0, lt=1, description="share of the steps before ranks are taken away")
     t_final: float = Field(0.5, ge=0, lt=1, description="share of the steps after the last allocation")
     mask_interval: PositiveInt = Field(10, description="steps between two allocations")
-    beta1: float = Field(0.85, gt=0, lt=1, description="of the running mean of the sensitivity")
-    beta2: float = Field(0.85, gt=0, lt=1, description="of the running mean of the uncertainty")
+    beta1: float = Field(
+        default(RankAllocator, "beta1"), gt=0, lt=1, description="of the running mean of the sensitivity"
+    )
+    beta2: float = Field(
+        default(RankAllocator, "beta2"), gt=0, lt=1, description="of the running mean of the uncertainty"
+    )
 
     @model_validator(mode="after")
     def _leaves_time(self) -> "AdaLoRAConfig":
@@ -41,7 +46,7 @@ class AdaLoRAConfig(MethodConfig):
         return self
 
 
-class AdaLoRASVI(SVI):
+class AdaLoRASVI(SVI[AdaLoRA, DeltaGuide]):
     """One AdamW; after each step the allocator masks singular values.
 
     Args:
@@ -69,7 +74,7 @@ def build_adalora(
     return model, DeltaGuide(model)
 
 
-def adalora_svi(model: AdaLoRA, guide: DeltaGuide, train: Any, config: AdaLoRAConfig) -> AdaLoRASVI:
+def adalora_svi(model: AdaLoRA, guide: DeltaGuide, train: Training, config: AdaLoRAConfig) -> AdaLoRASVI:
     """Return the inference that allocates ranks."""
     optim = adamw(model, guide, train.lr, weight_decay=train.weight_decay)
     modules = [Triplets(a.lora_A, a.lora_E, a.lora_B) for a in model.adapters.values()]
@@ -84,9 +89,9 @@ def adalora_svi(model: AdaLoRA, guide: DeltaGuide, train: Any, config: AdaLoRACo
     return AdaLoRASVI(model, guide, optim, allocator=allocator, **common(optim, train))
 
 
-def final_ranks(system: "System") -> dict[str, float]:
+def final_ranks(fit: Fit[AdaLoRA, DeltaGuide, AdaLoRAConfig]) -> dict[str, float]:
     """Return the rank that each module ended with, for the record."""
-    ranks = system.model.ranks()
+    ranks = fit.model.ranks()
     return {"rank_mean": sum(ranks.values()) / len(ranks), **{f"rank/{k}": v for k, v in ranks.items()}}
 
 

@@ -5,6 +5,7 @@ from typing import Any, Literal
 from pydantic import Field, NonNegativeFloat, PositiveInt, field_validator
 
 from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.defaults import default
 from bara_pyro.core.priors import make_prior
 from bara_pyro.guides.amortized import Activation, AmortizedGuide, Shape, Width
 from bara_pyro.guides.delta import DeltaGuide
@@ -25,31 +26,57 @@ GUIDES: dict[str, type[AmortizedGuide]] = {
 class BaRAConfig(MethodConfig):
     """Settings of BaRA."""
 
-    form: Form = Field("additive", description="'additive': B (Phi * theta); 'gate': B ((Phi * theta) * A x)")
-    latent: Latent = Field("phi*theta", description="'phi*theta', 'phi' or 'theta'")
-    phi_prior: dict[str, Any] = Field({"name": "gamma"}, description="prior of Phi and its hyper-parameters")
-    theta_prior: dict[str, Any] = Field(
-        {"name": "gamma"}, description="prior of theta and its hyper-parameters"
+    form: Form = Field(
+        default(BaRA, "form"), description="'additive': B (Phi * theta); 'gate': B ((Phi * theta) * A x)"
     )
-    beta_phi: NonNegativeFloat = Field(1.0, description="weight of KL(Phi); 1 is the exact ELBO")
-    beta_theta: NonNegativeFloat = Field(1e-5, description="weight of KL(theta); 1 is the exact ELBO")
+    latent: Latent = Field(default(BaRA, "latent"), description="'phi*theta', 'phi' or 'theta'")
+    phi_prior: dict[str, Any] = Field(
+        default(BaRA, "phi_prior"), validate_default=True, description="prior of Phi and its hyper-parameters"
+    )
+    theta_prior: dict[str, Any] = Field(
+        default(BaRA, "theta_prior"),
+        validate_default=True,
+        description="prior of theta and its hyper-parameters",
+    )
+    beta_phi: NonNegativeFloat = Field(
+        default(BaRA, "beta_phi"), description="weight of KL(Phi); 1 is the exact ELBO"
+    )
+    beta_theta: NonNegativeFloat = Field(
+        default(BaRA, "beta_theta"), description="weight of KL(theta); 1 is the exact ELBO"
+    )
     guide: Literal["weibull", "gamma", "lognormal", "delta"] = Field(
         "weibull", description="posterior family"
     )
-    shape: Shape = Field("kappa", description="'kappa': softplus gives 1/k; 'k': softplus gives k (the text)")
-    shape_width: Width = Field("vector", description="'vector' or 'scalar' noise level of a gate")
-    init_kappa: float = Field(0.5, gt=0, description="noise level at the start; Algorithm 1: 0.693")
-    max_kappa: float = Field(1.0, gt=0, description="largest noise level; 1 is that of a Gamma(1, b) prior")
+    shape: Shape = Field(
+        default(AmortizedGuide, "shape"),
+        description="'kappa': softplus gives 1/k; 'k': softplus gives k (the text)",
+    )
+    shape_width: Width = Field(
+        default(AmortizedGuide, "shape_width"), description="'vector' or 'scalar' noise level of a gate"
+    )
+    init_kappa: float = Field(
+        default(AmortizedGuide, "init_kappa"),
+        gt=0,
+        description="noise level at the start; Algorithm 1: 0.693",
+    )
+    max_kappa: float = Field(
+        default(AmortizedGuide, "max_kappa"),
+        gt=0,
+        description="largest noise level; 1 is that of a Gamma(1, b) prior",
+    )
     random_kappa: bool = Field(
-        False, description="start with random noise levels, as the paper's Algorithm 1"
+        default(AmortizedGuide, "random_kappa"),
+        description="start with random noise levels, as the paper's Algorithm 1",
     )
     normalize_input: bool | None = Field(
-        None,
+        default(AmortizedGuide, "normalize_input"),
         description="divide what the amortiser sees by its root mean square; null: in the gate form; "
         "Algorithm 1: false",
     )
-    activation: Activation = Field("softplus", description="of theta's mean: 'softplus', 'relu', 'topk'")
-    top_k: PositiveInt = Field(4, description="gates left open by 'topk'")
+    activation: Activation = Field(
+        default(AmortizedGuide, "activation"), description="of theta's mean: 'softplus', 'relu', 'topk'"
+    )
+    top_k: PositiveInt = Field(default(AmortizedGuide, "top_k"), description="gates left open by 'topk'")
 
     @field_validator("phi_prior", "theta_prior", mode="before")
     @classmethod

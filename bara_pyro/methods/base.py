@@ -2,19 +2,18 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from torch import Tensor
 
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.svi import SVI
+from bara_pyro.data import EncodedSplit
 from bara_pyro.errors import BaraError, ConfigError, unknown
-from bara_pyro.methods.recipes import default_svi
-
-if TYPE_CHECKING:  # what is fitted is built from the registry
-    from bara_pyro.runs.system import System
+from bara_pyro.methods.recipes import Training, default_svi
 
 
 class MethodConfig(BaseModel):
@@ -25,14 +24,43 @@ class MethodConfig(BaseModel):
     name: str = Field(description="the method")
 
 
-Builder = Callable[[Backbone, int, dict[str, Any], Any], tuple[AdaptedLM, SiteGuide]]
-Inference = Callable[[AdaptedLM, SiteGuide, Any, Any], SVI]
-Finish = Callable[["System"], dict[str, float]]
-Check = Callable[["System"], None]
+M = TypeVar("M", bound=AdaptedLM)
+G = TypeVar("G", bound=SiteGuide)
+C = TypeVar("C", bound=MethodConfig)
+
+
+class Draw(Protocol):
+    """Draws answers' log-probabilities: rows, S and a seed -> `max(S, 1) x n x C`, float64."""
+
+    def __call__(self, split: EncodedSplit, samples: int, *, seed: int) -> Tensor:
+        """Return the draws, in the order of the split's rows."""
+        ...
 
 
 @dataclass(frozen=True)
-class Method:
+class Fit(Generic[M, G, C]):
+    """What a method is given to fit once training is over, and to look at before it starts.
+
+    Attributes:
+        model, guide: the program and its posterior.
+        config: the settings of the method.
+        answer_ids: long, `C`: the token of each class.
+        split: name of a split -> its rows as token ids; raises `DataError` where there are none.
+        draw: draws answers as prediction does.
+        seed: of the draws of prediction.
+    """
+
+    model: M
+    guide: G
+    config: C
+    answer_ids: Tensor
+    split: Callable[[str], EncodedSplit]
+    draw: Draw
+    seed: int
+
+
+@dataclass(frozen=True)
+class Method(Generic[M, G, C]):
     """A named pair of program and guide.
 
     Attributes:
@@ -54,20 +82,20 @@ class Method:
 
     name: str
     summary: str
-    config: type[MethodConfig]
-    build: Builder
+    config: type[C]
+    build: Callable[[Backbone, int, dict[str, Any], C], tuple[M, G]]
     defaults: dict[str, Any] = field(default_factory=dict)
     train: dict[str, Any] = field(default_factory=dict)
-    svi: Inference = default_svi
-    finish: Finish | None = None
-    check: Check | None = None
+    svi: Callable[[M, G, Training, C], SVI] = default_svi
+    finish: Callable[[Fit[M, G, C]], dict[str, float]] | None = None
+    check: Callable[[Fit[M, G, C]], None] | None = None
     peft: bool = False
 
 
-METHODS: dict[str, Method] = {}
+METHODS: dict[str, Method[Any, Any, Any]] = {}
 
 
-def register_method(method: Method) -> Method:
+def register_method(method: Method[M, G, C]) -> Method[M, G, C]:
     """Add a method to the registry; a name can be taken once.
 
     Raises:

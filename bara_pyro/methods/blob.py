@@ -5,12 +5,11 @@ from typing import Any, Literal
 from pydantic import Field, NonNegativeFloat
 
 from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.guide import SiteGuide
-from bara_pyro.core.program import AdaptedLM
+from bara_pyro.core.defaults import default
 from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.guides.normal import NormalGuide
 from bara_pyro.methods.base import Method, MethodConfig, register_method
-from bara_pyro.methods.recipes import Recipe, TwoStepSVI, common, default_svi, kl_cycle
+from bara_pyro.methods.recipes import Recipe, Training, TwoStepSVI, common, default_svi, kl_cycle
 from bara_pyro.models.gaussian_lora import GaussianLoRA
 
 
@@ -23,11 +22,17 @@ class BLoBConfig(MethodConfig):
     )
     prior_scale: float = Field(0.2, gt=0, description="standard deviation of A's prior")
     init_scale: float = Field(
-        0.05, gt=0, description="posterior scales start between its square's half and it"
+        default(NormalGuide, "init_scale"),
+        gt=0,
+        description="posterior scales start between its square's half and it",
     )
-    transform: Literal["square", "softplus"] = Field("square", description="sigma = G^2 or softplus(G)")
+    transform: Literal["square", "softplus"] = Field(
+        default(NormalGuide, "transform"), description="sigma = G^2 or softplus(G)"
+    )
     flipout: bool = Field(True, description="random signs a token; off: one draw of A a forward")
-    beta: NonNegativeFloat = Field(1.0, description="weight of KL(A) in 'elbo'; 1 is the exact ELBO")
+    beta: NonNegativeFloat = Field(
+        default(GaussianLoRA, "beta"), description="weight of KL(A) in 'elbo'; 1 is the exact ELBO"
+    )
     kl_lr: float = Field(0.01, gt=0, description="'reproduction': rate of the descent on the KL")
     scale_optimizer: Literal["sgd", "adamw"] = Field(
         "sgd", description="'reproduction': what moves G along the likelihood: both occur in published code"
@@ -50,7 +55,7 @@ def build_blob(
     return model, NormalGuide(model, init_scale=config.init_scale, transform=config.transform)
 
 
-def blob_svi(model: AdaptedLM, guide: SiteGuide, train: Any, config: BLoBConfig) -> SVI:
+def blob_svi(model: GaussianLoRA, guide: NormalGuide, train: Training, config: BLoBConfig) -> SVI:
     """Return the inference of the chosen recipe."""
     if config.recipe == "elbo":
         return default_svi(model, guide, train, config)

@@ -6,12 +6,11 @@ from pydantic import Field, NonNegativeFloat, PositiveInt
 from torch.optim import AdamW
 
 from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.guide import SiteGuide
-from bara_pyro.core.program import AdaptedLM
+from bara_pyro.core.defaults import default
 from bara_pyro.core.svi import SVI
 from bara_pyro.guides.contextual import ContextualGuide
 from bara_pyro.methods.base import Method, MethodConfig, register_method
-from bara_pyro.methods.recipes import Recipe, TwoStepSVI, common, default_svi, kl_cycle
+from bara_pyro.methods.recipes import Recipe, Training, TwoStepSVI, common, default_svi, kl_cycle
 from bara_pyro.models.clora import CLoRA
 
 # Of the public code, whatever the backbone: a factor 1e-6, and the mean over LLaMA-2-7B's 65 modules.
@@ -26,11 +25,21 @@ class CLoRAConfig(MethodConfig):
         description="'elbo': one AdamW on the (tempered) bound; 'reproduction': AdamW for A and B, plain "
         "descent for the networks, published weights",
     )
-    prior_scale: float = Field(0.2, gt=0, description="standard deviation of E's prior")
-    hidden: PositiveInt = Field(64, description="width of the networks that give E's posterior")
-    init_scale: float = Field(0.25, gt=0, lt=1, description="posterior scale at the start; published: 0.25")
+    prior_scale: float = Field(
+        default(CLoRA, "prior_scale"), gt=0, description="standard deviation of E's prior"
+    )
+    hidden: PositiveInt = Field(
+        default(ContextualGuide, "hidden"), description="width of the networks that give E's posterior"
+    )
+    init_scale: float = Field(
+        default(ContextualGuide, "init_scale"),
+        gt=0,
+        lt=1,
+        description="posterior scale at the start; published: 0.25",
+    )
     beta: NonNegativeFloat = Field(
-        1e-5, description="weight of KL(E), a sum over tokens, in 'elbo'; 1 is the exact ELBO"
+        default(CLoRA, "beta"),
+        description="weight of KL(E), a sum over tokens, in 'elbo'; 1 is the exact ELBO",
     )
     kl_lr: float = Field(
         0.01, gt=0, description="'reproduction': rate of the networks; published: 0.01 to 0.02"
@@ -53,7 +62,7 @@ def _build(
     return model, ContextualGuide(model, hidden=config.hidden, init_scale=config.init_scale)
 
 
-def _svi(model: AdaptedLM, guide: SiteGuide, train: Any, config: CLoRAConfig) -> SVI:
+def _svi(model: CLoRA, guide: ContextualGuide, train: Training, config: CLoRAConfig) -> SVI:
     if config.recipe == "elbo":
         return default_svi(model, guide, train, config)
     # A and B alone, as published: there the optimiser is made before the networks are.

@@ -5,6 +5,7 @@ from typing import Any
 from pydantic import Field
 
 from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.defaults import default
 from bara_pyro.guides.prior import PriorGuide
 from bara_pyro.methods.base import Method, MethodConfig, register_method
 from bara_pyro.models.dropout import DropoutLoRA
@@ -13,7 +14,9 @@ from bara_pyro.models.dropout import DropoutLoRA
 class DropoutConfig(MethodConfig):
     """Settings of MC-dropout."""
 
-    p: float = Field(0.1, ge=0, lt=1, description="probability of dropping an input feature of A")
+    p: float = Field(
+        default(DropoutLoRA, "p"), ge=0, lt=1, description="probability of dropping an input feature of A"
+    )
 
 
 def _build(

@@ -7,25 +7,28 @@ from pydantic import Field, PositiveInt
 from torch.optim import Optimizer
 
 from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.defaults import default
 from bara_pyro.core.elbo import ElboTerms
 from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.guides.ensemble import Average, EnsembleGuide
 from bara_pyro.methods.base import Method, MethodConfig, register_method
-from bara_pyro.methods.recipes import common
+from bara_pyro.methods.recipes import Training, common
 from bara_pyro.models.ensemble import Ensemble
 
 
 class EnsembleConfig(MethodConfig):
     """Settings of the deep ensemble."""
 
-    members: PositiveInt = Field(3, description="number of LoRAs; the compared papers' count is that of 3")
+    members: PositiveInt = Field(
+        default(Ensemble, "members"), description="number of LoRAs; the compared papers' count is that of 3"
+    )
     average: Average = Field(
-        "probabilities",
+        default(EnsembleGuide, "average"),
         description="of the members' predictions for S >= 1; 'logits': as published code evaluates",
     )
 
 
-class EnsembleSVI(SVI):
+class EnsembleSVI(SVI[Ensemble, EnsembleGuide]):
     """One optimiser over all members that moves each as if it were trained alone on the same batches.
 
     AdamW works entry by entry, so that members are coupled by nothing but the size of their gradients (which
@@ -73,7 +76,9 @@ def build_ensemble(
     return model, EnsembleGuide(model, average=config.average)
 
 
-def ensemble_svi(model: Ensemble, guide: EnsembleGuide, train: Any, config: EnsembleConfig) -> EnsembleSVI:
+def ensemble_svi(
+    model: Ensemble, guide: EnsembleGuide, train: Training, config: EnsembleConfig
+) -> EnsembleSVI:
     """Return the inference that trains all members at once."""
     optim = adamw(model, guide, train.lr, weight_decay=train.weight_decay)
     return EnsembleSVI(model, guide, optim, **common(optim, train))

@@ -5,12 +5,11 @@ from typing import Any
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
 from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.guide import SiteGuide
-from bara_pyro.core.program import AdaptedLM
+from bara_pyro.core.defaults import default
 from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.guides.fvae import FVAEGuide
 from bara_pyro.methods.base import Method, MethodConfig, register_method
-from bara_pyro.methods.recipes import Recipe, common, default_svi
+from bara_pyro.methods.recipes import Recipe, Training, common, default_svi
 from bara_pyro.models.fvae import FVAE, Weights
 
 PUBLISHED_EPS = 1e-8  # Adam's, in the official script
@@ -33,14 +32,18 @@ class FVAEConfig(MethodConfig):
         "elbo", description="'elbo': the bound, tempered by beta; 'reproduction': the official code's loss"
     )
     encoder_width: PositiveInt | None = Field(
-        None, description="units of the encoders' hidden layer; null: the rank"
+        default(FVAEGuide, "hidden"), description="units of the encoders' hidden layer; null: the rank"
     )
-    decoder_layers: PositiveInt = Field(3, description="hidden layers of the decoder; arXiv 2606.29184: 1")
-    decoder_width: PositiveInt = Field(128, description="their units")
-    learn_scale: bool = Field(True, description="learn the decoder's scales; arXiv 2606.29184: false")
-    z2_mean: float = Field(1.5, description="mean of z2's prior; z1's is 0")
+    decoder_layers: PositiveInt = Field(
+        default(FVAE, "decoder_layers"), description="hidden layers of the decoder; arXiv 2606.29184: 1"
+    )
+    decoder_width: PositiveInt = Field(default(FVAE, "decoder_width"), description="their units")
+    learn_scale: bool = Field(
+        default(FVAE, "learn_scale"), description="learn the decoder's scales; arXiv 2606.29184: false"
+    )
+    z2_mean: float = Field(default(FVAE, "z2_mean"), description="mean of z2's prior; z1's is 0")
     beta: NonNegativeFloat = Field(
-        1e-5, description="'elbo': weight of the autoencoders; 1 is the exact ELBO"
+        default(Weights, "kl_z1"), description="'elbo': weight of the autoencoders; 1 is the exact ELBO"
     )
     ce_weight: float = Field(1000.0, gt=0, description="'reproduction': weight of the cross-entropy")
     rec_weight: NonNegativeFloat = Field(1.0, description="'reproduction': of the reconstruction")
@@ -86,7 +89,7 @@ def _build(
     return model, FVAEGuide(model, hidden=config.encoder_width)
 
 
-def _svi(model: AdaptedLM, guide: SiteGuide, train: Any, config: FVAEConfig) -> SVI:
+def _svi(model: FVAE, guide: FVAEGuide, train: Training, config: FVAEConfig) -> SVI:
     """Return one AdamW on the loss; for 'reproduction' its epsilon is divided by what the loss is."""
     if config.recipe == "elbo":
         return default_svi(model, guide, train, config)

@@ -15,14 +15,12 @@ import torch
 from pydantic import Field
 
 from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.guide import SiteGuide
-from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.svi import SVI, parameters
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.posthoc import PosthocGuide
-from bara_pyro.methods.base import Method, MethodConfig, register_method
-from bara_pyro.methods.recipes import common
+from bara_pyro.methods.base import Fit, Method, MethodConfig, register_method
+from bara_pyro.methods.recipes import Training, common
 from bara_pyro.models.posthoc import PosthocLoRA
 
 
@@ -47,17 +45,16 @@ class IVONConfig(MethodConfig):
     rescale_lr: bool = Field(False, description="multiply the rate by hess_init + delta")
 
 
-class IVONSVI(SVI):
+class IVONSVI(SVI[PosthocLoRA, PosthocGuide]):
     """Gradients at one draw of all weights a step, and IVON's update of mean and curvature.
 
     One draw a step, not one a micro-batch: accumulation changes the memory of a step and nothing else.
     Gradients are clipped (`train.clip_norm`) before the curvature is estimated from them.
     """
 
-    guide: PosthocGuide
     optim: Any
 
-    def __init__(self, model: AdaptedLM, guide: SiteGuide, optim: Any, **options: Any) -> None:
+    def __init__(self, model: PosthocLoRA, guide: PosthocGuide, optim: Any, **options: Any) -> None:
         super().__init__(model, guide, optim, **options)
         site_of = {id(model.weight_of(site)): site for site in model.latents.global_sites}
         self.sites = [site_of[id(p)] for p in self.parameters]
@@ -107,7 +104,7 @@ def build_ivon(
     return model, PosthocGuide(model)
 
 
-def ivon_svi(model: AdaptedLM, guide: SiteGuide, train: Any, config: IVONConfig) -> SVI:
+def ivon_svi(model: PosthocLoRA, guide: PosthocGuide, train: Training, config: IVONConfig) -> SVI:
     """Return the inference.
 
     Raises:
@@ -134,14 +131,14 @@ def ivon_svi(model: AdaptedLM, guide: SiteGuide, train: Any, config: IVONConfig)
     return IVONSVI(model, guide, optim, **common(optim, train))
 
 
-def fit_ivon(system: Any) -> dict[str, float]:
+def fit_ivon(fit: Fit[PosthocLoRA, PosthocGuide, IVONConfig]) -> dict[str, float]:
     """Draw from the posterior from now on: its scales are in the guide already.
 
     Returns:
         The mean, smallest and largest standard deviation of a weight.
     """
-    system.model.mark_fitted()
-    scales = torch.cat([system.guide.scale(s).flatten() for s in system.model.latents.global_sites])
+    fit.model.mark_fitted()
+    scales = torch.cat([fit.guide.scale(site).flatten() for site in fit.model.latents.global_sites])
     return {
         "mean_scale": float(scales.mean()),
         "min_scale": float(scales.min()),

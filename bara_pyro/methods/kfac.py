@@ -1,4 +1,4 @@
-"""The curvature of the likelihood in LoRA's factors, and the answers' derivatives, from one graph a batch.
+"""The curvature of the likelihood in LoRA's factors, from one graph a batch.
 
 A matrix W (A or B of an adapter) sees an input `a_t` and has a gradient `g_t` at its output for every real
 token t of a row, so that the derivative of a logit in W is `sum_t g_t a_t^T`. The generalised Gauss-Newton
@@ -11,116 +11,30 @@ Tokens count as observations of their own (KFAC-expand, Eschenhagen et al., 2023
 token this is the GGN's block of W exactly.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Iterable
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from bara_pyro.core.guide import PosteriorMean, SiteGuide
-from bara_pyro.core.program import tapped
 from bara_pyro.data.types import Batch
-from bara_pyro.errors import DataError
-from bara_pyro.models.gaussian_lora import GaussianAdapter, GaussianLoRA, weight_site
+from bara_pyro.errors import ConfigError, DataError, unknown
+from bara_pyro.guides.kronecker import Factors
+from bara_pyro.guides.laplace import LaplaceGuide
+from bara_pyro.guides.linearisation import Linearisation
 
 Tokens = Literal["mean", "sum"]
 
 
-class Linearisation:
-    """One forward at the mean weights, its graph kept: the answers' derivatives at every matrix.
-
-    Args:
-        model: LoRA with both factors latent.
-        guide: its guide, whose mean is 0.
-        adapters: those to look at.
-        batch: B rows.
-
-    Attributes:
-        log_probs: `B x C`.
-        inputs: site -> inputs of its matrix, `B x T x in`, 0 on padding (T = 1 at the answer head).
-    """
-
-    def __init__(
-        self, model: GaussianLoRA, guide: SiteGuide, adapters: Sequence[GaussianAdapter], batch: Batch
-    ) -> None:
-        if batch.labels is None:
-            # Any label will do: an answer that is not observed would be drawn.
-            batch = replace(batch, labels=torch.zeros_like(batch.input_ids[:, 0]))
-        with torch.enable_grad(), PosteriorMean(guide), tapped(adapters) as seen:
-            self.log_probs: Tensor = model.forward(batch)
-        self._adapters = adapters
-        self._mask = batch.attention_mask
-        self._answers = batch.answer_ids
-        # Of the whole vocabulary, only the answers are read.
-        self._cut = model.full_vocab
-        self._outputs = [seen[a.target.path][1] for a in adapters]
-        self.inputs: dict[str, Tensor] = {}
-        for adapter in adapters:
-            x = self._real(seen[adapter.target.path][0])
-            self.inputs[weight_site("lora_A", adapter.target.path)] = x
-            self.inputs[weight_site("lora_B", adapter.target.path)] = F.linear(x, adapter.lora_A.detach())
-
-    def gradients(self, direction: Tensor) -> dict[str, Tensor]:
-        """Return the gradients of `sum_c direction_c log p_c` at the output of every matrix.
-
-        Args:
-            direction: `C` or `B x C`; where it sums to 0 this is the derivative of the logits, too.
-
-        Returns:
-            site -> `B x T x out`, 0 on padding; B of the answer head has C outputs, one an answer.
-        """
-        grads = torch.autograd.grad(
-            self.log_probs,
-            self._outputs,
-            direction.to(self.log_probs).expand_as(self.log_probs),
-            retain_graph=True,
-        )
-        out = {}
-        for adapter, grad in zip(self._adapters, grads, strict=True):
-            up = adapter.lora_B.detach()
-            if adapter.target.is_head:
-                up = up[self._answers]
-                grad = grad[..., self._answers] if self._cut else grad
-            below = self._real(grad) * adapter.scaling
-            out[weight_site("lora_A", adapter.target.path)] = below @ up
-            out[weight_site("lora_B", adapter.target.path)] = below
-        return out
-
-    def _real(self, values: Tensor) -> Tensor:
-        return values.masked_fill(~self._mask[:, -values.shape[1] :, None], 0.0)
-
-
-@dataclass
-class Factors:
-    """The two factors of one matrix's curvature, float64, symmetric: `output (x) input`.
-
-    Attributes:
-        output: `sum E[g g^T]`, `out x out`.
-        input: `mean of a a^T`, `in x in`.
-    """
-
-    output: Tensor
-    input: Tensor
-
-
 def kfac(
-    model: GaussianLoRA,
-    guide: SiteGuide,
-    adapters: Sequence[GaussianAdapter],
-    batches: Iterable[Batch],
-    *,
-    tokens: Tokens = "mean",
+    guide: LaplaceGuide, batches: Iterable[Batch], *, tokens: Tokens = "mean"
 ) -> tuple[dict[str, Factors], float]:
     """Return the Kronecker factors of the likelihood's curvature, and the log-likelihood in nats.
 
     The expectation over the model's answers is exact: one backward pass an answer.
 
     Args:
-        model: see `Linearisation`.
-        guide: likewise.
-        adapters: likewise.
+        guide: its model and adapters are looked at.
         batches: the training rows, each once, with labels.
         tokens: "mean": the input factor is the mean over rows and tokens (KFAC-expand). "sum": the sum over
             tokens, the mean over rows, as published code has it (it adds the tokens up in both factors, so
@@ -128,8 +42,11 @@ def kfac(
             microworld (micro-wgs, 640 rows): the trace over all matrices is 1.03 and 7.0 times the exact one.
 
     Raises:
+        ConfigError: an unknown way to count tokens.
         DataError: a batch has no labels.
     """
+    if tokens not in get_args(Tokens):
+        raise ConfigError(unknown("tokens", tokens, get_args(Tokens)))
     inputs: dict[str, Tensor] = {}
     outputs: dict[str, Tensor] = {}
     count: dict[str, int] = {}
@@ -137,7 +54,7 @@ def kfac(
     for batch in batches:
         if batch.labels is None:
             raise DataError("The curvature needs the answer of every row: give training rows.")
-        point = Linearisation(model, guide, adapters, batch)
+        point = Linearisation(guide.model, guide, guide.adapters, batch)
         log_probs = point.log_probs.detach().double()
         log_likelihood += float(log_probs.gather(1, batch.labels[:, None]).sum())
         for site, a in point.inputs.items():

@@ -1,19 +1,27 @@
 """Laplace-LoRA (Yang et al., ICLR 2024, arXiv 2308.13111)."""
 
+import math
 import time
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any, Literal
 
+import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.defaults import default
 from bara_pyro.data import batches
-from bara_pyro.guides.laplace import LaplaceGuide, Optimiser, Predictive, Subset
-from bara_pyro.methods.base import Method, MethodConfig, register_method
-from bara_pyro.methods.kfac import Tokens
+from bara_pyro.data.types import Batch
+from bara_pyro.guides.laplace import LaplaceGuide, Predictive, Subset
+from bara_pyro.methods.base import Fit, Method, MethodConfig, register_method
+from bara_pyro.methods.evidence import adam_precision, best_precision, effective_parameters, log_evidence
+from bara_pyro.methods.kfac import Tokens, kfac
 from bara_pyro.models.gaussian_lora import GaussianLoRA
 
-if TYPE_CHECKING:
-    from bara_pyro.runs.system import System
+Optimiser = Literal["bisection", "adam"]
+# Training rows that the mean variance of the logits is measured on.
+VARIANCE_ROWS = 256
 
 
 class LaplaceConfig(MethodConfig):
@@ -24,12 +32,16 @@ class LaplaceConfig(MethodConfig):
         description="training: 'mle' (with train.weight_decay=0.01 the decay that papers call MAP) or 'map'",
     )
     prior_scale: PositiveFloat = Field(0.4, description="'map': standard deviation of the prior in training")
-    subset: Subset = Field("all", description="'all' adapters, or 'last': that of the output embedding")
+    subset: Subset = Field(
+        default(LaplaceGuide, "subset"), description="'all' adapters, or 'last': that of the output embedding"
+    )
     predictive: Predictive = Field(
-        "glm", description="'glm': linearised; 'probit': without draws; 'sampled': draws of the weights"
+        default(LaplaceGuide, "mode"),
+        description="'glm': linearised; 'probit': without draws; 'sampled': draws of the weights",
     )
     logit_samples: PositiveInt = Field(
-        5000, description="'glm': draws of the logits a row; as published 100000"
+        default(LaplaceGuide, "logit_samples"),
+        description="'glm': draws of the logits a row; as published 100000",
     )
     prior_precision: PositiveFloat | None = Field(
         None, description="precision of the prior in the fit; null: that of greatest evidence"
@@ -40,7 +52,9 @@ class LaplaceConfig(MethodConfig):
     tokens: Tokens = Field(
         "mean", description="input factors: 'mean' over tokens; 'sum', as published, overcounts them"
     )
-    max_gigabytes: PositiveFloat = Field(16.0, description="most memory that the factors may take")
+    max_gigabytes: PositiveFloat = Field(
+        default(LaplaceGuide, "max_gigabytes"), description="most memory that the factors may take"
+    )
     batch_size: PositiveInt = Field(8, description="rows a pass of the fit")
 
 
@@ -60,26 +74,74 @@ def _build(
         subset=config.subset,
         mode=config.predictive,
         logit_samples=config.logit_samples,
-        tokens=config.tokens,
         max_gigabytes=config.max_gigabytes,
     )
     return model, guide
 
 
-def _check(system: "System") -> None:
+def fit_laplace(
+    guide: LaplaceGuide,
+    rows: Sequence[Batch],
+    *,
+    prior_precision: float | None = None,
+    optimiser: Optimiser = "bisection",
+    tokens: Tokens = "mean",
+) -> dict[str, float]:
+    """Fit posterior and prior precision to the training rows, around the weights as they are.
+
+    Args:
+        guide: to be fitted, in place.
+        rows: every training row once, with labels, on the backbone's device.
+        prior_precision: lambda; None: that of greatest evidence.
+        optimiser: of the evidence: "bisection" to the maximum, or "adam", 100 steps from 1 as published.
+        tokens: see `bara_pyro.methods.kfac.kfac`.
+
+    Returns:
+        `prior_precision`; `log_likelihood` and `log_evidence` in nats; `squared_norm` of the weights;
+        `effective_parameters`; `mean_logit_variance` over answers and the first training rows, of logits
+        centred in each row.
+
+    Raises:
+        ConfigError: the factors are too large.
+    """
+    answers = rows[0].answer_ids
+    guide.check_size(len(answers))
+    factors, log_likelihood = kfac(guide, rows, tokens=tokens)
+    eigenvalues = guide.set_posterior(factors, answers)
+    norm = sum(
+        float(w.detach().double().square().sum()) for a in guide.adapters for w in (a.lora_A, a.lora_B)
+    )
+    if prior_precision is None:
+        find = best_precision if optimiser == "bisection" else adam_precision
+        prior_precision = find(eigenvalues, norm)
+    guide.set_precision(prior_precision)
+    some = islice(rows, math.ceil(VARIANCE_ROWS / len(rows[0])))
+    variances = [guide.linearised(batch)[1].diagonal(dim1=-2, dim2=-1) for batch in some]
+    return {
+        "prior_precision": prior_precision,
+        "log_likelihood": log_likelihood,
+        "log_evidence": log_evidence(log_likelihood, eigenvalues, norm, prior_precision),
+        "squared_norm": norm,
+        "effective_parameters": effective_parameters(eigenvalues, prior_precision),
+        "mean_logit_variance": float(torch.cat(variances).mean()),
+    }
+
+
+def _check(fit: Fit[GaussianLoRA, LaplaceGuide, LaplaceConfig]) -> None:
     """Refuse factors that are too large before training rather than after it."""
-    system.guide.check_size(len(system.answer_ids))
+    fit.guide.check_size(len(fit.answer_ids))
 
 
-def _finish(system: "System") -> dict[str, float]:
+def _finish(fit: Fit[GaussianLoRA, LaplaceGuide, LaplaceConfig]) -> dict[str, float]:
     """Fit the approximation to the training rows."""
     started = time.perf_counter()
-    config: Any = system.config.method
-    rows = batches(system.split("train"), system.answer_ids, config.batch_size, by_length=True)
-    figures = system.guide.fit(
-        [batch.to(system.backbone.device) for batch in rows],
-        prior_precision=config.prior_precision,
-        optimiser=config.optimiser,
+    rows = batches(fit.split("train"), fit.answer_ids, fit.config.batch_size, by_length=True)
+    figures = fit_laplace(
+        fit.guide,
+        [batch.to(fit.model.backbone.device) for batch in rows],
+        prior_precision=fit.config.prior_precision,
+        optimiser=fit.config.optimiser,
+        tokens=fit.config.tokens,
     )
     return {**figures, "fit_seconds": round(time.perf_counter() - started, 3)}
 

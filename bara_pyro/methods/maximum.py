@@ -5,6 +5,7 @@ from typing import Any
 from pydantic import Field, NonNegativeFloat
 
 from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.defaults import default
 from bara_pyro.guides.point import PointGuide
 from bara_pyro.methods.base import Method, MethodConfig, register_method
 from bara_pyro.methods.lora import build_lora
@@ -17,7 +18,9 @@ class PriorConfig(MethodConfig):
     prior_scale: float = Field(
         0.4, gt=0, description="standard deviation of the weights' prior; 0.4 is decay 0.01 at N = 640"
     )
-    beta: NonNegativeFloat = Field(1.0, description="weight of the log prior; 1 is MAP")
+    beta: NonNegativeFloat = Field(
+        default(GaussianLoRA, "beta"), description="weight of the log prior; 1 is MAP"
+    )
 
 
 def _build_prior(

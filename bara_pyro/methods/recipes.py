@@ -1,7 +1,7 @@
 """How the parameters are trained: the ELBO by one optimiser, or the two steps of the published recipes."""
 
 import math
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -12,18 +12,42 @@ from bara_pyro.core.elbo import ElboTerms, MeanFieldELBO
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.svi import SVI, adamw, linear_schedule
+from bara_pyro.data.types import Batch
 
 Recipe = Literal["elbo", "reproduction"]
 
 
-def default_svi(model: AdaptedLM, guide: SiteGuide, train: Any, method: Any) -> SVI:
+class Training(Protocol):
+    """The settings that every method's training has; see the section `train` of a configuration."""
+
+    @property
+    def steps(self) -> int: ...  # noqa: D102
+    @property
+    def batch_size(self) -> int: ...  # noqa: D102
+    @property
+    def lr(self) -> float: ...  # noqa: D102
+    @property
+    def local_lr_scale(self) -> float | None: ...  # noqa: D102
+    @property
+    def warmup(self) -> float: ...  # noqa: D102
+    @property
+    def weight_decay(self) -> float: ...  # noqa: D102
+    @property
+    def clip_norm(self) -> float | None: ...  # noqa: D102
+    @property
+    def autocast(self) -> str | None: ...  # noqa: D102
+    @property
+    def sampled_kl(self) -> bool: ...  # noqa: D102
+
+
+def default_svi(model: AdaptedLM, guide: SiteGuide, train: Training, config: object) -> SVI:
     """Return one AdamW over model and guide on the negative ELBO, linear warm-up and decay.
 
     Args:
         model: the program.
         guide: its guide.
         train: the section `train` of a configuration.
-        method: the settings of the method.
+        config: the settings of the method, which none of this depends on.
     """
     optim = adamw(
         model, guide, train.lr, local_lr_scale=train.local_lr_scale, weight_decay=train.weight_decay
@@ -31,7 +55,7 @@ def default_svi(model: AdaptedLM, guide: SiteGuide, train: Any, method: Any) -> 
     return SVI(model, guide, optim, **common(optim, train))
 
 
-def common(optim: Optimizer, train: Any) -> dict[str, Any]:
+def common(optim: Optimizer, train: Training) -> dict[str, Any]:
     """Return the arguments of `SVI` that the section `train` sets whatever the optimiser."""
     return {
         "loss": MeanFieldELBO(sampled_kl=train.sampled_kl),
@@ -85,7 +109,7 @@ class TwoStepSVI(SVI):
         self._alone = [id(p) not in held for p in self.parameters]
         self._kl_grads: list[Tensor] = []
 
-    def step(self, *batches: Any) -> float:
+    def step(self, *batches: Batch) -> float:
         """Take one optimiser step and one step on the KL; see `SVI.step`."""
         self._kl_grads = [torch.zeros_like(p) for p in self.parameters]
         return super().step(*batches)

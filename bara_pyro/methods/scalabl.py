@@ -5,12 +5,11 @@ from typing import Any, Literal
 from pydantic import Field, NonNegativeFloat
 
 from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.guide import SiteGuide
-from bara_pyro.core.program import AdaptedLM
+from bara_pyro.core.defaults import default
 from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.guides.scalabl import ScalaBLGuide
 from bara_pyro.methods.base import Method, MethodConfig, register_method
-from bara_pyro.methods.recipes import Recipe, TwoStepSVI, common, default_svi, kl_cycle
+from bara_pyro.methods.recipes import Recipe, Training, TwoStepSVI, common, default_svi, kl_cycle
 from bara_pyro.models.scalabl import ScalaBL
 
 
@@ -23,12 +22,17 @@ class ScalaBLConfig(MethodConfig):
         "on the KL",
     )
     kl: Literal["q||p", "p||q"] = Field(
-        "q||p", description="order of the KL; 'p||q': that of the public code, with which there is no bound"
+        default(ScalaBLGuide, "kl"),
+        description="order of the KL; 'p||q': that of the public code, with which there is no bound",
     )
     init_scale: float = Field(
-        0.05, gt=0, description="posterior scales start between this / sqrt(2) and this"
+        default(ScalaBLGuide, "init_scale"),
+        gt=0,
+        description="posterior scales start between this / sqrt(2) and this",
     )
-    beta: NonNegativeFloat = Field(1.0, description="weight of the KL in 'elbo'; 1 is the exact ELBO")
+    beta: NonNegativeFloat = Field(
+        default(ScalaBL, "beta"), description="weight of the KL in 'elbo'; 1 is the exact ELBO"
+    )
     kl_lr: float = Field(0.2, gt=0, description="'reproduction': rate of the descent on the KL")
 
 
@@ -39,7 +43,7 @@ def _build(
     return model, ScalaBLGuide(model, init_scale=config.init_scale, kl=config.kl)
 
 
-def _svi(model: AdaptedLM, guide: SiteGuide, train: Any, config: ScalaBLConfig) -> SVI:
+def _svi(model: ScalaBL, guide: ScalaBLGuide, train: Training, config: ScalaBLConfig) -> SVI:
     if config.recipe == "elbo":
         return default_svi(model, guide, train, config)
     optim = adamw(model, guide, train.lr, weight_decay=train.weight_decay)

@@ -1,21 +1,17 @@
 """Temperature scaling (Guo et al., ICML 2017): maximum-likelihood LoRA, then one number on held-out rows."""
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from bara_pyro.core.backbone import Backbone
-from bara_pyro.errors import ConfigError
 from bara_pyro.guides.delta import DeltaGuide
-from bara_pyro.methods.base import Method, MethodConfig, register_method
+from bara_pyro.methods.base import Fit, Method, MethodConfig, register_method
 from bara_pyro.methods.bisection import sign_change
 from bara_pyro.metrics import nll
 from bara_pyro.models.temperature import TemperedLoRA
-
-if TYPE_CHECKING:
-    from bara_pyro.runs.system import System
 
 # Rows that are all right (or mostly wrong) want T = 0 (or infinity): the fit stops here.
 COLDEST, HOTTEST = 0.01, 100.0
@@ -30,6 +26,9 @@ class TemperatureConfig(MethodConfig):
     """
 
 
+TemperatureFit = Fit[TemperedLoRA, DeltaGuide, TemperatureConfig]
+
+
 def build_temperature(
     backbone: Backbone, num_data: int, adapter: dict[str, Any], config: TemperatureConfig
 ) -> tuple[TemperedLoRA, DeltaGuide]:
@@ -41,19 +40,13 @@ def build_temperature(
     return model, DeltaGuide(model)
 
 
-def check_validation(system: "System") -> None:
+def check_validation(fit: TemperatureFit) -> None:
     """Refuse to train where there is nothing to fit the temperature on.
 
     Raises:
-        ConfigError: the task has no validation rows.
-        DataError: one of them is too long.
+        DataError: the task has no validation rows, or one of them is too long.
     """
-    if not system.task.validation:
-        raise ConfigError(
-            f"The temperature is fitted on validation rows, and the task {system.task.name!r} has none: "
-            "set some of its training rows aside with --validation-rows."
-        )
-    system.split("validation")
+    fit.split("validation")
 
 
 def best_log_temperature(log_probs: Tensor, labels: Tensor) -> float:
@@ -78,23 +71,21 @@ def best_log_temperature(log_probs: Tensor, labels: Tensor) -> float:
 
 
 @torch.no_grad()
-def fit_temperature(system: "System") -> dict[str, float]:
+def fit_temperature(fit: TemperatureFit) -> dict[str, float]:
     """Set the temperature to the best on the validation rows.
 
     Returns:
         `temperature`, `nll_1` and `nll_temperature` (nats, on the validation rows), `validation_rows`.
     """
-    from bara_pyro.runs.evaluate import draw  # imports the methods
-
-    split = system.split("validation")
+    split = fit.split("validation")
     labels = torch.tensor(split.labels)
-    before = draw(system, split, 0)[0]
+    before = fit.draw(split, 0, seed=fit.seed)[0]
     found = best_log_temperature(before, labels)
-    system.model.set_temperature(found)
+    fit.model.set_temperature(found)
     return {
         "temperature": math.exp(found),
         "nll_1": nll(before, labels),
-        "nll_temperature": nll(draw(system, split, 0)[0], labels),
+        "nll_temperature": nll(fit.draw(split, 0, seed=fit.seed)[0], labels),
         "validation_rows": len(split),
     }
 

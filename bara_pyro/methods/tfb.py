@@ -10,7 +10,7 @@ is the largest for which noise changes the loss on the anchor rows by no more th
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field, NonNegativeFloat, PositiveInt
@@ -20,15 +20,12 @@ from bara_pyro.core.backbone import Backbone
 from bara_pyro.data import EncodedSplit
 from bara_pyro.errors import TrainingError
 from bara_pyro.guides.posthoc import PosthocGuide
-from bara_pyro.methods.base import Method, MethodConfig, register_method
+from bara_pyro.methods.base import Fit, Method, MethodConfig, register_method
 from bara_pyro.methods.bisection import largest_feasible
 from bara_pyro.metrics import nll, posterior_predictive
 from bara_pyro.models.gaussian_lora import weight_site
 from bara_pyro.models.lora import LoRAAdapter
 from bara_pyro.models.posthoc import PosthocLoRA
-
-if TYPE_CHECKING:
-    from bara_pyro.runs.system import System
 
 # Keeps the draws of the search apart from those of prediction.
 SEARCH = 2**32
@@ -72,6 +69,9 @@ class TFBConfig(MethodConfig):
     )
 
 
+TFBFit = Fit[PosthocLoRA, PosthocGuide, TFBConfig]
+
+
 def build_tfb(
     backbone: Backbone, num_data: int, adapter: dict[str, Any], config: TFBConfig
 ) -> tuple[PosthocLoRA, PosthocGuide]:
@@ -102,20 +102,18 @@ class Noise:
     """NLL of the anchor rows as a function of sigma, with the same standard normal draws for every sigma.
 
     Args:
-        system: trained; its weights are rotated.
+        fit: trained; its weights are rotated.
         values: site -> singular values, `r`.
     """
 
-    def __init__(self, system: "System", values: dict[str, Tensor]) -> None:
-        self.system = system
+    def __init__(self, fit: TFBFit, values: dict[str, Tensor]) -> None:
+        self.fit = fit
         self.values = values
-        c: Any = system.config.method
-        self.config = c
-        self.split = anchor_split(system.split(c.anchor), c.anchor_rows)
+        self.split = anchor_split(fit.split(fit.config.anchor), fit.config.anchor_rows)
         self.labels = torch.tensor(self.split.labels)
         self.evaluations = 0
         mean = self._log_probs(0)
-        if c.pseudo_labels:
+        if fit.config.pseudo_labels:
             self.labels = mean.argmax(-1)
         self.start = nll(mean, self.labels)
 
@@ -123,23 +121,20 @@ class Noise:
         """Give the guide the scales `sigma / D_ii`; 0 where D_ii is 0, on whose row of A' nothing depends."""
         for site, d in self.values.items():
             scale = torch.where(d > 0, sigma / d, 0.0)
-            self.system.guide.scale(site).copy_(scale.unsqueeze(-1))
+            self.fit.guide.scale(site).copy_(scale.unsqueeze(-1))
 
     def nll(self, sigma: float) -> float:
         """Return the NLL under noise, in nats."""
         self.set(sigma)
-        return nll(self._log_probs(self.config.search_samples), self.labels)
+        return nll(self._log_probs(self.fit.config.search_samples), self.labels)
 
     def change(self, sigma: float) -> float:
         """Return `|NLL(sigma) - NLL(0)|` in nats."""
         return abs(self.nll(sigma) - self.start)
 
     def _log_probs(self, samples: int) -> Tensor:
-        from bara_pyro.runs.evaluate import draw  # imports the methods
-
         self.evaluations += 1
-        seed = SEARCH + self.system.config.predict.seed
-        return posterior_predictive(draw(self.system, self.split, samples, seed=seed))
+        return posterior_predictive(self.fit.draw(self.split, samples, seed=SEARCH + self.fit.seed))
 
 
 def anchor_split(split: EncodedSplit, limit: int | None) -> EncodedSplit:
@@ -175,7 +170,7 @@ def published_search(
 
 
 @torch.no_grad()
-def fit_tfb(system: "System") -> dict[str, float]:
+def fit_tfb(fit: TFBFit) -> dict[str, float]:
     """Rotate the weights and find sigma.
 
     Returns:
@@ -184,14 +179,13 @@ def fit_tfb(system: "System") -> dict[str, float]:
     Raises:
         TrainingError: the tolerance is a share of 0.
     """
-    model = system.model
-    c: Any = system.config.method
+    model = fit.model
     values = {weight_site("lora_A", a.target.path): rotate(a) for a in model.adapters.values()}
-    noise = Noise(system, values)
+    noise = Noise(fit, values)
     model.mark_fitted()
     sigma = 0.0
     if any(d.any() for d in values.values()):  # else B is 0 and sigma changes nothing
-        sigma = _search(noise, c)
+        sigma = _search(noise, fit.config)
     end = noise.nll(sigma)
     return {
         "sigma": sigma,
@@ -202,7 +196,7 @@ def fit_tfb(system: "System") -> dict[str, float]:
     }
 
 
-def _search(noise: Noise, c: Any) -> float:
+def _search(noise: Noise, c: TFBConfig) -> float:
     if c.recipe == "reproduction":
         rows = len(noise.split) if c.divide_by_rows else 1
         allowed = c.tolerance * noise.start * rows

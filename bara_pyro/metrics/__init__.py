@@ -8,7 +8,7 @@ from bara_pyro.metrics.bootstrap import Interval, paired_bootstrap
 from bara_pyro.metrics.reliability import ReliabilityBins, reliability_bins
 from bara_pyro.metrics.scores import accuracy, adaptive_ece, brier, ece, evaluate, nll
 from bara_pyro.metrics.selective import aurc, risk_coverage
-from bara_pyro.metrics.sparsity import sparsity
+from bara_pyro.metrics.sparsity import sparsity, sparsity_by_module
 from bara_pyro.metrics.truth import calibration_against_truth, kl_from_truth, regret, stack_truth
 from bara_pyro.metrics.uncertainty import (
     NestedUncertainty,
@@ -42,5 +42,6 @@ __all__ = [
     "reliability_bins",
     "risk_coverage",
     "sparsity",
+    "sparsity_by_module",
     "stack_truth",
 ]

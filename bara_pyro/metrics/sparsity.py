@@ -27,3 +27,13 @@ def sparsity(z: Tensor | Sequence[float], tau: float = 0.1) -> float:
     if tau < 0:
         raise ConfigError(f"tau is {tau}: give a threshold of at least 0.")
     return 100.0 * int((values.abs() < tau).sum()) / values.numel()
+
+
+def sparsity_by_module(gates: Tensor, tau: float = 0.1) -> Tensor:
+    """Return the percentage of entries with `|z| < tau` of each of M modules, float64, `M`.
+
+    Args:
+        gates: `S x n x M x r`: draws, rows, modules, rank units.
+        tau: see `sparsity`.
+    """
+    return 100 * (gates.abs() < tau).double().mean(dim=(0, 1, 3))

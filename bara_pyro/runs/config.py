@@ -21,6 +21,11 @@ from pydantic import (
     model_validator,
 )
 
+from bara_pyro.core.defaults import default
+from bara_pyro.core.elbo import MeanFieldELBO
+from bara_pyro.core.prediction import predict
+from bara_pyro.core.program import AdaptedLM
+from bara_pyro.core.svi import SVI, adamw, linear_schedule
 from bara_pyro.errors import ConfigError
 from bara_pyro.methods import METHODS, MethodConfig, method_config
 from bara_pyro.methods.base import validation_sentence
@@ -87,13 +92,18 @@ class TaskConfig(Section):
 class AdapterConfig(Section):
     """Where and how large the adapters are; PEFT's names."""
 
-    r: PositiveInt = Field(8, description="rank")
-    lora_alpha: PositiveFloat = Field(16.0, description="the change is scaled by lora_alpha / r")
+    r: PositiveInt = Field(default(AdaptedLM, "r"), description="rank")
+    lora_alpha: PositiveFloat = Field(
+        default(AdaptedLM, "lora_alpha"), description="the change is scaled by lora_alpha / r"
+    )
     target_modules: str | list[str] | None = Field(
-        None,
+        default(AdaptedLM, "target_modules"),
         description="names, a regular expression, 'all-linear', or null: query, value and output projection",
     )
-    full_vocab: bool = Field(False, description="compute the whole vocabulary's logits (same probabilities)")
+    full_vocab: bool = Field(
+        default(AdaptedLM, "full_vocab"),
+        description="compute the whole vocabulary's logits (same probabilities)",
+    )
 
 
 class TrainConfig(Section):
@@ -104,15 +114,21 @@ class TrainConfig(Section):
     accumulate: PositiveInt = Field(1, description="micro-batches that a step is cut into")
     lr: PositiveFloat = Field(1e-3, description="peak learning rate")
     local_lr_scale: PositiveFloat | None = Field(
-        None, description="rate of an amortised guide as a share of lr; null: 0.1 for gates, else 1"
+        default(adamw, "local_lr_scale"),
+        description="rate of an amortised guide as a share of lr; null: 0.1 for gates, else 1",
     )
-    warmup: float = Field(0.06, ge=0, le=1, description="share of the steps")
-    weight_decay: NonNegativeFloat = Field(0.0, description="decoupled (AdamW)")
-    clip_norm: PositiveFloat | None = Field(None, description="joint gradient norm, loss in nats per example")
+    warmup: float = Field(default(linear_schedule, "warmup"), ge=0, le=1, description="share of the steps")
+    weight_decay: NonNegativeFloat = Field(default(adamw, "weight_decay"), description="decoupled (AdamW)")
+    clip_norm: PositiveFloat | None = Field(
+        default(SVI, "clip_norm"), description="joint gradient norm, loss in nats per example"
+    )
     autocast: Literal["bfloat16", "float16"] | None = Field(
-        None, description="autocast of the backbone's products"
+        default(SVI, "autocast"), description="autocast of the backbone's products"
     )
-    sampled_kl: bool = Field(False, description="allow a one-draw KL where no analytic one is registered")
+    sampled_kl: bool = Field(
+        default(MeanFieldELBO, "sampled_kl"),
+        description="allow a one-draw KL where no analytic one is registered",
+    )
     checkpoint_every: PositiveInt = Field(200, description="steps between checkpoints")
     log_every: PositiveInt = Field(10, description="steps between lines of train_log.jsonl")
 
@@ -131,7 +147,8 @@ class PredictConfig(Section):
     )
     batch_size: PositiveInt = Field(64, description="rows a forward, before repetition by S")
     memory_budget: PositiveInt | None = Field(
-        None, description="bytes of activations a forward, roughly; by default what suits the device"
+        default(predict, "memory_budget"),
+        description="bytes of activations a forward, roughly; by default what suits the device",
     )
     seed: NonNegativeInt = Field(0, description="of the draws")
 

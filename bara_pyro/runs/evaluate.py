@@ -3,7 +3,8 @@
 import platform
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bara_pyro.core.gate_draws import GateDraws, gate_draws
 from bara_pyro.core.prediction import predict
 from bara_pyro.data import EncodedSplit, Task, batches, first_rows
-from bara_pyro.diagnostics.gates.draws import system_gates
-from bara_pyro.diagnostics.gates.sparsity import gate_sparsity
-from bara_pyro.metrics import decompose, evaluate, posterior_predictive, stack_truth
-from bara_pyro.models.bara import BaRA
+from bara_pyro.metrics import decompose, evaluate, posterior_predictive, sparsity_by_module, stack_truth
 from bara_pyro.runs.store import SCHEMA, write_json, write_jsonl
 from bara_pyro.runs.system import System, count_parameters, unknown_note
 
@@ -58,6 +57,33 @@ def draw(
         if on_rows is not None:
             on_rows(len(batch))
     return out
+
+
+def system_gates(
+    system: System, rows: EncodedSplit, samples: int, *, modules: Sequence[str] | None = None
+) -> GateDraws:
+    """Return the gates of some rows of a fitted system, in their order, under its configured seed.
+
+    Args:
+        system: a fitted BaRA or LoRA.
+        rows: to look at.
+        samples: number S of draws; the posterior mean where there is nothing to draw.
+        modules: paths of the modules to keep; all if None.
+    """
+    c = system.config.predict
+    drawn = gate_draws(
+        system.model,
+        system.guide,
+        batches(rows, system.answer_ids, c.batch_size, by_length=True),
+        samples=samples if system.guide.stochastic else 0,
+        seed=c.seed,
+        modules=modules,
+        memory_budget=c.memory_budget,
+    )
+    place = {row_id: i for i, row_id in enumerate(drawn.ids)}
+    order = [place[row_id] for row_id in rows.ids]
+    theta = None if drawn.theta is None else drawn.theta[:, order]
+    return replace(drawn, ids=rows.ids, theta=theta, log_probs=drawn.log_probs[:, order])
 
 
 def evaluate_system(
@@ -177,11 +203,10 @@ def _rows(
 
 def _sparsity(system: System, split: EncodedSplit) -> dict[str, float]:
     """Return the percentages of gates below 0.1, expected over draws, without the kinds there are none of."""
-    if not isinstance(system.model, BaRA):
+    if system.model.gates is None:
         return {}
     draws = system_gates(system, first_rows(split, SPARSITY_ROWS), SPARSITY_DRAWS)
-    found = gate_sparsity(draws).overall
-    return {name: value for name, value in found.items() if name != "phi" or draws.phi is not None}
+    return {kind: float(sparsity_by_module(gates).mean()) for kind, gates in draws.by_kind().items()}
 
 
 def parameter_counts(system: System) -> dict[str, int]:

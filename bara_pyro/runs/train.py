@@ -4,19 +4,23 @@ import json
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TextIO
 
 import torch
 from torch import Tensor
 
+from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.svi import SVI
 from bara_pyro.data import EncodedSplit, training_batches
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, TrainingError
-from bara_pyro.methods import METHODS
+from bara_pyro.methods import METHODS, Fit, MethodConfig
 from bara_pyro.runs.checkpoint import FILE, load_checkpoint, save_checkpoint
 from bara_pyro.runs.config import TrainConfig
+from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.fingerprint import fingerprint, split_fingerprint
 from bara_pyro.runs.folder import CONFIG, load_weights, save_system, saved_step, write_config
 from bara_pyro.runs.store import cannot_write, read_jsonl, remove_parts, write_json, write_jsonl
@@ -67,13 +71,26 @@ def train(system: System, out: Path, *, resume: bool = False, on_step: OnStep | 
     else:
         method = METHODS[system.config.method.name]
         if method.check is not None:
-            method.check(system)
+            method.check(what_is_fitted(system))
         _fit(system, out, on_step)
         if method.finish is not None:
-            write_json(out / FITTED, method.finish(system))
+            write_json(out / FITTED, method.finish(what_is_fitted(system)))
         save_system(system, out, system.config.train.steps)
     (out / FILE).unlink(missing_ok=True)
     remove_parts(out)
+
+
+def what_is_fitted(system: System) -> Fit[AdaptedLM, SiteGuide, MethodConfig]:
+    """Return what a method's `check` and `finish` are given."""
+    return Fit(
+        system.model,
+        system.guide,
+        system.config.method,
+        system.answer_ids,
+        system.split,
+        partial(draw, system),
+        system.config.predict.seed,
+    )
 
 
 def _fit(system: System, out: Path, on_step: OnStep | None) -> None:

@@ -180,7 +180,7 @@ def test_parameter_counts_at_7b(form: str, width: str, count: int) -> None:
 
 
 def test_no_input_no_posterior() -> None:
-    with pytest.raises(LookupError, match="infer"):
+    with pytest.raises(LookupError, match="local_sample"):
         guide_of().get_posterior(SITE, PRIOR)
     guide = guide_of()
     guide(make_batch())

@@ -56,7 +56,7 @@ def test_an_exception_inside_leaves_no_hook(
         seen.append(hooks(qwen.lm))
         raise RuntimeError("inside")
 
-    monkeypatch.setattr(model._adapters[2], "forward", fail)
+    monkeypatch.setattr(list(model.adapters.values())[2], "forward", fail)
     with pytest.raises(RuntimeError, match="inside"):
         model(batch)
     assert seen == [4]  # the head needs none

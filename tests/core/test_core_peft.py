@@ -51,8 +51,8 @@ def test_same_weights_same_answers(arch: str, names: list[str]) -> None:
 def test_same_initial_law_of_a() -> None:
     # PEFT draws A uniformly on +-1/sqrt(in): same support, same variance (1 / (3 in)).
     model = LoRA(backbone("qwen2"), 4, r=512, target_modules=["q_proj"])
-    down = model._adapters[0].lora_A.detach()
+    down = next(iter(model.adapters.values())).lora_A.detach()
     assert down.abs().max() <= 16**-0.5
     error = (4 / 45) ** 0.5 / 16 / down.numel() ** 0.5  # the variance of u^2 is 4/45 for u ~ U(-1, 1)
     assert abs(down.square().mean() - 1 / 48) < 4 * error
-    assert not model._adapters[0].lora_B.any()
+    assert not next(iter(model.adapters.values())).lora_B.any()

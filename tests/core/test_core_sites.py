@@ -87,8 +87,10 @@ def test_decompositions_sample_what_they_say(
     assert {name.split("/")[0] for name in latents_of(trace)} == names
     # What the program declares to its guides is what it samples.
     assert latents_of(trace) == [*model.latents.global_sites, *model.latents.local_sites]
-    for name, shape in model.latents.global_sites.items():
-        assert trace.nodes[name]["value"].shape == shape
+    for name, site in model.latents.sites.items():
+        value = trace.nodes[name]["value"]
+        assert (value.shape[2:] if site.local else value.shape) == site.shape
+        assert site.family == ("phi" if name == "phi" else "theta")
 
 
 def test_without_labels_the_answer_is_sampled(qwen: Backbone) -> None:

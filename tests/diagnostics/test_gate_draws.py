@@ -7,8 +7,8 @@ from gate_cases import ONE_TOKEN, forward_with_gates, mean_gates, toy
 from torch import Tensor
 from torch.testing import assert_close
 
+from bara_pyro.core.gate_draws import chosen_modules, gate_draws
 from bara_pyro.core.prediction import predict
-from bara_pyro.diagnostics.gates.draws import chosen_modules, gate_draws
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.guides.prior import PriorGuide
 from bara_pyro.models.ensemble import Ensemble
@@ -110,4 +110,4 @@ def test_what_cannot_be_drawn() -> None:
 def test_nothing_is_left_on_the_model() -> None:
     model = LoRA(backbone(), 4, r=2)
     gate_draws(model, PriorGuide(model), [make_batch()])
-    assert all(adapter.tap is None for adapter in model._adapters)
+    assert all(adapter.tap is None for adapter in model.adapters.values())

@@ -10,7 +10,7 @@ from scipy import integrate, special, stats
 from torch import nn
 
 from bara_pyro.core.distributions import KAPPA_MAX
-from bara_pyro.diagnostics.gates.draws import GateDraws, gate_draws
+from bara_pyro.core.gate_draws import GateDraws, gate_draws
 from bara_pyro.diagnostics.gates.sparsity import gate_sparsity, sparsity_curve
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.weibull import WeibullGuide

@@ -13,12 +13,12 @@ from scipy import stats
 from torch.nn import functional as F
 
 from bara_pyro.core.elbo import MeanFieldELBO
+from bara_pyro.core.gate_draws import gate_draws
 from bara_pyro.core.prediction import predict, record
 from bara_pyro.data import batches
 from bara_pyro.diagnostics.arviz import inference_data
 from bara_pyro.diagnostics.arviz.compat import groups_of
 from bara_pyro.diagnostics.arviz.inference_data import estimate_bytes, to_inference_data
-from bara_pyro.diagnostics.gates.draws import gate_draws
 from bara_pyro.diagnostics.gates.full_draws import answers, chosen_rows
 from bara_pyro.diagnostics.gates.rank import effective_rank
 from bara_pyro.errors import ConfigError, DataError

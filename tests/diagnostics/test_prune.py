@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from bara_pyro.core.gate_draws import gate_draws
 from bara_pyro.core.prediction import point_log_probs
 from bara_pyro.core.program import tapped
-from bara_pyro.diagnostics.gates.draws import gate_draws
 from bara_pyro.diagnostics.gates.prune import prune, unit_importance, weakest, without
 from bara_pyro.diagnostics.gates.prune_curve import curve_figure, curve_table, prune_curve
 from bara_pyro.errors import ConfigError
@@ -39,7 +39,7 @@ def fitted(method: str, **settings: object) -> System:
 def silence(system: System, unit: int) -> None:
     """Make a unit of every module add nothing: its column of B is 0."""
     with torch.no_grad():
-        for adapter in system.model._adapters:
+        for adapter in system.model.adapters.values():
             adapter.lora_B[:, unit] = 0
 
 
@@ -52,7 +52,7 @@ def test_importance_by_taking_out(method: str) -> None:
     path = next(target.path for target in system.model.targets if "layers.0" in target.path)
     layer = system.backbone.lm.get_submodule(path)
     found = unit_importance(system, rows)[path]
-    adapter = next(a for a in system.model._adapters if a.target.path == path)
+    adapter = next(a for a in system.model.adapters.values() if a.target.path == path)
     kept = adapter.lora_B.detach().clone()
     added, frozen = torch.zeros(R), 0.0
     for row in range(len(rows)):

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from bara_pyro.core.gate_draws import GateDraws
 from bara_pyro.data import first_rows
-from bara_pyro.diagnostics.gates.draws import GateDraws
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import true_probabilities
 from bara_pyro.runs.system import build_system

@@ -11,6 +11,7 @@ from torch import Tensor
 from bara_pyro.data.types import Batch
 from bara_pyro.guides.laplace import LaplaceGuide
 from bara_pyro.methods.kfac import kfac
+from bara_pyro.methods.laplace import fit_laplace
 from bara_pyro.models.gaussian_lora import GaussianLoRA
 
 R, SCALING = 2, 3.0
@@ -30,18 +31,18 @@ def halves(choose: tuple = ((0, 1), (2, 3)), pad: int = 0) -> list[Batch]:
     return [make_batch(choose=list(rows), pad=pad) for rows in choose]
 
 
-def fitted(**options: object) -> tuple:
+def fitted(tokens: str = "mean", **options: object) -> tuple:
     """Model, guide, factors and figures of a fit of four rows, precision 2."""
     model, guide = toy(**options)
-    factors, _ = kfac(model, guide, guide.adapters, halves(), tokens=guide.tokens)
-    return model, guide, factors, guide.fit(halves(), prior_precision=2.0)
+    factors, _ = kfac(guide, halves(), tokens=tokens)
+    return model, guide, factors, fit_laplace(guide, halves(), prior_precision=2.0, tokens=tokens)
 
 
 def weights_of(model: GaussianLoRA) -> dict[str, Tensor]:
     """Site -> weight, detached copies that take gradients."""
     return {
         f"{weight}/{a.target.path}": getattr(a, weight).detach().clone().requires_grad_()
-        for a in model._adapters
+        for a in model.adapters.values()
         for weight in ("lora_A", "lora_B")
     }
 

@@ -40,7 +40,7 @@ def toy(arch: str = "qwen2", *, trained: bool = True, **options: object) -> tupl
     model = AdaLoRA(backbone(arch), N, **{"r": R, "init_r": START, **options})
     if trained:
         with torch.no_grad():
-            for a in model._adapters:
+            for a in model.adapters.values():
                 for weight in a.parameters():
                     weight.copy_(0.5 * torch.randn_like(weight))
     return model, DeltaGuide(model)
@@ -57,7 +57,7 @@ def plain_log_probs(model: AdaLoRA, batch: Batch) -> Tensor:
 def distance(model: AdaLoRA) -> float:
     """R in float64: the mean over all matrices."""
     values = []
-    for a in model._adapters:
+    for a in model.adapters.values():
         down, up = (w.detach().double().numpy() for w in (a.lora_A, a.lora_B))
         values += [np.linalg.norm(down @ down.T - np.eye(START)), np.linalg.norm(up.T @ up - np.eye(START))]
     return float(np.mean(values))
@@ -89,7 +89,7 @@ def test_the_answers_are_those_of_the_product(arch: str) -> None:
 def test_training_starts_at_the_backbone() -> None:
     torch.manual_seed(0)
     model = AdaLoRA(backbone(), N, r=200)
-    for a in model._adapters:
+    for a in model.adapters.values():
         assert a.r == 300  # 1.5 times
         assert not a.lora_E.any()
         for weight in (a.lora_A, a.lora_B):

@@ -98,11 +98,11 @@ def gaussian(size: torch.Size) -> Tensor:
 def test_e_acts_token_by_token() -> None:
     """The program under given values of E against three loops."""
     model, _ = toy(target_modules=["v_proj"])
-    adapter = model._adapters[1]
+    adapter = list(model.adapters.values())[1]
     x = torch.randn(2, 4, 16)
     values = torch.randn(2, 4, R * R)
     conditioned = pyro.poutine.condition(
-        lambda: adapter.forward(x, model.global_latents(), None), data={adapter.site: values}
+        lambda: adapter.forward(x, model.global_latents(make_batch())[1], None), data={adapter.site: values}
     )
     with torch.no_grad():
         out = conditioned()

@@ -41,7 +41,7 @@ def toy(arch: str = "qwen2", *, average: str = "probabilities") -> tuple[Ensembl
     torch.manual_seed(3)
     model = Ensemble(backbone(arch), N, r=R, members=M)
     with torch.no_grad():
-        for a in model._adapters:
+        for a in model.adapters.values():
             a.lora_B.copy_(0.3 * torch.randn_like(a.lora_B))
     return model, EnsembleGuide(model, average=average)
 

@@ -190,7 +190,7 @@ def test_the_flags_of_the_reproduction_matter() -> None:
         torch.manual_seed(5)
         loss = MeanFieldELBO().terms(model, guide, batch).loss
         losses.append(loss.item())
-        grads.append(torch.autograd.grad(loss, model._adapters[0].lora_B)[0])
+        grads.append(torch.autograd.grad(loss, next(iter(model.adapters.values())).lora_B)[0])
     assert abs(losses[0] - losses[1]) > 1e-3
     assert losses[0] == losses[2]
     assert (grads[0] - grads[2]).abs().max() > 1e-4
@@ -213,7 +213,7 @@ def test_gamma_by_hand() -> None:
     # In the loss with its sign: z2's distance costs, z1's is rewarded.
     rest = terms.loss - terms.nll
     model.weights, own = replace(model.weights, spread=0.0, pull=0.0), model.weights
-    for adapter in model._adapters:
+    for adapter in model.adapters.values():
         adapter.weights = model.weights
     without = MeanFieldELBO().terms(model, guide, batch)
     assert own.spread == own.pull == 1.0
@@ -331,7 +331,7 @@ def test_the_draws_are_those_of_plain_torch() -> None:
 
 def test_prediction_runs_no_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
     model, guide = toy()
-    decoders = {id(adapter.decoder) for adapter in model._adapters}
+    decoders = {id(adapter.decoder) for adapter in model.adapters.values()}
     z2 = {id(encoder) for site, encoder in guide.sites.items() if site.startswith("z2")}
     calls = {"decoder": 0, "z2": 0}
     plain = MLP.forward

@@ -20,7 +20,7 @@ from bara_pyro.guides.normal import NormalGuide
 from bara_pyro.guides.point import PointGuide
 from bara_pyro.methods import METHODS, build, method_config
 from bara_pyro.methods.recipes import kl_cycle, kl_share
-from bara_pyro.models.gaussian_lora import GaussianLoRA
+from bara_pyro.models.gaussian_lora import Deviations, GaussianLoRA
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.system import count_parameters
 
@@ -45,7 +45,9 @@ def normal_kl(mean: Tensor, sigma: Tensor, scale: float = SCALE) -> Tensor:
 
 def total_kl(model: GaussianLoRA, guide: NormalGuide) -> Tensor:
     """Of all modules, A at its mean."""
-    return torch.stack([normal_kl(a.lora_A, sigma_of(guide, a.target.path)) for a in model._adapters]).sum()
+    return torch.stack(
+        [normal_kl(a.lora_A, sigma_of(guide, a.target.path)) for a in model.adapters.values()]
+    ).sum()
 
 
 def plain_log_probs(model: GaussianLoRA, batch: Batch, deviation: dict[str, Tensor]) -> Tensor:
@@ -102,13 +104,13 @@ def test_map_adds_the_log_prior_of_both_factors() -> None:
 
 def token_output(model: GaussianLoRA, guide: NormalGuide, x: Tensor, draws: int) -> Tensor:
     """Draws of the change of one layer at one token, `draws x out`."""
-    adapter = model._adapters[0]
+    adapter = next(iter(model.adapters.values()))
     sigma = sigma_of(guide, adapter.target.path).detach()
     with torch.no_grad():
         out = []
         for _ in range(draws):
             deviation = torch.randn_like(sigma) * sigma
-            own = [type(model.global_latents()[0])(deviation, None)] * len(model.targets)
+            own = Deviations(deviation, None)
             out.append(adapter.forward(x.expand(1, 1, -1), own).flatten())
     return torch.stack(out)
 
@@ -117,7 +119,7 @@ def token_output(model: GaussianLoRA, guide: NormalGuide, x: Tensor, draws: int)
 def test_a_token_sees_the_gaussian_law_of_a(flipout: bool) -> None:
     """s B A x has covariance s^2 B diag(sigma^2 x^2) B^T, with and without random signs."""
     model, guide = toy(flipout=flipout, target_modules=["q_proj"])
-    adapter, x, draws = model._adapters[0], torch.linspace(-1, 2, 16), 4000
+    adapter, x, draws = next(iter(model.adapters.values())), torch.linspace(-1, 2, 16), 4000
     seen = token_output(model, guide, x, draws)
     up = adapter.lora_B.detach() * adapter.scaling
     variance = (sigma_of(guide, adapter.target.path).detach() ** 2) @ x**2
@@ -132,13 +134,13 @@ def test_signs_part_the_tokens() -> None:
     """Without signs equal tokens get equal noise; with them their noise is uncorrelated."""
     for flipout in (False, True):
         model, guide = toy(flipout=flipout, target_modules=["q_proj"])
-        adapter = model._adapters[0]
+        adapter = next(iter(model.adapters.values()))
         sigma = sigma_of(guide, adapter.target.path).detach()
         x = torch.ones(1, 2, 16)
         centre = adapter.scaling * adapter.lora_B.detach() @ adapter.lora_A.detach() @ x[0, 0]
         pairs = []
         for _ in range(2000):
-            own = [type(model.global_latents()[0])(torch.randn_like(sigma) * sigma, None)] * 2
+            own = Deviations(torch.randn_like(sigma) * sigma, None)
             pairs.append((adapter.forward(x, own)[0] - centre).detach()[:, 0])
         correlation = torch.stack(pairs).T.corrcoef()[0, 1].item()
         assert correlation == pytest.approx(0.0 if flipout else 1.0, abs=0.1 if flipout else 1e-4)

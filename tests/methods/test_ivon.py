@@ -68,8 +68,8 @@ class Plain:
 
     def __init__(self, model: PosthocLoRA, ess: float, h: float, delta: float) -> None:
         self.model = model
-        self.shapes = [w.shape for w in (p for a in model._adapters for p in (a.lora_A, a.lora_B))]
-        flat = [p.detach().flatten() for a in model._adapters for p in (a.lora_A, a.lora_B)]
+        self.shapes = [w.shape for w in (p for a in model.adapters.values() for p in (a.lora_A, a.lora_B))]
+        flat = [p.detach().flatten() for a in model.adapters.values() for p in (a.lora_A, a.lora_B)]
         self.m = torch.cat(flat).double()
         self.h = torch.full_like(self.m, h)
         self.gbar = torch.zeros_like(self.m)
@@ -128,7 +128,7 @@ def test_three_steps_are_those_of_the_formula(ivon: ModuleType, clip: float | No
 def assert_scales(pair: Pair, sigma: Tensor) -> None:
     """Of every weight, in the order of the parameters."""
     model, guide = pair
-    sites = [f"lora_{letter}/{a.target.path}" for a in model._adapters for letter in "AB"]
+    sites = [f"lora_{letter}/{a.target.path}" for a in model.adapters.values() for letter in "AB"]
     own = torch.cat([guide.scale(site).flatten() for site in sites])
     assert_close(own.double(), sigma, rtol=1e-5, atol=0)
     for site in sites:
@@ -167,7 +167,7 @@ def test_an_error_leaves_the_means_where_they_were(ivon: ModuleType, monkeypatch
     svi.step(make_batch())
     before = [(p.detach().clone(), p.data_ptr()) for p in svi.parameters]
     broken = torch.tensor(math.nan)
-    monkeypatch.setattr(PosthocLoRA, "_answer_logits", lambda self, *args: broken.expand(4, 1, 3))
+    monkeypatch.setattr(PosthocLoRA, "logits", lambda self, *args: broken.expand(4, 1, 3))
     with pytest.raises(TrainingError, match="likelihood"):
         svi.step(make_batch())
     for p, (value, place) in zip(svi.parameters, before, strict=True):
@@ -225,7 +225,7 @@ def test_predictions_are_draws_of_all_weights() -> None:
     model, guide = pair
     weights = [
         (getattr(a, name).detach(), guide.scale(f"{name}/{a.target.path}"))
-        for a in model._adapters
+        for a in model.adapters.values()
         for name in ("lora_A", "lora_B")
     ]
     with torch.no_grad():

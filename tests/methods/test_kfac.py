@@ -9,11 +9,12 @@ from torch.testing import assert_close
 
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import DataError
-from bara_pyro.methods.kfac import Linearisation, kfac
+from bara_pyro.guides.linearisation import Linearisation
+from bara_pyro.methods.kfac import kfac
 
 
 def assert_exact(model, guide, batch: Batch, sites: list[str]) -> None:
-    factors, _ = kfac(model, guide, guide.adapters, [batch])
+    factors, _ = kfac(guide, [batch])
     log_probs, jacobian = jacobians(model, batch)
     for site in sites:
         exact = ggn(log_probs, jacobian[site])
@@ -34,7 +35,7 @@ def test_one_token_of_one_row_is_exact_in_every_block(arch: str) -> None:
     names = ["c_attn", "c_fc", "lm_head"] if arch == "gpt2" else None
     model, guide = toy(arch, names)
     batch = make_batch(((5,),))
-    factors, _ = kfac(model, guide, guide.adapters, [batch])
+    factors, _ = kfac(guide, [batch])
     # Attention to a single token does not depend on queries: their curvature is 0 but for rounding.
     sites = [site for site in factors if "q_proj" not in site]
     assert len(sites) >= 6
@@ -82,7 +83,7 @@ def plain_factors(model, rows: list[Batch], tokens: str) -> dict[str, tuple[Tens
 @pytest.mark.parametrize("arch", ["qwen2", "gpt2"])
 def test_many_rows_and_tokens_are_the_plain_loop(arch: str, tokens: str) -> None:
     model, guide = toy(arch, None if arch == "qwen2" else ["c_attn", "lm_head"])
-    factors, log_likelihood = kfac(model, guide, guide.adapters, halves(pad=2), tokens=tokens)
+    factors, log_likelihood = kfac(guide, halves(pad=2), tokens=tokens)
     truth = plain_factors(model, [make_batch(choose=[i]) for i in range(4)], tokens)
     answers = make_batch().answer_ids
     assert factors.keys() == truth.keys()
@@ -98,9 +99,9 @@ def test_many_rows_and_tokens_are_the_plain_loop(arch: str, tokens: str) -> None
 
 def test_the_whole_vocabulary_changes_nothing() -> None:
     model, guide = toy()
-    short, _ = kfac(model, guide, guide.adapters, halves())
+    short, _ = kfac(guide, halves())
     model.full_vocab = True
-    whole, _ = kfac(model, guide, guide.adapters, halves())
+    whole, _ = kfac(guide, halves())
     for site in short:
         assert_close(short[site].output, whole[site].output, rtol=1e-4, atol=1e-6)
         assert_close(short[site].input, whole[site].input, rtol=1e-4, atol=1e-6)
@@ -123,15 +124,15 @@ def test_gradients_are_those_of_the_weights() -> None:
 
 def test_nothing_is_left_behind() -> None:
     model, guide = toy()
-    kfac(model, guide, guide.adapters, halves())
-    assert all(a.tap is None for a in model._adapters)
+    kfac(guide, halves())
+    assert all(a.tap is None for a in model.adapters.values())
     assert all(p.grad is None for p in model.parameters())
     assert not any(layer._forward_hooks for layer in backbone().lm.modules())
 
 
 def test_labels_are_needed() -> None:
-    model, guide = toy()
+    _, guide = toy()
     batch = make_batch()
     unlabelled = Batch(batch.input_ids, batch.attention_mask, batch.answer_ids)
     with pytest.raises(DataError, match="answer of every row"):
-        kfac(model, guide, guide.adapters, [unlabelled])
+        kfac(guide, [unlabelled])

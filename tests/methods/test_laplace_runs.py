@@ -25,6 +25,7 @@ from bara_pyro.core.prediction import predict
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.laplace import LaplaceGuide
 from bara_pyro.methods import build, method_config
+from bara_pyro.methods.laplace import fit_laplace
 from bara_pyro.models.gaussian_lora import GaussianLoRA
 from bara_pyro.runs.store import read_tensors
 from bara_pyro.runs.system import count_parameters
@@ -38,7 +39,7 @@ def test_before_the_fit_it_is_a_point() -> None:
     point = mean_forward(model, guide, batch).double()
     assert_close(predict(model, guide, batch, samples=5), point.expand(5, -1, -1), rtol=0, atol=1e-6)
     assert not list(guide.parameters())
-    with pytest.raises(ConfigError, match="call fit first"):
+    with pytest.raises(ConfigError, match="train with the method laplace first"):
         guide.linearised(batch)
 
 
@@ -101,16 +102,18 @@ def test_mistakes_are_named() -> None:
         toy(targets=["q_proj"], subset="last")
     with pytest.raises(ConfigError, match="random='AB' without flipout"):
         LaplaceGuide(GaussianLoRA(backbone(), 4, r=2))
-    for name in ("subset", "mode", "tokens"):
+    for name in ("subset", "mode"):
         with pytest.raises(ConfigError, match="choose one of"):
             toy(**{name: "other"})
+    with pytest.raises(ConfigError, match="choose one of"):
+        fit_laplace(guide, halves(), tokens="other")
 
 
 def test_bfloat16_backbone() -> None:
     frozen = Backbone(make_lm("qwen2", torch.bfloat16))
     model = randomise(GaussianLoRA(frozen, 4, r=2, random="AB", beta=0.0), 0.3)
     guide = LaplaceGuide(model)
-    figures = guide.fit(halves())
+    figures = fit_laplace(guide, halves())
     assert all(map(math.isfinite, figures.values()))
     assert predict(model, guide, make_batch(), samples=2).isfinite().all()
     assert figures["mean_logit_variance"] > 0

@@ -195,7 +195,7 @@ def test_adalora_masks_as_peft_does(tinit: int, tfinal: int, interval: int) -> N
         svi.step(batch_of(step))
         for name, value in model.named_parameters():
             assert torch.equal(value, theirs[name]), (step, name)
-        masked.append(sum(int((a.lora_E == 0).sum()) for a in model._adapters))
+        masked.append(sum(int((a.lora_E == 0).sum()) for a in model.adapters.values()))
     assert masked[-1] == (START - R) * len(model.targets)
     assert len(set(masked)) >= 3  # through the whole schedule
     assert len(set(model.ranks().values())) > 1
@@ -215,7 +215,7 @@ def test_adalora_is_trained_as_by_peft() -> None:
         other.base_model.update_and_allocate(step + 1)
         schedule.step()
         assert ours == pytest.approx(loss.item(), rel=1e-4)
-        for a in model._adapters:
+        for a in model.adapters.values():
             mask = theirs[f"adapters.{a.target.path.replace('.', '/')}.lora_E"] == 0
             assert torch.equal(a.lora_E == 0, mask), step
     gap = largest_gap(model, theirs)

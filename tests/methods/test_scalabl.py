@@ -134,7 +134,7 @@ def test_it_starts_at_the_singular_value_decomposition_of_loras_a() -> None:
     torch.manual_seed(1)
     model = ScalaBL(backbone(), N, r=R)
     guide = ScalaBLGuide(model)
-    for row, (ours, theirs) in enumerate(zip(model._adapters, lora._adapters, strict=True)):
+    for row, (ours, theirs) in enumerate(zip(model.adapters.values(), lora.adapters.values(), strict=True)):
         right, s = ours.lora_A.detach(), guide.log_s[row].detach().exp()
         assert_close(right @ right.T, torch.eye(R), rtol=0, atol=1e-6)
         gram = theirs.lora_A.detach().T @ theirs.lora_A.detach()
@@ -149,7 +149,7 @@ def test_it_starts_at_the_singular_value_decomposition_of_loras_a() -> None:
 def test_at_width_3584_the_singular_values_are_nearly_one() -> None:
     """Each row of A has norm sqrt(1/3), and wide rows are nearly orthogonal: 0.577 of the notes."""
     model, guide = build(method_config("scalabl"), empty_backbone("qwen2.5-7b"), 1, {"r": 8})
-    s = torch.stack([adapter.singular_values for adapter in model._adapters])
+    s = torch.stack([adapter.singular_values for adapter in model.adapters.values()])
     assert (s.mean() - 3**-0.5).abs() < 0.01
     assert (s - 3**-0.5).abs().max() < 0.06
     assert all(p.is_meta for p in (*model.parameters(), *guide.parameters()))

@@ -21,7 +21,7 @@ from torch.testing import assert_close
 from bara_pyro.cli.architectures import empty_backbone
 from bara_pyro.core.prediction import predict
 from bara_pyro.core.svi import SVI, adamw
-from bara_pyro.errors import ConfigError
+from bara_pyro.errors import DataError
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.methods import build, method_config
 from bara_pyro.methods.temperature import COLDEST, HOTTEST, best_log_temperature
@@ -144,7 +144,7 @@ def test_a_run_finds_the_best_temperature_and_comes_back(tmp_path: Path) -> None
 def test_no_validation_rows_is_said_before_training(tmp_path: Path) -> None:
     config = tiny_run(tmp_path, {"name": "temperature"})
     steps = []
-    with pytest.raises(ConfigError, match="--validation-rows") as error:
+    with pytest.raises(DataError, match="--validation-rows") as error:
         train(build_system(config), tmp_path / "run", on_step=lambda step, _: steps.append(step))
     assert "rows.jsonl" in str(error.value) or "'rows'" in str(error.value)
     assert str(error.value).endswith(".")

@@ -44,14 +44,14 @@ def toy(flipout: bool = True) -> tuple[PosthocLoRA, PosthocGuide]:
     model = randomise(PosthocLoRA(backbone(), N, r=R, random="A", flipout=flipout))
     guide = PosthocGuide(model, by_row=True)
     with torch.no_grad():
-        for adapter in model._adapters:
+        for adapter in model.adapters.values():
             guide.scale(f"lora_A/{adapter.target.path}").copy_((SIGMA / rotate(adapter)).unsqueeze(-1))
     model.mark_fitted()
     return model, guide
 
 
 def matrices(model: LoRA) -> list[tuple[Tensor, Tensor]]:
-    return [(a.lora_B.detach().double(), a.lora_A.detach().double()) for a in model._adapters]
+    return [(a.lora_B.detach().double(), a.lora_A.detach().double()) for a in model.adapters.values()]
 
 
 def test_the_rotation_changes_no_answer() -> None:
@@ -59,7 +59,7 @@ def test_the_rotation_changes_no_answer() -> None:
     batch, guide = make_batch(), DeltaGuide(model)
     before, answers = [b @ a for b, a in matrices(model)], mean_forward(model, guide, batch)
     old = [b for b, _ in matrices(model)]
-    values = [rotate(a) for a in model._adapters]
+    values = [rotate(a) for a in model.adapters.values()]
     assert_close(mean_forward(model, guide, batch), answers, rtol=0, atol=1e-5)
     for d, b, product, (up, down) in zip(values, old, before, matrices(model), strict=True):
         assert_close(up @ down, product, rtol=0, atol=1e-6)
@@ -71,7 +71,7 @@ def test_the_rotation_changes_no_answer() -> None:
 def test_directions_that_were_not_trained_get_no_noise(rows: int, rank: int) -> None:
     """An answer head of which only the rows of C < r answers are trained, and a B that is still 0."""
     model = LoRA(backbone(), N, r=R, target_modules=["q_proj"])
-    adapter = model._adapters[0]
+    adapter = next(iter(model.adapters.values()))
     with torch.no_grad():
         adapter.lora_B[:rows] = torch.randn(rows, R)
     b, a = matrices(model)[0]
@@ -87,7 +87,7 @@ def test_directions_that_were_not_trained_get_no_noise(rows: int, rank: int) -> 
 def test_a_direction_that_is_a_sum_of_others_gets_no_noise() -> None:
     """Its singular value is 0 up to rounding, by which sigma must not be divided."""
     model = LoRA(backbone(), N, r=R, target_modules=["q_proj"])
-    adapter = model._adapters[0]
+    adapter = next(iter(model.adapters.values()))
     columns = torch.randint(-9, 10, (16, 2)).float()  # whole numbers, whose sums are exact
     with torch.no_grad():
         adapter.lora_B.copy_(torch.cat([columns, columns.sum(-1, keepdim=True)], -1))
@@ -96,7 +96,7 @@ def test_a_direction_that_is_a_sum_of_others_gets_no_noise() -> None:
 
 def test_a_layer_with_fewer_outputs_than_the_rank() -> None:
     model = randomise(LoRA(backbone(), N, r=10, target_modules=["v_proj"]))
-    (b, a), d = matrices(model)[0], rotate(model._adapters[0])
+    (b, a), d = matrices(model)[0], rotate(next(iter(model.adapters.values())))
     assert b.shape[0] == 8
     assert d.shape == (10,)
     assert not d[8:].any()
@@ -108,7 +108,7 @@ def test_the_full_weight_is_isotropic_in_the_span_of_b() -> None:
     """Every column of s B' dA has covariance (s sigma)^2 P, P the projection on the span of the old B."""
     before = randomise(PosthocLoRA(backbone(), N, r=R, random="A"))  # the same weights, not rotated
     model, guide = toy()
-    for (b, _), adapter in zip(matrices(before), model._adapters, strict=True):
+    for (b, _), adapter in zip(matrices(before), model.adapters.values(), strict=True):
         projection = b @ torch.linalg.pinv(b)
         law = guide.law(f"lora_A/{adapter.target.path}").base_dist
         up = adapter.scaling * adapter.lora_B.detach().double()
@@ -116,7 +116,7 @@ def test_the_full_weight_is_isotropic_in_the_span_of_b() -> None:
         truth = (adapter.scaling * SIGMA) ** 2 * projection
         assert_close(covariance, truth, rtol=0, atol=1e-5 * float(truth.max()))
         assert (law.scale == law.scale[:, :1]).all()
-    adapter, draws = model._adapters[0], 2000
+    adapter, draws = next(iter(model.adapters.values())), 2000
     law = guide.law(f"lora_A/{adapter.target.path}")
     columns = (adapter.scaling * adapter.lora_B.detach() @ law.sample((draws,))).mT.flatten(0, 1)
     truth = (adapter.scaling * SIGMA) ** 2 * (lambda b: b @ torch.linalg.pinv(b))(matrices(before)[0][0])
@@ -229,7 +229,7 @@ def test_a_run_finds_the_largest_feasible_sigma(folder: Path) -> None:
     assert 0.5 * allowed < abs(end - start) <= allowed
     set_sigma(system, 1.05)
     assert abs(anchor_nll(system, 10) - start) > allowed
-    for adapter in system.model._adapters:
+    for adapter in system.model.adapters.values():
         d = adapter.lora_B.detach().norm(dim=0)  # of the columns of U D
         scale = system.guide.scale(f"lora_A/{adapter.target.path}").squeeze(-1) / 1.05
         assert_close(scale[d > 0] * d[d > 0], torch.full_like(d[d > 0], fitted["sigma"]), rtol=1e-4, atol=0)

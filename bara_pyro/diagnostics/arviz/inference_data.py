@@ -26,16 +26,15 @@ import torch
 import xarray
 from torch import Tensor
 
+from bara_pyro.core.gate_draws import chosen_modules
 from bara_pyro.data import EncodedSplit
 from bara_pyro.data.encode import prompt_text
 from bara_pyro.diagnostics.arviz.compat import container, psis_loo
 from bara_pyro.diagnostics.arviz.groups import TRAINING, dataset, module_coords, nbytes, training
-from bara_pyro.diagnostics.gates.draws import chosen_modules
 from bara_pyro.diagnostics.gates.full_draws import FullDraws, Rows, answers, chosen_rows, full_draws
 from bara_pyro.diagnostics.gates.sparsity import TAU, check_tau
 from bara_pyro.errors import ConfigError, DataError, unknown
 from bara_pyro.guides.prior import PriorGuide
-from bara_pyro.models.bara import BaRA
 from bara_pyro.runs.evaluate import environment, true_probabilities
 from bara_pyro.runs.store import SCHEMA, read_jsonl
 from bara_pyro.runs.system import System
@@ -141,8 +140,8 @@ def _features(system: System, part: EncodedSplit, tokens: str, prior: bool) -> s
     if tokens not in get_args(Tokens):
         raise ConfigError(unknown("choice of tokens", tokens, get_args(Tokens)))
     found = {"labels"} if min(part.labels) >= 0 else set()
-    if isinstance(system.model, BaRA):
-        found |= {"gates", *system.model.latent.split("*")}
+    if system.model.gates is not None:
+        found |= {"gates", *system.model.gates.kinds}
     return found | ({"prior"} if prior else set()) | ({"tokens"} if tokens == "all" else set())
 
 

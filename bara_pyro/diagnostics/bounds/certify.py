@@ -188,7 +188,7 @@ def _with_measurements(
 
 def _factors(system: System) -> tuple[Tensor, Tensor]:
     """Return B, `C x r`, with the scaling in it, and A, `r x d`: float64 on the CPU."""
-    adapter = head_adapter(system)
+    adapter, _ = head_adapter(system)
     up = adapter.lora_B.detach().cpu()[system.answer_ids] * adapter.scaling
     return up.double(), adapter.lora_A.detach().double().cpu()
 

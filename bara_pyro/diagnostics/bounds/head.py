@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.distributions import MEAN_MIN
+from bara_pyro.core.latents import Gates
 from bara_pyro.core.prediction import record
-from bara_pyro.core.program import module_key, tapped
+from bara_pyro.core.program import Adapter, module_key, tapped
 from bara_pyro.data import EncodedSplit, batches
 from bara_pyro.errors import ConfigError
-from bara_pyro.models.bara import PHI, BaRA, BaRAAdapter, theta_site
 from bara_pyro.runs.system import System
 
 
@@ -35,35 +35,35 @@ class HeadRows:
     base: Tensor
 
 
-def head_adapter(system: System) -> BaRAAdapter:
-    """Return the adapter of the answer head.
+def head_adapter(system: System) -> tuple[Adapter, Gates]:
+    """Return the adapter of the answer head, and the gates of the program.
 
     Raises:
         ConfigError: the method is not BaRA in gate form, or the head is not adapted.
     """
-    model = system.model
-    if not isinstance(model, BaRA):
+    gates = system.model.gates
+    if gates is None:
         raise ConfigError(
             f"The method {system.config.method.name!r} has no gate to certify: train bara-gate instead."
         )
-    if model.form != "gate":
+    if not gates.modulating:
         raise ConfigError(
-            f"Definition 1 of the paper covers the gate form only, and this run has the {model.form} form: "
+            "Definition 1 of the paper covers the gate form only, and this run has the additive form: "
             "train bara-gate."
         )
-    heads = [adapter for adapter in model._adapters if adapter.target.is_head]
+    heads = [adapter for adapter in system.model.adapters.values() if adapter.target.is_head]
     if not heads:
         raise ConfigError(
             "The certificate is about the answer head, which this run does not adapt: name it in "
             "adapter.target_modules."
         )
-    return heads[0]
+    return heads[0], gates
 
 
 @torch.no_grad()
 def head_rows(system: System, split: EncodedSplit) -> HeadRows:
     """Run the rows of a split at the posterior mean and note what the answer head sees, in their order."""
-    adapter, backbone, config = head_adapter(system), system.backbone, system.config.predict
+    (adapter, gates), backbone, config = head_adapter(system), system.backbone, system.config.predict
     x, gate, base = [], [], []
     with tapped([adapter]) as seen:
         for batch in batches(split, system.answer_ids, config.batch_size):
@@ -73,20 +73,19 @@ def head_rows(system: System, split: EncodedSplit) -> HeadRows:
             ):
                 last = seen[adapter.target.path][0][:, -1]
                 x.append(last.double().cpu())
-                means = _mean_gate(adapter, piece.values, len(last), system.model.r)
+                means = _mean_gate(adapter, gates, piece.values, len(last))
                 gate.append(means[:, : adapter.r].double().cpu())
                 base.append(backbone.logits(last.to(backbone.dtype), placed.answer_ids).double().cpu())
     return HeadRows(torch.cat(x), torch.cat(gate), torch.cat(base))
 
 
-def _mean_gate(adapter: BaRAAdapter, means: dict[str, Tensor], rows: int, r: int) -> Tensor:
+def _mean_gate(adapter: Adapter, gates: Gates, means: dict[str, Tensor], rows: int) -> Tensor:
     """Return the product of the posterior means that there are, `rows x r`."""
     some = next(iter(means.values()))
-    gate = some.new_ones(rows, r)
-    if PHI in means:
-        gate = gate * means[PHI].reshape(-1, r)[adapter.target.index]
-    theta = means.get(theta_site(adapter.target.path))
-    return gate if theta is None else gate * theta[..., -1, :]
+    gate, phi = some.new_ones(rows, gates.r), gates.global_gates(means)
+    if phi is not None:
+        gate = gate * phi[0, adapter.target.index]
+    return gate * means[gates.theta[adapter.target.path]][..., -1, :] if gates.theta else gate
 
 
 @torch.no_grad()
@@ -132,14 +131,13 @@ def _parameters(norm: nn.Module) -> tuple[Tensor, Tensor]:
 @torch.no_grad()
 def gate_radius(system: System) -> float:
     """Return W: the largest 2-norm, over the head's gates, of amortiser row and mean of Phi together."""
-    adapter, model, guide = head_adapter(system), system.model, system.guide
+    (adapter, gates), model, guide = head_adapter(system), system.model, system.guide
     squares = torch.zeros(adapter.r, dtype=torch.float64)
-    site = theta_site(adapter.target.path)
-    if site in model.latents.local_sites:
-        rows = guide.sites[module_key(site)].weight[: adapter.r]
+    if gates.theta:
+        rows = guide.sites[module_key(gates.theta[adapter.target.path])].weight[: adapter.r]
         squares += rows.detach().double().cpu().square().sum(-1)
-    if PHI in model.latents.global_sites:
-        mean = guide.get_posterior(PHI, model.phi_prior).mean[adapter.target.index]
+    if gates.phi:
+        mean = guide.get_posterior(gates.phi, model.phi_prior).mean[adapter.target.index]
         squares += mean[: adapter.r].double().cpu().square()
     return float(squares.max().sqrt())
 
@@ -155,6 +153,6 @@ def gate_slope(system: System, radius: float, input_norm: float) -> float:
         radius: W.
         input_norm: `R_x`.
     """
-    width = head_adapter(system).target.in_features
+    width = head_adapter(system)[0].target.in_features
     size = math.sqrt(width) if getattr(system.guide, "normalize_input", False) else input_norm
     return radius * size + math.log(2) + MEAN_MIN

@@ -10,12 +10,13 @@ from torch import Tensor
 from torch.distributions import kl_divergence
 
 from bara_pyro.core.distributions import has_analytic_kl
-from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.gate_draws import product
+from bara_pyro.core.guide import PRIOR, SiteGuide
+from bara_pyro.core.latents import Gates
 from bara_pyro.core.prediction import Drawn, noise_seed, record
+from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data import EncodedSplit, batches, first_rows
-from bara_pyro.diagnostics.gates.draws import product
 from bara_pyro.errors import ConfigError, DataError, unknown
-from bara_pyro.models.bara import PHI, BaRA, theta_site
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.system import System
 
@@ -103,9 +104,9 @@ def full_draws(
         batch_size: rows a batch; the configured one if None.
     """
     model, c = system.model, system.config.predict
-    if not isinstance(model, BaRA):
+    if model.gates is None:
         return FullDraws(draw(system, part, samples, seed=seed))
-    out = _empty(model, len(part), samples, len(system.answer_ids), len(modules), width)
+    out = _empty(model.gates, len(part), samples, len(system.answer_ids), len(modules), width)
     place = {row_id: i for i, row_id in enumerate(part.ids)}
     for batch in batches(part, system.answer_ids, batch_size or c.batch_size, by_length=True):
         rows = torch.tensor([place[row_id] for row_id in batch.ids])
@@ -114,21 +115,21 @@ def full_draws(
             for piece in record(
                 model, guide, placed, samples=samples, seed=seed, memory_budget=c.memory_budget
             ):
-                _keep(out, piece, rows[piece.rows], model, modules, divergences.seen)
+                _keep(out, piece, rows[piece.rows], model.gates, modules, divergences.seen)
                 divergences.seen = {}
     return out
 
 
-def _empty(model: BaRA, rows: int, samples: int, classes: int, modules: int, width: int) -> FullDraws:
+def _empty(gates: Gates, rows: int, samples: int, classes: int, modules: int, width: int) -> FullDraws:
     out = FullDraws(torch.empty(samples, rows, classes, dtype=torch.float64))
-    if model.latent != "theta":
-        out.phi = torch.empty(samples, modules, model.r)
+    if gates.phi:
+        out.phi = torch.empty(samples, modules, gates.r)
         out.kl_phi = torch.zeros(samples, dtype=torch.float64)
-    if model.latent != "phi":
-        out.theta = torch.empty(samples, rows, modules, model.r)
+    if gates.theta:
+        out.theta = torch.empty(samples, rows, modules, gates.r)
         out.kl_theta = torch.zeros(samples, rows, dtype=torch.float64)
         if width:
-            out.theta_tokens = torch.full((samples, rows, width, modules, model.r), torch.nan)
+            out.theta_tokens = torch.full((samples, rows, width, modules, gates.r), torch.nan)
     return out
 
 
@@ -136,29 +137,28 @@ def _keep(
     out: FullDraws,
     piece: Drawn,
     rows: Tensor,
-    model: BaRA,
+    gates: Gates,
     modules: Sequence[str],
     kl: dict[str, Tensor | None],
 ) -> None:
     """Put what one forward drew into its places."""
     out.log_probs[piece.draws, rows] = piece.log_probs
-    known, mask = [target.path for target in model.targets], piece.mask
-    if out.phi is not None:
-        drawn = piece.values[PHI].reshape(-1, len(known), model.r)
-        out.phi[piece.draws] = drawn[:, [known.index(path) for path in modules]].cpu()
-        whole = kl.get(PHI)  # one and the same in every forward
+    mask, phi = piece.mask, gates.global_gates(piece.values)
+    if out.phi is not None and phi is not None:
+        out.phi[piece.draws] = phi[:, [gates.modules.index(path) for path in modules]].cpu()
+        whole = kl.get(str(gates.phi))  # one and the same in every forward
         out.kl_phi = None if whole is None else whole.double().sum().cpu().expand(len(out.phi))
     if out.theta is None:
         return
     for i, path in enumerate(modules):
-        values = piece.values[theta_site(path)]
+        values = piece.values[gates.theta[path]]
         out.theta[piece.draws, rows, i] = values[..., -1, :].cpu()
         if out.theta_tokens is not None:
             width = values.shape[-2]  # one at the answer head
             real = values.masked_fill(~mask[:, -width:, None], torch.nan)
             out.theta_tokens[piece.draws, rows, -width:, i] = real.cpu()
-    for path in known:
-        divergence = kl.get(theta_site(path))
+    for site in gates.theta.values():
+        divergence = kl.get(site)
         if divergence is None or out.kl_theta is None:
             out.kl_theta = None
             return
@@ -173,14 +173,14 @@ class _Divergences(Messenger):
         seen: site -> KL in nats, of the posterior's batch shape; None where there is no closed form.
     """
 
-    def __init__(self, model: BaRA) -> None:
+    def __init__(self, model: AdaptedLM) -> None:
         super().__init__()
-        self.sites = {*model.latents.global_sites, *model.latents.local_sites}
+        self.sites = model.latents.sites
         self.seen: dict[str, Tensor | None] = {}
 
     def _pyro_post_sample(self, msg: dict[str, Any]) -> None:
         if msg["name"] in self.sites:
-            posterior, prior = msg["fn"], msg["infer"]["prior"]
+            posterior, prior = msg["fn"], msg["infer"][PRIOR]
             known = has_analytic_kl(posterior, prior)
             kl = kl_divergence(posterior, prior).expand(posterior.batch_shape) if known else None
             self.seen[msg["name"]] = kl

@@ -17,14 +17,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from bara_pyro.core.latents import Gates
 from bara_pyro.core.prediction import Drawn, record
-from bara_pyro.core.program import Adapter, chosen_rows, module_key, tapped
+from bara_pyro.core.program import AdaptedLM, Adapter, chosen_rows, module_key, tapped
 from bara_pyro.data import EncodedSplit, batches
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.amortized import AmortizedGuide
-from bara_pyro.models.bara import PHI, BaRA, theta_site
-from bara_pyro.models.lora import LoRA
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.system import System, assemble
 
@@ -95,9 +94,9 @@ def unit_importance(system: System, rows: EncodedSplit) -> Importance:
     frozen = {target.path: torch.zeros((), dtype=torch.float64) for target in model.targets}
     for batch in batches(rows, system.answer_ids, system.config.predict.batch_size, by_length=True):
         placed = batch.to(system.backbone.device)
-        with tapped(model._adapters) as seen:
+        with tapped(model.adapters.values()) as seen:
             for piece in record(model, system.guide, placed, samples=0):
-                for adapter in model._adapters:
+                for adapter in model.adapters.values():
                     path = adapter.target.path
                     x = seen[path][0]
                     real = piece.mask[:, -x.shape[1] :]
@@ -135,42 +134,44 @@ def without(system: System, keep: Mapping[str, Tensor]) -> System:
         new.lora_B.copy_(old.lora_B[:, kept])
         if hasattr(old, "lora_A"):
             new.lora_A.copy_(old.lora_A[kept])
-    if isinstance(model, BaRA):
-        _copy_posterior(system.guide, smaller.guide, model, order)
+    if model.gates is not None:
+        _copy_posterior(system.guide, smaller.guide, model.gates, order)
     return smaller
 
 
-def _copy_posterior(old: AmortizedGuide, new: AmortizedGuide, model: BaRA, order: dict[str, Tensor]) -> None:
-    for i, target in enumerate(model.targets):
-        site = module_key(theta_site(target.path))
-        if site in old.sites:
-            rank, levels = new._sizes[theta_site(target.path)]
-            kept = order[target.path][:rank].to(old.sites[site].weight.device)
-            parts = old.sites[site].weight.split((model.r, len(old.sites[site].weight) - model.r))
+def _copy_posterior(old: AmortizedGuide, new: AmortizedGuide, gates: Gates, order: dict[str, Tensor]) -> None:
+    for i, path in enumerate(gates.modules):
+        if gates.theta:
+            site = module_key(gates.theta[path])
+            rank, levels = new.sizes[gates.theta[path]]
+            kept = order[path][:rank].to(old.sites[site].weight.device)
+            parts = old.sites[site].weight.split((gates.r, len(old.sites[site].weight) - gates.r))
             # One noise level for all units stays as it is.
             noise = parts[1] if levels <= 1 and len(parts[1]) <= 1 else parts[1][kept]
             new.sites[site].weight.copy_(torch.cat([parts[0][kept], noise]))
-        if PHI in old.sites:
-            row = old.sites[PHI].weight[i].unflatten(0, (-1, model.r))
-            new.sites[PHI].weight[i] = row[:, order[target.path].to(row.device)].flatten()
+        if gates.phi:
+            site = module_key(gates.phi)
+            row = old.sites[site].weight[i].unflatten(0, (-1, gates.r))
+            new.sites[site].weight[i] = row[:, order[path].to(row.device)].flatten()
 
 
-def _checked(system: System) -> BaRA | LoRA:
+def _checked(system: System) -> AdaptedLM:
     model = system.model
-    if not isinstance(model, BaRA) and type(model) is not LoRA:
+    if not model.prunable:
         raise ConfigError(f"{system.config.method.name} cannot be pruned: BaRA and LoRA can.")
     if model.rank_pattern:
         raise ConfigError("This run is pruned already: prune the run that it came from.")
     return model
 
 
-def _added(model: BaRA | LoRA, adapter: Adapter, piece: Drawn, x: Tensor, batch: Batch) -> Tensor:
+def _added(model: AdaptedLM, adapter: Adapter, piece: Drawn, x: Tensor, batch: Batch) -> Tensor:
     """Return the squared size of what each unit adds, `B x T x r`."""
-    path, parts = adapter.target.path, []
-    if PHI in piece.values:
-        parts.append(piece.values[PHI].reshape(-1, model.r)[adapter.target.index])
-    if theta_site(path) in piece.values:
-        parts.append(piece.values[theta_site(path)])
+    parts, gates = [], model.gates
+    phi = None if gates is None else gates.global_gates(piece.values)
+    if phi is not None:
+        parts.append(phi[0, adapter.target.index])
+    if gates is not None and gates.theta:
+        parts.append(piece.values[gates.theta[adapter.target.path]])
     if hasattr(adapter, "lora_A"):
         parts.append(F.linear(x, adapter.lora_A))
     size = chosen_rows(adapter.lora_B, batch.answer_ids if adapter.target.is_head else None)

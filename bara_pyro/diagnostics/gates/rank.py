@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bara_pyro.diagnostics.gates.draws import GateDraws
+from bara_pyro.core.gate_draws import GateDraws
 from bara_pyro.diagnostics.gates.sparsity import TAU, check_tau
 from bara_pyro.errors import DataError
 

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bara_pyro.diagnostics.gates.draws import GateDraws
+from bara_pyro.core.gate_draws import GateDraws
 from bara_pyro.errors import ConfigError
+from bara_pyro.metrics import sparsity_by_module
 
 GATES = ("phi", "theta", "psi")
 TAU = 0.1
@@ -45,12 +46,6 @@ class Sparsity:
         return {name: float(values.mean()) for name, values in self.by_module.items()}
 
 
-def gate_values(draws: GateDraws) -> dict[str, Tensor]:
-    """Return `phi`, `theta` and `psi` as far as there are such gates, each `S x n x M x r`."""
-    found = {"phi": None if draws.phi is None else draws.phi.unsqueeze(1), "theta": draws.theta}
-    return {name: value for name, value in found.items() if value is not None} | {"psi": draws.psi}
-
-
 def gate_sparsity(draws: GateDraws, tau: float = TAU) -> Sparsity:
     """Return the sparsity of the gates of each module, over draws, rows and rank.
 
@@ -66,7 +61,7 @@ def gate_sparsity(draws: GateDraws, tau: float = TAU) -> Sparsity:
         ConfigError: `tau` is negative.
     """
     check_tau(tau)
-    found = {name: _percent_below(value, tau) for name, value in gate_values(draws).items()}
+    found = {name: sparsity_by_module(value, tau) for name, value in draws.by_kind().items()}
     none = torch.zeros(len(draws.modules), dtype=torch.float64)
     return Sparsity(draws.modules, tau, {"phi": none, **found})
 
@@ -85,8 +80,3 @@ def check_tau(tau: float) -> None:
     """
     if not tau >= 0:
         raise ConfigError(f"tau is {tau}: give a threshold of at least 0.")
-
-
-def _percent_below(values: Tensor, tau: float) -> Tensor:
-    below = (values.abs() < tau).double()
-    return 100 * below.mean(dim=(0, 1, 3))

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bara_pyro.core.gate_draws import chosen_modules
+from bara_pyro.core.latents import Gates
 from bara_pyro.core.prediction import record
 from bara_pyro.data import EncodedSplit, Example, encode
-from bara_pyro.diagnostics.gates.draws import chosen_modules
 from bara_pyro.diagnostics.gates.sparsity import TAU, check_tau
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.microworld import TASKS, load_task
-from bara_pyro.models.bara import PHI, BaRA, theta_site
 from bara_pyro.runs.system import System
 
 TEXTS = {
@@ -101,7 +101,7 @@ def token_maps(
     """
     check_tau(tau)
     model = system.model
-    if not isinstance(model, BaRA):
+    if model.gates is None:
         raise ConfigError(f"{system.config.method.name} has no gates: token maps are of a BaRA run.")
     body = [target.path for target in model.targets if not target.is_head]
     paths = tuple(path for path in chosen_modules(model, modules) if path in body)
@@ -111,12 +111,12 @@ def token_maps(
         raise DataError("A text is empty, or there is none: give each title a text.")
     rows = [Example(title, text) for title, text in texts.items()]
     split = encode(rows, system.backbone.tokenizer, max_length)
-    return [_token_map(system, model, split, i, paths, samples, tau, seed) for i in range(len(split))]
+    return [_token_map(system, model.gates, split, i, paths, samples, tau, seed) for i in range(len(split))]
 
 
 def _token_map(
     system: System,
-    model: BaRA,
+    gates: Gates,
     split: EncodedSplit,
     row: int,
     paths: tuple[str, ...],
@@ -125,11 +125,10 @@ def _token_map(
     seed: int,
 ) -> TokenMap:
     batch = split.batch([row], system.answer_ids).to(system.backbone.device)
-    place = [target.path for target in model.targets]
     below = torch.zeros(len(paths), batch.input_ids.shape[1], dtype=torch.float64)
-    for piece in record(model, system.guide, batch, samples=samples, seed=seed):
+    for piece in record(system.model, system.guide, batch, samples=samples, seed=seed):
         for i, path in enumerate(paths):
-            gate = _gate(piece.values, path, place.index(path), len(place), model.r)
+            gate = _gate(gates, piece.values, path)
             below[i] += (gate < tau).double().mean(dim=-1).sum(dim=0).cpu()
     percent = 100 * below / max(samples, 1)
     tokenizer = system.backbone.tokenizer
@@ -137,12 +136,12 @@ def _token_map(
     return TokenMap(split.ids[row], tokens, paths, percent.float())
 
 
-def _gate(values: dict[str, Tensor], path: str, place: int, modules: int, r: int) -> Tensor:
+def _gate(gates: Gates, values: dict[str, Tensor], path: str) -> Tensor:
     """Return a module's gate in one row, `s x T x r`; T = 1 where it has no theta."""
-    parts = []
-    if PHI in values:
-        parts.append(values[PHI].reshape(-1, modules, r)[:, place, None])
-    if theta_site(path) in values:
-        theta = values[theta_site(path)]
+    parts, phi = [], gates.global_gates(values)
+    if phi is not None:
+        parts.append(phi[:, gates.modules.index(path), None])
+    if gates.theta:
+        theta = values[gates.theta[path]]
         parts.append(theta.reshape(-1, *theta.shape[-2:]))
     return parts[0] if len(parts) == 1 else parts[0] * parts[1]

@@ -5,12 +5,13 @@ from typing import Any
 import torch
 
 from bara_pyro.core.elbo import MeanFieldELBO
+from bara_pyro.core.latents import Gates
 from bara_pyro.diagnostics.bounds.certify import certify_head
 from bara_pyro.diagnostics.bounds.pac_bayes import GibbsBound, gibbs_bound, held_out_bound
 from bara_pyro.diagnostics.page.context import Context, Part, joined
 from bara_pyro.diagnostics.posterior.gibbs_draws import gibbs_draws
 from bara_pyro.metrics import posterior_predictive
-from bara_pyro.models.bara import PHI, BaRA
+from bara_pyro.models.bara import PHI
 from bara_pyro.report import Column, Section, Table
 
 CLIP = 2.0  # R_g, twice the mean of the prior Gamma(1, 1)
@@ -28,22 +29,22 @@ COLUMNS = (
 def certificate(c: Context) -> Part | None:
     """Return the bounds: certified (gate form, adapted head), PAC-Bayes; nothing without random gates."""
     model = c.system.model
-    if not isinstance(model, BaRA) or not c.system.guide.stochastic:
+    if model.gates is None or not c.system.guide.stochastic:
         return None
-    parts = [_certified(c, model)] + ([_pac_bayes(c)] if PHI in model.latents.global_sites else [])
+    parts = [_certified(c, model.gates)] + ([_pac_bayes(c)] if model.gates.phi else [])
     return joined("How much can be guaranteed", parts)
 
 
-def _certified(c: Context, model: BaRA) -> Part:
+def _certified(c: Context, gates: Gates) -> Part:
     """Return the bound of the paper's second appendix, or why there is none."""
-    heads = [target for target in model.targets if target.is_head]
-    if model.form != "gate" or model.latent != "phi*theta" or not heads:
+    heads = [target for target in c.system.model.targets if target.is_head]
+    if not gates.modulating or gates.kinds != ("phi", "theta") or not heads:
         text = (
             "The certified bound of the paper's second appendix is about the gate form with both gates and "
             "an adapted answer head (Definition 1): this run is not of that kind."
         )
         return Part(Section("", [text]), (), {})
-    name, s = c.system.config.task.evaluate_on, max(1, model.r // 2)
+    name, s = c.system.config.task.evaluate_on, max(1, gates.r // 2)
     found = certify_head(
         c.system, name, tau=c.options.tau, s=s, clip=CLIP, cap=c.options.cap, cover="absorbed"
     )

@@ -8,12 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bara_pyro.core.gate_draws import GateDraws
 from bara_pyro.data import EncodedSplit, first_rows
-from bara_pyro.diagnostics.gates.draws import GateDraws, system_gates
-from bara_pyro.models.bara import BaRA
-from bara_pyro.models.lora import LoRA
 from bara_pyro.report import Picture, Section
-from bara_pyro.runs.evaluate import draw, true_probabilities
+from bara_pyro.runs.evaluate import draw, system_gates, true_probabilities
 from bara_pyro.runs.system import System
 
 FOLDER = "report"
@@ -97,8 +95,8 @@ class Context:
 
     @property
     def has_gates(self) -> bool:
-        """Whether there are gates to look at: BaRA."""
-        return isinstance(self.system.model, BaRA)
+        """Whether there are gates to look at."""
+        return self.system.model.gates is not None
 
 
 @dataclass(frozen=True)
@@ -136,7 +134,8 @@ def look(folder: Path, system: System, options: Options) -> Context:
     name = system.config.task.evaluate_on
     rows = first_rows(system.split(name), options.rows)
     gates = None
-    if isinstance(system.model, BaRA) or type(system.model) is LoRA:
+    model = system.model
+    if model.gates is not None or (model.has_activations and not model.latents):
         gates = system_gates(system, rows, options.samples)
     log_probs = draw(system, rows, options.samples) if gates is None else gates.log_probs
     truth = true_probabilities(system, rows, name)

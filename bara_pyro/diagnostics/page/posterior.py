@@ -15,7 +15,6 @@ from bara_pyro.diagnostics.posterior.collapse import (
 )
 from bara_pyro.errors import MissingKLError
 from bara_pyro.metrics import posterior_predictive
-from bara_pyro.models.bara import BaRA
 from bara_pyro.report import Column, Picture, Section, Table
 from bara_pyro.report.style import GREY, PALETTE, dress, legend_of, new_figure
 
@@ -24,7 +23,7 @@ PRIOR_ROWS = 32
 
 def posterior(c: Context) -> Part | None:
     """Return KL by gate, PSIS-LOO on training rows, the prior's own predictions; for BaRA alone."""
-    if not isinstance(c.system.model, BaRA) or not c.system.guide.stochastic:
+    if not c.has_gates or not c.system.guide.stochastic:
         return None
     parts = [_learnt(c), _rows_that_weigh(c), _prior(c)]
     text = [

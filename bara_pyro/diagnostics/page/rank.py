@@ -6,7 +6,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from bara_pyro.diagnostics.gates.draws import GateDraws, system_gates
+from bara_pyro.core.gate_draws import GateDraws
 from bara_pyro.diagnostics.gates.rank import (
     Relation,
     effective_rank,
@@ -19,6 +19,7 @@ from bara_pyro.diagnostics.page.context import Context, Part
 from bara_pyro.metrics import posterior_predictive
 from bara_pyro.report import Column, Picture, Section, Table
 from bara_pyro.report.style import PALETTE, dress, legend_of, line_style, new_figure
+from bara_pyro.runs.evaluate import system_gates
 
 NAMES = {"phi": "Φ", "theta": "θ", "psi": "Φθ"}
 ACTIVATIONS = {"theta": "A x"}

@@ -16,14 +16,16 @@ from torch.distributions import kl_divergence
 
 from bara_pyro.core.distributions import has_analytic_kl
 from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.latents import Gates
 from bara_pyro.core.prediction import predict
 from bara_pyro.core.priors import make_prior
+from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.types import Batch
 from bara_pyro.diagnostics.posterior.joint import seeded
 from bara_pyro.errors import ConfigError, DataError, MissingKLError
 from bara_pyro.guides.prior import PriorGuide
 from bara_pyro.metrics import posterior_predictive
-from bara_pyro.models.bara import PHI, BaRA, theta_site
+from bara_pyro.models.bara import BaRA
 from bara_pyro.report import Column, Table
 
 EPS = 0.01  # nats
@@ -75,7 +77,7 @@ class Collapse:
 
 @torch.no_grad()
 def collapse(
-    model: BaRA, guide: SiteGuide, batches: Iterable[Batch], *, samples: int = 10, seed: int = 0
+    model: AdaptedLM, guide: SiteGuide, batches: Iterable[Batch], *, samples: int = 10, seed: int = 0
 ) -> Collapse:
     """Return the divergence of each gate's posterior from its prior.
 
@@ -91,7 +93,7 @@ def collapse(
         MissingKLError: a pair of posterior and prior without an analytic divergence.
         DataError: there are no rows.
     """
-    _check_bara(model)
+    gates = _gates_of(model)
     guide.check(model)
     if not guide.stochastic:
         raise ConfigError(
@@ -100,7 +102,7 @@ def collapse(
         )
     if samples < 1:
         raise ConfigError(f"samples={samples} must be at least 1.")
-    paths = tuple(target.path for target in model.targets)
+    paths = gates.modules
     phi: Tensor | None = None
     theta = torch.zeros(len(paths), model.r, dtype=torch.float64)
     rows = 0
@@ -110,21 +112,20 @@ def collapse(
         with seeded(model, seed):
             for _ in range(samples):
                 found = _divergences(guide, placed)
-                phi = found.get(PHI)
-                for i, path in enumerate(paths):
-                    if theta_site(path) in found:
-                        units = found[theta_site(path)][:, -1].sum(0) / samples
-                        theta[i, : len(units)] += units
+                phi = found.get(gates.phi) if gates.phi else None
+                for i, path in enumerate(paths if gates.theta else ()):
+                    units = found[gates.theta[path]][:, -1].sum(0) / samples
+                    theta[i, : len(units)] += units
     if not rows:
         raise DataError("There are no rows to look at: give at least one batch.")
-    return Collapse(paths, phi, theta / rows if model.latent != "phi" else None)
+    return Collapse(paths, phi, theta / rows if gates.theta else None)
 
 
 def _divergences(guide: SiteGuide, batch: Batch) -> dict[str, Tensor]:
     """Return KL(q || p) entry by entry of every latent in one forward, float64."""
     program, posterior = guide.run(batch)
     out = {}
-    for name in (*guide.model.latents.global_sites, *guide.model.latents.local_sites):
+    for name in guide.model.latents.sites:
         # Inside `to_event`, which would add the units up.
         q, p = (trace.nodes[name]["fn"].base_dist for trace in (posterior, program))
         if not has_analytic_kl(q, p):
@@ -176,7 +177,7 @@ def prior_predictive(
         ConfigError: not BaRA, an unusable prior, or no draws.
         DataError: there are no rows.
     """
-    _check_bara(model)
+    _gates_of(model)
     if samples < 1:
         raise ConfigError(f"samples={samples} must be at least 1.")
     if not batches:
@@ -214,9 +215,10 @@ def prior_predictive_table(found: Sequence[PriorPredictive]) -> Table:
     return Table(columns, [vars(one) for one in found], "Answers with all gates drawn from the prior")
 
 
-def _check_bara(model: object) -> None:
-    if not isinstance(model, BaRA):
+def _gates_of(model: AdaptedLM) -> Gates:
+    if model.gates is None:
         raise ConfigError(f"{type(model).__name__} has no gates to look at: give a BaRA model.")
+    return model.gates
 
 
 @contextmanager

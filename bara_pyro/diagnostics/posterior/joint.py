@@ -19,7 +19,8 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
 from bara_pyro.core.guide import SiteGuide
-from bara_pyro.core.program import LIKELIHOOD, AdaptedLM
+from bara_pyro.core.likelihood import LIKELIHOOD
+from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, DataError
 
@@ -51,7 +52,7 @@ class Draws:
 
 def latent_names(model: AdaptedLM) -> tuple[str, ...]:
     """Return the program's latent sites, global ones first."""
-    return (*model.latents.global_sites, *model.latents.local_sites)
+    return tuple(model.latents.sites)
 
 
 def check_target(model: AdaptedLM, batch: Batch) -> dict[str, tuple[int, ...]]:
@@ -182,7 +183,7 @@ def _collect(model: AdaptedLM, batch: Batch, samples: int, run: Run) -> Draws:
 def _read(model: AdaptedLM, count: int, program: Trace, posterior: Trace | None) -> Draws:
     """Add up the densities of one forward by draw."""
     prior, likelihood, guide = (torch.zeros(count, dtype=torch.float64) for _ in range(3))
-    shapes, names, values = model.latents.global_sites, latent_names(model), {}
+    sites, names, values = model.latents.global_sites, latent_names(model), {}
     for name, site in program.nodes.items():
         if site["type"] != "sample" or site_is_subsample(site):
             continue
@@ -193,7 +194,8 @@ def _read(model: AdaptedLM, count: int, program: Trace, posterior: Trace | None)
         if posterior is not None:
             guide += _density(posterior.nodes[name]["fn"], site, count)
         value = site["value"]
-        values[name] = value.reshape(count, *shapes.get(name, value.shape[1:]))
+        shape = sites[name].shape if name in sites else value.shape[1:]
+        values[name] = value.reshape(count, *shape)
     logits = program.nodes[LIKELIHOOD]["fn"].logits.squeeze(-2)
     return Draws(values, logits.double().log_softmax(-1).cpu(), prior, likelihood, guide)
 

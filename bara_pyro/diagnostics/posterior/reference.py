@@ -17,7 +17,7 @@ from bara_pyro.core.prediction import noise_seed
 from bara_pyro.data.types import Batch
 from bara_pyro.diagnostics.posterior.joint import Values, check_target, evaluate, fixed_weights, seeded
 from bara_pyro.errors import ConfigError, DataError, TrainingError
-from bara_pyro.models.bara import PHI, BaRA
+from bara_pyro.models.bara import BaRA
 from bara_pyro.report import Column, Table
 
 MAX_LATENTS = 100
@@ -78,13 +78,12 @@ def flat_gates(values: Values) -> Tensor:
 
 def gate_names(model: BaRA, batch: Batch) -> tuple[str, ...]:
     """Return the names of the gates in the order of `flat_gates`."""
-    paths, units = [target.path for target in model.targets], range(model.r)
-    names = [f"{PHI}[{path}, {k}]" for path in paths for k in units] if model.latent != "theta" else []
-    if model.latent == "phi":
-        return tuple(names)
+    gates, units = model.gates, range(model.r)
+    names = [f"{gates.phi}[{path}, {k}]" for path in gates.modules for k in units] if gates.phi else []
     rows = batch.ids or tuple(map(str, range(len(batch))))
-    for target, site in zip(model.targets, model.latents.local_sites, strict=True):
+    for target in model.targets if gates.theta else ():
         tokens = 1 if target.is_head else batch.input_ids.shape[1]
+        site = gates.theta[target.path]
         names += [f"{site}[{row}, {t}, {k}]" for row in rows for t in range(tokens) for k in units]
     return tuple(names)
 
@@ -132,7 +131,7 @@ def nuts(
         DataError: no labels, or rows of different length with local gates.
         TrainingError: a chain never moved.
     """
-    if not isinstance(model, BaRA):
+    if model.gates is None:
         raise ConfigError(f"NUTS samples the gates of BaRA, not {type(model).__name__}: give a BaRA model.")
     if samples < MIN_SAMPLES or warmup < 0 or chains < 1:
         raise ConfigError(

@@ -17,8 +17,8 @@ from pyro import poutine
 from torch import Tensor
 
 from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.likelihood import LIKELIHOOD
 from bara_pyro.core.prediction import noise_seed
-from bara_pyro.core.program import LIKELIHOOD
 from bara_pyro.core.svi import SVI, adamw, linear_schedule
 from bara_pyro.data.types import Batch
 from bara_pyro.diagnostics.posterior.joint import (

@@ -1,21 +1,18 @@
-"""What the gates of a fitted BaRA do: draws of Phi, theta and their product, by row, module and rank unit."""
+"""What the gates of a fitted program do: draws of Phi, theta and their product, by row, module, rank unit."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.latents import Gates
 from bara_pyro.core.prediction import point_log_probs, record
-from bara_pyro.core.program import AdaptedLM, tapped
-from bara_pyro.data import EncodedSplit, batches
+from bara_pyro.core.program import AdaptedLM, module_key, tapped
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, DataError, unknown
-from bara_pyro.models.bara import PHI, BaRA, theta_site
-from bara_pyro.models.lora import LoRA
-from bara_pyro.runs.system import System
 
 
 @dataclass(frozen=True)
@@ -42,39 +39,17 @@ class GateDraws:
         """The gate as it acts, `Phi * theta`: `S x n x M x r`, of Phi alone `S x 1 x M x r`."""
         return product(self.phi, self.theta)
 
+    def by_kind(self) -> dict[str, Tensor]:
+        """Return `phi`, `theta` and `psi` as far as there are such gates, each `S x n x M x r`."""
+        found = {"phi": None if self.phi is None else self.phi.unsqueeze(1), "theta": self.theta}
+        return {name: value for name, value in found.items() if value is not None} | {"psi": self.psi}
+
 
 def product(phi: Tensor | None, theta: Tensor | None) -> Tensor:
     """Return `Phi * theta` of the gates that there are: `S x n x M x r`, of Phi alone `S x 1 x M x r`."""
     if theta is None:
         return torch.as_tensor(phi).unsqueeze(1)
     return theta if phi is None else theta * phi.unsqueeze(1)
-
-
-def system_gates(
-    system: System, rows: EncodedSplit, samples: int, *, modules: Sequence[str] | None = None
-) -> GateDraws:
-    """Return the gates of some rows of a fitted system, in their order, under its configured seed.
-
-    Args:
-        system: a fitted BaRA or LoRA.
-        rows: to look at.
-        samples: number S of draws; the posterior mean where there is nothing to draw.
-        modules: paths of the modules to keep; all if None.
-    """
-    c = system.config.predict
-    drawn = gate_draws(
-        system.model,
-        system.guide,
-        batches(rows, system.answer_ids, c.batch_size, by_length=True),
-        samples=samples if system.guide.stochastic else 0,
-        seed=c.seed,
-        modules=modules,
-        memory_budget=c.memory_budget,
-    )
-    place = {row_id: i for i, row_id in enumerate(drawn.ids)}
-    order = [place[row_id] for row_id in rows.ids]
-    theta = None if drawn.theta is None else drawn.theta[:, order]
-    return replace(drawn, ids=rows.ids, theta=theta, log_probs=drawn.log_probs[:, order])
 
 
 def gate_draws(
@@ -106,9 +81,9 @@ def gate_draws(
     parts: list[GateDraws] = []
     for batch in rows:
         placed = batch.to(model.backbone.device)
-        if isinstance(model, BaRA):
-            part = _gates(model, guide, placed, paths, samples, seed, memory_budget)
-        elif isinstance(model, LoRA):
+        if model.gates is not None:
+            part = _gates(model, model.gates, guide, placed, paths, samples, seed, memory_budget)
+        elif model.has_activations:
             part = _activations(model, guide, placed, paths)
         else:
             raise ConfigError(
@@ -140,7 +115,8 @@ def chosen_modules(model: AdaptedLM, modules: Sequence[str] | None = None) -> tu
 
 
 def _gates(
-    model: BaRA,
+    model: AdaptedLM,
+    gates: Gates,
     guide: SiteGuide,
     batch: Batch,
     paths: tuple[str, ...],
@@ -148,26 +124,27 @@ def _gates(
     seed: int,
     memory_budget: int | None,
 ) -> GateDraws:
-    draws, known = max(samples, 1), [target.path for target in model.targets]
-    phi = torch.empty(draws, len(paths), model.r) if model.latent != "theta" else None
-    theta = torch.empty(draws, len(batch), len(paths), model.r) if model.latent != "phi" else None
+    draws = max(samples, 1)
+    phi = torch.empty(draws, len(paths), gates.r) if gates.phi else None
+    theta = torch.empty(draws, len(batch), len(paths), gates.r) if gates.theta else None
+    chosen = [gates.modules.index(path) for path in paths]
     log_probs = torch.empty(draws, len(batch), len(batch.answer_ids), dtype=torch.float64)
     for piece in record(model, guide, batch, samples=samples, seed=seed, memory_budget=memory_budget):
         log_probs[piece.draws, piece.rows] = piece.log_probs
-        if phi is not None:
-            drawn = piece.values[PHI].reshape(-1, len(known), model.r)
-            phi[piece.draws] = drawn[:, [known.index(path) for path in paths]].cpu()
+        drawn = gates.global_gates(piece.values)
+        if phi is not None and drawn is not None:
+            phi[piece.draws] = drawn[:, chosen].cpu()
         if theta is not None:
             for i, path in enumerate(paths):
-                theta[piece.draws, piece.rows, i] = piece.values[theta_site(path)][..., -1, :].cpu()
+                theta[piece.draws, piece.rows, i] = piece.values[gates.theta[path]][..., -1, :].cpu()
     return GateDraws(paths, batch.ids, phi, theta, log_probs)
 
 
 @torch.no_grad()
-def _activations(model: LoRA, guide: SiteGuide, batch: Batch, paths: tuple[str, ...]) -> GateDraws:
-    adapters = {adapter.target.path: adapter for adapter in model._adapters}
-    with tapped(model._adapters) as seen:
+def _activations(model: AdaptedLM, guide: SiteGuide, batch: Batch, paths: tuple[str, ...]) -> GateDraws:
+    with tapped(model.adapters.values()) as seen:
         log_probs = point_log_probs(model, guide, batch)
-    rows = [F.linear(seen[path][0][..., -1, :], adapters[path].lora_A) for path in paths]
+    down = [model.get_parameter(f"adapters.{module_key(path)}.lora_A") for path in paths]
+    rows = [F.linear(seen[path][0][..., -1, :], weight) for path, weight in zip(paths, down, strict=True)]
     rows = [F.pad(row, (0, model.r - row.shape[-1])) for row in rows]  # units that a pruned module lacks
     return GateDraws(paths, batch.ids, None, torch.stack(rows, dim=-2)[None].cpu(), log_probs[None])

@@ -1,0 +1,83 @@
+"""What is observed, given the last hidden states: the only part of a program that knows the task."""
+
+from abc import ABC, abstractmethod
+from typing import Protocol
+
+import pyro
+from pyro.distributions import Categorical
+from torch import Tensor
+
+from bara_pyro.data.types import Batch
+
+LIKELIHOOD = "y"
+"""The site that every likelihood observes."""
+
+
+class Head(Protocol):
+    """The output embedding with its adapter, if it has one."""
+
+    def __call__(self, hidden: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Return logits, float32, `[draws x] B x P x C`.
+
+        An adapter's local latents are sampled at the P positions, in the plates and under the mask around the
+        call: to be called once a pass.
+
+        Args:
+            hidden: last hidden states of the last P positions, `[draws x] B x P x d`: noise is dealt out from
+                the right, so that padding takes none of it.
+            rows: long, `C`: the tokens whose logits are wanted; the whole vocabulary if None.
+        """
+        ...
+
+
+class Likelihood(ABC):
+    """What is observed of a batch. A subclass may read what it likes from a batch of its own kind.
+
+    `observe` runs inside the plate "data" (dimension -2, scaled by N / batch size). Dimension -1 is that of
+    positions: a likelihood that looks at more than one opens a plate there, under a mask of those that count,
+    around both the head and its own statement::
+
+        with pyro.plate("positions", width, dim=-1), poutine.mask(mask=batch.counted):
+            pyro.sample(LIKELIHOOD, Categorical(logits=head(hidden)), obs=batch.next_ids)
+    """
+
+    @abstractmethod
+    def observe(self, hidden: Tensor, batch: Batch, head: Head) -> Tensor:
+        """Sample the site `LIKELIHOOD`, observed where the batch knows its value.
+
+        Args:
+            hidden: last hidden states of all tokens, `[draws x] B x T x d`.
+            batch: the rows.
+            head: see `Head`.
+
+        Returns:
+            What a forward pass of the program returns and `predict` collects, `[draws x] B x ...`; what comes
+            after the rows must not depend on the padding.
+        """
+
+    @abstractmethod
+    def observed(self, batch: Batch) -> bool:
+        """Return whether the batch knows what is observed: whether this is training, not prediction."""
+
+    def predicted(self, values: Tensor) -> Tensor:
+        """Return what `observe` returned as a prediction, in float64."""
+        return values.double()
+
+
+class AnswerLikelihood(Likelihood):
+    """One categorical over the answer tokens at the last position: a closed set of answers."""
+
+    def observe(self, hidden: Tensor, batch: Batch, head: Head) -> Tensor:
+        """Observe the labels; return the answers' log-probabilities, `[draws x] B x C`, float32."""
+        log_probs = head(hidden[..., -1:, :], batch.answer_ids).log_softmax(-1)
+        labels = None if batch.labels is None else batch.labels.unsqueeze(-1)
+        pyro.sample(LIKELIHOOD, Categorical(logits=log_probs, validate_args=False), obs=labels)
+        return log_probs.squeeze(-2)
+
+    def observed(self, batch: Batch) -> bool:
+        """Return whether the batch has labels."""
+        return batch.labels is not None
+
+    def predicted(self, values: Tensor) -> Tensor:
+        """Return the log-probabilities, which float32 left a little off 1 in sum, in float64."""
+        return values.double().log_softmax(-1)

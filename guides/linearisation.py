@@ -1,0 +1,77 @@
+"""One forward of a LoRA whose graph is kept, and the answers' derivatives at every matrix of it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from bara_pyro.core.guide import PosteriorMean, SiteGuide
+from bara_pyro.core.program import tapped
+from bara_pyro.data.types import Batch
+from bara_pyro.models.gaussian_lora import GaussianAdapter, GaussianLoRA, weight_site
+
+
+class Linearisation:
+    """One forward at the mean weights, its graph kept: the answers' derivatives at every matrix.
+
+    Args:
+        model: LoRA with both factors latent.
+        guide: its guide, whose mean is 0.
+        adapters: those to look at.
+        batch: B rows.
+
+    Attributes:
+        log_probs: `B x C`.
+        inputs: site -> inputs of its matrix, `B x T x in`, 0 on padding (T = 1 at the answer head).
+    """
+
+    def __init__(
+        self, model: GaussianLoRA, guide: SiteGuide, adapters: Sequence[GaussianAdapter], batch: Batch
+    ) -> None:
+        if batch.labels is None:
+            # Any label will do: an answer that is not observed would be drawn.
+            batch = replace(batch, labels=torch.zeros_like(batch.input_ids[:, 0]))
+        with torch.enable_grad(), PosteriorMean(guide), tapped(adapters) as seen:
+            self.log_probs: Tensor = model.forward(batch)
+        self._adapters = adapters
+        self._mask = batch.attention_mask
+        self._answers = batch.answer_ids
+        # Of the whole vocabulary, only the answers are read.
+        self._cut = model.full_vocab
+        self._outputs = [seen[a.target.path][1] for a in adapters]
+        self.inputs: dict[str, Tensor] = {}
+        for adapter in adapters:
+            x = self._real(seen[adapter.target.path][0])
+            self.inputs[weight_site("lora_A", adapter.target.path)] = x
+            self.inputs[weight_site("lora_B", adapter.target.path)] = F.linear(x, adapter.lora_A.detach())
+
+    def gradients(self, direction: Tensor) -> dict[str, Tensor]:
+        """Return the gradients of `sum_c direction_c log p_c` at the output of every matrix.
+
+        Args:
+            direction: `C` or `B x C`; where it sums to 0 this is the derivative of the logits, too.
+
+        Returns:
+            site -> `B x T x out`, 0 on padding; B of the answer head has C outputs, one an answer.
+        """
+        grads = torch.autograd.grad(
+            self.log_probs,
+            self._outputs,
+            direction.to(self.log_probs).expand_as(self.log_probs),
+            retain_graph=True,
+        )
+        out = {}
+        for adapter, grad in zip(self._adapters, grads, strict=True):
+            up = adapter.lora_B.detach()
+            if adapter.target.is_head:
+                up = up[self._answers]
+                grad = grad[..., self._answers] if self._cut else grad
+            below = self._real(grad) * adapter.scaling
+            out[weight_site("lora_A", adapter.target.path)] = below @ up
+            out[weight_site("lora_B", adapter.target.path)] = below
+        return out
+
+    def _real(self, values: Tensor) -> Tensor:
+        return values.masked_fill(~self._mask[:, -values.shape[1] :, None], 0.0)
