@@ -22,6 +22,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from jinja2 import Environment, StrictUndefined, TemplateError
+from scipy.stats import t
 
 from bara_pyro.errors import BaraError, DataError
 from bara_pyro.report.table import Table
@@ -118,6 +119,29 @@ class Arms:
                 return dict(entry)
         raise DataError(f"{self._study.name} has no comparison of {arm} with {reference} on {task}.")
 
+    def differences(self, metric: str, arm: str, reference: str) -> dict[tuple[str, int], float]:
+        """Return arm minus reference for each task and seed, largest S."""
+        ours, theirs = self._study.arms[arm], self._study.arms[reference]
+        reads = [score(draws_of(runs)[-1], metric) for runs in (ours, theirs)]
+        return {
+            (task, seed): finite(reads[0](ours[task][seed])) - finite(reads[1](theirs[task][seed]))
+            for task, seeds in ours.items()
+            for seed in seeds
+        }
+
+    def over_seeds(self, metric: str, arm: str, reference: str, level: float = 0.95) -> dict[str, float]:
+        """Return arm minus reference, mean over tasks, with Student's t interval over the seeds."""
+        by_seed: dict[int, list[float]] = {}
+        for (_, seed), value in self.differences(metric, arm, reference).items():
+            by_seed.setdefault(seed, []).append(value)
+        means = [mean(values) for values in by_seed.values()]
+        half = float(t.ppf((1 + level) / 2, len(means) - 1)) * stdev(means) / len(means) ** 0.5
+        return {"difference": mean(means), "low": mean(means) - half, "high": mean(means) + half}
+
+    def best(self, metric: str, lowest: bool = True, **where: Any) -> str:
+        """Return the arm that is best by a score."""
+        return (min if lowest else max)(self.arms, key=lambda a: self.mean(metric, a, **where))
+
     def rank(self, metric: str, arm: str, lowest: bool = True, **where: Any) -> int:
         """Return the place of an arm among all by a score, 1 the best."""
         order = sorted(self.arms, key=lambda a: self.mean(metric, a, **where), reverse=not lowest)
@@ -171,6 +195,17 @@ class Tables:
         return dict(rows[0])
 
 
+def finite(value: float | None) -> float:
+    """Return a score that is there.
+
+    Raises:
+        DataError: it is infinite, which JSON holds as null.
+    """
+    if value is None:
+        raise DataError("A score is infinite: no difference can be told.")
+    return value
+
+
 def at(value: Any, path: str) -> Any:
     """Return what stands at a path of keys and places."""
     for part in path.split("/"):
@@ -220,12 +255,15 @@ def spread(value: tuple[float, float], digits: int = 1) -> str:
 def interval(entry: dict[str, Any], digits: int = 1) -> str:
     """Return a stored difference with its interval, and the spread over seeds where there is one.
 
-    >>> interval({"difference": 1.06, "low": 0.4, "high": 1.7, "seed_sd": 0.015})
-    '+1.1 [+0.4, +1.7], ± 0.0'
+    >>> interval({"difference": 1.06, "low": 0.4, "high": 1.7, "seed_sd": 0.0149})
+    '+1.1 ± 0.01 [+0.4, +1.7]'
     """
     ends = f"[{signed(entry['low'], digits)}, {signed(entry['high'], digits)}]"
-    beside = f", ± {entry['seed_sd']:.{digits}f}" if entry.get("seed_sd") is not None else ""
-    return f"{signed(entry['difference'], digits)} {ends}{beside}"
+    beside = ""
+    if (sd := entry.get("seed_sd")) is not None:
+        more = digits + (0 < sd < 0.5 * 10**-digits)  # what reads as zero gets one more digit
+        beside = f" ± {sd:.{more}f}"
+    return f"{signed(entry['difference'], digits)}{beside} {ends}"
 
 
 FORMATS = {
@@ -233,6 +271,8 @@ FORMATS = {
     "f0": lambda value: fixed(value, 0),
     "f2": lambda value: fixed(value, 2),
     "f3": lambda value: fixed(value, 3),
+    "percent": lambda value: fixed(100 * value),
+    "s0": lambda value: signed(value, 0),
     "s1": signed,
     "s2": lambda value: signed(value, 2),
     "s3": lambda value: signed(value, 3),
@@ -242,6 +282,9 @@ FORMATS = {
     "i1": interval,
     "i3": lambda value: interval(value, 3),
 }
+
+
+NUMBERS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 
 class Renderer:
@@ -255,9 +298,10 @@ class Renderer:
             undefined=StrictUndefined,
             autoescape=False,  # noqa: S701 - Markdown
             keep_trailing_newline=True,
+            trim_blocks=True,
         )
         self._environment.filters |= FORMATS
-        self._environment.globals = {"search": Search(), "min": min, "max": max, "abs": abs, "zip": zip}
+        self._environment.globals = {"search": Search(), "min": min, "max": max, "abs": abs, "words": NUMBERS}
 
     def load(self, stem: str) -> Any:
         """Return the results of a file, as its study reads them."""

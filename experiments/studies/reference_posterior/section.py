@@ -37,18 +37,21 @@ def families(arms: Mapping[str, Any]) -> list[str]:
 
 def table(latent: str, arms: Mapping[str, Any]) -> Table:
     """Return a row a family: mean and worst over the gates, predictions, bound and evidence."""
-    rows = []
+    rows, scale = [], torch.tensor(arms[NUTS_ARM]["sd"])
     for family in families(arms):
         arm = arms[family]
         ratio, distance = (
             torch.tensor([gate[key] for gate in arm["gates"]]) for key in ("sd_ratio", "wasserstein")
         )
+        exact, guide = (torch.tensor([gate[key] for gate in arm["gates"]]) for key in ("mean", "guide_mean"))
         beyond = sum(gate["ks"] > gate["ks_noise"] for gate in arm["gates"])
         rows.append(
             {
                 "family": family,
                 "sd": float(ratio.mean()),
                 "lowest": float(ratio.min()),
+                "highest": float(ratio.max()),
+                "shift": float((guide - exact).abs().div(scale).max()),  # standard deviations of NUTS
                 "wasserstein": float(distance.mean()),
                 "worst": float(distance.max()),
                 "beyond": f"{beyond} of {len(arm['gates'])}",
