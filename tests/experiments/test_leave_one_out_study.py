@@ -5,6 +5,7 @@ from argparse import Namespace
 from pathlib import Path
 
 import pytest
+from study_cases import page_of
 
 from bara_pyro.diagnostics.arviz.inference_data import to_inference_data
 from bara_pyro.diagnostics.arviz.loo import loo
@@ -13,7 +14,7 @@ from bara_pyro.runs.folder import load_system, save_system, write_config
 from bara_pyro.runs.system import build_system
 from experiments.engine.results import RESULTS
 from experiments.studies.leave_one_out import study as leave_one_out
-from experiments.studies.leave_one_out.section import agreement, by_method, loo_figure, section
+from experiments.studies.leave_one_out.section import agreement, by_method, loo_figure
 
 
 def row(method: str, elpd: float, unseen: float) -> dict:
@@ -35,7 +36,7 @@ def stored() -> dict:
 
 
 def test_section(tmp_path: Path) -> None:
-    text = "\n".join(section(stored(), tmp_path / "figures", "It is too hopeful."))
+    text = page_of("leave_one_out", stored(), tmp_path / "figures", "It is too hopeful.")
     assert "It is too hopeful." in text
     lines = [line for line in text.splitlines() if line.startswith("| B")]
     # Best first; deviation of two numbers 0.1 apart: 0.071; 16 of 128 rows: 12.5 %.

@@ -60,7 +60,7 @@ OLD: dict[str, Any] = {
     },
     "demo": {"task": "t", "rows": [{"method": "m", "S": s, "acc": RNG.random()} for s in (0, 10)]},
     "costs": {
-        f"{size} cpu": {"size": size, "rounds": 20, "methods": {"lora": {"step": RNG.random()}, "x": {"failed": "no"}}}
+        f"{size} cpu": {"size": size, "methods": {"lora": {"step": RNG.random()}, "x": {"failed": "no"}}}
         for size in ("micro", "896")
     },
     "reports": {

@@ -12,20 +12,11 @@ from bara_pyro.methods import METHODS
 from bara_pyro.runs.config import load_config
 from experiments.engine.arguments import shared_settings
 from experiments.engine.spaces import SPACES
+from experiments.engine.study import load_study
+from experiments.page.spec import find_study, study_names
 
-SCRIPTS = (
-    "in_distribution",
-    "out_of_distribution",
-    "untuned",
-    "parameter_budget",
-    "backbones",
-    "hierarchy",
-    "prior_sensitivity",
-    "guides_and_gates",
-    "remedies",
-    "reproductions",
-)
-LOOKS = ("sparsity", "pruning", "leave_one_out", "uncertainty", "reference_posterior", "sbc", "pac_bayes")
+SCRIPTS = [name for name in study_names() if find_study(name).load is load_study]
+OTHERS = [name for name in study_names() if name not in SCRIPTS]
 RATES = {"train.lr": 0.002}
 
 
@@ -36,7 +27,7 @@ def asked_for(
     module, calls = import_module(f"experiments.studies.{script}.study"), []
     found = {"laplace": {"method.prior_precision": 100.0}}
     monkeypatch.setattr(module, "chosen", lambda method: RATES | found.get(method, {}), raising=False)
-    monkeypatch.setattr(module, "conduct", lambda name, arms, args, **_: calls.append((name, arms, args)))
+    monkeypatch.setattr(module, "run_study", lambda name, arms, args, **_: calls.append((name, arms, args)))
     monkeypatch.setattr(sys, "argv", [script, *arguments])
     module.main()
     (call,) = calls
@@ -68,7 +59,7 @@ def test_help(script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
         assert option in said
 
 
-@pytest.mark.parametrize("script", [*LOOKS, "efficiency"])
+@pytest.mark.parametrize("script", OTHERS)
 def test_every_option_is_explained(
     script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
