@@ -56,18 +56,19 @@ def pages(results: Path = RESULTS, studies: Path = STUDIES, figures: Path | None
     found, lines = {}, [INDEX.format(error=100 * (0.25 / 1000) ** 0.5)]
     for stem, (folder, spec) in stored_studies(results).items():
         stored = render.load(stem)
+        title = title_of(stem, folder, spec)
         path = studies / folder / "answer.md"
         answer = render.text(path) if path.exists() and stem == folder else ""
-        found[stem] = page(stem, spec, stored, answer, figures)
+        found[stem] = page(title, spec, stored, answer, figures)
         said = f": {headline(answer)}" if answer else ""
-        lines.append(f"- [{title_of(stem, folder, spec)}](results/{stem}.md){said}")
+        lines.append(f"- [{title}](results/{stem}.md){said}")
     return {"index": "\n".join([*lines, ""]), **found}
 
 
-def page(stem: str, spec: StudySpec, stored: Any, answer: str, figures: Path | None) -> str:
+def page(title: str, spec: StudySpec, stored: Any, answer: str, figures: Path | None) -> str:
     """Return one page: what was asked, what was learnt, tables and figures, and which code made them."""
     question = spec.question.format(**spec.facts(stored))
-    lines = [f"# {title_of(stem, stem, spec)}\n"]
+    lines = [f"# {title}\n"]
     if isinstance(stored, Study):
         lines.append(fill(question, WIDTH) + "\n")
         missing = gaps(stored)

@@ -29,6 +29,7 @@ def test_defaults_are_made_for_the_microworld() -> None:
         "workers": 2,
         "retry_failed": False,
         "strict": False,
+        "reuse": None,
     }
 
 

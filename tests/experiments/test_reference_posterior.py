@@ -12,7 +12,7 @@ from bara_pyro.errors import ConfigError
 from bara_pyro.methods.bara import GUIDES
 from experiments.engine.results import read_results
 from experiments.studies.reference_posterior import study as experiment
-from experiments.studies.reference_posterior.section import NUTS_ARM, figure, programs
+from experiments.studies.reference_posterior.section import NUTS_ARM, figure, programs, table
 
 TINY = replace(experiment.QUICK, samples=8, warmup=15, draws=20, steps=2)
 
@@ -58,13 +58,14 @@ def test_arms_are_kept_and_not_repeated(tmp_path: Path, monkeypatch: pytest.Monk
 def made_up() -> dict[str, Any]:
     """Results of one program with two gates."""
     levels = torch.linspace(0, 1, 101).tolist()
-    gate = {"sd_ratio": 0.5, "wasserstein": 0.25, "ks": 0.2, "ks_noise": 0.1}
+    gate = {"mean": 1.0, "guide_mean": 1.25, "sd_ratio": 0.5, "wasserstein": 0.25, "ks": 0.2, "ks_noise": 0.1}
     weights = {"evidence": -9.0, "gap": 0.75, "k_hat": 0.31, "bounded": True}
     nuts = {
         "rows": 6,
         "tokens": 1,
         "gates": ["phi[model.layers.1.self_attn.v_proj, 0]", "theta/lm_head[3, 0, 1]"],
         "truth": [0.4, 0.6],
+        "sd": [0.5, 1.0],
         "ess": [700.4, 300.2],
         "r_hat": [1.001, 1.004],
         "divergences": 0,
@@ -111,3 +112,9 @@ def test_figure() -> None:
 
 def test_settings_have_arguments() -> None:
     assert set(experiment.HELP) == set(vars(experiment.Settings()))
+
+
+def test_means_are_compared_in_standard_deviations_of_nuts() -> None:
+    row = table("phi*theta", made_up()["programs"]["phi*theta"]).rows[0]
+    assert row["shift"] == pytest.approx(0.25 / 0.5)
+    assert (row["lowest"], row["highest"]) == pytest.approx((0.5, 0.9))

@@ -141,7 +141,7 @@ def test_what_is_incomplete_is_said(tmp_path: Path) -> None:
     record = read_json(path)
     kept = ("schema", "kind", "config_hash", "settings", "config", "method", "task", "split", "seed", "steps")
     write_json(path, {key: record[key] for key in kept} | {"failed": "The loss is not finite."})
-    text = pages(tmp_path)["parameter_budget"]
+    text = pages(tmp_path, tmp_path)["parameter_budget"]
     assert "Incomplete: BLoB on t has 1 of 2 seeds: The loss is not finite." in text.replace("\n", " ")
     assert "| BLoB | 23,616 | failed 1/2 |" in text
 
@@ -178,7 +178,7 @@ def test_real_runs_go_all_the_way(base: dict, shifted: str, tmp_path: Path) -> N
 def test_no_run_finished(tmp_path: Path) -> None:
     write_study("in_distribution", [], {}, folder=tmp_path)
     study = load_study("in_distribution", tmp_path)
-    assert "No run finished." in page("in_distribution", find_study("in_distribution"), study, "", None)
+    assert "No run finished." in page("Main table", find_study("in_distribution"), study, "", None)
 
 
 def test_claims_are_written_between_their_marks(results: Path, tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_claims_are_written_between_their_marks(results: Path, tmp_path: Path) -
     once = claims(readme, Renderer(results), tmp_path)
     assert re.fullmatch(r"A\n<!-- claims: lead -->\nRight: \d\d %\.\n<!-- end -->\nB\n", once)
     assert claims(once, Renderer(results), tmp_path) == once
-    with pytest.raises(DataError, match="no place for lead"):
+    with pytest.raises(DataError, match="no place for claims"):
         claims("A\n", Renderer(results), tmp_path)
 
 
