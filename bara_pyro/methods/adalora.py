@@ -12,6 +12,7 @@ from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.methods.allocation import Budget, RankAllocator, Triplets
 from bara_pyro.methods.base import Method, MethodConfig, register_method
 from bara_pyro.methods.recipes import common
+from bara_pyro.methods.space import RATES, SearchSpace
 from bara_pyro.models.adalora import AdaLoRA
 
 if TYPE_CHECKING:  # what is fitted is built from the registry
@@ -98,5 +99,8 @@ register_method(
         build_adalora,
         svi=adalora_svi,
         finish=final_ranks,
+        display="AdaLoRA",
+        order=13,
+        search=SearchSpace(RATES, "method.orth_weight", (0.01, 1.0)),
     )
 )

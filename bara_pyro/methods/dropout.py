@@ -7,6 +7,7 @@ from pydantic import Field
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.guides.prior import PriorGuide
 from bara_pyro.methods.base import Method, MethodConfig, register_method
+from bara_pyro.methods.space import RATES, SearchSpace
 from bara_pyro.models.dropout import DropoutLoRA
 
 
@@ -30,5 +31,9 @@ register_method(
         DropoutConfig,
         _build,
         peft=True,
+        display="MC-Dropout",
+        order=3,
+        tags=frozenset({"paper", "main", "ranked", "spread"}),
+        search=SearchSpace(RATES, "method.p", (0.05, 0.2)),
     )
 )

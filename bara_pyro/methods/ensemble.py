@@ -12,6 +12,7 @@ from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.guides.ensemble import Average, EnsembleGuide
 from bara_pyro.methods.base import Method, MethodConfig, register_method
 from bara_pyro.methods.recipes import common
+from bara_pyro.methods.space import SearchSpace
 from bara_pyro.models.ensemble import Ensemble
 
 
@@ -80,5 +81,15 @@ def ensemble_svi(model: Ensemble, guide: EnsembleGuide, train: Any, config: Ense
 
 
 register_method(
-    Method("ensemble", "Deep ensemble of LoRAs", EnsembleConfig, build_ensemble, svi=ensemble_svi)
+    Method(
+        "ensemble",
+        "Deep ensemble of LoRAs",
+        EnsembleConfig,
+        build_ensemble,
+        svi=ensemble_svi,
+        display="Ensemble",
+        order=4,
+        tags=frozenset({"paper", "main", "short"}),
+        search=SearchSpace(),
+    )
 )

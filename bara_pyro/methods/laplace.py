@@ -10,6 +10,7 @@ from bara_pyro.data import batches
 from bara_pyro.guides.laplace import LaplaceGuide, Optimiser, Predictive, Subset
 from bara_pyro.methods.base import Method, MethodConfig, register_method
 from bara_pyro.methods.kfac import Tokens
+from bara_pyro.methods.space import RATES, SearchSpace
 from bara_pyro.models.gaussian_lora import GaussianLoRA
 
 if TYPE_CHECKING:
@@ -93,5 +94,9 @@ register_method(
         finish=_finish,
         check=_check,
         peft=True,
+        display="Laplace",
+        order=5,
+        tags=frozenset({"paper", "main"}),
+        search=SearchSpace(RATES, "method.prior_precision", (100.0, 1000.0)),
     )
 )

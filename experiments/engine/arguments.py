@@ -10,7 +10,7 @@ from bara_pyro.errors import BaraError, ConfigError
 from bara_pyro.methods import METHODS
 from bara_pyro.runs.config import parse_assignment
 from experiments.engine.launchers import LAUNCHERS
-from experiments.engine.spaces import SPACES
+from experiments.engine.spaces import searched
 
 
 def experiment_parser(
@@ -36,7 +36,7 @@ def experiment_parser(
     add = parser.add_argument
     add("--model", metavar="NAME", help="language model: a hub name or a local folder; default: microworld")
     add("--data-dir", metavar="DIR", type=Path, help="real tasks from DIR/<task>/<split>.jsonl, not the hub")
-    add("--methods", metavar="NAME", nargs="+", choices=sorted(METHODS), default=methods or known_methods(),
+    add("--methods", metavar="NAME", nargs="+", choices=sorted(METHODS), default=methods or searched(),
         help="methods to compare, see `bara methods`; default: %(default)s")  # fmt: skip
     add("--tasks", metavar="NAME", nargs="+", default=list(tasks),
         help="tasks to train on, see `bara tasks`; default: %(default)s")  # fmt: skip
@@ -73,11 +73,6 @@ def positive(text: str) -> int:
     if value < 1:
         raise ValueError(text)
     return value
-
-
-def known_methods() -> list[str]:
-    """Return the registered methods that have a search space, in the order of the table of spaces."""
-    return [name for name in SPACES if name in METHODS]
 
 
 def shared_settings(args: Namespace) -> dict[str, Any]:

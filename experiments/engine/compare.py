@@ -12,8 +12,7 @@ from bara_pyro.errors import DataError
 from experiments.engine.differences import Run, compare
 from experiments.engine.record import load_predictions
 from experiments.engine.search import CHOICES, load_choices
-
-LORA, OURS = "lora", ("bara", "bara-gate")
+from experiments.engine.spaces import tagged
 
 
 def compare_study(
@@ -51,7 +50,7 @@ def default_references(arms: Sequence[str], choices: Path = CHOICES) -> list[str
     Raises:
         DataError: there is neither among the arms.
     """
-    found = [LORA] if LORA in arms else []
+    found = [name for name in tagged("reference") if name in arms]
     best = best_baseline(arms, choices)
     if best is not None and best not in found:
         found.append(best)
@@ -69,7 +68,9 @@ def best_baseline(arms: Sequence[str], choices: Path = CHOICES) -> str | None:
         DataError: the searches of two arms are not comparable: other tasks, steps, seeds or models.
     """
     searched = {
-        arm: choice for arm, choice in load_choices(choices).items() if arm in arms and arm not in OURS
+        arm: choice
+        for arm, choice in load_choices(choices).items()
+        if arm in arms and arm not in tagged("ours")
     }
     abouts = {
         arm: {k: v for k, v in c.items() if k not in ("space", "trials", "chosen")}

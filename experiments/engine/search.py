@@ -47,7 +47,7 @@ def search(methods: Sequence[str], score: Score) -> dict[str, Scored]:
     """Score every trial of every method's space.
 
     Args:
-        methods: names with a space in `experiments.engine.spaces.SPACES`.
+        methods: names of methods with a search space.
         score: trials -> their scores, the lower the better, infinite for one that failed.
 
     Returns:

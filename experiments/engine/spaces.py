@@ -1,4 +1,4 @@
-"""Where the settings of each method are looked for: the same number of trials for all.
+"""Which methods there are for studies, and where their settings are looked for: as many trials for all.
 
 First the four learning rates, all else as by default. Then, at the best rate, two further values of one
 regularisation strength where the method has one, and where it has none two rates half a step to either side.
@@ -6,64 +6,41 @@ regularisation strength where the method has one, and where it has none two rate
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from bara_pyro.errors import ConfigError, unknown
+from bara_pyro.methods import METHODS
+from bara_pyro.methods.space import SearchSpace
 from bara_pyro.runs.config import load_config
 
 BUDGET = 6
-# Above the last one LoRA itself falls to chance (docs/results.md, the study of learning rates).
-RATES = (3e-4, 6e-4, 1.2e-3, 2.4e-3)
-# Of natural-gradient steps, clipped to a thousandth of the rate; 0.03 is published, for 10,000 steps.
-NATURAL_RATES = (1e-2, 3e-2, 1e-1, 3e-1)
 
 
-@dataclass(frozen=True)
-class Space:
-    """The trials of one method.
-
-    Attributes:
-        lr: four learning rates, rising.
-        regulariser: the dotted setting of a regularisation strength; None where the method has none.
-        values: the values of it to try besides the default one.
-    """
-
-    lr: tuple[float, ...] = RATES
-    regulariser: str | None = None
-    values: tuple[float, ...] = ()
+def tagged(*tags: str) -> list[str]:
+    """Return the methods that have one of these tags, in the order of the tables."""
+    return [name for name in in_order(METHODS) if METHODS[name].tags.intersection(tags)]
 
 
-SPACES: dict[str, Space] = {
-    # method              rates          regularisation strength     besides its default
-    "lora":          Space(RATES),
-    "map_decoupled": Space(RATES,         "train.weight_decay",       (0.1, 1.0)),
-    "map_prior":     Space(RATES,         "method.prior_scale",       (0.1, 1.0)),
-    "mc_dropout":    Space(RATES,         "method.p",                 (0.05, 0.2)),
-    "ensemble":      Space(RATES),
-    "laplace":       Space(RATES,         "method.prior_precision",   (100.0, 1000.0)),
-    "temperature":   Space(RATES),
-    "tfb":           Space(RATES,         "method.tolerance",         (0.001, 0.01)),
-    "blob":          Space(RATES,         "method.beta",              (0.1, 0.01)),
-    "scalabl":       Space(RATES,         "method.beta",              (0.1, 0.01)),
-    "clora":         Space(RATES,         "method.beta",              (1e-4, 1e-6)),
-    "fvae":          Space(RATES,         "method.beta",              (1e-4, 1e-6)),
-    "ivon":          Space(NATURAL_RATES, "method.ess",               (1e5, 1e7)),
-    "adalora":       Space(RATES,         "method.orth_weight",       (0.01, 1.0)),
-    "bara":          Space(RATES,         "method.init_kappa",        (0.25, 0.8)),
-    "bara-gate":     Space(RATES,         "method.init_kappa",        (0.25, 0.8)),
-}  # fmt: skip
+def in_order(names: Iterable[str]) -> list[str]:
+    """Return names in the order of the tables: those of methods in theirs, others behind in their own."""
+    return sorted(names, key=lambda name: METHODS[name].order if name in METHODS else math.inf)
 
 
-def space(method: str) -> Space:
+def searched() -> list[str]:
+    """Return the registered methods that have a search space, in the order of the tables."""
+    return [name for name in in_order(METHODS) if METHODS[name].search is not None]
+
+
+def space(method: str) -> SearchSpace:
     """Return the search space of a method.
 
     Raises:
         ConfigError: it has none.
     """
-    if method not in SPACES:
-        raise ConfigError(unknown("search space of the method", method, SPACES))
-    return SPACES[method]
+    found = METHODS[method].search if method in METHODS else None
+    if found is None:
+        raise ConfigError(unknown("search space of the method", method, searched()))
+    return found
 
 
 def first_trials(method: str) -> list[dict[str, Any]]:

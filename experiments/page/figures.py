@@ -21,9 +21,10 @@ from bara_pyro.report.style import GREY, INK, NORMAL, PALETTE, SMALL, dress, leg
 from bara_pyro.runs.store import atomic_write
 from experiments.engine.differences import AVERAGE
 from experiments.engine.record import Record
+from experiments.engine.spaces import in_order, tagged
 from experiments.engine.study import Study
 from experiments.page.labels import place_labels
-from experiments.page.values import display, draws_of, ordered, over_tasks, score
+from experiments.page.values import display, draws_of, over_tasks, score
 
 COLUMNS = 4
 FILL, OTHERS = PALETTE[0], "#c9c9c9"
@@ -151,7 +152,7 @@ def risk_coverage_figure(study: Study, task: str, reference: str = "lora") -> Fi
 def _arms_on(study: Study, task: str) -> dict[str, tuple[list[Record], str]]:
     """Return the finished records of each arm on a task, and the largest S."""
     found = {}
-    for arm in ordered(study.arms):
+    for arm in in_order(study.arms):
         seeds = study.arms[arm].get(task, {})
         records = [record for record in seeds.values() if "failed" not in record]
         if records:
@@ -169,7 +170,7 @@ def accuracy_ece_figure(study: Study) -> Figure:
     figure = new_figure(7.2, 5.0)
     axes = figure.add_subplot()
     names, points, bars = [], [], []
-    for arm in ordered(study.arms):
+    for arm in in_order(study.arms):
         tasks = study.arms[arm]
         samples = (draws_of(tasks) or [""])[-1]
         values = [over_tasks(tasks, study.tasks, score(samples, metric)) for metric in ("acc", "ece")]
@@ -177,7 +178,7 @@ def accuracy_ece_figure(study: Study) -> Figure:
         if len(numbers) < 2:
             continue
         (x, x_error), (y, y_error) = numbers
-        ours = arm.startswith("bara")
+        ours = arm.partition(", ")[0] in tagged("ours")
         axes.errorbar(x, y, y_error, x_error, fmt="D" if ours else "o", color=FILL if ours else INK,
                       markersize=6, ecolor=GREY, elinewidth=0.8)  # fmt: skip
         names.append(display(arm))
@@ -200,7 +201,7 @@ def difference_figure(entries: Sequence[Mapping[str, Any]], reference: str, metr
     found = [e for e in entries if e["reference"] == reference and e[metric]["difference"] is not None]
     tasks = list(dict.fromkeys(e["task"] for e in found if e["task"] != AVERAGE))
     main = AVERAGE if any(e["task"] == AVERAGE for e in found) else tasks[0] if len(tasks) == 1 else None
-    arms = [arm for arm in ordered(dict.fromkeys(e["arm"] for e in found if e["task"] == main))]
+    arms = [arm for arm in in_order(dict.fromkeys(e["arm"] for e in found if e["task"] == main))]
     if not arms:
         raise DataError(f"There is no difference to {display(reference)} in {metric} to draw.")
     figure = new_figure(6.6, 0.3 * len(arms) + 1.6)

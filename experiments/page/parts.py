@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 
 from bara_pyro.report import Table
 from experiments.engine.differences import AVERAGE, METRICS
+from experiments.engine.spaces import in_order
 from experiments.engine.study import Arms, Study
 from experiments.page.figures import (
     accuracy_ece_figure,
@@ -22,7 +23,7 @@ from experiments.page.tables import (
     shift_tables,
     variants_table,
 )
-from experiments.page.values import display, draws_of, ordered, over_seeds, score
+from experiments.page.values import display, draws_of, over_seeds, score
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ def _grouped(study: Study, by_variant: bool) -> list[Part]:
         group, row = (variant, method) if by_variant else (method, variant)
         groups.setdefault(group, {})[row] = tasks
     parts: list[Part] = []
-    for group in ordered(groups):
+    for group in in_order(groups):
         parts += [f"### {display(group)}\n", *_variant_tables(replace(study, arms=groups[group]))]
     return parts
 
@@ -171,7 +172,7 @@ def comparisons(study: Study) -> list[Part]:
 def _in_words(study: Study, task: str, metric: str) -> str:
     """Return a score of each arm on a task under the largest S, for those who cannot see the figure."""
     words = []
-    for arm in ordered(study.arms):
+    for arm in in_order(study.arms):
         seeds = study.arms[arm].get(task, {})
         value = over_seeds(seeds, score((draws_of({task: seeds}) or [""])[-1], metric))
         number = value[0] if isinstance(value, tuple) else value

@@ -10,13 +10,13 @@ from typing import Any
 from bara_pyro.report import Column, Table
 from experiments.engine.differences import AVERAGE, METRICS
 from experiments.engine.record import Record
+from experiments.engine.spaces import in_order
 from experiments.engine.study import Arms, Seeds, Study
 from experiments.page.values import (
     Value,
     display,
     draws_of,
     finished,
-    ordered,
     over_seeds,
     over_tasks,
     parameters_of,
@@ -44,7 +44,7 @@ def arm_rows(study: Study) -> list[dict[str, Any]]:
     `samples` that under which its records hold the scores.
     """
     rows = []
-    for arm in ordered(study.arms):
+    for arm in in_order(study.arms):
         tasks = study.arms[arm]
         about = {"arm": arm, "name": display(arm), "parameters": parameters_of(tasks)}
         numbers = draws_of(tasks) or [""]
@@ -158,7 +158,7 @@ def variants_table(study: Study, tasks: Sequence[str] | None = None) -> Table:
     """
     names = study.tasks if tasks is None else list(tasks)
     rows = []
-    for arm in ordered(study.arms):
+    for arm in in_order(study.arms):
         runs = {name: study.arms[arm].get(name, {}) for name in names}
         samples = (draws_of(runs) or [""])[-1]
         row: dict[str, Any] = {"arm": arm, "name": display(arm), "parameters": parameters_of(runs)}
@@ -262,5 +262,5 @@ def _unit(metric: str) -> str:
 
 def _in_order(entries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     arms = list(dict.fromkeys(e["arm"] for e in entries))
-    place = {arm: i for i, arm in enumerate(ordered(arms))}
+    place = {arm: i for i, arm in enumerate(in_order(arms))}
     return sorted(entries, key=lambda e: place[e["arm"]])

@@ -6,36 +6,19 @@ would flatter the arm.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import mean, stdev
 
+from bara_pyro.methods import METHODS
 from experiments.engine.differences import METRICS
 from experiments.engine.record import Record
+from experiments.engine.spaces import in_order
 from experiments.engine.study import Seeds, Study
 
 Value = float | tuple[float, float] | str | None
 Read = Callable[[Record], float | None]
 """Takes a number out of a record; None stands for infinity, which JSON cannot hold."""
 
-# The order of the paper's tables, then the methods that it does not have, then ours.
-NAMES = {
-    "lora": "MLE (LoRA)",
-    "map_decoupled": "MAP (weight decay)",
-    "map_prior": "MAP (Gaussian prior)",
-    "mc_dropout": "MC-Dropout",
-    "ensemble": "Ensemble",
-    "laplace": "Laplace",
-    "blob": "BLoB",
-    "scalabl": "ScalaBL",
-    "clora": "C-LoRA",
-    "fvae": "FVAE-LoRA",
-    "temperature": "Temperature",
-    "tfb": "TFB",
-    "ivon": "IVON",
-    "adalora": "AdaLoRA",
-    "bara": "BaRA",
-    "bara-gate": "BaRA gate",
-}
 # Scores of two numbers of draws that are closer than this belong to the same predictions.
 SAME = 1e-6
 
@@ -47,13 +30,8 @@ def display(arm: str) -> str:
     'BaRA, phi'
     """
     method, comma, variant = arm.partition(", ")
-    return f"{NAMES.get(method, method)}{comma}{variant}"
-
-
-def ordered(arms: Iterable[str]) -> list[str]:
-    """Return the arms: methods in the paper's order, then variants in their own."""
-    known = list(NAMES)
-    return sorted(arms, key=lambda arm: known.index(arm) if arm in NAMES else len(known))
+    known = METHODS[method].display if method in METHODS else ""
+    return f"{known or method}{comma}{variant}"
 
 
 def over_seeds(seeds: Seeds, read: Read) -> Value:
@@ -137,7 +115,7 @@ def gaps(study: Study) -> list[str]:
     """Return a sentence for each arm and task that has fewer seeds than others, or a run that failed."""
     most = max((len(seeds) for tasks in study.arms.values() for seeds in tasks.values()), default=0)
     lines = []
-    for arm in ordered(study.arms):
+    for arm in in_order(study.arms):
         for task in study.tasks:
             seeds = study.arms[arm].get(task, {})
             done = sum("failed" not in record for record in seeds.values())

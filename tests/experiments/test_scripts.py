@@ -11,7 +11,7 @@ import pytest
 from bara_pyro.methods import METHODS
 from bara_pyro.runs.config import load_config
 from experiments.engine.arguments import shared_settings
-from experiments.engine.spaces import SPACES
+from experiments.engine.spaces import searched
 from experiments.engine.study import load_study
 from experiments.page.spec import find_study, study_names
 
@@ -76,7 +76,7 @@ def test_every_option_is_explained(
 
 def test_the_main_table_has_every_method(monkeypatch: pytest.MonkeyPatch) -> None:
     _, arms, args = asked_for("in_distribution", monkeypatch)
-    assert set(arms) == set(METHODS) == set(SPACES)
+    assert set(arms) == set(METHODS) == set(searched())
     assert len(args.tasks) == 6
 
 

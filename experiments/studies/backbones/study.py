@@ -11,16 +11,15 @@ from pathlib import Path
 from experiments.engine.arguments import experiment_parser
 from experiments.engine.run import run_study
 from experiments.engine.search import chosen
+from experiments.engine.spaces import tagged
 from experiments.page.parts import by_variant
 from experiments.page.spec import arm_study
-
-METHODS = ("lora", "mc_dropout", "ensemble", "laplace", "blob", "scalabl", "bara", "bara-gate")
 
 
 def main() -> None:
     """Run the experiment."""
     tasks = ("micro-wgs", "micro-arcc")
-    parser = experiment_parser(__doc__, runs="runs/study", methods=list(METHODS), tasks=tasks)
+    parser = experiment_parser(__doc__, runs="runs/study", methods=tagged("main"), tasks=tasks)
     parser.add_argument(
         "--backbones",
         metavar="NAME",

@@ -6,6 +6,7 @@ python -m experiments guides_and_gates
 from experiments.engine.arguments import experiment_parser
 from experiments.engine.run import run_study
 from experiments.engine.search import chosen
+from experiments.engine.spaces import tagged
 from experiments.page.parts import by_method
 from experiments.page.spec import arm_study
 
@@ -31,7 +32,7 @@ VARIANTS = {
 
 def main() -> None:
     """Run the experiment."""
-    methods = ["bara", "bara-gate"]
+    methods = tagged("ours")
     args = experiment_parser(
         __doc__, runs="runs/study", methods=methods, tasks=("micro-wgs", "micro-arcc")
     ).parse_args()

@@ -6,13 +6,14 @@ python -m experiments hierarchy
 from experiments.engine.arguments import experiment_parser
 from experiments.engine.run import run_study
 from experiments.engine.search import chosen
+from experiments.engine.spaces import tagged
 from experiments.page.parts import by_method
 from experiments.page.spec import arm_study
 
 
 def main() -> None:
     """Run the experiment."""
-    methods, tasks = ["bara", "bara-gate"], ("micro-wgs", "micro-arcc", "micro-arce")
+    methods, tasks = tagged("ours"), ("micro-wgs", "micro-arcc", "micro-arce")
     args = experiment_parser(__doc__, runs="runs/study", methods=methods, tasks=tasks).parse_args()
     arms = {
         f"{method}, {latent}": {"method": method, **chosen(method), "method.latent": latent}

@@ -21,11 +21,10 @@ from bara_pyro.runs.folder import load_system
 from experiments.engine.arguments import experiment_parser, positive, shared_settings
 from experiments.engine.results import results_option, resumed
 from experiments.engine.search import chosen
+from experiments.engine.spaces import tagged
 from experiments.engine.sweep import Job, finished_runs
 from experiments.page.spec import entry_study
 from experiments.studies.leave_one_out.section import QUESTION, parts
-
-METHODS = ("mc_dropout", "blob", "scalabl", "clora", "tfb", "ivon", "bara", "bara-gate")
 
 Record = dict[str, Any]
 
@@ -76,7 +75,7 @@ def ranked(records: dict[str, Record], args: Namespace) -> list[dict[str, Any]]:
 def main() -> None:
     """Train what is missing, rank what has not been ranked, write after each task and seed."""
     tasks = ("micro-wgs", "micro-arcc")
-    parser = experiment_parser(__doc__, runs="runs/study", methods=METHODS, tasks=tasks)
+    parser = experiment_parser(__doc__, runs="runs/study", methods=tagged("spread"), tasks=tasks)
     add = parser.add_argument
     add("--rows", type=positive, default=128, help="training rows to leave out; default: %(default)s")
     add("--samples", type=positive, default=100, help="posterior draws; default: %(default)s")

@@ -32,6 +32,7 @@ from bara_pyro.runs.train import train
 from experiments.engine.arguments import positive
 from experiments.engine.results import results_option, resumed
 from experiments.engine.search import chosen
+from experiments.engine.spaces import tagged
 from experiments.page.spec import entry_study
 from experiments.studies.pac_bayes.gibbs import (
     CAP,
@@ -46,7 +47,7 @@ from experiments.studies.pac_bayes.gibbs import (
 )
 from experiments.studies.pac_bayes.section import LOSS, NAME, QUESTION, facts, parts
 
-TASK, CLASSES, FORMS = "micro-obqa", 4, ("bara", "bara-gate")
+TASK, CLASSES = "micro-obqa", 4
 FIRST = 0.4  # share of the training rows that fixes everything but Phi
 SIZES = (320, 1280, 2478)  # of the 4957 training rows; the last is half of them
 SHARED_DRAWS = 200  # as predictions are drawn, with one Phi for all rows
@@ -171,7 +172,14 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("--forms", nargs="+", metavar="NAME", choices=FORMS, default=list(FORMS), help="default: %(default)s")
+    add(
+        "--forms",
+        nargs="+",
+        metavar="NAME",
+        choices=tagged("ours"),
+        default=tagged("ours"),
+        help="default: %(default)s",
+    )
     add("--sizes", nargs="+", metavar="N", type=positive, default=list(SIZES),
         help="numbers of rows of the bound; default: %(default)s")  # fmt: skip
     add("--seeds", type=positive, default=1, help="repeat with the seeds 0 to N - 1; default: %(default)s")

@@ -9,6 +9,7 @@ The prior acts through the KL terms, and theta's has a small weight by default: 
 from experiments.engine.arguments import experiment_parser
 from experiments.engine.run import run_study
 from experiments.engine.search import chosen
+from experiments.engine.spaces import tagged
 from experiments.page.parts import by_method
 from experiments.page.spec import arm_study
 
@@ -17,7 +18,7 @@ GAMMAS = ((1.0, 1.0), (0.5, 1.0), (2.0, 1.0), (1.0, 0.5), (1.0, 2.0))
 
 def main() -> None:
     """Run the experiment."""
-    methods = ["bara", "bara-gate"]
+    methods = tagged("ours")
     parser = experiment_parser(__doc__, runs="runs/study", methods=methods, tasks=("micro-wgs", "micro-arcc"))
     parser.add_argument("--beta-theta", type=float, help="weight of KL(theta); default: that of the method")
     parser.add_argument("--name", default="prior_sensitivity", help="of the results; default: %(default)s")

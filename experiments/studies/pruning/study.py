@@ -22,6 +22,7 @@ from bara_pyro.runs.system import System
 from experiments.engine.arguments import experiment_parser, positive, shared_settings
 from experiments.engine.results import results_option, resumed
 from experiments.engine.search import chosen
+from experiments.engine.spaces import tagged
 from experiments.engine.sweep import Job, finished_runs
 from experiments.page.spec import entry_study
 from experiments.studies.pruning.section import QUESTION, parts
@@ -61,7 +62,7 @@ def jobs_of(args: Namespace) -> dict[tuple[str, str, int], Job]:
 
 def main() -> None:
     """Train what is missing, prune what has not been, write after each."""
-    methods, tasks = ["lora", "bara", "bara-gate"], ("micro-wgs", "micro-arcc")
+    methods, tasks = tagged("reference", "ours"), ("micro-wgs", "micro-arcc")
     parser = experiment_parser(__doc__, runs="runs/study", methods=methods, tasks=tasks)
     add = parser.add_argument
     add("--rows", type=positive, default=400, help="test rows to score; default: %(default)s")

@@ -11,6 +11,7 @@ from bara_pyro.report import Column, Table
 from bara_pyro.runs.config import load_config
 from experiments.engine.arguments import experiment_parser, shared_settings
 from experiments.engine.results import Entry, Results, results_option, resumed
+from experiments.engine.spaces import tagged
 from experiments.engine.sweep import Job, finished_runs
 from experiments.page.parts import Part
 from experiments.page.spec import entry_study
@@ -33,7 +34,7 @@ COLUMNS = (
 def main() -> None:
     """Run all."""
     parser = experiment_parser(
-        __doc__, runs="runs/real_rows", methods=["lora", "bara", "bara-gate"], tasks=TASKS
+        __doc__, runs="runs/real_rows", methods=tagged("reference", "ours"), tasks=TASKS
     )
     results_option(parser, "real_rows")
     args = parser.parse_args()

@@ -11,7 +11,7 @@ from typing import Any
 from experiments.engine.arguments import experiment_parser
 from experiments.engine.run import run_study
 from experiments.engine.search import chosen
-from experiments.engine.spaces import halfway, space
+from experiments.engine.spaces import halfway, space, tagged
 from experiments.page.parts import by_method
 from experiments.page.spec import arm_study
 
@@ -42,13 +42,13 @@ OURS: dict[str, dict[str, Any]] = {
 
 def main() -> None:
     """Run the experiment."""
-    methods, tasks = ["lora", "bara", "bara-gate"], ("micro-wgs", "micro-arcc")
+    methods, tasks = tagged("reference", "ours"), ("micro-wgs", "micro-arcc")
     args = experiment_parser(__doc__, runs="runs/study", methods=methods, tasks=tasks).parse_args()
     args.assignments = ["task.evaluate_on=validation", *args.assignments]
     arms = {}
     for method in args.methods:
         settings = {"method": method, **chosen(method)}
-        own = OURS if method.startswith("bara") else {}
+        own = OURS if method in tagged("ours") else {}
         for name, change in (common(settings, args.steps) | own).items():
             arms[f"{method}, {name}"] = {**settings, **change}
     run_study("remedies", arms, args)

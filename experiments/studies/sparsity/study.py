@@ -28,6 +28,7 @@ from bara_pyro.runs.system import System
 from experiments.engine.arguments import experiment_parser, shared_settings
 from experiments.engine.results import results_option, resumed
 from experiments.engine.search import chosen
+from experiments.engine.spaces import tagged
 from experiments.engine.sweep import Job, finished_runs
 from experiments.page.spec import entry_study
 from experiments.studies.sparsity.section import QUESTION, facts, parts
@@ -100,7 +101,7 @@ def jobs_of(args: Namespace) -> dict[tuple[str, int, str, int], Job]:
 
 def main() -> None:
     """Train what is missing, look, write."""
-    methods = ["lora", "bara", "bara-gate"]
+    methods = tagged("reference", "ours")
     parser = experiment_parser(__doc__, runs="runs/study", methods=methods, tasks=("micro-arcc",), seeds=1)
     add = parser.add_argument
     add("--ranks", metavar="R", type=int, nargs="+", default=list(RANKS), help="default: %(default)s")

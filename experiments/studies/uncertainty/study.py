@@ -35,10 +35,10 @@ from experiments.engine.arguments import positive
 from experiments.engine.record import on_task
 from experiments.engine.results import results_option, resumed
 from experiments.engine.search import chosen
+from experiments.engine.spaces import tagged
 from experiments.page.spec import entry_study
 from experiments.studies.uncertainty.section import QUESTION, parts
 
-METHODS = ("ensemble", "blob", "bara", "bara-gate")
 TASK, SHIFTED = "micro-obqa", ("micro-near", "micro-far")
 SIZES = (80, 320, 1280, 4957)
 NESTED = 8  # draws of the global gates, and for each as many of the local ones
@@ -99,7 +99,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("--methods", nargs="+", metavar="NAME", default=list(METHODS), help="default: %(default)s")
+    add("--methods", nargs="+", metavar="NAME", default=tagged("short"), help="default: %(default)s")
     add("--sizes", nargs="+", metavar="N", type=positive, default=list(SIZES),
         help="numbers of training rows; default: %(default)s")  # fmt: skip
     add("--seeds", type=positive, default=1, help="repeat with the seeds 0 to N - 1; default: %(default)s")

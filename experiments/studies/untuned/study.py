@@ -8,16 +8,15 @@ passes over the smallest data set. Default settings, three times the steps of th
 
 from experiments.engine.arguments import experiment_parser
 from experiments.engine.run import run_study
+from experiments.engine.spaces import tagged
 from experiments.page.parts import main_table
 from experiments.page.spec import arm_study
-
-METHODS = ("lora", "mc_dropout", "ensemble", "laplace", "temperature", "blob", "scalabl", "bara", "bara-gate")
 
 
 def main() -> None:
     """Run the experiment."""
-    tasks = ("micro-wgs", "micro-arcc")
-    parser = experiment_parser(__doc__, runs="runs/study", methods=list(METHODS), tasks=tasks, steps=3000)
+    tasks, methods = ("micro-wgs", "micro-arcc"), tagged("main", "recalibrated")
+    parser = experiment_parser(__doc__, runs="runs/study", methods=methods, tasks=tasks, steps=3000)
     parser.add_argument("--lr", type=float, default=1e-3, help="of all methods; default: %(default)s")
     args = parser.parse_args()
     arms = {method: {"method": method, "train.lr": args.lr} for method in args.methods}
