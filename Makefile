@@ -24,6 +24,7 @@ lint: venv
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/python -m experiments report --check
 
 bench: venv
 	$(BIN)/python -m benchmarks.speed --size micro

@@ -13,6 +13,7 @@ from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.methods.allocation import Budget, RankAllocator, Triplets
 from bara_pyro.methods.base import Fit, Method, MethodConfig, register_method
 from bara_pyro.methods.recipes import Training, common
+from bara_pyro.methods.space import RATES, SearchSpace
 from bara_pyro.models.adalora import AdaLoRA
 
 
@@ -103,5 +104,8 @@ register_method(
         build_adalora,
         svi=adalora_svi,
         finish=final_ranks,
+        display="AdaLoRA",
+        order=13,
+        search=SearchSpace(RATES, "method.orth_weight", (0.01, 1.0)),
     )
 )

@@ -13,6 +13,7 @@ from bara_pyro.guides.gamma import GammaGuide
 from bara_pyro.guides.lognormal import LogNormalGuide
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.methods.base import Method, MethodConfig, register_method
+from bara_pyro.methods.space import RATES, SearchSpace
 from bara_pyro.models.bara import BaRA, Form, Latent
 
 GUIDES: dict[str, type[AmortizedGuide]] = {
@@ -118,7 +119,16 @@ def _build(
 
 
 register_method(
-    Method("bara", "BaRA, additive form: y = W0 x + s B (Phi * theta) (arXiv 2606.29184)", BaRAConfig, _build)
+    Method(
+        "bara",
+        "BaRA, additive form: y = W0 x + s B (Phi * theta) (arXiv 2606.29184)",
+        BaRAConfig,
+        _build,
+        display="BaRA",
+        order=14,
+        tags=frozenset({"ours", "main", "short", "spread"}),
+        search=SearchSpace(RATES, "method.init_kappa", (0.25, 0.8)),
+    )
 )
 register_method(
     Method(
@@ -127,5 +137,9 @@ register_method(
         BaRAConfig,
         _build,
         {"form": "gate"},
+        display="BaRA gate",
+        order=15,
+        tags=frozenset({"ours", "main", "short", "spread"}),
+        search=SearchSpace(RATES, "method.init_kappa", (0.25, 0.8)),
     )
 )

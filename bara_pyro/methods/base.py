@@ -14,6 +14,7 @@ from bara_pyro.core.svi import SVI
 from bara_pyro.data import EncodedSplit
 from bara_pyro.errors import BaraError, ConfigError, unknown
 from bara_pyro.methods.recipes import Training, default_svi
+from bara_pyro.methods.space import SearchSpace
 
 
 class MethodConfig(BaseModel):
@@ -78,6 +79,12 @@ class Method(Generic[M, G, C]):
         check: called before training; raises where `finish` could not do its work.
         peft: whether `lora_A` and `lora_B` of the program, without the guide, are a LoRA worth using (the
             posterior's mean), so that PEFT may read a run's folder as one.
+        display: its name in tables; `name` if "".
+        order: its place in tables.
+        tags: what studies choose methods by: "reference" (others are compared with it), "ours", "paper" (the
+            paper compares with it), "spread" (its draws differ), "main" (for studies that cannot have all),
+            "short" (for those that can have few), "recalibrated", "ranked" (a larger one has another rank).
+        search: where its settings are looked for.
     """
 
     name: str
@@ -90,6 +97,10 @@ class Method(Generic[M, G, C]):
     finish: Callable[[Fit[M, G, C]], dict[str, float]] | None = None
     check: Callable[[Fit[M, G, C]], None] | None = None
     peft: bool = False
+    display: str = ""
+    order: int = 100
+    tags: frozenset[str] = frozenset()
+    search: SearchSpace | None = None
 
 
 METHODS: dict[str, Method[Any, Any, Any]] = {}

@@ -10,6 +10,7 @@ from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.guides.normal import NormalGuide
 from bara_pyro.methods.base import Method, MethodConfig, register_method
 from bara_pyro.methods.recipes import Recipe, Training, TwoStepSVI, common, default_svi, kl_cycle
+from bara_pyro.methods.space import RATES, SearchSpace
 from bara_pyro.models.gaussian_lora import GaussianLoRA
 
 
@@ -76,5 +77,9 @@ register_method(
         build_blob,
         svi=blob_svi,
         peft=True,
+        display="BLoB",
+        order=6,
+        tags=frozenset({"paper", "main", "short", "ranked", "spread"}),
+        search=SearchSpace(RATES, "method.beta", (0.1, 0.01)),
     )
 )

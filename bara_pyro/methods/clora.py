@@ -11,6 +11,7 @@ from bara_pyro.core.svi import SVI
 from bara_pyro.guides.contextual import ContextualGuide
 from bara_pyro.methods.base import Method, MethodConfig, register_method
 from bara_pyro.methods.recipes import Recipe, Training, TwoStepSVI, common, default_svi, kl_cycle
+from bara_pyro.methods.space import RATES, SearchSpace
 from bara_pyro.models.clora import CLoRA
 
 # Of the public code, whatever the backbone: a factor 1e-6, and the mean over LLaMA-2-7B's 65 modules.
@@ -87,5 +88,9 @@ register_method(
         CLoRAConfig,
         _build,
         svi=_svi,
+        display="C-LoRA",
+        order=8,
+        tags=frozenset({"paper", "spread"}),
+        search=SearchSpace(RATES, "method.beta", (1e-4, 1e-6)),
     )
 )

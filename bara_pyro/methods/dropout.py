@@ -8,6 +8,7 @@ from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.defaults import default
 from bara_pyro.guides.prior import PriorGuide
 from bara_pyro.methods.base import Method, MethodConfig, register_method
+from bara_pyro.methods.space import RATES, SearchSpace
 from bara_pyro.models.dropout import DropoutLoRA
 
 
@@ -33,5 +34,9 @@ register_method(
         DropoutConfig,
         _build,
         peft=True,
+        display="MC-Dropout",
+        order=3,
+        tags=frozenset({"paper", "main", "ranked", "spread"}),
+        search=SearchSpace(RATES, "method.p", (0.05, 0.2)),
     )
 )

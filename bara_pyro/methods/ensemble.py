@@ -13,6 +13,7 @@ from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.guides.ensemble import Average, EnsembleGuide
 from bara_pyro.methods.base import Method, MethodConfig, register_method
 from bara_pyro.methods.recipes import Training, common
+from bara_pyro.methods.space import SearchSpace
 from bara_pyro.models.ensemble import Ensemble
 
 
@@ -85,5 +86,15 @@ def ensemble_svi(
 
 
 register_method(
-    Method("ensemble", "Deep ensemble of LoRAs", EnsembleConfig, build_ensemble, svi=ensemble_svi)
+    Method(
+        "ensemble",
+        "Deep ensemble of LoRAs",
+        EnsembleConfig,
+        build_ensemble,
+        svi=ensemble_svi,
+        display="Ensemble",
+        order=4,
+        tags=frozenset({"paper", "main", "short"}),
+        search=SearchSpace(),
+    )
 )

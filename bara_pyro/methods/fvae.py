@@ -10,6 +10,7 @@ from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.guides.fvae import FVAEGuide
 from bara_pyro.methods.base import Method, MethodConfig, register_method
 from bara_pyro.methods.recipes import Recipe, Training, common, default_svi
+from bara_pyro.methods.space import RATES, SearchSpace
 from bara_pyro.models.fvae import FVAE, Weights
 
 PUBLISHED_EPS = 1e-8  # Adam's, in the official script
@@ -105,5 +106,15 @@ def _svi(model: FVAE, guide: FVAEGuide, train: Training, config: FVAEConfig) -> 
 
 
 register_method(
-    Method("fvae", "FVAE-LoRA: an encoder in place of A (arXiv 2510.19640)", FVAEConfig, _build, svi=_svi)
+    Method(
+        "fvae",
+        "FVAE-LoRA: an encoder in place of A (arXiv 2510.19640)",
+        FVAEConfig,
+        _build,
+        svi=_svi,
+        display="FVAE-LoRA",
+        order=9,
+        tags=frozenset({"paper"}),
+        search=SearchSpace(RATES, "method.beta", (1e-4, 1e-6)),
+    )
 )

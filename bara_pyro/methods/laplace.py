@@ -17,6 +17,7 @@ from bara_pyro.guides.laplace import LaplaceGuide, Predictive, Subset
 from bara_pyro.methods.base import Fit, Method, MethodConfig, register_method
 from bara_pyro.methods.evidence import adam_precision, best_precision, effective_parameters, log_evidence
 from bara_pyro.methods.kfac import Tokens, kfac
+from bara_pyro.methods.space import RATES, SearchSpace
 from bara_pyro.models.gaussian_lora import GaussianLoRA
 
 Optimiser = Literal["bisection", "adam"]
@@ -155,5 +156,9 @@ register_method(
         finish=_finish,
         check=_check,
         peft=True,
+        display="Laplace",
+        order=5,
+        tags=frozenset({"paper", "main"}),
+        search=SearchSpace(RATES, "method.prior_precision", (100.0, 1000.0)),
     )
 )

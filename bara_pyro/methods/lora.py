@@ -5,6 +5,7 @@ from typing import Any
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.methods.base import Method, MethodConfig, register_method
+from bara_pyro.methods.space import SearchSpace
 from bara_pyro.models.lora import LoRA
 
 
@@ -17,5 +18,15 @@ def build_lora(
 
 
 register_method(
-    Method("lora", "LoRA by maximum likelihood (Hu et al., 2022)", MethodConfig, build_lora, peft=True)
+    Method(
+        "lora",
+        "LoRA by maximum likelihood (Hu et al., 2022)",
+        MethodConfig,
+        build_lora,
+        peft=True,
+        display="MLE (LoRA)",
+        order=0,
+        tags=frozenset({"reference", "paper", "main", "ranked"}),
+        search=SearchSpace(),
+    )
 )

@@ -9,6 +9,7 @@ from bara_pyro.core.defaults import default
 from bara_pyro.guides.point import PointGuide
 from bara_pyro.methods.base import Method, MethodConfig, register_method
 from bara_pyro.methods.lora import build_lora
+from bara_pyro.methods.space import RATES, SearchSpace
 from bara_pyro.models.gaussian_lora import GaussianLoRA
 
 
@@ -40,6 +41,10 @@ register_method(
         build_lora,
         train={"weight_decay": 0.01},
         peft=True,
+        display="MAP (weight decay)",
+        order=1,
+        tags=frozenset({"paper"}),
+        search=SearchSpace(RATES, "train.weight_decay", (0.1, 1.0)),
     )
 )
 register_method(
@@ -49,5 +54,9 @@ register_method(
         PriorConfig,
         _build_prior,
         peft=True,
+        display="MAP (Gaussian prior)",
+        order=2,
+        tags=frozenset({"paper"}),
+        search=SearchSpace(RATES, "method.prior_scale", (0.1, 1.0)),
     )
 )

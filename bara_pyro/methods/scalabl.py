@@ -10,6 +10,7 @@ from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.guides.scalabl import ScalaBLGuide
 from bara_pyro.methods.base import Method, MethodConfig, register_method
 from bara_pyro.methods.recipes import Recipe, Training, TwoStepSVI, common, default_svi, kl_cycle
+from bara_pyro.methods.space import RATES, SearchSpace
 from bara_pyro.models.scalabl import ScalaBL
 
 
@@ -58,5 +59,9 @@ register_method(
         ScalaBLConfig,
         _build,
         svi=_svi,
+        display="ScalaBL",
+        order=7,
+        tags=frozenset({"paper", "main", "ranked", "spread"}),
+        search=SearchSpace(RATES, "method.beta", (0.1, 0.01)),
     )
 )

@@ -10,6 +10,7 @@ from bara_pyro.core.backbone import Backbone
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.methods.base import Fit, Method, MethodConfig, register_method
 from bara_pyro.methods.bisection import sign_change
+from bara_pyro.methods.space import SearchSpace
 from bara_pyro.metrics import nll
 from bara_pyro.models.temperature import TemperedLoRA
 
@@ -99,5 +100,9 @@ register_method(
         finish=fit_temperature,
         check=check_validation,
         peft=True,  # the LoRA; whoever reads it so divides the logits by the temperature himself
+        display="Temperature",
+        order=10,
+        tags=frozenset({"recalibrated"}),
+        search=SearchSpace(),
     )
 )

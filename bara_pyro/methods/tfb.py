@@ -22,6 +22,7 @@ from bara_pyro.errors import TrainingError
 from bara_pyro.guides.posthoc import PosthocGuide
 from bara_pyro.methods.base import Fit, Method, MethodConfig, register_method
 from bara_pyro.methods.bisection import largest_feasible
+from bara_pyro.methods.space import RATES, SearchSpace
 from bara_pyro.metrics import nll, posterior_predictive
 from bara_pyro.models.gaussian_lora import weight_site
 from bara_pyro.models.lora import LoRAAdapter
@@ -222,5 +223,9 @@ register_method(
         build_tfb,
         finish=fit_tfb,
         peft=True,
+        display="TFB",
+        order=11,
+        tags=frozenset({"spread"}),
+        search=SearchSpace(RATES, "method.tolerance", (0.001, 0.01)),
     )
 )

@@ -10,8 +10,12 @@ from torch import Tensor
 
 from bara_pyro.metrics import evaluate, reliability_bins, risk_coverage
 from bara_pyro.runs.store import write_json, write_jsonl
-from experiments.record import COVERAGES, KIND, Record
-from experiments.study import write_study
+from experiments.engine.convert import converted
+from experiments.engine.record import COVERAGES, KIND, Record
+from experiments.engine.results import Results
+from experiments.engine.study import write_study
+from experiments.page.report import page
+from experiments.page.spec import find_study
 
 SAMPLES = (0, 10)
 # How an invented method answers: how sure it is, how far a run strays, whether draws change its answers.
@@ -49,7 +53,7 @@ def finite(scores: Mapping[str, float]) -> dict[str, float | None]:
 def make_record(
     arm: str, task: str, seed: int, labels: Tensor, predicted: dict[int, Tensor], **more: Any
 ) -> Record:
-    """Return a record as `experiments.record.make_record` makes it, without a run."""
+    """Return a record as `experiments.engine.record.make_record` makes it, without a run."""
     method = arm.split(", ")[0]
     settings = {"method": method, "task.name": task, "seed": seed}
     bins = {s: reliability_bins(p, labels) for s, p in predicted.items()}
@@ -148,3 +152,14 @@ def invent(
                     write_run(runs / record["config_hash"], labels, predicted)
     write_study(name, kept, {"steps": 1000, "seeds": seeds}, comparisons, results)
     return kept
+
+
+def results_of(name: str, stored: Mapping[str, Any]) -> Results:
+    """Return results that are written here as files of schema 1 had them."""
+    new = converted(name, stored)
+    return Results(Path(f"{name}.json"), name, new["about"], new["entries"])
+
+
+def page_of(name: str, stored: Mapping[str, Any], figures: Path, answer: str = "") -> str:
+    """Return the page of a study of entries, and draw its figures."""
+    return page(find_study(name).title, find_study(name), results_of(name, stored), answer, figures)

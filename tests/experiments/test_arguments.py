@@ -4,13 +4,19 @@ import pytest
 from rich.console import Console
 
 from bara_pyro.errors import ConfigError, DataError
-from experiments.arguments import experiment_parser, known_methods, shared_settings, start, sweep_options
-from experiments.progress import Board
+from experiments.engine.arguments import (
+    experiment_parser,
+    shared_settings,
+    start,
+    sweep_options,
+)
+from experiments.engine.progress import Board
+from experiments.engine.spaces import searched
 
 
 def test_defaults_are_made_for_the_microworld() -> None:
     args = experiment_parser("What it does.", runs="runs/it").parse_args([])
-    assert args.methods == known_methods()
+    assert args.methods == searched()
     assert args.tasks == ["micro-wgs", "micro-arce"]
     assert {k: v for k, v in shared_settings(args).items() if v is not None} == {"train.steps": 1000}
     more = experiment_parser("what it does", runs="r").parse_args(
@@ -23,6 +29,7 @@ def test_defaults_are_made_for_the_microworld() -> None:
         "workers": 2,
         "retry_failed": False,
         "strict": False,
+        "reuse": None,
     }
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from bara_pyro.errors import ConfigError
-from bara_pyro.runs.store import read_json
 from benchmarks.systems import Size
-from experiments import efficiency
+from experiments.engine.results import read_results
+from experiments.studies.efficiency import study as efficiency
 
 TINY = Size(hidden=16, inner=24, layers=1, heads=2, kv_heads=1, vocabulary=40, rows=2, tokens=8)
 
@@ -24,9 +24,10 @@ def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Namespace:
 def test_each_method_beside_lora_and_never_twice(
     arguments: Namespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = efficiency.run("tiny", arguments)
-    assert read_json(efficiency.FILE)["tiny cpu"]["methods"] == found
-    for costs in found.values():
+    entries = efficiency.run("tiny", arguments)
+    assert list(read_results(efficiency.FILE).entries.values()) == entries
+    found = {entry["method"]: entry for entry in entries}
+    for costs in entries:
         assert min(costs[key] for key in ("step", "point", "draws", "memory")) > 0
         assert min(costs["lora"].values()) > 0
     # A and B of q_proj, v_proj and lm_head at r = 8; BaRA's amortiser has twice LoRA's A, and Phi.
@@ -35,8 +36,8 @@ def test_each_method_beside_lora_and_never_twice(
     assert found["bara"]["parameters"] == 8 * (2 * inputs + outputs) + 3 * 2 * 8
     arguments.methods.append("lora")
     asked = []
-    monkeypatch.setattr(efficiency, "measure", lambda name, *_: asked.append(name) or found["bara"])
-    assert efficiency.run("tiny", arguments) == {**found, "lora": found["bara"]}
+    monkeypatch.setattr(efficiency, "measure", lambda name, *_: asked.append(name) or {"step": 1.0})
+    assert efficiency.run("tiny", arguments)[:2] == entries
     assert asked == ["lora"]
     arguments.rounds = 2  # measured otherwise: not to be mixed
     efficiency.run("tiny", arguments)
@@ -55,5 +56,5 @@ def test_a_failure_is_kept_and_the_rest_goes_on(
 
     monkeypatch.setattr(efficiency, "contestant", broken)
     found = efficiency.run("tiny", arguments)
-    assert found["bara"] == {"failed": "It does not fit."}
+    assert [entry.get("failed") for entry in found] == ["It does not fit.", None]
     assert [row["method"] for row in efficiency.ratios(found)] == ["laplace"]

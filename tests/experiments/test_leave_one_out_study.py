@@ -5,15 +5,16 @@ from argparse import Namespace
 from pathlib import Path
 
 import pytest
+from study_cases import page_of
 
 from bara_pyro.diagnostics.arviz.inference_data import to_inference_data
 from bara_pyro.diagnostics.arviz.loo import loo
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.folder import load_system, save_system, write_config
 from bara_pyro.runs.system import build_system
-from experiments import leave_one_out
-from experiments.leave_one_out_section import agreement, by_method, loo_figure, section
-from experiments.runner import RESULTS
+from experiments.engine.results import RESULTS
+from experiments.studies.leave_one_out import study as leave_one_out
+from experiments.studies.leave_one_out.section import agreement, by_method, loo_figure
 
 
 def row(method: str, elpd: float, unseen: float) -> dict:
@@ -35,7 +36,7 @@ def stored() -> dict:
 
 
 def test_section(tmp_path: Path) -> None:
-    text = "\n".join(section(stored(), tmp_path / "figures", "It is too hopeful."))
+    text = page_of("leave_one_out", stored(), tmp_path / "figures", "It is too hopeful.")
     assert "It is too hopeful." in text
     lines = [line for line in text.splitlines() if line.startswith("| B")]
     # Best first; deviation of two numbers 0.1 apart: 0.071; 16 of 128 rows: 12.5 %.
@@ -81,7 +82,7 @@ def test_what_is_ranked(tmp_path: Path) -> None:
 def test_runs_are_those_of_the_main_table(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = {}
     monkeypatch.setattr(
-        "experiments.sweep.sweep", lambda jobs, *_, **__: seen.setdefault("jobs", jobs) and None
+        "experiments.engine.sweep.sweep", lambda jobs, *_, **__: seen.setdefault("jobs", jobs) and None
     )
     monkeypatch.setattr(sys, "argv", ["leave_one_out"])
     with pytest.raises(TypeError):

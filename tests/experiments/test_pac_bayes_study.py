@@ -12,6 +12,7 @@ import pytest
 import torch
 from pyro import poutine
 from scipy import integrate, optimize, special, stats
+from study_cases import page_of
 from torch import Tensor
 
 from bara_pyro.core.backbone import Backbone, load_backbone
@@ -25,8 +26,9 @@ from bara_pyro.errors import ConfigError
 from bara_pyro.microworld import load_task
 from bara_pyro.runs.store import read_json
 from bara_pyro.runs.system import System
-from experiments import gibbs, pac_bayes
-from experiments.pac_bayes_section import figure, section, table
+from experiments.studies.pac_bayes import gibbs
+from experiments.studies.pac_bayes import study as pac_bayes
+from experiments.studies.pac_bayes.section import figure, table
 
 BOUNDED, SEED = pac_bayes.BOUNDED, 3
 
@@ -341,7 +343,7 @@ def stored() -> dict[str, Any]:
 
 
 def test_section(tmp_path: Path) -> None:
-    text = "\n".join(section(stored(), tmp_path, "Words."))
+    text = page_of("pac_bayes", stored(), tmp_path, "Words.")
     assert "2 seeds" in text
     assert "Words." in text
     assert "probability 95 %" in text

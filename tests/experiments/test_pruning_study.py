@@ -5,14 +5,15 @@ from argparse import Namespace
 from pathlib import Path
 
 import pytest
+from study_cases import page_of
 
 from bara_pyro.data import first_rows
 from bara_pyro.diagnostics.gates.prune import prune
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.system import build_system
-from experiments import pruning
-from experiments.pruning_section import curve_figure, section, tolerance_table
-from experiments.runner import RESULTS
+from experiments.engine.results import RESULTS
+from experiments.studies.pruning import study as pruning
+from experiments.studies.pruning.section import curve_figure, tolerance_table
 
 
 def entry(method: str, task: str, seed: int, nll: float) -> dict:
@@ -34,7 +35,7 @@ def stored() -> dict:
 
 
 def test_section(tmp_path: Path) -> None:
-    text = "\n".join(section(stored(), tmp_path / "figures", "Little can go."))
+    text = page_of("pruning", stored(), tmp_path / "figures", "Little can go.")
     assert "Little can go." in text
     # 36 and 54 of 72 units: 50 and 75 %, deviation 17.7; tasks 0.5 and 1.5: mean 1 and, with seed 1, 2.
     assert "| MLE (LoRA) | micro-wgs | 62.5 ± 17.7 | 12.5 ± 0.0 |" in text
@@ -66,7 +67,7 @@ def test_what_is_read_off_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_runs_are_those_of_the_main_table(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = {}
     monkeypatch.setattr(
-        "experiments.sweep.sweep", lambda jobs, *_, **__: seen.setdefault("jobs", jobs) and None
+        "experiments.engine.sweep.sweep", lambda jobs, *_, **__: seen.setdefault("jobs", jobs) and None
     )
     monkeypatch.setattr(sys, "argv", ["pruning", "--seeds", "2"])
     with pytest.raises(TypeError):

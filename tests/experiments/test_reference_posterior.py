@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from study_cases import page_of
 
 from bara_pyro.errors import ConfigError
 from bara_pyro.methods.bara import GUIDES
-from bara_pyro.runs.store import read_json
-from experiments import reference_posterior as experiment
-from experiments.reference_section import NUTS_ARM, figure, section
+from experiments.engine.results import read_results
+from experiments.studies.reference_posterior import study as experiment
+from experiments.studies.reference_posterior.section import NUTS_ARM, figure, programs, table
 
 TINY = replace(experiment.QUICK, samples=8, warmup=15, draws=20, steps=2)
 
@@ -22,7 +23,7 @@ def forbidden(*_: object, **__: object) -> Any:
 
 def test_arms_are_kept_and_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     results = tmp_path / "found.json"
-    stored = experiment.started(results, TINY)
+    found = experiment.started(results, TINY)
     monkeypatch.setattr(experiment, "GUIDES", {"weibull": GUIDES["weibull"], "delta": GUIDES["delta"]})
     calls = {"count": 0}
     arm = experiment.guide_arm
@@ -35,17 +36,17 @@ def test_arms_are_kept_and_not_repeated(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(experiment, "guide_arm", killed_at_the_second)
     with pytest.raises(KeyboardInterrupt):
-        experiment.run("phi*theta", stored, TINY, results, tmp_path)
-    stored = experiment.started(results, TINY)
-    assert list(stored["programs"]["phi*theta"]) == [NUTS_ARM, "weibull"]
+        experiment.run("phi*theta", found, TINY, tmp_path)
+    found = experiment.started(results, TINY)
+    assert list(programs(found)["phi*theta"]) == [NUTS_ARM, "weibull"]
     monkeypatch.setattr(experiment, "nuts", forbidden)
-    experiment.run("phi*theta", stored, TINY, results, tmp_path)  # the draws come from their file
-    arms = read_json(results)["programs"]["phi*theta"]
+    experiment.run("phi*theta", found, TINY, tmp_path)  # the draws come from their file
+    arms = programs(read_results(results))["phi*theta"]
     assert list(arms) == [NUTS_ARM, "weibull", "delta"]
     assert arms["delta"]["importance"] is None
     assert len(arms["weibull"]["gates"]) == len(arms[NUTS_ARM]["gates"]) == 14
     monkeypatch.setattr(experiment, "guide_arm", forbidden)
-    experiment.run("phi*theta", stored, TINY, results, tmp_path)
+    experiment.run("phi*theta", found, TINY, tmp_path)
     other = replace(TINY, seed=1)
     model, batch, _ = experiment.program("phi*theta", other)
     with pytest.raises(AssertionError, match="done again"):  # draws of other settings are not taken
@@ -57,13 +58,14 @@ def test_arms_are_kept_and_not_repeated(tmp_path: Path, monkeypatch: pytest.Monk
 def made_up() -> dict[str, Any]:
     """Results of one program with two gates."""
     levels = torch.linspace(0, 1, 101).tolist()
-    gate = {"sd_ratio": 0.5, "wasserstein": 0.25, "ks": 0.2, "ks_noise": 0.1}
+    gate = {"mean": 1.0, "guide_mean": 1.25, "sd_ratio": 0.5, "wasserstein": 0.25, "ks": 0.2, "ks_noise": 0.1}
     weights = {"evidence": -9.0, "gap": 0.75, "k_hat": 0.31, "bounded": True}
     nuts = {
         "rows": 6,
         "tokens": 1,
         "gates": ["phi[model.layers.1.self_attn.v_proj, 0]", "theta/lm_head[3, 0, 1]"],
         "truth": [0.4, 0.6],
+        "sd": [0.5, 1.0],
         "ess": [700.4, 300.2],
         "r_hat": [1.001, 1.004],
         "divergences": 0,
@@ -72,6 +74,7 @@ def made_up() -> dict[str, Any]:
     family = {"largest_difference": 3.25, "quantiles": [levels, levels]}
     return {
         "settings": {"draws": 4000, "chains": 2, "samples": 500},
+        "environment": {},
         "programs": {
             "phi*theta": {
                 NUTS_ARM: nuts,
@@ -84,22 +87,22 @@ def made_up() -> dict[str, Any]:
 
 
 def test_section(tmp_path: Path) -> None:
-    text = "\n".join(section(made_up(), tmp_path / "figures", "What was learnt."))
+    text = page_of("reference_posterior", made_up(), tmp_path / "figures", "What was learnt.")
     assert "| weibull | 0.70 | 0.50 | 0.25 | 0.25 | 1 of 2 | 3.2 | -9.00 | 0.75 | 0.31 |" in text
     assert "| delta | 0.50 | 0.50 | 0.25 | 0.25 | 2 of 2 | 3.2 | – | – | – |" in text
     assert "2 gates, 6 rows of 1 token." in text
     assert "largest R-hat 1.004, smallest effective sample size 300" in text
     assert "What was learnt." in text
-    assert "(figures/reference_posterior.png)" in text
+    assert "(../figures/reference_posterior.png)" in text
     assert (tmp_path / "figures" / "reference_posterior.png").exists()
     assert "mistake" not in text
     stored = made_up()
     stored["programs"]["phi*theta"]["weibull"]["importance"]["bounded"] = False
-    assert "mistake somewhere: phi*theta, weibull." in "\n".join(section(stored, tmp_path))
+    assert "mistake somewhere: phi*theta, weibull." in page_of("reference_posterior", stored, tmp_path)
 
 
 def test_figure() -> None:
-    first, second = figure(made_up()).axes
+    first, second = figure(made_up()["programs"]).axes
     assert first.get_title(loc="left") == "Φ v_proj, unit 0"
     assert second.get_title(loc="left") == "θ lm_head, row 3"
     assert first.get_ylabel() == "Posterior of phi*theta\nCumulative probability"
@@ -109,3 +112,9 @@ def test_figure() -> None:
 
 def test_settings_have_arguments() -> None:
     assert set(experiment.HELP) == set(vars(experiment.Settings()))
+
+
+def test_means_are_compared_in_standard_deviations_of_nuts() -> None:
+    row = table("phi*theta", made_up()["programs"]["phi*theta"]).rows[0]
+    assert row["shift"] == pytest.approx(0.25 / 0.5)
+    assert (row["lowest"], row["highest"]) == pytest.approx((0.5, 0.9))

@@ -10,16 +10,17 @@ from study_cases import invent
 
 from bara_pyro.errors import DataError
 from bara_pyro.runs.store import read_json, write_json
-from experiments import report
-from experiments.compare import compare_study
-from experiments.efficiency import ratios
-from experiments.record import write_records
-from experiments.report import write_report
-from experiments.runner import RESULTS
-from experiments.study import write_study
-from experiments.sweep import Job, sweep
+from experiments.engine.compare import compare_study
+from experiments.engine.provenance import code_state, in_words
+from experiments.engine.record import write_records
+from experiments.engine.results import RESULTS, Results
+from experiments.engine.study import load_study, write_study
+from experiments.engine.sweep import Job, sweep
+from experiments.page.report import claims, page, pages, problems
+from experiments.page.spec import find_study
+from experiments.page.template import Renderer
 
-OLD = ("demo", "lr_sweep_micro-wgs", "lr_sweep_ag_news", "selected", "real_rows")
+OLD = ("demo", "lr_sweep_micro-wgs", "lr_sweep_ag_news", "real_rows")
 
 
 @pytest.fixture(scope="module")
@@ -44,125 +45,113 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     invent("something_new", folder / "results", tasks=one, seeds=1)
     lora = {"memory": 2.0, "step": 0.5, "point": 1.0}
     costs = {**lora, "parameters": 10, "draws": 3.0, "lora": lora}
-    found = {"lora": costs, "bara": {**costs, "step": 0.75, "draws": 8.0}, "ivon": {"failed": "no"}}
+    measured = {"lora": costs, "bara": {**costs, "step": 0.75, "draws": 8.0}, "ivon": {"failed": "no"}}
     about = {"device": "cpu", "dtype": "float32", "rounds": 20, "size": "896"}
-    environment = {"gpu": None, "machine": "x86_64"}
-    write_json(
-        folder / "results" / "efficiency.json",
-        {"896 cpu": {**about, "environment": environment, "methods": found}},
-    )
+    about["environment"] = {"gpu": None, "machine": "x86_64"}
+    entries = {f"896 cpu {method}": {"method": method, **about, **c} for method, c in measured.items()}
+    Results(folder / "results" / "efficiency.json", "efficiency", {}, entries).write()
     for name in OLD:
         shutil.copy(RESULTS / f"{name}.json", folder / "results")
     return folder / "results"
 
 
-@pytest.fixture
-def page(results: Path, tmp_path: Path) -> str:
-    return write_report(results, tmp_path).read_text()
+@pytest.fixture(scope="module")
+def written(results: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str], Path]:
+    figures = tmp_path_factory.mktemp("docs") / "figures"
+    return pages(results, figures, figures), figures  # a folder without answers
 
 
-def headings(page: str) -> list[str]:
-    return re.findall(r"^##+ .*$", page, flags=re.MULTILINE)
+def headings(text: str) -> list[str]:
+    return re.findall(r"^#+ .*$", text, flags=re.MULTILINE)
 
 
-def test_sections_in_their_order_and_earlier_studies_last(page: str) -> None:
-    assert headings(page) == [
-        "## Main table: methods by tasks",
-        "### Differences",
-        "## Shifts",
-        "## Backbones",
-        "### big",
-        "### small",
-        "## Prior sensitivity",
-        "### BaRA",
-        "## Prior sensitivity strong",
-        "### BaRA",
-        "## Something new",
-        "## Cost",
-        "## Earlier studies",
-        "### The demonstration",
-        "### Learning rates, before and after the mend (micro-wgs)",
-        "### Learning rates, before and after the mend (ag_news)",
-        "### Each method at the learning rate that validation chose",
-        "### Real rows, a real language model",
+def test_a_page_a_file_and_an_index_in_order(written: tuple[dict[str, str], Path]) -> None:
+    texts, _ = written
+    assert list(texts) == [
+        "index",
+        "in_distribution",
+        "out_of_distribution",
+        "backbones",
+        "prior_sensitivity",
+        "prior_sensitivity_strong",
+        "efficiency",
+        "lr_sweep_ag_news",
+        "lr_sweep_micro-wgs",
+        "real_rows",
+        "demo",
+    ]  # something_new is no study
+    assert re.findall(r"\(results/(.*?)\.md\)", texts["index"]) == list(texts)[1:]
+    assert headings(texts["in_distribution"]) == ["# Main table: methods by tasks", "### Differences"]
+    assert headings(texts["prior_sensitivity_strong"]) == ["# Prior sensitivity: strong", "### BaRA"]
+    assert headings(texts["backbones"]) == ["# Backbones", "### big", "### small"]
+    main = texts["in_distribution"].replace("\n", " ")
+    assert "1,000 training steps; 3 seeds; S = 0 and 10." in main
+    assert "Incomplete" not in main
+    assert "Code behind the results: before provenance was recorded (18)." in main
+
+
+def test_the_same_files_give_the_same_bytes(
+    results: Path, written: tuple[dict[str, str], Path], tmp_path: Path
+) -> None:
+    texts, figures = written
+    assert pages(results, tmp_path, tmp_path / "figures") == texts
+    drawn = sorted(path.name for path in figures.iterdir())
+    assert drawn == [
+        "in_distribution-accuracy-ece.png",
+        "in_distribution-nll-differences.png",
+        "in_distribution-reliability.png",
+        "in_distribution-risk-coverage.png",
     ]
-    assert "1,000 training steps; 3 seeds; S = 0 and 10." in page.replace("\n", " ")
-    assert "Incomplete" not in page
+    assert all((figures / n).read_bytes() == (tmp_path / "figures" / n).read_bytes() for n in drawn)
 
 
-def test_the_same_files_give_the_same_bytes(results: Path, tmp_path: Path) -> None:
-    def files(folder: Path) -> dict[str, bytes]:
-        write_report(results, folder)
-        return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-
-    first = files(tmp_path / "a")
-    assert files(tmp_path / "b") == first
-    assert sorted(first) == [
-        "figures/in_distribution-accuracy-ece.png",
-        "figures/in_distribution-nll-differences.png",
-        "figures/in_distribution-reliability.png",
-        "figures/in_distribution-risk-coverage.png",
-        "results.md",
-    ]
-
-
-def test_every_figure_is_there_and_has_a_text(page: str, tmp_path: Path) -> None:
-    pictures = re.findall(r"!\[(.*?)\]\((.*?)\)", page)
+def test_every_figure_is_there_and_has_a_text(written: tuple[dict[str, str], Path]) -> None:
+    texts, figures = written
+    pictures = re.findall(r"!\[(.*?)\]\(\.\./figures/(.*?)\)", texts["in_distribution"])
     assert len(pictures) == 4
-    for text, path in pictures:
+    for text, name in pictures:
         assert len(text) > 40
-        assert (tmp_path / path).stat().st_size < 150_000
-    assert "ECE (%): MLE (LoRA) " in page
+        assert (figures / name).stat().st_size < 150_000
+    assert "ECE (%): MLE (LoRA) " in texts["in_distribution"]
 
 
-def test_answers_stand_before_the_tables(results: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "answers"
-    folder.mkdir()
-    (folder / "out_of_distribution.md").write_text("Far shifts are *hard*.\n")
-    (folder / "efficiency.md").write_text("It costs.\n")
-    page = write_report(results, tmp_path).read_text()
-    section = page.split("## Shifts\n")[1]
-    assert (
-        section.index("S = 0 and 10.") < section.index("Far shifts are *hard*.") < section.index("| method")
-    )
-    assert page.split("## Cost\n")[1].index("It costs.") < page.split("## Cost\n")[1].index("| method")
+def test_answers_stand_before_the_tables_and_in_the_index(results: Path, tmp_path: Path) -> None:
+    (tmp_path / "out_of_distribution").mkdir()
+    answer = '**Far is {{ out_of_distribution.mean("acc", "bara") | f1 }}.** More.\n'
+    (tmp_path / "out_of_distribution" / "answer.md").write_text(answer)
+    texts = pages(results, tmp_path)
+    study = load_study("out_of_distribution", results)
+    accuracy = mean(r["metrics"]["10"]["acc"] for r in study.arms["bara"]["micro-obqa"].values())
+    text = texts["out_of_distribution"]
+    said = text.index(f"**Far is {accuracy:.1f}.** More.")
+    assert text.index("S = 0 and 10.") < said < text.index("| method")
+    assert f"[Shifts](results/out_of_distribution.md): Far is {accuracy:.1f}.\n" in texts["index"]
 
 
-def test_costs_are_ratios(page: str, results: Path) -> None:
-    section = page.split("## Cost\n")[1].split("## Earlier")[0]
-    rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| ")][2:]
-    found = ratios(read_json(results / "efficiency.json")["896 cpu"]["methods"])
-    assert [row[0] for row in rows] == ["lora", "bara"] == [row["method"] for row in found]
+def test_costs_are_ratios(written: tuple[dict[str, str], Path]) -> None:
+    lines = written[0]["efficiency"].splitlines()
+    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")][2:]
+    assert [row[0] for row in rows] == ["lora", "bara"]
     assert rows[1][1:] == ["10", "1.50", "1.00", "1.00", "8.0"]
 
 
-def test_sections_without_files_are_left_out(tmp_path: Path) -> None:
-    invent("hierarchy", tmp_path / "results", arms=["bara, phi"], tasks={"t": 40}, seeds=1)
-    page = write_report(tmp_path / "results", tmp_path).read_text()
-    assert headings(page) == ["## Hierarchy of the gates", "### BaRA"]
-    assert not (tmp_path / "figures").exists()
-
-
 def test_what_is_incomplete_is_said(tmp_path: Path) -> None:
-    runs = invent("parameter_budget", tmp_path / "results", tasks={"t": 40}, seeds=2)
-    path = tmp_path / "results" / "records" / f"{runs[1]['hash']}.json"
+    runs = invent("parameter_budget", tmp_path, tasks={"t": 40}, seeds=2)
+    path = tmp_path / "records" / f"{runs[1]['hash']}.json"
     record = read_json(path)
     kept = ("schema", "kind", "config_hash", "settings", "config", "method", "task", "split", "seed", "steps")
     write_json(path, {key: record[key] for key in kept} | {"failed": "The loss is not finite."})
-    page = write_report(tmp_path / "results", tmp_path).read_text()
-    assert "Incomplete: BLoB on t has 1 of 2 seeds: The loss is not finite." in page.replace("\n", " ")
-    assert "| BLoB | 23,616 | failed 1/2 |" in page
+    text = pages(tmp_path, tmp_path)["parameter_budget"]
+    assert "Incomplete: BLoB on t has 1 of 2 seeds: The loss is not finite." in text.replace("\n", " ")
+    assert "| BLoB | 23,616 | failed 1/2 |" in text
 
 
 def test_a_missing_record_is_named(results: Path, tmp_path: Path) -> None:
     shutil.copytree(results, tmp_path / "results")
     gone = next(iter((tmp_path / "results" / "records").glob("*.json")))
     gone.unlink()
-    with pytest.raises(
-        DataError, match=rf"The record .*{gone.name} of .* cannot be read: repeat the experiment\."
-    ):
-        write_report(tmp_path / "results", tmp_path)
-    assert not (tmp_path / "results.md").exists()
+    with pytest.raises(DataError, match=rf"The record .*{gone.name} of .* cannot be read: repeat the study"):
+        pages(tmp_path / "results", tmp_path)
 
 
 def test_real_runs_go_all_the_way(base: dict, shifted: str, tmp_path: Path) -> None:
@@ -177,26 +166,30 @@ def test_real_runs_go_all_the_way(base: dict, shifted: str, tmp_path: Path) -> N
     comparisons = compare_study(runs, tmp_path / "runs", choices=tmp_path / "none.json")
     for name in ("in_distribution", "out_of_distribution"):
         write_study(name, runs, {}, comparisons, tmp_path / "results")
-    page = write_report(tmp_path / "results", tmp_path).read_text()
-    assert headings(page) == [
-        "## Main table: methods by tasks",
-        "### Differences",
-        "## Shifts",
-        "### Differences",
-    ]
+    texts = pages(tmp_path / "results", tmp_path, tmp_path / "figures")
     bara = [r["metrics"]["3"]["acc"] for r in records if r["method"] == "bara"]
-    row = next(line for line in page.splitlines() if re.match(r"\| BaRA \| [\d,]+ \| 3 \|", line))
+    lines = texts["in_distribution"].splitlines()
+    row = next(line for line in lines if re.match(r"\| BaRA \| [\d,]+ \| 3 \|", line))
     assert f"{mean(bara):.1f} ± {stdev(bara):.1f}" in row
-    assert "shifted.jsonl" in page
+    assert "shifted.jsonl" in texts["out_of_distribution"]
+    assert f"Code behind the results: {in_words(code_state())} (4)." in texts["in_distribution"]
 
 
 def test_no_run_finished(tmp_path: Path) -> None:
-    write_study("in_distribution", [], {}, folder=tmp_path / "results")
-    assert "No run finished." in write_report(tmp_path / "results", tmp_path).read_text()
+    write_study("in_distribution", [], {}, folder=tmp_path)
+    study = load_study("in_distribution", tmp_path)
+    assert "No run finished." in page("Main table", find_study("in_distribution"), study, "", None)
 
 
-def test_the_committed_page_is_that_of_the_committed_files(tmp_path: Path) -> None:
-    answers = report.DOCS / "answers"
-    if answers.exists():
-        shutil.copytree(answers, tmp_path / "answers")
-    assert write_report(RESULTS, tmp_path).read_text() == (report.DOCS / "results.md").read_text()
+def test_claims_are_written_between_their_marks(results: Path, tmp_path: Path) -> None:
+    (tmp_path / "lead.md").write_text('Right: {{ in_distribution.mean("acc", "lora") | f0 }} %.\n')
+    readme = "A\n<!-- claims: lead -->\nold\n<!-- end -->\nB\n"
+    once = claims(readme, Renderer(results), tmp_path)
+    assert re.fullmatch(r"A\n<!-- claims: lead -->\nRight: \d\d %\.\n<!-- end -->\nB\n", once)
+    assert claims(once, Renderer(results), tmp_path) == once
+    with pytest.raises(DataError, match="no place for claims"):
+        claims("A\n", Renderer(results), tmp_path)
+
+
+def test_the_committed_pages_are_those_of_the_committed_files() -> None:
+    assert problems() == []

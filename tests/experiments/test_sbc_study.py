@@ -9,14 +9,16 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from study_cases import page_of
 
 from bara_pyro.diagnostics.posterior.sbc import sbc
 from bara_pyro.diagnostics.posterior.uniformity import ecdf_test
 from bara_pyro.errors import ConfigError
-from bara_pyro.runs.store import read_json
-from experiments import sbc as experiment
-from experiments.reference_posterior import program
-from experiments.sbc_section import (
+from experiments.engine.results import read_results
+from experiments.studies.reference_posterior.section import programs
+from experiments.studies.reference_posterior.study import program
+from experiments.studies.sbc import study as experiment
+from experiments.studies.sbc.section import (
     ARMS,
     FAMILIES,
     LIMIT,
@@ -24,7 +26,6 @@ from experiments.sbc_section import (
     PRIOR,
     TOO_SURE,
     figure,
-    section,
     surprises,
     table,
 )
@@ -51,12 +52,13 @@ def test_main_keeps_ranks_adds_to_them_and_refuses_others(
         experiment.main()
 
     main("--simulations", "1")
-    first = read_json(results)
-    assert first["settings"] == vars(TINY)
-    assert [*first["programs"]] == ["phi", "phi*theta"]
+    kept = read_results(results)
+    first = programs(kept)
+    assert kept.about.items() >= vars(TINY).items()
+    assert [*first] == ["phi", "phi*theta"]
     for latent, gates in (("phi", 4), ("phi*theta", 14)):
-        assert [*first["programs"][latent]] == [*ARMS]
-        for arm in first["programs"][latent].values():
+        assert [*first[latent]] == [*ARMS]
+        for arm in first[latent].values():
             assert len(arm["names"]) == gates + 1
             assert arm["names"][-1] == "log-likelihood"
             (ranks,) = arm["ranks"]
@@ -67,10 +69,10 @@ def test_main_keeps_ranks_adds_to_them_and_refuses_others(
     assert "found.json" in capsys.readouterr().out
 
     main("--simulations", "2")
-    second = read_json(results)
-    for latent, arms in second["programs"].items():
+    second = programs(read_results(results))
+    for latent, arms in second.items():
         for name, arm in arms.items():
-            before = first["programs"][latent][name]
+            before = first[latent][name]
             assert len(arm["ranks"]) == (2 if name in FAMILIES else 1)
             assert arm["ranks"][:1] == before["ranks"]
             assert (arm["seconds"] > before["seconds"]) == (name in FAMILIES)
@@ -78,7 +80,7 @@ def test_main_keeps_ranks_adds_to_them_and_refuses_others(
     monkeypatch.setattr(experiment, "sbc", forbidden)
     monkeypatch.setattr(experiment, "program", forbidden)
     main("--simulations", "1")  # fewer than there are
-    assert read_json(results) == second
+    assert programs(read_results(results)) == second
     with pytest.raises(
         ConfigError, match="holds results with steps=2, not 3: give another file with --results"
     ):
@@ -88,7 +90,7 @@ def test_main_keeps_ranks_adds_to_them_and_refuses_others(
 def test_what_was_interrupted_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = dict.fromkeys(ARMS, 0) | {"gamma": 3, PRIOR: 3}
     whole, results = experiment.started(tmp_path / "none.json", TINY), tmp_path / "found.json"
-    experiment.run("phi", whole, TINY, wanted, tmp_path / "whole.json")
+    experiment.run("phi", whole, TINY, wanted)
     calls = []
 
     def killed_at_the_fifth(*rest: Any, **options: Any) -> Any:
@@ -99,13 +101,13 @@ def test_what_was_interrupted_goes_on(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(experiment, "sbc", killed_at_the_fifth)
     with pytest.raises(KeyboardInterrupt):
-        experiment.run("phi", experiment.started(results, TINY), TINY, wanted, results)
+        experiment.run("phi", experiment.started(results, TINY), TINY, wanted)
     kept = experiment.started(results, TINY)
-    assert [len(arm["ranks"]) for arm in kept["programs"]["phi"].values()] == [3, 1]
-    experiment.run("phi", kept, TINY, wanted, results)
+    assert [len(arm["ranks"]) for arm in programs(kept)["phi"].values()] == [3, 1]
+    experiment.run("phi", kept, TINY, wanted)
     assert calls == [0, 1, 2, 0, 1, 1, 2]
-    for arm, found in read_json(results)["programs"]["phi"].items():
-        assert found["ranks"] == whole["programs"]["phi"][arm]["ranks"]
+    for arm, found in programs(read_results(results))["phi"].items():
+        assert found["ranks"] == programs(whole)["phi"][arm]["ranks"]
         assert len({tuple(ranks) for ranks in found["ranks"]}) == 3  # of three data sets
 
 
@@ -166,6 +168,7 @@ def made_up() -> dict[str, Any]:
     even = np.tile(np.arange(L + 1), 5)
     top, ends = np.full(N, L), np.tile([0, L], N // 2)
     return {
+        "environment": {},
         "settings": {"draws": L, "steps": 300},
         "programs": {
             "phi": {
@@ -182,7 +185,7 @@ def made_up() -> dict[str, Any]:
 
 
 def test_section(tmp_path: Path) -> None:
-    text = "\n".join(section(made_up(), tmp_path / "figures", "What was learnt."))
+    text = page_of("sbc", made_up(), tmp_path / "figures", "What was learnt.")
     # Of equally many ranks 0 to 15 the variance is (16² - 1) / 16² / 12; of 0 and 15 it is (7.5 / 16)²,
     # as about 0.5 of 15 alone, whose mean is 15.5 / 16.
     even, ends = 255 / 256, 12 * (7.5 / 16) ** 2
@@ -202,7 +205,7 @@ def test_section(tmp_path: Path) -> None:
     assert "(300 steps;" in text
     assert "What was learnt." in text
     assert "something else" not in text
-    assert "(figures/sbc.png)" in text
+    assert "(../figures/sbc.png)" in text
     assert (tmp_path / "figures" / "sbc.png").exists()
 
 
@@ -246,12 +249,12 @@ def test_controls_that_do_what_they_have_to_and_others() -> None:
 def test_a_control_gone_wrong_is_said(tmp_path: Path) -> None:
     stored = made_up()
     stored["programs"]["phi"][NUTS_ARM] = stored["programs"]["phi"].pop("weibull")
-    text = "\n".join(section(stored, tmp_path))
+    text = page_of("sbc", stored, tmp_path)
     assert "something else than they have to: phi, NUTS: 1 uneven gates." in text
 
 
 def test_figure() -> None:
-    shown = figure(made_up())
+    shown = figure(made_up()["programs"])
     panels = np.array(shown.axes).reshape(2, 5)
     assert [axes.get_title(loc="left") for axes in panels[0]] == [
         "weibull",

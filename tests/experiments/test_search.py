@@ -1,43 +1,44 @@
 """Every method has the same number of trials, the best one wins, and nothing runs on a wrong space."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bara_pyro.errors import ConfigError, DataError, TrainingError
+from bara_pyro.methods import METHODS
+from bara_pyro.methods.space import RATES, SearchSpace
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.store import read_json
-from experiments.arguments import known_methods
-from experiments.record import load_records
-from experiments.search import Trial, best, chosen, main, search, table
-from experiments.spaces import (
+from experiments.engine.record import load_records
+from experiments.engine.search import Trial, best, chosen, main, search, table
+from experiments.engine.spaces import (
     BUDGET,
-    RATES,
-    SPACES,
-    Space,
     check_spaces,
     first_trials,
     further_trials,
     halfway,
+    searched,
+    space,
 )
 
 
-@pytest.mark.parametrize("method", SPACES)
+@pytest.mark.parametrize("method", searched())
 def test_every_method_has_the_same_number_of_different_trials(method: str) -> None:
-    for rate in SPACES[method].lr:
+    for rate in space(method).lr:
         trials = [*first_trials(method), *further_trials(method, rate)]
         assert len(trials) == len({str(trial) for trial in trials}) == BUDGET
 
 
-@pytest.mark.parametrize("method", known_methods())
+@pytest.mark.parametrize("method", searched())
 def test_every_space_fits_its_method_and_tries_no_default_twice(method: str) -> None:
     check_spaces([method])
-    default, key = load_config(overrides={"method": method}), SPACES[method].regulariser
+    default, key = load_config(overrides={"method": method}), space(method).regulariser
     if key is not None:
         section, name = key.split(".")
-        assert getattr(getattr(default, section), name) not in SPACES[method].values
+        assert getattr(getattr(default, section), name) not in space(method).values
 
 
 def test_rates_half_a_step_away() -> None:
@@ -67,18 +68,18 @@ def test_the_known_best_is_found() -> None:
 @pytest.mark.parametrize(
     ("space", "said"),
     [
-        (Space(regulariser="method.nonsense", values=(1, 2)), "method.nonsense"),
-        (Space(regulariser="train.weight_decay", values=(1, -1)), "train.weight_decay"),
-        (Space(regulariser="train.weight_decay", values=(1,)), "5 trials"),
+        (SearchSpace(regulariser="method.nonsense", values=(1, 2)), "method.nonsense"),
+        (SearchSpace(regulariser="train.weight_decay", values=(1, -1)), "train.weight_decay"),
+        (SearchSpace(regulariser="train.weight_decay", values=(1,)), "5 trials"),
     ],
 )
 def test_a_wrong_space_breaks_before_anything_runs(
-    monkeypatch: pytest.MonkeyPatch, space: Space, said: str
+    monkeypatch: pytest.MonkeyPatch, space: SearchSpace, said: str
 ) -> None:
     def score(trials: list[Trial]) -> list[float]:
         pytest.fail("it ran")
 
-    monkeypatch.setitem(SPACES, "lora", space)
+    monkeypatch.setitem(METHODS, "lora", replace(METHODS["lora"], search=space))
     with pytest.raises(ConfigError, match=said) as raised:
         search(["bara", "lora"], score)
     assert "'lora'" in str(raised.value)
@@ -116,7 +117,8 @@ def test_a_task_without_validation_rows_is_refused(base: dict[str, Any], tmp_pat
 def test_a_method_of_which_every_trial_failed_has_no_choice(
     base: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(SPACES, "lora", Space(lr=(1e30, 1e31, 1e32, 1e33)))
+    far = SearchSpace(lr=(1e30, 1e31, 1e32, 1e33))
+    monkeypatch.setitem(METHODS, "lora", replace(METHODS["lora"], search=far))
     with pytest.raises(TrainingError, match="Every trial failed of lora"):
         main(arguments(base, tmp_path, "--validation-rows", "8"))
     with pytest.raises(ConfigError, match=r"No settings .* 'lora'"):
@@ -124,7 +126,7 @@ def test_a_method_of_which_every_trial_failed_has_no_choice(
 
 
 def test_choices_come_from_a_file_of_ours(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"experiments\.search"):
+    with pytest.raises(ConfigError, match="experiments search"):
         chosen("lora", tmp_path / "missing.json")
     (tmp_path / "foreign.json").write_text("{}")
     with pytest.raises(DataError, match=r"foreign\.json"):

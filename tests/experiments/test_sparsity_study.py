@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from study_cases import page_of
 
 from bara_pyro.core.gate_draws import GateDraws
 from bara_pyro.data import first_rows
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import true_probabilities
 from bara_pyro.runs.system import build_system
-from experiments import sparsity
-from experiments.sparsity_section import layer_figure, rank_table, section, sparsity_table
+from experiments.studies.sparsity import study as sparsity
+from experiments.studies.sparsity.section import layer_figure, rank_table, sparsity_table
 
 ARGS = Namespace(rows=6, module="v_proj", tau=0.1)
 
@@ -43,7 +44,7 @@ def test_every_run_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = {}
     monkeypatch.setattr(sparsity, "chosen", lambda method: {"train.lr": 0.002})
     monkeypatch.setattr(
-        "experiments.sweep.sweep", lambda jobs, *_, **__: seen.setdefault("jobs", jobs) and None
+        "experiments.engine.sweep.sweep", lambda jobs, *_, **__: seen.setdefault("jobs", jobs) and None
     )
     monkeypatch.setattr(sys, "argv", ["sparsity", "--seeds", "2"])
     with pytest.raises(TypeError):
@@ -95,8 +96,8 @@ def test_table_has_the_papers_figures_beside() -> None:
 
 
 def test_section(tmp_path: Path) -> None:
-    text = "\n".join(section(stored(), tmp_path, "What it says."))
-    assert "## Sparsity" in text
+    text = page_of("sparsity", stored(), tmp_path, "What it says.")
+    assert "# Sparsity" in text
     assert "What it says." in text
     assert "2 seeds" in text
     assert {path.name for path in tmp_path.iterdir()} == {"sparsity-layers.png", "sparsity-tau.png"}

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from study_cases import page_of
 
 from bara_pyro.core.backbone import load_backbone
 from bara_pyro.data import first_rows
@@ -13,8 +14,8 @@ from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import draw, true_probabilities
 from bara_pyro.runs.store import read_json
 from bara_pyro.runs.system import System, build_system
-from experiments import uncertainty
-from experiments.uncertainty_section import section, table_rows
+from experiments.studies.uncertainty import study as uncertainty
+from experiments.studies.uncertainty.section import table_rows
 
 
 def fitted(method: str) -> System:
@@ -74,7 +75,7 @@ def stored(seeds: tuple[int, ...] = (0, 1)) -> dict:
 
 
 def test_section(tmp_path: Path) -> None:
-    text = "\n".join(section(stored(), tmp_path, "Words."))
+    text = page_of("uncertainty", stored(), tmp_path, "Words.")
     assert "2 seeds" in text
     assert "Words." in text
     assert (tmp_path / "uncertainty-rows.png").exists()

@@ -1,0 +1,159 @@
+"""Where the runs of a sweep are worked on: in this process, in processes of this machine, on a Ray cluster.
+
+A launcher maps a function over items and yields `(item, result)` as they finish; that is all a sweep knows of
+it. The function does not raise; where its process is lost, the result is `Lost`.
+
+Processes are those of `concurrent.futures`, one pool of one worker for each that works at a time. One pool of
+all of them, joblib's loky too, is broken as a whole by the loss of a worker: every item at work is lost with
+it, and nothing says which of them was the cause.
+"""
+
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from multiprocessing import connection, get_context, parent_process
+from typing import Any, Protocol
+
+import torch
+
+from bara_pyro.errors import ConfigError
+
+
+class Item(Protocol):
+    """What is worked on: it can be pickled and says how many GPUs it needs."""
+
+    @property
+    def gpus(self) -> int:
+        """Number of GPUs that it needs for itself, where a cluster hands them out."""
+
+
+@dataclass(frozen=True)
+class Lost:
+    """The result of an item whose process was lost.
+
+    Attributes:
+        reason: one sentence.
+    """
+
+    reason: str
+
+
+Work = Callable[[Any], Any]
+Started = Callable[[Any], None]
+Results = Iterator[tuple[Any, Any]]
+Launch = Callable[[Work, Sequence[Item], int, Started], Results]
+
+
+def serial(work: Work, items: Sequence[Item], workers: int, started: Started) -> Results:
+    """Work on one item after the other in this process, for debugging; `workers` is not looked at."""
+    for item in items:
+        started(item)
+        yield item, work(item)
+
+
+def processes(work: Work, items: Sequence[Item], workers: int, started: Started) -> Results:
+    """Work in `workers` processes of this machine, each with one torch thread.
+
+    One that is lost (killed, out of memory) costs the item it was at and is replaced. All end with this
+    process, however it ends.
+    """
+    waiting = deque(items)
+    idle: list[ProcessPoolExecutor] = []
+    busy: dict[Future[Any], tuple[Item, ProcessPoolExecutor]] = {}
+    try:
+        while waiting or busy:
+            while waiting and len(busy) < workers:
+                # Forking a process whose libraries run threads can leave the child with a lock nobody frees.
+                pool = idle.pop() if idle else ProcessPoolExecutor(1, get_context("spawn"), _prepare)
+                item = waiting.popleft()
+                started(item)
+                busy[pool.submit(work, item)] = item, pool
+            for future in wait(busy, return_when=FIRST_COMPLETED).done:
+                item, pool = busy.pop(future)
+                try:
+                    result = future.result()
+                except BrokenProcessPool:
+                    result = Lost("Its process was lost: killed, or out of memory.")
+                else:
+                    idle.append(pool)
+                yield item, result
+    finally:
+        for pool in (*idle, *(pool for _, pool in busy.values())):
+            for process in (pool._processes or {}).values():
+                process.terminate()  # at once: its run goes on from its checkpoint
+            pool.shutdown(cancel_futures=True)
+
+
+def _prepare() -> None:
+    """Begin a worker."""
+    # Ctrl-C reaches the whole group of processes: the parent decides, and ends the others.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    torch.set_num_threads(1)
+
+
+def _end_with_parent() -> None:
+    """End this process as soon as its parent is gone: what it writes is whole at any moment."""
+    parent = parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
+
+
+def on_ray(work: Work, items: Sequence[Item], workers: int, started: Started) -> Results:
+    """Work on a Ray cluster, at most `workers` items at a time.
+
+    The cluster is that of the environment variable RAY_ADDRESS, or a local one of `workers` processes. All
+    its machines must see the same folders. An item is tried once: Ray repeats nothing.
+
+    Raises:
+        ConfigError: Ray is not installed, or the items need a GPU and the cluster has none.
+    """
+    try:
+        import ray
+    except ImportError as error:
+        raise ConfigError(
+            "The launcher 'ray' needs Ray, which is not installed: pip install 'bara-pyro[ray]', "
+            "or choose --launcher processes."
+        ) from error
+    ours = not ray.is_initialized()
+    if ours:
+        local = {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": workers, "include_dashboard": False}
+        ray.init(log_to_driver=False, **local)
+    try:
+        if any(item.gpus for item in items) and not ray.cluster_resources().get("GPU"):
+            raise ConfigError("The Ray cluster has no GPU: choose --device cpu, or another cluster.")
+        yield from _ray_results(ray, work, items, workers, started)
+    finally:
+        if ours:
+            ray.shutdown()
+
+
+def _ray_results(ray: Any, work: Work, items: Sequence[Item], workers: int, started: Started) -> Results:
+    def one(item: Item) -> Any:
+        torch.set_num_threads(1)
+        return work(item)
+
+    remote = ray.remote(num_cpus=1, max_retries=0)(one)
+    waiting = deque(items)
+    busy: dict[Any, Item] = {}
+    while waiting or busy:
+        while waiting and len(busy) < workers:
+            item = waiting.popleft()
+            started(item)
+            busy[remote.options(num_gpus=item.gpus).remote(item)] = item
+        for reference in ray.wait(list(busy))[0]:
+            item = busy.pop(reference)
+            try:
+                result = ray.get(reference)
+            except ray.exceptions.RayError as error:
+                result = Lost(f"Its Ray worker was lost: {' '.join(str(error).split())[:300]}")
+            yield item, result
+
+
+LAUNCHERS: dict[str, Launch] = {"processes": processes, "serial": serial, "ray": on_ray}

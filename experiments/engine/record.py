@@ -1,0 +1,223 @@
+"""What is kept of one finished run: a JSON file of some kilobytes, small enough to be committed.
+
+Scores, bins of the reliability diagram and the risk-coverage curve per number of draws S; per shifted task
+the same scores and how well the shift is detected; settings, versions and times. Predictions row by row stay
+in the folder of the run (`load_predictions`).
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bara_pyro.data import answer_token_ids, encode_labels
+from bara_pyro.errors import ConfigError, DataError
+from bara_pyro.metrics import ood_auroc, reliability_bins, risk_coverage
+from bara_pyro.runs.config import RunConfig, parse_config
+from bara_pyro.runs.evaluate import PREDICTIONS, evaluate_system
+from bara_pyro.runs.store import read_json, read_jsonl, write_json
+from bara_pyro.runs.system import System, load_data
+from bara_pyro.runs.train import train_seconds
+from experiments.engine.provenance import code_state
+
+SCHEMA, KIND = 1, "bara_pyro record"
+# What every record has; one of a run that failed has `failed` (the message) and none of the scores.
+IDENTITY = ("config_hash", "settings", "config", "method", "task", "split", "seed", "steps")
+SCORES = ("metrics", "reliability", "risk_coverage", "parameters", "sparsity", "environment", "shifted")
+# Coverages (percent) at which the risk is kept.
+COVERAGES = tuple(range(2, 101, 2))
+# Mutual information (nats) below this is rounding: the draws are all the same.
+NO_SPREAD = 1e-9
+
+Record = dict[str, Any]
+
+
+def make_record(system: System, out: Path, settings: Mapping[str, Any]) -> Record:
+    """Evaluate a fitted system on its own task and return its record.
+
+    Args:
+        system: fitted.
+        out: folder of the run; gets `metrics.json` and `predictions.jsonl`.
+        settings: the dotted settings that the run was asked for with.
+    """
+    report = evaluate_system(system, out, wall_clock_train_s=train_seconds(out))
+    labels, predicted = load_predictions(out)
+    return {
+        **identity(system.config, settings),
+        "code": code_state(),
+        "task": report["task"],
+        "metrics": report["metrics"],
+        "reliability": {str(s): _bins(p, labels) for s, p in predicted.items()},
+        "risk_coverage": {"coverage": list(COVERAGES)}
+        | {str(s): _risk(p, labels) for s, p in predicted.items()},
+        "classes": len(system.task.labels),
+        "shifted": {},
+        **{key: report[key] for key in ("parameters", "sparsity", "environment", "notes")},
+        **{key: report[key] for key in ("wall_clock_train_s", "wall_clock_evaluate_s")},
+    }
+
+
+def identity(config: RunConfig, settings: Mapping[str, Any]) -> Record:
+    """Return the part of a record that says which run it is; paths of this machine by their last name."""
+    full = config.dump()
+    for section, key in (("backbone", "name"), ("task", "name"), ("task", "data_dir"), ("task", "test_file")):
+        full[section][key] = portable(full[section][key])
+    return {
+        "schema": SCHEMA,
+        "kind": KIND,
+        "config_hash": config.hash,
+        "settings": {key: portable(value) for key, value in settings.items() if value is not None},
+        "config": full,
+        "method": config.method.name,
+        "task": Path(full["task"]["name"]).stem,  # of a file, what the loader calls the task
+        "split": config.task.evaluate_on,
+        "seed": config.seed,
+        "steps": config.train.steps,
+    }
+
+
+def portable(value: Any) -> Any:
+    """Return a setting as it is, or the last name of a file or folder that lies on this machine."""
+    value = str(value) if isinstance(value, Path) else value
+    local = isinstance(value, str) and "/" in value and Path(value).exists()
+    return Path(value).name if local else value
+
+
+def shifted_scores(system: System, out: Path, name: str) -> dict[str, Any]:
+    """Score a fitted system on another task's test rows.
+
+    Args:
+        system: fitted; its own test rows are those that the shifted ones are told from.
+        out: folder of the run, which holds its own predictions.
+        name: of the shifted task; it is read with the settings of the run's own.
+
+    Returns:
+        `metrics` (per S), `auroc` (percent, per S: of telling shifted rows by predictive `entropy` and, where
+        the draws differ, by `mutual_information` at the largest S), `classes` (where it is not the run's own,
+        entropies differ for that reason, too) and `wall_clock_evaluate_s`.
+
+    Raises:
+        ConfigError: the run itself was not evaluated on test rows.
+    """
+    if system.config.task.evaluate_on != "test":
+        raise ConfigError(
+            f"The run was evaluated on {system.config.task.evaluate_on} rows: set task.evaluate_on to test "
+            f"to compare with the shifted task {name!r}."
+        )
+    other = on_task(system, name)
+    folder = out / "evaluation" / f"{other.task.name}-test"
+    report = evaluate_system(other, folder)
+    own, shifted = load_predictions(out)[1], load_predictions(folder)[1]
+    auroc = {str(s): {"entropy": ood_auroc(_entropy(own[s]), _entropy(shifted[s]))} for s in own}
+    most = max(own)
+    inside, outside = mutual_information(out, most), mutual_information(folder, most)
+    if max(float(inside.max()), float(outside.max())) > NO_SPREAD:
+        auroc[str(most)]["mutual_information"] = ood_auroc(inside, outside)
+    return {
+        "metrics": report["metrics"],
+        "auroc": auroc,
+        "classes": len(other.task.labels),
+        "wall_clock_evaluate_s": report["wall_clock_evaluate_s"],
+    }
+
+
+def on_task(system: System, name: str) -> System:
+    """Return a fitted system with the rows of another task, to be tested on."""
+    data = system.config.dump()
+    # What names the rows of the run's own task does not carry over.
+    data["task"] |= {"name": name, "test_file": None, "classes": None, "revision": None, "validation_rows": 0}
+    config = parse_config(data)
+    task = encode_labels(load_data(config), system.backbone.tokenizer, config.task.labels)
+    ids = answer_token_ids(system.backbone.tokenizer, task.labels)
+    return replace(system, config=config, task=task, answer_ids=ids)
+
+
+def mutual_information(folder: Path, samples: int) -> Tensor:
+    """Return per test row the mutual information between answer and latents (nats, `n`); 0 without draws."""
+    values = [row["epistemic"][str(samples)] for row in read_jsonl(folder / PREDICTIONS)]
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def _entropy(log_probs: Tensor) -> Tensor:
+    return torch.special.entr(log_probs.exp()).sum(dim=-1)
+
+
+def _bins(log_probs: Tensor, labels: Tensor) -> dict[str, list[float | None]]:
+    """Return the reliability diagram's numbers; bins are of equal width, those without rows hold null."""
+    bins = reliability_bins(log_probs, labels)
+    means = {"accuracy": bins.accuracy, "confidence": bins.confidence}
+    return {"counts": bins.counts.tolist()} | {k: _rounded(v) for k, v in means.items()}
+
+
+def _risk(log_probs: Tensor, labels: Tensor) -> list[float | None]:
+    """Return the risk (percent) at `COVERAGES`, each at the least number of rows that covers as much."""
+    risk = risk_coverage(log_probs, labels)[1]
+    rows = [-(-coverage * len(risk) // 100) for coverage in COVERAGES]
+    return _rounded(risk[[count - 1 for count in rows]])
+
+
+def _rounded(values: Tensor) -> list[float | None]:
+    return [None if math.isnan(value) else round(value, 5) for value in values.tolist()]
+
+
+def load_predictions(folder: Path) -> tuple[Tensor, dict[int, Tensor]]:
+    """Return labels (long, `n`) and per S log-probabilities (float64, `n x C`) of an evaluated run.
+
+    The rows are in the order of their task, the same for every run on it: paired comparisons need no ids.
+
+    Raises:
+        DataError: the folder has no predictions.
+    """
+    rows = read_jsonl(folder / PREDICTIONS)
+    if not rows:
+        raise DataError(f"There are no predictions in {folder}: evaluate the run first.")
+    labels = torch.tensor([row["label"] for row in rows])
+    probs = {int(s): [row["probs"][s] for row in rows] for s in rows[0]["probs"]}
+    return labels, {s: torch.tensor(p, dtype=torch.float64).log() for s, p in probs.items()}
+
+
+def record_path(folder: Path, config_hash: str) -> Path:
+    """Return where a folder of records keeps the one of a configuration."""
+    return folder / f"{config_hash}.json"
+
+
+def write_records(records: Iterable[Record], folder: Path) -> None:
+    """Write records into a folder, one file each, named by their configuration's hash."""
+    for record in records:
+        write_json(record_path(folder, record["config_hash"]), record)
+
+
+def read_record(path: Path) -> Record:
+    """Read one record.
+
+    Raises:
+        CheckpointError: the file is missing or not JSON.
+        DataError: it is not a record, or one of another version.
+    """
+    record = read_json(path)
+    if not isinstance(record, dict) or record.get("kind") != KIND:
+        raise DataError(f"{path} is not the record of a run: move it out of the folder of records.")
+    if record.get("schema") != SCHEMA:
+        raise DataError(
+            f"{path} is a record of schema {record.get('schema')}, this version reads {SCHEMA}: delete it "
+            "and repeat the sweep."
+        )
+    needed = IDENTITY if "failed" in record else IDENTITY + SCORES
+    if missing := [key for key in needed if key not in record]:
+        raise DataError(f"The record {path} lacks {missing[0]!r}: delete it and repeat the sweep.")
+    return record
+
+
+def load_records(folder: Path) -> list[Record]:
+    """Read all records of a folder, in the order of their file names.
+
+    Raises:
+        DataError: there is no such folder, or a JSON file in it is not a record.
+    """
+    if not folder.is_dir():
+        raise DataError(f"There is no folder of records {folder}: run the sweep first.")
+    return [read_record(path) for path in sorted(folder.glob("*.json"))]

@@ -1,0 +1,76 @@
+"""Which code made a result: recorded, told apart, and taken or made again only when told so."""
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bara_pyro.errors import ConfigError
+from bara_pyro.runs.store import read_json, write_json
+from bara_pyro.runs.system import System
+from experiments.engine import sweep as program
+from experiments.engine.provenance import BEFORE, Code, code_state, in_words, same_code
+from experiments.engine.sweep import Job, sweep
+
+
+def git(folder: Path, *arguments: str) -> None:
+    who = ("-c", "user.name=n", "-c", "user.email=e@x")
+    subprocess.run(["git", "-C", str(folder), *who, *arguments], check=True, capture_output=True)
+
+
+def test_the_state_of_a_repository(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "a.py").write_text("a = 1\n")
+    (tmp_path / "constraints.txt").write_text("torch==2.0\n")
+    outside = code_state.__wrapped__(tmp_path)
+    assert (outside["commit"], outside["dirty"]) == (None, None)
+    git(tmp_path, "init")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-m", "first")
+    clean = code_state.__wrapped__(tmp_path)
+    assert clean["dirty"] is False
+    assert len(clean["commit"]) == 40
+    assert same_code(outside, clean)
+    (tmp_path / "notes.md").write_text("no code\n")
+    assert code_state.__wrapped__(tmp_path) == clean
+    (tmp_path / "models" / "a.py").write_text("a = 2\n")
+    changed = code_state.__wrapped__(tmp_path)
+    assert changed["dirty"] is True
+    assert not same_code(clean, changed)
+    (tmp_path / "constraints.txt").write_text("torch==2.1\n")
+    assert not same_code(changed, code_state.__wrapped__(tmp_path))
+
+
+def test_in_words() -> None:
+    code: Code = {"commit": "abcdef0123456789", "dirty": True, "tree": "1", "lock": None}
+    assert in_words(code) == "commit abcdef012345 with changes"
+    assert in_words({**code, "dirty": False}) == "commit abcdef012345"
+    assert in_words(None) == BEFORE
+
+
+def test_runs_of_other_code(job: Callable[..., Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = sweep([job()], tmp_path, launcher="serial", strict=True, reuse=None)
+    assert first[0]["code"] == code_state()
+    assert sweep([job()], tmp_path, launcher="serial", reuse=None) == first  # the same code: nothing to say
+    path = tmp_path / "records" / f"{first[0]['config_hash']}.json"
+    record = read_json(path)
+    del record["code"]  # as records were before
+    write_json(path, record)
+    with pytest.raises(ConfigError, match=r"1 of 1 finished runs .*before.*--reuse any .*--reuse same"):
+        sweep([job()], tmp_path, launcher="serial", reuse=None)
+    assert sweep([job()], tmp_path, launcher="serial", reuse="any") == [record]
+    trained = []
+
+    def train(system: System, out: Path, **more: Any) -> None:
+        trained.append(list(out.iterdir()))
+        real(system, out, **more)
+
+    real = program.train
+    monkeypatch.setattr(program, "train", train)
+    again = sweep([job()], tmp_path, launcher="serial", reuse="same", strict=True)
+    assert again[0]["metrics"] == first[0]["metrics"]
+    assert again[0]["code"] == code_state()
+    ((lock,),) = trained  # nothing was left of the old run
+    assert lock.name == program.LOCK

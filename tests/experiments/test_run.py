@@ -1,0 +1,49 @@
+"""An experiment from its arms to the file that the results page reads: with runs, and one that fails."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bara_pyro.errors import TrainingError
+from bara_pyro.runs.store import read_json
+from experiments.engine.arguments import experiment_parser
+from experiments.engine.record import read_record
+from experiments.engine.run import run_study
+from experiments.engine.study import load_study
+
+
+def arguments(base: dict[str, Any], runs: Path) -> Any:
+    parser = experiment_parser("", runs=str(runs))
+    task = ("--tasks", base["task.name"], "--model", base["backbone.name"])
+    return parser.parse_args([*task, "--seeds", "2", "--steps", "6", "--launcher", "serial"])
+
+
+def test_from_arms_to_a_study(base: dict[str, Any], tmp_path: Path) -> None:
+    args = arguments(base, tmp_path / "runs")
+    arms = {
+        "lora": {"method": "lora", "predict.samples": [0, 3]},
+        "bara": {"method": "bara", "predict.samples": [0, 3]},
+        # No validation rows: refused before it trains.
+        "broken": {"method": "temperature", "predict.samples": [0, 3]},
+    }
+    run_study("some", arms, args, comparisons=True, results=tmp_path / "results")
+    study = load_study("some", tmp_path / "results")
+    assert list(study.arms) == list(arms)
+    (task,) = study.tasks
+    assert [sorted(study.arms[arm][task]) for arm in arms] == [[0, 1]] * 3
+    assert ["failed" in study.arms[arm][task][0] for arm in arms] == [False, False, True]
+    assert {(c["arm"], c["reference"]) for c in study.comparisons} == {("bara", "lora")}
+    record = study.arms["bara"][task][1]
+    own = tmp_path / "runs" / record["config_hash"]
+    assert record["metrics"] == read_json(own / "metrics.json")["metrics"]
+    assert record == read_record(tmp_path / "runs" / "records" / f"{record['config_hash']}.json")
+    assert str(tmp_path) not in (tmp_path / "results" / "some.json").read_text()
+
+
+def test_nothing_but_failures_is_an_error(base: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match="Every run of none failed"):
+        run_study(
+            "none", {"t": {"method": "temperature"}}, arguments(base, tmp_path / "runs"), results=tmp_path
+        )
+    assert not (tmp_path / "none.json").exists()

@@ -1,0 +1,103 @@
+"""Figures in words: taken from results, an error where there is none, and where one was typed."""
+
+import doctest
+from pathlib import Path
+from statistics import mean, stdev
+
+import pytest
+from scipy import stats
+from study_cases import invent
+
+from bara_pyro.errors import DataError
+from experiments.engine.results import Results
+from experiments.engine.study import load_study
+from experiments.page import template
+from experiments.page.template import Arms, Renderer, typed_numerals
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("results")
+    invent("untuned", folder, shifted=("far",))
+    entries = {f"{m} {s}": {"method": m, "seed": s, "kept": {"0.01": 10 + s}} for m in "ab" for s in (0, 2)}
+    Results(folder / "pruning.json", "pruning", {"rows": 5}, entries).write()
+    return folder
+
+
+def rendered(results: Path, tmp_path: Path, source: str) -> str:
+    (tmp_path / "x.md").write_text(source)
+    return Renderer(results).text(tmp_path / "x.md")
+
+
+def test_scores_of_arms(results: Path, tmp_path: Path) -> None:
+    records = load_study("untuned", results).arms["bara"]
+    by_seed = [mean(records[task][s]["metrics"]["10"]["nll"] for task in records) for s in (0, 1, 2)]
+    source = (
+        '{{ untuned.value("nll", "bara") | pm3 }}, {{ untuned.mean("nll", "bara", "micro-wgs", 0) | f2 }}'
+    )
+    at_zero = mean(r["metrics"]["0"]["nll"] for r in records["micro-wgs"].values())
+    expected = f"{mean(by_seed):.3f} ± {stdev(by_seed):.3f}, {at_zero:.2f}"
+    assert rendered(results, tmp_path, source) == expected
+    far = mean(r["shifted"]["far"]["auroc"]["10"]["entropy"] for t in records.values() for r in t.values())
+    path = '{{ untuned.mean("shifted/far/auroc/S/entropy", "bara") | f2 }}'
+    assert rendered(results, tmp_path, path) == f"{far:.2f}"
+
+
+def test_differences_with_the_seeds_as_the_sample(results: Path) -> None:
+    study = load_study("untuned", results)
+    view = Arms(study)
+    nll = {
+        arm: [mean(study.arms[arm][t][s]["metrics"]["10"]["nll"] for t in study.tasks) for s in range(3)]
+        for arm in ("lora", "bara")
+    }
+    expected = stats.ttest_rel(nll["bara"], nll["lora"]).confidence_interval(0.95)
+    found = view.over_seeds("nll", "bara", "lora")
+    assert (found["low"], found["high"]) == pytest.approx((expected.low, expected.high))
+    assert len(view.differences("nll", "bara", "lora")) == 6
+    best = min(view.arms, key=lambda arm: view.mean("nll", arm))
+    assert (view.best("nll"), view.rank("nll", best)) == (best, 1)
+
+
+def test_entries(results: Path, tmp_path: Path) -> None:
+    source = '{{ pruning.mean("kept/0.01", method="a") | f0 }} {{ pruning["b 2"].kept["0.01"] }}'
+    assert rendered(results, tmp_path, source) == "11 12"
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("{{ pruning.nothing }}", "nothing"),
+        ("{{ hierarchy }}", "hierarchy"),
+        ('{{ untuned.mean("nll", "nobody") }}', "no arm 'nobody'"),
+        ('{{ untuned.mean("x/y", "bara") }}', "There is no 'x/y'"),
+        ('{{ pruning.mean("kept/0.01", method="z") }}', "No entry"),
+        ('{{ pruning.mean("kept/7", method="a") }}', "There is no 'kept/7'"),
+        ('{{ untuned.versus("lora", "bara") }}', "no comparison of bara with lora"),
+        ("{{ 1 ", "end of print"),
+    ],
+)
+def test_what_is_not_there_is_an_error(source: str, said: str, results: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=said):
+        rendered(results, tmp_path, source)
+
+
+@pytest.mark.parametrize("text", ["It has 75.0.", "by 44 % of it", "by -0.016", "3 points", "a\n1,234.5"])
+def test_typed_results_are_found(text: str) -> None:
+    assert len([*typed_numerals(text, Path("a.md"))]) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "In 2026, three seeds of 1,000 steps at r = 8.",
+        "At `lr 0.1` with `Gamma(0.5, 1)`.",
+        "See [the paper](x-1.2.md), arXiv 2606.29184, on Qwen2.5-7B.",
+        '{{ x.row(0, share="0.01") | f1 }} % {% set y = 0.5 %}',
+    ],
+)
+def test_settings_names_and_templates_are_no_typed_results(text: str) -> None:
+    assert [*typed_numerals(text, Path("a.md"))] == []
+
+
+def test_examples_in_docstrings() -> None:
+    assert doctest.testmod(template).failed == 0
