@@ -19,6 +19,8 @@ class Example:
         label: index of the right answer in `Task.labels`, or -1 where it is not known.
         context: text put before the question (a passage, an article); cut first where space is short.
         truth: `p(answer | question)` over `Task.labels`, where the world that made the row knows it.
+        cluster: what the row has in common with others, whose errors go together with its own (the resident
+            who is asked about); empty where a row stands for itself.
     """
 
     id: str
@@ -26,6 +28,7 @@ class Example:
     label: int = -1
     context: str = ""
     truth: tuple[float, ...] | None = None
+    cluster: str = ""
 
 
 @dataclass(frozen=True)
