@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from app_cases import questions, save_backbone, write_rows
 
-from experiments.sweep import Job
+from experiments.engine.sweep import Job
 
 
 @pytest.fixture(scope="session")

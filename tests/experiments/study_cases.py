@@ -10,8 +10,8 @@ from torch import Tensor
 
 from bara_pyro.metrics import evaluate, reliability_bins, risk_coverage
 from bara_pyro.runs.store import write_json, write_jsonl
-from experiments.record import COVERAGES, KIND, Record
-from experiments.study import write_study
+from experiments.engine.record import COVERAGES, KIND, Record
+from experiments.engine.study import write_study
 
 SAMPLES = (0, 10)
 # How an invented method answers: how sure it is, how far a run strays, whether draws change its answers.
@@ -49,7 +49,7 @@ def finite(scores: Mapping[str, float]) -> dict[str, float | None]:
 def make_record(
     arm: str, task: str, seed: int, labels: Tensor, predicted: dict[int, Tensor], **more: Any
 ) -> Record:
-    """Return a record as `experiments.record.make_record` makes it, without a run."""
+    """Return a record as `experiments.engine.record.make_record` makes it, without a run."""
     method = arm.split(", ")[0]
     settings = {"method": method, "task.name": task, "seed": seed}
     bins = {s: reliability_bins(p, labels) for s, p in predicted.items()}

@@ -4,8 +4,14 @@ import pytest
 from rich.console import Console
 
 from bara_pyro.errors import ConfigError, DataError
-from experiments.arguments import experiment_parser, known_methods, shared_settings, start, sweep_options
-from experiments.progress import Board
+from experiments.engine.arguments import (
+    experiment_parser,
+    known_methods,
+    shared_settings,
+    start,
+    sweep_options,
+)
+from experiments.engine.progress import Board
 
 
 def test_defaults_are_made_for_the_microworld() -> None:

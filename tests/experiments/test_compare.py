@@ -7,9 +7,9 @@ from study_cases import invent, predictions, write_run
 
 from bara_pyro.errors import DataError
 from bara_pyro.runs.store import write_json
-from experiments.compare import best_baseline, compare_study, default_references, read_predictions
-from experiments.differences import AVERAGE, compare
-from experiments.search import KIND
+from experiments.engine.compare import best_baseline, compare_study, default_references, read_predictions
+from experiments.engine.differences import AVERAGE, compare
+from experiments.engine.search import KIND
 
 
 def choices(path: Path, trials: dict[str, list[float | None]], **other: dict) -> Path:

@@ -7,11 +7,11 @@ import pytest
 
 from bara_pyro.errors import TrainingError
 from bara_pyro.runs.store import read_json
-from experiments.arguments import experiment_parser
-from experiments.conduct import conduct
-from experiments.record import read_record
-from experiments.runner import run_all
-from experiments.study import load_study
+from experiments.engine.arguments import experiment_parser
+from experiments.engine.conduct import conduct
+from experiments.engine.record import read_record
+from experiments.engine.runner import run_all
+from experiments.engine.study import load_study
 
 
 def arguments(base: dict[str, Any], runs: Path) -> Any:

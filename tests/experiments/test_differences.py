@@ -12,7 +12,7 @@ from study_cases import predictions
 
 from bara_pyro.errors import DataError
 from bara_pyro.metrics import accuracy, bootstrap, brier, ece, nll
-from experiments.differences import AVERAGE, METRICS, Predictions, compare
+from experiments.engine.differences import AVERAGE, METRICS, Predictions, compare
 
 SCORES: dict[str, Callable] = {"acc": accuracy, "ece": ece, "nll": nll, "brier": brier}
 TASKS = {"micro-wgs": (120, 2), "micro-arce": (90, 4)}

@@ -8,7 +8,7 @@ import pytest
 from bara_pyro.errors import ConfigError
 from bara_pyro.runs.store import read_json
 from benchmarks.systems import Size
-from experiments import efficiency
+from experiments.studies.efficiency import study as efficiency
 
 TINY = Size(hidden=16, inner=24, layers=1, heads=2, kv_heads=1, vocabulary=40, rows=2, tokens=8)
 

@@ -17,10 +17,10 @@ from launcher_cases import Number, square
 
 from bara_pyro.errors import ConfigError
 from bara_pyro.runs.store import write_json
-from experiments import sweep as program
-from experiments.launchers import Died, on_ray, processes, serial
-from experiments.record import load_records
-from experiments.sweep import Job, alone, plan, sweep
+from experiments.engine import sweep as program
+from experiments.engine.launchers import Died, on_ray, processes, serial
+from experiments.engine.record import load_records
+from experiments.engine.sweep import Job, alone, plan, sweep
 
 ROOT = Path(__file__).parents[2]
 

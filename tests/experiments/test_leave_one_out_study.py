@@ -11,9 +11,9 @@ from bara_pyro.diagnostics.arviz.loo import loo
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.folder import load_system, save_system, write_config
 from bara_pyro.runs.system import build_system
-from experiments import leave_one_out
-from experiments.leave_one_out_section import agreement, by_method, loo_figure, section
-from experiments.runner import RESULTS
+from experiments.engine.runner import RESULTS
+from experiments.studies.leave_one_out import study as leave_one_out
+from experiments.studies.leave_one_out.section import agreement, by_method, loo_figure, section
 
 
 def row(method: str, elpd: float, unseen: float) -> dict:
@@ -81,7 +81,7 @@ def test_what_is_ranked(tmp_path: Path) -> None:
 def test_runs_are_those_of_the_main_table(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = {}
     monkeypatch.setattr(
-        "experiments.sweep.sweep", lambda jobs, *_, **__: seen.setdefault("jobs", jobs) and None
+        "experiments.engine.sweep.sweep", lambda jobs, *_, **__: seen.setdefault("jobs", jobs) and None
     )
     monkeypatch.setattr(sys, "argv", ["leave_one_out"])
     with pytest.raises(TypeError):

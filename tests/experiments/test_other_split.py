@@ -11,10 +11,10 @@ from bara_pyro.runs.evaluate import evaluate_system
 from bara_pyro.runs.folder import save_system, write_config
 from bara_pyro.runs.store import read_json, write_json
 from bara_pyro.runs.system import build_system
-from experiments import other_split
-from experiments.study import load_study
-from experiments.tables import selection, variants_table
-from experiments.values import display
+from experiments.engine import other_split
+from experiments.engine.study import load_study
+from experiments.page.tables import selection, variants_table
+from experiments.page.values import display
 
 
 def test_scores_are_those_of_the_validation_rows(tmp_path: Path) -> None:

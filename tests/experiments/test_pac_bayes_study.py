@@ -25,8 +25,9 @@ from bara_pyro.errors import ConfigError
 from bara_pyro.microworld import load_task
 from bara_pyro.runs.store import read_json
 from bara_pyro.runs.system import System
-from experiments import gibbs, pac_bayes
-from experiments.pac_bayes_section import figure, section, table
+from experiments.studies.pac_bayes import gibbs
+from experiments.studies.pac_bayes import study as pac_bayes
+from experiments.studies.pac_bayes.section import figure, section, table
 
 BOUNDED, SEED = pac_bayes.BOUNDED, 3
 

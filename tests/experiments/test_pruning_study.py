@@ -10,9 +10,9 @@ from bara_pyro.data import first_rows
 from bara_pyro.diagnostics.gates.prune import prune
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.system import build_system
-from experiments import pruning
-from experiments.pruning_section import curve_figure, section, tolerance_table
-from experiments.runner import RESULTS
+from experiments.engine.runner import RESULTS
+from experiments.studies.pruning import study as pruning
+from experiments.studies.pruning.section import curve_figure, section, tolerance_table
 
 
 def entry(method: str, task: str, seed: int, nll: float) -> dict:
@@ -66,7 +66,7 @@ def test_what_is_read_off_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_runs_are_those_of_the_main_table(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = {}
     monkeypatch.setattr(
-        "experiments.sweep.sweep", lambda jobs, *_, **__: seen.setdefault("jobs", jobs) and None
+        "experiments.engine.sweep.sweep", lambda jobs, *_, **__: seen.setdefault("jobs", jobs) and None
     )
     monkeypatch.setattr(sys, "argv", ["pruning", "--seeds", "2"])
     with pytest.raises(TypeError):

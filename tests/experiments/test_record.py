@@ -14,8 +14,15 @@ from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.store import read_json, write_json
-from experiments.record import COVERAGES, identity, load_predictions, load_records, read_record, write_records
-from experiments.sweep import Job, sweep
+from experiments.engine.record import (
+    COVERAGES,
+    identity,
+    load_predictions,
+    load_records,
+    read_record,
+    write_records,
+)
+from experiments.engine.sweep import Job, sweep
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ import torch
 from bara_pyro.errors import ConfigError
 from bara_pyro.methods.bara import GUIDES
 from bara_pyro.runs.store import read_json
-from experiments import reference_posterior as experiment
-from experiments.reference_section import NUTS_ARM, figure, section
+from experiments.studies.reference_posterior import study as experiment
+from experiments.studies.reference_posterior.section import NUTS_ARM, figure, section
 
 TINY = replace(experiment.QUICK, samples=8, warmup=15, draws=20, steps=2)
 

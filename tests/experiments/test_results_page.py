@@ -10,14 +10,14 @@ from study_cases import invent
 
 from bara_pyro.errors import DataError
 from bara_pyro.runs.store import read_json, write_json
-from experiments import report
-from experiments.compare import compare_study
-from experiments.efficiency import ratios
-from experiments.record import write_records
-from experiments.report import write_report
-from experiments.runner import RESULTS
-from experiments.study import write_study
-from experiments.sweep import Job, sweep
+from experiments.engine.compare import compare_study
+from experiments.engine.record import write_records
+from experiments.engine.runner import RESULTS
+from experiments.engine.study import write_study
+from experiments.engine.sweep import Job, sweep
+from experiments.page import report
+from experiments.page.report import write_report
+from experiments.studies.efficiency.study import ratios
 
 OLD = ("demo", "lr_sweep_micro-wgs", "lr_sweep_ag_news", "selected", "real_rows")
 
@@ -116,11 +116,13 @@ def test_every_figure_is_there_and_has_a_text(page: str, tmp_path: Path) -> None
 
 
 def test_answers_stand_before_the_tables(results: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "answers"
-    folder.mkdir()
-    (folder / "out_of_distribution.md").write_text("Far shifts are *hard*.\n")
-    (folder / "efficiency.md").write_text("It costs.\n")
-    page = write_report(results, tmp_path).read_text()
+    for name, text in {
+        "out_of_distribution": "Far shifts are *hard*.\n",
+        "efficiency": "It costs.\n",
+    }.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "answer.md").write_text(text)
+    page = write_report(results, tmp_path, tmp_path).read_text()
     section = page.split("## Shifts\n")[1]
     assert (
         section.index("S = 0 and 10.") < section.index("Far shifts are *hard*.") < section.index("| method")
@@ -196,7 +198,4 @@ def test_no_run_finished(tmp_path: Path) -> None:
 
 
 def test_the_committed_page_is_that_of_the_committed_files(tmp_path: Path) -> None:
-    answers = report.DOCS / "answers"
-    if answers.exists():
-        shutil.copytree(answers, tmp_path / "answers")
     assert write_report(RESULTS, tmp_path).read_text() == (report.DOCS / "results.md").read_text()

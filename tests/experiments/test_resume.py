@@ -6,7 +6,7 @@ import pytest
 
 from bara_pyro.errors import ConfigError
 from bara_pyro.runs.store import write_json
-from experiments.resume import resumed
+from experiments.engine.resume import resumed
 
 
 def test_goes_on_with_the_same_settings_and_refuses_others(tmp_path: Path) -> None:

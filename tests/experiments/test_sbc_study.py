@@ -14,9 +14,9 @@ from bara_pyro.diagnostics.posterior.sbc import sbc
 from bara_pyro.diagnostics.posterior.uniformity import ecdf_test
 from bara_pyro.errors import ConfigError
 from bara_pyro.runs.store import read_json
-from experiments import sbc as experiment
-from experiments.reference_posterior import program
-from experiments.sbc_section import (
+from experiments.studies.reference_posterior.study import program
+from experiments.studies.sbc import study as experiment
+from experiments.studies.sbc.section import (
     ARMS,
     FAMILIES,
     LIMIT,

@@ -10,8 +10,8 @@ import pytest
 
 from bara_pyro.methods import METHODS
 from bara_pyro.runs.config import load_config
-from experiments.arguments import shared_settings
-from experiments.spaces import SPACES
+from experiments.engine.arguments import shared_settings
+from experiments.engine.spaces import SPACES
 
 SCRIPTS = (
     "in_distribution",
@@ -33,7 +33,7 @@ def asked_for(
     script: str, monkeypatch: pytest.MonkeyPatch, *arguments: str
 ) -> tuple[str, dict[str, Any], Any]:
     """Run a script without its runs; return the name, the arms and the arguments that it has come to."""
-    module, calls = import_module(f"experiments.{script}"), []
+    module, calls = import_module(f"experiments.studies.{script}.study"), []
     found = {"laplace": {"method.prior_precision": 100.0}}
     monkeypatch.setattr(module, "chosen", lambda method: RATES | found.get(method, {}), raising=False)
     monkeypatch.setattr(module, "conduct", lambda name, arms, args, **_: calls.append((name, arms, args)))
@@ -61,7 +61,7 @@ def test_arms_are_different_runs_that_can_be_started(script: str, monkeypatch: p
 def test_help(script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "argv", [script, "--help"])
     with pytest.raises(SystemExit) as stopped:
-        import_module(f"experiments.{script}").main()
+        import_module(f"experiments.studies.{script}.study").main()
     assert stopped.value.code == 0
     said = capsys.readouterr().out
     for option in ("--model", "--data-dir", "--methods", "--tasks", "--seeds", "--steps", "--launcher"):
@@ -74,10 +74,10 @@ def test_every_option_is_explained(
 ) -> None:
     monkeypatch.setattr(sys, "argv", [script, "--help"])
     with pytest.raises(SystemExit) as stopped:
-        import_module(f"experiments.{script}").main()
+        import_module(f"experiments.studies.{script}.study").main()
     assert stopped.value.code == 0
     said = capsys.readouterr().out
-    assert f"python -m experiments.{script}" in said
+    assert f"python -m experiments {script}" in said
     options = said.split("\noptions:\n")[1]
     for option in re.split(r"\n  (?=-)", options):
         assert re.search(r"(  +|\n +)\S.*[a-z]{2}", option), option
@@ -98,7 +98,7 @@ def test_larger_baselines_keep_their_scaling(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_published_recipes_take_the_rate_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    module: Any = import_module("experiments.reproductions")
+    module: Any = import_module("experiments.studies.reproductions.study")
     chosen: Callable[[str], dict] = lambda method: {"train.lr": 0.002, "method.beta": 0.1}  # noqa: E731
     monkeypatch.setattr(module, "chosen", chosen)
     assert module._settings("blob", {}) == {"train.lr": 0.002, "method.beta": 0.1}
@@ -106,7 +106,7 @@ def test_published_recipes_take_the_rate_alone(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_evidence_is_maximised_whatever_the_search_chose(monkeypatch: pytest.MonkeyPatch) -> None:
-    module: Any = import_module("experiments.reproductions")
+    module: Any = import_module("experiments.studies.reproductions.study")
     monkeypatch.setattr(module, "chosen", lambda method: {"train.lr": 0.002, "method.prior_precision": 100.0})
     for name, variant in module.VARIANTS["laplace"].items():
         config = load_config(overrides={"method": "laplace", **module._settings("laplace", variant)})
@@ -127,7 +127,7 @@ def test_remedies_look_at_validation_rows_alone(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_remedies_try_the_rates_that_the_search_did_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    module: Any = import_module("experiments.remedies")
+    module: Any = import_module("experiments.studies.remedies.study")
     on_grid = module.common({"method": "bara", "train.lr": 1.2e-3}, steps=1000)
     assert [change["train.lr"] for change in on_grid.values() if "train.lr" in change] == [8.49e-4, 1.7e-3]
     between = module.common({"method": "lora", "train.lr": 8.49e-4}, steps=1000)

@@ -12,8 +12,8 @@ from bara_pyro.diagnostics.gates.draws import GateDraws
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import true_probabilities
 from bara_pyro.runs.system import build_system
-from experiments import sparsity
-from experiments.sparsity_section import layer_figure, rank_table, section, sparsity_table
+from experiments.studies.sparsity import study as sparsity
+from experiments.studies.sparsity.section import layer_figure, rank_table, section, sparsity_table
 
 ARGS = Namespace(rows=6, module="v_proj", tau=0.1)
 
@@ -43,7 +43,7 @@ def test_every_run_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = {}
     monkeypatch.setattr(sparsity, "chosen", lambda method: {"train.lr": 0.002})
     monkeypatch.setattr(
-        "experiments.sweep.sweep", lambda jobs, *_, **__: seen.setdefault("jobs", jobs) and None
+        "experiments.engine.sweep.sweep", lambda jobs, *_, **__: seen.setdefault("jobs", jobs) and None
     )
     monkeypatch.setattr(sys, "argv", ["sparsity", "--seeds", "2"])
     with pytest.raises(TypeError):

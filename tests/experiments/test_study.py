@@ -7,7 +7,7 @@ from study_cases import invent
 
 from bara_pyro.errors import CheckpointError, DataError
 from bara_pyro.runs.store import read_json, write_json
-from experiments.study import load_study, study_names, write_study
+from experiments.engine.study import load_study, study_names, write_study
 
 
 def test_arms_tasks_and_seeds_come_back_in_their_order(tmp_path: Path) -> None:

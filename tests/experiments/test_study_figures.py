@@ -9,9 +9,10 @@ from study_cases import invent, predictions
 
 from bara_pyro.errors import DataError
 from bara_pyro.metrics import reliability_bins
-from experiments.compare import compare_study
-from experiments.differences import AVERAGE
-from experiments.figures import (
+from experiments.engine.compare import compare_study
+from experiments.engine.differences import AVERAGE
+from experiments.engine.study import Study, load_study
+from experiments.page.figures import (
     accuracy_ece_figure,
     difference_figure,
     pooled_bins,
@@ -19,7 +20,6 @@ from experiments.figures import (
     risk_coverage_figure,
     save,
 )
-from experiments.study import Study, load_study
 
 TASKS = {"micro-wgs": 120, "micro-arce": 90}
 

@@ -7,10 +7,10 @@ import pytest
 
 from bara_pyro.errors import ConfigError, DataError, TrainingError
 from bara_pyro.runs.store import read_json
-from experiments import sweep as program
-from experiments.launchers import LAUNCHERS, Died
-from experiments.record import load_records
-from experiments.sweep import Job, plan, sweep
+from experiments.engine import sweep as program
+from experiments.engine.launchers import LAUNCHERS, Died
+from experiments.engine.record import load_records
+from experiments.engine.sweep import Job, plan, sweep
 
 Make = Callable[..., Job]
 # Training breaks at the second step.

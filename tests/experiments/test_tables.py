@@ -9,9 +9,9 @@ from study_cases import invent, predictions
 
 from bara_pyro.report import Table, markdown
 from bara_pyro.runs.store import read_json
-from experiments.differences import AVERAGE, METRICS, compare
-from experiments.study import Study, load_study
-from experiments.tables import (
+from experiments.engine.differences import AVERAGE, METRICS, compare
+from experiments.engine.study import Study, load_study
+from experiments.page.tables import (
     comparison_by_task,
     comparison_table,
     score_table,
@@ -20,7 +20,7 @@ from experiments.tables import (
     variants_table,
     with_shifts,
 )
-from experiments.values import display, draws_of, gaps
+from experiments.page.values import display, draws_of, gaps
 
 DIGITS = {"acc": 1, "ece": 1, "nll": 3, "brier": 3}
 

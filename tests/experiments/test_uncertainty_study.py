@@ -13,8 +13,8 @@ from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import draw, true_probabilities
 from bara_pyro.runs.store import read_json
 from bara_pyro.runs.system import System, build_system
-from experiments import uncertainty
-from experiments.uncertainty_section import section, table_rows
+from experiments.studies.uncertainty import study as uncertainty
+from experiments.studies.uncertainty.section import section, table_rows
 
 
 def fitted(method: str) -> System:

@@ -31,7 +31,7 @@ def posterior(c: Context) -> Part | None:
         "KL of a gate is how far its posterior has moved from the prior: near 0 it learnt nothing. Pareto's "
         "k of a training row says how much the posterior hangs on it (above 0.7, or less with few draws: too "
         "much for the estimate). Both are measured within the family of the guide: against NUTS on a "
-        "small model it is compared by `python -m experiments.reference_posterior`."
+        "small model it is compared by `python -m experiments reference_posterior`."
     ]
     return joined("How sure to be of the posterior", parts, text)
 

@@ -1,0 +1,41 @@
+"""All that can be done here, by name.
+
+python -m experiments in_distribution --seeds 3     # a study: a folder of experiments/studies
+python -m experiments search                        # settings for every method, on validation rows
+python -m experiments other_split                   # scores of finished runs on the other split
+python -m experiments report                        # docs/results.md from the stored results
+"""
+
+import sys
+from importlib import import_module
+from pathlib import Path
+
+from bara_pyro.errors import ConfigError, unknown
+from experiments.engine.arguments import start
+
+STUDIES = Path(__file__).parent / "studies"
+COMMANDS = {
+    "search": "experiments.engine.search",
+    "other_split": "experiments.engine.other_split",
+    "report": "experiments.page.report",
+}
+
+
+def main() -> None:
+    """Run the command that is named first, with the rest of the arguments."""
+    known = dict(COMMANDS)
+    known |= {path.parent.name: f"experiments.studies.{path.parent.name}.study"
+              for path in sorted(STUDIES.glob("*/study.py"))}  # fmt: skip
+    if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
+        print(__doc__)
+        print("Known:", ", ".join(known))
+        return
+    name = sys.argv[1]
+    if name not in known:
+        raise ConfigError(unknown("study or command", name, known))
+    sys.argv[:2] = [f"python -m experiments {name}"]
+    import_module(known[name]).main()
+
+
+if __name__ == "__main__":
+    start(main)

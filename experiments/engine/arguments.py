@@ -1,0 +1,108 @@
+"""The command line that all experiments share."""
+
+import sys
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from bara_pyro.errors import BaraError, ConfigError
+from bara_pyro.methods import METHODS
+from bara_pyro.runs.config import parse_assignment
+from experiments.engine.launchers import LAUNCHERS
+from experiments.engine.spaces import SPACES
+
+
+def experiment_parser(
+    description: str | None,
+    *,
+    runs: str,
+    methods: Sequence[str] | None = None,
+    tasks: Sequence[str] = ("micro-wgs", "micro-arce"),
+    steps: int = 1000,
+    seeds: int = 3,
+) -> ArgumentParser:
+    """Return a parser with the arguments of every experiment; an experiment adds its own to it.
+
+    Args:
+        description: what the experiment does, usually the module's `__doc__`.
+        runs: default of --runs.
+        methods: default of --methods; all that have a search space if None.
+        tasks: default of --tasks.
+        steps: default of --steps, made for the microworld on a small machine.
+        seeds: default of --seeds.
+    """
+    parser = ArgumentParser(description=description, formatter_class=RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--model", metavar="NAME", help="language model: a hub name or a local folder; default: microworld")
+    add("--data-dir", metavar="DIR", type=Path, help="real tasks from DIR/<task>/<split>.jsonl, not the hub")
+    add("--methods", metavar="NAME", nargs="+", choices=sorted(METHODS), default=methods or known_methods(),
+        help="methods to compare, see `bara methods`; default: %(default)s")  # fmt: skip
+    add("--tasks", metavar="NAME", nargs="+", default=list(tasks),
+        help="tasks to train on, see `bara tasks`; default: %(default)s")  # fmt: skip
+    add("--seeds", metavar="N", type=positive, default=seeds,
+        help="repeat everything with the seeds 0 to N - 1; default: %(default)s")  # fmt: skip
+    add(
+        "--steps",
+        metavar="N",
+        type=positive,
+        default=steps,
+        help="training steps a run; default: %(default)s",
+    )
+    add("--runs", metavar="DIR", type=Path, default=Path(runs),
+        help="folder of the runs; those that it holds are not repeated; default: %(default)s")  # fmt: skip
+    add("--workers", metavar="N", type=positive, default=2,
+        help="runs worked on at a time, each on one core; default: %(default)s")  # fmt: skip
+    add("--launcher", choices=tuple(LAUNCHERS), default="processes",
+        help="processes of this machine, one run after the other in this process, or a Ray cluster (that of "
+        "RAY_ADDRESS, or a local one); default: %(default)s")  # fmt: skip
+    add("--set", metavar="KEY=VALUE", action="append", default=[], dest="assignments",
+        help="any other setting of all runs, for example task.too_long=drop; can be repeated")  # fmt: skip
+    add("--device", metavar="NAME", help="where to compute: cpu, cuda, cuda:1, mps; default: cpu")
+    add("--retry-failed", action="store_true", help="try again the runs that failed before")
+    add("--strict", action="store_true", help="end with an error if a run failed; failures are listed anyway")
+    return parser
+
+
+def positive(text: str) -> int:
+    """Return a whole number above 0, for argparse."""
+    value = int(text)
+    if value < 1:
+        raise ValueError(text)
+    return value
+
+
+def known_methods() -> list[str]:
+    """Return the registered methods that have a search space, in the order of the table of spaces."""
+    return [name for name in SPACES if name in METHODS]
+
+
+def shared_settings(args: Namespace) -> dict[str, Any]:
+    """Return the dotted settings that all runs of an experiment take from its arguments."""
+    return {
+        "backbone.name": args.model,
+        "backbone.device": args.device,
+        "task.data_dir": None if args.data_dir is None else str(args.data_dir),
+        "train.steps": args.steps,
+        **dict(map(parse_assignment, args.assignments)),
+    }
+
+
+def sweep_options(args: Namespace) -> dict[str, Any]:
+    """Return the keyword arguments of `experiments.engine.sweep.sweep` that the arguments set."""
+    return {name: getattr(args, name) for name in ("launcher", "workers", "retry_failed", "strict")}
+
+
+def start(main: Callable[[], None]) -> None:
+    """Run an experiment; a mistake of the user's is one sentence on stderr and exit code 2."""
+    try:
+        main()
+    except ConfigError as error:
+        sys.exit(_say(error, 2))
+    except BaraError as error:
+        sys.exit(_say(error, 1))
+
+
+def _say(error: BaraError, code: int) -> int:
+    print(f"Error: {error}", file=sys.stderr)
+    return code

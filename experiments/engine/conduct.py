@@ -1,0 +1,80 @@
+"""What every experiment does: its arms on its tasks with its seeds, recorded, compared, written down."""
+
+import platform
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bara_pyro.cli.terminal import say
+from bara_pyro.errors import TrainingError
+from experiments.engine.arguments import shared_settings, sweep_options
+from experiments.engine.compare import compare_study
+from experiments.engine.record import Record, write_records
+from experiments.engine.runner import RESULTS
+from experiments.engine.study import write_study
+from experiments.engine.sweep import Job, sweep
+
+Arms = Mapping[str, Mapping[str, Any]]
+
+
+def conduct(
+    name: str,
+    arms: Arms,
+    args: Namespace,
+    *,
+    shifted: Mapping[str, Sequence[str]] | None = None,
+    comparisons: bool = False,
+    compared_on: Sequence[str] = (),
+    results: Path = RESULTS,
+) -> None:
+    """Run an experiment and write its study file, whatever has been done of it before.
+
+    Args:
+        name: of the experiment: experiments/results/<name>.json.
+        arms: name of an arm -> its dotted settings, among them `method`.
+        args: of the shared command line (`experiments.engine.arguments`).
+        shifted: task -> further tasks that the runs trained on it are tested on.
+        comparisons: compare every arm with LoRA and with the best baseline, row by row.
+        compared_on: shifted tasks whose rows they are compared on instead of those of the runs' own tasks.
+        results: folder that is written to.
+
+    Raises:
+        TrainingError: every run failed.
+    """
+    shifted = shifted or {}
+    # By seeds: what is done of an interrupted experiment is a whole table of fewer seeds.
+    places = [(arm, task, seed) for seed in range(args.seeds) for task in args.tasks for arm in arms]
+    jobs = [
+        Job(
+            {**shared_settings(args), "task.name": task, "seed": seed, **arms[arm]},
+            tuple(shifted.get(task, ())),
+        )
+        for arm, task, seed in places
+    ]
+    records = sweep(jobs, args.runs, **sweep_options(args))
+    runs = [
+        {"hash": record["config_hash"], "arm": arm, "task": record["task"], "seed": seed}
+        for (arm, _, seed), record in zip(places, records, strict=True)
+    ]
+    done = [run for run, record in zip(runs, records, strict=True) if "failed" not in record]
+    if not done:
+        raise TrainingError(f"Every run of {name} failed: see the list of failures above.")
+    write_records(records, results / "records")  # also the failed ones: a table says how many there are
+    # Against LoRA and the best baseline, where there is one of them.
+    known = "lora" in {run["arm"] for run in done}
+    found = compare_study(done, args.runs, shifted=compared_on) if comparisons and known else []
+    path = write_study(name, runs, _about(args, records), found, results)
+    say(f"{len(done)} of {len(places)} runs are in {path}: python -m experiments report")
+
+
+def _about(args: Namespace, records: Sequence[Record]) -> dict[str, Any]:
+    seconds = [(r.get("wall_clock_train_s") or 0) + (r.get("wall_clock_evaluate_s") or 0) for r in records]
+    return {
+        "steps": args.steps,
+        "seeds": args.seeds,
+        "tasks": [str(task) for task in args.tasks],
+        "machine": platform.machine(),
+        "device": args.device or "cpu",
+        "core_hours": round(sum(seconds) / 3600, 2),
+    }

@@ -1,0 +1,85 @@
+"""Scores on the other split: is the best variant on validation rows the best on test rows, too?
+
+    python -m experiments other_split --studies hierarchy prior_sensitivity guides_and_gates remedies
+
+Nothing is trained: the runs of the studies are read from their folders and asked the validation rows of their
+task, or the test rows where they were chosen on validation rows, under the same number of draws. Runs that
+have been asked are not asked again.
+"""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bara_pyro.cli.terminal import progress, say
+from bara_pyro.errors import BaraError, ConfigError
+from bara_pyro.metrics import evaluate, posterior_predictive
+from bara_pyro.runs.evaluate import draw
+from bara_pyro.runs.folder import load_system
+from bara_pyro.runs.store import write_json
+from experiments.engine.arguments import start
+from experiments.engine.record import Record
+from experiments.engine.runner import RESULTS
+from experiments.engine.study import OTHER_SPLIT, load_other_split, load_study
+
+FILE = RESULTS / OTHER_SPLIT
+STUDIES = ("hierarchy", "prior_sensitivity", "guides_and_gates", "remedies")
+KEPT = ("acc", "ece", "nll", "n")
+
+
+def scores(folder: Path, samples: int) -> dict[str, Any]:
+    """Return a run's scores under `samples` draws on the split that it was not evaluated on, and its name.
+
+    Raises:
+        DataError: the task has no such rows.
+        CheckpointError: the run cannot be read.
+    """
+    system = load_system(folder)
+    name = "test" if system.config.task.evaluate_on == "validation" else "validation"
+    split = system.split(name)
+    found = evaluate(posterior_predictive(draw(system, split, samples)), torch.tensor(split.labels))
+    return {"split": name, **{key: found[key] for key in KEPT}}
+
+
+def runs_of(studies: list[str], results: Path) -> dict[str, Record]:
+    """Return the finished runs of studies: hash -> record."""
+    found = {}
+    for name in studies:
+        for record in load_study(name, results).finished:
+            found[record["config_hash"]] = record
+    return found
+
+
+def main() -> None:
+    """Ask what has not been asked, and write."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--studies", metavar="NAME", nargs="+", default=list(STUDIES), help="default: %(default)s")
+    add("--runs", metavar="DIR", type=Path, default=Path("runs/study"),
+        help="folder of the runs; default: %(default)s")  # fmt: skip
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    known: dict[str, Any] = load_other_split(RESULTS)
+    wanted = {h: r for h, r in runs_of(args.studies, RESULTS).items() if h not in known}
+    lost = [h for h in wanted if not (args.runs / h).is_dir()]
+    if lost:
+        raise ConfigError(
+            f"{len(lost)} runs are not in {args.runs}, {lost[0]} for example: repeat the studies there."
+        )
+    with progress("the other split", max(1, len(wanted))) as advance:
+        for config_hash, record in wanted.items():
+            try:
+                known[config_hash] = scores(args.runs / config_hash, max(map(int, record["metrics"])))
+            except BaraError as error:
+                say(f"{config_hash}: {error}")
+            write_json(FILE, {"runs": known})
+            advance(1)
+    say(f"{len(known)} runs are in {FILE}: python -m experiments report")
+
+
+if __name__ == "__main__":
+    start(main)

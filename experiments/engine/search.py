@@ -1,0 +1,202 @@
+"""Settings for every method, chosen on validation rows with the same number of trials each.
+
+    python -m experiments search --methods lora bara --tasks micro-wgs micro-arce --steps 1000 --seeds 1
+
+The spaces are in `spaces.py`. The lowest NLL wins: the mean over tasks and seeds, predictions
+averaged over 10 draws. No test row is looked at. The choices, with every trial's score, are kept in
+experiments/hyperparameters.json, from which `chosen(method)` takes the settings of the experiments; methods
+that are searched again replace their entry, the others stay.
+"""
+
+import math
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from bara_pyro.cli.terminal import say, show
+from bara_pyro.errors import ConfigError, DataError, TrainingError
+from bara_pyro.report import Column, Table
+from bara_pyro.runs.store import read_json, write_json
+from experiments.engine.arguments import experiment_parser, shared_settings, start, sweep_options
+from experiments.engine.record import Record
+from experiments.engine.spaces import check_spaces, first_trials, further_trials, space
+from experiments.engine.sweep import Job, sweep
+
+CHOICES = Path(__file__).parents[1] / "hyperparameters.json"
+KIND = "bara_pyro hyperparameters"
+# One number of draws; a method without draws gives its one prediction whatever S is.
+SAMPLES = 10
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One setting of a method to score."""
+
+    method: str
+    settings: dict[str, Any]
+
+
+Score = Callable[[Sequence[Trial]], Sequence[float]]
+Scored = list[tuple[Trial, float]]
+
+
+def search(methods: Sequence[str], score: Score) -> dict[str, Scored]:
+    """Score every trial of every method's space.
+
+    Args:
+        methods: names with a space in `experiments.engine.spaces.SPACES`.
+        score: trials -> their scores, the lower the better, infinite for one that failed.
+
+    Returns:
+        Per method its trials with their scores, in the order in which they were tried.
+
+    Raises:
+        ConfigError: a method or a setting of its space is wrong; nothing has been scored then.
+    """
+    check_spaces(methods)
+    first = _scored([Trial(m, settings) for m in methods for settings in first_trials(m)], score)
+    rates = {m: best(of_method(first, m)).settings["train.lr"] for m in methods}
+    further = [Trial(m, settings) for m in methods for settings in further_trials(m, rates[m])]
+    everything = first + _scored(further, score)
+    return {m: of_method(everything, m) for m in methods}
+
+
+def _scored(trials: list[Trial], score: Score) -> Scored:
+    return list(zip(trials, score(trials), strict=True))
+
+
+def of_method(scored: Scored, method: str) -> Scored:
+    """Return the trials of one method."""
+    return [(trial, value) for trial, value in scored if trial.method == method]
+
+
+def best(scored: Scored) -> Trial:
+    """Return the trial of the lowest score; of equal ones the first."""
+    return min(scored, key=lambda pair: pair[1])[0]
+
+
+def validation_score(args: Namespace) -> Score:
+    """Return the score of trials that are run: the mean validation NLL (nats) over tasks and seeds."""
+
+    def score(trials: Sequence[Trial]) -> list[float]:
+        groups = [trial_jobs(trial, args) for trial in trials]
+        records = iter(sweep([job for jobs in groups for job in jobs], args.runs, **sweep_options(args)))
+        return [mean(record_nll(next(records)) for _ in jobs) for jobs in groups]
+
+    return score
+
+
+def trial_jobs(trial: Trial, args: Namespace) -> list[Job]:
+    """Return the runs of a trial: one a task and seed, evaluated on validation rows."""
+    shared = {
+        **shared_settings(args),
+        "task.evaluate_on": "validation",
+        "task.validation_rows": args.validation_rows,
+        "predict.samples": [SAMPLES],
+        "method": trial.method,
+    }
+    return [
+        Job({**shared, "task.name": task, "seed": seed, **trial.settings})
+        for task in args.tasks
+        for seed in range(args.seeds)
+    ]
+
+
+def record_nll(record: Record) -> float:
+    """Return a run's NLL in nats; infinite where the run failed or a right answer had probability 0."""
+    if "failed" in record:
+        return math.inf
+    value = record["metrics"][str(SAMPLES)]["nll"]
+    return math.inf if value is None else value
+
+
+def entry(method: str, scored: Scored, about: dict[str, Any]) -> dict[str, Any]:
+    """Return what hyperparameters.json holds of a method; `chosen` is null where every trial failed."""
+    s, winner = space(method), best(scored)
+    failed = all(math.isinf(value) for _, value in scored)
+    return {
+        **about,
+        "space": {"train.lr": s.lr} | ({s.regulariser: s.values} if s.regulariser else {}),
+        "trials": [{"settings": trial.settings, "nll": value} for trial, value in scored],
+        "chosen": None if failed else winner.settings,
+    }
+
+
+def load_choices(path: Path = CHOICES) -> dict[str, Any]:
+    """Return what is known of each method; nothing where the file is missing.
+
+    Raises:
+        DataError: the file was not written by this program.
+    """
+    if not path.exists():
+        return {}
+    stored = read_json(path)
+    if not isinstance(stored, dict) or stored.get("kind") != KIND:
+        raise DataError(f"{path} was not written by experiments.search: delete it and search again.")
+    return stored["methods"]
+
+
+def chosen(method: str, path: Path = CHOICES) -> dict[str, Any]:
+    """Return the dotted settings that the search chose for a method, `train.lr` and maybe one more.
+
+    Raises:
+        ConfigError: the method has not been searched, or every trial of it failed.
+        DataError: the file was not written by this program.
+    """
+    settings = load_choices(path).get(method, {}).get("chosen")
+    if settings is None:
+        raise ConfigError(
+            f"No settings have been chosen for {method!r} in {path}: run "
+            f"python -m experiments search --methods {method}."
+        )
+    return dict(settings)
+
+
+def table(results: dict[str, Scored]) -> Table:
+    """Return a row a trial, that of the lowest NLL of each method marked."""
+    rows = [
+        {
+            "method": method,
+            "settings": ", ".join(f"{key} {value:g}" for key, value in trial.settings.items()),
+            "nll": value,
+            "chosen": "chosen" if trial == best(scored) and not math.isinf(value) else "",
+        }
+        for method, scored in results.items()
+        for trial, value in scored
+    ]
+    columns = (
+        Column("method", "method"),
+        Column("settings", "settings"),
+        Column("nll", "NLL", format=".4f"),
+        Column("chosen", ""),
+    )
+    return Table(columns, rows, "validation NLL in nats, mean over tasks and seeds; ∞: a run failed")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Search and write the choices."""
+    parser = experiment_parser(__doc__, runs="runs/search", seeds=1)
+    parser.add_argument("--validation-rows", metavar="N", type=int, default=0,
+        help="rows set aside from train; 0: those that the tasks of the microworld have")  # fmt: skip
+    parser.add_argument("--out", metavar="FILE", type=Path, default=CHOICES, help="default: %(default)s")
+    args = parser.parse_args(arguments)
+    for task in args.tasks:
+        if not task.startswith("micro-") and not args.validation_rows:
+            raise ConfigError(f"The task {task!r} has no validation rows of its own: give --validation-rows.")
+    known = load_choices(args.out)
+    results = search(args.methods, validation_score(args))
+    settings = {"model": Path(args.model or "microworld").name, "validation_rows": args.validation_rows}
+    about = {**settings, "tasks": args.tasks, "steps": args.steps, "seeds": args.seeds}
+    found = {method: entry(method, scored, about) for method, scored in results.items()}
+    write_json(args.out, {"kind": KIND, "methods": dict(sorted({**known, **found}.items()))})
+    show(table(results))
+    say(f"Written to {args.out}")
+    if lost := [method for method, value in found.items() if value["chosen"] is None]:
+        raise TrainingError(f"Every trial failed of {', '.join(lost)}: see the list of failures above.")
+
+
+if __name__ == "__main__":
+    start(main)

@@ -1,0 +1,165 @@
+"""What an experiment ran: a file that names its runs, which are read from the records beside it.
+
+    results/<name>.json              its runs by hash, arm, task and seed; shared settings; comparisons
+    results/records/<hash>.json      the record of each run (`experiments.engine.record`)
+
+An arm is a row of the experiment's table: a method, or a variant of one.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bara_pyro.errors import CheckpointError, DataError
+from bara_pyro.runs.store import read_json, write_json
+from experiments.engine.record import Record, read_record, record_path
+from experiments.engine.runner import RESULTS
+
+SCHEMA = 1
+OTHER_SPLIT = "other_split.json"
+RUN = ("hash", "arm", "task", "seed")
+
+Seeds = dict[int, Record]
+Arms = dict[str, dict[str, Seeds]]
+
+
+@dataclass(frozen=True)
+class Study:
+    """An experiment as it was written down.
+
+    Attributes:
+        name: of the experiment.
+        arms: arm -> task -> seed -> record, in the order in which they were written.
+        settings: what all its runs share.
+        comparisons: what `experiments.engine.compare` found.
+    """
+
+    name: str
+    arms: Arms
+    settings: dict[str, Any]
+    comparisons: list[dict[str, Any]]
+
+    @property
+    def tasks(self) -> list[str]:
+        """The tasks, in the order in which they were written."""
+        return list(dict.fromkeys(task for tasks in self.arms.values() for task in tasks))
+
+    @property
+    def records(self) -> list[Record]:
+        """The records of all runs."""
+        return [
+            record for tasks in self.arms.values() for seeds in tasks.values() for record in seeds.values()
+        ]
+
+    @property
+    def finished(self) -> list[Record]:
+        """The records of the runs that did not fail."""
+        return [record for record in self.records if "failed" not in record]
+
+
+def write_study(
+    name: str,
+    runs: Sequence[Mapping[str, Any]],
+    settings: Mapping[str, Any],
+    comparisons: Sequence[Mapping[str, Any]] = (),
+    folder: Path = RESULTS,
+) -> Path:
+    """Write down an experiment; the records of its runs are written by `record.write_records`.
+
+    Args:
+        name: of the experiment and of the file.
+        runs: `hash`, `arm`, `task` and `seed` of each run; two arms may share a run.
+        settings: what all runs share.
+        comparisons: what `experiments.engine.compare.compare_study` returned.
+        folder: where results are kept.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        DataError: a run lacks one of these, or an arm has two runs of one task and seed.
+    """
+    check_runs(name, runs)
+    path = folder / f"{name}.json"
+    kept = [{key: run[key] for key in RUN} for run in runs]
+    about = {"schema": SCHEMA, "experiment": name, "settings": dict(settings)}
+    write_json(path, {**about, "runs": kept, "comparisons": list(comparisons)})
+    return path
+
+
+def check_runs(name: str, runs: Sequence[Mapping[str, Any]]) -> None:
+    """Check that runs can be told apart.
+
+    Raises:
+        DataError: a run lacks a key of `RUN`, or an arm has two runs of one task and seed.
+    """
+    seen = set()
+    for run in runs:
+        if missing := [key for key in RUN if key not in run]:
+            raise DataError(f"A run of {name} has no {missing[0]!r}: give each its {', '.join(RUN)}.")
+        place = (run["arm"], run["task"], run["seed"])
+        if place in seen:
+            raise DataError(
+                f"The arm {place[0]!r} of {name} has two runs on {place[1]} with seed {place[2]}: "
+                "give each arm a name of its own."
+            )
+        seen.add(place)
+
+
+def load_study(name: str, folder: Path = RESULTS) -> Study:
+    """Read an experiment and the records of its runs.
+
+    Raises:
+        CheckpointError: there is no such file, or it is not JSON.
+        DataError: it is not a study of this version, or a record is missing or is not that of its run.
+    """
+    path = folder / f"{name}.json"
+    stored = read_json(path)
+    if not is_study(stored):
+        raise DataError(
+            f"{path} is not the file of an experiment of schema {SCHEMA}: run the experiment again."
+        )
+    check_runs(name, stored["runs"])
+    arms: Arms = {}
+    others = load_other_split(folder)
+    for run in stored["runs"]:
+        seeds = arms.setdefault(run["arm"], {}).setdefault(run["task"], {})
+        record = _record(name, run, folder / "records")
+        # Known where `experiments.engine.other_split` has asked for it.
+        known = {"other_split": others[run["hash"]]} if run["hash"] in others else {}
+        seeds[run["seed"]] = record | known
+    return Study(name, arms, stored["settings"], stored["comparisons"])
+
+
+def load_other_split(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return scores on the other split by hash (`experiments.engine.other_split`); none without a file."""
+    path = folder / OTHER_SPLIT
+    return read_json(path)["runs"] if path.exists() else {}
+
+
+def is_study(stored: Any) -> bool:
+    """Return whether the content of a file is that of an experiment."""
+    return isinstance(stored, dict) and stored.get("schema") == SCHEMA and "runs" in stored
+
+
+def study_names(folder: Path = RESULTS) -> list[str]:
+    """Return the names of all experiments in a folder of results, in alphabetical order."""
+    return [path.stem for path in sorted(folder.glob("*.json")) if is_study(read_json(path))]
+
+
+def _record(name: str, run: Mapping[str, Any], folder: Path) -> Record:
+    path = record_path(folder, run["hash"])
+    try:
+        record = read_record(path)
+    except CheckpointError as error:
+        raise DataError(
+            f"The record {path} of {name} ({run['arm']} on {run['task']}, seed {run['seed']}) cannot be "
+            "read: repeat the experiment."
+        ) from error
+    if record["seed"] != run["seed"]:
+        raise DataError(
+            f"{name} has the record {path} as one of seed {run['seed']}, but it is of seed {record['seed']}: "
+            "repeat the experiment."
+        )
+    return record

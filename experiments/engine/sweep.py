@@ -1,0 +1,275 @@
+"""Many runs, each once: trained, evaluated and recorded, several at a time, whatever happens on the way.
+
+A run is its configuration: jobs that ask for the same one, in this sweep or in another of the same folder,
+share it. What is finished is never redone, what was interrupted goes on from its checkpoint to the same bits,
+and a run that fails is recorded with its message and does not stop the others.
+
+    folder/<hash>/               the run: weights, log, predictions row by row, predictions on shifted tasks
+    folder/<hash>/failure.txt    where it failed: the whole traceback
+    folder/records/<hash>.json   its record (`experiments.engine.record`), written as soon as there is any
+"""
+
+import fcntl
+import traceback
+from argparse import Namespace
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache, lru_cache, partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from bara_pyro.core.backbone import Backbone, load_backbone
+from bara_pyro.errors import BaraError, ConfigError, TrainingError, unknown
+from bara_pyro.runs.config import RunConfig, load_config
+from bara_pyro.runs.store import write_json, write_text
+from bara_pyro.runs.system import System, build_system, find_device
+from bara_pyro.runs.train import train
+from experiments.engine.arguments import sweep_options
+from experiments.engine.launchers import LAUNCHERS, Died
+from experiments.engine.progress import Board
+from experiments.engine.record import (
+    Record,
+    identity,
+    make_record,
+    portable,
+    read_record,
+    record_path,
+    shifted_scores,
+)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What an experiment asks for.
+
+    Attributes:
+        settings: dotted settings, as `bara_pyro.runs.config.load_config(overrides=...)` takes them.
+        shifted: names of further tasks whose test rows the fitted run is evaluated on.
+    """
+
+    settings: Mapping[str, Any]
+    shifted: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Run:
+    """A configuration to complete, for all the jobs that share it.
+
+    Attributes:
+        config: the configuration.
+        settings: those of the first job that asks for it.
+        shifted: the further tasks of all these jobs.
+        folder: of the sweep.
+        retry_failed: whether what failed before is tried again.
+    """
+
+    config: RunConfig
+    settings: dict[str, Any]
+    folder: Path
+    shifted: tuple[str, ...] = ()
+    retry_failed: bool = field(default=False, kw_only=True)
+
+    @property
+    def out(self) -> Path:
+        """The folder of the run."""
+        return self.folder / self.config.hash
+
+    @property
+    def path(self) -> Path:
+        """The file of its record."""
+        return record_path(self.folder / "records", self.config.hash)
+
+    @property
+    def label(self) -> str:
+        """What it is called while the sweep is watched."""
+        c = self.config
+        return f"{c.method.name} on {Path(c.task.name).name}, lr {c.train.lr:g}, seed {c.seed} [{c.hash}]"
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that it needs for itself, where a cluster hands them out."""
+        return int(self.config.backbone.device.startswith("cuda"))
+
+    def record(self) -> Record | None:
+        """Return the record that there is."""
+        return read_record(self.path) if self.path.exists() else None
+
+    def lacks_itself(self, record: Record | None) -> bool:
+        """Return whether it is still to be trained or evaluated on its own task."""
+        return record is None or ("failed" in record and self.retry_failed)
+
+    def lacks(self, record: Record | None) -> list[str]:
+        """Return the shifted tasks that it is still to be evaluated on."""
+        if record is None or "failed" in record:
+            return []
+        done = {name: record["shifted"].get(portable(name)) for name in self.shifted}
+        return [
+            name for name, scores in done.items() if not scores or ("failed" in scores and self.retry_failed)
+        ]
+
+
+Place = TypeVar("Place", bound=Hashable)
+
+
+def finished_runs(jobs: Mapping[Place, Job], args: Namespace) -> dict[Place, Record]:
+    """Do the runs that are missing and return the records of those that did not fail.
+
+    Args:
+        jobs: what each run is called, and its job.
+        args: of `experiments.engine.arguments.experiment_parser`.
+
+    Raises:
+        TrainingError: every run failed.
+    """
+    records = zip(jobs, sweep(list(jobs.values()), args.runs, **sweep_options(args)), strict=True)
+    done = {place: record for place, record in records if "failed" not in record}
+    if not done:
+        raise TrainingError("Every run failed: see the list of failures above.")
+    return done
+
+
+def sweep(
+    jobs: Sequence[Job],
+    folder: Path,
+    *,
+    launcher: str = "processes",
+    workers: int = 2,
+    retry_failed: bool = False,
+    strict: bool = False,
+) -> list[Record]:
+    """Bring every job's run to its end and return their records.
+
+    Args:
+        jobs: what is asked for.
+        folder: of the runs and their records; several sweeps may share it, also at the same time.
+        launcher: "processes", "serial" (in this process, for debugging) or "ray": see `launchers`.
+        workers: how many runs are worked on at a time.
+        retry_failed: try again what failed before; it is left as it is otherwise.
+        strict: raise at the end if anything failed. Otherwise failures are listed, and the caller finds them
+            in the records: `failed` in a record, or in what it holds of a shifted task.
+
+    Returns:
+        One record a job, in the order of the jobs; those that share a run get the same one.
+
+    Raises:
+        ConfigError: a setting of a job is wrong, or there is no such launcher; nothing has been run then.
+        DataError: a file in the folder of records is not a record; nothing has been run then.
+        TrainingError: a run failed and `strict` is set; all others are done.
+    """
+    if launcher not in LAUNCHERS:
+        raise ConfigError(unknown("launcher", launcher, LAUNCHERS))
+    if workers < 1:
+        raise ConfigError(f"workers is {workers}: give at least 1.")
+    hashes, runs = plan(jobs, folder, retry_failed)
+    records = {key: run.record() for key, run in runs.items()}
+    left = [run for key, run in runs.items() if run.lacks_itself(records[key]) or run.lacks(records[key])]
+    rest = [run for run in runs.values() if run not in left]
+    old = sum(bool(failures(run, records[run.config.hash])) for run in rest)
+    with Board(done=len(rest) - old, failed=old, left=len(left)) as board:
+        for run, result in LAUNCHERS[launcher](work, left, workers, lambda run: board.started(run.label)):
+            record = record_loss(run, result.reason) if isinstance(result, Died) else result
+            records[run.config.hash] = record
+            board.finished(run.label, record, failures(run, record))
+    lines = [line for key, run in runs.items() for line in failures(run, records[key])]
+    board.failed(lines, retry_failed)
+    if strict and lines:
+        raise TrainingError(
+            f"{len(lines)} of {len(runs)} runs or their evaluations failed: see the list above."
+        )
+    return [records[key] for key in hashes]
+
+
+def plan(jobs: Sequence[Job], folder: Path, retry_failed: bool = False) -> tuple[list[str], dict[str, Run]]:
+    """Return the hash of each job's configuration, and the runs by hash.
+
+    Raises:
+        ConfigError: a setting of a job is wrong.
+    """
+    hashes, runs = [], {}
+    for job in jobs:
+        config = load_config(overrides=dict(job.settings))
+        earlier = runs.get(config.hash)
+        shifted = tuple(dict.fromkeys((*(earlier.shifted if earlier else ()), *job.shifted)))
+        settings = earlier.settings if earlier else dict(job.settings)
+        runs[config.hash] = Run(config, settings, folder, shifted, retry_failed=retry_failed)
+        hashes.append(config.hash)
+    return hashes, runs
+
+
+def failures(run: Run, record: Record) -> list[str]:
+    """Return a line for each thing that a run was asked for and failed at."""
+    if "failed" in record:
+        return [f"{run.label}: {record['failed']}"]
+    done = {name: record["shifted"].get(name, {}) for name in map(portable, run.shifted)}
+    return [f"{run.label}, on {name}: {it['failed']}" for name, it in done.items() if "failed" in it]
+
+
+def work(run: Run) -> Record:
+    """Do what a run lacks and return its record; never raises. What a launcher maps over the runs."""
+    return {**identity(run.config, run.settings), **attempt(partial(_complete, run), run)}
+
+
+def _complete(run: Run) -> Record:
+    with alone(run.out):
+        # Read here: another sweep may have completed it while this one waited.
+        record = run.record()
+        fit = cache(partial(_fitted, run))
+        if run.lacks_itself(record):
+            done = attempt(lambda: make_record(fit(), run.out, run.settings), run)
+            record = {**identity(run.config, run.settings), **done}
+            write_json(run.path, record)
+        for name in run.lacks(record):
+            scores = attempt(lambda name=name: shifted_scores(fit(), run.out, name), run)
+            record["shifted"][portable(name)] = scores
+            write_json(run.path, record)
+        return read_record(run.path)  # as it will be read: an infinite score is null
+
+
+def _fitted(run: Run) -> System:
+    """Return the trained system: read back, from its checkpoint on, or from the start."""
+    c = run.config.backbone
+    find_device(c.device)
+    system = build_system(run.config, shared_backbone(c.name, c.dtype, c.device))
+    train(system, run.out, resume=True)
+    return system
+
+
+@lru_cache(maxsize=1)  # one: of the size of ours, two may not fit beside each other
+def shared_backbone(name: str, dtype: str, device: str) -> Backbone:
+    """Return the frozen language model, which the runs of one process share."""
+    return load_backbone(name, dtype=dtype, device=device)
+
+
+def attempt(action: Callable[[], dict[str, Any]], run: Run) -> dict[str, Any]:
+    """Return what an action returns, or `{"failed": message}`."""
+    try:
+        return action()
+    except Exception as error:  # noqa: BLE001 - whatever goes wrong in one run must not stop the others
+        message = str(error) if isinstance(error, BaraError) else f"{type(error).__name__}: {error}"
+        try:
+            write_text(run.out / "failure.txt", traceback.format_exc())
+        except BaraError as full:
+            message = f"{message} ({full})"
+        # Records are shared: what they say must not hold where this machine keeps its runs.
+        return {"failed": message.replace(f"{run.folder}/", "")}
+
+
+def record_loss(run: Run, reason: str) -> Record:
+    """Record that the process of a run was lost, as a failure of what the run still lacked."""
+    record = run.record()
+    if record is None or "failed" in record:
+        record = {**identity(run.config, run.settings), "failed": reason}
+    for name in run.lacks(record):
+        record["shifted"][portable(name)] = {"failed": reason}
+    write_json(run.path, record)
+    return record
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Hold a folder's lock, waiting for it; the system frees the lock of a process that is killed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,148 @@
+"""What stands in the cells of an experiment's tables: numbers of records, averaged over seeds and tasks.
+
+A value is a number, a pair (mean, standard deviation over seeds), text, or None where there is nothing. It is
+infinite where one of its parts is, and "failed" where one of its runs was: the mean of those that survived
+would flatter the arm.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import mean, stdev
+
+from experiments.engine.differences import METRICS
+from experiments.engine.record import Record
+from experiments.engine.study import Seeds, Study
+
+Value = float | tuple[float, float] | str | None
+Read = Callable[[Record], float | None]
+"""Takes a number out of a record; None stands for infinity, which JSON cannot hold."""
+
+# The order of the paper's tables, then the methods that it does not have, then ours.
+NAMES = {
+    "lora": "MLE (LoRA)",
+    "map_decoupled": "MAP (weight decay)",
+    "map_prior": "MAP (Gaussian prior)",
+    "mc_dropout": "MC-Dropout",
+    "ensemble": "Ensemble",
+    "laplace": "Laplace",
+    "blob": "BLoB",
+    "scalabl": "ScalaBL",
+    "clora": "C-LoRA",
+    "fvae": "FVAE-LoRA",
+    "temperature": "Temperature",
+    "tfb": "TFB",
+    "ivon": "IVON",
+    "adalora": "AdaLoRA",
+    "bara": "BaRA",
+    "bara-gate": "BaRA gate",
+}
+# Scores of two numbers of draws that are closer than this belong to the same predictions.
+SAME = 1e-6
+
+
+def display(arm: str) -> str:
+    """Return an arm's name as it is printed; what follows a comma is the variant of a method.
+
+    >>> display("bara, phi")
+    'BaRA, phi'
+    """
+    method, comma, variant = arm.partition(", ")
+    return f"{NAMES.get(method, method)}{comma}{variant}"
+
+
+def ordered(arms: Iterable[str]) -> list[str]:
+    """Return the arms: methods in the paper's order, then variants in their own."""
+    known = list(NAMES)
+    return sorted(arms, key=lambda arm: known.index(arm) if arm in NAMES else len(known))
+
+
+def over_seeds(seeds: Seeds, read: Read) -> Value:
+    """Return a number of a task's runs: of one seed as it is, of more with its standard deviation."""
+    if not seeds:
+        return None
+    if failed := sum("failed" in record for record in seeds.values()):
+        return "failed" if failed == len(seeds) else f"failed {failed}/{len(seeds)}"
+    return spread([_number(read(record)) for record in seeds.values()])
+
+
+def spread(values: Sequence[float]) -> Value:
+    """Return a number of several seeds with its standard deviation; of one as it is, of none nothing.
+
+    >>> spread([1.0]), spread([1.0, 3.0])[0], spread([])
+    (1.0, 2.0, None)
+    """
+    if not values:
+        return None
+    return values[0] if len(values) == 1 else _with_spread(mean(values), values)
+
+
+def over_tasks(tasks: Mapping[str, Seeds], names: Sequence[str], read: Read) -> Value:
+    """Return the mean over tasks of an arm's means, its spread over the seeds that all tasks have."""
+    cells = [over_seeds(tasks.get(name, {}), read) for name in names]
+    if len(cells) == 1:
+        return cells[0]
+    if None in cells:
+        return None
+    if any(isinstance(cell, str) for cell in cells):
+        return "failed"
+    average = mean(mean(_number(read(record)) for record in tasks[name].values()) for name in names)
+    shared = sorted(set.intersection(*(set(tasks[name]) for name in names)))
+    by_seed = [mean(_number(read(tasks[name][seed])) for name in names) for seed in shared]
+    return average if len(by_seed) < 2 else _with_spread(average, by_seed)
+
+
+def _number(value: float | None) -> float:
+    return math.inf if value is None else value
+
+
+def _with_spread(average: float, values: Sequence[float]) -> Value:
+    return average if math.isinf(average) else (average, stdev(values))
+
+
+def score(samples: str, metric: str) -> Read:
+    """Return what reads a score under a number of draws."""
+    return lambda record: record["metrics"][samples][metric]
+
+
+def finished(tasks: Mapping[str, Seeds]) -> list[Record]:
+    """Return the records of an arm's runs that did not fail."""
+    return [record for seeds in tasks.values() for record in seeds.values() if "failed" not in record]
+
+
+def draws_of(tasks: Mapping[str, Seeds]) -> list[str]:
+    """Return the numbers of draws S of an arm, rising; only the largest where the draws change nothing."""
+    records = finished(tasks)
+    if not records:
+        return []
+    numbers = sorted(set.intersection(*(set(record["metrics"]) for record in records)), key=int)
+    return numbers if any(_draws_matter(record, numbers) for record in records) else numbers[-1:]
+
+
+def _draws_matter(record: Record, numbers: Sequence[str]) -> bool:
+    first, *others = ([_number(record["metrics"][s][m]) for m in METRICS] for s in numbers)
+    return any(
+        a != b and not abs(a - b) <= SAME for other in others for a, b in zip(first, other, strict=True)
+    )
+
+
+def parameters_of(tasks: Mapping[str, Seeds]) -> int | str | None:
+    """Return the number of trainable parameters, from-to where an arm's runs have different ones."""
+    counts = {record["parameters"]["trainable"] for record in finished(tasks)}
+    if len(counts) > 1:
+        return f"{min(counts):,d} to {max(counts):,d}"
+    return counts.pop() if counts else None
+
+
+def gaps(study: Study) -> list[str]:
+    """Return a sentence for each arm and task that has fewer seeds than others, or a run that failed."""
+    most = max((len(seeds) for tasks in study.arms.values() for seeds in tasks.values()), default=0)
+    lines = []
+    for arm in ordered(study.arms):
+        for task in study.tasks:
+            seeds = study.arms[arm].get(task, {})
+            done = sum("failed" not in record for record in seeds.values())
+            if done < most:
+                reasons = dict.fromkeys(r["failed"].rstrip(".") for r in seeds.values() if "failed" in r)
+                because = f": {'; '.join(reasons)}" if reasons else ""
+                lines.append(f"{display(arm)} on {task} has {done} of {most} seeds{because}")
+    return lines

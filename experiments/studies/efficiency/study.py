@@ -1,0 +1,209 @@
+"""What each method costs: step, prediction and peak memory, as ratios to LoRA.
+
+    python -m experiments efficiency --sizes micro 896
+    python -m experiments efficiency --sizes qwen2.5-7b --device cuda --dtype bfloat16
+
+Random weights: the cost does not depend on what a model knows. Each method is timed in turn with LoRA in one
+process, so that a slow moment hits both, and written as soon as it is done: what is there is not repeated.
+"""
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bara_pyro.cli.terminal import progress, say, show
+from bara_pyro.core.backbone import DTYPES, Backbone
+from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.prediction import predict
+from bara_pyro.core.program import AdaptedLM
+from bara_pyro.core.svi import SVI
+from bara_pyro.data import EncodedSplit, Task
+from bara_pyro.errors import BaraError
+from bara_pyro.methods import METHODS, build
+from bara_pyro.report import Column, Table
+from bara_pyro.runs.config import load_config
+from bara_pyro.runs.evaluate import environment
+from bara_pyro.runs.store import read_json, write_json
+from bara_pyro.runs.system import System, count_parameters
+from benchmarks.speed import interleaved, peak_memory
+from benchmarks.systems import NUM_DATA, SIZES, TARGETS, Size, make_batch, make_lm
+from experiments.engine.arguments import positive, start
+from experiments.engine.runner import RESULTS
+
+FILE = RESULTS / "efficiency.json"
+FIT_ROWS = 16  # that what is fitted after training is fitted on here
+PREDICTED = 1024  # tokens of the batch that is predicted: 16 rows of the microworld's size, 8 of the next
+COLUMNS = (
+    Column("method", "method"),
+    Column("parameters", "parameters", format=",d"),
+    Column("step", "step", format=".2f"),
+    Column("memory", "memory", format=".2f"),
+    Column("point", "S = 0", format=".2f"),
+    Column("draws", "S = 10", format=".1f"),
+)
+
+
+class RandomSystem(System):
+    """A method on a random language model and random rows."""
+
+    rows: EncodedSplit
+
+    def split(self, name: str) -> EncodedSplit:
+        """Return the random rows, whatever split they are asked for as."""
+        return self.rows
+
+
+@dataclass
+class Contestant:
+    """What is timed of a method."""
+
+    parameters: int
+    step: Callable[[], object]
+    predict: Callable[[int], Tensor]
+
+
+def contestant(name: str, size: Size, backbone: Backbone) -> Contestant:
+    """Build a method, once to train and once to predict: what is fitted after training is not trained on."""
+    config = load_config(overrides={"method": name, "adapter.target_modules": TARGETS})
+    rows = max(1, PREDICTED // size.tokens)
+    batch, many = (make_batch(size, n).to(backbone.device) for n in (size.rows, rows))
+
+    def started() -> tuple[AdaptedLM, SiteGuide, SVI]:
+        torch.manual_seed(0)
+        model, guide = build(config.method, backbone, NUM_DATA, config.adapter.model_dump())
+        svi = METHODS[name].svi(model, guide, config.train, config.method)
+        svi.step(batch)
+        return model, guide, svi
+
+    model, guide, svi = started()
+    parameters = count_parameters(model) + count_parameters(guide)
+    finish = METHODS[name].finish
+    if finish is not None:
+        model, guide, _ = started()
+        task = Task("random", tuple("abcd"))
+        system = RandomSystem(config, backbone, task, batch.answer_ids, model, guide)
+        system.rows = random_split(size)
+        finish(system)
+    return Contestant(
+        parameters, lambda: svi.step(batch), lambda samples: predict(model, guide, many, samples=samples)
+    )
+
+
+def random_split(size: Size) -> EncodedSplit:
+    """Return rows with the tokens of `make_batch`."""
+    batch = make_batch(size, FIT_ROWS)
+    tokens = [ids[mask].tolist() for ids, mask in zip(batch.input_ids, batch.attention_mask, strict=True)]
+    return EncodedSplit(tuple(tokens), tuple(batch.labels.tolist()), batch.ids, pad_id=0)
+
+
+def measure(name: str, size: Size, backbone: Backbone, device: str, rounds: int) -> dict[str, Any]:
+    """Return parameters, MiB and median seconds of a method and, measured in turn with it, of LoRA.
+
+    Returns:
+        `parameters`; `memory` (MiB of a step); `step`, `point` (S = 0), `draws` (S = 10) in seconds; and
+        `lora`, its `memory`, `step` and `point`, with which `draws` was timed, too. Or why it `failed`.
+    """
+    try:
+        pair = {"own": contestant(name, size, backbone), "lora": contestant("lora", size, backbone)}
+    except BaraError as error:
+        return {"failed": str(error)}
+    own, lora = pair.values()
+    step = _median_seconds({key: c.step for key, c in pair.items()}, device, rounds)
+    point = _median_seconds({key: lambda c=c: c.predict(0) for key, c in pair.items()}, device, rounds)
+    calls = {"own": lambda: own.predict(10), "lora": lambda: lora.predict(0)}
+    draws = _median_seconds(calls, device, max(2, rounds // 4), warmup=1)
+    peak = _peak_of_gpu if device.startswith("cuda") else peak_memory
+    memory = {key: peak(c.step) for key, c in pair.items()}
+    return {
+        "parameters": own.parameters,
+        "memory": memory["own"],
+        "step": step["own"],
+        "point": point["own"],
+        # Of LoRA's forward at that moment, in the seconds of its forward beside S = 0.
+        "draws": draws["own"] / draws["lora"] * point["lora"],
+        "lora": {"memory": memory["lora"], "step": step["lora"], "point": point["lora"]},
+    }
+
+
+def _median_seconds(
+    calls: dict[str, Callable[[], object]], device: str, rounds: int, warmup: int = 2
+) -> dict[str, float]:
+    """Time calls to where the device is done with them."""
+
+    def waiting(call: Callable[[], object]) -> Callable[[], object]:
+        return lambda: (call(), torch.cuda.synchronize())
+
+    if device.startswith("cuda"):
+        calls = {name: waiting(call) for name, call in calls.items()}
+    return interleaved(calls, rounds, warmup)
+
+
+def _peak_of_gpu(call: Callable[[], object]) -> float:
+    """Return the MiB that a call allocates on the GPU at its peak, above what was there before."""
+    call()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    call()
+    return (torch.cuda.max_memory_allocated() - before) / 2**20
+
+
+def ratios(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows of the table: each cost divided by LoRA's, that of draws by LoRA's one forward."""
+    return [
+        {"method": name, "parameters": costs["parameters"]}
+        | {key: costs[key] / costs["lora"][key] for key in ("step", "memory", "point")}
+        | {"draws": costs["draws"] / costs["lora"]["point"]}
+        for name, costs in found.items()
+        if "failed" not in costs
+    ]
+
+
+def run(size: str, args: argparse.Namespace) -> dict[str, Any]:
+    """Measure the methods of a size that have not been measured alike, writing each as soon as it is done."""
+    about = {"device": args.device, "dtype": args.dtype, "rounds": args.rounds, "size": size}
+    about["environment"] = environment()
+    stored = read_json(FILE) if FILE.exists() else {}
+    entry = stored.get(f"{size} {args.device}", {})
+    if any(entry.get(key) != value for key, value in about.items()):
+        entry = {**about, "methods": {}}
+    stored[f"{size} {args.device}"] = entry
+    missing = [name for name in args.methods if name not in entry["methods"]]
+    if missing:
+        backbone = Backbone(make_lm(SIZES[size], args.device, DTYPES[args.dtype]))
+        with progress(size, len(missing)) as advance:
+            for name in missing:
+                advance(0, name)
+                found = measure(name, SIZES[size], backbone, args.device, args.rounds)
+                entry["methods"][name] = found
+                write_json(FILE, stored)
+                advance(1, found.get("failed", ""))
+    return {name: entry["methods"][name] for name in args.methods}
+
+
+def main() -> None:
+    """Measure, print and keep."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--sizes", nargs="+", choices=SIZES, default=["micro", "896"], help="shapes; default: %(default)s")
+    add("--methods", nargs="+", choices=sorted(METHODS), default=list(METHODS), help="default: all")
+    add("--device", default="cpu", help="cpu or cuda; default: %(default)s")
+    add("--dtype", choices=DTYPES, default="float32", help="of the frozen weights; default: %(default)s")
+    add("--rounds", type=positive, default=20, help="timed calls of each; default: %(default)s")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    for size in args.sizes:
+        found = run(size, args)
+        show(Table(COLUMNS, ratios(found), f"{size}, {args.device}: ratios to LoRA's step, memory, forward"))
+        for name, costs in found.items():
+            if "failed" in costs:
+                say(f"{name}: {costs['failed']}")
+
+
+if __name__ == "__main__":
+    start(main)

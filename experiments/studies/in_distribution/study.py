@@ -1,0 +1,27 @@
+"""Every method on the six tasks of the paper's main table: accuracy, ECE, NLL and Brier score.
+
+    python -m experiments search            # once: learning rate and regularisation, on validation rows
+    python -m experiments in_distribution
+
+Runs trained on the large four-way task are tested under the shifts, too, which is all that
+`experiments.studies.out_of_distribution.study` needs.
+"""
+
+from experiments.engine.arguments import experiment_parser, start
+from experiments.engine.conduct import conduct
+from experiments.engine.search import chosen
+
+TASKS = ("micro-wgs", "micro-arcc", "micro-arce", "micro-wgm", "micro-obqa", "micro-boolq")
+SHIFTED = {"micro-obqa": ("micro-near", "micro-far")}
+
+
+def main() -> None:
+    """Run the experiment."""
+    parser = experiment_parser(__doc__, runs="runs/study", tasks=TASKS)
+    args = parser.parse_args()
+    arms = {method: {"method": method, **chosen(method)} for method in args.methods}
+    conduct("in_distribution", arms, args, shifted=SHIFTED, comparisons=True)
+
+
+if __name__ == "__main__":
+    start(main)

@@ -1,0 +1,232 @@
+"""Is the variational posterior right? Each guide family beside NUTS, on a few gates of a tiny language model.
+
+    python -m experiments reference_posterior            # some minutes on one core
+    python -m experiments reference_posterior --quick    # seconds: shows that it runs, says nothing
+
+The answers of a few rows are drawn from the program itself, with random weights of backbone and adapters that
+stay as they are; every guide is fitted to the same rows by SVI. Once with global gates alone, once with both
+kinds, on rows of one token. What is done is not repeated: an arm is kept as soon as it is finished.
+"""
+
+import argparse
+import time
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from bara_pyro.cli.terminal import say, show
+from bara_pyro.core.backbone import Backbone
+from bara_pyro.data.batching import collate_ids
+from bara_pyro.data.types import Batch
+from bara_pyro.diagnostics.posterior.comparison import compare_with_reference
+from bara_pyro.diagnostics.posterior.importance import importance_estimate
+from bara_pyro.diagnostics.posterior.joint import draw
+from bara_pyro.diagnostics.posterior.reference import Reference, flat_gates, nuts, reference_from
+from bara_pyro.diagnostics.posterior.sbc import fit_guide, simulate
+from bara_pyro.methods.bara import GUIDES
+from bara_pyro.models.bara import BaRA
+from bara_pyro.report import save
+from bara_pyro.runs.evaluate import environment
+from bara_pyro.runs.store import read_tensors, write_json, write_tensors
+from experiments.engine.arguments import positive, start
+from experiments.engine.resume import resumed
+from experiments.engine.runner import RESULTS
+from experiments.studies.reference_posterior.section import NAME, NUTS_ARM, PANELS, figure, table
+
+VOCABULARY, ANSWERS = 64, (7, 3, 50)
+TARGETS = ["layers.1.self_attn.v_proj", "lm_head"]
+UP_SCALE = 0.15  # standard deviation of B, as after training: gates of 1 move the answers
+LEVELS = 101  # quantiles kept of each marginal that is drawn
+CASES = {"phi": {"rows": 32, "tokens": 3, "r": 2}, "phi*theta": {"rows": 6, "tokens": 1, "r": 1}}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the results depend on: the arguments of the same names."""
+
+    seed: int = 0
+    samples: int = 400
+    warmup: int = 200
+    chains: int = 2
+    steps: int = 1000
+    draws: int = 2000
+
+
+QUICK = Settings(samples=16, warmup=8, chains=1, steps=10, draws=60)
+HELP = {
+    "seed": "of weights, rows, chains and draws",
+    "samples": "draws of NUTS a chain",
+    "warmup": "its warm-up steps",
+    "chains": "its chains, one after the other",
+    "steps": "of SVI for each guide",
+    "draws": "from each guide",
+}
+
+
+def program(latent: str, settings: Settings) -> tuple[BaRA, Batch, Tensor]:
+    """Return a program, rows with answers drawn from it, and the gates behind them (float64, `G`)."""
+    case = CASES[latent]
+    config = Qwen2Config(
+        vocab_size=VOCABULARY,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=32,
+        initializer_range=0.3,
+        tie_word_embeddings=False,
+    )
+    torch.manual_seed(settings.seed)
+    backbone = Backbone(Qwen2ForCausalLM(config))
+    model = BaRA(
+        backbone,
+        case["rows"],
+        form="gate",
+        latent=latent,
+        r=case["r"],
+        target_modules=TARGETS,  # type: ignore[arg-type]
+    )
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if name.endswith("lora_B"):
+                weight.normal_(0, UP_SCALE)
+    rows = torch.randint(VOCABULARY, (case["rows"], case["tokens"])).tolist()
+    names = [str(row) for row in range(len(rows))]
+    batch = collate_ids(rows, [0] * len(rows), names, torch.tensor(ANSWERS), 0)
+    truth, labelled = simulate(model, batch, settings.seed)
+    return model, labelled, flat_gates({name: value[None] for name, value in truth.items()})[0]
+
+
+def sampled(model: BaRA, batch: Batch, settings: Settings, path: Path) -> Reference:
+    """Return the reference posterior: from its file, or sampled and written there."""
+    about = asdict(settings)
+    if path.exists():
+        values, metadata = read_tensors(path)
+        if metadata["settings"] == about:
+            said = (metadata[key] for key in ("chains", "divergences", "acceptance"))
+            return reference_from(model, batch, {name: values[name] for name in metadata["sites"]}, *said)
+    found = nuts(
+        model,
+        batch,
+        samples=settings.samples,
+        warmup=settings.warmup,
+        chains=settings.chains,
+        seed=settings.seed,
+    )
+    metadata = {key: getattr(found, key) for key in ("chains", "divergences", "acceptance")}
+    write_tensors(path, found.values, {**metadata, "settings": about, "sites": list(found.values)})
+    return found
+
+
+def quantiles(gates: Tensor) -> list[list[float]]:
+    """Return the quantiles of the first gates' draws (`S x G`), from level 0 to 1, to four digits."""
+    levels = torch.linspace(0, 1, LEVELS, dtype=torch.float64)
+    return [
+        [float(f"{value:.4g}") for value in gate]
+        for gate in gates[:, :PANELS].quantile(levels, dim=0).T.tolist()
+    ]
+
+
+def reference_arm(reference: Reference, batch: Batch, truth: Tensor) -> dict[str, Any]:
+    """Return what is kept of the reference posterior."""
+    gates, rows = reference.gates, batch.input_ids
+    found = {"truth": truth, "mean": gates.mean(0), "sd": gates.std(0), "ess": reference.ess}
+    return {
+        "rows": rows.shape[0],
+        "tokens": rows.shape[1],
+        "gates": list(reference.names),
+        **{key: value.tolist() for key, value in found.items()},
+        "r_hat": reference.r_hat.tolist(),
+        "divergences": reference.divergences,
+        "acceptance": list(reference.acceptance),
+        "quantiles": quantiles(gates),
+    }
+
+
+def guide_arm(
+    name: str, model: BaRA, batch: Batch, reference: Reference, settings: Settings
+) -> dict[str, Any]:
+    """Fit a guide of a family and return what is kept of its comparison with the reference."""
+    torch.manual_seed(settings.seed)  # one start for all families
+    guide = GUIDES[name](model)
+    fit_guide(model, guide, batch, steps=settings.steps)
+    compared = compare_with_reference(
+        model, guide, reference, batch, samples=settings.draws, seed=settings.seed
+    )
+    weighed = None
+    if guide.stochastic:
+        found = importance_estimate(model, guide, batch, samples=settings.draws, seed=settings.seed)
+        keys = ("elbo", "elbo_error", "evidence", "evidence_error", "gap", "k_hat", "effective")
+        weighed = {key: getattr(found, key) for key in keys} | {"bounded": found.bounded_by()}
+    return {
+        "gates": [vars(gate) for gate in compared.gates],
+        "largest_difference": compared.largest_difference,
+        "importance": weighed,
+        "quantiles": quantiles(
+            flat_gates(draw(model, guide, batch, settings.draws, settings.seed + 1).values)
+        ),
+    }
+
+
+def run(latent: str, stored: dict[str, Any], settings: Settings, results: Path, runs: Path) -> None:
+    """Do the arms of a program that are not done, writing the results after each."""
+    arms = stored["programs"].setdefault(latent, {})
+    missing = [arm for arm in (NUTS_ARM, *GUIDES) if arm not in arms]
+    if not missing:
+        return
+    model, batch, truth = program(latent, settings)
+    say(f"{latent}: {NUTS_ARM}")
+    begun = time.perf_counter()
+    reference = sampled(model, batch, settings, runs / f"{latent.replace('*', '-')}.safetensors")
+    for arm in missing:
+        if arm != NUTS_ARM:
+            say(f"{latent}: {arm}")
+            begun = time.perf_counter()
+            found = guide_arm(arm, model, batch, reference, settings)
+        else:
+            found = reference_arm(reference, batch, truth)
+        arms[arm] = found | {"seconds": round(time.perf_counter() - begun, 1)}
+        write_json(results, stored)
+
+
+def started(path: Path, settings: Any) -> dict[str, Any]:
+    """Return what a results file of a dataclass of settings holds, or the beginning of one."""
+    return resumed(path, asdict(settings), {"environment": environment(), "programs": {}}, "settings")
+
+
+def main() -> None:
+    """Run what is missing and print the tables."""
+    quick = argparse.ArgumentParser(add_help=False)
+    quick.add_argument("--quick", action="store_true", help="tiny numbers, all files under --runs")
+    hasty = quick.parse_known_args()[0].quick
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, parents=[quick]
+    )
+    add = parser.add_argument
+    for field in fields(Settings):
+        kind = int if field.name == "seed" else positive
+        default = getattr(QUICK if hasty else Settings(), field.name)
+        add(f"--{field.name}", metavar="N", type=kind, default=default,
+            help=f"{HELP[field.name]}; default: %(default)s")  # fmt: skip
+    runs = Path("runs") / (f"{NAME}-quick" if hasty else NAME)
+    add("--runs", metavar="DIR", type=Path, default=runs, help="draws of NUTS; default: %(default)s")
+    add("--results", metavar="FILE", type=Path, help="default: experiments/results; with --quick in --runs")
+    args = parser.parse_args()
+    settings = Settings(**{field.name: getattr(args, field.name) for field in fields(Settings)})
+    results = args.results or (args.runs if hasty else RESULTS) / f"{NAME}.json"
+    torch.set_num_threads(1)
+    stored = started(results, settings)
+    for latent in CASES:
+        run(latent, stored, settings, results, args.runs)
+        show(table(latent, stored["programs"][latent]))
+    picture = save(figure(stored), args.runs / f"{NAME}.png")
+    say(f"Written: {results}, {picture}; for the page: python -m experiments report")
+
+
+if __name__ == "__main__":
+    start(main)

@@ -1,0 +1,56 @@
+"""What brings BaRA ahead where it is not: rate, length, noise, beta, scale, capacity; on validation rows.
+
+    python -m experiments remedies
+
+Each arm changes one thing of the settings that the search chose. LoRA gets the changes that it can have, so
+that a remedy which helps both is told from one which helps BaRA.
+"""
+
+from typing import Any
+
+from experiments.engine.arguments import experiment_parser, start
+from experiments.engine.conduct import conduct
+from experiments.engine.search import chosen
+from experiments.engine.spaces import halfway, space
+
+
+def common(settings: dict[str, Any], steps: int) -> dict[str, dict[str, Any]]:
+    """Return the changes that every method can have: of rate, length and capacity."""
+    rate = settings["train.lr"]
+    variants: dict[str, dict[str, Any]] = {"as chosen": {}}
+    if rate in space(settings["method"]).lr:
+        # The search looked half a step to either side only where there was nothing else to choose.
+        between = halfway(space(settings["method"]).lr, rate)
+        variants |= {f"learning rate {other:g}": {"train.lr": other} for other in between}
+    return variants | {
+        "twice the steps": {"train.steps": 2 * steps},
+        # The scaling alpha / r stays at 2: more units, each as strong as before.
+        "r = 16": {"adapter.r": 16, "adapter.lora_alpha": 32.0},
+        "twice the scaling": {"adapter.lora_alpha": 32.0},
+    }
+
+
+OURS: dict[str, dict[str, Any]] = {
+    "noise level from 0.1": {"method.init_kappa": 0.1},
+    "no noise (point)": {"method.guide": "delta"},
+    "no KL": {"method.beta_phi": 0.0, "method.beta_theta": 0.0},
+    "KL(theta) times 100": {"method.beta_theta": 1e-3},
+}
+
+
+def main() -> None:
+    """Run the experiment."""
+    methods, tasks = ["lora", "bara", "bara-gate"], ("micro-wgs", "micro-arcc")
+    args = experiment_parser(__doc__, runs="runs/study", methods=methods, tasks=tasks).parse_args()
+    args.assignments = ["task.evaluate_on=validation", *args.assignments]
+    arms = {}
+    for method in args.methods:
+        settings = {"method": method, **chosen(method)}
+        own = OURS if method.startswith("bara") else {}
+        for name, change in (common(settings, args.steps) | own).items():
+            arms[f"{method}, {name}"] = {**settings, **change}
+    conduct("remedies", arms, args)
+
+
+if __name__ == "__main__":
+    start(main)

@@ -1,0 +1,72 @@
+"""What published recipes and published bugs do to the figures, each beside the mended form.
+
+    python -m experiments reproductions
+
+Every arm has the learning rate, and every mended form the regularisation, that the search chose for its
+method.
+"""
+
+from typing import Any
+
+from experiments.engine.arguments import experiment_parser, start
+from experiments.engine.conduct import conduct
+from experiments.engine.search import chosen
+
+PUBLISHED: dict[str, Any] = {"method.recipe": "reproduction"}
+VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
+    "map_prior": {"Gaussian prior": {}},
+    "map_decoupled": {"MAP as published: AdamW's decay": {"train.weight_decay": 0.01}},
+    "ensemble": {"probabilities averaged": {}, "logits averaged": {"method.average": "logits"}},
+    "laplace": {
+        "prior precision of the search": {},
+        "evidence maximised": {"method.prior_precision": None},
+        "evidence, curvature summed over tokens": {"method.prior_precision": None, "method.tokens": "sum"},
+        "prior precision left at 1": {"method.prior_precision": 1.0},
+    },
+    "blob": {
+        "ELBO": {},
+        "two optimisers, G by SGD alone": PUBLISHED,
+        "two optimisers, G by AdamW too": {**PUBLISHED, "method.scale_optimizer": "adamw"},
+    },
+    "scalabl": {
+        "ELBO": {},
+        "two optimisers, KL(q || p)": PUBLISHED,
+        "two optimisers, KL(p || q) as published": {**PUBLISHED, "method.kl": "p||q"},
+    },
+    "clora": {"ELBO": {}, "KL of weight 1e-6 / 65, two optimisers": PUBLISHED},
+    "fvae": {"tempered ELBO": {}, "official loss": PUBLISHED},
+    "tfb": {
+        "largest feasible noise": {},
+        "published search, its bugs mended": {
+            **PUBLISHED,
+            "method.return_infeasible": False,
+            "method.divide_by_rows": False,
+        },
+        "published search": PUBLISHED,
+        "published search up to 0.2": {**PUBLISHED, "method.high": 0.2},
+    },
+}
+
+
+def main() -> None:
+    """Run the experiment."""
+    methods, tasks = list(VARIANTS), ("micro-wgs", "micro-arcc")
+    args = experiment_parser(__doc__, runs="runs/study", methods=methods, tasks=tasks).parse_args()
+    arms = {
+        f"{method}, {name}": {"method": method, **_settings(method, settings)}
+        for method in args.methods
+        for name, settings in VARIANTS.get(method, {"as it is": {}}).items()
+    }
+    conduct("reproductions", arms, args)
+
+
+def _settings(method: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the chosen settings, or with a published recipe the chosen rate alone, and the variant's own."""
+    found = chosen(method)
+    if "method.recipe" in settings:
+        found = {"train.lr": found["train.lr"]}
+    return {**found, **settings}
+
+
+if __name__ == "__main__":
+    start(main)

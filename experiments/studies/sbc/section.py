@@ -1,0 +1,190 @@
+"""The section on simulation-based calibration: a table of all programs and arms, and their ranks drawn.
+
+Everything is computed here, from the ranks that `study.py` beside it keeps.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from bara_pyro.diagnostics.posterior.sbc import LOG_LIKELIHOOD, Calibration
+from bara_pyro.diagnostics.posterior.uniformity import band, ecdf
+from bara_pyro.models.bara import PHI
+from bara_pyro.report import Column, Table, markdown
+from bara_pyro.report.style import GREY, INK, NORMAL, PALETTE, dress, legend_of, new_figure
+from experiments.page.bodies import learnt, picture
+from experiments.studies.reference_posterior.section import NUTS_ARM
+
+NAME = "sbc"
+FAMILIES = ("weibull", "gamma", "lognormal")
+TOO_SURE, PRIOR = "weibull, too sure", "prior"
+ARMS = (*FAMILIES, NUTS_ARM, TOO_SURE, PRIOR)
+FACTOR = 0.3  # of the draws that are too sure: how far from their mean they stay
+LEVEL = 0.95
+LIMIT = 0.4  # where the panels are cut: the prior's log-likelihood would press all else together
+
+INTRODUCTION = """## Simulation-based calibration
+
+Is a posterior right on average, over data that the program itself makes? For each simulation gates are drawn
+from the prior and answers from the program, then the gates are inferred from the answers alone, and the true
+gate is ranked among {draws} draws from what was inferred: its rank is the number of draws below it. If the
+posterior is exact all ranks are equally likely. One that is too sure leaves the truth outside its draws too
+often, one that is too wide too seldom. The programs are those of the section on NUTS, adapter weights fixed;
+each guide is fitted anew to every data set ({steps:,} steps; `experiments/sbc.py`). The log-likelihood of the
+answers at the true gates is ranked among those at the draws, too: a guide that ignores the answers and is
+the prior passes for every gate, but not there.
+
+"N": simulations. "uneven": how many gates' ranks are not uniform (ECDF test), at a joint level of {level:g} %
+for all gates of a row. "var Φ", "var θ": rank variance, mean over the gates; 1 if exact, above 1 too sure,
+below 1 too wide. Of one quantity it varies by 0.9/√N by chance: 0.09 in 100 simulations, 0.16 in 30. "min p":
+the smallest of the gates' p-values, which is small by chance where there are many gates (being simulated, it
+is never below 0.0002). "LL": p, mean rank and rank variance of the log-likelihood; the mean is 0.5 if exact,
+above if the draws explain the answers less well than the true gates do, below if better (by chance 0.29/√N).
+Gates of one simulation depend on each other, hence no test of all of them pooled.
+
+Three controls: NUTS has to pass; "too sure" (the draws of Weibull, {factor:g} times as far from their mean)
+has to fail; the prior in place of the posterior has to pass for the gates and to fail for the log-likelihood.
+"""
+
+COLUMNS = (
+    Column("program", "program"),
+    Column("arm", "posterior"),
+    Column("simulations", "N", format="d"),
+    Column("uneven", "uneven"),
+    Column("phi", "var Φ"),
+    Column("theta", "var θ"),
+    Column("least", "min p", format=".4f"),
+    Column("p", "LL p", format=".4f"),
+    Column("rank", "LL rank"),
+    Column("spread", "LL var"),
+)
+
+Arms = Mapping[str, Mapping[str, Any]]
+
+
+def in_order(arms: Arms) -> list[str]:
+    """Return the arms there are results of."""
+    return [arm for arm in ARMS if arm in arms]
+
+
+def calibration(arm: Mapping[str, Any]) -> Calibration:
+    """Return the ranks that were kept of an arm, of the gates and, last, of the log-likelihood."""
+    return Calibration(tuple(arm["names"]), torch.tensor(arm["ranks"]), arm["draws"])
+
+
+def gates_alone(found: Calibration) -> Calibration:
+    """Return the ranks of the gates, so that a joint level is theirs."""
+    return Calibration(found.names[:-1], found.ranks[:, :-1], found.draws)
+
+
+def table(latent: str, arms: Arms) -> Table:
+    """Return a row an arm of a program."""
+    rows = []
+    for arm in in_order(arms):
+        found = calibration(arms[arm])
+        *gates, likelihood = found.table().rows
+        spread: dict[bool, list[float]] = {True: [], False: []}
+        for gate in gates:
+            spread[is_phi(gate["name"])].append(gate["spread"])
+        rows.append(
+            {
+                "program": latent,
+                "arm": arm,
+                "simulations": len(found.ranks),
+                "uneven": f"{len(gates_alone(found).uneven(LEVEL))} of {len(gates)}",
+                "phi": mean(spread[True]) if spread[True] else None,
+                "theta": mean(spread[False]) if spread[False] else None,
+                "least": min(gate["ecdf"] for gate in gates),
+                "p": likelihood["ecdf"],
+                "rank": likelihood["rank"],
+                "spread": likelihood["spread"],
+            }
+        )
+    return Table(COLUMNS[1:], rows, f"Calibration of {latent}")
+
+
+def is_phi(gate: str) -> bool:
+    """Whether a gate is one of Phi, by its name."""
+    return gate.startswith(f"{PHI}[")
+
+
+def surprises(latent: str, arms: Arms) -> list[str]:
+    """Return what controls of a program did that they should not."""
+    said = []
+    for arm in in_order(arms):
+        if arm in FAMILIES:
+            continue
+        found = calibration(arms[arm])
+        gates, likelihood = gates_alone(found).uneven(LEVEL), bool(found.p_values()[-1] < 1 - LEVEL)
+        if bool(gates) != (arm == TOO_SURE):
+            said.append(f"{latent}, {arm}: {len(gates)} uneven gates")
+        if arm != TOO_SURE and likelihood != (arm == PRIOR):
+            said.append(f"{latent}, {arm}: log-likelihood {'uneven' if likelihood else 'even'}")
+    return said
+
+
+def section(stored: Mapping[str, Any], figures: Path, answer: str = "") -> list[str]:
+    """Return the lines of the section and draw its figure."""
+    programs = stored["programs"]
+    lines = [INTRODUCTION.format(**stored["settings"], level=100 * LEVEL, factor=FACTOR)]
+    lines += learnt(answer)
+    rows = [row for latent, arms in programs.items() for row in table(latent, arms).rows]
+    lines.append(markdown(Table(COLUMNS, rows)))
+    odd = [words for latent, arms in programs.items() for words in surprises(latent, arms)]
+    if odd:
+        lines.append(
+            f"Controls that did something else than they have to: {'; '.join(odd)}. Of tests that have to be "
+            "passed one in twenty fails by chance; with few simulations some that have to fail pass.\n"
+        )
+    caption = (
+        f"Distribution of the ranks minus the uniform one, cut at ±{LIMIT:g}. A quantity whose posterior is "
+        f"exact stays in the band with a probability of {100 * LEVEL:g} %; lines high at the left and low at "
+        "the right are of posteriors that are too sure."
+    )
+    return [*lines, picture(figure(stored), figures / f"{NAME}.png", caption)]
+
+
+def figure(stored: Mapping[str, Any]) -> Figure:
+    """Draw the ranks' distribution functions minus the uniform one: a row a program, a column an arm."""
+    programs = stored["programs"]
+    shown = [arm for arm in ARMS if any(arm in arms for arms in programs.values())]
+    result = new_figure(1.8 * len(shown) + 0.8, 2.4 * len(programs) + 0.8)
+    grid = result.subplots(len(programs), len(shown), squeeze=False, sharex=True, sharey=True)
+    known: dict[str, Any] = {}  # what stands in the legend
+    for axes_row, (latent, arms) in zip(grid, programs.items(), strict=True):
+        for axes, arm in zip(axes_row, shown, strict=True):
+            label = f"{latent}\nECDF minus uniform" if axes is axes_row[0] else ""
+            dress(axes, "", label, arm if axes in grid[0] else "")
+            axes.set_ylim(-LIMIT, LIMIT)
+            if arm in arms:
+                _draw_ranks(axes, calibration(arms[arm]))
+                handles, labels = axes.get_legend_handles_labels()
+                known = dict(zip(labels, handles, strict=True)) | known
+            else:
+                axes.text(0.5, 0, "not run", ha="center", va="center", color=GREY, backgroundcolor="white")
+    result.supxlabel("Rank of the true value (share of the draws below it)", fontsize=NORMAL, color=INK)
+    legend_of(
+        result, handles=[*known.values()], labels=[*known], loc="outside upper center", ncols=len(known)
+    )
+    return result
+
+
+def _draw_ranks(axes: Axes, found: Calibration) -> None:
+    share = torch.arange(1, found.draws + 1).double() / (found.draws + 1)
+    low, high = band(len(found.ranks), found.draws, LEVEL)
+    axes.fill_between(
+        share, low - share, high - share, color=GREY, alpha=0.25, linewidth=0, label=f"{100 * LEVEL:g} % band"
+    )
+    styles = {
+        "gates Φ": {"color": PALETTE[0], "linewidth": 1.1, "zorder": 3},
+        "gates θ": {"color": PALETTE[1], "linewidth": 0.8, "linestyle": "--", "zorder": 2},
+        LOG_LIKELIHOOD: {"color": INK, "linewidth": 2.4, "zorder": 4},
+    }
+    for name, line in zip(found.names, ecdf(found.ranks, found.draws), strict=True):
+        label = name if name == LOG_LIKELIHOOD else "gates Φ" if is_phi(name) else "gates θ"
+        axes.step(share, line - share, where="post", label=label, **styles[label])

@@ -1,0 +1,154 @@
+"""Is the variational posterior calibrated? Simulation-based calibration of each guide family, with controls.
+
+    python -m experiments sbc            # about an hour on one core
+    python -m experiments sbc --quick    # seconds: shows that it runs, says nothing
+
+The programs are those of the study `reference_posterior`. Each simulation draws gates and answers from
+the program, fits the guide to the answers by SVI and ranks the true gates among its draws. Controls: NUTS has
+to pass, draws of Weibull that are too sure have to fail, and the prior has to fail for the log-likelihood.
+A step of SVI takes 4 to 7 ms, a chain of NUTS some 20 s.
+
+Ranks are kept after every simulation, and none is done twice: what was interrupted goes on, and a larger
+--simulations adds to what there is.
+"""
+
+import argparse
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bara_pyro.cli.terminal import progress, say, show
+from bara_pyro.core.prediction import noise_seed
+from bara_pyro.data.types import Batch
+from bara_pyro.diagnostics.posterior.joint import Values, draw, seeded
+from bara_pyro.diagnostics.posterior.sbc import Sampler, fit_guide, nuts_sampler, sbc, svi_sampler, too_sure
+from bara_pyro.guides.prior import PriorGuide
+from bara_pyro.methods.bara import GUIDES
+from bara_pyro.models.bara import BaRA
+from bara_pyro.runs.store import write_json
+from experiments.engine.arguments import positive, start
+from experiments.engine.resume import results_option
+from experiments.engine.runner import RESULTS
+from experiments.studies.reference_posterior import study as reference_posterior
+from experiments.studies.reference_posterior.study import CASES, program, started
+from experiments.studies.sbc.section import ARMS, FACTOR, FAMILIES, NAME, NUTS_ARM, PRIOR, TOO_SURE, table
+
+NOTHING: dict[str, Any] = {"ranks": [], "seconds": 0.0}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a simulation's ranks depend on: the arguments of the same names."""
+
+    seed: int = 0
+    steps: int = 600
+    start: int = 500
+    draws: int = 63
+    thin: int = 4
+    warmup: int = 200
+
+
+QUICK = Settings(steps=4, start=4, draws=7, thin=2, warmup=10)
+SIMULATIONS = {"simulations": 100, "controls": 30}
+QUICK_SIMULATIONS = {"simulations": 3, "controls": 1}
+HELP = {
+    "seed": "of weights, rows, data sets and draws",
+    "steps": "of SVI for each data set",
+    "start": "of SVI for the guide that each fit starts from",
+    "draws": "among which the truth is ranked",
+    "thin": "draws of NUTS of which one is kept",
+    "warmup": "warm-up steps of NUTS",
+    "simulations": "data sets for each family",
+    "controls": "data sets for each control",
+}
+
+
+def prior_sampler(model: BaRA, draws: int) -> Sampler:
+    """Return the control that ignores the answers: draws of all gates from the prior."""
+    guide = PriorGuide(model)
+
+    def sample(batch: Batch, seed: int) -> Values:
+        return draw(model, guide, batch, draws, noise_seed(seed, "draws")).values
+
+    return sample
+
+
+def sampler_of(arm: str, model: BaRA, batch: Batch, settings: Settings) -> Sampler:
+    """Return what an arm draws with; a guide has been fitted to the given data set, where its fits start."""
+    if arm == NUTS_ARM:
+        return nuts_sampler(model, draws=settings.draws, thin=settings.thin, warmup=settings.warmup)
+    if arm == PRIOR:
+        return prior_sampler(model, settings.draws)
+    with seeded(model, settings.seed):
+        guide = GUIDES[arm.partition(",")[0]](model)
+        fit_guide(model, guide, batch, steps=settings.start)
+    sampler = svi_sampler(model, guide, steps=settings.steps, draws=settings.draws)
+    return too_sure(sampler, FACTOR) if arm == TOO_SURE else sampler
+
+
+def run(
+    latent: str, stored: dict[str, Any], settings: Settings, wanted: Mapping[str, int], results: Path
+) -> None:
+    """Do the simulations of a program that are not done, writing the results after each.
+
+    Args:
+        latent: the program, one of `CASES`.
+        stored: the results so far, which are added to.
+        settings: what the ranks depend on.
+        wanted: arm -> number of simulations, in all.
+        results: the file.
+    """
+    arms = stored["programs"].setdefault(latent, {})
+    missing = [arm for arm in ARMS if len(arms.get(arm, NOTHING)["ranks"]) < wanted[arm]]
+    if not missing:
+        return
+    model, batch, _ = program(latent, reference_posterior.Settings(seed=settings.seed))
+    for arm in missing:
+        sampler = sampler_of(arm, model, batch, settings)
+        numbers = range(len(arms.get(arm, NOTHING)["ranks"]), wanted[arm])
+        with progress(f"{latent}: {arm}", len(numbers)) as advance:
+            for number in numbers:
+                begun = time.perf_counter()
+                found = sbc(model, batch, sampler, simulations=1, first=number, seed=settings.seed)
+                before = arms.get(arm, NOTHING)
+                arms[arm] = {
+                    "names": list(found.names),
+                    "draws": found.draws,
+                    "seconds": round(before["seconds"] + time.perf_counter() - begun, 3),
+                    "ranks": [*before["ranks"], *found.ranks.tolist()],
+                }
+                write_json(results, stored)
+                advance()
+
+
+def main() -> None:
+    """Run what is missing and print the tables."""
+    quick = argparse.ArgumentParser(add_help=False)
+    quick.add_argument("--quick", action="store_true", help="tiny numbers, results under runs")
+    hasty = quick.parse_known_args()[0].quick
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, parents=[quick]
+    )
+    add = parser.add_argument
+    defaults = asdict(QUICK) | QUICK_SIMULATIONS if hasty else asdict(Settings()) | SIMULATIONS
+    for name, default in defaults.items():
+        add(f"--{name}", metavar="N", type=int if name == "seed" else positive, default=default,
+            help=f"{HELP[name]}; default: %(default)s")  # fmt: skip
+    results_option(parser, NAME, Path("runs") / f"{NAME}-quick" if hasty else RESULTS)
+    args = parser.parse_args()
+    settings = Settings(**{field.name: getattr(args, field.name) for field in fields(Settings)})
+    torch.set_num_threads(1)
+    stored = started(args.results, settings)
+    for latent in CASES:
+        wanted = {arm: args.simulations if arm in FAMILIES else args.controls for arm in ARMS}
+        run(latent, stored, settings, wanted, args.results)
+        show(table(latent, stored["programs"][latent]))
+    say(f"Written: {args.results}; for the page: python -m experiments report")
+
+
+if __name__ == "__main__":
+    start(main)

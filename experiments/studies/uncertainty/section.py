@@ -1,0 +1,95 @@
+"""The section on what the uncertainties mean: tables by training rows and task, one figure."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from bara_pyro.report import Column, Table, markdown
+from bara_pyro.report.style import dress, legend_of, line_style, new_figure
+from experiments.page.bodies import opening, picture
+from experiments.page.values import display, spread
+
+INTRODUCTION = """## What the uncertainties mean
+
+Each method trained on the first rows of {task} ({steps:,} steps, settings of the search; {seeds}) and asked
+{rows} test rows of that task and of the shifted ones. Aleatoric uncertainty should follow the true entropy of
+the answers (ρ: Spearman's correlation over rows), epistemic uncertainty should fall with more training rows
+and rise under a shift. Nats; of BaRA the epistemic part is that of Φ and that of θ, by {nested} × {nested}
+nested draws.
+"""
+
+COLUMNS = (
+    Column("method", "method"),
+    Column("size", "training rows", format=",d"),
+    Column("task", "test rows of"),
+    Column("acc", "ACC", "%", ".1f"),
+    Column("kl", "KL from truth", format=".3f"),
+    Column("aleatoric", "aleatoric", format=".3f"),
+    Column("bias", "less true entropy", format="+.3f"),
+    Column("rho", "ρ", format="+.2f"),
+    Column("epistemic", "epistemic", format=".4f"),
+    Column("global", "of Φ", format=".4f"),
+    Column("local", "of θ", format=".4f"),
+)
+
+Entries = Sequence[dict[str, Any]]
+
+
+def section(stored: dict[str, Any], figures: Path, answer: str = "") -> list[str]:
+    """Return the lines of the section and draw its figure."""
+    entries = list(stored["entries"].values())
+    lines = opening(INTRODUCTION, entries, answer, **stored["about"])
+    lines.append(markdown(Table(COLUMNS, table_rows(entries))))
+    caption = "Epistemic uncertainty (mutual information of answer and latents) against training rows."
+    lines.append(picture(size_figure(entries), figures / "uncertainty-rows.png", caption))
+    return lines
+
+
+def table_rows(entries: Entries) -> list[dict[str, Any]]:
+    """Return a row a method, number of training rows and task; means over seeds with their spread."""
+    rows = []
+    for method in dict.fromkeys(entry["method"] for entry in entries):
+        for size in sorted({entry["size"] for entry in entries}):
+            found = [e["tasks"] for e in entries if (e["method"], e["size"]) == (method, size)]
+            for task in found[0] if found else ():
+                row: dict[str, Any] = {"method": display(method), "size": size, "task": task}
+                for column in COLUMNS[3:]:
+                    values = [tasks[task].get(column.key) for tasks in found]
+                    row[column.key] = spread([value for value in values if value is not None])
+                rows.append(row)
+    return rows
+
+
+def size_figure(entries: Entries) -> Figure:
+    """Draw epistemic uncertainty against the number of training rows: a panel a task, a line a method."""
+    tasks = list(entries[0]["tasks"])
+    methods = list(dict.fromkeys(entry["method"] for entry in entries))
+    figure = new_figure(3.1 * len(tasks) + 0.3, 3.0)
+    panels = figure.subplots(1, len(tasks), squeeze=False, sharey=True)[0]
+    for axes, task in zip(panels, tasks, strict=True):
+        for index, method in enumerate(methods):
+            own = [e for e in entries if e["method"] == method]
+            sizes = sorted({e["size"] for e in own})
+            values = [_mean_of(own, lambda e, n=n: e["size"] == n, task) for n in sizes]
+            axes.plot(
+                sizes,
+                values,
+                marker="osDv^"[index % 5],
+                markersize=4,
+                label=display(method),
+                **line_style(index),
+            )
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xticks(sizes, [f"{n:,}" for n in sizes])
+        axes.minorticks_off()
+        dress(axes, "Training rows", "Epistemic uncertainty (nats)" if axes is panels[0] else "", task)
+    legend_of(panels[0], loc="best")
+    return figure
+
+
+def _mean_of(entries: Entries, wanted: Callable[[dict[str, Any]], bool], task: str) -> float:
+    return mean(e["tasks"][task]["epistemic"] for e in entries if wanted(e))

@@ -1,0 +1,26 @@
+"""Long training at one rate for all: what each method does when nobody chose its settings on validation rows.
+
+    python -m experiments untuned
+
+The published protocol trains every method for a fixed number of steps at one learning rate, some thirty
+passes over the smallest data set. Default settings, three times the steps of the other experiments.
+"""
+
+from experiments.engine.arguments import experiment_parser, start
+from experiments.engine.conduct import conduct
+
+METHODS = ("lora", "mc_dropout", "ensemble", "laplace", "temperature", "blob", "scalabl", "bara", "bara-gate")
+
+
+def main() -> None:
+    """Run the experiment."""
+    tasks = ("micro-wgs", "micro-arcc")
+    parser = experiment_parser(__doc__, runs="runs/study", methods=list(METHODS), tasks=tasks, steps=3000)
+    parser.add_argument("--lr", type=float, default=1e-3, help="of all methods; default: %(default)s")
+    args = parser.parse_args()
+    arms = {method: {"method": method, "train.lr": args.lr} for method in args.methods}
+    conduct("untuned", arms, args, comparisons=True)
+
+
+if __name__ == "__main__":
+    start(main)
