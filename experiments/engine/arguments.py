@@ -59,6 +59,9 @@ def experiment_parser(
     add("--set", metavar="KEY=VALUE", action="append", default=[], dest="assignments",
         help="any other setting of all runs, for example task.too_long=drop; can be repeated")  # fmt: skip
     add("--device", metavar="NAME", help="where to compute: cpu, cuda, cuda:1, mps; default: cpu")
+    add("--reuse", choices=("any", "same"),
+        help="what to do with finished runs that other code made: 'any' takes them, 'same' makes them again; "
+        "default: say so and stop")  # fmt: skip
     add("--retry-failed", action="store_true", help="try again the runs that failed before")
     add("--strict", action="store_true", help="end with an error if a run failed; failures are listed anyway")
     return parser
@@ -90,7 +93,7 @@ def shared_settings(args: Namespace) -> dict[str, Any]:
 
 def sweep_options(args: Namespace) -> dict[str, Any]:
     """Return the keyword arguments of `experiments.engine.sweep.sweep` that the arguments set."""
-    return {name: getattr(args, name) for name in ("launcher", "workers", "retry_failed", "strict")}
+    return {name: getattr(args, name) for name in ("launcher", "workers", "retry_failed", "strict", "reuse")}
 
 
 def start(main: Callable[[], None]) -> None:

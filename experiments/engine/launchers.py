@@ -1,7 +1,11 @@
 """Where the runs of a sweep are worked on: in this process, in processes of this machine, on a Ray cluster.
 
 A launcher maps a function over items and yields `(item, result)` as they finish; that is all a sweep knows of
-it. The function does not raise; where its process is lost, the result is `Died`.
+it. The function does not raise; where its process is lost, the result is `Lost`.
+
+Processes are those of `concurrent.futures`, one pool of one worker for each that works at a time. One pool of
+all of them, joblib's loky too, is broken as a whole by the loss of a worker: every item at work is lost with
+it, and nothing says which of them was the cause.
 """
 
 import os
@@ -9,6 +13,8 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import connection, get_context, parent_process
 from typing import Any, Protocol
@@ -27,7 +33,7 @@ class Item(Protocol):
 
 
 @dataclass(frozen=True)
-class Died:
+class Lost:
     """The result of an item whose process was lost.
 
     Attributes:
@@ -57,77 +63,38 @@ def processes(work: Work, items: Sequence[Item], workers: int, started: Started)
     process, however it ends.
     """
     waiting = deque(items)
-    idle: list[_Worker] = []
-    busy: dict[Any, _Worker] = {}
+    idle: list[ProcessPoolExecutor] = []
+    busy: dict[Future[Any], tuple[Item, ProcessPoolExecutor]] = {}
     try:
         while waiting or busy:
             while waiting and len(busy) < workers:
-                worker = idle.pop() if idle else _Worker(work)
+                # Forking a process whose libraries run threads can leave the child with a lock nobody frees.
+                pool = idle.pop() if idle else ProcessPoolExecutor(1, get_context("spawn"), _prepare)
                 item = waiting.popleft()
                 started(item)
-                worker.begin(item)
-                busy[worker.pipe] = worker
-            for pipe in connection.wait(list(busy)):
-                worker = busy.pop(pipe)
-                result = worker.result()
-                if not isinstance(result, Died):
-                    idle.append(worker)
-                yield worker.item, result
+                busy[pool.submit(work, item)] = item, pool
+            for future in wait(busy, return_when=FIRST_COMPLETED).done:
+                item, pool = busy.pop(future)
+                try:
+                    result = future.result()
+                except BrokenProcessPool:
+                    result = Lost("Its process was lost: killed, or out of memory.")
+                else:
+                    idle.append(pool)
+                yield item, result
     finally:
-        for worker in (*idle, *busy.values()):
-            worker.end()
+        for pool in (*idle, *(pool for _, pool in busy.values())):
+            for process in (pool._processes or {}).values():
+                process.terminate()  # at once: its run goes on from its checkpoint
+            pool.shutdown(cancel_futures=True)
 
 
-class _Worker:
-    """A process that answers one item at a time over a pipe."""
-
-    def __init__(self, work: Work) -> None:
-        # Forking a process whose libraries run threads can leave the child with a lock that nobody frees.
-        context = get_context("spawn")
-        self.pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(work, theirs), daemon=True)
-        self._process.start()
-        theirs.close()  # ours of it: the pipe shall end where the process does
-        self.item: Any = None
-
-    def begin(self, item: Any) -> None:
-        """Hand over an item; a process that is gone shows when its result is asked for."""
-        self.item = item
-        try:
-            self.pipe.send(item)
-        except (BrokenPipeError, ConnectionResetError):
-            return
-
-    def result(self) -> Any:
-        """Return the item's result, or how the process was lost."""
-        try:
-            return self.pipe.recv()
-        except (EOFError, ConnectionResetError):
-            self._process.join()
-            code = self._process.exitcode or 0
-            self.pipe.close()
-            how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-            return Died(f"Its process {how}.")
-
-    def end(self) -> None:
-        """End the process, at once."""
-        self.pipe.close()
-        self._process.terminate()
-        self._process.join()
-
-
-def _serve(work: Work, pipe: Any) -> None:
-    """Answer items until the pipe ends."""
+def _prepare() -> None:
+    """Begin a worker."""
     # Ctrl-C reaches the whole group of processes: the parent decides, and ends the others.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
-    while True:
-        try:
-            item = pipe.recv()
-        except EOFError:
-            return
-        pipe.send(work(item))
 
 
 def _end_with_parent() -> None:
@@ -185,7 +152,7 @@ def _ray_results(ray: Any, work: Work, items: Sequence[Item], workers: int, star
             try:
                 result = ray.get(reference)
             except ray.exceptions.RayError as error:
-                result = Died(f"Its Ray worker was lost: {' '.join(str(error).split())[:300]}")
+                result = Lost(f"Its Ray worker was lost: {' '.join(str(error).split())[:300]}")
             yield item, result
 
 

@@ -18,10 +18,9 @@ from bara_pyro.errors import BaraError, ConfigError
 from bara_pyro.metrics import evaluate, posterior_predictive
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.folder import load_system
-from bara_pyro.runs.store import write_json
 from experiments.engine.arguments import start
 from experiments.engine.record import Record
-from experiments.engine.runner import RESULTS
+from experiments.engine.results import RESULTS, Results
 from experiments.engine.study import OTHER_SPLIT, load_other_split, load_study
 
 FILE = RESULTS / OTHER_SPLIT
@@ -76,7 +75,7 @@ def main() -> None:
                 known[config_hash] = scores(args.runs / config_hash, max(map(int, record["metrics"])))
             except BaraError as error:
                 say(f"{config_hash}: {error}")
-            write_json(FILE, {"runs": known})
+            Results(FILE, FILE.stem, {}, known).write()
             advance(1)
     say(f"{len(known)} runs are in {FILE}: python -m experiments report")
 

@@ -22,6 +22,7 @@ from bara_pyro.runs.evaluate import PREDICTIONS, evaluate_system
 from bara_pyro.runs.store import read_json, read_jsonl, write_json
 from bara_pyro.runs.system import System, load_data
 from bara_pyro.runs.train import train_seconds
+from experiments.engine.provenance import code_state
 
 SCHEMA, KIND = 1, "bara_pyro record"
 # What every record has; one of a run that failed has `failed` (the message) and none of the scores.
@@ -47,6 +48,7 @@ def make_record(system: System, out: Path, settings: Mapping[str, Any]) -> Recor
     labels, predicted = load_predictions(out)
     return {
         **identity(system.config, settings),
+        "code": code_state(),
         "task": report["task"],
         "metrics": report["metrics"],
         "reliability": {str(s): _bins(p, labels) for s, p in predicted.items()},

@@ -1,9 +1,9 @@
-"""What an experiment ran: a file that names its runs, which are read from the records beside it.
+"""Results whose entries are runs: an arm, task and seed each, with the hash of the record of the run.
 
-    results/<name>.json              its runs by hash, arm, task and seed; shared settings; comparisons
+    results/<name>.json              the runs by arm, task and seed (`experiments.engine.results`)
     results/records/<hash>.json      the record of each run (`experiments.engine.record`)
 
-An arm is a row of the experiment's table: a method, or a variant of one.
+An arm is a row of the study's table: a method, or a variant of one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,11 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from bara_pyro.errors import CheckpointError, DataError
-from bara_pyro.runs.store import read_json, write_json
 from experiments.engine.record import Record, read_record, record_path
-from experiments.engine.runner import RESULTS
+from experiments.engine.results import RESULTS, Results, read_results
 
-SCHEMA = 1
 OTHER_SPLIT = "other_split.json"
 RUN = ("hash", "arm", "task", "seed")
 
@@ -26,10 +24,10 @@ Arms = dict[str, dict[str, Seeds]]
 
 @dataclass(frozen=True)
 class Study:
-    """An experiment as it was written down.
+    """A study of arms as it was written down.
 
     Attributes:
-        name: of the experiment.
+        name: of the study.
         arms: arm -> task -> seed -> record, in the order in which they were written.
         settings: what all its runs share.
         comparisons: what `experiments.engine.compare` found.
@@ -65,10 +63,10 @@ def write_study(
     comparisons: Sequence[Mapping[str, Any]] = (),
     folder: Path = RESULTS,
 ) -> Path:
-    """Write down an experiment; the records of its runs are written by `record.write_records`.
+    """Write down a study of arms; the records of its runs are written by `record.write_records`.
 
     Args:
-        name: of the experiment and of the file.
+        name: of the study and of the file.
         runs: `hash`, `arm`, `task` and `seed` of each run; two arms may share a run.
         settings: what all runs share.
         comparisons: what `experiments.engine.compare.compare_study` returned.
@@ -81,10 +79,9 @@ def write_study(
         DataError: a run lacks one of these, or an arm has two runs of one task and seed.
     """
     check_runs(name, runs)
+    entries = {f"{run['arm']} {run['task']} {run['seed']}": {key: run[key] for key in RUN} for run in runs}
     path = folder / f"{name}.json"
-    kept = [{key: run[key] for key in RUN} for run in runs]
-    about = {"schema": SCHEMA, "experiment": name, "settings": dict(settings)}
-    write_json(path, {**about, "runs": kept, "comparisons": list(comparisons)})
+    Results(path, name, dict(settings), entries, [dict(entry) for entry in comparisons]).write()
     return path
 
 
@@ -108,44 +105,30 @@ def check_runs(name: str, runs: Sequence[Mapping[str, Any]]) -> None:
 
 
 def load_study(name: str, folder: Path = RESULTS) -> Study:
-    """Read an experiment and the records of its runs.
+    """Read a study of arms and the records of its runs.
 
     Raises:
         CheckpointError: there is no such file, or it is not JSON.
-        DataError: it is not a study of this version, or a record is missing or is not that of its run.
+        DataError: it is no such study, or a record is missing or is not that of its run.
     """
-    path = folder / f"{name}.json"
-    stored = read_json(path)
-    if not is_study(stored):
-        raise DataError(
-            f"{path} is not the file of an experiment of schema {SCHEMA}: run the experiment again."
-        )
-    check_runs(name, stored["runs"])
+    found = read_results(folder / f"{name}.json")
+    runs = list(found.entries.values())
+    check_runs(name, runs)
     arms: Arms = {}
     others = load_other_split(folder)
-    for run in stored["runs"]:
+    for run in runs:
         seeds = arms.setdefault(run["arm"], {}).setdefault(run["task"], {})
         record = _record(name, run, folder / "records")
         # Known where `experiments.engine.other_split` has asked for it.
         known = {"other_split": others[run["hash"]]} if run["hash"] in others else {}
         seeds[run["seed"]] = record | known
-    return Study(name, arms, stored["settings"], stored["comparisons"])
+    return Study(name, arms, found.about, found.comparisons)
 
 
 def load_other_split(folder: Path) -> dict[str, dict[str, Any]]:
     """Return scores on the other split by hash (`experiments.engine.other_split`); none without a file."""
     path = folder / OTHER_SPLIT
-    return read_json(path)["runs"] if path.exists() else {}
-
-
-def is_study(stored: Any) -> bool:
-    """Return whether the content of a file is that of an experiment."""
-    return isinstance(stored, dict) and stored.get("schema") == SCHEMA and "runs" in stored
-
-
-def study_names(folder: Path = RESULTS) -> list[str]:
-    """Return the names of all experiments in a folder of results, in alphabetical order."""
-    return [path.stem for path in sorted(folder.glob("*.json")) if is_study(read_json(path))]
+    return read_results(path).entries if path.exists() else {}
 
 
 def _record(name: str, run: Mapping[str, Any], folder: Path) -> Record:
@@ -155,11 +138,11 @@ def _record(name: str, run: Mapping[str, Any], folder: Path) -> Record:
     except CheckpointError as error:
         raise DataError(
             f"The record {path} of {name} ({run['arm']} on {run['task']}, seed {run['seed']}) cannot be "
-            "read: repeat the experiment."
+            "read: repeat the study."
         ) from error
     if record["seed"] != run["seed"]:
         raise DataError(
             f"{name} has the record {path} as one of seed {run['seed']}, but it is of seed {record['seed']}: "
-            "repeat the experiment."
+            "repeat the study."
         )
     return record

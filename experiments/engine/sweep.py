@@ -10,6 +10,7 @@ and a run that fails is recorded with its message and does not stop the others.
 """
 
 import fcntl
+import shutil
 import traceback
 from argparse import Namespace
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -26,8 +27,9 @@ from bara_pyro.runs.store import write_json, write_text
 from bara_pyro.runs.system import System, build_system, find_device
 from bara_pyro.runs.train import train
 from experiments.engine.arguments import sweep_options
-from experiments.engine.launchers import LAUNCHERS, Died
+from experiments.engine.launchers import LAUNCHERS, Lost
 from experiments.engine.progress import Board
+from experiments.engine.provenance import code_state, in_words, same_code
 from experiments.engine.record import (
     Record,
     identity,
@@ -37,6 +39,8 @@ from experiments.engine.record import (
     record_path,
     shifted_scores,
 )
+
+LOCK = ".lock"
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,7 @@ class Run:
         shifted: the further tasks of all these jobs.
         folder: of the sweep.
         retry_failed: whether what failed before is tried again.
+        reuse: "same": what other code made is made again; otherwise it is taken as it is.
     """
 
     config: RunConfig
@@ -69,6 +74,7 @@ class Run:
     folder: Path
     shifted: tuple[str, ...] = ()
     retry_failed: bool = field(default=False, kw_only=True)
+    reuse: str | None = field(default=None, kw_only=True)
 
     @property
     def out(self) -> Path:
@@ -97,7 +103,11 @@ class Run:
 
     def lacks_itself(self, record: Record | None) -> bool:
         """Return whether it is still to be trained or evaluated on its own task."""
-        return record is None or ("failed" in record and self.retry_failed)
+        return record is None or ("failed" in record and self.retry_failed) or self.outdated(record)
+
+    def outdated(self, record: Record | None) -> bool:
+        """Return whether it was made by other code, and is to be made again for that."""
+        return record is not None and self.reuse == "same" and not same_code(record.get("code"), code_state())
 
     def lacks(self, record: Record | None) -> list[str]:
         """Return the shifted tasks that it is still to be evaluated on."""
@@ -137,6 +147,7 @@ def sweep(
     workers: int = 2,
     retry_failed: bool = False,
     strict: bool = False,
+    reuse: str | None = "any",
 ) -> list[Record]:
     """Bring every job's run to its end and return their records.
 
@@ -148,12 +159,15 @@ def sweep(
         retry_failed: try again what failed before; it is left as it is otherwise.
         strict: raise at the end if anything failed. Otherwise failures are listed, and the caller finds them
             in the records: `failed` in a record, or in what it holds of a shifted task.
+        reuse: what to do with runs that other code made: "any" takes them, "same" makes them again, None
+            refuses to begin.
 
     Returns:
         One record a job, in the order of the jobs; those that share a run get the same one.
 
     Raises:
-        ConfigError: a setting of a job is wrong, or there is no such launcher; nothing has been run then.
+        ConfigError: a setting of a job is wrong, there is no such launcher, or runs are there that other code
+            made and `reuse` does not say what to do with them; nothing has been run then.
         DataError: a file in the folder of records is not a record; nothing has been run then.
         TrainingError: a run failed and `strict` is set; all others are done.
     """
@@ -161,14 +175,16 @@ def sweep(
         raise ConfigError(unknown("launcher", launcher, LAUNCHERS))
     if workers < 1:
         raise ConfigError(f"workers is {workers}: give at least 1.")
-    hashes, runs = plan(jobs, folder, retry_failed)
+    hashes, runs = plan(jobs, folder, retry_failed, reuse)
     records = {key: run.record() for key, run in runs.items()}
+    if reuse is None:
+        check_code([record for record in records.values() if record is not None], folder)
     left = [run for key, run in runs.items() if run.lacks_itself(records[key]) or run.lacks(records[key])]
     rest = [run for run in runs.values() if run not in left]
     old = sum(bool(failures(run, records[run.config.hash])) for run in rest)
     with Board(done=len(rest) - old, failed=old, left=len(left)) as board:
         for run, result in LAUNCHERS[launcher](work, left, workers, lambda run: board.started(run.label)):
-            record = record_loss(run, result.reason) if isinstance(result, Died) else result
+            record = record_loss(run, result.reason) if isinstance(result, Lost) else result
             records[run.config.hash] = record
             board.finished(run.label, record, failures(run, record))
     lines = [line for key, run in runs.items() for line in failures(run, records[key])]
@@ -180,7 +196,23 @@ def sweep(
     return [records[key] for key in hashes]
 
 
-def plan(jobs: Sequence[Job], folder: Path, retry_failed: bool = False) -> tuple[list[str], dict[str, Run]]:
+def check_code(records: Sequence[Record], folder: Path) -> None:
+    """Check that finished runs were made by the code that is asked for more.
+
+    Raises:
+        ConfigError: some were not.
+    """
+    others = [record.get("code") for record in records if not same_code(record.get("code"), code_state())]
+    if others:
+        raise ConfigError(
+            f"{len(others)} of {len(records)} finished runs in {folder} were made by other code "
+            f"({in_words(others[0])}): --reuse any takes them as they are, --reuse same makes them again."
+        )
+
+
+def plan(
+    jobs: Sequence[Job], folder: Path, retry_failed: bool = False, reuse: str | None = "any"
+) -> tuple[list[str], dict[str, Run]]:
     """Return the hash of each job's configuration, and the runs by hash.
 
     Raises:
@@ -192,7 +224,7 @@ def plan(jobs: Sequence[Job], folder: Path, retry_failed: bool = False) -> tuple
         earlier = runs.get(config.hash)
         shifted = tuple(dict.fromkeys((*(earlier.shifted if earlier else ()), *job.shifted)))
         settings = earlier.settings if earlier else dict(job.settings)
-        runs[config.hash] = Run(config, settings, folder, shifted, retry_failed=retry_failed)
+        runs[config.hash] = Run(config, settings, folder, shifted, retry_failed=retry_failed, reuse=reuse)
         hashes.append(config.hash)
     return hashes, runs
 
@@ -211,9 +243,13 @@ def work(run: Run) -> Record:
 
 
 def _complete(run: Run) -> Record:
-    with alone(run.out):
+    with locked(run.out):
         # Read here: another sweep may have completed it while this one waited.
         record = run.record()
+        if run.outdated(record):
+            for path in run.out.iterdir():
+                if path.name != LOCK:
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
         fit = cache(partial(_fitted, run))
         if run.lacks_itself(record):
             done = attempt(lambda: make_record(fit(), run.out, run.settings), run)
@@ -267,9 +303,9 @@ def record_loss(run: Run, reason: str) -> Record:
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
     """Hold a folder's lock, waiting for it; the system frees the lock of a process that is killed."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as file:
+    with (folder / LOCK).open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -1,113 +1,169 @@
-"""Write docs/results.md and its figures from the committed result files.
+"""Write the results pages, their index and the claims of the README from the stored results.
 
-    python -m experiments report
+    python -m experiments report            # docs/results.md, docs/results/<study>.md, figures, README.md
+    python -m experiments report --check    # writes nothing: an error where a page is not that of the results
 
-Nothing is typed by hand but the words: introductions in `sections.py` beside this file, and what was learnt
-in answer.md in the folder of a study. Experiments that have not been run are left out.
+Words are templates, figures come from the results: `experiments.page.template`.
 """
 
-from collections.abc import Callable
+import argparse
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
+from bara_pyro.errors import DataError
 from bara_pyro.report import Table, markdown
-from bara_pyro.runs.store import read_json, write_text
-from experiments.engine.arguments import start
-from experiments.engine.runner import RESULTS
-from experiments.engine.study import load_study, study_names
-from experiments.page.bodies import learnt
-from experiments.page.earlier import earlier_sections
-from experiments.page.sections import place_of, section
-from experiments.studies.leave_one_out import section as leave_one_out_section
-from experiments.studies.pac_bayes import section as pac_bayes_section
-from experiments.studies.pruning import section as pruning_section
-from experiments.studies.reference_posterior import section as reference_section
-from experiments.studies.sbc import section as sbc_section
-from experiments.studies.sparsity import section as sparsity_section
-from experiments.studies.uncertainty import section as uncertainty_section
+from bara_pyro.runs.store import write_text
+from experiments.engine.provenance import in_words
+from experiments.engine.results import RESULTS, Results
+from experiments.engine.study import Study
+from experiments.page.figures import save
+from experiments.page.parts import Folded, Part
+from experiments.page.spec import STUDIES, StudySpec, stored_studies
+from experiments.page.template import Renderer, headline, typed_numerals
+from experiments.page.values import gaps
 
-DOCS = Path(__file__).parents[2] / "docs"
-STUDIES = Path(__file__).parents[1] / "studies"
+ROOT = Path(__file__).parents[2]
+CLAIMS = Path(__file__).with_name("claims")
+WIDTH = 110
 
-INTRODUCTION = """# Results
+INDEX = """# Results
 
-Written by `python -m experiments.report` from the files in `experiments/results/`, which hold every score
+Written by `python -m experiments report` from the files in `experiments/results/`, which hold every score
 with its configuration hash, versions and hardware. Accuracy and ECE (15 bins) in percent, NLL in nats, Brier
 from 0 to 2. S = 0 is the posterior mean, S = 10 the average over ten draws. Mean ± standard deviation over
 seeds; **best** and _second best_ of each column by the mean, ties included. Where there is one seed, say
-nothing about differences of a few points: on 1,000 rows the standard error of an accuracy is 1.5 points.
-"""
-
-COST = """## Cost
-
-Ratios to LoRA's training step, memory above the frozen model, and prediction with S = 0; S = 10 to the same
-one forward. Medians of {rounds} calls on random weights, each method timed in turn with LoRA (LoRA with
-itself, which shows the noise); a quarter of the calls for S = 10 (`experiments/efficiency.py`).
+nothing about differences of a few points: the standard error of an accuracy of one half on 1,000 rows is
+{error:.1f} points. A best arm of a table was picked on the rows of the table. Each page ends with the code
+that made its figures.
 """
 
 
-def write_report(results: Path = RESULTS, docs: Path = DOCS, studies: Path = STUDIES) -> Path:
-    """Write the page and its figures.
+def pages(results: Path = RESULTS, studies: Path = STUDIES, figures: Path | None = None) -> dict[str, str]:
+    """Return the text of each page: its name (`index` or that of a file of results) -> Markdown.
 
     Args:
-        results: folder of the experiments' files and of their records.
-        docs: folder of the page and of `figures/`.
-        studies: folder of the studies, for what was learnt.
-
-    Returns:
-        The path of the page.
+        results: folder of the results and of their records.
+        studies: folder of the studies, for their answers.
+        figures: folder that figures are drawn into; None draws none.
 
     Raises:
-        DataError: an experiment's file is not one, or one of its records is missing.
+        DataError: a file holds something else, a record is missing, or a template names what is not there.
     """
-    lines = [INTRODUCTION]
-    for name in sorted(study_names(results), key=place_of):
-        lines += section(load_study(name, results), docs / "figures", _answer(studies, name))
-    for name, write in FURTHER.items():
-        if (results / f"{name}.json").exists():
-            stored = read_json(results / f"{name}.json")
-            lines += write(stored, docs / "figures", _answer(studies, name))
-    page = docs / "results.md"
-    write_text(page, "\n".join([*lines, *earlier_sections(results)]))
-    return page
+    render = Renderer(results)
+    found, lines = {}, [INDEX.format(error=100 * (0.25 / 1000) ** 0.5)]
+    for stem, (folder, spec) in stored_studies(results).items():
+        stored = render.load(stem)
+        path = studies / folder / "answer.md"
+        answer = render.text(path) if path.exists() and stem == folder else ""
+        found[stem] = page(stem, spec, stored, answer, figures)
+        said = f": {headline(answer)}" if answer else ""
+        lines.append(f"- [{title_of(stem, folder, spec)}](results/{stem}.md){said}")
+    return {"index": "\n".join([*lines, ""]), **found}
 
 
-def _answer(studies: Path, name: str) -> str:
-    path = studies / name / "answer.md"
-    return path.read_text() if path.exists() else ""
+def page(stem: str, spec: StudySpec, stored: Any, answer: str, figures: Path | None) -> str:
+    """Return one page: what was asked, what was learnt, tables and figures, and which code made them."""
+    question = spec.question.format(**spec.facts(stored))
+    lines = [f"# {title_of(stem, stem, spec)}\n"]
+    if isinstance(stored, Study):
+        lines.append(fill(question, WIDTH) + "\n")
+        missing = gaps(stored)
+        parts = list(spec.parts(stored)) if stored.finished else []
+    else:
+        lines.append(question.rstrip() + "\n")
+        missing, parts = [], list(spec.parts(stored))
+    lines += [f"{answer.strip()}\n"] if answer else []
+    lines += [fill(f"Incomplete: {'. '.join(missing)}.", WIDTH) + "\n"] if missing else []
+    lines += [shown(part, figures) for part in parts]
+    return "\n".join([*lines, provenance(stored)])
 
 
-def cost(stored: dict[str, Any], figures: Path, answer: str = "") -> list[str]:
-    """Return the lines of the section on what methods cost: a table a size and device; it has no figures."""
-    # Imported here: it brings the benchmarks along, which no other section needs.
-    from experiments.studies.efficiency.study import COLUMNS, ratios
-
-    rounds = sorted({found["rounds"] for found in stored.values()})
-    lines = [COST.format(rounds=" to ".join(map(str, rounds))), *learnt(answer)]
-    for found in stored.values():
-        place = found["environment"]["gpu"] or found["environment"]["machine"]
-        caption = f"{found['size']}, {found['dtype']}, {found['device']} ({place})"
-        lines.append(markdown(Table(COLUMNS, ratios(found["methods"]), caption)))
-    return lines
+def title_of(stem: str, folder: str, spec: StudySpec) -> str:
+    """Return a page's title; a further file of a study has its name behind it."""
+    return spec.title if stem == folder else f"{spec.title}: {stem.removeprefix(f'{folder}_')}"
 
 
-# Experiments whose files are no studies (`experiments.engine.study`).
-FURTHER: dict[str, Callable[[dict[str, Any], Path, str], list[str]]] = {
-    "sparsity": sparsity_section.section,
-    "pruning": pruning_section.section,
-    "uncertainty": uncertainty_section.section,
-    "reference_posterior": reference_section.section,
-    "sbc": sbc_section.section,
-    "leave_one_out": leave_one_out_section.section,
-    "pac_bayes": pac_bayes_section.section,
-    "efficiency": cost,
-}
+def shown(part: Part, figures: Path | None) -> str:
+    """Return a part as Markdown; a figure is drawn where there is a folder for it."""
+    if isinstance(part, str):
+        return part
+    if isinstance(part, Table):
+        return markdown(part)
+    if isinstance(part, Folded):
+        tables = [markdown(table) for table in part.tables]
+        return "\n".join([f"<details><summary>{part.title}</summary>\n", *tables, "</details>\n"])
+    if figures is not None:
+        save(part.draw(), figures / f"{part.name}.png")
+    text = f"{part.caption} {part.numbers}".strip()
+    return f"![{text}](../figures/{part.name}.png)\n\n*{part.caption}*\n"
+
+
+def provenance(stored: Study | Results) -> str:
+    """Return a sentence on which code made the results of a page."""
+    made: Iterable[dict[str, Any]] = stored.records if isinstance(stored, Study) else stored.entries.values()
+    counts = Counter(in_words(entry.get("code")) for entry in made)
+    said = "; ".join(f"{words} ({count})" for words, count in counts.items())
+    return f"Code behind the results: {said or 'none'}.\n"
+
+
+def claims(readme: str, render: Renderer, folder: Path = CLAIMS) -> str:
+    """Return the README with its claims written anew, between `<!-- claims: NAME -->` and `<!-- end -->`.
+
+    Raises:
+        DataError: the README has no such place.
+    """
+    for path in sorted(folder.glob("*.md")):
+        begin, end = f"<!-- claims: {path.stem} -->\n", "<!-- end -->\n"
+        before, mark, after = readme.partition(begin)
+        if not mark or end not in after:
+            raise DataError(
+                f"README.md has no place for claims: put {begin.strip()} and {end.strip()} there."
+            )
+        readme = f"{before}{begin}{render.text(path)}{end}{after.partition(end)[2]}"
+    return readme
+
+
+def documents(results: Path = RESULTS, root: Path = ROOT, *, draw: bool) -> dict[Path, str]:
+    """Return every file that the report writes, with its text; figures are drawn at once where `draw` is."""
+    found = pages(results, STUDIES, root / "docs" / "figures" if draw else None)
+    texts = {
+        root / "docs" / ("results.md" if name == "index" else f"results/{name}.md"): text
+        for name, text in found.items()
+    }
+    return texts | {root / "README.md": claims((root / "README.md").read_text(), Renderer(results))}
+
+
+def problems(root: Path = ROOT) -> list[str]:
+    """Return what is wrong with the committed pages: typed numbers, and pages that are not of the results."""
+    sources = [*STUDIES.glob("*/answer.md"), *CLAIMS.glob("*.md")]
+    lines = [
+        line for path in sorted(sources) for line in typed_numerals(path.read_text(), path.relative_to(ROOT))
+    ]
+    texts = documents(draw=False)
+    written = set((root / "docs" / "results").glob("*.md"))
+    for path, text in texts.items():
+        if not path.exists() or path.read_text() != text:
+            lines.append(f"{path.relative_to(root)} is not that of the stored results: "
+                         "python -m experiments report")  # fmt: skip
+    return lines + [f"{path.relative_to(root)} has no results behind it." for path in written - set(texts)]
 
 
 def main() -> None:
-    """Write the page."""
-    print(f"Written: {write_report()}")
-
-
-if __name__ == "__main__":
-    start(main)
+    """Write the pages, or check them."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; an error where something is wrong"
+    )
+    if parser.parse_args().check:
+        if found := problems():
+            raise DataError("\n".join(found))
+        print("The pages are those of the stored results.")
+        return
+    for path, text in documents(draw=True).items():
+        write_text(path, text)
+    print(f"Written: {ROOT / 'docs' / 'results.md'} and what it links to.")

@@ -18,9 +18,9 @@ from launcher_cases import Number, square
 from bara_pyro.errors import ConfigError
 from bara_pyro.runs.store import write_json
 from experiments.engine import sweep as program
-from experiments.engine.launchers import Died, on_ray, processes, serial
+from experiments.engine.launchers import Lost, on_ray, processes, serial
 from experiments.engine.record import load_records
-from experiments.engine.sweep import Job, alone, plan, sweep
+from experiments.engine.sweep import Job, locked, plan, sweep
 
 ROOT = Path(__file__).parents[2]
 
@@ -39,7 +39,7 @@ def test_a_killed_process_costs_the_item_it_was_at_and_is_replaced() -> None:
     started: list[Number] = []
     results = dict(processes(square, numbers, 1, started.append))
     assert started == numbers
-    assert results.pop(Number(2)) == Died("Its process was killed by signal 9.")
+    assert results.pop(Number(2)) == Lost("Its process was lost: killed, or out of memory.")
     assert [result["square"] for result in results.values()] == [1, 9, 16]
     assert {result["threads"] for result in results.values()} == {1}
     before, *after = (result["process"] for result in results.values())
@@ -63,7 +63,7 @@ def test_a_killed_sweep_goes_on_to_the_same_scores(job: Callable[..., Job], tmp_
     os.kill(process.pid, signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL, "it was over before it could be killed"
     for out in outs:
-        with alone(out):  # free once its worker is gone
+        with locked(out):  # free once its worker is gone
             pass
     assert any((out / "checkpoint.safetensors").exists() for out in outs)
     assert not (killed / "records").exists()
@@ -90,7 +90,7 @@ def test_a_run_waits_for_another_sweep_that_is_at_it(
         waiting.set()
         real(*arguments)
 
-    with ThreadPoolExecutor(1) as pool, alone(run.out):
+    with ThreadPoolExecutor(1) as pool, locked(run.out):
         monkeypatch.setattr(program.fcntl, "flock", flock)
         result = pool.submit(program.work, run)
         assert waiting.wait(timeout=60)

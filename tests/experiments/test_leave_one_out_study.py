@@ -11,7 +11,7 @@ from bara_pyro.diagnostics.arviz.loo import loo
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.folder import load_system, save_system, write_config
 from bara_pyro.runs.system import build_system
-from experiments.engine.runner import RESULTS
+from experiments.engine.results import RESULTS
 from experiments.studies.leave_one_out import study as leave_one_out
 from experiments.studies.leave_one_out.section import agreement, by_method, loo_figure, section
 

@@ -9,9 +9,9 @@ from study_cases import invent
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import evaluate_system
 from bara_pyro.runs.folder import save_system, write_config
-from bara_pyro.runs.store import read_json, write_json
 from bara_pyro.runs.system import build_system
 from experiments.engine import other_split
+from experiments.engine.results import Results, read_results
 from experiments.engine.study import load_study
 from experiments.page.tables import selection, variants_table
 from experiments.page.values import display
@@ -48,7 +48,7 @@ def test_runs_are_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert sorted(asked) == sorted({record["config_hash"] for record in study.finished})
     other_split.main()
     assert len(asked) == len(set(asked))
-    assert set(read_json(results / "other_split.json")["runs"]) == set(asked)
+    assert set(read_results(results / "other_split.json").entries) == set(asked)
     assert all(record["other_split"] == {"nll": 0.5} for record in load_study("trial", results).finished)
 
 
@@ -68,7 +68,7 @@ def test_the_table_says_whether_the_choice_holds(tmp_path: Path) -> None:
             for seeds in tasks.values()
             for record in seeds.values()
         }
-        write_json(results / "other_split.json", {"runs": known})
+        Results(results / "other_split.json", "other_split", {}, known).write()
         again = load_study("trial", results)
         assert f"{split} NLL ↓" in {column.heading for column in variants_table(again).columns}
         return selection(again)

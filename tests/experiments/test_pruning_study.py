@@ -10,7 +10,7 @@ from bara_pyro.data import first_rows
 from bara_pyro.diagnostics.gates.prune import prune
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.system import build_system
-from experiments.engine.runner import RESULTS
+from experiments.engine.results import RESULTS
 from experiments.studies.pruning import study as pruning
 from experiments.studies.pruning.section import curve_figure, section, tolerance_table
 

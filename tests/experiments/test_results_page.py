@@ -12,7 +12,7 @@ from bara_pyro.errors import DataError
 from bara_pyro.runs.store import read_json, write_json
 from experiments.engine.compare import compare_study
 from experiments.engine.record import write_records
-from experiments.engine.runner import RESULTS
+from experiments.engine.results import RESULTS
 from experiments.engine.study import write_study
 from experiments.engine.sweep import Job, sweep
 from experiments.page import report

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from study_cases import invent
 
-from bara_pyro.errors import CheckpointError, DataError
+from bara_pyro.errors import DataError
 from bara_pyro.runs.store import read_json, write_json
-from experiments.engine.study import load_study, study_names, write_study
+from experiments.engine.study import load_study, write_study
 
 
 def test_arms_tasks_and_seeds_come_back_in_their_order(tmp_path: Path) -> None:
@@ -39,14 +39,14 @@ def test_a_missing_record_is_named(tmp_path: Path) -> None:
     ) as raised:
         load_study("some", tmp_path)
     assert str(raised.value).count(". ") == 0
-    assert str(raised.value).endswith("repeat the experiment.")
+    assert str(raised.value).endswith("repeat the study.")
 
 
 def test_a_record_of_another_seed_is_refused(tmp_path: Path) -> None:
     runs = invent("some", tmp_path, seeds=1)
     path = tmp_path / "some.json"
     stored = read_json(path)
-    stored["runs"][0]["seed"] = 7
+    next(iter(stored["entries"].values()))["seed"] = 7
     write_json(path, stored)
     with pytest.raises(DataError, match=f"{runs[0]['hash']}.* as one of seed 7, but it is of seed 0"):
         load_study("some", tmp_path)
@@ -59,14 +59,3 @@ def test_runs_that_cannot_be_told_apart(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no 'seed'"):
         write_study("some", [{k: v for k, v in run.items() if k != "seed"}], {}, folder=tmp_path)
     assert not list(tmp_path.iterdir())
-
-
-def test_other_files_are_no_experiments(tmp_path: Path) -> None:
-    write_json(tmp_path / "demo.json", {"schema": 1, "rows": []})
-    write_json(tmp_path / "list.json", [])
-    write_study("some", [], {}, folder=tmp_path)
-    assert study_names(tmp_path) == ["some"]
-    with pytest.raises(DataError, match="not the file of an experiment"):
-        load_study("demo", tmp_path)
-    with pytest.raises(CheckpointError):
-        load_study("absent", tmp_path)

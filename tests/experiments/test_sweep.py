@@ -8,7 +8,7 @@ import pytest
 from bara_pyro.errors import ConfigError, DataError, TrainingError
 from bara_pyro.runs.store import read_json
 from experiments.engine import sweep as program
-from experiments.engine.launchers import LAUNCHERS, Died
+from experiments.engine.launchers import LAUNCHERS, Lost
 from experiments.engine.record import load_records
 from experiments.engine.sweep import Job, plan, sweep
 
@@ -151,7 +151,7 @@ def test_a_lost_process_is_a_failure_of_what_the_run_still_lacked(
     def losing(work, items, workers, started) -> Iterator[tuple]:
         for item in items:
             started(item)
-            yield item, Died("Its process was killed by signal 9.")
+            yield item, Lost("Its process was killed by signal 9.")
 
     run([job(seed=1)], tmp_path)
     monkeypatch.setitem(LAUNCHERS, "losing", losing)

@@ -8,9 +8,11 @@ Any folder or hub name will do. Settings are those chosen on the first backbone:
 
 from pathlib import Path
 
-from experiments.engine.arguments import experiment_parser, start
-from experiments.engine.conduct import conduct
+from experiments.engine.arguments import experiment_parser
+from experiments.engine.run import run_study
 from experiments.engine.search import chosen
+from experiments.page.parts import by_variant
+from experiments.page.spec import arm_study
 
 METHODS = ("lora", "mc_dropout", "ensemble", "laplace", "blob", "scalabl", "bara", "bara-gate")
 
@@ -32,8 +34,13 @@ def main() -> None:
         for name in args.backbones
         for method in args.methods
     }
-    conduct("backbones", arms, args)
+    run_study("backbones", arms, args)
 
 
-if __name__ == "__main__":
-    start(main)
+STUDY = arm_study(
+    "Backbones",
+    "The same settings on other language models; nothing was tuned again.",
+    main,
+    by_variant,
+    order=14,
+)

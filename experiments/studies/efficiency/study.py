@@ -8,7 +8,7 @@ process, so that a slow moment hits both, and written as soon as it is done: wha
 """
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,12 +27,13 @@ from bara_pyro.methods import METHODS, build
 from bara_pyro.report import Column, Table
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import environment
-from bara_pyro.runs.store import read_json, write_json
 from bara_pyro.runs.system import System, count_parameters
 from benchmarks.speed import interleaved, peak_memory
 from benchmarks.systems import NUM_DATA, SIZES, TARGETS, Size, make_batch, make_lm
-from experiments.engine.arguments import positive, start
-from experiments.engine.runner import RESULTS
+from experiments.engine.arguments import positive
+from experiments.engine.results import RESULTS, Entry, Results, resumed
+from experiments.page.parts import Part
+from experiments.page.spec import entry_study
 
 FILE = RESULTS / "efficiency.json"
 FIT_ROWS = 16  # that what is fitted after training is fitted on here
@@ -151,37 +152,56 @@ def _peak_of_gpu(call: Callable[[], object]) -> float:
     return (torch.cuda.max_memory_allocated() - before) / 2**20
 
 
-def ratios(found: dict[str, Any]) -> list[dict[str, Any]]:
+def ratios(found: Sequence[Entry]) -> list[dict[str, Any]]:
     """Return the rows of the table: each cost divided by LoRA's, that of draws by LoRA's one forward."""
     return [
-        {"method": name, "parameters": costs["parameters"]}
+        {"method": costs["method"], "parameters": costs["parameters"]}
         | {key: costs[key] / costs["lora"][key] for key in ("step", "memory", "point")}
         | {"draws": costs["draws"] / costs["lora"]["point"]}
-        for name, costs in found.items()
+        for costs in found
         if "failed" not in costs
     ]
 
 
-def run(size: str, args: argparse.Namespace) -> dict[str, Any]:
+def run(size: str, args: argparse.Namespace) -> list[Entry]:
     """Measure the methods of a size that have not been measured alike, writing each as soon as it is done."""
     about = {"device": args.device, "dtype": args.dtype, "rounds": args.rounds, "size": size}
     about["environment"] = environment()
-    stored = read_json(FILE) if FILE.exists() else {}
-    entry = stored.get(f"{size} {args.device}", {})
-    if any(entry.get(key) != value for key, value in about.items()):
-        entry = {**about, "methods": {}}
-    stored[f"{size} {args.device}"] = entry
-    missing = [name for name in args.methods if name not in entry["methods"]]
+    results = resumed(FILE, {})
+    for key, entry in list(results.entries.items()):
+        same_place = (entry["size"], entry["device"]) == (size, args.device)
+        if same_place and any(entry[name] != value for name, value in about.items()):
+            del results.entries[key]
+    keys = {name: f"{size} {args.device} {name}" for name in args.methods}
+    missing = [name for name in args.methods if keys[name] not in results.entries]
     if missing:
         backbone = Backbone(make_lm(SIZES[size], args.device, DTYPES[args.dtype]))
         with progress(size, len(missing)) as advance:
             for name in missing:
                 advance(0, name)
                 found = measure(name, SIZES[size], backbone, args.device, args.rounds)
-                entry["methods"][name] = found
-                write_json(FILE, stored)
+                results.add(keys[name], {"method": name, **about, **found})
                 advance(1, found.get("failed", ""))
-    return {name: entry["methods"][name] for name in args.methods}
+    return [results.entries[key] for key in keys.values()]
+
+
+def parts(results: Results) -> list[Part]:
+    """Return a table a size and device."""
+    places: dict[tuple[str, str], list[Entry]] = {}
+    for entry in results.entries.values():
+        places.setdefault((entry["size"], entry["device"]), []).append(entry)
+    tables: list[Part] = []
+    for (size, device), found in places.items():
+        about = found[0]["environment"]
+        caption = f"{size}, {found[0]['dtype']}, {device} ({about['gpu'] or about['machine']})"
+        tables.append(Table(COLUMNS, ratios(found), caption))
+    return tables
+
+
+def facts(results: Results) -> dict[str, Any]:
+    """Return what the question names."""
+    rounds = sorted({entry["rounds"] for entry in results.entries.values()})
+    return {"rounds": " to ".join(map(str, rounds))}
 
 
 def main() -> None:
@@ -200,10 +220,20 @@ def main() -> None:
     for size in args.sizes:
         found = run(size, args)
         show(Table(COLUMNS, ratios(found), f"{size}, {args.device}: ratios to LoRA's step, memory, forward"))
-        for name, costs in found.items():
+        for costs in found:
             if "failed" in costs:
-                say(f"{name}: {costs['failed']}")
+                say(f"{costs['method']}: {costs['failed']}")
 
 
-if __name__ == "__main__":
-    start(main)
+STUDY = entry_study(
+    "Cost",
+    """\
+Ratios to LoRA's training step, memory above the frozen model, and prediction with S = 0; S = 10 to the same
+one forward. Medians of {rounds} calls on random weights, each method timed in turn with LoRA (LoRA with
+itself, which shows the noise); a quarter of the calls for S = 10 (`experiments/studies/efficiency`).
+""",
+    main,
+    parts,
+    facts=facts,
+    order=27,
+)

@@ -3,9 +3,11 @@
 python -m experiments guides_and_gates
 """
 
-from experiments.engine.arguments import experiment_parser, start
-from experiments.engine.conduct import conduct
+from experiments.engine.arguments import experiment_parser
+from experiments.engine.run import run_study
 from experiments.engine.search import chosen
+from experiments.page.parts import by_method
+from experiments.page.spec import arm_study
 
 VARIANTS = {
     "Weibull, softplus": {},
@@ -38,8 +40,13 @@ def main() -> None:
         for method in args.methods
         for variant, settings in VARIANTS.items()
     }
-    conduct("guides_and_gates", arms, args)
+    run_study("guides_and_gates", arms, args)
 
 
-if __name__ == "__main__":
-    start(main)
+STUDY = arm_study(
+    "Posterior families, gates and noise levels",
+    "Variants of BaRA's guide, one setting changed each.",
+    main,
+    by_method,
+    order=17,
+)

@@ -3,9 +3,11 @@
 python -m experiments hierarchy
 """
 
-from experiments.engine.arguments import experiment_parser, start
-from experiments.engine.conduct import conduct
+from experiments.engine.arguments import experiment_parser
+from experiments.engine.run import run_study
 from experiments.engine.search import chosen
+from experiments.page.parts import by_method
+from experiments.page.spec import arm_study
 
 
 def main() -> None:
@@ -17,8 +19,13 @@ def main() -> None:
         for method in args.methods
         for latent in ("phi*theta", "phi", "theta")
     }
-    conduct("hierarchy", arms, args)
+    run_study("hierarchy", arms, args)
 
 
-if __name__ == "__main__":
-    start(main)
+STUDY = arm_study(
+    "Hierarchy of the gates",
+    "BaRA with global gates Φ, local gates θ, or both.",
+    main,
+    by_method,
+    order=15,
+)

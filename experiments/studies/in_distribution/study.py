@@ -7,9 +7,11 @@ Runs trained on the large four-way task are tested under the shifts, too, which 
 `experiments.studies.out_of_distribution.study` needs.
 """
 
-from experiments.engine.arguments import experiment_parser, start
-from experiments.engine.conduct import conduct
+from experiments.engine.arguments import experiment_parser
+from experiments.engine.run import run_study
 from experiments.engine.search import chosen
+from experiments.page.parts import main_table
+from experiments.page.spec import arm_study
 
 TASKS = ("micro-wgs", "micro-arcc", "micro-arce", "micro-wgm", "micro-obqa", "micro-boolq")
 SHIFTED = {"micro-obqa": ("micro-near", "micro-far")}
@@ -20,8 +22,14 @@ def main() -> None:
     parser = experiment_parser(__doc__, runs="runs/study", tasks=TASKS)
     args = parser.parse_args()
     arms = {method: {"method": method, **chosen(method)} for method in args.methods}
-    conduct("in_distribution", arms, args, shifted=SHIFTED, comparisons=True)
+    run_study("in_distribution", arms, args, shifted=SHIFTED, comparisons=True)
 
 
-if __name__ == "__main__":
-    start(main)
+STUDY = arm_study(
+    "Main table: methods by tasks",
+    "Every method with the settings that validation rows chose for it (the same number of trials "
+    "each, `experiments/engine/search.py`), on test rows.",
+    main,
+    main_table,
+    order=10,
+)

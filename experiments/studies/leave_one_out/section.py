@@ -1,20 +1,19 @@
 """The section on PSIS-LOO: methods ranked on training rows, and by unseen ones."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import mean
 from typing import Any
 
 from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 
-from bara_pyro.report import Column, Table, markdown
+from bara_pyro.report import Column, Table
 from bara_pyro.report.style import GREY, PALETTE, dress, legend_of, new_figure
-from experiments.page.bodies import opening, picture
+from experiments.engine.results import Results
+from experiments.page.parts import Part, Picture
 from experiments.page.values import display, spread
 
-INTRODUCTION = """## Leave one out
-
+QUESTION = """\
 Methods with some spread ranked by PSIS-LOO on training rows ({samples} draws; {model}, {steps:,} training
 steps, {seeds}), and the test rows' log probability under the same runs. Means over rows, nats; higher is
 better. "too hopeful": how far the first is above the second, which is what the weights that are points (A, B
@@ -35,19 +34,22 @@ COLUMNS = (
 Entries = Sequence[dict[str, Any]]
 
 
-def section(stored: dict[str, Any], figures: Path, answer: str = "") -> list[str]:
-    """Return the lines of the section and draw its figure."""
-    entries = list(stored["entries"].values())
-    lines = opening(INTRODUCTION, entries, answer, **stored["about"])
-    for task in dict.fromkeys(entry["task"] for entry in entries):
-        found = [entry for entry in entries if entry["task"] == task]
-        rows = [{key: spread(value) for key, value in values.items()} for values in by_method(found).values()]
-        rows = [{"method": display(m)} | row for m, row in zip(by_method(found), rows, strict=True)]
-        count = found[0]["rows"][0]["rows"]
-        caption = f"{task}, {count} training rows; Spearman's ρ of both columns {agreement(found):+.2f}"
-        lines.append(markdown(Table(COLUMNS, rows, caption)))
+def parts(results: Results) -> list[Part]:
+    """Return a table a task and the figure."""
+    entries = list(results.entries.values())
+    tables = [task_table(task, entries) for task in dict.fromkeys(entry["task"] for entry in entries)]
     caption = "PSIS-LOO on training rows against unseen rows, a point a method and seed; dotted: equal."
-    return [*lines, picture(loo_figure(entries), figures / "leave-one-out.png", caption)]
+    return [*tables, Picture(lambda: loo_figure(entries), "leave-one-out", caption)]
+
+
+def task_table(task: str, entries: Entries) -> Table:
+    """Return a row a method of one task; means over seeds with their spread."""
+    found = [entry for entry in entries if entry["task"] == task]
+    rows = [{key: spread(value) for key, value in values.items()} for values in by_method(found).values()]
+    rows = [{"method": display(m)} | row for m, row in zip(by_method(found), rows, strict=True)]
+    count = found[0]["rows"][0]["rows"]
+    caption = f"{task}, {count} training rows; Spearman's ρ of both columns {agreement(found):+.2f}"
+    return Table(COLUMNS, rows, caption)
 
 
 def by_method(entries: Entries) -> dict[str, dict[str, list[float]]]:

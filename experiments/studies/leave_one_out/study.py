@@ -18,11 +18,12 @@ from bara_pyro.diagnostics.arviz.inference_data import to_inference_data
 from bara_pyro.diagnostics.arviz.loo import compare
 from bara_pyro.errors import TrainingError
 from bara_pyro.runs.folder import load_system
-from bara_pyro.runs.store import write_json
-from experiments.engine.arguments import experiment_parser, positive, shared_settings, start
-from experiments.engine.resume import results_option, resumed
+from experiments.engine.arguments import experiment_parser, positive, shared_settings
+from experiments.engine.results import results_option, resumed
 from experiments.engine.search import chosen
 from experiments.engine.sweep import Job, finished_runs
+from experiments.page.spec import entry_study
+from experiments.studies.leave_one_out.section import QUESTION, parts
 
 METHODS = ("mc_dropout", "blob", "scalabl", "clora", "tfb", "ivon", "bara", "bara-gate")
 
@@ -90,7 +91,7 @@ def main() -> None:
         "samples": args.samples,
         "methods": args.methods,
     }
-    entries = resumed(args.results, about, {"entries": {}})["entries"]
+    results = resumed(args.results, about)
     places = list(dict.fromkeys((task, seed) for task, seed, _ in jobs))
     with progress("leave one out", len(places)) as advance:
         for task, seed in places:
@@ -99,12 +100,16 @@ def main() -> None:
                 raise TrainingError(
                     f"Fewer than two runs on {task} with seed {seed}: see the failures above."
                 )
-            if f"{task} {seed}" not in entries:
-                entries[f"{task} {seed}"] = {"task": task, "seed": seed, "rows": ranked(own, args)}
-                write_json(args.results, {"about": about, "entries": entries})
+            if f"{task} {seed}" not in results.entries:
+                results.add(f"{task} {seed}", {"task": task, "seed": seed, "rows": ranked(own, args)})
             advance(1)
     say(f"{len(places)} comparisons are in {args.results}: python -m experiments report")
 
 
-if __name__ == "__main__":
-    start(main)
+STUDY = entry_study(
+    "Leave one out",
+    QUESTION,
+    main,
+    parts,
+    order=25,
+)

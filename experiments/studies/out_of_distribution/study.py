@@ -6,9 +6,11 @@ Besides the scores: how well the predictive entropy, and the mutual information 
 shifted rows from the task's own. Shares its runs with `experiments.studies.in_distribution.study`.
 """
 
-from experiments.engine.arguments import experiment_parser, start
-from experiments.engine.conduct import conduct
+from experiments.engine.arguments import experiment_parser
+from experiments.engine.run import run_study
 from experiments.engine.search import chosen
+from experiments.page.parts import shifts
+from experiments.page.spec import arm_study
 
 
 def main() -> None:
@@ -19,8 +21,13 @@ def main() -> None:
     args = parser.parse_args()
     arms = {method: {"method": method, **chosen(method)} for method in args.methods}
     shifted = {task: args.shifted for task in args.tasks}
-    conduct("out_of_distribution", arms, args, shifted=shifted, comparisons=True, compared_on=args.shifted)
+    run_study("out_of_distribution", arms, args, shifted=shifted, comparisons=True, compared_on=args.shifted)
 
 
-if __name__ == "__main__":
-    start(main)
+STUDY = arm_study(
+    "Shifts",
+    "Trained on one task, tested there and on shifted ones.",
+    main,
+    shifts,
+    order=11,
+)

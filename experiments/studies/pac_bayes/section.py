@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from statistics import mean
 from typing import Any
 
@@ -10,17 +9,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bara_pyro.diagnostics.bounds.pac_bayes import LOSSES, GibbsBound
-from bara_pyro.report import Column, Table, markdown
+from bara_pyro.report import Column, Table
 from bara_pyro.report.style import GREY, INK, PALETTE, SMALL, dress, legend_of, new_figure
-from experiments.page.bodies import folded, opening, picture
+from experiments.engine.results import Results
+from experiments.page.parts import Folded, Part, Picture
+from experiments.page.spec import shared_facts
 from experiments.page.values import display, spread
 
 NAME, LOSS = "pac_bayes", "drawn-answer"
 ARMS = ("prior", "informed", "held-out", "usual")
 DASHES = ("-", "--", "-.", (0, (6, 2, 1, 2, 1, 2)))  # by arm; the line of a guess is dotted
 
-INTRODUCTION = """## What can be guaranteed
-
+QUESTION = """\
 A bound that holds with probability {level:.0f} %, each by itself, on the risk of the predictor that draws Φ,
 θ and its answer anew for every question. The training rows of {task} are split at random: {first:.0f} % fix
 everything but Φ ({steps:,} steps, settings of the search; {seeds}), n of the others give the bound.
@@ -67,35 +67,34 @@ AVERAGE = (Column("average", "average errs", "%", ".1f"), Column("twice", "at mo
 Entries = Sequence[Mapping[str, Any]]
 
 
-def section(stored: dict[str, Any], figures: Path, answer: str = "") -> list[str]:
-    """Return the lines of the section and draw its figure."""
-    about, entries = stored["about"], list(stored["entries"].values())
-    lines = introduction(about, entries, answer)
-    lines.append(markdown(table(entries, about, LOSS)))
-    lines.append(" ".join([*verdicts(entries), LOSSES[LOSS].covers]) + "\n")
+def parts(results: Results) -> list[Part]:
+    """Return the tables, verdicts in words and the figure."""
+    about, entries = results.about, list(results.entries.values())
     others = list(dict.fromkeys(loss for e in entries for loss in e["arms"][ARMS[0]]["losses"]))
-    lines += folded("Other losses", [table(entries, about, loss) for loss in others if loss != LOSS])
     caption = (
         "Bound (filled, lines), measured risk (hollow) and true risk (black bars, two standard errors) of a "
         "drawn answer against the rows of the bound; dotted: a uniform guess."
     )
-    return [*lines, picture(figure(entries, about), figures / f"{NAME}.png", caption)]
+    return [
+        table(entries, about, LOSS),
+        " ".join([*verdicts(entries), LOSSES[LOSS].covers]) + "\n",
+        Folded("Other losses", [table(entries, about, loss) for loss in others if loss != LOSS]),
+        Picture(lambda: figure(entries, about), NAME, caption),
+    ]
 
 
-def introduction(about: Mapping[str, Any], entries: Entries, answer: str) -> list[str]:
-    """Return what was done, what is assumed, and what was learnt."""
-    most = max(entries, key=lambda e: e["n"])
+def facts(results: Results) -> dict[str, Any]:
+    """Return what the question names, with the assumptions of the bound for the most rows."""
+    about = results.about
+    most = max(results.entries.values(), key=lambda e: e["n"])
     draws = most["arms"][ARMS[0]]["draws"]
     bound = GibbsBound(LOSS, 0.0, draws, most["n"], 0.0, about["delta"], about["draws_delta"], 1.0)
-    return opening(
-        INTRODUCTION,
-        entries,
-        answer,
-        **{key: about[key] for key in ("task", "steps", "fit_steps", "shared", "draws", "rows")},
-        level=100 * (1 - about["delta"] - about["draws_delta"]),
-        first=100 * about["first"],
-        assumptions="\n".join(f"{i}. {sentence}" for i, sentence in enumerate(bound.assumptions, 1)),
-    )
+    return {
+        **shared_facts(results),
+        "level": 100 * (1 - about["delta"] - about["draws_delta"]),
+        "first": 100 * about["first"],
+        "assumptions": "\n".join(f"{i}. {sentence}" for i, sentence in enumerate(bound.assumptions, 1)),
+    }
 
 
 def guess(about: Mapping[str, Any], loss: str) -> float:

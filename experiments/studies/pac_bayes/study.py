@@ -27,12 +27,12 @@ from bara_pyro.errors import ConfigError
 from bara_pyro.metrics import posterior_predictive
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import true_probabilities
-from bara_pyro.runs.store import write_json
 from bara_pyro.runs.system import System, build_system, encode_split, load_data
 from bara_pyro.runs.train import train
-from experiments.engine.arguments import positive, start
-from experiments.engine.resume import results_option, resumed
+from experiments.engine.arguments import positive
+from experiments.engine.results import results_option, resumed
 from experiments.engine.search import chosen
+from experiments.page.spec import entry_study
 from experiments.studies.pac_bayes.gibbs import (
     CAP,
     DELTA,
@@ -44,7 +44,7 @@ from experiments.studies.pac_bayes.gibbs import (
     raw_phi,
     risk,
 )
-from experiments.studies.pac_bayes.section import LOSS, NAME
+from experiments.studies.pac_bayes.section import LOSS, NAME, QUESTION, facts, parts
 
 TASK, CLASSES, FORMS = "micro-obqa", 4, ("bara", "bara-gate")
 FIRST = 0.4  # share of the training rows that fixes everything but Phi
@@ -193,21 +193,26 @@ def run(args: argparse.Namespace) -> None:
         key: getattr(args, key) for key in ("steps", "fit_steps", "draws", "rows")
     }
     about |= {"delta": DELTA, "draws_delta": DRAWS_DELTA, "shared": SHARED_DRAWS}
-    entries = resumed(args.results, about, {"entries": {}})["entries"]
+    results = resumed(args.results, about)
     backbone = load_backbone("microworld")
     for seed, form in ((seed, form) for seed in range(args.seeds) for form in args.forms):
-        missing = [n for n in args.sizes if f"{form} {n} {seed}" not in entries]
+        missing = [n for n in args.sizes if f"{form} {n} {seed}" not in results.entries]
         if not missing:
             continue
         system, second = prepared(form, seed, args, backbone)
         for n in missing:
             found = arms(system, second, n, seed, args)
-            entries[f"{form} {n} {seed}"] = {"form": form, "n": n, "seed": seed, "arms": found}
-            write_json(args.results, {"about": about, "entries": entries})
+            results.add(f"{form} {n} {seed}", {"form": form, "n": n, "seed": seed, "arms": found})
             words = [f"{arm} {found[arm]['losses'][LOSS]['bound']:.3f}" for arm in found]
             say(f"{form}, {n} rows, seed {seed}: at most {', '.join(words)}")
     say(f"Written to {args.results}: python -m experiments report")
 
 
-if __name__ == "__main__":
-    start(main)
+STUDY = entry_study(
+    "What can be guaranteed",
+    QUESTION,
+    main,
+    parts,
+    facts=facts,
+    order=26,
+)

@@ -3,9 +3,11 @@
 python -m experiments parameter_budget
 """
 
-from experiments.engine.arguments import experiment_parser, start
-from experiments.engine.conduct import conduct
+from experiments.engine.arguments import experiment_parser
+from experiments.engine.run import run_study
 from experiments.engine.search import chosen
+from experiments.page.parts import variants
+from experiments.page.spec import arm_study
 
 BASELINES = ("lora", "mc_dropout", "blob", "scalabl")
 OURS = ("bara", "bara-gate")
@@ -26,8 +28,13 @@ def main() -> None:
             # The scaling alpha / r stays at 2, as in the published budget table.
             larger = {"adapter.r": args.rank, "adapter.lora_alpha": 2.0 * args.rank}
             arms[f"{method}, r = {args.rank}"] = {**settings, **larger}
-    conduct("parameter_budget", arms, args)
+    run_study("parameter_budget", arms, args)
 
 
-if __name__ == "__main__":
-    start(main)
+STUDY = arm_study(
+    "Parameter budget",
+    "Baselines of twice the rank against BaRA of rank 8.",
+    main,
+    variants,
+    order=13,
+)

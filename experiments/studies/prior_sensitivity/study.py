@@ -6,9 +6,11 @@
 The prior acts through the KL terms, and theta's has a small weight by default: `--beta-theta` gives it more.
 """
 
-from experiments.engine.arguments import experiment_parser, start
-from experiments.engine.conduct import conduct
+from experiments.engine.arguments import experiment_parser
+from experiments.engine.run import run_study
 from experiments.engine.search import chosen
+from experiments.page.parts import by_method
+from experiments.page.spec import arm_study
 
 GAMMAS = ((1.0, 1.0), (0.5, 1.0), (2.0, 1.0), (1.0, 0.5), (1.0, 2.0))
 
@@ -32,8 +34,13 @@ def main() -> None:
                 # The cap on the noise level that costs nothing is that of the prior: 1 / sqrt(a) or more.
                 "method.max_kappa": max(1.0, a**-0.5),
             }
-    conduct(args.name, arms, args)
+    run_study(args.name, arms, args)
 
 
-if __name__ == "__main__":
-    start(main)
+STUDY = arm_study(
+    "Prior sensitivity",
+    "BaRA under the five Gamma(shape, rate) priors of the paper.",
+    main,
+    by_method,
+    order=16,
+)

@@ -1,19 +1,18 @@
 """The section on pruning: units left at a tolerance, scores along the curve of kept rank, a figure."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import mean
 from typing import Any
 
 from matplotlib.figure import Figure
 
-from bara_pyro.report import Column, Table, markdown
+from bara_pyro.report import Column, Table
 from bara_pyro.report.style import dress, legend_of, line_style, new_figure
-from experiments.page.bodies import opening, picture
+from experiments.engine.results import Results
+from experiments.page.parts import Part, Picture
 from experiments.page.values import display, spread
 
-INTRODUCTION = """## Pruning
-
+QUESTION = """\
 Units (a direction of a module's rank) dropped in the order of what they add to their layer's output, measured
 on {calibration} training rows; every module keeps one. Scores on {rows} test rows, S = {samples} ({model},
 {steps:,} training steps, {seeds}). "left at": percent of the units that are left when no probability of the
@@ -24,13 +23,12 @@ SHOWN = {"acc": "ACC (%)", "nll": "NLL (nats)", "difference": "Largest change of
 Entries = Sequence[dict[str, Any]]
 
 
-def section(stored: dict[str, Any], figures: Path, answer: str = "") -> list[str]:
-    """Return the lines of the section and draw its figure."""
-    entries = list(stored["entries"].values())
-    lines = opening(INTRODUCTION, entries, answer, **stored["about"])
-    lines += [markdown(tolerance_table(entries)), markdown(curve_table(entries))]
+def parts(results: Results) -> list[Part]:
+    """Return the tables and the figure."""
+    entries = list(results.entries.values())
     caption = "Scores against the share of units kept, means over tasks and seeds; all units at the left."
-    return [*lines, picture(curve_figure(entries), figures / "pruning.png", caption)]
+    picture = Picture(lambda: curve_figure(entries), "pruning", caption)
+    return [tolerance_table(entries), curve_table(entries), picture]
 
 
 def tolerance_table(entries: Entries) -> Table:

@@ -18,12 +18,13 @@ from bara_pyro.data import first_rows
 from bara_pyro.diagnostics.gates.prune import prune
 from bara_pyro.diagnostics.gates.prune_curve import prune_curve
 from bara_pyro.runs.folder import load_system
-from bara_pyro.runs.store import write_json
 from bara_pyro.runs.system import System
-from experiments.engine.arguments import experiment_parser, positive, shared_settings, start
-from experiments.engine.resume import results_option, resumed
+from experiments.engine.arguments import experiment_parser, positive, shared_settings
+from experiments.engine.results import results_option, resumed
 from experiments.engine.search import chosen
 from experiments.engine.sweep import Job, finished_runs
+from experiments.page.spec import entry_study
+from experiments.studies.pruning.section import QUESTION, parts
 
 TOLERANCES = (0.01, 0.05, 0.2)
 SAMPLES = 10
@@ -78,17 +79,21 @@ def main() -> None:
         "calibration": args.calibration,
         "samples": SAMPLES,
     }
-    entries = resumed(args.results, about, {"entries": {}})["entries"]
+    results = resumed(args.results, about)
     with progress("prune", len(done)) as advance:
         for (method, task, seed), record in done.items():
-            if record["config_hash"] not in entries:
+            if record["config_hash"] not in results.entries:
                 system = load_system(Path(args.runs) / record["config_hash"])
                 found = {"method": method, "task": task, "seed": seed, **look(system, args)}
-                entries[record["config_hash"]] = found
-                write_json(args.results, {"about": about, "entries": entries})
+                results.add(record["config_hash"], found)
             advance(1)
     say(f"{len(done)} of {len(jobs)} runs are in {args.results}: python -m experiments report")
 
 
-if __name__ == "__main__":
-    start(main)
+STUDY = entry_study(
+    "Pruning",
+    QUESTION,
+    main,
+    parts,
+    order=21,
+)

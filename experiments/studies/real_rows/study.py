@@ -5,47 +5,90 @@
 Settings are the defaults for every method; nothing is tuned on these sets.
 """
 
-import argparse
-from pathlib import Path
+from typing import Any
 
-import torch
-
-from experiments.engine.runner import RESULTS, run_all
+from bara_pyro.report import Column, Table
+from bara_pyro.runs.config import load_config
+from experiments.engine.arguments import experiment_parser, shared_settings
+from experiments.engine.results import Entry, Results, results_option, resumed
+from experiments.engine.sweep import Job, finished_runs
+from experiments.page.parts import Part
+from experiments.page.spec import entry_study
+from experiments.page.values import over_seeds, score
 
 TASKS = ("ag_news", "winogrande_s", "openbookqa", "arc_easy")
-METHODS = ("lora", "bara", "bara-gate")
+COLUMNS = (
+    Column("task", "task"),
+    Column("method", "method"),
+    Column("lr", "lr", format="g"),
+    Column("S", "S", format="d"),
+    Column("seeds", "seeds", format="d"),
+    Column("acc", "acc", format=".1f"),
+    Column("ece", "ECE", format=".1f"),
+    Column("nll", "NLL", format=".3f"),
+    Column("brier", "Brier", format=".3f"),
+)
 
 
 def main() -> None:
     """Run all."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    parser = experiment_parser(
+        __doc__, runs="runs/real_rows", methods=["lora", "bara", "bara-gate"], tasks=TASKS
     )
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--data-dir", required=True)
-    parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--max-length", type=int, default=512)
-    parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=TASKS)
-    parser.add_argument("--runs", type=Path, default=Path("runs/real_rows"))
+    results_option(parser, "real_rows")
     args = parser.parse_args()
-    torch.set_num_threads(1)
     jobs = {
-        f"{task} {method} {seed}": {
-            "method": method,
-            "backbone.name": args.model,
-            "task.name": task,
-            "task.data_dir": args.data_dir,
-            "task.max_length": args.max_length,
-            "train.steps": args.steps,
-            "seed": seed,
-        }
+        (task, method, seed): Job(
+            {
+                **shared_settings(args),
+                "method": method,
+                "task.name": task,
+                "task.max_length": 512,
+                "seed": seed,
+            }
+        )
         for seed in range(args.seeds)
         for task in args.tasks
-        for method in METHODS
+        for method in args.methods
     }
-    run_all(jobs, args.runs, RESULTS / "real_rows.json")
+    results = resumed(args.results, {})
+    for (task, method, seed), record in finished_runs(jobs, args).items():
+        if f"{task} {method} {seed}" not in results.entries:
+            results.add(f"{task} {method} {seed}", {"arm": method, **record})
 
 
-if __name__ == "__main__":
-    main()
+def parts(results: Results) -> list[Part]:
+    """Return a row a task, method and number of draws: mean and spread over the seeds there are."""
+    groups: dict[tuple[str, str], list[Entry]] = {}
+    for entry in results.entries.values():
+        groups.setdefault((entry["task"], entry["method"]), []).append(entry)
+    rows: list[dict[str, Any]] = []
+    for (task, method), found in groups.items():
+        rate = found[0]["settings"].get("train.lr", load_config().train.lr)
+        run = {"task": task, "method": method, "lr": rate}
+        for samples in ("0",) if method == "lora" else ("0", "10"):
+            reports = dict(enumerate(found))
+            row = {key: over_seeds(reports, score(samples, key)) for key in ("acc", "ece", "nll", "brier")}
+            rows.append({**run, "S": int(samples), "seeds": len(found), **row})
+    return [Table(COLUMNS, rows)]
+
+
+def facts(results: Results) -> dict[str, Any]:
+    """Return what the question names."""
+    return {"steps": next(iter(results.entries.values()))["settings"]["train.steps"]}
+
+
+STUDY = entry_study(
+    "Real rows, a real language model",
+    """\
+A Llama of 260 thousand parameters trained on children's stories (5 layers, width 64), {steps} steps of 4 rows
+at rate 1e-3, r = 8, official splits, letters as answers. It knows nothing of science or current affairs: on
+the paper's sets the fair answer is "I do not know", and a good method says so (NLL near log C, small ECE).
+ag_news it can learn in part, and there BaRA learns more slowly than LoRA: noise of the order of the gates
+themselves has to be averaged out. Nothing was tuned here.
+""",
+    main,
+    parts,
+    facts=facts,
+    order=29,
+)

@@ -1,16 +1,16 @@
 """The section on the reference posterior: a table a program, and the distribution functions of some gates."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bara_pyro.report import Column, Table, markdown
+from bara_pyro.report import Column, Table
 from bara_pyro.report.style import GREY, INK, dress, legend_of, line_style, new_figure
-from experiments.page.bodies import learnt, picture
+from experiments.engine.results import Results
+from experiments.page.parts import Part, Picture
 
 NAME = "reference_posterior"
 NUTS_ARM = "NUTS"
@@ -59,47 +59,53 @@ def table(latent: str, arms: Mapping[str, Any]) -> Table:
     return Table(COLUMNS, rows, f"Posterior of {latent}: each family beside NUTS")
 
 
-INTRODUCTION = """## The variational posterior beside NUTS
-
+QUESTION = """\
 Gates of a tiny random language model, adapter weights fixed, answers drawn from the program itself
-(`experiments/reference_posterior.py`). "sd ratio": standard deviation of the family over that of NUTS, mean
-and least over the gates. "W1": 1-Wasserstein distance in standard deviations of NUTS, mean and most. "KS":
-how many gates' distributions differ by more than two samples of one law do in 19 of 20 cases. "points":
+(`experiments/studies/reference_posterior`). "sd ratio": standard deviation of the family over that of NUTS,
+mean and least over the gates. "W1": 1-Wasserstein distance in standard deviations of NUTS, mean and most.
+"KS": how many gates' distributions differ by more than two samples of one law do in 19 of 20 cases. "points":
 largest difference of two predicted probabilities, percentage points. "evidence": log p(y) by {draws:,}
 importance weights, nats; "gap": evidence minus ELBO, KL(q || posterior), nats; both can be relied on where k,
 Pareto's, is at most 0.7. A point (delta) has no density, hence no bound.
 """
 
 
-def section(stored: Mapping[str, Any], figures: Path, answer: str = "") -> list[str]:
-    """Return the lines of the section and draw its figure."""
-    lines = [INTRODUCTION.format(draws=stored["settings"]["draws"])]
-    lines += learnt(answer)
-    for latent, arms in stored["programs"].items():
+def programs(results: Results) -> dict[str, dict[str, Any]]:
+    """Return the entries by program and arm."""
+    found: dict[str, dict[str, Any]] = {}
+    for entry in results.entries.values():
+        found.setdefault(entry["program"], {})[entry["arm"]] = entry
+    return found
+
+
+def parts(results: Results) -> list[Part]:
+    """Return the tables, each with what it is of, and the figure."""
+    found: list[Part] = []
+    stored, about = programs(results), results.about
+    for latent, arms in stored.items():
         reference = arms[NUTS_ARM]
         tokens = reference["tokens"]
-        lines.append(
+        found.append(
             f"**{latent}**: {len(reference['gates'])} gates, {reference['rows']} rows of {tokens} "
-            f"token{'s' if tokens > 1 else ''}. NUTS: {stored['settings']['chains']} chains of "
-            f"{stored['settings']['samples']:,} draws, {reference['divergences']} divergences, largest R-hat "
+            f"token{'s' if tokens > 1 else ''}. NUTS: {about['chains']} chains of "
+            f"{about['samples']:,} draws, {reference['divergences']} divergences, largest R-hat "
             f"{max(reference['r_hat']):.3f}, smallest effective sample size {min(reference['ess']):.0f}.\n"
         )
-        lines.append(markdown(table(latent, arms)))
+        found.append(table(latent, arms))
     above = [
         f"{latent}, {family}"
-        for latent, arms in stored["programs"].items()
+        for latent, arms in stored.items()
         for family in families(arms)
         if arms[family]["importance"] and not arms[family]["importance"]["bounded"]
     ]
     if above:
-        lines.append(f"The ELBO is above the evidence, which is a mistake somewhere: {'; '.join(above)}.\n")
+        found.append(f"The ELBO is above the evidence, which is a mistake somewhere: {'; '.join(above)}.\n")
     caption = "Marginals of the first gates of each program: NUTS (black), each family, and the true gate."
-    return [*lines, picture(figure(stored), figures / f"{NAME}.png", caption)]
+    return [*found, Picture(lambda: figure(stored), NAME, caption)]
 
 
-def figure(stored: Mapping[str, Any]) -> Figure:
+def figure(programs: Mapping[str, Any]) -> Figure:
     """Draw the distribution functions of some gates: NUTS, each family, and the gate behind the answers."""
-    programs = stored["programs"]
     result = new_figure(2.6 * PANELS + 0.4, 2.7 * len(programs) + 0.4)
     grid = result.subplots(len(programs), PANELS, squeeze=False, sharey=True)
     for axes_row, (latent, arms) in zip(grid, programs.items(), strict=True):

@@ -31,11 +31,20 @@ from bara_pyro.methods.bara import GUIDES
 from bara_pyro.models.bara import BaRA
 from bara_pyro.report import save
 from bara_pyro.runs.evaluate import environment
-from bara_pyro.runs.store import read_tensors, write_json, write_tensors
-from experiments.engine.arguments import positive, start
-from experiments.engine.resume import resumed
-from experiments.engine.runner import RESULTS
-from experiments.studies.reference_posterior.section import NAME, NUTS_ARM, PANELS, figure, table
+from bara_pyro.runs.store import read_tensors, write_tensors
+from experiments.engine.arguments import positive
+from experiments.engine.results import RESULTS, Results, resumed
+from experiments.page.spec import entry_study
+from experiments.studies.reference_posterior.section import (
+    NAME,
+    NUTS_ARM,
+    PANELS,
+    QUESTION,
+    figure,
+    parts,
+    programs,
+    table,
+)
 
 VOCABULARY, ANSWERS = 64, (7, 3, 50)
 TARGETS = ["layers.1.self_attn.v_proj", "lm_head"]
@@ -173,10 +182,9 @@ def guide_arm(
     }
 
 
-def run(latent: str, stored: dict[str, Any], settings: Settings, results: Path, runs: Path) -> None:
+def run(latent: str, results: Results, settings: Settings, runs: Path) -> None:
     """Do the arms of a program that are not done, writing the results after each."""
-    arms = stored["programs"].setdefault(latent, {})
-    missing = [arm for arm in (NUTS_ARM, *GUIDES) if arm not in arms]
+    missing = [arm for arm in (NUTS_ARM, *GUIDES) if f"{latent} {arm}" not in results.entries]
     if not missing:
         return
     model, batch, truth = program(latent, settings)
@@ -190,13 +198,15 @@ def run(latent: str, stored: dict[str, Any], settings: Settings, results: Path, 
             found = guide_arm(arm, model, batch, reference, settings)
         else:
             found = reference_arm(reference, batch, truth)
-        arms[arm] = found | {"seconds": round(time.perf_counter() - begun, 1)}
-        write_json(results, stored)
+        seconds = round(time.perf_counter() - begun, 1)
+        results.add(f"{latent} {arm}", {"program": latent, "arm": arm, **found, "seconds": seconds})
 
 
-def started(path: Path, settings: Any) -> dict[str, Any]:
+def started(path: Path, settings: Any) -> Results:
     """Return what a results file of a dataclass of settings holds, or the beginning of one."""
-    return resumed(path, asdict(settings), {"environment": environment(), "programs": {}}, "settings")
+    found = resumed(path, asdict(settings))
+    found.about.setdefault("environment", environment())
+    return found
 
 
 def main() -> None:
@@ -218,15 +228,20 @@ def main() -> None:
     add("--results", metavar="FILE", type=Path, help="default: experiments/results; with --quick in --runs")
     args = parser.parse_args()
     settings = Settings(**{field.name: getattr(args, field.name) for field in fields(Settings)})
-    results = args.results or (args.runs if hasty else RESULTS) / f"{NAME}.json"
+    path = args.results or (args.runs if hasty else RESULTS) / f"{NAME}.json"
     torch.set_num_threads(1)
-    stored = started(results, settings)
+    results = started(path, settings)
     for latent in CASES:
-        run(latent, stored, settings, results, args.runs)
-        show(table(latent, stored["programs"][latent]))
-    picture = save(figure(stored), args.runs / f"{NAME}.png")
-    say(f"Written: {results}, {picture}; for the page: python -m experiments report")
+        run(latent, results, settings, args.runs)
+        show(table(latent, programs(results)[latent]))
+    picture = save(figure(programs(results)), args.runs / f"{NAME}.png")
+    say(f"Written: {path}, {picture}; for the page: python -m experiments report")
 
 
-if __name__ == "__main__":
-    start(main)
+STUDY = entry_study(
+    "The variational posterior beside NUTS",
+    QUESTION,
+    main,
+    parts,
+    order=23,
+)

@@ -8,10 +8,12 @@ that a remedy which helps both is told from one which helps BaRA.
 
 from typing import Any
 
-from experiments.engine.arguments import experiment_parser, start
-from experiments.engine.conduct import conduct
+from experiments.engine.arguments import experiment_parser
+from experiments.engine.run import run_study
 from experiments.engine.search import chosen
 from experiments.engine.spaces import halfway, space
+from experiments.page.parts import by_method
+from experiments.page.spec import arm_study
 
 
 def common(settings: dict[str, Any], steps: int) -> dict[str, dict[str, Any]]:
@@ -49,8 +51,14 @@ def main() -> None:
         own = OURS if method.startswith("bara") else {}
         for name, change in (common(settings, args.steps) | own).items():
             arms[f"{method}, {name}"] = {**settings, **change}
-    conduct("remedies", arms, args)
+    run_study("remedies", arms, args)
 
 
-if __name__ == "__main__":
-    start(main)
+STUDY = arm_study(
+    "Remedies",
+    "What would bring BaRA ahead where it is not: one thing changed each, of the settings that the "
+    "search chose; scores on validation rows.",
+    main,
+    by_method,
+    order=18,
+)

@@ -8,9 +8,11 @@ method.
 
 from typing import Any
 
-from experiments.engine.arguments import experiment_parser, start
-from experiments.engine.conduct import conduct
+from experiments.engine.arguments import experiment_parser
+from experiments.engine.run import run_study
 from experiments.engine.search import chosen
+from experiments.page.parts import by_method
+from experiments.page.spec import arm_study
 
 PUBLISHED: dict[str, Any] = {"method.recipe": "reproduction"}
 VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
@@ -57,7 +59,7 @@ def main() -> None:
         for method in args.methods
         for name, settings in VARIANTS.get(method, {"as it is": {}}).items()
     }
-    conduct("reproductions", arms, args)
+    run_study("reproductions", arms, args)
 
 
 def _settings(method: str, settings: dict[str, Any]) -> dict[str, Any]:
@@ -68,5 +70,10 @@ def _settings(method: str, settings: dict[str, Any]) -> dict[str, Any]:
     return {**found, **settings}
 
 
-if __name__ == "__main__":
-    start(main)
+STUDY = arm_study(
+    "Published objectives",
+    "Methods as published (`recipe: reproduction`) beside the valid objectives of all other tables.",
+    main,
+    by_method,
+    order=19,
+)

@@ -4,7 +4,6 @@ Everything is computed here, from the ranks that `study.py` beside it keeps.
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 from statistics import mean
 from typing import Any
 
@@ -15,10 +14,11 @@ from matplotlib.figure import Figure
 from bara_pyro.diagnostics.posterior.sbc import LOG_LIKELIHOOD, Calibration
 from bara_pyro.diagnostics.posterior.uniformity import band, ecdf
 from bara_pyro.models.bara import PHI
-from bara_pyro.report import Column, Table, markdown
+from bara_pyro.report import Column, Table
 from bara_pyro.report.style import GREY, INK, NORMAL, PALETTE, dress, legend_of, new_figure
-from experiments.page.bodies import learnt, picture
-from experiments.studies.reference_posterior.section import NUTS_ARM
+from experiments.engine.results import Results
+from experiments.page.parts import Part, Picture
+from experiments.studies.reference_posterior.section import NUTS_ARM, programs
 
 NAME = "sbc"
 FAMILIES = ("weibull", "gamma", "lognormal")
@@ -28,16 +28,15 @@ FACTOR = 0.3  # of the draws that are too sure: how far from their mean they sta
 LEVEL = 0.95
 LIMIT = 0.4  # where the panels are cut: the prior's log-likelihood would press all else together
 
-INTRODUCTION = """## Simulation-based calibration
-
+QUESTION = """\
 Is a posterior right on average, over data that the program itself makes? For each simulation gates are drawn
 from the prior and answers from the program, then the gates are inferred from the answers alone, and the true
 gate is ranked among {draws} draws from what was inferred: its rank is the number of draws below it. If the
 posterior is exact all ranks are equally likely. One that is too sure leaves the truth outside its draws too
 often, one that is too wide too seldom. The programs are those of the section on NUTS, adapter weights fixed;
-each guide is fitted anew to every data set ({steps:,} steps; `experiments/sbc.py`). The log-likelihood of the
-answers at the true gates is ranked among those at the draws, too: a guide that ignores the answers and is
-the prior passes for every gate, but not there.
+each guide is fitted anew to every data set ({steps:,} steps; `experiments/studies/sbc`). The log-likelihood
+of the answers at the true gates is ranked among those at the draws, too: a guide that ignores the answers
+and is the prior passes for every gate, but not there.
 
 "N": simulations. "uneven": how many gates' ranks are not uniform (ECDF test), at a joint level of {level:g} %
 for all gates of a row. "var Φ", "var θ": rank variance, mean over the gates; 1 if exact, above 1 too sure,
@@ -128,16 +127,19 @@ def surprises(latent: str, arms: Arms) -> list[str]:
     return said
 
 
-def section(stored: Mapping[str, Any], figures: Path, answer: str = "") -> list[str]:
-    """Return the lines of the section and draw its figure."""
-    programs = stored["programs"]
-    lines = [INTRODUCTION.format(**stored["settings"], level=100 * LEVEL, factor=FACTOR)]
-    lines += learnt(answer)
-    rows = [row for latent, arms in programs.items() for row in table(latent, arms).rows]
-    lines.append(markdown(Table(COLUMNS, rows)))
-    odd = [words for latent, arms in programs.items() for words in surprises(latent, arms)]
+def facts(results: Results) -> dict[str, Any]:
+    """Return what the question names."""
+    return {**results.about, "level": 100 * LEVEL, "factor": FACTOR}
+
+
+def parts(results: Results) -> list[Part]:
+    """Return the table, what controls did that they should not, and the figure."""
+    stored = programs(results)
+    rows = [row for latent, arms in stored.items() for row in table(latent, arms).rows]
+    found: list[Part] = [Table(COLUMNS, rows)]
+    odd = [words for latent, arms in stored.items() for words in surprises(latent, arms)]
     if odd:
-        lines.append(
+        found.append(
             f"Controls that did something else than they have to: {'; '.join(odd)}. Of tests that have to be "
             "passed one in twenty fails by chance; with few simulations some that have to fail pass.\n"
         )
@@ -146,12 +148,11 @@ def section(stored: Mapping[str, Any], figures: Path, answer: str = "") -> list[
         f"exact stays in the band with a probability of {100 * LEVEL:g} %; lines high at the left and low at "
         "the right are of posteriors that are too sure."
     )
-    return [*lines, picture(figure(stored), figures / f"{NAME}.png", caption)]
+    return [*found, Picture(lambda: figure(stored), NAME, caption)]
 
 
-def figure(stored: Mapping[str, Any]) -> Figure:
+def figure(programs: Mapping[str, Arms]) -> Figure:
     """Draw the ranks' distribution functions minus the uniform one: a row a program, a column an arm."""
-    programs = stored["programs"]
     shown = [arm for arm in ARMS if any(arm in arms for arms in programs.values())]
     result = new_figure(1.8 * len(shown) + 0.8, 2.4 * len(programs) + 0.8)
     grid = result.subplots(len(programs), len(shown), squeeze=False, sharex=True, sharey=True)

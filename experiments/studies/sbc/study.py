@@ -29,13 +29,25 @@ from bara_pyro.diagnostics.posterior.sbc import Sampler, fit_guide, nuts_sampler
 from bara_pyro.guides.prior import PriorGuide
 from bara_pyro.methods.bara import GUIDES
 from bara_pyro.models.bara import BaRA
-from bara_pyro.runs.store import write_json
-from experiments.engine.arguments import positive, start
-from experiments.engine.resume import results_option
-from experiments.engine.runner import RESULTS
+from experiments.engine.arguments import positive
+from experiments.engine.results import RESULTS, Results, results_option
+from experiments.page.spec import entry_study
 from experiments.studies.reference_posterior import study as reference_posterior
 from experiments.studies.reference_posterior.study import CASES, program, started
-from experiments.studies.sbc.section import ARMS, FACTOR, FAMILIES, NAME, NUTS_ARM, PRIOR, TOO_SURE, table
+from experiments.studies.sbc.section import (
+    ARMS,
+    FACTOR,
+    FAMILIES,
+    NAME,
+    NUTS_ARM,
+    PRIOR,
+    QUESTION,
+    TOO_SURE,
+    facts,
+    parts,
+    programs,
+    table,
+)
 
 NOTHING: dict[str, Any] = {"ranks": [], "seconds": 0.0}
 
@@ -90,38 +102,37 @@ def sampler_of(arm: str, model: BaRA, batch: Batch, settings: Settings) -> Sampl
     return too_sure(sampler, FACTOR) if arm == TOO_SURE else sampler
 
 
-def run(
-    latent: str, stored: dict[str, Any], settings: Settings, wanted: Mapping[str, int], results: Path
-) -> None:
+def run(latent: str, results: Results, settings: Settings, wanted: Mapping[str, int]) -> None:
     """Do the simulations of a program that are not done, writing the results after each.
 
     Args:
         latent: the program, one of `CASES`.
-        stored: the results so far, which are added to.
+        results: those so far, which are added to.
         settings: what the ranks depend on.
         wanted: arm -> number of simulations, in all.
-        results: the file.
     """
-    arms = stored["programs"].setdefault(latent, {})
-    missing = [arm for arm in ARMS if len(arms.get(arm, NOTHING)["ranks"]) < wanted[arm]]
+    arms = {arm: results.entries.get(f"{latent} {arm}", NOTHING) for arm in ARMS}
+    missing = [arm for arm in ARMS if len(arms[arm]["ranks"]) < wanted[arm]]
     if not missing:
         return
     model, batch, _ = program(latent, reference_posterior.Settings(seed=settings.seed))
     for arm in missing:
         sampler = sampler_of(arm, model, batch, settings)
-        numbers = range(len(arms.get(arm, NOTHING)["ranks"]), wanted[arm])
+        numbers = range(len(arms[arm]["ranks"]), wanted[arm])
         with progress(f"{latent}: {arm}", len(numbers)) as advance:
             for number in numbers:
                 begun = time.perf_counter()
                 found = sbc(model, batch, sampler, simulations=1, first=number, seed=settings.seed)
-                before = arms.get(arm, NOTHING)
-                arms[arm] = {
+                before = arms[arm]
+                entry = {
+                    "program": latent,
+                    "arm": arm,
                     "names": list(found.names),
                     "draws": found.draws,
                     "seconds": round(before["seconds"] + time.perf_counter() - begun, 3),
                     "ranks": [*before["ranks"], *found.ranks.tolist()],
                 }
-                write_json(results, stored)
+                arms[arm] = results.add(f"{latent} {arm}", entry)
                 advance()
 
 
@@ -142,13 +153,19 @@ def main() -> None:
     args = parser.parse_args()
     settings = Settings(**{field.name: getattr(args, field.name) for field in fields(Settings)})
     torch.set_num_threads(1)
-    stored = started(args.results, settings)
+    results = started(args.results, settings)
     for latent in CASES:
         wanted = {arm: args.simulations if arm in FAMILIES else args.controls for arm in ARMS}
-        run(latent, stored, settings, wanted, args.results)
-        show(table(latent, stored["programs"][latent]))
+        run(latent, results, settings, wanted)
+        show(table(latent, programs(results)[latent]))
     say(f"Written: {args.results}; for the page: python -m experiments report")
 
 
-if __name__ == "__main__":
-    start(main)
+STUDY = entry_study(
+    "Simulation-based calibration",
+    QUESTION,
+    main,
+    parts,
+    facts=facts,
+    order=24,
+)

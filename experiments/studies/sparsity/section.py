@@ -2,15 +2,16 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import mean
 from typing import Any
 
 from matplotlib.figure import Figure
 
-from bara_pyro.report import Column, Table, markdown
+from bara_pyro.report import Column, Table
 from bara_pyro.report.style import PALETTE, dress, legend_of, line_style, new_figure
-from experiments.page.bodies import opening, picture
+from experiments.engine.results import Results
+from experiments.page.parts import Part, Picture
+from experiments.page.spec import shared_facts
 from experiments.page.values import Value, display, spread
 
 GATES = {"phi": "Φ", "theta": "θ", "psi": "Ψ = Φθ"}
@@ -28,8 +29,7 @@ PAPER = {
     ("psi", "lora"): (4.91, 13.62, 17.14, 20.85),
     ("psi", "bara"): (34.38, 35.49, 37.61, 39.56),
 }
-INTRODUCTION = """## Sparsity
-
+QUESTION = """\
 Shares of entries below τ = {tau:g} in the {module} modules at the last token of {rows} test rows
 ({model}, {tasks}, {steps:,} training steps, {seeds}; scaling α / r = 2 at every rank). LoRA has no gate:
 its activations A x stand for θ and Ψ, and its Φ counts as 0. BaRA is read in three ways: one draw of the
@@ -42,22 +42,26 @@ RANK_KEYS = ("mean", "over_rows", "over_modules", "within_modules", "entropy", "
 Entries = Sequence[dict[str, Any]]
 
 
-def section(stored: dict[str, Any], figures: Path, answer: str = "") -> list[str]:
-    """Return the lines of the section and draw its figures."""
-    entries = stored["entries"]
-    about = {key: stored[key] for key in ("tau", "module", "rows", "model", "steps", "draws")}
-    tasks = ", ".join(dict.fromkeys(entry["task"] for entry in entries))
-    lines = opening(INTRODUCTION, entries, answer, tasks=tasks, **about)
-    lines.append(markdown(sparsity_table(entries)))
-    lines.append(markdown(rank_table(entries)))
+def facts(results: Results) -> dict[str, Any]:
+    """Return what the question names."""
+    tasks = dict.fromkeys(entry["task"] for entry in results.entries.values())
+    return {**shared_facts(results), "tasks": ", ".join(tasks)}
+
+
+def parts(results: Results) -> list[Part]:
+    """Return the tables and the figures."""
+    entries, about = list(results.entries.values()), results.about
     layers = "Sparsity by layer, expectation over draws; one panel a rank. LoRA: its activations A x."
-    lines.append(picture(layer_figure(entries), figures / "sparsity-layers.png", layers))
-    r = _ranks(entries)[0]
-    curve = f"Share of entries below a threshold, mean over layers, r = {r}; dotted: τ of the table."
-    lines.append(
-        picture(curve_figure(entries, stored["taus"], stored["tau"]), figures / "sparsity-tau.png", curve)
+    curve = (
+        f"Share of entries below a threshold, mean over layers, r = {_ranks(entries)[0]}; dotted: τ of the "
+        "table."
     )
-    return lines
+    return [
+        sparsity_table(entries),
+        rank_table(entries),
+        Picture(lambda: layer_figure(entries), "sparsity-layers", layers),
+        Picture(lambda: curve_figure(entries, about["taus"], about["tau"]), "sparsity-tau", curve),
+    ]
 
 
 def sparsity_table(entries: Entries) -> Table:

@@ -24,14 +24,14 @@ from bara_pyro.diagnostics.gates.sparsity import gate_sparsity, sparsity_curve
 from bara_pyro.metrics import posterior_predictive
 from bara_pyro.runs.evaluate import true_probabilities
 from bara_pyro.runs.folder import load_system
-from bara_pyro.runs.store import write_json
 from bara_pyro.runs.system import System
-from experiments.engine.arguments import experiment_parser, shared_settings, start
-from experiments.engine.runner import RESULTS
+from experiments.engine.arguments import experiment_parser, shared_settings
+from experiments.engine.results import results_option, resumed
 from experiments.engine.search import chosen
 from experiments.engine.sweep import Job, finished_runs
+from experiments.page.spec import entry_study
+from experiments.studies.sparsity.section import QUESTION, facts, parts
 
-FILE = RESULTS / "sparsity.json"
 RANKS = (8, 16, 32, 64)
 READINGS = {"draw": 1, "mean": 0, "expectation": 20}
 TAUS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
@@ -107,21 +107,36 @@ def main() -> None:
     add("--tau", type=float, default=0.1, help="threshold; default: %(default)s, the paper's")
     add("--rows", type=int, default=256, help="test rows to look at; default: %(default)s")
     add("--module", default="v_proj", help="last name of the modules to look at; default: %(default)s")
+    results_option(parser, "sparsity")
     args = parser.parse_args()
     jobs = jobs_of(args)
     done = finished_runs(jobs, args)
-    entries = []
+    about = {
+        "model": Path(args.model or "microworld").name,
+        "tau": args.tau,
+        "module": args.module,
+        "rows": args.rows,
+        "steps": args.steps,
+        "taus": list(TAUS),
+        "draws": READINGS["expectation"],
+    }
+    results = resumed(args.results, about)
     with progress("look at the gates", len(done)) as advance:
         for (method, r, task, seed), record in done.items():
-            system = load_system(Path(args.runs) / record["config_hash"])
-            about = {"method": method, "r": r, "task": task, "seed": seed, "hash": record["config_hash"]}
-            entries.append({**about, **look(system, args)})
+            key = f"{method} {r} {task} {seed}"
+            if key not in results.entries:
+                system = load_system(Path(args.runs) / record["config_hash"])
+                entry = {"method": method, "r": r, "task": task, "seed": seed, "hash": record["config_hash"]}
+                results.add(key, {**entry, **look(system, args)})
             advance(1)
-    about = {"tau": args.tau, "module": args.module, "rows": args.rows, "steps": args.steps, "taus": TAUS}
-    model = Path(args.model or "microworld").name
-    write_json(FILE, {"model": model, **about, "draws": READINGS["expectation"], "entries": entries})
-    say(f"{len(done)} of {len(jobs)} runs are in {FILE}: python -m experiments report")
+    say(f"{len(done)} of {len(jobs)} runs are in {args.results}: python -m experiments report")
 
 
-if __name__ == "__main__":
-    start(main)
+STUDY = entry_study(
+    "Sparsity",
+    QUESTION,
+    main,
+    parts,
+    facts=facts,
+    order=20,
+)

@@ -1,19 +1,18 @@
 """The section on what the uncertainties mean: tables by training rows and task, one figure."""
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from statistics import mean
 from typing import Any
 
 from matplotlib.figure import Figure
 
-from bara_pyro.report import Column, Table, markdown
+from bara_pyro.report import Column, Table
 from bara_pyro.report.style import dress, legend_of, line_style, new_figure
-from experiments.page.bodies import opening, picture
+from experiments.engine.results import Results
+from experiments.page.parts import Part, Picture
 from experiments.page.values import display, spread
 
-INTRODUCTION = """## What the uncertainties mean
-
+QUESTION = """\
 Each method trained on the first rows of {task} ({steps:,} steps, settings of the search; {seeds}) and asked
 {rows} test rows of that task and of the shifted ones. Aleatoric uncertainty should follow the true entropy of
 the answers (ρ: Spearman's correlation over rows), epistemic uncertainty should fall with more training rows
@@ -38,14 +37,12 @@ COLUMNS = (
 Entries = Sequence[dict[str, Any]]
 
 
-def section(stored: dict[str, Any], figures: Path, answer: str = "") -> list[str]:
-    """Return the lines of the section and draw its figure."""
-    entries = list(stored["entries"].values())
-    lines = opening(INTRODUCTION, entries, answer, **stored["about"])
-    lines.append(markdown(Table(COLUMNS, table_rows(entries))))
+def parts(results: Results) -> list[Part]:
+    """Return the table and the figure."""
+    entries = list(results.entries.values())
     caption = "Epistemic uncertainty (mutual information of answer and latents) against training rows."
-    lines.append(picture(size_figure(entries), figures / "uncertainty-rows.png", caption))
-    return lines
+    picture = Picture(lambda: size_figure(entries), "uncertainty-rows", caption)
+    return [Table(COLUMNS, table_rows(entries)), picture]
 
 
 def table_rows(entries: Entries) -> list[dict[str, Any]]:

@@ -29,13 +29,14 @@ from bara_pyro.metrics import (
 from bara_pyro.models.bara import BaRA
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import draw, true_probabilities
-from bara_pyro.runs.store import write_json
 from bara_pyro.runs.system import System, build_system, load_data
 from bara_pyro.runs.train import train
-from experiments.engine.arguments import positive, start
+from experiments.engine.arguments import positive
 from experiments.engine.record import on_task
-from experiments.engine.resume import results_option, resumed
+from experiments.engine.results import results_option, resumed
 from experiments.engine.search import chosen
+from experiments.page.spec import entry_study
+from experiments.studies.uncertainty.section import QUESTION, parts
 
 METHODS = ("ensemble", "blob", "bara", "bara-gate")
 TASK, SHIFTED = "micro-obqa", ("micro-near", "micro-far")
@@ -111,18 +112,22 @@ def main() -> None:
     torch.set_num_threads(1)
     backbone = load_backbone("microworld")
     about = {"steps": args.steps, "rows": args.rows, "nested": NESTED, "task": TASK}
-    entries = resumed(args.results, about, {"entries": {}})["entries"]
+    results = resumed(args.results, about)
     places = [(m, n, s) for s in range(args.seeds) for n in args.sizes for m in args.methods]
     for number, (method, size, seed) in enumerate(places, start=1):
         key = f"{method} {size} {seed}"
-        if key not in entries:
+        if key not in results.entries:
             found = one(method, size, seed, args, backbone)
-            entries[key] = {"method": method, "size": size, "seed": seed, "tasks": found}
-            write_json(args.results, {"about": about, "entries": entries})
-        own = entries[key]["tasks"][TASK]
+            results.add(key, {"method": method, "size": size, "seed": seed, "tasks": found})
+        own = results.entries[key]["tasks"][TASK]
         say(f"[{number}/{len(places)}] {key}: epistemic {own['epistemic']:.4f}, ρ {own['rho']:+.2f}")
     say(f"Written to {args.results}: python -m experiments report")
 
 
-if __name__ == "__main__":
-    start(main)
+STUDY = entry_study(
+    "What the uncertainties mean",
+    QUESTION,
+    main,
+    parts,
+    order=22,
+)

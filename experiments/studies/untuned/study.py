@@ -6,8 +6,10 @@ The published protocol trains every method for a fixed number of steps at one le
 passes over the smallest data set. Default settings, three times the steps of the other experiments.
 """
 
-from experiments.engine.arguments import experiment_parser, start
-from experiments.engine.conduct import conduct
+from experiments.engine.arguments import experiment_parser
+from experiments.engine.run import run_study
+from experiments.page.parts import main_table
+from experiments.page.spec import arm_study
 
 METHODS = ("lora", "mc_dropout", "ensemble", "laplace", "temperature", "blob", "scalabl", "bara", "bara-gate")
 
@@ -19,8 +21,13 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=1e-3, help="of all methods; default: %(default)s")
     args = parser.parse_args()
     arms = {method: {"method": method, "train.lr": args.lr} for method in args.methods}
-    conduct("untuned", arms, args, comparisons=True)
+    run_study("untuned", arms, args, comparisons=True)
 
 
-if __name__ == "__main__":
-    start(main)
+STUDY = arm_study(
+    "Long training at one rate",
+    "Every method with default settings and the same learning rate: no validation rows were looked at.",
+    main,
+    main_table,
+    order=12,
+)

@@ -1,4 +1,4 @@
-"""What every experiment does: its arms on its tasks with its seeds, recorded, compared, written down."""
+"""What every study of arms does: arms on tasks with seeds, recorded, compared, written down."""
 
 import platform
 from argparse import Namespace
@@ -11,14 +11,14 @@ from bara_pyro.errors import TrainingError
 from experiments.engine.arguments import shared_settings, sweep_options
 from experiments.engine.compare import compare_study
 from experiments.engine.record import Record, write_records
-from experiments.engine.runner import RESULTS
+from experiments.engine.results import RESULTS
 from experiments.engine.study import write_study
 from experiments.engine.sweep import Job, sweep
 
 Arms = Mapping[str, Mapping[str, Any]]
 
 
-def conduct(
+def run_study(
     name: str,
     arms: Arms,
     args: Namespace,
@@ -28,7 +28,7 @@ def conduct(
     compared_on: Sequence[str] = (),
     results: Path = RESULTS,
 ) -> None:
-    """Run an experiment and write its study file, whatever has been done of it before.
+    """Run a study of arms and write its results, whatever has been done of it before.
 
     Args:
         name: of the experiment: experiments/results/<name>.json.

@@ -8,9 +8,8 @@ import pytest
 from bara_pyro.errors import TrainingError
 from bara_pyro.runs.store import read_json
 from experiments.engine.arguments import experiment_parser
-from experiments.engine.conduct import conduct
 from experiments.engine.record import read_record
-from experiments.engine.runner import run_all
+from experiments.engine.run import run_study
 from experiments.engine.study import load_study
 
 
@@ -28,7 +27,7 @@ def test_from_arms_to_a_study(base: dict[str, Any], tmp_path: Path) -> None:
         # No validation rows: refused before it trains.
         "broken": {"method": "temperature", "predict.samples": [0, 3]},
     }
-    conduct("some", arms, args, comparisons=True, results=tmp_path / "results")
+    run_study("some", arms, args, comparisons=True, results=tmp_path / "results")
     study = load_study("some", tmp_path / "results")
     assert list(study.arms) == list(arms)
     (task,) = study.tasks
@@ -44,20 +43,7 @@ def test_from_arms_to_a_study(base: dict[str, Any], tmp_path: Path) -> None:
 
 def test_nothing_but_failures_is_an_error(base: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="Every run of none failed"):
-        conduct(
+        run_study(
             "none", {"t": {"method": "temperature"}}, arguments(base, tmp_path / "runs"), results=tmp_path
         )
     assert not (tmp_path / "none.json").exists()
-
-
-def test_runs_by_name(base: dict[str, Any], tmp_path: Path) -> None:
-    jobs = {"one": {**base, "method": "lora"}, "wrong": {**base, "method": "temperature"}}
-    found = run_all(jobs, tmp_path / "runs", tmp_path / "results.json")
-    assert list(found) == list(read_json(tmp_path / "results.json")) == list(jobs)
-    assert set(found["one"]["metrics"]) == {"0", "3"}
-    assert found["one"]["settings"]["train.steps"] == 6
-    assert "validation rows" in found["wrong"]["failed"]
-    weights = next((tmp_path / "runs").glob("*/adapter_model.safetensors"))
-    written = weights.stat().st_mtime_ns
-    assert run_all(jobs, tmp_path / "runs", tmp_path / "again.json") == found
-    assert weights.stat().st_mtime_ns == written

@@ -1,0 +1,103 @@
+"""Results as they are stored: one JSON file a study, all of one form, which can be gone on with.
+
+    {"schema": 2, "study": name, "about": {..}, "entries": {key: {..}, ..}, "comparisons": [..]}
+
+`about` is what all entries share and depend on. An entry is one thing that was done, with what names it (arm,
+task, seed ..) and what was found; `code` in it says which code did it. A study whose entries are runs has
+their hashes there, and the scores in the records beside (`experiments.engine.study`).
+"""
+
+from argparse import ArgumentParser
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bara_pyro.errors import ConfigError, DataError
+from bara_pyro.runs.store import read_json, write_json
+from experiments.engine.provenance import code_state
+
+RESULTS = Path(__file__).parents[1] / "results"
+SCHEMA = 2
+
+Entry = dict[str, Any]
+
+
+@dataclass
+class Results:
+    """What a study has found so far.
+
+    Attributes:
+        path: of the file.
+        study: its name; that of the file.
+        about: what all entries depend on; as JSON holds it, so lists and no tuples.
+        entries: by key, in the order in which they were done.
+        comparisons: what `experiments.engine.compare` found, where arms were compared.
+    """
+
+    path: Path
+    study: str
+    about: dict[str, Any]
+    entries: dict[str, Entry] = field(default_factory=dict)
+    comparisons: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, key: str, entry: Mapping[str, Any]) -> Entry:
+        """Keep an entry, with the code that made it, and write the file; returns it."""
+        self.entries[key] = {**entry, "code": code_state()}
+        self.write()
+        return self.entries[key]
+
+    def write(self) -> None:
+        """Write the file, whole or not at all."""
+        stored = {"schema": SCHEMA, "study": self.study, "about": self.about, "entries": self.entries}
+        write_json(self.path, stored | ({"comparisons": self.comparisons} if self.comparisons else {}))
+
+    def having(self, **fields: Any) -> Iterator[Entry]:
+        """Yield the entries that have these values."""
+        for entry in self.entries.values():
+            if all(entry.get(name) == value for name, value in fields.items()):
+                yield entry
+
+
+def read_results(path: Path) -> Results:
+    """Read a file of results.
+
+    Raises:
+        CheckpointError: there is no such file, or it is not JSON.
+        DataError: it holds something else, or results of another schema.
+    """
+    stored = read_json(path)
+    if not isinstance(stored, dict) or "entries" not in stored or stored.get("schema") != SCHEMA:
+        raise DataError(
+            f"{path} holds no results of schema {SCHEMA}: convert it with "
+            "python -m experiments.engine.convert, or run the study again."
+        )
+    return Results(path, stored["study"], stored["about"], stored["entries"], stored.get("comparisons", []))
+
+
+def resumed(path: Path, about: Mapping[str, Any]) -> Results:
+    """Return what a file of results holds, to be gone on with, or the beginning of one.
+
+    Args:
+        path: of the file; the study is called as it is.
+        about: what the results depend on.
+
+    Raises:
+        ConfigError: the file holds results of other settings.
+    """
+    if not path.exists():
+        return Results(path, path.stem, dict(about))
+    found = read_results(path)
+    for name, value in about.items():
+        if found.about.get(name) != value:
+            raise ConfigError(
+                f"{path} holds results with {name}={found.about.get(name)}, not {value}: give another file "
+                "with --results, or remove it."
+            )
+    return found
+
+
+def results_option(parser: ArgumentParser, name: str, folder: Path = RESULTS) -> None:
+    """Add --results: where the results go."""
+    place = folder / f"{name}.json"
+    parser.add_argument("--results", metavar="FILE", type=Path, default=place, help="default: %(default)s")

@@ -1,0 +1,120 @@
+"""What a study is, for the command line and for the pages: one object in the `study.py` of its folder.
+
+    studies/<name>/study.py     STUDY, a `StudySpec`, and the command behind it
+    studies/<name>/answer.md    what was learnt, a template (`experiments.page.template`); may be missing
+
+A folder is all that a study needs: commands and pages are found by what is there.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from experiments.engine.results import Results, read_results
+from experiments.engine.study import Study, load_study
+from experiments.page.parts import Part
+
+STUDIES = Path(__file__).parents[1] / "studies"
+
+
+def shared_facts(results: Results) -> dict[str, Any]:
+    """Return what a question may name: what all entries share, and the number of seeds in words."""
+    seeds = len({entry.get("seed") for entry in results.entries.values()})
+    return {**results.about, "seeds": f"{seeds} seed{'s' if seeds > 1 else ''}"}
+
+
+@dataclass(frozen=True)
+class StudySpec:
+    """A study.
+
+    Attributes:
+        title: the heading of its page.
+        question: what was asked and how to read the tables, in Markdown; `{name}` is taken from `facts`.
+        main: its command, which reads the command line.
+        parts: its tables and figures, from what `load` returned.
+        load: reads its results: name and folder -> results.
+        facts: what the question names.
+        order: where it stands in the index.
+    """
+
+    title: str
+    question: str
+    main: Callable[[], None]
+    parts: Callable[[Any], Iterable[Part]]
+    load: Callable[[str, Path], Any]
+    facts: Callable[[Any], Mapping[str, Any]]
+    order: int = 100
+
+
+def entry_study(
+    title: str,
+    question: str,
+    main: Callable[[], None],
+    parts: Callable[[Results], Iterable[Part]],
+    *,
+    facts: Callable[[Results], Mapping[str, Any]] = shared_facts,
+    order: int = 100,
+) -> StudySpec:
+    """Return a study whose entries hold what was found."""
+    return StudySpec(title, question, main, parts, lambda n, f: read_results(f / f"{n}.json"), facts, order)
+
+
+def arm_study(
+    title: str,
+    question: str,
+    main: Callable[[], None],
+    parts: Callable[[Study], Iterable[Part]],
+    *,
+    order: int = 100,
+) -> StudySpec:
+    """Return a study of arms on tasks with seeds, whose scores are in records."""
+    return StudySpec(title, f"{question} {{facts}}", main, parts, load_study, run_facts, order)
+
+
+def run_facts(study: Study) -> dict[str, str]:
+    """Return a sentence on what all runs share, from their records."""
+    records = study.finished
+    if not records:
+        return {"facts": "No run finished."}
+    seeds = sorted({seed for tasks in study.arms.values() for found in tasks.values() for seed in found})
+    samples = sorted({int(s) for record in records for s in record["metrics"]})
+    models = dict.fromkeys(record["config"]["backbone"]["name"] for record in records)
+    steps = sorted({record["steps"] for record in records})
+    parts = [
+        f"Language model: {', '.join(models)}",
+        f"tasks: {', '.join(study.tasks)}",
+        f"{' to '.join(f'{n:,}' for n in dict.fromkeys((steps[0], steps[-1])))} training steps",
+        f"{len(seeds)} seed{'s' if len(seeds) > 1 else ''}",
+        f"S = {' and '.join(map(str, samples))}",
+    ]
+    if study.settings.get("core_hours"):
+        parts.append(f"{study.settings['core_hours']:g} core-hours")
+    return {"facts": f"{'; '.join(parts)}."}
+
+
+def study_names(folder: Path = STUDIES) -> list[str]:
+    """Return the names of all studies, those of the folders with a `study.py`."""
+    return sorted(path.parent.name for path in folder.glob("*/study.py"))
+
+
+def find_study(name: str) -> StudySpec:
+    """Return the study of a folder's name."""
+    spec: StudySpec = import_module(f"experiments.studies.{name}.study").STUDY
+    return spec
+
+
+def stored_studies(results: Path) -> dict[str, tuple[str, StudySpec]]:
+    """Return the files of results that there are: name of the file -> folder and study, in their order.
+
+    A file belongs to the study of its name, or of the longest that it goes on from: `<study>_<more>.json`.
+    """
+    names = study_names()
+    found = {}
+    for stem in (path.stem for path in results.glob("*.json")):
+        own = [name for name in names if stem == name or stem.startswith(f"{name}_")]
+        if own:
+            folder = max(own, key=len)
+            found[stem] = (folder, find_study(folder))
+    return dict(sorted(found.items(), key=lambda item: (item[1][1].order, item[0])))
