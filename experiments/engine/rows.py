@@ -5,7 +5,7 @@
 adds what the folder of a sweep holds to `results/rows/in_distribution.parquet` and says which runs still lack
 their rows. A line of the file is one prediction, for `pandas.read_parquet` as for `read_rows`:
 
-    arm, hash, commit    the arm of the study, its run, the code that made it (empty where nobody knows)
+    arm, hash, commit    the arm of the study, its run, the code of that (+: with changes; empty: not known)
     task, seed           what the run was trained on
     tested_on, S         whose test rows these are, and the number of draws
     id, cluster, label   of the row; rows of one cluster (a resident) err together, across tasks too
@@ -17,7 +17,7 @@ move an ECE by up to 0.2 points, because rows at the edge of a bin change sides.
 """
 
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -38,7 +38,7 @@ from bara_pyro.runs.evaluate import PREDICTIONS
 from bara_pyro.runs.store import atomic_write, read_jsonl
 from experiments.engine.arguments import start
 from experiments.engine.record import Record, load_predictions, read_record, record_path
-from experiments.engine.runner import RESULTS
+from experiments.engine.results import RESULTS
 from experiments.engine.study import load_study
 
 ROWS = "rows"
@@ -176,19 +176,29 @@ def collect(study: str, folder: Path, commit: str = "", results: Path = RESULTS)
     """
     path = rows_path(study, results)
     stored = {run.place: run for run in read_rows(path)} if path.exists() else {}
-    lacking = []
-    for arm, tasks in load_study(study, results).arms.items():
-        for record in (
-            record for seeds in tasks.values() for record in seeds.values() if "failed" not in record
-        ):
-            found = {run.place: run for run in _found(arm, record, folder, commit)}
-            stored |= found
-            places = [(name, arm, record["seed"], record["task"]) for name in _tested_on(record)]
-            if not all(place in stored for place in places):
-                lacking.append(f"{arm} on {record['task']}, seed {record['seed']}")
+    for arm, record in _finished(study, results):
+        stored |= {run.place: run for run in _found(arm, record, folder, commit)}
     if stored:
         write_rows(stored.values(), path)
-    return len(stored), lacking
+    return len(stored), lacking(study, results)
+
+
+def lacking(study: str, results: Path = RESULTS) -> list[str]:
+    """Return the finished runs of a study whose rows are not stored, all of them where there is no file."""
+    path = rows_path(study, results)
+    stored = {run.place for run in read_rows(path)} if path.exists() else set()
+    return [
+        f"{arm} on {record['task']}, seed {record['seed']}"
+        for arm, record in _finished(study, results)
+        if not all((on, arm, record["seed"], record["task"]) in stored for on in _tested_on(record))
+    ]
+
+
+def _finished(study: str, results: Path) -> Iterator[tuple[str, Record]]:
+    """Yield arm and record of each run that did not fail."""
+    for arm, tasks in load_study(study, results).arms.items():
+        for seeds in tasks.values():
+            yield from ((arm, record) for record in seeds.values() if "failed" not in record)
 
 
 def _tested_on(record: Record) -> list[str]:
@@ -202,14 +212,15 @@ def _found(arm: str, record: Record, folder: Path, commit: str) -> list[RunRows]
     places = {name: out / "evaluation" / f"{name}-test" for name in record["shifted"]} | {record["task"]: out}
     if not made.exists() or not all((place / PREDICTIONS).exists() for place in places.values()):
         return []
-    code = read_record(made).get("code", {}).get("commit", commit)
+    code = read_record(made).get("code")
+    commit = f"{code['commit']}{'+' if code['dirty'] else ''}" if code and code["commit"] else commit
     runs = []
     for name in _tested_on(record):
         labels, log_probs = load_predictions(places[name])
         scores = record["metrics"] if name == record["task"] else record["shifted"][name]["metrics"]
         _check(log_probs, labels, scores, f"{arm} on {name}, seed {record['seed']} ({out.name})")
         ids = tuple(row["id"] for row in read_jsonl(places[name] / PREDICTIONS))
-        about = (arm, record["config_hash"], code, record["task"], record["seed"], name)
+        about = (arm, record["config_hash"], commit, record["task"], record["seed"], name)
         runs.append(RunRows(*about, ids, _clusters(record, name, ids), labels, log_probs))
     return runs
 
