@@ -62,14 +62,14 @@ WIDTH = 110
 
 COMPARED = """Each cell: arm minus reference [{level:g} % interval] (standard error by seeds, by rows) and
 what follows from it. Intervals are crossed over seeds and clusters of rows, which on the microworld are the
-residents asked about ({resamples:,} draws; `bara_pyro/metrics/intervals.py`): they speak of training again and
-of other residents, each by itself. "Better" and "worse" hold after Holm's correction for all comparisons of
-this study but the primary one; "equal" is what is left.{primary}
+residents asked about ({resamples:,} draws; `bara_pyro/metrics/intervals.py`): they speak of training again
+and of other residents, each by itself. "Better" and "worse" hold after Holm's correction for all comparisons
+of this study but the primary one; "equal" is what is left.{primary}
 """
 DECLARED = " **Primary contrast: {metric} of {arm} minus {reference}, {task}: {cell}, p = {p:.2g}.**"
 UNSTORED = """Each cell: arm minus reference [{level:g} % interval] and what follows from it; "equal" means
 that the interval covers zero. **The rows of this study are not stored until its next run**, so that its
-intervals cannot be computed again. They come from a bootstrap over test rows alone ({resamples:,} resamples): too
+intervals cannot be computed again. They come from a bootstrap over test rows alone ({resamples:,} draws): too
 narrow where rows of one resident err together, silent on training again, not corrected for their number.
 """
 
