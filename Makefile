@@ -12,7 +12,7 @@ OUT ?= runs/demo
 # Two processes of one thread each: more threads only wait for each other on matrices this small.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint bench venv clean
+.PHONY: demo test lint bench mutants venv clean
 
 demo: venv
 	$(BIN)/bara demo --out $(OUT)
@@ -30,6 +30,14 @@ bench: venv
 	$(BIN)/python -m benchmarks.speed --size micro
 	$(BIN)/python -m benchmarks.speed --size 896
 
+# Hours: every function of the distributions, the ELBO, prediction and metrics, changed in every way by itself.
+# MUTANTS='bara_pyro.metrics.*' takes some of them; what survives: .venv/bin/mutmut results, mutmut show NAME.
+mutants: venv
+	$(BIN)/python -m pip install -c constraints.txt mutmut
+	$(BIN)/mutmut run --max-children 2 $(MUTANTS)
+	$(BIN)/mutmut export-cicd-stats
+	cat mutants/mutmut-cicd-stats.json
+
 venv: $(STAMP)
 
 # Again only when what is to be installed has changed. torch comes first and by itself, because it may come
@@ -42,5 +50,5 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf build dist mutants *.egg-info .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

@@ -3,6 +3,8 @@
 python -m experiments in_distribution --seeds 3     # a study: a folder of experiments/studies
 python -m experiments search                        # settings for every method, on validation rows
 python -m experiments other_split                   # scores of finished runs on the other split
+python -m experiments rows in_distribution --runs DIR   # predictions of finished runs, to be committed
+python -m experiments intervals                     # every interval again, from the stored rows
 python -m experiments report                        # docs/results.md from the stored results
 """
 
@@ -17,6 +19,8 @@ STUDIES = Path(__file__).parent / "studies"
 COMMANDS = {
     "search": "experiments.engine.search",
     "other_split": "experiments.engine.other_split",
+    "intervals": "experiments.page.intervals",
+    "rows": "experiments.engine.rows",
     "report": "experiments.page.report",
 }
 

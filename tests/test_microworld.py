@@ -5,6 +5,7 @@ import random
 import subprocess
 import sys
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 import torch
@@ -130,6 +131,23 @@ def who_answers(row):
     words = row.question.split()
     name = words[next(i for i, word in enumerate(words) if word in {r.verb for r in RELATIONS}) - 1]
     return None if name == "guest" else name
+
+
+def test_rows_know_the_resident_that_they_are_about(tasks):
+    """As the text says it: whose verb it is, or the host of a passage. All tasks share the 37 of test."""
+    asked = {name: {row.cluster for row in task.test} for name, task in tasks.items()}
+    main = set().union(*(asked[name] for name in SIZES))
+    assert main == {who.name for who in World().split("test")}
+    assert len(main) == 37
+    assert asked["micro-near"] == {who.name for who in World().newcomers}
+    verbs = {relation.verb for relation in RELATIONS}
+    for name, task in tasks.items():
+        for row in task.test[:200]:
+            if name == "micro-boolq":
+                assert f"{row.cluster} is the host" in row.context
+            else:
+                words = row.question.split()
+                assert row.cluster == next(a for a, b in pairwise(words) if b in verbs)
 
 
 def test_splits_ask_about_different_residents(tasks):

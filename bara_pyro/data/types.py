@@ -23,6 +23,8 @@ class Example:
         context: text put before the question (a passage, an article); cut first where space is short.
         truth: `p(answer | question)` over `Task.labels`, where the world that made the row knows it.
         options: what its source calls each of its options, where every row lists options of its own.
+        cluster: what the row has in common with others, whose errors go together with its own (the resident
+            who is asked about); empty where a row stands for itself.
     """
 
     id: str
@@ -31,6 +33,7 @@ class Example:
     context: str = ""
     truth: tuple[float, ...] | None = None
     options: tuple[str, ...] = ()
+    cluster: str = ""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ Rates (accuracy, calibration errors, risk, AUROC, sparsity) are in percent, like
 entropies in nats, the Brier score in 0..2.
 """
 
-from bara_pyro.metrics.bootstrap import Interval, paired_bootstrap
+from bara_pyro.metrics.bootstrap import paired_bootstrap
+from bara_pyro.metrics.intervals import Drawn, Interval, crossed_interval, holm
 from bara_pyro.metrics.reliability import ReliabilityBins, reliability_bins
 from bara_pyro.metrics.scores import accuracy, adaptive_ece, brier, ece, evaluate, nll
 from bara_pyro.metrics.selective import aurc, risk_coverage
@@ -20,6 +21,7 @@ from bara_pyro.metrics.uncertainty import (
 )
 
 __all__ = [
+    "Drawn",
     "Interval",
     "NestedUncertainty",
     "ReliabilityBins",
@@ -29,10 +31,12 @@ __all__ = [
     "aurc",
     "brier",
     "calibration_against_truth",
+    "crossed_interval",
     "decompose",
     "decompose_nested",
     "ece",
     "evaluate",
+    "holm",
     "kl_from_truth",
     "nll",
     "ood_auroc",

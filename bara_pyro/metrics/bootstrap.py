@@ -1,8 +1,13 @@
-"""Paired bootstrap: whether one system is better than another or was lucky with its test rows."""
+"""Paired bootstrap over clusters of rows: scores that other residents, authors or passages would have given.
 
+A cluster is drawn by a weight: each has its own stream of Exp(1) numbers, by its name (the Bayesian
+bootstrap, Rubin 1981; Owen and Eckles 2012, Ann. Appl. Stat. 6, 895-927, for crossed data). What is drawn
+in one task is so drawn in every other that asks about it, no draw is empty, and every score, the ECE too,
+is computed again. Weights vary less than counts do: `metrics.intervals` mends it.
+"""
+
+import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -10,37 +15,9 @@ from torch import Tensor
 
 from bara_pyro.errors import ConfigError, DataError, unknown
 from bara_pyro.metrics._inputs import check_labels, check_log_probs, correctness
+from bara_pyro.metrics.intervals import Drawn, Interval, crossed_interval
 from bara_pyro.metrics.reliability import DEFAULT_BINS, bin_index
 from bara_pyro.metrics.scores import brier_per_example, nll_per_example
-
-CHUNK = 4_000_000
-"""Entries of the resampling matrix held at a time (float64: 32 MB)."""
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A bootstrap interval of `metric(a) - metric(b)`, in the metric's unit.
-
-    Attributes:
-        metric: `acc`, `ece` (percent), `nll` (nats) or `brier` (0..2).
-        difference: the difference on the rows themselves.
-        low: the lower end of the interval.
-        high: the upper end.
-        level: the nominal coverage, 0.95 for example.
-        resamples: how many bootstrap samples it rests on.
-    """
-
-    metric: str
-    difference: float
-    low: float
-    high: float
-    level: float
-    resamples: int
-
-    @property
-    def excludes_zero(self) -> bool:
-        """Whether the systems differ at this level."""
-        return self.low > 0.0 or self.high < 0.0
 
 
 def _acc(log_probs: Tensor, labels: Tensor) -> Tensor:
@@ -73,26 +50,43 @@ PER_ROW: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 """Per metric, `n x k` numbers: the metric is the sum of the absolute values of their column means."""
 
 
-def resampled_scores(columns: Sequence[Tensor], resamples: int, rng: np.random.Generator) -> Tensor:
-    """Return scores on resampled rows, the same rows for all of them.
+def drawn_scores(
+    columns: Sequence[Tensor], clusters: Sequence[str], resamples: int = 2000, seed: int = 0
+) -> Tensor:
+    """Return scores on drawn clusters of rows, the same clusters for all of them.
 
     Args:
         columns: per score the `n x k` numbers of `PER_ROW`, finite; k may differ.
-        resamples: number of bootstrap samples.
-        rng: draws the rows.
+        clusters: the cluster of each of the n rows. One of the same name is drawn alike in every call of one
+            seed: rows of several tasks may be about the same people.
+        resamples: number of draws.
+        seed: the same seed gives the same scores.
 
     Returns:
         float64, `resamples x len(columns)`.
+
+    Raises:
+        ConfigError: `resamples` is below 2.
     """
-    joined, rows = torch.cat(list(columns), dim=1), len(columns[0])
-    chunk = max(1, CHUNK // rows)
-    sizes = [min(chunk, resamples - start) for start in range(0, resamples, chunk)]
-    widths = [column.shape[1] for column in columns]
-    return torch.cat([_scores(_resampling_weights(rows, size, rng) @ joined, widths) for size in sizes])
+    if resamples < 2:
+        raise ConfigError(f"resamples is {resamples}: give at least 2, 2000 for example.")
+    names, place = np.unique(np.asarray(clusters), return_inverse=True)
+    index = torch.from_numpy(place)
+    joined = torch.cat(list(columns), dim=1)
+    sums = torch.zeros(len(names), joined.shape[1], dtype=torch.float64).index_add_(0, index, joined)
+    weights = torch.stack([_weights(name, resamples, seed) for name in names.tolist()], dim=1)
+    means = (weights @ sums) / (weights @ torch.bincount(index).double())[:, None]
+    return _scores(means, [column.shape[1] for column in columns])
+
+
+def _weights(cluster: str, resamples: int, seed: int) -> Tensor:
+    """Return Exp(1) numbers that the name and the seed decide (float64, `resamples`)."""
+    name = int.from_bytes(hashlib.sha256(cluster.encode()).digest()[:8])
+    return torch.from_numpy(np.random.default_rng([seed, name]).standard_exponential(resamples))
 
 
 def plain_scores(columns: Sequence[Tensor]) -> Tensor:
-    """Return the scores on the rows themselves (float64, `len(columns)`); see `resampled_scores`."""
+    """Return the scores on the rows themselves (float64, `len(columns)`); see `drawn_scores`."""
     means = torch.cat([column.mean(dim=0) for column in columns])
     return _scores(means[None], [column.shape[1] for column in columns])[0]
 
@@ -103,59 +97,53 @@ def _scores(means: Tensor, widths: Sequence[int]) -> Tensor:
     return torch.zeros(len(means), len(widths), dtype=means.dtype).index_add_(1, owner, means.abs())
 
 
-def _resampling_weights(rows: int, resamples: int, rng: np.random.Generator) -> Tensor:
-    """Return how often each row is drawn, over `rows`, in each resample (float64, `resamples x rows`)."""
-    drawn = rng.integers(rows, size=(resamples, rows)) + rows * np.arange(resamples)[:, None]
-    counts = np.bincount(drawn.ravel(), minlength=resamples * rows).reshape(resamples, rows)
-    return torch.from_numpy(counts).double() / rows
-
-
 def paired_bootstrap(
     metric: str,
-    log_probs_a: Tensor | Sequence[Any],
-    log_probs_b: Tensor | Sequence[Any],
-    labels: Tensor | Sequence[int],
+    log_probs_a: Tensor,
+    log_probs_b: Tensor,
+    labels: Tensor,
     *,
+    clusters: Sequence[str] | None = None,
     resamples: int = 2000,
     level: float = 0.95,
     seed: int = 0,
 ) -> Interval:
-    """Return the percentile interval of `metric(a) - metric(b)` when the rows are drawn anew (Efron 1979).
-
-    Both systems are scored on the same resampled rows. The interval speaks of other rows, not of other
-    training seeds. ECE is biased upwards on a resample (more for a calibrated system), so that its interval
-    is rougher than the other three.
+    """Return the difference of two systems on the same rows, with an interval over seeds and clusters.
 
     Args:
-        metric: `acc`, `nll`, `brier` or `ece`.
-        log_probs_a: `n x C`, natural log of the posterior-predictive probabilities of system a.
-        log_probs_b: the same of system b.
+        metric: a key of `PER_ROW`: `acc`, `nll`, `brier` or `ece`.
+        log_probs_a: of the first system (nats), `n x C`, or `seeds x n x C` of several trainings.
+        log_probs_b: of the second, of the same shape; its seeds are paired with those of the first.
         labels: `n`, index of the right class.
-        resamples: number of bootstrap samples.
+        clusters: the cluster of each row; each row is its own if None.
+        resamples: number of draws.
         level: nominal coverage, between 0 and 1.
         seed: the same seed gives the same interval.
 
     Raises:
-        DataError: when the inputs do not fit each other or an NLL is infinite.
-        ConfigError: when the metric is unknown, or `resamples` or `level` out of range.
+        DataError: the inputs do not fit each other, a score is infinite, or all rows are of one cluster.
+        ConfigError: the metric is unknown, or `resamples` or `level` out of range.
     """
     if metric not in PER_ROW:
         raise ConfigError(unknown("metric", metric, PER_ROW))
-    if resamples < 1 or not 0.0 < level < 1.0:
-        raise ConfigError(
-            f"resamples is {resamples}, level {level}: give at least 1, and a level between 0 and 1."
-        )
-    a, b = check_log_probs(log_probs_a, "log_probs_a"), check_log_probs(log_probs_b, "log_probs_b")
+    dims = 3 if isinstance(log_probs_a, Tensor) and log_probs_a.dim() == 3 else 2
+    a, b = (
+        check_log_probs(log_probs_a, "log_probs_a", dims),
+        check_log_probs(log_probs_b, "log_probs_b", dims),
+    )
     if a.shape != b.shape:
         raise DataError(
-            f"The systems have shapes {tuple(a.shape)} and {tuple(b.shape)}: score the same rows."
+            f"The systems have shapes {tuple(a.shape)} and {tuple(b.shape)}: score the same rows and seeds."
         )
-    target = check_labels(labels, *a.shape)
-    values = torch.stack([PER_ROW[metric](a, target), PER_ROW[metric](b, target)])
-    if not torch.isfinite(values).all():
+    both = torch.cat([a.reshape(-1, *a.shape[-2:]), b.reshape(-1, *b.shape[-2:])])
+    target = check_labels(labels, *a.shape[-2:])
+    names = [str(i) for i in range(len(target))] if clusters is None else list(clusters)
+    if len(names) != len(target):
+        raise DataError(f"There are {len(target)} rows and {len(names)} clusters: give one cluster a row.")
+    columns = [PER_ROW[metric](log_probs, target) for log_probs in both]
+    if not all(torch.isfinite(values).all() for values in columns):
         raise DataError(f"A {metric} is infinite: a right answer has probability 0, so there is no interval.")
-
-    sample = resampled_scores(list(values), resamples, np.random.default_rng(seed))
-    low, high = np.quantile((sample[:, 0] - sample[:, 1]).numpy(), [(1 - level) / 2, (1 + level) / 2])
-    a_score, b_score = plain_scores(list(values)).tolist()
-    return Interval(metric, a_score - b_score, float(low), float(high), level, resamples)
+    plain, drawn = plain_scores(columns), drawn_scores(columns, names, resamples, seed)
+    seeds = len(both) // 2
+    pair = Drawn(plain[:seeds] - plain[seeds:], drawn[:, :seeds] - drawn[:, seeds:], frozenset(names))
+    return crossed_interval([pair], level)

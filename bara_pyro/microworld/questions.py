@@ -24,6 +24,7 @@ class Question:
         context: the passage, or empty.
         who: the resident whose answer it is; empty for a guest, who comes once.
         offers: what each label stands for.
+        host: the resident whom a passage names; empty without one.
     """
 
     text: str
@@ -32,6 +33,7 @@ class Question:
     context: str = ""
     who: str = ""
     offers: tuple[str, ...] = ()
+    host: str = ""
 
 
 def four_way(
@@ -131,7 +133,7 @@ def with_passage(
     facts = guest_facts(rng, guest, host)
     text = f"in {when} the guest {relation.verb} {relation.values[value]} ? Answer :"
     key = (host.name, kind, home, when, relation.values[value])
-    return Question(text, (likely, 1.0 - likely), key, facts)
+    return Question(text, (likely, 1.0 - likely), key, facts, host=host.name)
 
 
 def guest_facts(rng: random.Random, guest: Resident, host: Resident) -> str:

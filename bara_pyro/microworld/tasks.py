@@ -87,7 +87,12 @@ def _draw_rows(spec: TaskSpec, world: World, split: Split, size: int, seed: int)
         settled = split == "train" and question.who
         label = _settled_answer(question, seed) if settled else _any_answer(question, rng)
         rows[question.key] = Example(
-            f"{spec.name}-{split}-{len(rows):05d}", question.text, label, question.context, question.truth
+            f"{spec.name}-{split}-{len(rows):05d}",
+            question.text,
+            label,
+            question.context,
+            question.truth,
+            cluster=question.who or question.host,
         )
     return list(rows.values())
 

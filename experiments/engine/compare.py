@@ -1,47 +1,71 @@
-"""An experiment's arms against LoRA and against the best baseline, from the predictions in the run folders.
+"""A study's arms against LoRA and against the best baseline, from its stored rows.
 
 What is computed, and what the intervals mean: `experiments.engine.differences`.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bara_pyro.errors import DataError
-from experiments.engine.differences import Run, compare
-from experiments.engine.record import load_predictions
+from experiments.engine.differences import Contrast, compare
+from experiments.engine.results import RESULTS, read_results
+from experiments.engine.rows import RunRows, read_rows, rows_path
 from experiments.engine.search import CHOICES, load_choices
 from experiments.engine.spaces import tagged
 
+PRIMARY = Contrast("bara", "lora", "nll")
+
+
+@dataclass(frozen=True)
+class Comparisons:
+    """How a study compares its arms.
+
+    Attributes:
+        primary: the contrast that is declared; all others are secondary. The printed algorithm with LoRA, in
+            likelihood, unless a study asks something else.
+        tested_on: shifted tasks whose rows count instead of those of the runs' own tasks.
+    """
+
+    primary: Contrast = PRIMARY
+    tested_on: tuple[str, ...] = ()
+
 
 def compare_study(
-    runs: Sequence[Mapping[str, Any]],
-    folder: Path,
-    references: Sequence[str] | None = None,
-    *,
-    shifted: Sequence[str] = (),
-    choices: Path = CHOICES,
+    runs: Sequence[RunRows], comparisons: Comparisons, choices: Path = CHOICES
 ) -> list[dict[str, Any]]:
-    """Compare every arm of an experiment with the references.
+    """Compare every arm of a study with LoRA and with the best baseline, those that there are.
 
     Args:
-        runs: `hash`, `arm`, `task` and `seed` of each run that finished.
-        folder: of the runs: folder/<hash>/predictions.jsonl.
-        references: arms; LoRA and the best baseline if None.
-        shifted: compare on the test rows of these tasks instead of on those of the runs' own.
+        runs: its rows.
+        comparisons: what is declared.
         choices: the file of `experiments.engine.search`, which says which baseline is the best.
 
     Returns:
         See `compare`.
 
     Raises:
-        DataError: there is no reference among the arms, predictions are missing, or runs of one task were
-            not scored on the same rows.
+        DataError: there is no reference among the arms, no rows of the tasks that are asked for, or runs of
+            one task were not scored on the same rows.
     """
-    if references is None:
-        references = default_references([run["arm"] for run in runs], choices)
-    return compare(read_predictions(runs, folder, shifted), references)
+    wanted = comparisons.tested_on
+    rows = [run for run in runs if (run.tested_on in wanted if wanted else run.tested_on == run.task)]
+    references = default_references([run.arm for run in rows], choices)
+    return compare(rows, references, comparisons.primary)
+
+
+def write_comparisons(study: str, comparisons: Comparisons, results: Path = RESULTS) -> list[dict[str, Any]]:
+    """Compute a study's comparisons from its stored rows, write them to its results and return them.
+
+    Raises:
+        DataError: see `compare_study` and `read_rows`.
+    """
+    found = read_results(results / f"{study}.json")
+    found.comparisons = compare_study(read_rows(rows_path(study, results)), comparisons)
+    found.write()
+    return found.comparisons
 
 
 def default_references(arms: Sequence[str], choices: Path = CHOICES) -> list[str]:
@@ -90,26 +114,3 @@ def best_baseline(arms: Sequence[str], choices: Path = CHOICES) -> str | None:
 def _finite(value: float | None) -> float:
     """Return a stored score; what JSON cannot hold is stored as null."""
     return math.inf if value is None else value
-
-
-def read_predictions(
-    runs: Sequence[Mapping[str, Any]], folder: Path, shifted: Sequence[str] = ()
-) -> dict[str, dict[str, dict[int, Run]]]:
-    """Return the predictions of runs: task -> arm -> seed; with `shifted` those on these tasks.
-
-    Raises:
-        DataError: a run has none, or two runs of one arm and seed have predictions on one shifted task.
-    """
-    found: dict[str, dict[str, dict[int, Run]]] = {}
-    for run in runs:
-        out = folder / run["hash"]
-        places = {name: out / "evaluation" / f"{name}-test" for name in shifted} or {run["task"]: out}
-        for task, place in places.items():
-            seeds = found.setdefault(task, {}).setdefault(run["arm"], {})
-            if run["seed"] in seeds:
-                raise DataError(
-                    f"The arm {run['arm']!r} has two runs of seed {run['seed']} on {task}: compare the "
-                    "runs of one training task at a time."
-                )
-            seeds[run["seed"]] = load_predictions(place)
-    return found

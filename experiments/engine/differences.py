@@ -1,49 +1,55 @@
-"""Whether an arm is better than a reference, or was lucky with its test rows: a paired bootstrap.
+"""Whether an arm is better than a reference, or was lucky with its seeds or its test rows.
 
-What is compared is the difference arm - reference of each score, averaged over seeds: seed 0 of the one with
-seed 0 of the other and so on. The test rows of a task are drawn anew, the same drawn rows for every arm and
-seed, because all of them answered the same questions: drawing them apart would count the difficulty of the
-rows several times. Where tasks are averaged, each keeps its weight and has its rows drawn on its own. The
-interval therefore speaks of other rows like these, for the models that were trained. It does not speak of
-training again: three seeds are too few to draw seeds from. Their spread stands beside it (`seed_sd`, the
-standard deviation of the difference over seeds, and `agree`, how many seeds have the sign of the mean).
+What is compared is the difference arm - reference of each score, averaged over seeds: seed 0 of the one
+with seed 0 of the other and so on, on the same rows. Intervals are crossed over seeds and clusters of rows,
+and clusters are drawn alike in every task that asks about them (`bara_pyro.metrics.intervals`). They speak
+of training again and of other residents; the two standard errors beside them say which of the two matters.
 
-Intervals are the quantiles of the resampled differences, moved so that their mean is the observed difference.
-Accuracy, NLL and Brier score are means over rows, for which this changes nothing but the noise of the
-resampling. An ECE grows when rows are drawn twice, most for a well calibrated arm; that does not average out
-over tasks as the width does, so that plain quantiles can leave out the very difference they belong to. In
-simulations (300 and 1200 rows, three seeds) the moved ones held the expected difference of two ECEs of so
-many rows in 90 to 98 % of the cases and differed from zero for 2 % of the pairs without a difference.
+A study declares one primary contrast, before it is run, whose verdict is that of its own interval. All
+others are secondary: their verdicts rest on p-values after Holm's correction for all of them, while their
+intervals are, as usual, each by itself.
 """
 
 import math
-import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from bara_pyro.errors import DataError
-from bara_pyro.metrics.bootstrap import PER_ROW, plain_scores, resampled_scores
+from bara_pyro.metrics import Drawn, Interval, crossed_interval, holm
+from bara_pyro.metrics.bootstrap import PER_ROW, drawn_scores, plain_scores
+from experiments.engine.rows import RunRows
 
 METRICS = ("acc", "ece", "nll", "brier")
 HIGHER_IS_BETTER = frozenset({"acc"})
 AVERAGE = "average"
 RESAMPLES, LEVEL = 2000, 0.95
 DIGITS = 6  # of what is kept: points and nats far below what any interval resolves
+EMPTY = ("difference", "low", "high", "se_seeds", "se_rows", "df", "p", "p_holm", "seed_sd")
 
-Run = tuple[Tensor, dict[int, Tensor]]
-"""Labels (`n`) and log-probabilities by S (`n x C`), as `record.load_predictions` gives them."""
-Predictions = Mapping[str, Mapping[str, Mapping[int, Run]]]
-"""Task -> arm -> seed -> run."""
+
+@dataclass(frozen=True)
+class Contrast:
+    """The one comparison that a study is about, on the average over its tasks (or on the one that it has).
+
+    Attributes:
+        arm: what is compared.
+        reference: with what.
+        metric: by which score.
+    """
+
+    arm: str
+    reference: str
+    metric: str
 
 
 def compare(
-    predictions: Predictions,
+    runs: Iterable[RunRows],
     references: Sequence[str],
+    primary: Contrast | None = None,
     *,
     resamples: int = RESAMPLES,
     level: float = LEVEL,
@@ -54,58 +60,71 @@ def compare(
     Predictions are those of the largest S. An arm that lacks a task of the reference has no average.
 
     Args:
-        predictions: task -> arm -> seed -> labels and log-probabilities by S.
+        runs: the rows of all runs; a task is whose test rows they are.
         references: arms to compare the others with.
+        primary: the contrast that the study declares; all are secondary if None.
         resamples: number of bootstrap samples.
         level: of the intervals.
-        seed: the same seed gives the same intervals; each task draws its rows by its own name.
+        seed: the same seed gives the same intervals.
 
     Returns:
         One entry an arm, reference and task: `arm`, `reference`, `task` (`AVERAGE` for the average), `seeds`
         (those compared), `level`, `resamples` and per metric of `METRICS` (`acc`, `ece` in points, `nll` in
-        nats, `brier` 0 to 2) `difference`, `low`, `high`, `seed_sd` (None for one seed), `agree` and
-        `verdict`: "better", "worse", or "equal" where the interval covers zero. Where a score is infinite
-        there is no interval, and numbers are None.
+        nats, `brier` 0 to 2) `difference`, `low`, `high`, the standard errors `se_seeds` (None for one seed)
+        and `se_rows`, `df`, `p`, `p_holm` (None for the primary one), `seed_sd` (of the differences by
+        seed) and `verdict`: "better", "worse" or "equal" by `p_holm`, by `p` for the primary one. Where a
+        score is infinite, numbers are None.
 
     Raises:
-        DataError: a reference has no runs, runs of one task were not scored on the same rows, or were not
-            predicted with the same S.
+        DataError: a reference has no runs, an arm has two runs of a seed on a task, or runs of one task were
+            not scored on the same rows or not predicted with the same S.
     """
-    scored = {task: _score(task, arms, resamples, seed) for task, arms in predictions.items()}
+    by_task: dict[str, list[RunRows]] = {}
+    for run in runs:
+        by_task.setdefault(run.tested_on, []).append(run)
+    scored = {task: _score(task, found, resamples, seed) for task, found in by_task.items()}
+    arms = dict.fromkeys(arm for scores in scored.values() for arm, _ in scores.place)
     entries = []
     for reference in references:
-        if not any(reference in arms for arms in predictions.values()):
+        if reference not in arms:
             raise DataError(f"The reference {reference!r} has no runs: choose an arm of the experiment.")
-        arms = dict.fromkeys(arm for found in predictions.values() for arm in found if arm != reference)
-        for arm in arms:
-            differences = {
-                task: scores.difference(arm, reference)
-                for task, scores in scored.items()
-                if scores.shared_seeds(arm, reference)
-            }
-            if len(scored) > 1 and len(differences) == len(scored):
-                differences[AVERAGE] = _average(list(differences.values()))
-            about = {"arm": arm, "reference": reference}
-            entries += [
-                {**about, "task": task, **_entry(difference, level)}
-                for task, difference in differences.items()
-            ]
+        for arm in (arm for arm in arms if arm != reference):
+            known = {task: s for task, s in scored.items() if s.shared_seeds(arm, reference)}
+            parts = {task: [scores] for task, scores in known.items()}
+            if len(scored) > 1 and len(known) == len(scored):
+                parts[AVERAGE] = list(scored.values())
+            for task, scores in parts.items():
+                about = {
+                    "arm": arm,
+                    "reference": reference,
+                    "task": task,
+                    "level": level,
+                    "resamples": resamples,
+                }
+                entries.append(about | _entry([s.difference(arm, reference) for s in scores], level))
+    _judge(entries, primary, level)
     return entries
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Arm - reference, all metrics.
+    """Arm - reference on one task.
 
     Attributes:
-        by_seed: seed -> `metrics`: on the rows themselves.
-        mean: `metrics`: the mean over seeds.
-        drawn: `resamples x metrics`: the mean over seeds, on drawn rows.
+        seeds: those that both have.
+        plain: `seeds x metrics`: on the rows themselves.
+        drawn: `resamples x seeds x metrics`: on drawn clusters.
+        clusters: their names.
     """
 
-    by_seed: dict[int, Tensor]
-    mean: Tensor
+    seeds: list[int]
+    plain: Tensor
     drawn: Tensor
+    clusters: frozenset[str]
+
+    def of(self, metric: int) -> Drawn:
+        """Return what is known of one metric."""
+        return Drawn(self.plain[:, metric], self.drawn[:, :, metric], self.clusters)
 
 
 @dataclass(frozen=True)
@@ -115,12 +134,14 @@ class Scores:
     Attributes:
         place: arm and seed -> index of the run.
         plain: `runs x metrics`: on the rows themselves.
-        drawn: `resamples x runs x metrics`: on drawn rows, the same for all runs.
+        drawn: `resamples x runs x metrics`: on drawn clusters, the same for all runs.
+        clusters: their names.
     """
 
     place: dict[tuple[str, int], int]
     plain: Tensor
     drawn: Tensor
+    clusters: frozenset[str]
 
     def shared_seeds(self, arm: str, reference: str) -> list[int]:
         """Return the seeds that both have."""
@@ -130,84 +151,114 @@ class Scores:
         """Return arm - reference over the seeds that both have."""
         seeds = self.shared_seeds(arm, reference)
         ours, theirs = ([self.place[name, seed] for seed in seeds] for name in (arm, reference))
-        by_seed = self.plain[ours] - self.plain[theirs]
-        drawn = self.drawn[:, ours].mean(dim=1) - self.drawn[:, theirs].mean(dim=1)
-        return Difference(dict(zip(seeds, by_seed, strict=True)), by_seed.mean(dim=0), drawn)
+        drawn = self.drawn[:, ours] - self.drawn[:, theirs]
+        return Difference(seeds, self.plain[ours] - self.plain[theirs], drawn, self.clusters)
 
 
-def _score(task: str, arms: Mapping[str, Mapping[int, Run]], resamples: int, seed: int) -> Scores:
-    runs = {(arm, number): run for arm, seeds in arms.items() for number, run in seeds.items()}
-    labels, samples = _same_rows(task, runs)
-    columns = [PER_ROW[metric](run[1][samples], labels) for run in runs.values() for metric in METRICS]
+def _score(task: str, runs: Sequence[RunRows], resamples: int, seed: int) -> Scores:
+    samples = _same_rows(task, runs)
+    place = {(run.arm, run.seed): i for i, run in enumerate(runs)}
+    if len(place) < len(runs):
+        raise DataError(
+            f"An arm has two runs of one seed on {task}: compare the runs of one training task at a time."
+        )
+    first = runs[0]
+    columns = [PER_ROW[metric](run.log_probs[samples], first.labels) for run in runs for metric in METRICS]
     infinite = torch.tensor([bool(torch.isinf(column).any()) for column in columns])
     usable = [column.nan_to_num(posinf=0.0) for column in columns]
-    # Its own stream for each task: rows of two tasks of one size must not be drawn alike.
-    rng = np.random.default_rng([seed, zlib.crc32(task.encode())])
     shape = (len(runs), len(METRICS))
     plain = plain_scores(usable).masked_fill(infinite, math.inf).view(shape)
-    drawn = resampled_scores(usable, resamples, rng).masked_fill(infinite, math.inf).view(-1, *shape)
-    return Scores({place: i for i, place in enumerate(runs)}, plain, drawn)
+    drawn = drawn_scores(usable, first.clusters, resamples, seed).masked_fill(infinite, math.inf)
+    return Scores(place, plain, drawn.view(-1, *shape), frozenset(first.clusters))
 
 
-def _same_rows(task: str, runs: Mapping[tuple[str, int], Run]) -> tuple[Tensor, int]:
-    """Return the labels and the largest S that all runs share."""
-    (first, (labels, predicted)), *others = runs.items()
-    samples = max(predicted)
-    for place, (other_labels, other) in others:
-        if not torch.equal(labels, other_labels) or other[max(other)].shape != predicted[samples].shape:
+def _same_rows(task: str, runs: Sequence[RunRows]) -> int:
+    """Return the largest S that all runs share."""
+    first = runs[0]
+    samples = max(first.log_probs)
+    for run in runs[1:]:
+        shapes = {found.log_probs[max(found.log_probs)].shape for found in (first, run)}
+        if run.ids != first.ids or not torch.equal(run.labels, first.labels) or len(shapes) > 1:
             raise DataError(
-                f"{_named(place)} and {_named(first)} were not scored on the same rows of {task}: "
+                f"{_named(run)} and {_named(first)} were not scored on the same rows of {task}: "
                 "evaluate both with the same version and settings of the task."
             )
-        if max(other) != samples:
+        if max(run.log_probs) != samples:
             raise DataError(
-                f"{_named(place)} was predicted with S = {max(other)} and {_named(first)} with S = {samples} "
-                f"on {task}: give both the same predict.samples."
+                f"{_named(run)} was predicted with S = {max(run.log_probs)} and {_named(first)} with "
+                f"S = {samples} on {task}: give both the same predict.samples."
             )
-    return labels, samples
+    return samples
 
 
-def _named(place: tuple[str, int]) -> str:
-    return f"{place[0]} (seed {place[1]})"
+def _named(run: RunRows) -> str:
+    return f"{run.arm} (seed {run.seed})"
 
 
-def _average(differences: Sequence[Difference]) -> Difference:
-    """Return the mean over tasks; by seed over those that all tasks have."""
-    shared = set.intersection(*(set(d.by_seed) for d in differences))
-    return Difference(
-        {seed: torch.stack([d.by_seed[seed] for d in differences]).mean(dim=0) for seed in sorted(shared)},
-        torch.stack([d.mean for d in differences]).mean(dim=0),
-        torch.stack([d.drawn for d in differences]).mean(dim=0),
-    )
-
-
-def _entry(difference: Difference, level: float) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "seeds": list(difference.by_seed),
-        "level": level,
-        "resamples": len(difference.drawn),
-    }
+def _entry(tasks: Sequence[Difference], level: float) -> dict[str, Any]:
+    """Return all metrics of a difference averaged over tasks; by seed over those that all tasks have."""
+    shared = sorted(set.intersection(*(set(task.seeds) for task in tasks)))
+    places = [[task.seeds.index(seed) for seed in shared] for task in tasks]
+    by_seed = torch.stack([task.plain[place] for task, place in zip(tasks, places, strict=True)]).mean(dim=0)
+    entry: dict[str, Any] = {"seeds": shared}
     for i, metric in enumerate(METRICS):
-        by_seed = [float(values[i]) for values in difference.by_seed.values()]
-        found[metric] = _interval(metric, float(difference.mean[i]), by_seed, difference.drawn[:, i], level)
-    return found
+        if all(bool(task.plain[:, i].isfinite().all()) for task in tasks):
+            found = crossed_interval([task.of(i) for task in tasks], level)
+            entry[metric] = _numbers(found, by_seed[:, i].tolist())
+        else:
+            mean = float(torch.stack([task.plain[:, i].mean() for task in tasks]).mean())
+            entry[metric] = dict.fromkeys(EMPTY) | {"verdict": _verdict(metric, mean, not math.isnan(mean))}
+    return entry
 
 
-def _interval(
-    metric: str, mean: float, by_seed: Sequence[float], drawn: Tensor, level: float
-) -> dict[str, float | int | str | None]:
-    sign = 1.0 if metric in HIGHER_IS_BETTER else -1.0
-    if not math.isfinite(mean):
-        verdict = "equal" if math.isnan(mean) else "better" if sign * mean > 0 else "worse"
-        return {**dict.fromkeys(("difference", "low", "high", "seed_sd", "agree")), "verdict": verdict}
-    moved = (drawn - drawn.mean() + mean).numpy()
-    low, high = (round(float(q), DIGITS) for q in np.quantile(moved, [(1 - level) / 2, (1 + level) / 2]))
-    covers = low <= 0.0 <= high
-    return {
-        "difference": round(mean, DIGITS),
-        "low": low,
-        "high": high,
-        "seed_sd": round(float(np.std(by_seed, ddof=1)), DIGITS) if len(by_seed) > 1 else None,
-        "agree": sum(value * mean > 0 for value in by_seed),
-        "verdict": "equal" if covers else "better" if sign * mean > 0 else "worse",
+def _numbers(found: Interval, by_seed: Sequence[float]) -> dict[str, Any]:
+    spread = float(torch.tensor(by_seed, dtype=torch.float64).std()) if len(by_seed) > 1 else None
+    numbers = {
+        "difference": found.difference,
+        "low": found.low,
+        "high": found.high,
+        "se_seeds": found.se_seeds,
+        "se_rows": found.se_rows,
+        "df": found.df,
+        "seed_sd": spread,
     }
+    rounded = {key: None if value is None else round(value, DIGITS) for key, value in numbers.items()}
+    return {**rounded, "p": float(f"{found.p_value:.4g}")}
+
+
+def _judge(entries: Sequence[dict[str, Any]], primary: Contrast | None, level: float) -> None:
+    """Add what follows from each difference: by itself for the primary one, corrected for all others."""
+    declared = _declared(entries, primary)
+    known = [(e, m) for e in entries for m in METRICS if e[m]["p"] is not None]
+    others = [place for place in known if place != declared]
+    corrected = holm([entry[metric]["p"] for entry, metric in others])
+    for (entry, metric), p_value in zip(others, corrected, strict=True):
+        found = entry[metric]
+        verdict = _verdict(metric, found["difference"], p_value < 1 - level)
+        found |= {"p_holm": float(f"{p_value:.4g}"), "verdict": verdict}
+    if declared is not None:
+        entry, metric = declared
+        found = entry[metric]
+        verdict = _verdict(metric, found["difference"], found["p"] < 1 - level)
+        found |= {"p_holm": None, "primary": True, "verdict": verdict}
+
+
+def _declared(
+    entries: Sequence[dict[str, Any]], primary: Contrast | None
+) -> tuple[dict[str, Any], str] | None:
+    """Return the entry and metric of the primary contrast, on average if there is one; None without it."""
+    if primary is None:
+        return None
+    found = [e for e in entries if (e["arm"], e["reference"]) == (primary.arm, primary.reference)]
+    place = next((e for e in found if e["task"] == AVERAGE), found[0] if len(found) == 1 else None)
+    return None if place is None or place[primary.metric]["p"] is None else (place, primary.metric)
+
+
+def _verdict(metric: str, difference: float, distinct: bool) -> str:
+    sign = 1.0 if metric in HIGHER_IS_BETTER else -1.0
+    return "equal" if not distinct else "better" if sign * difference > 0 else "worse"
+
+
+def primary_of(entries: Iterable[Mapping[str, Any]]) -> tuple[Mapping[str, Any], str] | None:
+    """Return the entry of the primary contrast and its metric; None where none was declared."""
+    return next(((e, m) for e in entries for m in METRICS if e[m].get("primary")), None)

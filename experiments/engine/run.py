@@ -9,9 +9,10 @@ from typing import Any
 from bara_pyro.cli.terminal import say
 from bara_pyro.errors import TrainingError
 from experiments.engine.arguments import shared_settings, sweep_options
-from experiments.engine.compare import compare_study
+from experiments.engine.compare import LORA, Comparisons, write_comparisons
 from experiments.engine.record import Record, write_records
 from experiments.engine.results import RESULTS
+from experiments.engine.rows import collect
 from experiments.engine.study import write_study
 from experiments.engine.sweep import Job, sweep
 
@@ -24,8 +25,7 @@ def run_study(
     args: Namespace,
     *,
     shifted: Mapping[str, Sequence[str]] | None = None,
-    comparisons: bool = False,
-    compared_on: Sequence[str] = (),
+    comparisons: Comparisons | None = None,
     results: Path = RESULTS,
 ) -> None:
     """Run a study of arms and write its results, whatever has been done of it before.
@@ -35,8 +35,8 @@ def run_study(
         arms: name of an arm -> its dotted settings, among them `method`.
         args: of the shared command line (`experiments.engine.arguments`).
         shifted: task -> further tasks that the runs trained on it are tested on.
-        comparisons: compare every arm with LoRA and with the best baseline, row by row.
-        compared_on: shifted tasks whose rows they are compared on instead of those of the runs' own tasks.
+        comparisons: how every arm is compared with LoRA and with the best baseline, row by row; not at all
+            if None.
         results: folder that is written to.
 
     Raises:
@@ -61,10 +61,10 @@ def run_study(
     if not done:
         raise TrainingError(f"Every run of {name} failed: see the list of failures above.")
     write_records(records, results / "records")  # also the failed ones: a table says how many there are
-    # Against LoRA and the best baseline, where there is one of them.
-    known = "lora" in {run["arm"] for run in done}
-    found = compare_study(done, args.runs, shifted=compared_on) if comparisons and known else []
-    path = write_study(name, runs, _about(args, records), found, results)
+    path = write_study(name, runs, _about(args, records), folder=results)
+    collect(name, args.runs, results=results)
+    if comparisons is not None and LORA in {run["arm"] for run in done}:
+        write_comparisons(name, comparisons, results)
     say(f"{len(done)} of {len(places)} runs are in {path}: python -m experiments report")
 
 

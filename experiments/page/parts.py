@@ -1,12 +1,14 @@
 """What stands on a page: words, tables, figures with words for them; and what studies of arms share."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from textwrap import fill
+from typing import Any
 
 from matplotlib.figure import Figure
 
 from bara_pyro.report import Table
-from experiments.engine.differences import AVERAGE, METRICS
+from experiments.engine.differences import AVERAGE, METRICS, primary_of
 from experiments.engine.spaces import in_order
 from experiments.engine.study import Arms, Study
 from experiments.page.figures import (
@@ -16,8 +18,10 @@ from experiments.page.figures import (
     risk_coverage_figure,
 )
 from experiments.page.tables import (
+    SCORES,
     comparison_by_task,
     comparison_table,
+    difference,
     score_tables,
     selection,
     shift_tables,
@@ -55,12 +59,19 @@ Part = str | Table | Picture | Folded
 """A string is Markdown."""
 
 REFERENCE = "lora"
+WIDTH = 110
 
-COMPARED = """Each cell: arm minus reference ± standard deviation over seeds [{level:g} % interval] and what
-follows from it; "equal" means that the interval covers zero. Intervals come from a paired bootstrap over test
-rows ({resamples:,} resamples, the same rows for all arms and seeds; `experiments/engine/differences.py`):
-they speak of other rows, the ± of other seeds. Of a hundred intervals of arms that do not differ about five
-leave zero out.
+COMPARED = """Each cell: arm minus reference [{level:g} % interval] (standard error by seeds, by rows) and
+what follows from it. Intervals are crossed over seeds and clusters of rows, which on the microworld are the
+residents asked about ({resamples:,} draws; `bara_pyro/metrics/intervals.py`): they speak of training again
+and of other residents, each by itself. "Better" and "worse" hold after Holm's correction for all comparisons
+of this study but the primary one; "equal" is what is left.{primary}
+"""
+DECLARED = " **Primary contrast: {metric} of {arm} minus {reference}, {task}: {cell}, p = {p:.2g}.**"
+UNSTORED = """Each cell: arm minus reference [{level:g} % interval] and what follows from it; "equal" means
+that the interval covers zero. **The rows of this study are not stored until its next run**, so that its
+intervals cannot be computed again. They come from a bootstrap over test rows alone ({resamples:,} draws): too
+narrow where rows of one resident err together, silent on training again, not corrected for their number.
 """
 
 
@@ -153,8 +164,7 @@ def comparisons(study: Study) -> list[Part]:
     entries = study.comparisons
     if not entries:
         return []
-    about = {"level": 100 * entries[0]["level"], "resamples": entries[0]["resamples"]}
-    parts: list[Part] = ["### Differences\n", COMPARED.format(**about)]
+    parts: list[Part] = ["### Differences\n", _about(entries)]
     for reference in dict.fromkeys(e["reference"] for e in entries):
         tasks = list(dict.fromkeys(e["task"] for e in entries if e["reference"] == reference))
         parts.append(comparison_table(entries, reference, AVERAGE if AVERAGE in tasks else tasks[0]))
@@ -167,6 +177,25 @@ def comparisons(study: Study) -> list[Part]:
             Picture(lambda: difference_figure(entries, REFERENCE), f"{study.name}-nll-differences", caption)
         )
     return parts
+
+
+def _about(entries: Sequence[Mapping[str, Any]]) -> str:
+    """Return what the cells of comparisons mean, and the primary contrast."""
+    about = {"level": 100 * entries[0]["level"], "resamples": entries[0]["resamples"]}
+    if "se_rows" not in entries[0][METRICS[0]]:  # from before rows were stored
+        return UNSTORED.format(**about)
+    primary = ""
+    if declared := primary_of(entries):
+        entry, metric = declared
+        primary = DECLARED.format(
+            metric=SCORES[metric].heading,
+            arm=display(entry["arm"]),
+            reference=display(entry["reference"]),
+            task="average over the tasks" if entry["task"] == AVERAGE else entry["task"],
+            cell=difference(entry, metric),
+            p=entry[metric]["p"],
+        )
+    return fill(COMPARED.format(**about, primary=primary), WIDTH) + "\n"
 
 
 def _in_words(study: Study, task: str, metric: str) -> str:

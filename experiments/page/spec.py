@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from experiments.engine.compare import Comparisons
 from experiments.engine.results import Results, read_results
 from experiments.engine.study import Study, load_study
 from experiments.page.parts import Part
@@ -37,6 +38,7 @@ class StudySpec:
         load: reads its results: name and folder -> results.
         facts: what the question names.
         order: where it stands in the index.
+        comparisons: how its arms are compared (`experiments.engine.compare`); None where they are not.
     """
 
     title: str
@@ -46,6 +48,7 @@ class StudySpec:
     load: Callable[[str, Path], Any]
     facts: Callable[[Any], Mapping[str, Any]]
     order: int = 100
+    comparisons: Comparisons | None = None
 
 
 def entry_study(
@@ -68,9 +71,11 @@ def arm_study(
     parts: Callable[[Study], Iterable[Part]],
     *,
     order: int = 100,
+    comparisons: Comparisons | None = None,
 ) -> StudySpec:
     """Return a study of arms on tasks with seeds, whose scores are in records."""
-    return StudySpec(title, f"{question} {{facts}}", main, parts, load_study, run_facts, order)
+    question = f"{question} {{facts}}"
+    return StudySpec(title, question, main, parts, load_study, run_facts, order, comparisons)
 
 
 def run_facts(study: Study) -> dict[str, str]:

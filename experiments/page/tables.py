@@ -241,13 +241,16 @@ def comparison_by_task(entries: Sequence[Mapping[str, Any]], reference: str, met
 
 
 def difference(entry: Mapping[str, Any], metric: str, spread: bool = True) -> str:
-    """Return a difference in words: value ± standard deviation over seeds [interval] verdict."""
+    """Return a difference in words: value [interval] (standard error by seeds, by rows) verdict."""
     found, digits = entry[metric], DIGITS[metric]
     if found["difference"] is None:
         return f"∞, {found['verdict']}" if found["verdict"] != "equal" else "–"
-    beside = f" ± {found['seed_sd']:{digits}}" if spread and found["seed_sd"] is not None else ""
     ends = ", ".join(_signed(found[end], digits) for end in ("low", "high"))
-    return f"{_signed(found['difference'], digits)}{beside} [{ends}] {found['verdict']}"
+    beside = ""
+    if spread and "se_rows" in found:
+        errors = ("–" if found[e] is None else format(found[e], digits) for e in ("se_seeds", "se_rows"))
+        beside = f" ({', '.join(errors)})"
+    return f"{_signed(found['difference'], digits)} [{ends}]{beside} {found['verdict']}"
 
 
 def _signed(value: float, digits: str) -> str:

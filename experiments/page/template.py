@@ -253,17 +253,19 @@ def spread(value: tuple[float, float], digits: int = 1) -> str:
 
 
 def interval(entry: dict[str, Any], digits: int = 1) -> str:
-    """Return a stored difference with its interval, and the spread over seeds where there is one.
+    """Return a stored difference with its interval, and both standard errors where its rows are stored.
 
-    >>> interval({"difference": 1.06, "low": 0.4, "high": 1.7, "seed_sd": 0.0149})
-    '+1.1 ± 0.01 [+0.4, +1.7]'
+    >>> interval({"difference": 1.06, "low": 0.4, "high": 1.7, "se_seeds": 0.21, "se_rows": 0.3})
+    '+1.1 [+0.4, +1.7] (SE 0.2 by seeds, 0.3 by rows)'
     """
     ends = f"[{signed(entry['low'], digits)}, {signed(entry['high'], digits)}]"
-    beside = ""
-    if (sd := entry.get("seed_sd")) is not None:
-        more = digits + (0 < sd < 0.5 * 10**-digits)  # what reads as zero gets one more digit
-        beside = f" ± {sd:.{more}f}"
-    return f"{signed(entry['difference'], digits)}{beside} {ends}"
+    errors = [
+        f"{entry[key]:.{digits}f} by {name}"
+        for key, name in (("se_seeds", "seeds"), ("se_rows", "rows"))
+        if entry.get(key) is not None
+    ]
+    beside = f" (SE {', '.join(errors)})" if errors else ""
+    return f"{signed(entry['difference'], digits)} {ends}{beside}"
 
 
 FORMATS = {

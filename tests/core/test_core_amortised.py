@@ -8,6 +8,7 @@ import torch
 from core_cases import backbone, make_batch
 from pyro.distributions import Gamma
 from torch import Tensor
+from torch.distributions import kl_divergence
 from torch.nn import functional as F
 from torch.testing import assert_close
 
@@ -19,6 +20,7 @@ from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.gamma import GammaGuide
 from bara_pyro.guides.lognormal import LogNormalGuide
 from bara_pyro.guides.weibull import WeibullGuide
+from bara_pyro.methods import build, method_config
 from bara_pyro.models.bara import BaRA
 
 R = 4
@@ -59,6 +61,21 @@ def test_by_hand(family: type, shape: str, width: str) -> None:
     level = F.softplus(raw[..., R:] + math.log(math.expm1(start)))
     kappa = (level if shape == "kappa" else 1 / level).clamp(KAPPA_MIN, KAPPA_MAX).expand(2, 5, R)
     assert_close(noise_level(q), kappa, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("made_by", ["the guide", "the method"])
+def test_the_noisiest_posterior_is_the_prior(made_by: str) -> None:
+    """As far as noise goes: at its largest and at the prior's mean the KL to the exponential prior is 0."""
+    built = (
+        build(method_config("bara"), backbone(), 4, {"r": R})[1] if made_by == "the method" else guide_of()
+    )
+    assert isinstance(built, AmortizedGuide)
+    with torch.no_grad():
+        built.sites[SITE].weight.zero_()
+        built.start[:R] = math.log(math.expm1(1.0))  # of the mean: 1, the prior's
+        built.start[R:] = 50.0  # of the noise level: as large as it is let be
+    q = posterior(built, torch.randn(3, 16)).base_dist
+    assert_close(kl_divergence(q, PRIOR.expand([3, R])), torch.zeros(3, R), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("random_kappa", [False, True])

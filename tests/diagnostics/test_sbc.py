@@ -1,7 +1,7 @@
 """Simulation-based calibration: exact draws pass, draws that are too sure fail, and so does the prior."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import pytest
@@ -64,6 +64,24 @@ def test_exact_draws_pass_and_controls_fail() -> None:
     # The prior in place of the posterior: the gate's ranks are uniform, those of the likelihood are not.
     ignorant = sbc(model, batch, from_prior, simulations=N)
     assert ignorant.uneven() == (LOG_LIKELIHOOD,)
+
+
+def test_a_rank_is_the_number_of_draws_below_the_truth() -> None:
+    """By draws that are all below it, all above it, and all the truth itself, which is not below itself."""
+    model, batch = one_gate(TWO_TOKENS)
+
+    def constant(value: float | None) -> Callable[[Batch, int], Mapping[str, Tensor]]:
+        def sample(_: Batch, seed: int) -> Mapping[str, Tensor]:
+            truth = simulate(model, batch, seed)[0]["phi"]
+            drawn = truth if value is None else torch.full_like(truth, value)
+            return {"phi": drawn.expand(L, *drawn.shape)}
+
+        return sample
+
+    below, above, equal = (sbc(model, batch, constant(v), simulations=3) for v in (1e-9, 1e9, None))
+    assert below.ranks[:, 0].tolist() == [L] * 3
+    assert above.ranks[:, 0].tolist() == [0] * 3
+    assert equal.ranks.tolist() == [[0, 0]] * 3
 
 
 def test_simulated_data_follow_the_program() -> None:

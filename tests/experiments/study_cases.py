@@ -13,6 +13,7 @@ from bara_pyro.runs.store import write_json, write_jsonl
 from experiments.engine.convert import converted
 from experiments.engine.record import COVERAGES, KIND, Record
 from experiments.engine.results import Results
+from experiments.engine.rows import RunRows
 from experiments.engine.study import write_study
 from experiments.page.report import page
 from experiments.page.spec import find_study
@@ -44,6 +45,27 @@ def predictions(
     noise = torch.randn(rows, classes, dtype=torch.float64, generator=generator)
     point = sure * (logits + 1.5 * stray * noise)
     return labels, {s: (point * (0.9 if draws and s else 1.0)).log_softmax(-1) for s in SAMPLES}
+
+
+def run_rows(
+    arm: str, task: str, seed: int, labels: Tensor, log_probs: dict[int, Tensor], per: int = 1
+) -> RunRows:
+    """Return the rows of an invented run; `per` rows are of one cluster, which no other task knows."""
+    ids = tuple(f"{task}-{i}" for i in range(len(labels)))
+    clusters = tuple(f"{task}-{i // per}" for i in range(len(labels)))
+    return RunRows(arm, f"{arm} {seed}", "", task, seed, task, ids, clusters, labels, log_probs)
+
+
+def rows_of(
+    tasks: Mapping[str, tuple[int, int]], arms: Sequence[str] = tuple(METHODS), seeds: int = 2, per: int = 1
+) -> list[RunRows]:
+    """Return the rows of all arms on tasks of so many rows and classes."""
+    return [
+        run_rows(arm, task, seed, *predictions(arm, task, seed, *size), per)
+        for task, size in tasks.items()
+        for arm in arms
+        for seed in range(seeds)
+    ]
 
 
 def finite(scores: Mapping[str, float]) -> dict[str, float | None]:

@@ -1,15 +1,24 @@
-"""From run folders to comparisons, and which baseline is the reference."""
+"""From stored rows to comparisons, and which baseline is the reference."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from study_cases import invent, predictions, write_run
+from study_cases import invent, rows_of
 
 from bara_pyro.errors import DataError
 from bara_pyro.runs.store import write_json
-from experiments.engine.compare import best_baseline, compare_study, default_references, read_predictions
-from experiments.engine.differences import AVERAGE, compare
+from experiments.engine.compare import (
+    Comparisons,
+    best_baseline,
+    compare_study,
+    default_references,
+    write_comparisons,
+)
+from experiments.engine.differences import AVERAGE, Contrast, compare
+from experiments.engine.rows import rows_path, write_rows
 from experiments.engine.search import KIND
+from experiments.engine.study import load_study
 
 
 def choices(path: Path, trials: dict[str, list[float | None]], **other: dict) -> Path:
@@ -45,38 +54,28 @@ def test_searches_that_differ_choose_nothing(tmp_path: Path) -> None:
         best_baseline(["lora", "blob"], path)
 
 
-def test_an_experiment_is_compared_from_its_run_folders(tmp_path: Path) -> None:
-    runs = invent("some", tmp_path / "results", tmp_path / "runs", seeds=2)
-    path = choices(tmp_path / "c.json", {"lora": [0.6], "blob": [0.5]})
-    entries = compare_study(runs, tmp_path / "runs", choices=path)
-    direct = {
-        task: {
-            arm: {seed: predictions(arm, task, seed, rows) for seed in (0, 1)}
-            for arm in ("lora", "blob", "bara")
-        }
-        for task, rows in {"micro-wgs": 200, "micro-arce": 150}.items()
-    }
-    assert entries == compare(direct, ["lora", "blob"])
+def test_a_study_is_compared_from_its_rows_and_written(tmp_path: Path) -> None:
+    results, path = tmp_path / "results", choices(tmp_path / "c.json", {"lora": [0.6], "blob": [0.5]})
+    rows = rows_of({"micro-wgs": (200, 2), "micro-arce": (150, 2)})
+    primary = Comparisons(Contrast("blob", "lora", "acc"))
+    entries = compare_study(rows, primary, choices=path)
+    assert entries == compare(rows, ["lora", "blob"], primary.primary)
     assert {e["task"] for e in entries} == {"micro-wgs", "micro-arce", AVERAGE}
     assert {(e["arm"], e["reference"]) for e in entries} == {
         ("blob", "lora"), ("bara", "lora"), ("lora", "blob"), ("bara", "blob")
     }  # fmt: skip
-    with pytest.raises(DataError, match="no predictions"):
-        compare_study([{**runs[0], "hash": "absent"}], tmp_path / "runs", ["lora"])
+    invent("some", results)
+    write_rows(rows, rows_path("some", results))
+    found = write_comparisons("some", primary, results)
+    assert load_study("some", results).comparisons == found
+    assert {e["task"] for e in found} == {"micro-wgs", "micro-arce", AVERAGE}
 
 
-def test_on_shifted_tasks(tmp_path: Path) -> None:
-    runs = invent("some", tmp_path / "results", tmp_path / "runs", tasks={"micro-obqa": 50}, seeds=1)
-    for run in runs:
-        for task, rows in {"micro-near": 40, "micro-far": 30}.items():
-            folder = tmp_path / "runs" / run["hash"] / "evaluation" / f"{task}-test"
-            write_run(folder, *predictions(run["arm"], task, run["seed"], rows))
-    found = read_predictions(runs, tmp_path / "runs", ("micro-near", "micro-far"))
-    assert {task: len(arms["bara"][0][0]) for task, arms in found.items()} == {
-        "micro-near": 40,
-        "micro-far": 30,
-    }
-    entries = compare_study(runs, tmp_path / "runs", ["lora"], shifted=("micro-near", "micro-far"))
+def test_on_shifted_tasks() -> None:
+    own = rows_of({"micro-obqa": (50, 2)})
+    shifted = [
+        replace(run, task="micro-obqa") for run in rows_of({"micro-near": (40, 2), "micro-far": (30, 2)})
+    ]
+    entries = compare_study([*own, *shifted], Comparisons(tested_on=("micro-near", "micro-far")))
     assert {e["task"] for e in entries} == {"micro-near", "micro-far", AVERAGE}
-    with pytest.raises(DataError, match="'lora' has two runs of seed 0 on micro-near"):
-        read_predictions([*runs, {**runs[0], "task": "other"}], tmp_path / "runs", ("micro-near",))
+    assert {e["task"] for e in compare_study([*own, *shifted], Comparisons())} == {"micro-obqa"}

@@ -8,7 +8,9 @@ import pytest
 from bara_pyro.errors import TrainingError
 from bara_pyro.runs.store import read_json
 from experiments.engine.arguments import experiment_parser
+from experiments.engine.compare import Comparisons
 from experiments.engine.record import read_record
+from experiments.engine.rows import lacking
 from experiments.engine.run import run_study
 from experiments.engine.study import load_study
 
@@ -27,7 +29,7 @@ def test_from_arms_to_a_study(base: dict[str, Any], tmp_path: Path) -> None:
         # No validation rows: refused before it trains.
         "broken": {"method": "temperature", "predict.samples": [0, 3]},
     }
-    run_study("some", arms, args, comparisons=True, results=tmp_path / "results")
+    run_study("some", arms, args, comparisons=Comparisons(), results=tmp_path / "results")
     study = load_study("some", tmp_path / "results")
     assert list(study.arms) == list(arms)
     (task,) = study.tasks
@@ -39,6 +41,7 @@ def test_from_arms_to_a_study(base: dict[str, Any], tmp_path: Path) -> None:
     assert record["metrics"] == read_json(own / "metrics.json")["metrics"]
     assert record == read_record(tmp_path / "runs" / "records" / f"{record['config_hash']}.json")
     assert str(tmp_path) not in (tmp_path / "results" / "some.json").read_text()
+    assert lacking("some", tmp_path / "results") == []
 
 
 def test_nothing_but_failures_is_an_error(base: dict[str, Any], tmp_path: Path) -> None:

@@ -5,12 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from study_cases import invent, predictions
+from study_cases import invent, predictions, rows_of
 
 from bara_pyro.errors import DataError
 from bara_pyro.metrics import reliability_bins
-from experiments.engine.compare import compare_study
-from experiments.engine.differences import AVERAGE
+from experiments.engine.differences import AVERAGE, compare
 from experiments.engine.study import Study, load_study
 from experiments.page.figures import (
     accuracy_ece_figure,
@@ -27,8 +26,8 @@ TASKS = {"micro-wgs": 120, "micro-arce": 90}
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("figures")
-    runs = invent("some", folder, folder / "runs", tasks=TASKS)
-    invent("some", folder, tasks=TASKS, comparisons=compare_study(runs, folder / "runs", ["lora"]))
+    found = compare(rows_of({task: (rows, 2) for task, rows in TASKS.items()}, seeds=3), ["lora"])
+    invent("some", folder, tasks=TASKS, comparisons=found)
     return folder
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from statistics import mean, stdev
 
 import pytest
-from study_cases import invent, predictions
+from study_cases import invent, rows_of
 
 from bara_pyro.report import Table, markdown
 from bara_pyro.runs.store import read_json
@@ -235,20 +235,16 @@ def numbers(cell: str) -> list[float]:
 
 
 def test_comparisons_say_what_was_found() -> None:
-    data = {
-        task: {arm: {s: predictions(arm, task, s, 200) for s in (0, 1)} for arm in ("bara", "lora", "blob")}
-        for task in ("t", "u")
-    }
-    entries = compare(data, ["lora", "blob"], resamples=100)
+    entries = compare(rows_of({"t": (200, 2), "u": (200, 2)}), ["lora", "blob"], resamples=100)
     header, rows = parse(comparison_table(entries, "lora"))
     assert header == ["method", "ACC ↑ (points)", "ECE ↓ (points)", "NLL ↓ (nats)", "Brier ↓"]
     assert [row[0] for row in rows] == ["BLoB", "BaRA"]
     (entry,) = [e for e in entries if (e["arm"], e["reference"], e["task"]) == ("bara", "lora", AVERAGE)]
     for metric, cell in zip(METRICS, rows[1][1:], strict=True):
         found = entry[metric]
-        expected = [found[key] for key in ("difference", "seed_sd", "low", "high")]
+        expected = [found[key] for key in ("difference", "low", "high", "se_seeds", "se_rows")]
         assert numbers(cell) == [round(value, DIGITS[metric]) for value in expected]
-        assert cell.endswith(f"] {found['verdict']}")
+        assert cell.endswith(f") {found['verdict']}")
     header, rows = parse(comparison_by_task(entries, "blob", "nll"))
     assert header == ["method", "t", "u", AVERAGE]
     for name, *cells in rows:
@@ -264,15 +260,15 @@ def test_comparisons_that_are_zero_or_infinite() -> None:
         "difference": -0.0001,
         "low": 0.0,
         "high": 0.00012,
-        "seed_sd": None,
-        "agree": 0,
+        "se_seeds": None,
+        "se_rows": 0.0001,
         "verdict": "equal",
     }
-    none = dict.fromkeys(("difference", "low", "high", "seed_sd", "agree"))
+    none = dict.fromkeys(("difference", "low", "high", "se_seeds", "se_rows"))
     entry = {
         "arm": "bara", "reference": "lora", "task": "t", "acc": same,
         "ece": same, "nll": {**none, "verdict": "worse"}, "brier": {**none, "verdict": "equal"},
     }  # fmt: skip
     assert parse(comparison_table([entry], "lora", "t"))[1] == [
-        ["BaRA", "0.0 [0.0, 0.0] equal", "0.0 [0.0, 0.0] equal", "∞, worse", "–"]
+        ["BaRA", "0.0 [0.0, 0.0] (–, 0.0) equal", "0.0 [0.0, 0.0] (–, 0.0) equal", "∞, worse", "–"]
     ]

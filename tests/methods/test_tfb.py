@@ -26,7 +26,7 @@ from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.posthoc import PosthocGuide
 from bara_pyro.methods import METHODS, build, method_config
 from bara_pyro.methods.bisection import LARGEST, largest_feasible
-from bara_pyro.methods.tfb import SEARCH, _search, anchor_split, published_search, rotate
+from bara_pyro.methods.tfb import SEARCH, Noise, _search, anchor_split, published_search, rotate
 from bara_pyro.models.lora import LoRA
 from bara_pyro.models.posthoc import PosthocLoRA
 from bara_pyro.runs.config import load_config
@@ -171,6 +171,23 @@ def settings(**options: object) -> object:
 def test_what_is_allowed(options: dict, start: float, boundary: float) -> None:
     assert _search(fake(start), settings(**options)) == pytest.approx(boundary, rel=0.011)
     assert _search(fake(start), settings(**options)) <= boundary
+
+
+class Falling(Noise):
+    """A loss of 0.5 nats that noise lowers by sigma^2, as it does where the mean is too sure of itself."""
+
+    def __init__(self) -> None:
+        self.start = 0.5
+        self.split = range(50)
+
+    def nll(self, sigma: float) -> float:
+        return 0.5 - sigma**2
+
+
+def test_a_loss_that_falls_counts_as_one_that_rises() -> None:
+    assert Falling().change(0.3) == pytest.approx(0.09)
+    found = _search(Falling(), settings(tolerance=0.01))
+    assert 0.99 < found / 0.005**0.5 <= 1.0
 
 
 def test_no_noise_is_allowed_by_a_share_of_nothing() -> None:

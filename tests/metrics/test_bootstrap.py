@@ -1,12 +1,16 @@
-"""The paired bootstrap."""
+"""The paired bootstrap over clusters of rows."""
+
+import math
 
 import numpy as np
 import pytest
 import torch
 from metric_cases import logs, perfect, random_case, worst
+from scipy import stats
 
 from bara_pyro.errors import ConfigError, DataError
-from bara_pyro.metrics import accuracy, bootstrap, brier, ece, nll, paired_bootstrap
+from bara_pyro.metrics import accuracy, brier, ece, nll, paired_bootstrap
+from bara_pyro.metrics.bootstrap import PER_ROW, drawn_scores
 
 METRICS = {"acc": accuracy, "nll": nll, "brier": brier, "ece": ece}
 
@@ -17,27 +21,83 @@ def two_systems(seed: int, n: int = 120) -> tuple[torch.Tensor, torch.Tensor, to
     return log_probs, (0.6 * log_probs + noise).log_softmax(-1), labels
 
 
+def weighted(metric: str, log_probs: torch.Tensor, labels: torch.Tensor, weights: list[float]) -> float:
+    """Return a score of rows that count by weights, in plain loops."""
+    probs, total = log_probs.exp().tolist(), sum(weights)
+    if metric == "ece":
+        bins = [0.0] * 15
+        for row, label, weight in zip(probs, labels.tolist(), weights, strict=True):
+            confidence = max(row)
+            bins[min(14, int(confidence * 15))] += weight * ((row.index(confidence) == label) - confidence)
+        return 100 * sum(map(abs, bins)) / total
+    one = {
+        "acc": lambda row, label: 100.0 * (row.index(max(row)) == label),
+        "nll": lambda row, label: -math.log(row[label]),
+        "brier": lambda row, label: sum((p - (c == label)) ** 2 for c, p in enumerate(row)),
+    }[metric]
+    return sum(w * one(row, y) for row, y, w in zip(probs, labels.tolist(), weights, strict=True)) / total
+
+
 @pytest.mark.parametrize("metric", METRICS)
-def test_equals_scoring_each_resample(metric: str):
+def test_equals_scoring_each_draw_in_a_loop(metric: str):
     a, b, labels = two_systems(0)
-    found = paired_bootstrap(metric, a, b, labels, resamples=50, seed=3)
-    rows = np.random.default_rng(3).integers(len(labels), size=(50, len(labels)))
-    score = METRICS[metric]
-    sample = [score(a[i], labels[i]) - score(b[i], labels[i]) for i in torch.from_numpy(rows)]
-    assert (found.low, found.high) == pytest.approx(tuple(np.quantile(sample, [0.025, 0.975])), abs=1e-9)
-    assert found.difference == pytest.approx(score(a, labels) - score(b, labels), abs=1e-9)
+    names = [f"author {i % 17}" for i in range(len(labels))]
+    drawn = drawn_scores([PER_ROW[metric](x, labels) for x in (a, b)], names, 30, seed=3)
+    # Which weights a name gets is seen from a score that is 1 for its rows and 0 elsewhere.
+    shares = drawn_scores(
+        [torch.tensor([[n == k] for n in names]).double() for k in names[:17]], names, 30, seed=3
+    )
+    for r, share in enumerate(shares):
+        weights = [float(share[i % 17]) / names.count(names[i]) for i in range(len(names))]
+        for score, system in zip(drawn[r], (a, b), strict=True):
+            assert float(score) == pytest.approx(weighted(metric, system, labels, weights), abs=1e-9)
+    assert METRICS[metric](a, labels) == pytest.approx(weighted(metric, a, labels, [1.0] * len(labels)))
+    found = paired_bootstrap(metric, a, b, labels, clusters=names, resamples=30, seed=3)
+    assert found.difference == pytest.approx(
+        METRICS[metric](a, labels) - METRICS[metric](b, labels), abs=1e-9
+    )
+    assert found.se_rows == pytest.approx(math.sqrt(18 / 16) * float((drawn[:, 0] - drawn[:, 1]).std()))
+
+
+def test_weights_are_exponential_and_a_name_s_own():
+    names = [f"n{i}" for i in range(4)]
+    columns = [torch.eye(4, dtype=torch.float64)[:, [i]] for i in range(4)]
+    drawn = drawn_scores(columns, names, 20_000).numpy()
+    # Shares of four Exp(1) are Dirichlet(1, 1, 1, 1): each is Beta(1, 3), each pair correlated by -1/3.
+    assert all(stats.kstest(drawn[:, i], stats.beta(1, 3).cdf).pvalue > 0.001 for i in range(4))
+    assert np.corrcoef(drawn.T)[np.triu_indices(4, 1)] == pytest.approx(-np.ones(6) / 3, abs=0.03)
+    turned = drawn_scores(columns, names[::-1], 20_000).numpy()
+    assert turned == pytest.approx(drawn[:, ::-1])
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_seeded_antisymmetric_and_independent_of_the_chunk_size(metric: str, monkeypatch: pytest.MonkeyPatch):
+def test_seeded_and_antisymmetric(metric: str):
     a, b, labels = two_systems(1)
     found = paired_bootstrap(metric, a, b, labels, resamples=100)
     swapped = paired_bootstrap(metric, b, a, labels, resamples=100)
     assert (swapped.low, swapped.high) == pytest.approx((-found.high, -found.low), abs=1e-9)
+    assert paired_bootstrap(metric, a, b, labels, resamples=100) == found
     assert paired_bootstrap(metric, a, b, labels, resamples=100, seed=1) != found
-    monkeypatch.setattr(bootstrap, "CHUNK", 7 * len(labels))
-    again = paired_bootstrap(metric, a, b, labels, resamples=100)
-    assert (again.low, again.high) == pytest.approx((found.low, found.high), abs=1e-9)
+
+
+def test_accuracy_has_the_width_of_mcnemars_standard_error():
+    a, b, labels = two_systems(5, n=1200)
+    right, other = a.argmax(1) == labels, b.argmax(1) == labels
+    only_a, only_b, n = int((right & ~other).sum()), int((other & ~right).sum()), len(labels)
+    error = 100 * math.sqrt((only_a + only_b) - (only_a - only_b) ** 2 / n) / n
+    assert paired_bootstrap("acc", a, b, labels).se_rows == pytest.approx(
+        error, rel=0.06
+    )  # 2,000 draws: 1.6 %
+
+
+def test_several_trainings_are_paired_by_seed():
+    runs = [two_systems(0) for _ in range(2)]
+    a, b = torch.stack([runs[0][0], runs[1][1]]), torch.stack([runs[0][1], runs[1][0]])
+    found = paired_bootstrap("nll", a, b, runs[0][2])
+    by_seed = [nll(x, runs[0][2]) - nll(y, runs[0][2]) for x, y in zip(a, b, strict=True)]
+    assert found.difference == pytest.approx(0.0, abs=1e-12)  # the second seed turns the first round
+    assert found.se_seeds == pytest.approx(np.std(by_seed, ddof=1) / math.sqrt(2))
+    assert found.se_rows == pytest.approx(0.0, abs=1e-12)
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -53,7 +113,8 @@ def test_a_clear_difference_excludes_zero_on_either_side():
     bad, _ = worst(30)
     bad = bad.roll(1, dims=1)
     found = paired_bootstrap("acc", good, bad, labels, resamples=50)
-    assert (found.low, found.high, found.excludes_zero) == pytest.approx((100, 100, True))
+    assert (found.low, found.high) == pytest.approx((100, 100))
+    assert found.excludes_zero
     assert paired_bootstrap("acc", bad, good, labels, resamples=50).excludes_zero
 
 
@@ -71,8 +132,7 @@ def test_covers_the_true_difference_as_often_as_it_says():
             "nll", a_row.expand(n, 2), b, labels, resamples=300, level=0.9, seed=repetition
         )
         hits += found.low <= difference <= found.high
-    # Binomial(300, 0.9) has standard deviation 1.7 points; the percentile interval loses a little more.
-    assert 0.83 < hits / repetitions < 0.96
+    assert hits / repetitions == pytest.approx(0.9, abs=3 * math.sqrt(0.9 * 0.1 / repetitions))
 
 
 def test_a_higher_level_is_a_wider_interval():
@@ -92,8 +152,9 @@ def test_unusable_input():
         paired_bootstrap("acc", a, b + 1, labels)
     with pytest.raises(DataError, match="infinite"):
         paired_bootstrap("nll", *(2 * [worst()[0]]), worst()[1])
+    with pytest.raises(DataError, match="3 clusters"):
+        paired_bootstrap("acc", a, b, labels, clusters=["x", "y", "z"])
     with pytest.raises(ConfigError, match="Unknown metric 'f1': choose one of acc"):
         paired_bootstrap("f1", a, b, labels)
-    for setting in ({"resamples": 0}, {"level": 1.0}, {"level": 0.0}):
-        with pytest.raises(ConfigError, match="level"):
-            paired_bootstrap("acc", a, b, labels, **setting)
+    with pytest.raises(ConfigError, match="resamples is 1"):
+        paired_bootstrap("acc", a, b, labels, resamples=1)

@@ -8,12 +8,14 @@ Runs trained on the large four-way task are tested under the shifts, too, which 
 """
 
 from experiments.engine.arguments import experiment_parser
+from experiments.engine.compare import Comparisons
 from experiments.engine.run import run_study
 from experiments.engine.search import chosen
 from experiments.page.parts import main_table
 from experiments.page.spec import arm_study
 
 TASKS = ("micro-wgs", "micro-arcc", "micro-arce", "micro-wgm", "micro-obqa", "micro-boolq")
+COMPARISONS = Comparisons()
 SHIFTED = {"micro-obqa": ("micro-near", "micro-far")}
 
 
@@ -22,7 +24,7 @@ def main() -> None:
     parser = experiment_parser(__doc__, runs="runs/study", tasks=TASKS)
     args = parser.parse_args()
     arms = {method: {"method": method, **chosen(method)} for method in args.methods}
-    run_study("in_distribution", arms, args, shifted=SHIFTED, comparisons=True)
+    run_study("in_distribution", arms, args, shifted=SHIFTED, comparisons=COMPARISONS)
 
 
 STUDY = arm_study(
@@ -32,4 +34,5 @@ STUDY = arm_study(
     main,
     main_table,
     order=10,
+    comparisons=COMPARISONS,
 )

@@ -7,10 +7,13 @@ passes over the smallest data set. Default settings, three times the steps of th
 """
 
 from experiments.engine.arguments import experiment_parser
+from experiments.engine.compare import Comparisons
 from experiments.engine.run import run_study
 from experiments.engine.spaces import tagged
 from experiments.page.parts import main_table
 from experiments.page.spec import arm_study
+
+COMPARISONS = Comparisons()
 
 
 def main() -> None:
@@ -20,7 +23,7 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=1e-3, help="of all methods; default: %(default)s")
     args = parser.parse_args()
     arms = {method: {"method": method, "train.lr": args.lr} for method in args.methods}
-    run_study("untuned", arms, args, comparisons=True)
+    run_study("untuned", arms, args, comparisons=COMPARISONS)
 
 
 STUDY = arm_study(
@@ -29,4 +32,5 @@ STUDY = arm_study(
     main,
     main_table,
     order=12,
+    comparisons=COMPARISONS,
 )

@@ -1,0 +1,143 @@
+"""Intervals of a paired difference, crossed over seeds and clusters of rows, and Holm's correction.
+
+Two things could have come out otherwise. Training: another seed is another model. The test rows: other
+residents, authors or passages (clusters) would have been asked about, and rows of one cluster err together.
+All seeds answer the same rows, so the two are crossed, and neither a bootstrap over rows alone nor a test
+over seeds alone covers both. The variance of a difference averaged over seeds is that of two-way clustered
+errors (Cameron, Gelbach and Miller 2011, J. Bus. Econ. Stat. 29, 238-249):
+
+    V = V(seeds) + V(clusters) - V(seeds and clusters)
+
+V(seeds) comes from the differences of the seeds themselves, the other two from drawing clusters
+(`metrics.bootstrap`), the same for every system, seed and task. The interval is Student's, with
+Satterthwaite's degrees of freedom. Three seeds on one task have as few as 2 of them, a half-width of 4.3
+standard errors: that is what three seeds can say, and where they are nine tenths of V it still holds the
+truth in 92 % of the cases only. Training noise is taken as independent between tasks: an average over six
+has up to 12 degrees, and 95 to 96 %. With one seed there is no V(seeds): the interval speaks of these
+trained models on other rows.
+
+Quantiles of draws over both factors (the pigeonhole bootstrap, Owen 2007, Ann. Appl. Stat. 1, 386-411) are
+not used. Of three seeds they hold a difference that varies by seeds alone in 75 % of the cases and not in
+95, and they count V(seeds and clusters) three times.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from scipy.special import stdtr, stdtrit
+from torch import Tensor
+
+from bara_pyro.errors import ConfigError, DataError
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An interval of `score(a) - score(b)`, averaged over seeds and tasks, in the score's unit.
+
+    Attributes:
+        difference: the difference on the rows themselves.
+        low: the lower end of the interval.
+        high: the upper end.
+        level: the nominal coverage, 0.95 for example.
+        p_value: two-sided, of no difference.
+        se_seeds: standard error by training again with other seeds, the rows as they are; None of one seed.
+        se_rows: standard error by other clusters of rows, the trained models as they are.
+        df: degrees of freedom of Student's t.
+    """
+
+    difference: float
+    low: float
+    high: float
+    level: float
+    p_value: float
+    se_seeds: float | None
+    se_rows: float
+    df: float
+
+    @property
+    def excludes_zero(self) -> bool:
+        """Whether the systems differ at this level."""
+        return self.low > 0.0 or self.high < 0.0
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What is known of a difference on one task.
+
+    Attributes:
+        by_seed: the difference of each seed on the rows themselves, float64, `seeds`.
+        drawn: the same on drawn clusters, `resamples x seeds`.
+        clusters: the names of the clusters.
+    """
+
+    by_seed: Tensor
+    drawn: Tensor
+    clusters: frozenset[str]
+
+
+def crossed_interval(tasks: Sequence[Drawn], level: float = 0.95) -> Interval:
+    """Return the interval of a difference averaged over tasks.
+
+    Args:
+        tasks: one or more, drawn with the same resamples.
+        level: nominal coverage, between 0 and 1.
+
+    Raises:
+        ConfigError: `level` is out of range.
+        DataError: all rows are of one cluster.
+    """
+    if not 0.0 < level < 1.0:
+        raise ConfigError(f"level is {level}: give a number between 0 and 1, 0.95 for example.")
+    clusters = len(frozenset().union(*(task.clusters for task in tasks)))
+    if clusters < 2:
+        raise DataError("All rows are of one cluster: there is no telling how much clusters differ.")
+    mend = (clusters + 1) / (clusters - 1)
+    difference = float(torch.stack([task.by_seed.mean() for task in tasks]).mean())
+    rows = mend * float(torch.stack([task.drawn.mean(dim=1) for task in tasks]).mean(dim=0).var())
+    if any(len(task.by_seed) < 2 for task in tasks):
+        return _student(difference, None, rows, rows, clusters - 1, level)
+    share = len(tasks) ** 2
+    seeds = [float(task.by_seed.var()) / len(task.by_seed) / share for task in tasks]
+    both = sum(mend * _of_one_seed(task.drawn) / share for task in tasks)
+    shared = max(0.0, rows - both)
+    variance = sum(seeds) + shared
+    parts = [(v, len(task.by_seed) - 1) for v, task in zip(seeds, tasks, strict=True)] + [
+        (shared, clusters - 1)
+    ]
+    spread = sum(v**2 / df for v, df in parts)
+    # A difference that never varies has any number of degrees of freedom.
+    df = variance**2 / spread if spread else float(clusters - 1)
+    return _student(difference, sum(seeds), rows, variance, df, level)
+
+
+def _of_one_seed(drawn: Tensor) -> float:
+    """Return the variance of the mean over seeds by what clusters do to each seed by itself."""
+    seeds = drawn.shape[1]
+    covariance = torch.cov(drawn.T)
+    own = float(covariance.diagonal().mean())
+    shared = (float(covariance.sum()) - seeds * own) / (seeds * (seeds - 1))
+    return (own - shared) / seeds
+
+
+def _student(
+    difference: float, seeds: float | None, rows: float, variance: float, df: float, level: float
+) -> Interval:
+    error = math.sqrt(variance)
+    half = float(stdtrit(df, (1 + level) / 2)) * error
+    p_value = 2 * float(stdtr(df, -abs(difference) / error)) if error else float(difference == 0.0)
+    se_seeds = None if seeds is None else math.sqrt(seeds)
+    return Interval(
+        difference, difference - half, difference + half, level, p_value, se_seeds, math.sqrt(rows), df
+    )
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values adjusted for all of them being looked at (Holm 1979, Scand. J. Stat. 6, 65-70)."""
+    order = sorted(range(len(p_values)), key=p_values.__getitem__)
+    adjusted, least = [0.0] * len(p_values), 0.0
+    for rank, place in enumerate(order):
+        least = max(least, min(1.0, (len(p_values) - rank) * p_values[place]))
+        adjusted[place] = least
+    return adjusted

@@ -1,0 +1,54 @@
+"""Every interval of the docs again, from the rows that are stored with the studies: no run is needed.
+
+    python -m experiments intervals
+
+writes the comparisons of each study to its results; `python -m experiments report` prints them. A study of
+which rows are missing keeps what it has, and says so here and on its page until its next run.
+"""
+
+from argparse import ArgumentParser
+from pathlib import Path
+
+from bara_pyro.cli.terminal import say
+from experiments.engine.arguments import start
+from experiments.engine.compare import write_comparisons
+from experiments.engine.differences import primary_of
+from experiments.engine.results import RESULTS
+from experiments.engine.rows import lacking
+from experiments.page.spec import stored_studies
+
+
+def recompute(results: Path = RESULTS) -> list[str]:
+    """Compute and write the comparisons of all studies; return a line on each that has any."""
+    lines = []
+    for name, (_, spec) in stored_studies(results).items():
+        if spec.comparisons is None:
+            continue
+        if missing := lacking(name, results):
+            lines.append(
+                f"{name}: not recomputed, the rows of {len(missing)} runs are not stored until its next run"
+            )
+            continue
+        entries = write_comparisons(name, spec.comparisons, results)
+        line = f"{name}: {len(entries)} comparisons"
+        if declared := primary_of(entries):
+            entry, metric = declared
+            found, level = entry[metric], entry["level"]
+            line += (
+                f"; primary: {metric} of {entry['arm']} minus {entry['reference']}, {entry['task']}: "
+                f"{found['difference']:+.4f} [{found['low']:+.4f}, {found['high']:+.4f}] ({level:.0%}), "
+                f"p = {found['p']:.2g}"
+            )
+        lines.append(line)
+    return lines
+
+
+def main() -> None:
+    """Recompute all intervals."""
+    ArgumentParser(description=__doc__).parse_args()
+    for line in recompute():
+        say(line)
+
+
+if __name__ == "__main__":
+    start(main)

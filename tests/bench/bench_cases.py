@@ -1,0 +1,49 @@
+"""What is known of a method's run on the bench, and what it is started with."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from bara_pyro.methods import METHODS
+from bara_pyro.runs.config import RunConfig
+from bara_pyro.runs.system import System
+
+STEPS, CHECKPOINT, STOP = 24, 10, 15
+SAMPLES = 3
+# Methods whose package is an extra of ours.
+NEEDS = {"ivon": "ivon"}
+
+
+@dataclass
+class Case:
+    """A finished run and what was seen on the way.
+
+    Attributes:
+        config: its settings.
+        out: its folder.
+        system: trained.
+        losses: of each step.
+        before: posterior mean's log-probabilities of the training rows when nothing was trained, `n x C`.
+        frozen: the backbone's tensors before anything was built on them.
+    """
+
+    config: RunConfig
+    out: Path
+    system: System
+    losses: list[float]
+    before: Tensor
+    frozen: dict[str, Tensor]
+
+
+def settings(name: str, files: Path) -> dict[str, object]:
+    """Return the settings of a short run, with the rate that the method presets if it does."""
+    return {
+        "method": name,
+        "backbone.name": str(files / "backbone"),
+        "task.name": str(files / "rows.jsonl"),
+        "task.validation_rows": 8,
+        "train.steps": STEPS,
+        "train.checkpoint_every": CHECKPOINT,
+        **({} if "lr" in METHODS[name].train else {"train.lr": 0.01}),
+    }

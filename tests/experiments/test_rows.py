@@ -1,0 +1,128 @@
+"""Stored rows: what went in comes out, once and in one order, and only where it is the record's own."""
+
+import json
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+import torch
+from study_cases import invent, predictions, write_run
+
+from bara_pyro.errors import DataError
+from bara_pyro.metrics import evaluate
+from bara_pyro.microworld import World
+from bara_pyro.runs.store import write_jsonl
+from experiments.engine.rows import RunRows, collect, read_rows, rows_path, write_rows
+
+SCORES = ("acc", "ece", "nll", "brier")
+
+
+def run_rows(classes: int, **about) -> RunRows:
+    generator = torch.Generator().manual_seed(classes)
+    logits = 9 * torch.randn(40, classes, dtype=torch.float64, generator=generator)
+    logits[0] = 0.0  # a tie
+    logits[1, 0] = -2000.0  # a probability that is 0 in float64
+    log_probs = {0: logits.log_softmax(1), 10: (logits / 2).log_softmax(1)}
+    ids, clusters = tuple(f"r{i}" for i in range(40)), tuple(f"c{i % 7}" for i in range(40))
+    labels = torch.randint(1, classes, (40,), generator=generator)
+    known = {"arm": "lora", "hash": "ab12", "commit": "1234567", "task": "t", "seed": 0, "tested_on": "t"}
+    return RunRows(**known | about, ids=ids, clusters=clusters, labels=labels, log_probs=log_probs)
+
+
+def test_what_is_written_is_read(tmp_path):
+    runs = [run_rows(2), run_rows(4, task="u", tested_on="u", hash="cd34", seed=2)]
+    write_rows(reversed(runs), tmp_path / "rows.parquet")
+    for run, found in zip(runs, read_rows(tmp_path / "rows.parquet"), strict=True):
+        assert replace(found, labels=run.labels, log_probs=run.log_probs) == run
+        assert torch.equal(found.labels, run.labels)
+        for samples, expected in run.log_probs.items():
+            scores, known = evaluate(found.log_probs[samples], run.labels), evaluate(expected, run.labels)
+            assert {key: scores[key] for key in SCORES} == pytest.approx(
+                {key: known[key] for key in SCORES}, abs=1e-5
+            )
+            assert torch.equal(found.log_probs[samples].argmax(1), expected.argmax(1))
+
+
+def test_the_same_rows_are_the_same_bytes(tmp_path):
+    runs = [run_rows(2, seed=seed) for seed in range(3)]
+    write_rows(runs, tmp_path / "a.parquet")
+    write_rows(read_rows(tmp_path / "a.parquet")[::-1], tmp_path / "b.parquet")
+    assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
+
+
+def test_pandas_reads_it_without_us(tmp_path):
+    write_rows([run := run_rows(2)], tmp_path / "rows.parquet")
+    frame = pd.read_parquet(tmp_path / "rows.parquet")
+    one = frame[(frame.arm == "lora") & (frame.S == 10)]
+    right = torch.tensor(one.log_odds_1.to_numpy() > 0).long().eq(torch.tensor(one.label.to_numpy()))
+    assert 100 * right.double().mean() == pytest.approx(evaluate(run.log_probs[10], run.labels)["acc"])
+
+
+def test_rows_are_collected_as_runs_end(tmp_path):
+    results, runs = tmp_path / "results", tmp_path / "runs"
+    kept = invent("study", results, tasks={"one": 60, "two": 50}, seeds=2)
+    stored, lacking = collect("study", runs, results=results)
+    assert stored == 0
+    assert set(lacking) == {f"{run['arm']} on {run['task']}, seed {run['seed']}" for run in kept}
+    assert not rows_path("study", results).exists()
+    finish(kept[:1], runs, results)
+    stored, lacking = collect("study", runs, "a7bac7a", results)
+    assert (stored, len(lacking)) == (1, len(kept) - 1)
+    finish(kept[1:], runs, results)
+    for run in kept[:1]:  # its folder may be gone: what is stored stays
+        (runs / run["hash"] / "predictions.jsonl").unlink()
+    assert collect("study", runs, "b" * 7, results) == (len(kept), [])
+    found = {(run.arm, run.task, run.seed): run for run in read_rows(rows_path("study", results))}
+    assert {run.commit for run in found.values()} == {"a7bac7a", "b" * 7}
+    labels, log_probs = predictions("bara", "two", 1, 50)
+    assert torch.equal(found["bara", "two", 1].labels, labels)
+    torch.testing.assert_close(found["bara", "two", 1].log_probs[10], log_probs[10], atol=1e-6, rtol=0)
+    assert found["bara", "two", 1].clusters == found["bara", "two", 1].ids  # nobody says what they share
+
+
+def finish(kept, runs, results):
+    for run in kept:
+        rows = {"one": 60, "two": 50}[run["task"]]
+        write_run(runs / run["hash"], *predictions(run["arm"], run["task"], run["seed"], rows))
+        record = (results / "records" / f"{run['hash']}.json").read_text()
+        (runs / "records").mkdir(exist_ok=True)
+        (runs / "records" / f"{run['hash']}.json").write_text(record)
+
+
+def test_rows_of_another_run_are_refused(tmp_path):
+    results, runs = tmp_path / "results", tmp_path / "runs"
+    kept = invent("study", results, tasks={"one": 60}, seeds=1)
+    finish(kept, runs, results)
+    write_run(runs / kept[0]["hash"], *predictions("blob", "one", 7, 60))
+    with pytest.raises(DataError, match=r"lora on one, seed 0 .* by its rows and .* by the stored"):
+        collect("study", runs, results=results)
+
+
+def test_shifted_rows_are_stored_beside_the_run_s_own_and_residents_are_known(tmp_path):
+    results, runs = tmp_path / "results", tmp_path / "runs"
+    (run,) = invent("study", results, arms=("lora",), tasks={"one": 60}, seeds=1, shifted=("micro-near",))
+    finish([run], runs, results)
+    path = results / "records" / f"{run['hash']}.json"
+    record = json.loads(path.read_text())
+    record["config"]["task"] = {"seed": 0}
+    path.write_text(json.dumps(record))
+    assert collect("study", runs, results=results)[0] == 0  # the shifted rows are still to come
+    labels, log_probs = predictions("lora", "micro-near", 0, 150)
+    folder = runs / run["hash"] / "evaluation" / "micro-near-test"
+    write_run(folder, labels, log_probs)
+    lines = [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]
+    write_jsonl(
+        folder / "predictions.jsonl", [{**r, "id": f"micro-near-test-{int(r['id']):05d}"} for r in lines]
+    )
+    assert collect("study", runs, results=results) == (2, [])
+    near, own = read_rows(rows_path("study", results))
+    assert (near.tested_on, own.tested_on, near.task) == ("micro-near", "one", "one")
+    assert set(near.clusters) <= {who.name for who in World().newcomers}
+
+
+def test_a_study_without_rows_says_so(tmp_path):
+    with pytest.raises(DataError, match="not stored until its next run"):
+        read_rows(tmp_path / "rows.parquet")
+    (tmp_path / "rows.parquet").write_text("no")
+    with pytest.raises(DataError, match="does not hold"):
+        read_rows(tmp_path / "rows.parquet")
