@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bara_pyro.cli.commands import run
+from bara_pyro.cli.running import run
 from bara_pyro.cli.terminal import SCORES, say, score_rows, score_table, show
 from bara_pyro.core.backbone import load_backbone
 from bara_pyro.errors import CheckpointError
