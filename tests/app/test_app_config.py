@@ -1,5 +1,6 @@
 """The configuration: every field from the command line and from YAML, clear errors, a stable hash."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -7,10 +8,11 @@ from typing import Any
 
 import pytest
 import yaml
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from bara_pyro.errors import ConfigError
-from bara_pyro.runs.config import RunConfig, differences, load_config
+from bara_pyro.runs.config import RunConfig, Section, differences, load_config, parse_config
+from bara_pyro.settings import later
 
 # Another value than the default for every field: a new field needs a line here.
 OTHER: dict[str, Any] = {
@@ -70,10 +72,11 @@ OTHER: dict[str, Any] = {
 
 
 def value_at(config: RunConfig, key: str) -> Any:
+    section, _, name = key.rpartition(".")
     value: Any = config.dump()
-    for part in key.split("."):
-        value = value[part]
-    return value
+    part = getattr(config, section) if section else config
+    # A field that was added later is not in the dump while it has its default.
+    return (value[section] if section else value).get(name, getattr(part, name))
 
 
 def assigned(key: str) -> list[str]:
@@ -187,3 +190,33 @@ def test_the_hash_is_the_same_in_another_process_and_in_another_order() -> None:
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert one.hash == two.hash == printed.stdout.strip()
     assert len(one.hash) == 12
+
+
+class Older(Section):
+    size: int = 3
+
+
+class Newer(Older):
+    colour: str | None = later(None, "of the paint", max_length=5)
+
+
+def test_a_field_added_later_is_dumped_only_where_it_is_used() -> None:
+    assert Newer().model_dump(mode="json") == Older().model_dump(mode="json")
+    used = Newer(colour="red")
+    assert used.model_dump(mode="json") == {"size": 3, "colour": "red"}
+    assert Newer.model_validate(used.model_dump()) == used
+    assert Newer.model_validate(Older().model_dump()) == Newer()
+    with pytest.raises(ValidationError):
+        Newer(colour="purple")
+
+
+RECORDS = Path(__file__).parents[2] / "experiments" / "results" / "records"
+
+
+def test_stored_results_keep_their_names() -> None:
+    """The hash of every stored configuration is the one that its results are stored under."""
+    records = [json.loads(path.read_text()) for path in RECORDS.glob("*.json")]
+    # A record keeps paths by their last name, so only one without a path can be computed again.
+    whole = [r for r in records if r["config"]["backbone"]["name"] == "microworld"]
+    assert len(whole) > 100
+    assert {r["config_hash"] for r in whole} == {parse_config(r["config"]).hash for r in whole}
