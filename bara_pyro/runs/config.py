@@ -24,6 +24,7 @@ from pydantic import (
 from bara_pyro.errors import ConfigError
 from bara_pyro.methods import METHODS, MethodConfig, method_config
 from bara_pyro.methods.base import validation_sentence
+from bara_pyro.settings import later
 
 
 class Section(BaseModel):
@@ -45,7 +46,10 @@ class BackboneConfig(Section):
 class TaskConfig(Section):
     """Which data."""
 
-    name: str = Field("micro-wgs", description="a known task (see `bara tasks`) or a local .jsonl/.csv file")
+    name: str = Field(
+        "micro-wgs",
+        description="a known task (see `bara tasks`) or a local .csv, .tsv, .jsonl, .json or .parquet file",
+    )
     data_dir: Path | None = Field(
         None, description="local folder <data_dir>/<task>/<split>.jsonl, instead of the hub"
     )
@@ -54,6 +58,12 @@ class TaskConfig(Section):
     test_fraction: float = Field(
         0.2, gt=0, lt=1, description="for a file of one's own without test_file: share of its rows to test on"
     )
+    text_column: str | None = later(None, "for a file of one's own: column of the text or question")
+    label_column: str | None = later(None, "for a file of one's own: column of the answer")
+    choices_column: str | None = later(None, "for a file of one's own: column of the options of each row")
+    context_column: str | None = later(
+        None, "for a file of one's own: column of a text put before the question"
+    )
     classes: list[str] | None = Field(
         None, description="for a file of one's own without choices: the labels in class order"
     )
@@ -61,8 +71,10 @@ class TaskConfig(Section):
     too_long: Literal["error", "drop"] = Field(
         "error", description="what to do with a row whose question alone is longer than max_length"
     )
-    labels: Literal["words", "letters"] = Field(
-        "words", description="'letters': ask for A, B, .. instead of words"
+    labels: Literal["auto", "words", "letters"] = Field(
+        "auto",
+        description="what the model answers with: 'words', the labels themselves; 'letters', A, B, .. for "
+        "labels that are several tokens; 'auto': words where they are single tokens, else letters",
     )
     validation_rows: NonNegativeInt = Field(0, description="rows set aside from train for choosing settings")
     evaluate_on: Literal["test", "validation"] = Field(
@@ -155,8 +167,15 @@ class RunConfig(Section):
 
     @property
     def hash(self) -> str:
-        """Twelve hexadecimal digits that identify the configuration."""
-        text = json.dumps(self.dump(), sort_keys=True)
+        """Twelve hexadecimal digits that identify the configuration.
+
+        Labels chosen by themselves ("auto") count as "words": where the words are single tokens the two are
+        the same run, and where they are not, there is no run with words.
+        """
+        data = self.dump()
+        if data["task"]["labels"] == "auto":
+            data["task"]["labels"] = "words"
+        text = json.dumps(data, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
