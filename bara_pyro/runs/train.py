@@ -16,9 +16,9 @@ from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, TrainingError
 from bara_pyro.methods import METHODS
 from bara_pyro.runs.checkpoint import FILE, load_checkpoint, save_checkpoint
-from bara_pyro.runs.config import TrainConfig
 from bara_pyro.runs.fingerprint import fingerprint, split_fingerprint
 from bara_pyro.runs.folder import CONFIG, load_weights, save_system, saved_step, write_config
+from bara_pyro.runs.sections import TrainConfig
 from bara_pyro.runs.store import cannot_write, read_jsonl, remove_parts, write_json, write_jsonl
 from bara_pyro.runs.system import System
 

@@ -11,7 +11,8 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from bara_pyro.errors import ConfigError
-from bara_pyro.runs.config import RunConfig, Section, differences, load_config, parse_config
+from bara_pyro.runs.config import RunConfig, differences, load_config, parse_config
+from bara_pyro.runs.sections import Section
 from bara_pyro.settings import later
 
 # Another value than the default for every field: a new field needs a line here.

@@ -54,7 +54,8 @@ def _evaluation_config(
     config: "RunConfig", samples: list[int] | None, task: dict[str, Any], split: str | None
 ) -> "RunConfig":
     """Return the configuration of a run with other settings of prediction or another task."""
-    from bara_pyro.runs.config import parse_config, set_key
+    from bara_pyro.runs.assignments import set_key
+    from bara_pyro.runs.config import parse_config
 
     data = config.dump()
     if "name" in task:
