@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bara_pyro.cli.terminal import score_table
+from bara_pyro.cli.scores import score_table
 from bara_pyro.report import Column, Table, markdown
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.store import read_json

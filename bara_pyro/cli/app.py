@@ -1,9 +1,15 @@
 """`bara`: train, evaluate and predict from the command line."""
 
 import sys
+import tempfile
+import traceback
+import warnings
+from typing import Annotated
 
 import typer
 
+from bara_pyro import __version__
+from bara_pyro.cli import terminal
 from bara_pyro.cli.commands import microworld
 from bara_pyro.cli.commands.demo import demo
 from bara_pyro.cli.commands.evaluate import evaluate
@@ -14,27 +20,84 @@ from bara_pyro.cli.commands.predict import predict
 from bara_pyro.cli.commands.prune import prune
 from bara_pyro.cli.commands.tasks import tasks
 from bara_pyro.cli.commands.train import train
+from bara_pyro.cli.wrap import wrap
 from bara_pyro.errors import BaraError
 
 app = typer.Typer(
     help="Fine-tune language models with calibrated uncertainty: BaRA and its rivals as Pyro programs.",
     epilog="Start with: bara demo",
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
 )
 for command in (train, evaluate, predict, inspect, prune, params, methods, tasks, demo):
-    app.command()(command)
+    app.command(command.__name__)(wrap(command))
 app.add_typer(microworld.app, name="microworld")
+(UsageError,) = typer.BadParameter.__bases__  # typer names it nowhere else
+
+
+@app.callback(invoke_without_command=True)
+def bare(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    """Fine-tune language models with calibrated uncertainty: BaRA and its rivals as Pyro programs."""
+    if version:
+        typer.echo(f"bara {__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
 
 
 def main() -> None:
-    """Run the command line; a mistake of the user's is one sentence on stderr and exit code 2."""
+    """Run the command line; whatever goes wrong is one sentence on stderr.
+
+    Exit codes: 0; 1 for an error that is not the user's; 2 for one that the user can mend; 130 and 143 where
+    Ctrl-C or SIGTERM stopped it.
+    """
+    terminal.mode = terminal.Mode(debug="--debug" in sys.argv)
+    if not terminal.mode.debug:
+        warnings.filterwarnings("ignore", category=FutureWarning, module=r"arviz.*")
     try:
-        app(prog_name="bara")
+        code = app(prog_name="bara", standalone_mode=False) or 0
+    except UsageError as error:
+        code = _fail(_usage(error), 2)
     except BaraError as error:
-        typer.secho(f"Error: {error}", fg=typer.colors.RED, err=True)
-        sys.exit(2)
+        code = _fail(str(error), 2)
+    except MemoryError:
+        code = _fail("There is not enough memory: lower the rank, the batch size or the draws.", 2)
+    except Exception as error:  # noqa: BLE001 - the outermost place: what nobody foresaw ends here
+        code = _fail(_unforeseen(error), 1)
+    sys.exit(code)
+
+
+def _fail(sentence: str, code: int) -> int:
+    """Print an error, and its traceback where --debug asks for it; return the exit code."""
+    if terminal.mode.debug:
+        traceback.print_exc()
+    typer.secho(f"Error: {sentence}", fg=typer.colors.RED, err=True)
+    return code
+
+
+def _usage(error: Exception) -> str:
+    """Return one sentence on wrong arguments, with where to read about the right ones."""
+    message = error.format_message() if isinstance(error, UsageError) else str(error)
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "bara"
+    return f"{' '.join(message.split()).rstrip('.')}: see `{command} --help`."
+
+
+def _unforeseen(error: Exception) -> str:
+    """Return the sentence for an error that nobody foresaw, its traceback kept in a file."""
+    text = " ".join(str(error).split())[:200].rstrip(".").replace(". ", "; ")
+    if "allocate memory" in text or "out of memory" in text:
+        return f"There is not enough memory ({text}): lower the rank, the batch size or the draws."
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="bara-traceback-", suffix=".txt", delete=False, encoding="utf-8"
+    ) as file:
+        traceback.print_exc(file=file)
+    return (
+        f"Something went wrong that should not ({type(error).__name__}: {text}): please report it with "
+        f"{file.name}, which holds the traceback."
+    )
 
 
 if __name__ == "__main__":

@@ -1,43 +1,51 @@
-"""Options that several commands share."""
+"""Options that several commands share; those of `train` are made from the settings, see `generated`."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-DATA, MODEL = "Data", "Model"
+from bara_pyro.runs.sections import MOST_DRAWS, MOST_SEED
 
-Method = Annotated[
-    str | None, typer.Option(help="What to train: see `bara methods`. (default: bara)", rich_help_panel=MODEL)
-]
+DATA, MODEL = "Data", "Language model"
+
+
+def path(value: str | Path) -> Path:
+    """Return a path; refuse an empty one (a script's unset variable), which would mean the folder here."""
+    if not str(value).strip():
+        raise typer.BadParameter("it is empty")
+    return Path(value)
+
+
+Run = Annotated[Path, typer.Argument(metavar="RUN", parser=path, help="Folder of a finished run.")]
+OutFolder = Annotated[Path, typer.Option(metavar="FOLDER", parser=path, help="Folder to write.")]
 Model = Annotated[
     str | None,
+    typer.Option(help="'microworld', a local Hugging Face folder, or a hub name. (default: microworld)"),
+]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 or mps. (default: cpu)")]
+TaskName = Annotated[
+    str | None,
     typer.Option(
-        help="'microworld', a local Hugging Face folder, or a hub name. (default: microworld)",
-        rich_help_panel=MODEL,
+        help="A task (`bara tasks` lists them), or a file of your own. (default: micro-wgs)",
+        rich_help_panel=DATA,
     ),
 ]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what bara wrote there before.")]
 Moved = Annotated[
     str | None,
     typer.Option(
-        "--model", help="Where the run's language model is now, if it has moved.", rich_help_panel=MODEL
+        "--model",
+        help="Where the run's language model is now, if it has moved.",
+        rich_help_panel=MODEL,
     ),
-]
-Device = Annotated[
-    str | None, typer.Option(help="cpu, cuda, cuda:1 or mps. (default: cpu)", rich_help_panel=MODEL)
 ]
 RunDevice = Annotated[
     str | None,
     typer.Option(
-        "--device", help="cpu, cuda, cuda:1 or mps; the run's own by default.", rich_help_panel=MODEL
-    ),
-]
-TaskName = Annotated[
-    str | None,
-    typer.Option(
-        help="A task (`bara tasks` lists them), or a .jsonl, .json or .csv file of your own. "
-        "(default: micro-wgs)",
-        rich_help_panel=DATA,
+        "--device",
+        help="cpu, cuda, cuda:1 or mps; the run's own by default.",
+        rich_help_panel=MODEL,
     ),
 ]
 OtherTask = Annotated[
@@ -51,52 +59,35 @@ OtherTask = Annotated[
 DataDir = Annotated[
     Path | None,
     typer.Option(
-        help="Folder that holds <task>/<split>.jsonl, read instead of the hub.", rich_help_panel=DATA
+        parser=path,
+        help="Folder that holds <task>/<split>.jsonl, read instead of the hub.",
+        rich_help_panel=DATA,
     ),
 ]
 TestFile = Annotated[
-    Path | None, typer.Option(help="Rows to test on, for a task that is your own file.", rich_help_panel=DATA)
-]
-TestFraction = Annotated[
-    float | None,
+    Path | None,
     typer.Option(
-        help="Share of your own file to test on, where there is no --test-file. (default: 0.2)",
+        parser=path,
+        help="Rows to test on, for a task that is your own file.",
         rich_help_panel=DATA,
     ),
-]
-ValidationRows = Annotated[
-    int | None,
-    typer.Option(help="Training rows set aside to choose settings on. (default: 0)", rich_help_panel=DATA),
-]
-Labels = Annotated[
-    str | None,
-    typer.Option(
-        help="'words': the model answers with the label itself; 'letters': with A, B, .. for labels that are "
-        "several tokens. (default: words)",
-        rich_help_panel=DATA,
-    ),
-]
-TooLong = Annotated[
-    str | None,
-    typer.Option(
-        help="'error' or 'drop': what to do with a row whose question alone is too long. (default: error)",
-        rich_help_panel=DATA,
-    ),
-]
-Revision = Annotated[
-    str | None, typer.Option(help="Commit or tag of the hub's dataset.", rich_help_panel=DATA)
 ]
 Limit = Annotated[
     int | None,
-    typer.Option(help="Use at most so many rows of each split, to try out.", rich_help_panel=DATA),
+    typer.Option(min=1, help="Use at most so many rows of each split, to try out.", rich_help_panel=DATA),
 ]
 Samples = Annotated[
     list[int] | None,
-    typer.Option(help="Posterior draws S, 0 for the posterior mean; can be repeated. (default: 0 and 10)"),
+    typer.Option(
+        min=0,
+        max=MOST_DRAWS,
+        help="Posterior draws S, 0 for the posterior mean; can be repeated. (default: the run's own)",
+    ),
 ]
-Config = Annotated[Path | None, typer.Option(help="YAML file with any of the settings.")]
+Seed = Annotated[int, typer.Option(min=0, max=MOST_SEED, help="Seed of the draws.")]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Any other setting, for example method.form=gate."),
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Any setting, for example method.form=gate; can be repeated."
+    ),
 ]
-Run = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run.")]

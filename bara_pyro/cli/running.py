@@ -3,12 +3,63 @@
 from pathlib import Path
 from typing import Any
 
-from bara_pyro.cli.terminal import progress
-from bara_pyro.runs.config import RunConfig
+from bara_pyro.cli.scores import score_rows, score_table
+from bara_pyro.cli.terminal import progress, result, say, show
+from bara_pyro.errors import ConfigError, Stopped
+from bara_pyro.runs.config import RunConfig, differences, load_config
 from bara_pyro.runs.evaluate import evaluate_system
+from bara_pyro.runs.folder import stored_config
+from bara_pyro.runs.manifest import clear, is_run
 from bara_pyro.runs.system import System, build_system
 from bara_pyro.runs.train import train as fit
 from bara_pyro.runs.train import train_seconds
+
+
+def resumed(out: Path, file: Path | None, overrides: dict[str, Any], assignments: list[str]) -> RunConfig:
+    """Return the settings that a run was started with; those given again must be the same.
+
+    Raises:
+        ConfigError: they are not.
+    """
+    started = stored_config(out)[0]
+    config = load_config(file, overrides, assignments, base=started)
+    if others := differences(started, config):
+        raise ConfigError(
+            f"{out} was started with another {', '.join(others)}: leave the settings out to resume it as "
+            "it was, or choose another --out."
+        )
+    return config
+
+
+def train_and_show(out: Path, config: RunConfig, *, resume: bool) -> None:
+    """Train, evaluate, print the scores.
+
+    Args:
+        out: folder of the run, checked; what bara wrote there before is removed unless it is gone on with.
+        config: what to train.
+        resume: go on with the run in `out`.
+    """
+    system = build_system(config)
+    if not resume:
+        clear(out)  # only now that the settings, the data and the model are found to be good
+    try:
+        report = run(config, out, resume=resume, system=system)
+    except KeyboardInterrupt as stop:
+        raise _stopped(stop, out) from stop
+    show(score_table(score_rows(report)))
+    say(f"Written to {out}")
+    result(report)
+
+
+def _stopped(stop: KeyboardInterrupt, out: Path) -> Stopped:
+    """Return what to say when a run was stopped, by a signal that training did not see itself."""
+    if isinstance(stop, Stopped) and "--resume" in str(stop):
+        return stop
+    number = stop.code - 128 if isinstance(stop, Stopped) else 2
+    if not is_run(out):
+        return Stopped("Stopped before anything was written.", number)
+    way = f"go on with `bara train --resume --out {out}`."
+    return Stopped(f"Stopped: {out} keeps what was written up to its last checkpoint, {way}", number)
 
 
 def run(

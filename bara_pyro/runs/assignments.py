@@ -1,12 +1,41 @@
 """Settings from YAML files and from `key=value`, put into nested dictionaries."""
 
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from bara_pyro.errors import ConfigError
+
+
+def collect(
+    path: Path | None,
+    overrides: Mapping[str, Any] | None,
+    assignments: Sequence[str] | None,
+    base: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return nested settings: base, a YAML or JSON file, overrides, `key=value` assignments, in that order.
+
+    Args:
+        path: YAML (or JSON) file with any subset of the settings.
+        overrides: dotted key -> value; None values are left out.
+        assignments: `"train.lr=0.001"`, values in YAML syntax.
+        base: what the others change, in place.
+
+    Raises:
+        ConfigError: an unreadable file or assignment.
+    """
+    data = {} if base is None else base
+    if path is not None:
+        merge(data, read_yaml(path))
+    for key, value in (overrides or {}).items():
+        if value is not None:
+            set_key(data, key, value)
+    for text in assignments or []:
+        set_key(data, *parse_assignment(text))
+    return data
 
 
 class _Loader(yaml.SafeLoader):
@@ -26,7 +55,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """
     try:
         data = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # noqa: S506 - a SafeLoader
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"Cannot read the configuration {path}: {reason}.") from error
     if not isinstance(data, dict):
@@ -45,7 +74,7 @@ def parse_assignment(text: str) -> tuple[str, Any]:
         raise ConfigError(f"--set {text!r}: write key=value, for example --set train.lr=0.001.")
     try:
         return key.strip(), yaml.load(value, _Loader)  # noqa: S506 - a SafeLoader
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         raise ConfigError(f"--set {text!r}: the value is not valid YAML.") from error
 
 

@@ -5,32 +5,19 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, NonNegativeInt, SerializeAsAny, ValidationError, field_validator, model_validator
+from pydantic import Field, SerializeAsAny, ValidationError, field_validator, model_validator
 
 from bara_pyro.errors import ConfigError
 from bara_pyro.methods import METHODS, MethodConfig, method_config
-from bara_pyro.runs.assignments import merge, parse_assignment, read_yaml, set_key
-from bara_pyro.runs.sections import (
-    AdapterConfig,
-    BackboneConfig,
-    PredictConfig,
-    Section,
-    TaskConfig,
-    TrainConfig,
-)
+from bara_pyro.runs.assignments import collect
+from bara_pyro.runs.sections import Settings
 from bara_pyro.settings import validation_sentence
 
 
-class RunConfig(Section):
+class RunConfig(Settings):
     """Everything a run depends on."""
 
     method: SerializeAsAny[MethodConfig] = Field(default_factory=lambda: method_config({"name": "bara"}))
-    backbone: BackboneConfig = BackboneConfig()
-    task: TaskConfig = TaskConfig()
-    adapter: AdapterConfig = AdapterConfig()
-    train: TrainConfig = TrainConfig()
-    predict: PredictConfig = PredictConfig()
-    seed: NonNegativeInt = Field(0, description="of initial values, data order and noise")
 
     @model_validator(mode="before")
     @classmethod
@@ -81,15 +68,7 @@ def load_config(
     Raises:
         ConfigError: unreadable file, unknown key, or a value of the wrong type or out of range.
     """
-    data: dict[str, Any] = {} if base is None else base.dump()
-    if path is not None:
-        merge(data, read_yaml(path))
-    for key, value in (overrides or {}).items():
-        if value is not None:
-            set_key(data, key, value)
-    for text in assignments or []:
-        set_key(data, *parse_assignment(text))
-    return parse_config(data)
+    return parse_config(collect(path, overrides, assignments, None if base is None else base.dump()))
 
 
 def parse_config(data: dict[str, Any]) -> RunConfig:

@@ -16,10 +16,10 @@ from bara_pyro.diagnostics.gates.draws import system_gates
 from bara_pyro.diagnostics.gates.sparsity import gate_sparsity
 from bara_pyro.metrics import decompose, evaluate, posterior_predictive, stack_truth
 from bara_pyro.models.bara import BaRA
+from bara_pyro.runs.manifest import METRICS, PREDICTIONS, recording
 from bara_pyro.runs.store import SCHEMA, write_json, write_jsonl
 from bara_pyro.runs.system import System, count_parameters
 
-METRICS, PREDICTIONS = "metrics.json", "predictions.jsonl"
 # Rows and draws that the sparsity of the gates is measured on.
 SPARSITY_ROWS, SPARSITY_DRAWS = 256, 10
 OnRows = Callable[[int], None]
@@ -101,8 +101,9 @@ def evaluate_system(
         "wall_clock_evaluate_s": round(time.perf_counter() - started, 3),
         **extra,
     }
-    write_jsonl(out / PREDICTIONS, _rows(split, predictive, epistemic))
-    write_json(out / METRICS, report)
+    with recording(out, PREDICTIONS, METRICS):
+        write_jsonl(out / PREDICTIONS, _rows(split, predictive, epistemic))
+        write_json(out / METRICS, report)
     return report
 
 

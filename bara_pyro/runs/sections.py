@@ -1,7 +1,7 @@
 """The sections of a run's settings; nothing heavy is imported: the command line makes its options of them."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -11,10 +11,22 @@ from pydantic import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    ValidationError,
     model_validator,
 )
 
-from bara_pyro.settings import later
+from bara_pyro.errors import ConfigError
+from bara_pyro.settings import later, validation_sentence
+
+MOST_SEED = 2**32 - 1  # what every generator of random numbers takes, NumPy's the least
+# Above these a run is a slip of the finger: it would not fit, or not end.
+MOST_DRAWS = 100_000
+MOST_ROWS = 65_536
+Seed = Annotated[int, Field(ge=0, le=MOST_SEED)]
+Rank = Annotated[int, Field(ge=1, le=16_384)]
+Rows = Annotated[int, Field(ge=1, le=MOST_ROWS)]
+Draws = Annotated[int, Field(ge=0, le=MOST_DRAWS)]
+Steps = Annotated[int, Field(ge=1, le=10**9)]
 
 
 class Section(BaseModel):
@@ -71,13 +83,13 @@ class TaskConfig(Section):
         "test", description="the split that metrics are computed on"
     )
     limit: PositiveInt | None = Field(None, description="use at most so many rows of each split, to try out")
-    seed: NonNegativeInt = Field(0, description="of the split and of the microworld's rows")
+    seed: Seed = Field(0, description="of the split and of the microworld's rows")
 
 
 class AdapterConfig(Section):
     """Where and how large the adapters are; PEFT's names."""
 
-    r: PositiveInt = Field(8, description="rank")
+    r: Rank = Field(8, description="rank")
     lora_alpha: PositiveFloat = Field(16.0, description="the change is scaled by lora_alpha / r")
     target_modules: str | list[str] | None = Field(
         None,
@@ -89,9 +101,9 @@ class AdapterConfig(Section):
 class TrainConfig(Section):
     """How the negative ELBO is minimised: AdamW, linear warm-up and decay."""
 
-    steps: PositiveInt = Field(3000, description="optimiser steps")
-    batch_size: PositiveInt = Field(4, description="rows a step")
-    accumulate: PositiveInt = Field(1, description="micro-batches that a step is cut into")
+    steps: Steps = Field(3000, description="optimiser steps")
+    batch_size: Rows = Field(4, description="rows a step")
+    accumulate: Rows = Field(1, description="micro-batches that a step is cut into")
     lr: PositiveFloat = Field(1e-3, description="peak learning rate")
     local_lr_scale: PositiveFloat | None = Field(
         None, description="rate of an amortised guide as a share of lr; null: 0.1 for gates, else 1"
@@ -103,8 +115,8 @@ class TrainConfig(Section):
         None, description="autocast of the backbone's products"
     )
     sampled_kl: bool = Field(False, description="allow a one-draw KL where no analytic one is registered")
-    checkpoint_every: PositiveInt = Field(200, description="steps between checkpoints")
-    log_every: PositiveInt = Field(10, description="steps between lines of train_log.jsonl")
+    checkpoint_every: Steps = Field(200, description="steps between checkpoints")
+    log_every: Steps = Field(10, description="steps between lines of train_log.jsonl")
 
     @model_validator(mode="after")
     def _divides(self) -> "TrainConfig":
@@ -116,11 +128,38 @@ class TrainConfig(Section):
 class PredictConfig(Section):
     """How predictions are drawn."""
 
-    samples: list[NonNegativeInt] = Field(
-        [0, 10], description="numbers S of posterior draws; 0: posterior mean"
-    )
-    batch_size: PositiveInt = Field(64, description="rows a forward, before repetition by S")
+    samples: list[Draws] = Field([0, 10], description="numbers S of posterior draws; 0: posterior mean")
+    batch_size: Rows = Field(64, description="rows a forward, before repetition by S")
     memory_budget: PositiveInt | None = Field(
         None, description="bytes of activations a forward, roughly; by default what suits the device"
     )
-    seed: NonNegativeInt = Field(0, description="of the draws")
+    seed: Seed = Field(0, description="of the draws")
+
+
+class Settings(Section):
+    """All settings of a run but those of its method, which the method itself declares."""
+
+    backbone: BackboneConfig = BackboneConfig()
+    task: TaskConfig = TaskConfig()
+    adapter: AdapterConfig = AdapterConfig()
+    train: TrainConfig = TrainConfig()
+    predict: PredictConfig = PredictConfig()
+    seed: Seed = Field(0, description="of initial values, data order and noise")
+
+
+def check_settings(data: dict[str, Any]) -> None:
+    """Check nested settings one by one, before anything slow is imported.
+
+    What only holds between settings, and the method's own settings, are checked with the whole
+    configuration; see `bara_pyro.runs.config.parse_config`.
+
+    Raises:
+        ConfigError: an unknown key, or a value of the wrong type or out of range.
+    """
+    try:
+        Settings.model_validate({key: value for key, value in data.items() if key != "method"})
+    except ValidationError as error:
+        first = error.errors()[0]
+        between = first["type"] == "value_error" and len(first["loc"]) == 1  # has the place of its section
+        if not between:
+            raise ConfigError(validation_sentence(error, Settings)) from error

@@ -5,13 +5,19 @@ from typing import Annotated
 
 import typer
 
-from bara_pyro.cli.options import DataDir, Device, Model, TaskName
+from bara_pyro.cli.options import DataDir, Device, Model, Overwrite, TaskName, path
+from bara_pyro.runs.sections import MOST_SEED
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for runs, pictures and index.html.")] = Path("runs/demo"),
-    seed: Annotated[int, typer.Option(help="Seed.")] = 0,
-    steps: Annotated[int | None, typer.Option(help="Optimiser steps of each method.")] = None,
+    out: Annotated[Path, typer.Option(parser=path, help="Folder for runs, pictures and index.html.")] = Path(
+        "runs/demo"
+    ),
+    overwrite: Overwrite = False,
+    seed: Annotated[int, typer.Option(min=0, max=MOST_SEED, help="Seed.")] = 0,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Optimiser steps of each method. (default: 1500)")
+    ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Few steps and rows: shows that everything works, not how well.")
     ] = False,
@@ -20,9 +26,25 @@ def demo(
     task: TaskName = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Fine-tune LoRA and both forms of BaRA on a small task and compare how far each can be trusted."""
+    """Fine-tune LoRA and both forms of BaRA on a small task and compare how far each can be trusted.
+
+    A demonstration that was interrupted goes on where it was.
+    """
+    from bara_pyro.cli.outputs import check_folder
+
+    finished = (out / "index.html").exists()
+    check_folder(out, overwrite=overwrite or not finished)
+
     from bara_pyro.cli import demo as program
 
     program.demo(
-        out, seed=seed, steps=steps, quick=quick, model=model, device=device, task=task, data_dir=data_dir
+        out,
+        overwrite=overwrite,
+        seed=seed,
+        steps=steps,
+        quick=quick,
+        model=model,
+        device=device,
+        task=task,
+        data_dir=data_dir,
     )

@@ -6,7 +6,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bara_pyro.cli.options import DATA, DataDir, Limit, Moved, OtherTask, Run, RunDevice, Samples, TestFile
+from bara_pyro.cli.options import (
+    DATA,
+    DataDir,
+    Limit,
+    Moved,
+    OtherTask,
+    Overwrite,
+    Run,
+    RunDevice,
+    Samples,
+    TestFile,
+    path,
+)
 
 if TYPE_CHECKING:
     from bara_pyro.runs.config import RunConfig
@@ -16,12 +28,19 @@ def evaluate(
     run: Run,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for the results. (default: RUN/evaluation/<task>-<split>)"),
+        typer.Option(
+            parser=path,
+            help="Folder for the results. (default: RUN/evaluation/<task>-<split>)",
+        ),
     ] = None,
+    overwrite: Overwrite = False,
     samples: Samples = None,
     split: Annotated[
         str | None,
-        typer.Option(help="'test' or 'validation'; the run's own by default.", rich_help_panel=DATA),
+        typer.Option(
+            help="'test' or 'validation'; the run's own by default.",
+            rich_help_panel=DATA,
+        ),
     ] = None,
     task: OtherTask = None,
     data_dir: DataDir = None,
@@ -31,8 +50,16 @@ def evaluate(
     device: RunDevice = None,
 ) -> None:
     """Evaluate a finished run again: other numbers of draws, another split, other data."""
+    from bara_pyro.cli.outputs import check_folder
+    from bara_pyro.runs.manifest import check_run
+
+    check_run(run)
+    if out is not None:
+        check_folder(out, overwrite=overwrite, inputs=[run])
+
     from bara_pyro.cli.running import evaluate_with_progress
-    from bara_pyro.cli.terminal import say, score_rows, score_table, show
+    from bara_pyro.cli.scores import score_rows, score_table
+    from bara_pyro.cli.terminal import result, say, show
     from bara_pyro.runs.folder import load_system, stored_config
     from bara_pyro.runs.system import load_data
     from bara_pyro.runs.train import train_seconds
@@ -41,13 +68,16 @@ def evaluate(
     changes = {key: value for key, value in given.items() if value is not None}
     config = _evaluation_config(stored_config(run)[0], samples, changes, split)
     data = load_data(config)
+    if out is None:
+        out = run / "evaluation" / f"{data.name}-{config.task.evaluate_on}"
+        check_folder(out, overwrite=overwrite)
     system = replace(load_system(run, backbone=model, device=device, task=data), config=config)
-    out = out or run / "evaluation" / f"{data.name}-{config.task.evaluate_on}"
     report = evaluate_with_progress(
         system, out, f"{config.method.name} on {data.name}", wall_clock_train_s=train_seconds(run)
     )
     show(score_table(score_rows(report)))
     say(f"Written to {out}")
+    result(report)
 
 
 def _evaluation_config(

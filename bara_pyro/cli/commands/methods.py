@@ -3,9 +3,9 @@
 
 def methods() -> None:
     """List the methods."""
-    from bara_pyro.cli.terminal import show
-    from bara_pyro.methods import METHODS
-    from bara_pyro.report.table import Column, Table
+    from bara_pyro.cli.catalogue import catalogue
+    from bara_pyro.cli.terminal import listing, result
 
-    columns = (Column("name", "method"), Column("summary", "what it is"))
-    show(Table(columns, [{"name": m.name, "summary": m.summary} for m in METHODS.values()]))
+    found = [{"name": entry["name"], "summary": entry["summary"]} for entry in catalogue()["methods"]]
+    listing(("method", "what it is"), [tuple(entry.values()) for entry in found])
+    result(found)

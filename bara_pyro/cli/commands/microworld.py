@@ -5,30 +5,46 @@ from typing import Annotated
 
 import typer
 
+from bara_pyro.cli.options import OutFolder, Overwrite, path
+from bara_pyro.cli.wrap import wrap
+from bara_pyro.runs.sections import MOST_SEED
+
 app = typer.Typer(help="The small world that ships with the package.", no_args_is_help=True)
 
 
-@app.command()
 def build(
-    out: Annotated[Path, typer.Option(help="Folder to write the language model to.")],
-    seed: Annotated[int, typer.Option(help="Seed of the pretraining.")] = 0,
+    out: OutFolder,
+    overwrite: Overwrite = False,
+    seed: Annotated[int, typer.Option(min=0, max=MOST_SEED, help="Seed of the pretraining.")] = 0,
     steps: Annotated[
         int | None, typer.Option(min=1, help="Pretraining steps; as many as the shipped one had by default.")
     ] = None,
     hidden_size: Annotated[
-        int | None, typer.Option(help="Width, a multiple of 32. (default: 128, as shipped)")
+        int | None, typer.Option(min=32, help="Width, a multiple of 32. (default: 128, as shipped)")
     ] = None,
     layers: Annotated[int | None, typer.Option(min=1, help="Depth. (default: 4, as shipped)")] = None,
     card_file: Annotated[
-        Path | None, typer.Option("--card", help="Measure every task, too, and write the card to this file.")
+        Path | None,
+        typer.Option("--card", parser=path, help="Measure every task, too, and write this file."),
     ] = None,
 ) -> None:
     """Pretrain the small world's language model from nothing (up to 20 minutes on two cores)."""
-    from bara_pyro.cli.terminal import progress, say
+    from bara_pyro.cli.outputs import check_file, check_folder
+    from bara_pyro.errors import ConfigError
+    from bara_pyro.runs.manifest import ALL, clear, recording
+
+    if hidden_size is not None and hidden_size % 32:
+        raise ConfigError(f"--hidden-size is {hidden_size}: give a multiple of 32.")
+    check_folder(out, overwrite=overwrite)
+    if card_file is not None:
+        check_file(card_file, overwrite=overwrite, option="--card")
+
+    from bara_pyro.cli.terminal import progress, result, say
     from bara_pyro.microworld.build import STEPS
     from bara_pyro.microworld.build import build as pretrain
 
-    with progress("pretrain the microworld's backbone", steps or STEPS) as advance:
+    clear(out)
+    with recording(out, ALL), progress("pretrain the microworld's backbone", steps or STEPS) as advance:
         sizes = {"hidden_size": hidden_size, "layers": layers}
         report = pretrain(
             out,
@@ -41,20 +57,29 @@ def build(
         f"{report.parameters:,} parameters, loss {report.final_loss:.3f} nats a token over the last tenth of "
         f"{report.steps} steps, {report.megabytes:.1f} MB written to {out}"
     )
+    result({**vars(report), "out": out})
     if card_file is not None:
-        card(card_file, model=str(out), runs=out.parent / "card-runs", seeds=3)
+        card(card_file, overwrite=overwrite, model=str(out), runs=out.parent / "card-runs", seeds=3)
 
 
-@app.command()
 def card(
-    out: Annotated[Path, typer.Option(help="Markdown file to write.")] = Path("docs/microworld.md"),
+    out: Annotated[Path, typer.Option(parser=path, help="Markdown file to write.")] = Path(
+        "docs/microworld.md"
+    ),
+    overwrite: Overwrite = False,
     model: Annotated[
         str, typer.Option(help="'microworld' (as shipped) or the folder of a rebuilt one.")
     ] = "microworld",
-    runs: Annotated[Path, typer.Option(help="Folder for the runs that are measured.")] = Path("runs/card"),
+    runs: Annotated[Path, typer.Option(parser=path, help="Folder for the runs that are measured.")] = Path(
+        "runs/card"
+    ),
     seeds: Annotated[int, typer.Option(min=1, help="Seeds of LoRA.")] = 3,
 ) -> None:
     """Measure every task (zero-shot, Bayes, LoRA over seeds) and write the card; can be resumed."""
+    from bara_pyro.cli.outputs import check_file
+
+    check_file(out, overwrite=overwrite)
+
     from bara_pyro.cli.card import measure, write_card
     from bara_pyro.cli.running import run
     from bara_pyro.cli.terminal import say
@@ -76,3 +101,7 @@ def card(
     )
     write_card(out, measure(backbone, lora, seeds), recipe)
     say(f"Written to {out}")
+
+
+for command in (build, card):
+    app.command(command.__name__)(wrap(command))

@@ -13,25 +13,37 @@ def tasks(
     rows: Annotated[int, typer.Option(min=0, help="How many rows to show.")] = 2,
 ) -> None:
     """List the tasks, or show what the model is asked in one of them."""
-    from bara_pyro.cli.terminal import console, say, show
-    from bara_pyro.data import load_task
-    from bara_pyro.data.registry import SOURCES
-    from bara_pyro.microworld import TASKS
-    from bara_pyro.report.table import Column, Table
+    from bara_pyro.cli.catalogue import catalogue
+    from bara_pyro.cli.terminal import console, listing, mode, result, say
 
     if name is None:
-        columns = (Column("name", "task"), Column("paper", "in papers"), Column("where", "where from"))
-        listed = [{"name": key, "paper": spec.mimics, "where": "microworld"} for key, spec in TASKS.items()]
-        listed += [{"name": key, "paper": s.paper, "where": s.hub} for key, s in SOURCES.items()]
-        show(Table(columns, listed))
+        found = catalogue()["tasks"]
+        listing(("task", "in papers", "where from"), [tuple(entry.values()) for entry in found])
+        result(found)
         say("Or a .jsonl, .json or .csv file of your own: rows with question, answer and maybe choices.")
         return
+
+    from bara_pyro.data import load_task
+
     task = load_task(name, data_dir)
     counts = f"{len(task.train)} train, {len(task.validation)} validation, {len(task.test)} test rows"
     say(f"{task.name}: {counts}; answers {', '.join(task.labels)}")
     for note in task.notes:
         say(f"- {note}")
-    for row in (task.train or task.test)[:rows]:
+    shown = (task.train or task.test)[:rows]
+    splits = {split: len(getattr(task, split)) for split in ("train", "validation", "test")}
+    result(
+        {
+            "name": task.name,
+            **splits,
+            "labels": task.labels,
+            "notes": task.notes,
+            "rows": [vars(row) for row in shown],
+        }
+    )
+    if mode.json:
+        return
+    for row in shown:
         console.rule(row.id)
         if row.context:
             say(row.context)

@@ -5,96 +5,60 @@ from typing import Annotated, Any
 
 import typer
 
-from bara_pyro.cli.options import (
-    MODEL,
-    Config,
-    DataDir,
-    Device,
-    Labels,
-    Limit,
-    Method,
-    Model,
-    Revision,
-    Samples,
-    Set,
-    TaskName,
-    TestFile,
-    TestFraction,
-    TooLong,
-    ValidationRows,
-)
+from bara_pyro.cli.generated import takes_settings
+from bara_pyro.cli.options import OutFolder, Overwrite, Set, path
+
+FILES = "Settings in files"
+Method = Annotated[
+    str | None,
+    typer.Option(help="What to train: see `bara methods`. (default: bara)"),
+]
+Config = Annotated[
+    Path | None,
+    typer.Option(parser=path, help="YAML file with any of the settings.", rich_help_panel=FILES),
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, with its own settings.")]
 
 
+@takes_settings
 def train(
-    out: Annotated[Path, typer.Option(help="Folder to write: weights, scores, predictions, log.")],
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the run in --out, with its own settings.")
-    ] = False,
-    seed: Annotated[
-        int | None, typer.Option(help="Seed of initial values, data order and noise. (default: 0)")
-    ] = None,
-    steps: Annotated[int | None, typer.Option(help="Optimiser steps. (default: 3000)")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Rows a step. (default: 4)")] = None,
-    lr: Annotated[float | None, typer.Option(help="Peak learning rate. (default: 0.001)")] = None,
-    samples: Samples = None,
+    out: OutFolder,
+    given: dict[str, Any],
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    method: Method = None,
     config: Config = None,
     assignments: Set = None,
-    method: Method = None,
-    model: Model = None,
-    device: Device = None,
-    dtype: Annotated[
-        str | None,
-        typer.Option(
-            help="Type of the frozen weights: float32, bfloat16 or float16. (default: float32)",
-            rich_help_panel=MODEL,
-        ),
-    ] = None,
-    task: TaskName = None,
-    data_dir: DataDir = None,
-    test_file: TestFile = None,
-    test_fraction: TestFraction = None,
-    validation_rows: ValidationRows = None,
-    labels: Labels = None,
-    too_long: TooLong = None,
-    revision: Revision = None,
-    limit: Limit = None,
 ) -> None:
-    """Fine-tune a model on a task, then evaluate it on the test rows; writes one folder."""
-    from bara_pyro.cli.running import run
-    from bara_pyro.cli.terminal import say, score_rows, score_table, show
-    from bara_pyro.errors import ConfigError
-    from bara_pyro.runs.config import differences, load_config
-    from bara_pyro.runs.folder import CONFIG, stored_config
-    from bara_pyro.runs.train import check_free
+    """Fine-tune a model on a task, then evaluate it on the test rows; writes one folder.
 
-    overrides: dict[str, Any] = {
-        "method": method,
-        "backbone.name": model,
-        "backbone.device": device,
-        "backbone.dtype": dtype,
-        "task.name": task,
-        "task.data_dir": data_dir,
-        "task.test_file": test_file,
-        "task.test_fraction": test_fraction,
-        "task.validation_rows": validation_rows,
-        "task.labels": labels,
-        "task.too_long": too_long,
-        "task.revision": revision,
-        "task.limit": limit,
-        "seed": seed,
-        "train.steps": steps,
-        "train.batch_size": batch_size,
-        "train.lr": lr,
-        "predict.samples": samples or None,
-    }
-    check_free(out, resume)  # before anything slow
-    started = stored_config(out)[0] if resume and (out / CONFIG).exists() else None
-    settings = load_config(config, overrides, assignments or [], base=started)
-    if started is not None and (changed := differences(started, settings)):
-        raise ConfigError(
-            f"{out} was started with another {', '.join(changed)}: leave the settings out to resume it as it "
-            "was, or choose another --out."
-        )
-    report = run(settings, out, resume=resume)
-    show(score_table(score_rows(report)))
-    say(f"Written to {out}")
+    Settings of the method itself are given with --set, for example --set method.form=gate.
+    """
+    from bara_pyro.cli.catalogue import check_method
+    from bara_pyro.cli.outputs import check_folder, check_writable
+    from bara_pyro.errors import ConfigError
+    from bara_pyro.runs.assignments import collect
+    from bara_pyro.runs.manifest import is_run
+    from bara_pyro.runs.sections import check_settings
+
+    # What can be wrong is looked for before anything slow is imported.
+    settings = collect(config, {"method": method, **given}, assignments or [])
+    check_settings(settings)
+    check_method(settings.get("method"))
+    if resume:
+        if overwrite:
+            raise ConfigError("--resume goes on with a run and --overwrite starts it anew: give one of them.")
+        if not is_run(out):
+            raise ConfigError(f"There is no run in {out}: leave out --resume to start one there.")
+        check_writable(out)
+    else:
+        check_folder(out, overwrite=overwrite)
+
+    from bara_pyro.cli.running import resumed, train_and_show
+    from bara_pyro.runs.config import parse_config
+
+    if resume:
+        wanted = resumed(out, config, {"method": method, **given}, assignments or [])
+    else:
+        wanted = parse_config(settings)
+    train_and_show(out, wanted, resume=resume)
