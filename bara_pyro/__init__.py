@@ -28,6 +28,8 @@ _HOME = {
     "posterior_predictive": "metrics",
     "predict": "core.prediction",
     "register_prior": "core.priors",
+    "register_task": "data",
+    "task_from_rows": "data",
     "training_batches": "data",
 }
 

@@ -1,28 +1,37 @@
-"""Questions with a closed set of answers: from the hub, a folder, a file or the microworld to batches."""
+"""Questions with a closed set of answers: from the hub, a file, memory or a registry to batches."""
 
 from bara_pyro.data.batching import batches, training_batches
 from bara_pyro.data.encode import EncodedSplit, answer_token_ids, collate, encode, first_rows, prompt_text
-from bara_pyro.data.letters import as_letters
-from bara_pyro.data.loader import load_task
-from bara_pyro.data.questions import load_questions
-from bara_pyro.data.registry import SOURCES, Source
-from bara_pyro.data.types import Batch, Example, Task
+from bara_pyro.data.labels import as_asked, as_letters, encode_labels
+from bara_pyro.data.loader import is_file_name, load_task
+from bara_pyro.data.questions import Given, load_questions
+from bara_pyro.data.registry import SOURCES, Generated, Source, register_task
+from bara_pyro.data.types import Batch, Columns, Example, Task
+from bara_pyro.data.userfile import task_from_rows
 
 __all__ = [
     "SOURCES",
     "Batch",
+    "Columns",
     "EncodedSplit",
     "Example",
+    "Generated",
+    "Given",
     "Source",
     "Task",
     "answer_token_ids",
+    "as_asked",
     "as_letters",
     "batches",
     "collate",
     "encode",
+    "encode_labels",
     "first_rows",
+    "is_file_name",
     "load_questions",
     "load_task",
     "prompt_text",
+    "register_task",
+    "task_from_rows",
     "training_batches",
 ]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bara_pyro.data.batching import collate_ids
-from bara_pyro.data.types import Batch, Example
+from bara_pyro.data.types import LETTERS, Batch, Example
 from bara_pyro.errors import ConfigError, DataError, unknown
 
 Tokenizer = Any  # a Hugging Face tokenizer; transformers ships no types for it
@@ -41,9 +41,7 @@ def answer_token_ids(tokenizer: Tokenizer, labels: Sequence[str]) -> Tensor:
     """
     found: dict[int, str] = {}
     for label in labels:
-        readings = [_continuation(tokenizer, "\n", label), _ids(tokenizer, [label])[0]]
-        tokens = next((reading for reading in readings if len(reading) == 1), readings[0])
-        token = _single(tokenizer, label, tokens)
+        token = _single(tokenizer, label, label_tokens(tokenizer, label))
         if token in found:
             raise DataError(
                 f"The labels {found[token]!r} and {label!r} are the same token ({token}): rename one, or "
@@ -53,8 +51,19 @@ def answer_token_ids(tokenizer: Tokenizer, labels: Sequence[str]) -> Tensor:
     return torch.tensor(list(found), dtype=torch.long)
 
 
+def label_tokens(tokenizer: Tokenizer, label: str) -> list[int]:
+    """Return the tokens of a label of any length where it follows the prompt; see `answer_token_ids`."""
+    readings = [_continuation(tokenizer, "\n", label), _ids(tokenizer, [label])[0]]
+    return next((reading for reading in readings if len(reading) == 1), readings[0])
+
+
 def _single(tokenizer: Tokenizer, label: str, tokens: list[int]) -> int:
     way_out = "use labels='letters' (--labels letters), which asks for a letter instead."
+    if label in LETTERS and (len(tokens) != 1 or tokens[0] == tokenizer.unk_token_id):
+        raise DataError(
+            f"The tokenizer has no single token for the letter {label!r}: use another model, or a task with "
+            "fewer options."
+        )
     if len(tokens) != 1:
         pieces = ", ".join(map(repr, tokenizer.convert_ids_to_tokens(tokens)))
         raise DataError(
@@ -76,6 +85,7 @@ class EncodedSplit:
         pad_id: what batches are padded with (masked, so its meaning does not matter).
         shortened: identifiers of the rows whose context was cut.
         dropped: identifiers of the rows left out because the question alone was too long.
+        unknown: percentage of the tokens that the tokenizer has no word for.
     """
 
     token_ids: tuple[list[int], ...]
@@ -84,6 +94,7 @@ class EncodedSplit:
     pad_id: int
     shortened: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
+    unknown: float = 0.0
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -169,7 +180,16 @@ def encode(
         pad_id=_pad_id(tokenizer),
         shortened=tuple(shortened),
         dropped=tuple(dropped),
+        unknown=_unknown([tokens for _, tokens in kept], tokenizer),
     )
+
+
+def _unknown(rows: Sequence[Sequence[int]], tokenizer: Tokenizer) -> float:
+    """Return the percentage of unknown tokens; 0 for tokenizers that can spell everything."""
+    total = sum(map(len, rows))
+    if tokenizer.unk_token_id is None or not total:
+        return 0.0
+    return 100 * sum(list(row).count(tokenizer.unk_token_id) for row in rows) / total
 
 
 def collate(

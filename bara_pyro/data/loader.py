@@ -1,18 +1,18 @@
-"""`load_task`: one door to every dataset, whether on the hub, in a folder, in a file or in the microworld."""
+"""`load_task`: one door to every dataset, whether on the hub, in a folder, in a file or made."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bara_pyro.data.letters import as_letters
+from bara_pyro.data.labels import as_letters
 from bara_pyro.data.reading import Rows, read_hub, read_split
-from bara_pyro.data.registry import SOURCES, Source, resolve
+from bara_pyro.data.registry import SOURCES, SUFFIXES, Generated, Source, generated_tasks, resolve
 from bara_pyro.data.rows import carve, check_disjoint, repeats, to_examples
 from bara_pyro.data.types import Example, Task
-from bara_pyro.data.userfile import SUFFIXES, load_file
+from bara_pyro.data.userfile import task_from_rows
 from bara_pyro.errors import ConfigError, DataError, unknown
 
-LABEL_STYLES = ("words", "letters")
+LABEL_STYLES = ("auto", "words", "letters")
 
 
 def load_task(
@@ -21,29 +21,39 @@ def load_task(
     *,
     validation_rows: int = 0,
     seed: int = 0,
-    labels: str = "words",
+    labels: str = "auto",
     revision: str | None = None,
     test_file: str | Path | None = None,
     test_fraction: float = 0.2,
     classes: Sequence[str] | None = None,
+    text_column: str | None = None,
+    label_column: str | None = None,
+    choices_column: str | None = None,
+    context_column: str | None = None,
 ) -> Task:
-    """Load a task by name.
+    """Load a task by name; see `data.userfile.task_from_rows` for rows that are in memory.
 
     The test split of a real dataset is its official validation split, as in the papers of this line.
 
     Args:
-        name: a key of `data.registry.SOURCES` (or the paper's name, or the hub's), a task of the microworld
-            ("micro-..."), or the path of a .jsonl, .json or .csv file of one's own (`data.userfile`).
+        name: a key of `data.registry.SOURCES` (or the paper's name, or the hub's), a task that registered
+            itself (those of the microworld, "micro-..."), or the path of a .csv, .tsv, .jsonl, .json or
+            .parquet file of one's own (`data.userfile`).
         data_dir: folder with `<key>/<split>.jsonl` in the hub's schema; without it the hub is asked.
         validation_rows: rows carved off train, never off test, to choose hyper-parameters on (`rows.carve`).
-            A task of the microworld has rows of its own for that; it keeps all, or as many as asked for.
-        seed: the data's seed: of that choice, and of the questions of the microworld.
+            A task that is made has rows of its own for that; it keeps all, or as many as asked for.
+        seed: the data's seed: of that choice, and of the rows of a task that is made.
         labels: "words" keeps the labels; "letters" asks for them as lettered options, for tokenizers in which
-            a label such as 'False' is several tokens (`data.letters.as_letters`).
+            a label such as 'False' is several tokens (`data.labels.as_letters`); "auto" leaves that to
+            `data.labels.encode_labels`, once a tokenizer is known.
         revision: commit or tag of the hub dataset, for results that can be repeated.
         test_file: for a file of one's own: the rows to test on.
         test_fraction: for a file of one's own without `test_file`: the share of rows to test on.
         classes: for a file of one's own without choices: the labels in class order.
+        text_column: for a file of one's own: column of the text or question, where it has no usual name.
+        label_column: likewise of the answer.
+        choices_column: likewise of the options of each row.
+        context_column: likewise of a text put before the question.
 
     Returns:
         The task, its splits as tuples, and notes worth reporting with a result.
@@ -54,33 +64,46 @@ def load_task(
     """
     if labels not in LABEL_STYLES:
         raise ConfigError(unknown("label style", labels, LABEL_STYLES))
-    own_file = name.lower().endswith(SUFFIXES)
-    if not own_file and (test_file or classes):
-        raise ConfigError(f"test_file and classes are for a file of one's own, and {name!r} is none.")
-    if name.startswith("micro-"):
-        task = _load_micro(name, validation_rows, seed)
-        return as_letters(task) if labels == "letters" else task
-    if own_file:
-        test_path = Path(test_file) if test_file else None
-        task = load_file(Path(name), test_file=test_path, test_fraction=test_fraction, classes=classes)
+    given = {
+        "text_column": text_column,
+        "label_column": label_column,
+        "choices_column": choices_column,
+        "context_column": context_column,
+        "classes": classes,
+    }
+    if not is_file_name(name) and (
+        used := [key for key, value in {"test_file": test_file, **given}.items() if value]
+    ):
+        raise ConfigError(f"{' and '.join(used)}: for a file of one's own, and {name!r} is none.")
+    if is_file_name(name):
+        test, fraction = test_file and Path(test_file), test_fraction
+        task = task_from_rows(
+            Path(name), test, test_fraction=fraction, validation_rows=validation_rows, seed=seed, **given
+        )
+    elif (made := generated_tasks().get(name)) is not None:
+        task = _make(made, validation_rows, seed)
     else:
         task = _load_known(resolve(name), data_dir, revision)
-    check_disjoint(task.train, task.test, task.name)
-    notes = (*task.notes, *repeats(task.train, task.test))
-    train, validation = carve(task.train, validation_rows, seed)
-    task = replace(task, train=train, validation=validation, notes=notes)
+        check_disjoint(task.train, task.test, task.name)
+        notes = (*task.notes, *repeats(task.train, task.test))
+        train, validation = carve(task.train, validation_rows, seed)
+        task = replace(task, train=train, validation=validation, notes=notes)
     return as_letters(task) if labels == "letters" else task
 
 
-def _load_micro(name: str, validation_rows: int, seed: int) -> Task:
-    from bara_pyro import microworld  # here, because the microworld builds on this package
+def is_file_name(name: str) -> bool:
+    """Return whether a task's name is that of a file of one's own."""
+    return name.lower().endswith(SUFFIXES)
 
-    task = microworld.load_task(name, seed=seed)
+
+def _make(made: Generated, validation_rows: int, seed: int) -> Task:
+    task = made.load(seed)
     if not validation_rows:
         return task
     if not 0 < validation_rows <= len(task.validation):
         raise ConfigError(
-            f"validation_rows is {validation_rows}: choose 1 to {len(task.validation)} (all that {name} has)."
+            f"validation_rows is {validation_rows}: choose 1 to {len(task.validation)} (all that {made.name} "
+            "has)."
         )
     return replace(task, validation=task.validation[:validation_rows])
 
@@ -93,7 +116,7 @@ def _load_known(key: str, data_dir: str | Path | None, revision: str | None) -> 
         train, test, notes = _from_folder(key, source, Path(data_dir))
     if source.note:
         notes = [*notes, source.note]
-    return Task(key, source.labels, train=tuple(train), test=tuple(test), notes=tuple(notes))
+    return Task(key, source.labels, tuple(train), (), tuple(test), tuple(notes), source.names)
 
 
 Loaded = tuple[list[Example], list[Example], list[str]]
@@ -148,7 +171,7 @@ def _checked(rows: Rows, source: Source, place: str, split: str) -> list[Example
     """Turn rows into examples whose labels fit the classes of the source."""
     if not rows:
         raise DataError(f"{place} is empty: a split needs at least one row.")
-    examples = to_examples(rows, source.schema, place, split)
+    examples = to_examples(rows, source.schema, place, split, answer=source.answer)
     for number, example in enumerate(examples, start=1):
         if example.label >= len(source.labels):
             raise DataError(

@@ -1,50 +1,119 @@
-"""Rows to be answered by a model that was trained on a task: their answers may be unknown."""
+"""Rows for a model that was trained on a task: read as that task's rows were, asked as they were asked."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
-from bara_pyro.data.reading import read_file
+from bara_pyro.data.columns import find_columns
+from bara_pyro.data.labels import as_asked
+from bara_pyro.data.registry import SOURCES
 from bara_pyro.data.rows import to_examples
-from bara_pyro.data.schemas import LETTERS, Row, text_of
-from bara_pyro.data.types import Example, Task
-from bara_pyro.data.userfile import generic, listed_options, with_cue
+from bara_pyro.data.schemas import Row, missing
+from bara_pyro.data.tables import Data, Table, read_table
+from bara_pyro.data.types import Columns, Example, Task
+from bara_pyro.data.userfile import listed_options, own_example, with_cue
 from bara_pyro.errors import DataError
 
 
-def load_questions(path: Path, task: Task) -> list[Example]:
-    """Read questions for a model trained on `task` from a .jsonl, .json or .csv file.
+@dataclass(frozen=True)
+class Given:
+    """Columns that the user names, where they have other names than in the rows trained on."""
 
-    The schema is that of a user's own file (`data.userfile`) with an optional "answer": a row without one has
-    the label -1. Where the task's labels are letters, a row brings its "choices", or a question that is a
-    whole prompt with its options and ends in "Answer:"; where they are words, it has no choices.
+    text: str | None = None
+    label: str | None = None
+    choices: str | None = None
+    context: str | None = None
+
+
+def load_questions(
+    data: Data, task: Task, *, given: Given | None = None, answers: bool = False
+) -> list[Example]:
+    """Read rows for a model that was trained on `task`; answers may be missing (label -1).
+
+    A file is read with the schema of the task's dataset where it has its columns, else as rows of one's own:
+    by the columns that the user names, those trained on, or those that have a usual name. Classes go by their
+    names, in whatever order the rows have them. Where each row lists options of its own, a row without them
+    may bring a whole prompt that ends in "Answer:".
+
+    Args:
+        data: see `data.tables.read_table`.
+        task: that the model was trained on; only its name, labels, names and columns are read.
+        given: columns that the user names.
+        answers: whether every row needs its answer.
 
     Raises:
-        DataError: an unreadable file, a row that does not fit the task's labels, or an unknown answer.
+        DataError: rows that cannot be read, or whose classes or options are not the task's.
     """
-    lettered_task = tuple(task.labels) == LETTERS[: len(task.labels)]
+    table = read_table(data)
+    source = SOURCES.get(task.name) if task.columns is None else None
+    if source is not None and given is None and {*source.columns} <= {*table.columns}:
+        answer = source.answer if answers else None
+        rows = to_examples(table.rows, source.schema, table.place, "row", answer=answer)
+        _check_options(rows, task, table.place)
+        natural = Task(_stem(table), source.labels, test=rows, names=source.names)
+        return list(as_asked(natural, task.labels, task.names).test)
+    columns = _columns(table, task, given or Given(), answers)
 
     def schema(row: Row, row_id: str) -> Example:
-        _check_fits(row, task, lettered_task)
-        if row.get("answer") not in (None, ""):
-            return generic(row, row_id, task.labels)
-        stand_in = 0 if row.get("choices") else task.labels[0]  # the prompt does not depend on the answer
-        example = generic({**row, "answer": stand_in}, row_id, task.labels)
-        return Example(example.id, example.question, -1, example.context)
+        if task.names:
+            _check_classes(row, columns, task)
+        elif columns.choices is None or missing(row.get(columns.choices)):
+            return _whole_prompt(row, row_id, columns, task)
+        return own_example(row, row_id, columns, task.names)
 
-    return to_examples(read_file(path), schema, str(path), "row")
+    rows = to_examples(table.rows, schema, table.place, "row", answer=columns.label if answers else None)
+    _check_options(rows, task, table.place)
+    if not task.names:
+        return rows
+    natural = Task(_stem(table), task.names, test=rows, names=task.names)
+    return list(as_asked(natural, task.labels, task.names).test)
 
 
-def _check_fits(row: Row, task: Task, lettered_task: bool) -> None:
-    question, labels = text_of(row, "question"), ", ".join(task.labels)
-    if not row.get("choices"):
-        if lettered_task and with_cue(question) != question:
+def _columns(table: Table, task: Task, given: Given, answers: bool) -> Columns:
+    """Return the columns to read: named by the user, else trained on, else of a usual name."""
+    known = task.columns or Columns("")
+    there = set(table.columns)
+    named = {
+        kind: getattr(given, kind) or (name if (name := getattr(known, kind)) in there else None)
+        for kind in ("text", "label", "choices", "context")
+    }
+    return find_columns(table.columns, named, table.place, answers=answers)
+
+
+def _check_classes(row: Row, columns: Columns, task: Task) -> None:
+    """Refuse a row whose choices are not the classes of the run; their order does not matter."""
+    cell = None if columns.choices is None else row.get(columns.choices)
+    if missing(cell):
+        return
+    options = listed_options(cell, columns.choices or "")[0]
+    if set(options) != set(task.names):
+        raise DataError(
+            f"its choices {', '.join(options)} are not the classes of the run, {', '.join(task.names)}: "
+            "leave them out, or give other rows."
+        )
+
+
+def _whole_prompt(row: Row, row_id: str, columns: Columns, task: Task) -> Example:
+    prompt = str(row.get(columns.text) or "").strip()
+    if not prompt or with_cue(prompt) != prompt:
+        raise DataError(
+            f"it has no {columns.choices or 'choices'!r}, and the answers of task {task.name!r} are the "
+            f"options of each row ({', '.join(task.labels)})."
+        )
+    answer = None if columns.label is None else row.get(columns.label)
+    if not missing(answer) and answer not in task.labels:
+        raise DataError(f"its answer {answer!r} is none of {', '.join(task.labels)}.")
+    context = "" if columns.context is None else str(row.get(columns.context) or "").strip()
+    return Example(row_id, prompt, -1 if missing(answer) else task.labels.index(answer), context)
+
+
+def _check_options(rows: list[Example], task: Task, place: str) -> None:
+    for number, row in enumerate(rows, start=1):
+        if max(len(row.options), row.label + 1) > len(task.labels):
             raise DataError(
-                f"it has no 'choices', and the answers of task {task.name!r} are letters ({labels})."
+                f"{place}, row {number}: it has {len(row.options)} options, and the answers of task "
+                f"{task.name!r} end at {task.labels[-1]}."
             )
-    elif not lettered_task:
-        raise DataError(
-            f"it has 'choices', and the answers of task {task.name!r} are {labels}: leave them out."
-        )
-    elif len(options := listed_options(row["choices"])) > len(task.labels):
-        raise DataError(
-            f"it has {len(options)} options, and the answers of task {task.name!r} end at {labels[-1]}."
-        )
+
+
+def _stem(table: Table) -> str:
+    return Path(table.place).stem

@@ -1,7 +1,5 @@
-"""Rows from a JSONL file in a hub schema, from the hub itself, or from a user's own file."""
+"""Rows from a JSONL file in a hub schema, and from the hub itself."""
 
-import csv
-import io
 import json
 import logging
 import tempfile
@@ -57,76 +55,53 @@ def read_hub(hub: str, config: str | None, split: str, revision: str | None = No
         ) from error
 
 
-def read_file(path: Path) -> Rows:
-    """Read a user's .jsonl, .json (a list of objects) or .csv file.
-
-    By the standard library, because its readers leave values alone: `datasets` would turn a column of
-    dates into timestamps and, in CSV, "007" into 7. In CSV the options in `choices` are separated by "|".
-
-    Raises:
-        DataError: no such file, another format, an empty file, or a row that cannot be parsed.
-    """
-    readers = {".jsonl": parse_lines, ".json": _parse_list, ".csv": _parse_csv}
-    if path.suffix.lower() not in readers:
-        raise DataError(f"{path} is no .jsonl, .json or .csv file.")
-    return readers[path.suffix.lower()](path)
-
-
 def parse_lines(path: Path) -> Rows:
     """Parse JSON lines; blank lines are skipped. Errors name the line."""
     rows: Rows = []
-    for number, line in enumerate(_text(path).split("\n"), start=1):
+    for number, line in enumerate(text_in(path).split("\n"), start=1):
         if line.strip():
             rows.append(_object(line, path, f"line {number}"))
-    return _some(rows, path)
+    return some(rows, path)
 
 
-def _parse_list(path: Path) -> Rows:
+def parse_json(text: str, path: Path, place: str = "") -> Any:
+    """Parse JSON; raise `DataError` that names the file and the place, or the line where none is given."""
     try:
-        values = json.loads(_text(path))
+        return json.loads(text)
     except json.JSONDecodeError as error:
-        raise DataError(f"{path}, line {error.lineno} is not valid JSON: {error.msg}.") from error
-    if not isinstance(values, list):
-        raise DataError(f"{path} must hold a list of objects (for one object a line, name it .jsonl).")
-    for number, value in enumerate(values, start=1):
-        if not isinstance(value, dict):
-            raise DataError(f"{path}, row {number} is not a JSON object: {value!r}.")
-    return _some(values, path)
-
-
-def _parse_csv(path: Path) -> Rows:
-    rows: Rows = []
-    reader = csv.DictReader(io.StringIO(_text(path), newline=""))
-    for number, row in enumerate(reader, start=1):
-        if None in row or None in row.values():
-            raise DataError(f"{path}, row {number} has not as many cells as the header.")
-        parsed: dict[str, Any] = dict(row)
-        if parsed.get("choices"):
-            parsed["choices"] = [option.strip() for option in row["choices"].split("|")]
-        rows.append(parsed)
-    return _some(rows, path)
+        where = place or f"line {error.lineno}"
+        raise DataError(f"{path}, {where} is not valid JSON: {error.msg} at column {error.colno}.") from error
+    except (RecursionError, ValueError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else "a number is too long"
+        raise DataError(f"{path}{', ' if place else ''}{place} cannot be read: {reason}.") from error
 
 
 def _object(line: str, path: Path, place: str) -> dict[str, Any]:
-    try:
-        value = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise DataError(f"{path}, {place} is not valid JSON: {error.msg} at column {error.colno}.") from error
+    value = parse_json(line, path, place)
     if not isinstance(value, dict):
         raise DataError(f"{path}, {place} is not a JSON object: {line.strip()[:60]!r}.")
     return value
 
 
-def _text(path: Path) -> str:
+def text_in(path: Path) -> str:
+    """Return the text of a UTF-8 file, or of one in UTF-16 that says so by its first bytes.
+
+    Raises:
+        DataError: there is no such file, or it holds something else.
+    """
     if not path.is_file():
         raise DataError(f"There is no file {path}.")
     try:
-        return path.read_text(encoding="utf-8-sig")
+        content = path.read_bytes()
+        return content.decode("utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not UTF-8 text (byte {error.start}): save it as UTF-8.") from error
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror}).") from error
 
 
-def _some(rows: Rows, path: Path) -> Rows:
+def some(rows: Rows, path: Path) -> Rows:
+    """Return the rows; raise `DataError` where there are none."""
     if not rows:
         raise DataError(f"{path} is empty: a split needs at least one row.")
     return rows

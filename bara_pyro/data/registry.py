@@ -1,10 +1,15 @@
-"""The real datasets as a table: where each lives on the hub, its schema, its splits."""
+"""What `load_task` knows by name: the real datasets as a table, and tasks that register themselves."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 
 from bara_pyro.data import schemas
-from bara_pyro.data.schemas import LETTERS, Schema
-from bara_pyro.errors import DataError, unknown
+from bara_pyro.data.schemas import Schema
+from bara_pyro.data.types import LETTERS, Task
+from bara_pyro.errors import ConfigError, DataError, unknown
+
+SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
 
 
 @dataclass(frozen=True)
@@ -16,6 +21,9 @@ class Source:
         schema: what turns a row into an `Example`.
         labels: the classes.
         paper: the name that papers give it.
+        columns: the columns that its schema reads the question from.
+        answer: the column of the answer.
+        names: what the classes are called; empty where each row lists options of its own.
         train: the split trained on; None for sets that are only evaluated on.
         test: the split tested on: the official validation split, as in the papers of this line.
         hub_test: its name on the hub, where that differs.
@@ -29,6 +37,9 @@ class Source:
     schema: Schema
     labels: tuple[str, ...]
     paper: str
+    columns: tuple[str, ...]
+    answer: str
+    names: tuple[str, ...] = ()
     train: str | None = "train"
     test: str = "validation"
     hub_test: str | None = None
@@ -39,31 +50,91 @@ class Source:
 _ARC_NOTE = "five classes A to E, of which most rows offer four; numeric labels 1-4 are read as A-D"
 _OOD_NOTE = "evaluated only (out of distribution): its dev rows are not used"
 
+_ARC = (schemas.ai2_arc, LETTERS[:5])
+_MMLU = (schemas.mmlu, LETTERS[:4])
+_WINOGRANDE = (schemas.winogrande, LETTERS[:2])
+
 SOURCES: dict[str, Source] = {
-    "arc_easy": Source("allenai/ai2_arc", "ARC-Easy", schemas.ai2_arc, LETTERS[:5], "ARC-E", note=_ARC_NOTE),
-    "arc_challenge": Source(
-        "allenai/ai2_arc", "ARC-Challenge", schemas.ai2_arc, LETTERS[:5], "ARC-C", note=_ARC_NOTE
+    "arc_easy": Source(
+        "allenai/ai2_arc", "ARC-Easy", *_ARC, "ARC-E", ("question", "choices"), "answerKey", note=_ARC_NOTE
     ),
-    "openbookqa": Source("allenai/openbookqa", "main", schemas.openbookqa, LETTERS[:4], "OBQA"),
-    "winogrande_s": Source("allenai/winogrande", "winogrande_s", schemas.winogrande, LETTERS[:2], "WG-S"),
-    "winogrande_m": Source("allenai/winogrande", "winogrande_m", schemas.winogrande, LETTERS[:2], "WG-M"),
+    "arc_challenge": Source(
+        "allenai/ai2_arc",
+        "ARC-Challenge",
+        *_ARC,
+        "ARC-C",
+        ("question", "choices"),
+        "answerKey",
+        note=_ARC_NOTE,
+    ),
+    "openbookqa": Source(
+        "allenai/openbookqa",
+        "main",
+        schemas.openbookqa,
+        LETTERS[:4],
+        "OBQA",
+        ("question_stem", "choices"),
+        "answerKey",
+    ),
+    "winogrande_s": Source(
+        "allenai/winogrande",
+        "winogrande_s",
+        *_WINOGRANDE,
+        "WG-S",
+        ("sentence", "option1", "option2"),
+        "answer",
+    ),
+    "winogrande_m": Source(
+        "allenai/winogrande",
+        "winogrande_m",
+        *_WINOGRANDE,
+        "WG-M",
+        ("sentence", "option1", "option2"),
+        "answer",
+    ),
     "boolq": Source(
         "google/boolq",
         None,
         schemas.boolq,
         ("False", "True"),
         "BoolQ",
+        ("question", "passage"),
+        "answer",
+        names=("False", "True"),
         without_train=1600,
         note="labels as the passage says (True is 'True'); the code of earlier papers swaps them",
     ),
     "mmlu_college_chemistry": Source(
-        "cais/mmlu", "college_chemistry", schemas.mmlu, LETTERS[:4], "Chem", None, "test", note=_OOD_NOTE
+        "cais/mmlu",
+        "college_chemistry",
+        *_MMLU,
+        "Chem",
+        ("question", "choices"),
+        "answer",
+        train=None,
+        test="test",
+        note=_OOD_NOTE,
     ),
     "mmlu_college_physics": Source(
-        "cais/mmlu", "college_physics", schemas.mmlu, LETTERS[:4], "Phy", None, "test", note=_OOD_NOTE
+        "cais/mmlu",
+        "college_physics",
+        *_MMLU,
+        "Phy",
+        ("question", "choices"),
+        "answer",
+        train=None,
+        test="test",
+        note=_OOD_NOTE,
     ),
     "hellaswag": Source(
-        "Rowan/hellaswag", None, schemas.hellaswag, LETTERS[:4], "HellaSwag", without_train=0
+        "Rowan/hellaswag",
+        None,
+        schemas.hellaswag,
+        LETTERS[:4],
+        "HellaSwag",
+        ("ctx", "endings"),
+        "label",
+        without_train=0,
     ),
     "truthful_qa": Source(
         "truthfulqa/truthful_qa",
@@ -71,6 +142,8 @@ SOURCES: dict[str, Source] = {
         schemas.truthful_qa,
         LETTERS[:13],
         "TruthfulQA mc1",
+        ("question", "mc1_targets"),
+        "mc1_targets",
         train=None,
         note="options shuffled by row id (the right one stands first in the source); 13 classes, A to M",
     ),
@@ -80,9 +153,53 @@ SOURCES: dict[str, Source] = {
         schemas.ag_news,
         LETTERS[:4],
         "AG News",
+        ("text",),
+        "label",
+        names=schemas.AG_NEWS_TOPICS,
         hub_test="test",
     ),
 }
+
+
+@dataclass(frozen=True)
+class Generated:
+    """A task that is made, not read.
+
+    Attributes:
+        name: what `load_task` takes.
+        paper: the dataset whose shape it has, or an empty text.
+        where: where it comes from, for lists.
+        load: makes it from a seed, with validation rows of its own where it has any.
+    """
+
+    name: str
+    paper: str
+    where: str
+    load: Callable[[int], Task]
+
+
+_GENERATED: dict[str, Generated] = {}
+# Modules that register tasks when they are imported; a package of one's own adds its module here.
+PROVIDERS: list[str] = ["bara_pyro.microworld"]
+
+
+def register_task(task: Generated) -> Generated:
+    """Add a task to those that `load_task` knows; a name can be taken once.
+
+    Raises:
+        ConfigError: the name is taken.
+    """
+    if task.name in _GENERATED or task.name in SOURCES:
+        raise ConfigError(f"The task name {task.name!r} is already registered.")
+    _GENERATED[task.name] = task
+    return task
+
+
+def generated_tasks() -> Mapping[str, Generated]:
+    """Return the tasks that registered themselves, by name."""
+    for module in PROVIDERS:
+        import_module(module)
+    return _GENERATED
 
 
 def resolve(name: str) -> str:
@@ -99,7 +216,6 @@ def resolve(name: str) -> str:
     if len(same_hub) > 1:
         raise DataError(f"{name} holds several datasets: choose one of {', '.join(sorted(same_hub))}.")
     if not same_hub:
-        raise DataError(
-            f"{unknown('dataset', name, SOURCES)[:-1]}, a 'micro-' task, or a .jsonl or .csv file."
-        )
+        known = unknown("dataset", name, [*SOURCES, *generated_tasks()])[:-1]
+        raise DataError(f"{known}, or a file that ends in {', '.join(SUFFIXES)}.")
     return same_hub[0]

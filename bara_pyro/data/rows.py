@@ -8,7 +8,9 @@ from bara_pyro.data.types import Example
 from bara_pyro.errors import ConfigError, DataError
 
 
-def to_examples(rows: Rows, schema: Schema, place: str, split: str) -> list[Example]:
+def to_examples(
+    rows: Rows, schema: Schema, place: str, split: str, *, answer: str | None = None
+) -> list[Example]:
     """Turn every row into an `Example`.
 
     A row's id is its own where it has one, else '<split>-<row>'; rows count from 1 in ids and in errors.
@@ -18,9 +20,11 @@ def to_examples(rows: Rows, schema: Schema, place: str, split: str) -> list[Exam
         schema: see `data.schemas`.
         place: the file or hub split, for errors.
         split: the prefix of ids.
+        answer: the column of the answer, where every row needs one.
 
     Raises:
-        DataError: a row that the schema refuses, or two rows with one id (results are stored under it).
+        DataError: a row that the schema refuses or that lacks its answer, or two rows with one id (results are
+            stored under it).
     """
     examples: list[Example] = []
     first: dict[str, int] = {}
@@ -31,6 +35,10 @@ def to_examples(rows: Rows, schema: Schema, place: str, split: str) -> list[Exam
             examples.append(schema(row, row_id))
         except DataError as error:
             raise DataError(f"{place}, row {number}: {error}") from None
+        if answer is not None and examples[-1].label < 0:
+            raise DataError(
+                f"{place}, row {number}: it has no answer in {answer!r}: fill it in, or leave the row out."
+            )
         if first.setdefault(row_id, number) != number:
             raise DataError(
                 f"{place}, rows {first[row_id]} and {number} share the id {row_id!r}: "
@@ -65,6 +73,39 @@ def carve(train: Sequence[Example], rows: int, seed: int) -> tuple[tuple[Example
     held_out = {example.id for example in shuffled[len(train) - rows :]}
     kept = tuple(example for example in train if example.id not in held_out)
     return kept, tuple(example for example in train if example.id in held_out)
+
+
+def divide(rows: Sequence[Example], test_fraction: float) -> tuple[list[Example], list[Example]]:
+    """Divide rows into train and test, stratified: each class gives its share of test rows.
+
+    Within a class, the rows with the smallest hashes of their ids are tested on. So the division follows from
+    the ids alone: it is the same for every seed and order of the rows, and mostly stays when rows are added.
+    Shares are rounded so that the test rows are the nearest whole number to `test_fraction` of all (largest
+    remainders), and a class keeps at least one row to train on.
+
+    Args:
+        rows: all of them, with known labels.
+        test_fraction: between 0 and 1.
+
+    Returns:
+        Train and test, each in the order of `rows`.
+    """
+    by_class: dict[int, list[Example]] = {}
+    for row in rows:
+        by_class.setdefault(row.label, []).append(row)
+    room = {label: len(members) - 1 for label, members in by_class.items()}
+    shares = {label: test_fraction * len(members) for label, members in by_class.items()}
+    counts = {label: min(int(share), room[label]) for label, share in shares.items()}
+    wanted = round(test_fraction * len(rows)) - sum(counts.values())
+    for label in sorted(shares, key=lambda label: (int(shares[label]) - shares[label], label)):
+        if wanted > 0 and counts[label] < room[label]:
+            counts[label] += 1
+            wanted -= 1
+    tested: set[str] = set()
+    for label, members in by_class.items():
+        first = sorted(members, key=lambda row: (digest(row.id), row.id))[: counts[label]]
+        tested |= {row.id for row in first}
+    return [row for row in rows if row.id not in tested], [row for row in rows if row.id in tested]
 
 
 def repeats(train: Sequence[Example], test: Sequence[Example]) -> list[str]:

@@ -1,35 +1,33 @@
 """From one row of a hub dataset to one `Example`: a function per schema, all with the same signature.
 
 The prompts are short and end in "Answer:"; options are printed as "A) text", in the order of the file
-(truthful_qa excepted, whose right option always stands first there). A schema function raises `DataError`
-with what is wrong in the row; the loader adds the file and the row number.
+(truthful_qa excepted, whose right option always stands first there). A row without an answer gets the label
+-1. A schema function raises `DataError` with what is wrong in the row; the loader adds the file and the row.
 """
 
 import hashlib
-import string
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from bara_pyro.data.types import Example
+from bara_pyro.data.types import LETTERS, Example
 from bara_pyro.errors import DataError
 
 Row = Mapping[str, Any]
 Schema = Callable[[Row, str], Example]
 
 ANSWER = "Answer:"
-LETTERS = tuple(string.ascii_uppercase)
 AG_NEWS_TOPICS = ("World", "Sports", "Business", "Sci/Tech")
 PASSAGE_CHARACTERS = 1024  # the protocol of the BLoB line of papers cuts BoolQ's passage here
 
 
-def lettered(stem: str, options: Sequence[str]) -> str:
+def lettered(stem: str, options: Sequence[str], letters: Sequence[str] = LETTERS) -> str:
     r"""Return the question with its options, one a line, and the cue for the answer.
 
     >>> lettered("Which is a fruit?", ["stone", "pear"])
     'Which is a fruit?\nA) stone\nB) pear\nAnswer:'
     """
-    lines = [f"{letter}) {option}" for letter, option in zip(LETTERS, options, strict=False)]
-    return "\n".join([stem, *lines, ANSWER])
+    lines = [f"{letter}) {option}" for letter, option in zip(letters, options, strict=False)]
+    return "\n".join([*([stem] if stem else []), *lines, ANSWER])
 
 
 def text_of(row: Row, key: str) -> str:
@@ -40,12 +38,9 @@ def text_of(row: Row, key: str) -> str:
     return value.strip()
 
 
-def answer_of(row: Row, key: str) -> Any:
-    """Return `row[key]`; raise `DataError` where there is no answer."""
-    value = row.get(key)
-    if value is None or (isinstance(value, str) and not value.strip()):
-        raise DataError(f"it has no answer in {key!r}: fill it in, or leave the row out.")
-    return value
+def missing(value: Any) -> bool:
+    """Return whether a cell holds nothing."""
+    return value is None or (isinstance(value, str) and not value.strip())
 
 
 def options_of(values: Any, key: str) -> list[str]:
@@ -59,10 +54,31 @@ def options_of(values: Any, key: str) -> list[str]:
 
 
 def index_of(answer: Any, known: Sequence[Any]) -> int:
-    """Return the place of `answer` in `known`; raise `DataError` naming the known ones."""
+    """Return the place of `answer` in `known`, -1 for none; raise `DataError` naming the known ones."""
+    if missing(answer):
+        return -1
     if answer not in known:
         raise DataError(f"its answer {answer!r} is none of {', '.join(map(str, known))}.")
     return list(known).index(answer)
+
+
+def named_options(choices: Any, key: str) -> tuple[list[str], tuple[str, ...]]:
+    """Return the options of a row and what the row calls them.
+
+    Args:
+        choices: a list of texts, or ARC's `{"text": [...], "label": [...]}`.
+        key: the column, for errors.
+
+    Raises:
+        DataError: anything else, fewer than 2 or more than 26 options, or as many names as options are not.
+    """
+    if not isinstance(choices, Mapping):
+        return options_of(choices, key), ()
+    options = options_of(choices.get("text"), key)
+    names = tuple(str(name).strip() for name in choices.get("label") or ())
+    if len(names) != len(options) or len(set(names)) != len(names):
+        raise DataError(f"it has {len(options)} options but {len(set(names))} different labels.")
+    return options, names
 
 
 def ai2_arc(row: Row, row_id: str) -> Example:
@@ -70,12 +86,12 @@ def ai2_arc(row: Row, row_id: str) -> Example:
 
     The label is the option's place, so "1" and "A" are the same class and no digit ever is an answer token.
     """
-    question, choices = text_of(row, "question"), row.get("choices") or {}
-    options = options_of(choices.get("text"), "choices")
-    names = [str(name) for name in choices.get("label") or []]
-    if len(names) != len(options):
-        raise DataError(f"it has {len(options)} options but {len(names)} labels.")
-    return Example(row_id, lettered(question, options), index_of(answer_of(row, "answerKey"), names))
+    question = text_of(row, "question")
+    options, names = named_options(row.get("choices"), "choices")
+    names = names or LETTERS[: len(options)]
+    answer = row.get("answerKey")
+    place = index_of(answer if answer is None else str(answer).strip(), names)
+    return Example(row_id, lettered(question, options), place, options=names)
 
 
 def openbookqa(row: Row, row_id: str) -> Example:
@@ -87,7 +103,7 @@ def winogrande(row: Row, row_id: str) -> Example:
     """WinoGrande (allenai/winogrande): which of two options fills the blank."""
     options = options_of([row.get("option1"), row.get("option2")], "option1, option2")
     stem = f"Fill in the blank: {text_of(row, 'sentence')}"
-    return Example(row_id, lettered(stem, options), index_of(str(answer_of(row, "answer")), ["1", "2"]))
+    return Example(row_id, lettered(stem, options), _place(row.get("answer"), ["1", "2"]), options=("1", "2"))
 
 
 def boolq(row: Row, row_id: str) -> Example:
@@ -97,24 +113,27 @@ def boolq(row: Row, row_id: str) -> Example:
     "False" where the passage says yes; here True means 'True'.
     """
     question = text_of(row, "question").rstrip("?")
-    answer = index_of(answer_of(row, "answer"), [False, True])
+    answer = row.get("answer")
+    label = index_of({"False": False, "True": True}.get(answer, answer), [False, True])  # from CSV, a text
     passage = text_of(row, "passage")[:PASSAGE_CHARACTERS]
-    return Example(row_id, f"True or False: {question}?\n{ANSWER}", answer, passage)
+    return Example(row_id, f"True or False: {question}?\n{ANSWER}", label, passage)
 
 
 def mmlu(row: Row, row_id: str) -> Example:
     """MMLU (cais/mmlu): four options, the answer is an index."""
     options = options_of(row.get("choices"), "choices")
-    answer = index_of(answer_of(row, "answer"), range(len(options)))
-    return Example(row_id, lettered(text_of(row, "question"), options), answer)
+    places = tuple(str(place) for place in range(len(options)))
+    return Example(
+        row_id, lettered(text_of(row, "question"), options), _place(row.get("answer"), places), options=places
+    )
 
 
 def hellaswag(row: Row, row_id: str) -> Example:
     """HellaSwag (Rowan/hellaswag): which ending follows; the text to go on from is part of the question."""
     endings = options_of(row.get("endings"), "endings")
-    places = [str(place) for place in range(len(endings))]
-    answer = index_of(str(answer_of(row, "label")), places)
-    return Example(row_id, lettered(f"What comes next? {text_of(row, 'ctx')}", endings), answer)
+    places = tuple(str(place) for place in range(len(endings)))
+    question = lettered(f"What comes next? {text_of(row, 'ctx')}", endings)
+    return Example(row_id, question, _place(row.get("label"), places), options=places)
 
 
 def truthful_qa(row: Row, row_id: str) -> Example:
@@ -123,20 +142,29 @@ def truthful_qa(row: Row, row_id: str) -> Example:
     The file always puts the right option first, so the options are shuffled: by a hash of the row's id,
     which gives the same order in every run, on every machine and for every seed.
     """
-    targets = row.get("mc1_targets") or {}
-    options, marks = options_of(targets.get("choices"), "mc1_targets"), targets.get("labels") or []
-    if len(marks) != len(options) or list(marks).count(1) != 1:
+    targets = row.get("mc1_targets")
+    if not isinstance(targets, Mapping):
+        raise DataError(f"it needs 'choices' and 'labels' in 'mc1_targets' (found {targets!r}).")
+    options, marks = options_of(targets.get("choices"), "mc1_targets"), list(targets.get("labels") or [])
+    if marks and (len(marks) != len(options) or marks.count(1) != 1):
         raise DataError(f"its mc1_targets must mark exactly one of {len(options)} options (found {marks!r}).")
     order = sorted(range(len(options)), key=lambda place: digest(f"{row_id}/{place}"))
     question = lettered(text_of(row, "question"), [options[place] for place in order])
-    return Example(row_id, question, order.index(list(marks).index(1)))
+    label = order.index(marks.index(1)) if marks else -1
+    return Example(row_id, question, label, options=tuple(options[place] for place in order))
 
 
 def ag_news(row: Row, row_id: str) -> Example:
     """AG News (fancyzhx/ag_news): the topic of an article, asked with lettered options."""
-    answer = index_of(answer_of(row, "label"), range(len(AG_NEWS_TOPICS)))
+    answer = row.get("label")
+    label = index_of(answer, AG_NEWS_TOPICS if isinstance(answer, str) else range(len(AG_NEWS_TOPICS)))
     question = lettered("What is the topic of this article?", AG_NEWS_TOPICS)
-    return Example(row_id, question, answer, text_of(row, "text"))
+    return Example(row_id, question, label, text_of(row, "text"))
+
+
+def _place(answer: Any, places: Sequence[str]) -> int:
+    """Return the place that a number, or its text, means."""
+    return index_of(answer if answer is None else str(answer).strip(), places)
 
 
 def digest(text: str) -> str:

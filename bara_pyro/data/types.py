@@ -1,12 +1,15 @@
 """What every data source turns into: `Example` (a row), `Task` (named splits), `Batch` (tensors)."""
 
+import string
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from bara_pyro.errors import DataError
+
+LETTERS = tuple(string.ascii_uppercase)
 
 
 @dataclass(frozen=True)
@@ -19,6 +22,7 @@ class Example:
         label: index of the right answer in `Task.labels`, or -1 where it is not known.
         context: text put before the question (a passage, an article); cut first where space is short.
         truth: `p(answer | question)` over `Task.labels`, where the world that made the row knows it.
+        options: what its source calls each of its options, where every row lists options of its own.
     """
 
     id: str
@@ -26,6 +30,17 @@ class Example:
     label: int = -1
     context: str = ""
     truth: tuple[float, ...] | None = None
+    options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns of a user's own rows hold what; None where there is no such column."""
+
+    text: str
+    label: str | None = None
+    choices: str | None = None
+    context: str | None = None
 
 
 @dataclass(frozen=True)
@@ -37,6 +52,10 @@ class Task:
         labels: the answer strings, in class order; each must be one token (`data.encode.answer_token_ids`).
         train, validation, test: the splits; `validation` may be empty (see `data.loader`).
         notes: facts worth reporting with a result (truncation, re-split, corrected labels).
+        names: what the user calls the classes, in class order: the labels themselves, or what they stand for
+            where they are letters. Empty where each row lists options of its own, of which the labels are the
+            places; so it is by default where the labels are A, B, ...
+        columns: where the task is a user's own rows.
     """
 
     name: str
@@ -44,7 +63,17 @@ class Task:
     train: Sequence[Example] = ()
     validation: Sequence[Example] = ()
     test: Sequence[Example] = ()
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    columns: Columns | None = None
+
+    def __post_init__(self) -> None:
+        if not self.names and tuple(self.labels) != LETTERS[: len(self.labels)]:
+            object.__setattr__(self, "names", tuple(self.labels))
+        if self.names and len(self.names) != len(self.labels):
+            raise DataError(
+                f"Task {self.name!r} has {len(self.labels)} labels but {len(self.names)} names of classes."
+            )
 
 
 @dataclass(frozen=True)

@@ -1,77 +1,128 @@
-"""A user's own questions: one file (or a train and a test file) in a generic schema.
+"""Rows of one's own as a task: a text and its label, or a question with its options.
 
-A row is `{"id"?, "question", "choices"?: [...], "answer", "context"?}`. With choices, the answer is a
-letter, the text of an option or its index from 0; without, it is one of a closed set of labels.
+With choices, the answer is a letter, an option's text or its index from 0 (or the option's own label, where
+the choices come as ARC's are); without, it is one of a closed set of labels.
 """
 
 import re
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bara_pyro.data.reading import Rows, read_file
-from bara_pyro.data.rows import to_examples
-from bara_pyro.data.schemas import ANSWER, LETTERS, Row, answer_of, digest, lettered, options_of, text_of
-from bara_pyro.data.types import Example, Task
+from bara_pyro.data.columns import columns_note, find_columns, is_question
+from bara_pyro.data.rows import carve, check_disjoint, divide, repeats, to_examples
+from bara_pyro.data.schemas import ANSWER, LETTERS, Row, lettered, missing, named_options, text_of
+from bara_pyro.data.tables import Data, Table, label_text, read_table
+from bara_pyro.data.types import Columns, Example, Task
 from bara_pyro.errors import ConfigError, DataError
 
-SUFFIXES = (".jsonl", ".json", ".csv")
+# A closed set has fewer answers than this share of its rows, once it has more than there are letters.
+CLOSED = 0.5
 
 
-def load_file(
-    path: Path,
+def task_from_rows(
+    data: Data,
+    test: Data | None = None,
     *,
-    test_file: Path | None = None,
-    test_fraction: float = 0.2,
+    name: str | None = None,
+    text_column: str | None = None,
+    label_column: str | None = None,
+    choices_column: str | None = None,
+    context_column: str | None = None,
     classes: Sequence[str] | None = None,
+    test_fraction: float = 0.2,
+    validation_rows: int = 0,
+    seed: int = 0,
 ) -> Task:
-    """Read a user's file as a `Task`.
+    """Make a task of rows of one's own.
 
     Args:
-        path: the file, or the train file where `test_file` is given.
-        test_file: the rows to test on.
-        test_fraction: share of `path` to test on where there is no `test_file`; a row's side follows from a
-            hash of its id alone, so it stays when rows are added and is the same for every seed.
-        classes: the labels in class order, for rows without choices; by default the sorted answers of `path`.
+        data: the rows: a .csv, .tsv, .jsonl, .json or .parquet file, a pandas DataFrame, a `datasets.Dataset`
+            or a list of dictionaries.
+        test: the rows to test on.
+        name: of the task; by default that of the file, or "rows".
+        text_column: column of the text or question. This and the next three are found by their usual names
+            where they are None (`data.columns`), and said in the task's notes.
+        label_column: column of the answer.
+        choices_column: column of the options of each row.
+        context_column: column of a text put before the question.
+        classes: the labels in class order, for rows without choices. By default the order that the data bring
+            (a ClassLabel of `datasets`, a categorical of pandas), else sorted, numbers by size.
+        test_fraction: share of `data` to test on where there is no `test`, the same in each class
+            (`data.rows.divide`).
+        validation_rows: rows carved off train to choose settings on.
+        seed: of that choice.
 
     Raises:
-        DataError: see `data.reading` and `data.schemas`; also a file in which only some rows have choices.
-        ConfigError: `test_fraction` is not between 0 and 1.
+        DataError: rows that cannot be read or used; file and row are named.
+        ConfigError: `test_fraction` is not between 0 and 1, or `validation_rows` is out of range.
     """
     if not 0 < test_fraction < 1:
         raise ConfigError(f"test_fraction is {test_fraction}: choose a number between 0 and 1.")
-    rows = read_file(path)
-    test_rows = read_file(test_file) if test_file else []
-    with_choices = _has_choices(rows, path)
-    if test_file and _has_choices(test_rows, test_file) != with_choices:
-        raise DataError(f"Only one of {path} and {test_file} has 'choices': give them to both or to neither.")
-    if with_choices:
-        lists = [row["choices"] for row in rows + test_rows if isinstance(row["choices"], list)]
-        labels = LETTERS[: max(map(len, lists), default=2)]
+    given = {"text": text_column, "label": label_column, "choices": choices_column, "context": context_column}
+    table = read_table(data)
+    columns = find_columns(table.columns, given, table.place)
+    tested = None if test is None else read_table(test)
+    if tested is not None:
+        _check_same_kind(table, tested, columns)
+    labels, names = _answers([table] if tested is None else [table, tested], columns, classes)
+
+    def examples(part: Table, split: str) -> list[Example]:
+        def schema(row: Row, row_id: str) -> Example:
+            return own_example(row, row_id, columns, names, indices=classes is not None)
+
+        return to_examples(part.rows, schema, part.place, split, answer=columns.label)
+
+    name = name or (Path(data).stem if isinstance(data, str | Path) else "rows")
+    if tested is not None:
+        train, test_rows = examples(table, "train"), examples(tested, "test")
+        note = f"tested on {Path(tested.place).name}"
     else:
-        labels = tuple(map(str, classes)) if classes else _classes_of(rows, path)
+        whole = examples(table, "row")
+        train, test_rows = divide(whole, test_fraction)
+        if not train or not test_rows:
+            raise DataError(f"{table.place} has too few rows ({len(whole)}) to split: give a test file.")
+        note = f"{len(test_rows)} of {len(whole)} rows tested on, the same share of each class, chosen by a "
+        note += "hash of their ids"
+    check_disjoint(train, test_rows, name)
+    notes = [
+        columns_note(columns),
+        *_class_notes(names, train, test_rows, name),
+        note,
+        *repeats(train, test_rows),
+    ]
+    kept, validation = carve(train, validation_rows, seed)
+    return Task(name, labels, kept, validation, tuple(test_rows), tuple(notes), names, columns)
 
-    def schema(row: Row, row_id: str) -> Example:
-        return generic(row, row_id, labels)
 
-    if test_file:
-        train = to_examples(rows, schema, str(path), "train")
-        test = to_examples(test_rows, schema, str(test_file), "test")
-        note = f"tested on {test_file.name}"
-    else:
-        train, test = _divide(to_examples(rows, schema, str(path), "row"), path, test_fraction)
-        note = f"{len(test)} of {len(train) + len(test)} rows tested on, chosen by a hash of their ids"
-    return Task(path.stem, labels, train=tuple(train), test=tuple(test), notes=(note,))
+def own_example(
+    row: Row, row_id: str, columns: Columns, names: Sequence[str], *, indices: bool = False
+) -> Example:
+    """Turn a row of one's own into an `Example`; its label is -1 where it has no answer.
 
-
-def generic(row: Row, row_id: str, labels: Sequence[str]) -> Example:
-    """Turn a row of the generic schema into an `Example`; `labels` only matter where it has no choices."""
-    question, context = text_of(row, "question"), str(row.get("context") or "").strip()
-    answer = answer_of(row, "answer")
-    if row.get("choices"):
-        options = listed_options(row["choices"])
-        return Example(row_id, lettered(question, options), _choice(answer, options), context)
-    return Example(row_id, with_cue(question), _label(answer, labels), context)
+    Args:
+        row: one.
+        row_id: its identifier.
+        columns: what to read.
+        names: the classes; empty where the row lists its options.
+        indices: whether a whole number means a class by its index, where no class reads like that.
+    """
+    text = _own_text(row, columns.text)
+    context = "" if columns.context is None else str(row.get(columns.context) or "").strip()
+    answer = None if columns.label is None else row.get(columns.label)
+    if not names:
+        key = columns.choices or "choices"
+        options, called = listed_options(row.get(key), key)
+        label = -1 if missing(answer) else _choice(answer, options, called)
+        letters = LETTERS[: len(options)]
+        shown = called or (tuple(options) if len(set(options)) == len(options) else letters)
+        return Example(row_id, lettered(text, options), label, context, options=shown)
+    label = -1 if missing(answer) else _label(answer, names, indices)
+    if context or is_question(columns.text):
+        return Example(row_id, with_cue(text), label, context)
+    return Example(row_id, ANSWER, label, text)  # the same prompt, of which the text may be cut
 
 
 def with_cue(question: str) -> str:
@@ -79,22 +130,39 @@ def with_cue(question: str) -> str:
     return question if re.search(r"Answer ?:$", question) else f"{question}\n{ANSWER}"
 
 
-def listed_options(choices: Any) -> list[str]:
-    """Return the options as texts; raise `DataError` where they are no list of 2 to 26."""
+def listed_options(choices: Any, key: str) -> tuple[list[str], tuple[str, ...]]:
+    """Return the options as texts, and what the row calls them; a text is cut at "|".
+
+    Raises:
+        DataError: they are no list of 2 to 26 (or ARC's dictionary of such).
+    """
+    if isinstance(choices, str) and "|" in choices:
+        choices = choices.split("|")
+    if isinstance(choices, dict):
+        return named_options(choices, key)
     if not isinstance(choices, list):
-        raise DataError(f"its 'choices' are no list: {choices!r} (in CSV, separate them with '|').")
-    return options_of([str(option) for option in choices], "choices")
+        raise DataError(f"its {key!r} are no list: {choices!r} (in CSV, separate them with '|').")
+    return named_options([str(option) for option in choices], key)
 
 
-def _choice(answer: Any, options: Sequence[str]) -> int:
-    """Return the option meant by a letter, by its text or by its index from 0; refuse a double meaning."""
+def _own_text(row: Row, key: str) -> str:
+    value = row.get(key)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return label_text(value)
+    return text_of(row, key)
+
+
+def _choice(answer: Any, options: Sequence[str], called: Sequence[str] = ()) -> int:
+    """Return the option meant by its label, a letter, its text or its index; refuse a double meaning."""
+    said = label_text(answer)
+    if said in called:
+        return list(called).index(said)
     if isinstance(answer, int) and not isinstance(answer, bool):
         meant = {answer} & set(range(len(options)))
     else:
-        said = str(answer).strip()
         letters = LETTERS[: len(options)]
         meant = {place for place, names in enumerate(zip(letters, options, strict=True)) if said in names}
-        if not meant and said.isdecimal():
+        if not meant and said.isdecimal() and not called:
             meant = {int(said)} & set(range(len(options)))
     if len(meant) > 1:
         raise DataError(f"its answer {answer!r} fits more than one option: give the option's index from 0.")
@@ -107,44 +175,109 @@ def _choice(answer: Any, options: Sequence[str]) -> int:
     return meant.pop()
 
 
-def _label(answer: Any, labels: Sequence[str]) -> int:
-    """Return the class of an answer: a label, or its index where no label reads like that."""
-    if str(answer).strip() in labels:
-        return list(labels).index(str(answer).strip())
-    if isinstance(answer, int) and not isinstance(answer, bool) and 0 <= answer < len(labels):
+def _label(answer: Any, names: Sequence[str], indices: bool) -> int:
+    """Return the class of an answer: its name, or its index where that is meant."""
+    if label_text(answer) in names:
+        return list(names).index(label_text(answer))
+    if indices and isinstance(answer, int) and not isinstance(answer, bool) and 0 <= answer < len(names):
         return answer
-    raise DataError(f"its answer {answer!r} is none of the labels {', '.join(labels)}.")
+    raise DataError(f"its answer {answer!r} is none of the labels {', '.join(names)}.")
 
 
-def _has_choices(rows: Rows, path: Path) -> bool:
-    having = [bool(row.get("choices")) for row in rows]
+def _named(columns: Columns) -> dict[str, str | None]:
+    return {kind: getattr(columns, kind) for kind in ("text", "label", "choices", "context")}
+
+
+def _check_same_kind(table: Table, tested: Table, columns: Columns) -> None:
+    """Refuse a train and a test file of which only one has choices."""
+    given = columns if columns.choices in tested.columns else replace(columns, choices=None)
+    theirs = find_columns(tested.columns, _named(given), tested.place)
+    if _has_choices(table, columns) != _has_choices(tested, theirs):
+        raise DataError(
+            f"Only one of {table.place} and {tested.place} has 'choices': give them to both or to neither."
+        )
+
+
+def _answers(
+    parts: Sequence[Table], columns: Columns, classes: Sequence[str] | None
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the labels of the task and the names of its classes (none where rows list their options).
+
+    The classes are those of the first part, the rows to train on.
+    """
+    if _has_choices(parts[0], columns):
+        cells = [row.get(columns.choices or "") for part in parts for row in part.rows]
+        counts = [len(options) for cell in cells if (options := _options_or_none(cell))]
+        return LETTERS[: max(counts, default=2)], ()
+    names = tuple(map(label_text, classes)) if classes else _classes_of(parts[0], columns.label or "")
+    if len(set(names)) != len(names) or len(names) < 2:
+        raise DataError(f"The classes {', '.join(names)} are not two or more different names: correct them.")
+    return names, names
+
+
+def _options_or_none(cell: Any) -> list[str] | None:
+    try:
+        return listed_options(cell, "choices")[0]
+    except DataError:
+        return None  # the row's own error comes with its number, where it is read
+
+
+def _has_choices(table: Table, columns: Columns) -> bool:
+    if columns.choices is None:
+        return False
+    having = [not missing(row.get(columns.choices)) for row in table.rows]
     if any(having) != all(having):
         number = having.index(not having[0]) + 1
         with_or_without = "has no" if having[0] else "has"
         raise DataError(
-            f"{path}, row {number} {with_or_without} 'choices', unlike row 1: give them to all or to none."
+            f"{table.place}, row {number} {with_or_without} {columns.choices!r}, unlike row 1: give them to "
+            "all or to none."
         )
     return having[0]
 
 
-def _classes_of(rows: Rows, path: Path) -> tuple[str, ...]:
-    answers = sorted({str(row["answer"]).strip() for row in rows if row.get("answer") not in (None, "")})
-    if not 2 <= len(answers) <= len(LETTERS):
+def _classes_of(table: Table, column: str) -> tuple[str, ...]:
+    if column in table.classes:
+        return table.classes[column]
+    answers = {label_text(row[column]) for row in table.rows if not missing(row.get(column))}
+    if len(answers) < 2:
+        only = f"one answer only, {next(iter(answers))!r}," if answers else "no answer"
         raise DataError(
-            f"{path} has {len(answers)} different answers, and a closed set of 2 to {len(LETTERS)} is "
-            "needed: name the classes, or give each row its 'choices'."
+            f"{table.place} has {only} in {column!r}: at least two are needed (is it the right column?)."
         )
-    return tuple(answers)
+    if len(answers) > max(len(LETTERS), CLOSED * len(table.rows)):
+        raise DataError(
+            f"{table.place} has {len(answers)} different answers in {len(table.rows)} rows of {column!r}, "
+            "and a closed set is needed: name the right column, or give each row its choices."
+        )
+    try:
+        return tuple(sorted(answers, key=float))
+    except ValueError:
+        return tuple(sorted(answers))
 
 
-def _divide(
-    examples: Sequence[Example], path: Path, test_fraction: float
-) -> tuple[list[Example], list[Example]]:
-    def tested(example: Example) -> bool:
-        return int(digest(example.id)[:8], 16) < test_fraction * 2**32
+def _class_notes(
+    names: Sequence[str], train: Sequence[Example], test: Sequence[Example], task: str
+) -> list[str]:
+    """Say how often each class stands in the rows, and which may be a typing error.
 
-    train = [example for example in examples if not tested(example)]
-    test = [example for example in examples if tested(example)]
-    if not train or not test:
-        raise DataError(f"{path} has too few rows ({len(examples)}) to split: give a test file.")
-    return train, test
+    Raises:
+        DataError: a class is tested on and not trained on.
+    """
+    if not names:
+        return []
+    trained, tested = (Counter(names[row.label] for row in rows) for rows in (train, test))
+    if absent := sorted(tested.keys() - trained.keys()):
+        raise DataError(
+            f"The answer {absent[0]!r} stands in {tested[absent[0]]} test rows of {task} and in no train "
+            "row: give it rows to train on, or leave it out."
+        )
+    counts = trained + tested
+    notes = ["classes, in this order: " + ", ".join(f"{name} ({counts[name]})" for name in names)]
+    total = sum(counts.values())
+    if (single := [name for name in names if counts[name] == 1]) and total > 2 * len(names):
+        listed = ", ".join(map(repr, single))
+        notes.append(
+            f"1 row only of {total} has the answer {listed}: a typing error? --classes lists the right ones"
+        )
+    return notes

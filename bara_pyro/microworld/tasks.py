@@ -10,8 +10,10 @@ import math
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import get_args
 
+from bara_pyro.data.registry import Generated, register_task
 from bara_pyro.data.types import Example, Task
 from bara_pyro.errors import DataError, unknown
 from bara_pyro.microworld.questions import Question, four_way, two_way, with_passage
@@ -176,3 +178,6 @@ _SPECS = (
 )  # fmt: skip
 
 TASKS: dict[str, TaskSpec] = {spec.name: spec for spec in _SPECS}
+
+for _spec in _SPECS:
+    register_task(Generated(_spec.name, _spec.mimics, "microworld", partial(load_task, _spec.name)))

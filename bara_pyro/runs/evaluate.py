@@ -2,6 +2,7 @@
 
 import platform
 import time
+from collections import Counter
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -11,14 +12,14 @@ import torch
 from torch import Tensor
 
 from bara_pyro.core.prediction import predict
-from bara_pyro.data import EncodedSplit, batches, first_rows
+from bara_pyro.data import EncodedSplit, Task, batches, first_rows
 from bara_pyro.diagnostics.gates.draws import system_gates
 from bara_pyro.diagnostics.gates.sparsity import gate_sparsity
 from bara_pyro.metrics import decompose, evaluate, posterior_predictive, stack_truth
 from bara_pyro.models.bara import BaRA
 from bara_pyro.runs.manifest import METRICS, PREDICTIONS, recording
 from bara_pyro.runs.store import SCHEMA, write_json, write_jsonl
-from bara_pyro.runs.system import System, count_parameters
+from bara_pyro.runs.system import System, count_parameters, unknown_note
 
 # Rows and draws that the sparsity of the gates is measured on.
 SPARSITY_ROWS, SPARSITY_DRAWS = 256, 10
@@ -71,8 +72,8 @@ def evaluate_system(
         extra: further entries of metrics.json (for example `wall_clock_train_s`).
 
     Returns:
-        What metrics.json holds: per S `acc`, `ece` (percent), `nll` (nats), `brier`, `n`, ..; the sparsity of
-        the gates (percent), parameter counts, versions, hardware, seed, configuration hash.
+        What metrics.json holds: per S `acc`, `ece` (percent), `nll` (nats), `brier`, `n`, ..; the accuracy of
+        always answering the most frequent class (`majority_class`, percent); the sparsity of the gates (percent), parameter counts, versions, hardware, seed, configuration hash.
     """
     started = time.perf_counter()
     name = system.config.task.evaluate_on
@@ -92,6 +93,7 @@ def evaluate_system(
         "task": system.task.name,
         "split": name,
         "metrics": scores,
+        "majority_class": majority_class(system.task, split),
         "sparsity": _sparsity(system, split),
         "parameters": parameter_counts(system),
         "seed": system.config.seed,
@@ -133,9 +135,25 @@ def truth_predictions(system: System) -> tuple[Tensor, Tensor] | None:
     return None if truth.isnan().any() else (truth.log(), torch.tensor(split.labels))
 
 
+def majority_class(task: Task, split: EncodedSplit) -> dict[str, Any]:
+    """Return the baseline that knows no question: the class that most train rows have, and its accuracy.
+
+    Args:
+        task: whose train rows say which class that is; where it has none, the rows of `split` do.
+        split: the rows to be scored.
+
+    Returns:
+        `label` (the user's name of it) and `acc` in percent.
+    """
+    known = Counter(row.label for row in task.train) or Counter(split.labels)
+    most = max(known, key=lambda label: (known[label], -label))
+    share = 100 * split.labels.count(most) / len(split)
+    return {"label": (task.names or task.labels)[most], "acc": share}
+
+
 def _length_notes(split: EncodedSplit, name: str, max_length: int) -> list[str]:
     """Say how many rows did not reach the model whole."""
-    notes = []
+    notes = unknown_note(split, name)
     if split.shortened:
         notes.append(f"{len(split.shortened)} {name} rows had their context cut to {max_length} tokens")
     if split.dropped:
@@ -184,26 +202,3 @@ def environment() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "gpu": cuda,
     }
-
-
-def uncertainty_rows(draws: Tensor, ids: tuple[str, ...], labels: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Return per row the class probabilities, the predicted label and the uncertainty's parts (nats).
-
-    Args:
-        draws: log-probabilities, `S x n x C`.
-        ids: the n row identifiers.
-        labels: the C answer strings.
-    """
-    mean = posterior_predictive(draws)
-    parts = decompose(draws)
-    return [
-        {
-            "id": row_id,
-            "label": labels[int(mean[i].argmax())],
-            "probs": dict(zip(labels, mean[i].exp().tolist(), strict=True)),
-            "total": float(parts.total[i]),
-            "aleatoric": float(parts.aleatoric[i]),
-            "epistemic": float(parts.epistemic[i]),
-        }
-        for i, row_id in enumerate(ids)
-    ]

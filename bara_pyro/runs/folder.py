@@ -1,11 +1,12 @@
 """The folder of a run: its configuration and its parameters, written and read back."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from bara_pyro.core.backbone import load_backbone
 from bara_pyro.core.targets import find_targets
-from bara_pyro.data import Task
+from bara_pyro.data import Columns, Task, encode_labels, is_file_name
 from bara_pyro.errors import CheckpointError
 from bara_pyro.methods import METHODS
 from bara_pyro.runs.config import RunConfig, parse_config
@@ -41,6 +42,8 @@ def write_config(system: System, folder: Path) -> None:
             "task": system.task.name,
             "labels": list(system.task.labels),
             "manifest": MANIFEST,
+            "names": list(system.task.names),
+            "columns": asdict(system.task.columns) if system.task.columns else None,
             **({"rank_pattern": system.model.rank_pattern} if system.model.rank_pattern else {}),
         },
     )
@@ -183,22 +186,53 @@ def load_system(
         data["task"]["data_dir"] = str(data_dir)
     config = parse_config(data)
     where = find_device(config.backbone.device)
+    own = task is None and with_rows
     if task is None:
-        task = load_data(config) if with_rows else Task(stored["task"], tuple(stored["labels"]))
-        if list(task.labels) != stored["labels"]:
-            raise CheckpointError(
-                f"{folder} was trained on the labels {', '.join(stored['labels'])}, and its data now have "
-                f"{', '.join(task.labels)}: restore the data."
-            )
+        task = _own_rows(folder, config, stored) if with_rows else stored_task(stored)
     lm = load_backbone(config.backbone.name, dtype=config.backbone.dtype, device=where)
     if (found := fingerprint(lm)) != stored["backbone_fingerprint"]:
         raise CheckpointError(
             f"{folder} was trained on a backbone with fingerprint {stored['backbone_fingerprint']}, "
             f"{config.backbone.name!r} has {found}: give the right one with --model."
         )
+    task = encode_labels(task, lm.tokenizer, config.task.labels)
+    if own:
+        for kind, found in (("names", task.names), ("labels", task.labels)):
+            if list(found) != (trained_on := stored.get(kind, list(found))):
+                raise CheckpointError(
+                    f"{folder} was trained on the labels {', '.join(trained_on)}, and its data now have "
+                    f"{', '.join(found)}: restore the data."
+                )
     system = assemble(config, lm, task, int(stored["num_data"]), stored.get("rank_pattern"))
     load_weights(system, folder)
     return system
+
+
+def stored_task(stored: dict[str, Any]) -> Task:
+    """Return the task of a run without its rows, from what its config.json holds."""
+    columns = stored.get("columns")
+    return Task(
+        stored["task"],
+        tuple(stored["labels"]),
+        names=tuple(stored.get("names", ())),
+        columns=Columns(**columns) if columns else None,
+    )
+
+
+def _own_rows(folder: Path, config: RunConfig, stored: dict[str, Any]) -> Task:
+    """Load the rows that a run was trained and tested on."""
+    task = load_data(config)
+    if task.name != stored["task"]:
+        raise CheckpointError(
+            f"{folder} was trained on rows given in Python (task {stored['task']!r}): give them again, as "
+            "task=... or in a file with --task."
+        )
+    if is_file_name(config.task.name) and config.task.test_file is None and "columns" not in stored:
+        raise CheckpointError(
+            f"{folder} is of an earlier version, which divided {config.task.name} into other train and test rows: "
+            "give the rows to test on with --test-file, or train again."
+        )
+    return task
 
 
 def _peft_name(name: str) -> str:

@@ -9,10 +9,13 @@ from torch import Tensor, nn
 from bara_pyro.core.backbone import Backbone, load_backbone
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.data import EncodedSplit, Task, answer_token_ids, encode, load_task
+from bara_pyro.data import EncodedSplit, Task, answer_token_ids, encode, encode_labels, load_task
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.methods import build
 from bara_pyro.runs.config import RunConfig
+
+# Percentage of unknown tokens above which a data set is not what the language model can read.
+UNKNOWN = 10.0
 
 
 @dataclass
@@ -63,19 +66,32 @@ def encode_split(config: RunConfig, backbone: Backbone, task: Task, name: str) -
     return split
 
 
+def unknown_note(split: EncodedSplit, name: str) -> list[str]:
+    """Say, where it is more than a tenth, which share of a split the tokenizer cannot read."""
+    if split.unknown <= UNKNOWN:
+        return []
+    return [
+        f"{split.unknown:.0f} % of the tokens of the {name} rows are unknown to the tokenizer, so the model cannot "
+        "read these words: give a model of their language"
+    ]
+
+
 def load_data(config: RunConfig) -> Task:
-    """Load the task that a configuration names."""
+    """Load the task that a configuration names, its labels in words; see `data.encode_labels`."""
     c = config.task
     task = load_task(
         c.name,
         c.data_dir,
         validation_rows=c.validation_rows,
         seed=c.seed,
-        labels=c.labels,
         revision=c.revision,
         test_file=c.test_file,
         test_fraction=c.test_fraction,
         classes=c.classes,
+        text_column=c.text_column,
+        label_column=c.label_column,
+        choices_column=c.choices_column,
+        context_column=c.context_column,
     )
     if c.limit is None:
         return task
@@ -105,8 +121,10 @@ def build_system(config: RunConfig, backbone: Backbone | None = None, task: Task
         raise DataError(f"The task {task.name!r} has no training rows: it serves for evaluation only.")
     if backbone is None:
         backbone = load_backbone(config.backbone.name, dtype=config.backbone.dtype, device=device)
-    num_data = len(encode_split(config, backbone, task, "train"))
-    return assemble(config, backbone, task, num_data)
+    task = encode_labels(task, backbone.tokenizer, config.task.labels)
+    split = encode_split(config, backbone, task, "train")
+    task = replace(task, notes=(*task.notes, *unknown_note(split, "train")))
+    return assemble(config, backbone, task, len(split))
 
 
 def assemble(
@@ -125,6 +143,7 @@ def assemble(
         num_data: number of training examples.
         rank_pattern: of a pruned adapter: path of a module -> its rank.
     """
+    task = encode_labels(task, backbone.tokenizer, config.task.labels)
     answer_ids = answer_token_ids(backbone.tokenizer, task.labels)
     torch.manual_seed(config.seed)
     adapter = config.adapter.model_dump() | ({"rank_pattern": rank_pattern} if rank_pattern else {})

@@ -6,7 +6,7 @@ import logging
 import datasets
 import pytest
 
-from bara_pyro.data import SOURCES, Example, Task, load_task
+from bara_pyro.data import SOURCES, Example, Generated, Task, load_task, register_task, registry
 from bara_pyro.errors import ConfigError, DataError
 
 
@@ -39,7 +39,7 @@ def test_folder_by_key_paper_name_and_hub_name(arc):
     task = load_task("arc_easy", arc)
     assert (task.name, task.labels) == ("arc_easy", ("A", "B", "C", "D", "E"))
     assert (len(task.train), len(task.validation), len(task.test)) == (20, 0, 6)
-    assert task.test[1] == Example("V1", "V 1?\nA) iron\nB) air\nAnswer:", 1)
+    assert task.test[1] == Example("V1", "V 1?\nA) iron\nB) air\nAnswer:", 1, options=("A", "B"))
     assert "tested on the official validation split, as the papers of this line do" in task.notes
     assert load_task("ARC-E", str(arc)) == load_task("allenai/ai2_arc:ARC-Easy", arc) == task
 
@@ -115,7 +115,7 @@ def test_boolq_as_letters(tmp_path):
 
 
 def test_unknown_label_style(arc):
-    with pytest.raises(ConfigError, match="Unknown label style 'digits': choose one of letters, words"):
+    with pytest.raises(ConfigError, match="Unknown label style 'digits': choose one of auto, letters, words"):
         load_task("arc_easy", arc, labels="digits")
 
 
@@ -133,7 +133,8 @@ def test_evaluated_only(tmp_path):
 
 def test_unknown_name():
     with pytest.raises(
-        DataError, match=r"Unknown dataset 'arc': choose one of ag_news, .*, a 'micro-' task, or a"
+        DataError,
+        match=r"Unknown dataset 'arc': choose one of ag_news, .*micro-wgs.*, or a file that ends in .csv",
     ):
         load_task("arc")
 
@@ -259,18 +260,19 @@ def test_table_names_are_unambiguous():
     assert all(SOURCES[paper].paper.lower() == paper for paper in papers if paper in SOURCES)
 
 
-# --- the microworld
+# --- tasks that are made
 
 
-def test_microworld_is_asked_for_its_own(monkeypatch):
-    from bara_pyro import microworld
-
+def test_a_registered_task_is_made_by_its_own_function(monkeypatch):
+    monkeypatch.setattr(registry, "_GENERATED", {})
     rows = [Example(str(i), "Q Answer:", i % 2) for i in range(6)]
 
-    def made(name, seed):
-        return Task(f"{name}-{seed}", ("yes", "no"), rows[:2], rows[2:5], rows[5:])
+    def made(seed):
+        return Task(f"micro-x-{seed}", ("yes", "no"), rows[:2], rows[2:5], rows[5:])
 
-    monkeypatch.setattr(microworld, "load_task", made, raising=False)
+    register_task(Generated("micro-x", "", "here", made))
+    with pytest.raises(ConfigError, match="'micro-x' is already registered"):
+        register_task(Generated("micro-x", "", "here", made))
     assert load_task("micro-x", seed=7).name == "micro-x-7"
     assert len(load_task("micro-x").validation) == 3
     assert len(load_task("micro-x", validation_rows=2).validation) == 2

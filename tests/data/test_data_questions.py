@@ -44,12 +44,12 @@ BAD = {
     "no choices": (
         LETTERED,
         {"question": "q"},
-        r"ask\.jsonl, row 1: it has no 'choices', and .* letters \(A, B, C\)",
+        r"ask\.jsonl, row 1: it has no 'choices', and .* options of each row \(A, B, C\)",
     ),
     "choices": (
         WORDED,
         {"question": "q", "choices": ["a", "b"]},
-        "task 'boolq' are False, True: leave them out",
+        "choices a, b are not the classes of the run, False, True: leave them out",
     ),
     "too many": (LETTERED, {"question": "q", "choices": list("abcd")}, "4 options, and .* 'arc' end at C"),
     "unknown": (
@@ -57,7 +57,11 @@ BAD = {
         {"question": "q", "answer": "maybe"},
         "answer 'maybe' is none of the labels False, True",
     ),
-    "no question": (WORDED, {"answer": "True"}, "no text in 'question'"),
+    "no question": (
+        WORDED,
+        {"answer": "True"},
+        "no column for the text or question among 'answer': name it with --text",
+    ),
 }
 
 

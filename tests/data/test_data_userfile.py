@@ -54,13 +54,12 @@ def test_classes_fix_the_order_and_catch_a_typing_error(tmp_path):
         load_task(path, classes=["good", "bad"])
 
 
-def test_a_row_keeps_its_side_when_rows_are_added_and_seeds_change(tmp_path):
+def test_most_rows_keep_their_side_when_rows_are_added_and_seeds_change(tmp_path):
     small = load_task(lines(tmp_path / "r.jsonl", reviews(100)))
     large = load_task(lines(tmp_path / "r.jsonl", reviews(140)), seed=9)
-    assert set(small.test) <= set(large.test)
-    assert set(small.train) <= set(large.train)
-    assert 10 <= len(small.test) <= 30
-    assert f"{len(small.test)} of 100 rows tested on, chosen by a hash of their ids" in small.notes
+    assert len(set(small.test) & set(large.test)) >= 14
+    assert len(small.test) == 20
+    assert any(note.startswith("20 of 100 rows tested on") for note in small.notes)
 
 
 def test_csv_and_json(tmp_path):
@@ -78,9 +77,16 @@ def test_csv_and_json(tmp_path):
 PLAIN = {"question": "q", "answer": "a"}
 TWO = {"question": "q", "choices": ["a", "b"], "answer": "A"}
 BAD = {
-    "no answer": ([PLAIN, PLAIN | {"answer": " "}], r"r\.jsonl, row 2: it has no answer in 'answer'"),
+    "no answer": (
+        [PLAIN, PLAIN | {"answer": " "}, PLAIN | {"answer": "b"}],
+        r"r\.jsonl, row 2: it has no answer in 'answer'",
+    ),
     "no key": ([PLAIN, {"question": "q"}, PLAIN | {"answer": "b"}], "row 2: it has no answer"),
-    "one answer": ([PLAIN], "1 different answers, and a closed set of 2 to 26 is needed: name the classes"),
+    "no columns": (
+        [{"a": 1, "b": 2}],
+        "no column for the text or question and no column for the answer among 'a', 'b'",
+    ),
+    "one answer": ([PLAIN], r"one answer only, 'a', in 'answer': at least two are needed"),
     "some choices": ([TWO, PLAIN], "row 2 has no 'choices', unlike row 1: give them to all or to none"),
     "option": ([TWO | {"answer": "C"}], "row 1: its answer 'C' is no letter from A to B"),
     "index": ([TWO | {"answer": 2}], "no index from 0 to 1"),
@@ -120,7 +126,7 @@ def test_files_that_cannot_be_parsed(tmp_path):
         listed.write_text(text)
         with pytest.raises(DataError, match=sentence):
             load_task(str(listed))
-    with pytest.raises(DataError, match=r"e\.txt is no \.jsonl, \.json or \.csv file"):
+    with pytest.raises(DataError, match=r"e\.txt is no \.csv, \.tsv, \.jsonl, \.json or \.parquet file"):
         load_task(lines(tmp_path / "r.jsonl", reviews(4)), test_file=str(tmp_path / "e.txt"))
 
 

@@ -1,0 +1,102 @@
+"""Which column holds what: named by the user, or found by the names that datasets usually have."""
+
+import re
+from collections.abc import Sequence
+
+from bara_pyro.data.types import Columns
+from bara_pyro.errors import DataError
+
+QUESTIONS = ("question", "question_stem", "prompt", "query", "instruction")
+TEXTS = (
+    *(
+        "text",
+        "sentence",
+        "input",
+        "inputs",
+        "content",
+        "review",
+        "review_text",
+        "comment",
+        "tweet",
+        "message",
+    ),
+    *("utterance", "article", "document", "body", "passage", "description", "headline", "title", "ctx"),
+)
+LABELS = (
+    *(
+        "answer",
+        "label",
+        "labels",
+        "target",
+        "class",
+        "category",
+        "answer_key",
+        "gold",
+        "gold_label",
+        "intent",
+    ),
+    *("sentiment", "emotion", "topic", "output", "y"),
+)
+CHOICES = ("choices", "options", "endings", "candidates", "alternatives")
+CONTEXTS = ("context", "passage", "background", "paragraph", "document", "article")
+
+# Per kind of column: its option, what it holds, its usual names.
+KINDS = {
+    "text": ("--text-column", "the text or question", (*QUESTIONS, *TEXTS)),
+    "label": ("--label-column", "the answer", LABELS),
+    "choices": ("--choices-column", "the options", CHOICES),
+    "context": ("--context-column", "the context", CONTEXTS),
+}
+
+
+def find_columns(
+    there: Sequence[str], given: dict[str, str | None], place: str, *, answers: bool = True
+) -> Columns:
+    """Return the columns to read: those given, else those that have a usual name.
+
+    Args:
+        there: the columns of the rows.
+        given: per kind ("text", "label", "choices", "context") the column that the user named.
+        place: the file, for errors.
+        answers: whether a column of answers is needed.
+
+    Raises:
+        DataError: a named column is not there, or no column has a usual name; columns found are named.
+    """
+    listed = ", ".join(map(repr, there))
+    for kind, name in given.items():
+        if name is not None and name not in there:
+            raise DataError(f"{place} has no column {name!r} ({KINDS[kind][0]}): it has {listed}.")
+    found = {kind: name for kind, name in given.items() if name is not None}
+    for kind in KINDS:
+        # Another text is context only to a question: beside a text to be classified it may be anything.
+        asked = kind != "context" or is_question(found.get("text", ""))
+        if asked and kind not in found and (name := _usual(kind, there, tuple(found.values()))):
+            found[kind] = name
+    lacking = [kind for kind in ("text", "label") if kind not in found and (kind == "text" or answers)]
+    if lacking:
+        kinds = " and no column for ".join(KINDS[kind][1] for kind in lacking)
+        options = " and ".join(KINDS[kind][0] for kind in lacking)
+        raise DataError(f"{place} has no column for {kinds} among {listed}: name it with {options}.")
+    return Columns(found["text"], found.get("label"), found.get("choices"), found.get("context"))
+
+
+def is_question(column: str) -> bool:
+    """Return whether a text is a question, which must reach the model whole, by the name of its column."""
+    return _bare(column) in {_bare(name) for name in QUESTIONS}
+
+
+def columns_note(columns: Columns) -> str:
+    """Return the sentence that tells a user which columns are read."""
+    kinds = {"text": columns.text, "label": columns.label, "choices": columns.choices}
+    kinds["context"] = columns.context
+    return "columns read: " + ", ".join(f"{kind} {name!r}" for kind, name in kinds.items() if name)
+
+
+def _usual(kind: str, there: Sequence[str], taken: Sequence[str]) -> str | None:
+    bare = {_bare(name): name for name in reversed(there) if name not in taken}
+    return next((bare[_bare(name)] for name in KINDS[kind][2] if _bare(name) in bare), None)
+
+
+def _bare(name: str) -> str:
+    return re.sub(r"[\s_-]", "", name).lower()

@@ -1,0 +1,203 @@
+"""Rows of one's own as plain dictionaries: from a file, a DataFrame, a `datasets.Dataset` or a list."""
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
+
+import numpy as np
+
+from bara_pyro.data.reading import Rows, parse_json, parse_lines, some, text_in
+from bara_pyro.data.registry import SUFFIXES
+from bara_pyro.errors import DataError
+
+if TYPE_CHECKING:
+    import datasets
+    import pandas as pd
+
+Data: TypeAlias = Union[str, Path, "pd.DataFrame", "datasets.Dataset", Sequence[Mapping[str, Any]]]
+"""What rows of one's own can be given as."""
+
+SEPARATORS = (",", ";", "\t")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of one's own.
+
+    Attributes:
+        place: where they come from, for errors.
+        rows: one dictionary a row; empty cells are None or an empty text.
+        classes: per column that says so (a ClassLabel of `datasets`, a categorical of pandas), its values in
+            their order.
+    """
+
+    place: str
+    rows: Rows
+    classes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def columns(self) -> list[str]:
+        """Return the names of all columns, in the order in which they first occur."""
+        return list(dict.fromkeys(str(name) for row in self.rows for name in row))
+
+
+def read_table(data: Data) -> Table:
+    """Return rows of one's own as a `Table`.
+
+    Args:
+        data: the path of a .csv, .tsv, .jsonl, .json (a list of objects) or .parquet file, a DataFrame, a
+            `datasets.Dataset`, or a list of dictionaries.
+
+    Raises:
+        DataError: no such file, another format, no rows, or a row that cannot be read.
+    """
+    if isinstance(data, str | Path):
+        return _read_file(Path(data))
+    table = _from_memory(data)
+    if not table.rows:
+        raise DataError(f"The {table.place} holds no rows: at least one is needed.")
+    return table
+
+
+def _read_file(path: Path) -> Table:
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise DataError(f"{path} is no {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]} file.")
+    if suffix == ".parquet":
+        return _parquet(path)
+    readers = {".jsonl": parse_lines, ".json": _parse_list, ".csv": _parse_csv, ".tsv": _parse_csv}
+    return Table(str(path), readers[suffix](path))
+
+
+def _parse_list(path: Path) -> Rows:
+    values = parse_json(text_in(path), path)
+    if not isinstance(values, list):
+        raise DataError(f"{path} must hold a list of objects (for one object a line, name it .jsonl).")
+    for number, value in enumerate(values, start=1):
+        if not isinstance(value, dict):
+            raise DataError(f"{path}, row {number} is not a JSON object: {value!r}.")
+    return some(values, path)
+
+
+def _parse_csv(path: Path) -> Rows:
+    """Read cells as texts, by the standard library: other readers turn "007" into 7 and "NA" into nothing."""
+    text = text_in(path)
+    rows: Rows = []
+    try:
+        reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=_separator(text, path))
+        names = list(reader.fieldnames or ())
+        if len(set(names)) != len(names):
+            double = next(name for name in names if names.count(name) > 1)
+            raise DataError(f"{path} has two columns called {double!r}: rename one.")
+        for number, row in enumerate(reader, start=1):
+            if None in row or None in row.values():
+                raise DataError(f"{path}, row {number} has not as many cells as the header.")
+            rows.append({name.strip(): value for name, value in row.items()})
+    except csv.Error as error:
+        raise DataError(f"{path}, row {len(rows) + 1} cannot be read: {error}.") from error
+    return some(rows, path)
+
+
+def _separator(text: str, path: Path) -> str:
+    """Return what separates the header's cells: of comma, semicolon and tab the one that makes most of it."""
+    if path.suffix.lower() == ".tsv":
+        return "\t"
+    header = text.lstrip("\r\n").split("\n", 1)[0]
+    return max(SEPARATORS, key=lambda sign: len(next(csv.reader([header], delimiter=sign), [])))
+
+
+def _parquet(path: Path) -> Table:
+    import datasets
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if not path.is_file():
+        raise DataError(f"There is no file {path}.")
+    try:
+        table = pq.read_table(path)
+        if b"huggingface" in (table.schema.metadata or {}):
+            features = datasets.Features.from_arrow_schema(table.schema)
+            return _from_dataset(datasets.Dataset(table.cast(features.arrow_schema)), str(path))
+        rows = [_plain_row(row) for row in table.to_pylist()]
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise DataError(
+            f"{path} cannot be read as Parquet: {str(error).splitlines()[0].rstrip('.')}."
+        ) from error
+    return Table(str(path), some(rows, path))
+
+
+def _from_memory(data: Any) -> Table:
+    import datasets
+    import pandas as pd
+
+    if isinstance(data, pd.DataFrame):
+        categories = {
+            str(name): tuple(label_text(value) for value in column.cat.categories)
+            for name, column in data.items()
+            if isinstance(column.dtype, pd.CategoricalDtype)
+        }
+        return Table("DataFrame", _plain_rows(data.to_dict("records"), "DataFrame"), categories)
+    if isinstance(data, datasets.Dataset):
+        return _from_dataset(data, "Dataset")
+    if isinstance(data, Mapping):
+        splits = ", ".join(map(repr, data))
+        raise DataError(f"The rows are a dictionary with the keys {splits}: give one of its splits.")
+    if isinstance(data, Iterable) and not isinstance(data, bytes):
+        return Table("list of rows", _plain_rows(data, "list of rows"))
+    raise DataError(
+        f"Rows cannot be read from a {type(data).__name__}: give a file, a DataFrame, a Dataset or a list of "
+        "dictionaries."
+    )
+
+
+def _from_dataset(dataset: "datasets.Dataset", place: str) -> Table:
+    """Return the rows of a `datasets.Dataset`, classes by their names; -1, "no answer" there, is None."""
+    import datasets
+
+    features = dataset.features
+    named = {name: list(f.names) for name, f in features.items() if isinstance(f, datasets.ClassLabel)}
+    rows = [_plain_row(row) for row in dataset.to_list()]
+    for row in rows:
+        for name, names in named.items():
+            place_of = row[name]
+            row[name] = None if place_of is None or place_of < 0 else names[place_of]
+    return Table(place, rows, {name: tuple(names) for name, names in named.items()})
+
+
+def _plain_rows(rows: Iterable[Any], place: str) -> Rows:
+    found: Rows = []
+    for number, row in enumerate(rows, start=1):
+        if not isinstance(row, Mapping):
+            raise DataError(f"The {place}, row {number} is no dictionary: {row!r}.")
+        found.append(_plain_row(row))
+    return found
+
+
+def _plain_row(row: Mapping[Any, Any]) -> dict[str, Any]:
+    return {str(name): _plain(value) for name, value in row.items()}
+
+
+def _plain(value: Any) -> Any:
+    """Return a cell as JSON would hold it; NaN, NaT and pandas' NA are empty cells."""
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        return _plain_row(value)
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and value != value):
+        return None
+    return str(value) if isinstance(value, date) else value
+
+
+def label_text(value: Any) -> str:
+    """Return an answer as the text that a user reads it as: 1.0 is 1, whatever column it stood in."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return str(value).strip()
