@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bara_pyro.data import answer_token_ids
+from bara_pyro.data import answer_token_ids, encode_labels
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.metrics import ood_auroc, reliability_bins, risk_coverage
 from bara_pyro.runs.config import RunConfig, parse_config
@@ -129,7 +129,7 @@ def on_task(system: System, name: str) -> System:
     # What names the rows of the run's own task does not carry over.
     data["task"] |= {"name": name, "test_file": None, "classes": None, "revision": None, "validation_rows": 0}
     config = parse_config(data)
-    task = load_data(config)
+    task = encode_labels(load_data(config), system.backbone.tokenizer, config.task.labels)
     ids = answer_token_ids(system.backbone.tokenizer, task.labels)
     return replace(system, config=config, task=task, answer_ids=ids)
 

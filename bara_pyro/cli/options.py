@@ -72,6 +72,16 @@ TestFile = Annotated[
         rich_help_panel=DATA,
     ),
 ]
+TextColumn = Annotated[
+    str | None, typer.Option(help="Column of the text or question, in a file.", rich_help_panel=DATA)
+]
+LabelColumn = Annotated[str | None, typer.Option(help="Column of the answer.", rich_help_panel=DATA)]
+ChoicesColumn = Annotated[
+    str | None, typer.Option(help="Column of each row's options.", rich_help_panel=DATA)
+]
+ContextColumn = Annotated[
+    str | None, typer.Option(help="Column of a text put before the question.", rich_help_panel=DATA)
+]
 Limit = Annotated[
     int | None,
     typer.Option(min=1, help="Use at most so many rows of each split, to try out.", rich_help_panel=DATA),

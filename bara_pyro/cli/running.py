@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from bara_pyro.cli.scores import score_rows, score_table
-from bara_pyro.cli.terminal import progress, result, say, show
+from bara_pyro.cli.scores import show_scores
+from bara_pyro.cli.terminal import progress, result, say, say_notes
 from bara_pyro.errors import ConfigError, Stopped
 from bara_pyro.runs.config import RunConfig, differences, load_config
 from bara_pyro.runs.evaluate import evaluate_system
@@ -40,13 +40,14 @@ def train_and_show(out: Path, config: RunConfig, *, resume: bool) -> None:
         resume: go on with the run in `out`.
     """
     system = build_system(config)
+    say_notes(system.task.notes)
     if not resume:
         clear(out)  # only now that the settings, the data and the model are found to be good
     try:
         report = run(config, out, resume=resume, system=system)
     except KeyboardInterrupt as stop:
         raise _stopped(stop, out) from stop
-    show(score_table(score_rows(report)))
+    show_scores(report)
     say(f"Written to {out}")
     result(report)
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from bara_pyro.cli.terminal import show
 from bara_pyro.report.table import Column, Table
 
 # Short headings and the units in the caption: with all its columns the table fits 80 characters.
@@ -29,6 +30,17 @@ def score_rows(report: dict[str, Any], name: str | None = None) -> list[dict[str
         **report["sparsity"],
     }
     return [{**common, "S": int(s), **scores} for s, scores in report["metrics"].items()]
+
+
+def baseline_rows(report: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the row of the score table that always answers the most frequent class."""
+    # As text, so that the table marks the best of the methods and not the baseline.
+    return [{"method": "majority class", "acc": f"{report['majority_class']['acc']:.1f}"}]
+
+
+def show_scores(report: dict[str, Any]) -> None:
+    """Print the table of scores, the majority class below the method."""
+    show(score_table([*score_rows(report), *baseline_rows(report)]))
 
 
 def score_table(rows: Sequence[dict[str, Any]]) -> Table:

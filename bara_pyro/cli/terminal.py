@@ -46,8 +46,11 @@ class Advance(Protocol):
 
 
 @contextmanager
-def progress(description: str, total: int) -> Iterator[Advance]:
-    """Show on stderr how far something is: a bar on a terminal, else a line now and then."""
+def progress(description: str, total: int | None) -> Iterator[Advance]:
+    """Show on stderr how far something is: a bar on a terminal, else a line now and then.
+
+    The end, `total`, may not be known yet.
+    """
     if mode.quiet:
         yield lambda count=1, note="", completed=None: None
     elif errors.is_terminal:
@@ -58,7 +61,7 @@ def progress(description: str, total: int) -> Iterator[Advance]:
 
 
 @contextmanager
-def _bar(description: str, total: int) -> Iterator[Advance]:
+def _bar(description: str, total: int | None) -> Iterator[Advance]:
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=20),
@@ -78,7 +81,7 @@ def _bar(description: str, total: int) -> Iterator[Advance]:
 class _Lines:
     """Progress as lines, one every `EVERY` seconds."""
 
-    def __init__(self, description: str, total: int) -> None:
+    def __init__(self, description: str, total: int | None) -> None:
         self.description, self.total, self.done = description, total, 0
         self._began = self._said = time.monotonic()
 
@@ -87,7 +90,8 @@ class _Lines:
         now = time.monotonic()
         if now - self._said >= EVERY:
             self._said = now
-            parts = [f"{self.done} of {self.total}", f"{now - self._began:.0f} s", *([note] if note else [])]
+            of = "" if self.total is None else f" of {self.total}"
+            parts = [f"{self.done}{of}", f"{now - self._began:.0f} s", *([note] if note else [])]
             remark(f"{self.description}: {', '.join(parts)}")
 
 
@@ -101,6 +105,12 @@ def say(text: str) -> None:
     """Print a line on stdout as it is: no markup, not cut at the terminal's width."""
     if not mode.json and not mode.quiet:
         console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def say_notes(notes: Sequence[str]) -> None:
+    """Print what is worth knowing about the rows."""
+    for note in notes:
+        say(f"Note: {note}")
 
 
 def show(table: "Table") -> None:

@@ -45,7 +45,7 @@ def load_questions(
     """
     table = read_table(data)
     source = SOURCES.get(task.name) if task.columns is None else None
-    if source is not None and given is None and {*source.columns} <= {*table.columns}:
+    if source is not None and given in (None, Given()) and {*source.columns} <= {*table.columns}:
         answer = source.answer if answers else None
         rows = to_examples(table.rows, source.schema, table.place, "row", answer=answer)
         _check_options(rows, task, table.place)

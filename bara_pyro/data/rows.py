@@ -23,8 +23,8 @@ def to_examples(
         answer: the column of the answer, where every row needs one.
 
     Raises:
-        DataError: a row that the schema refuses or that lacks its answer, or two rows with one id (results are
-            stored under it).
+        DataError: a row that the schema refuses or that lacks its answer, or two rows with one id (results
+            are stored under it).
     """
     examples: list[Example] = []
     first: dict[str, int] = {}

@@ -73,7 +73,8 @@ def evaluate_system(
 
     Returns:
         What metrics.json holds: per S `acc`, `ece` (percent), `nll` (nats), `brier`, `n`, ..; the accuracy of
-        always answering the most frequent class (`majority_class`, percent); the sparsity of the gates (percent), parameter counts, versions, hardware, seed, configuration hash.
+        always answering the most frequent class (`majority_class`, percent); the sparsity of the gates
+        (percent), parameter counts, versions, hardware, seed, configuration hash.
     """
     started = time.perf_counter()
     name = system.config.task.evaluate_on

@@ -188,7 +188,7 @@ def load_system(
     where = find_device(config.backbone.device)
     own = task is None and with_rows
     if task is None:
-        task = _own_rows(folder, config, stored) if with_rows else stored_task(stored)
+        task = own_rows(folder, config, stored) if with_rows else stored_task(stored)
     lm = load_backbone(config.backbone.name, dtype=config.backbone.dtype, device=where)
     if (found := fingerprint(lm)) != stored["backbone_fingerprint"]:
         raise CheckpointError(
@@ -219,7 +219,7 @@ def stored_task(stored: dict[str, Any]) -> Task:
     )
 
 
-def _own_rows(folder: Path, config: RunConfig, stored: dict[str, Any]) -> Task:
+def own_rows(folder: Path, config: RunConfig, stored: dict[str, Any]) -> Task:
     """Load the rows that a run was trained and tested on."""
     task = load_data(config)
     if task.name != stored["task"]:
@@ -229,8 +229,8 @@ def _own_rows(folder: Path, config: RunConfig, stored: dict[str, Any]) -> Task:
         )
     if is_file_name(config.task.name) and config.task.test_file is None and "columns" not in stored:
         raise CheckpointError(
-            f"{folder} is of an earlier version, which divided {config.task.name} into other train and test rows: "
-            "give the rows to test on with --test-file, or train again."
+            f"{folder} is of an earlier version, which divided {config.task.name} into other train and "
+            "test rows: give the rows to test on with --test-file, or train again."
         )
     return task
 

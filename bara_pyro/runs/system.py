@@ -71,8 +71,8 @@ def unknown_note(split: EncodedSplit, name: str) -> list[str]:
     if split.unknown <= UNKNOWN:
         return []
     return [
-        f"{split.unknown:.0f} % of the tokens of the {name} rows are unknown to the tokenizer, so the model cannot "
-        "read these words: give a model of their language"
+        f"{split.unknown:.0f} % of the tokens of the {name} rows are unknown to the tokenizer, so the model "
+        "cannot read these words: give a model of their language"
     ]
 
 

@@ -66,8 +66,8 @@ BAD_FILES = {
     "no answer": (rows_with({"answer": None}), ["row 3", "answer"]),
     "no question": (rows_with({"question": None}), ["row 3", "question"]),
     "same id": (rows_with({"id": "fox-red"}), ["rows 1 and 3", "'fox-red'"]),
-    "label of several tokens": (rows_with({"answer": "perhaps not"}), ["'perhaps not'", "--labels letters"]),
-    "one label only": ([row for row in questions() if row["answer"] == "yes"], ["1 different answers"]),
+    "too few letters": (rows_with({"answer": "perhaps not"}), ["3 classes", "single tokens for only 2"]),
+    "one label only": ([row for row in questions() if row["answer"] == "yes"], ["one answer only", "'yes'"]),
     "some choices": (rows_with({"choices": ["a", "b"], "answer": 0}), ["row 3", "choices"]),
     "empty": ([], ["is empty"]),
 }
@@ -78,7 +78,7 @@ def test_wrong_rows(kind: str, place: Place, tmp_path: Path, bara: Bara) -> None
     rows, parts = BAD_FILES[kind]
     path = write_rows(tmp_path / "rows.jsonl", rows)
     result = bara(*Place(place.backbone, path).arguments(tmp_path / "run"))
-    named = [] if kind == "label of several tokens" else [str(path)]
+    named = [] if kind == "too few letters" else [str(path)]
     assert_one_sentence(result, *named, *parts)
     assert not (tmp_path / "run").exists()
 

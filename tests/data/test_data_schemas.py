@@ -164,7 +164,11 @@ BAD = {
         "'yes' is none of False, True",
     ),
     "boolq passage": (schemas.boolq, {"question": "q", "answer": True}, "no text in 'passage'"),
-    "mmlu": (schemas.mmlu, {"question": "q", "choices": ["a", "b"], "answer": 4}, "answer '4' is none of 0, 1"),
+    "mmlu": (
+        schemas.mmlu,
+        {"question": "q", "choices": ["a", "b"], "answer": 4},
+        "answer '4' is none of 0, 1",
+    ),
     "truthful": (
         schemas.truthful_qa,
         {"question": "q", "mc1_targets": {"choices": ["a", "b"], "labels": [1, 1]}},

@@ -8,7 +8,10 @@ import typer
 
 from bara_pyro.cli.options import (
     DATA,
+    ChoicesColumn,
+    ContextColumn,
     DataDir,
+    LabelColumn,
     Limit,
     Moved,
     OtherTask,
@@ -17,6 +20,7 @@ from bara_pyro.cli.options import (
     RunDevice,
     Samples,
     TestFile,
+    TextColumn,
     path,
 )
 
@@ -45,6 +49,10 @@ def evaluate(
     task: OtherTask = None,
     data_dir: DataDir = None,
     test_file: TestFile = None,
+    text_column: TextColumn = None,
+    label_column: LabelColumn = None,
+    choices_column: ChoicesColumn = None,
+    context_column: ContextColumn = None,
     limit: Limit = None,
     model: Moved = None,
     device: RunDevice = None,
@@ -58,16 +66,19 @@ def evaluate(
         check_folder(out, overwrite=overwrite, inputs=[run])
 
     from bara_pyro.cli.running import evaluate_with_progress
-    from bara_pyro.cli.scores import score_rows, score_table
-    from bara_pyro.cli.terminal import result, say, show
+    from bara_pyro.cli.scores import show_scores
+    from bara_pyro.cli.terminal import result, say, say_notes
     from bara_pyro.runs.folder import load_system, stored_config
-    from bara_pyro.runs.system import load_data
+    from bara_pyro.runs.predict import rows_to_evaluate
     from bara_pyro.runs.train import train_seconds
 
-    given = {"name": task, "data_dir": data_dir, "test_file": test_file, "limit": limit}
+    given: dict[str, Any] = {"name": task, "data_dir": data_dir, "test_file": test_file, "limit": limit}
+    given |= {"text_column": text_column, "label_column": label_column}
+    given |= {"choices_column": choices_column, "context_column": context_column}
     changes = {key: value for key, value in given.items() if value is not None}
     config = _evaluation_config(stored_config(run)[0], samples, changes, split)
-    data = load_data(config)
+    data = rows_to_evaluate(run, config)
+    say_notes(data.notes)
     if out is None:
         out = run / "evaluation" / f"{data.name}-{config.task.evaluate_on}"
         check_folder(out, overwrite=overwrite)
@@ -75,7 +86,7 @@ def evaluate(
     report = evaluate_with_progress(
         system, out, f"{config.method.name} on {data.name}", wall_clock_train_s=train_seconds(run)
     )
-    show(score_table(score_rows(report)))
+    show_scores(report)
     say(f"Written to {out}")
     result(report)
 

@@ -37,7 +37,7 @@ def prune(
     check_run(run)
 
     from bara_pyro.cli.running import evaluate_with_progress
-    from bara_pyro.cli.scores import score_rows, score_table
+    from bara_pyro.cli.scores import show_scores
     from bara_pyro.cli.terminal import progress, result, say, show
     from bara_pyro.data import first_rows
     from bara_pyro.diagnostics.gates.prune import prune as smaller_of
@@ -57,7 +57,7 @@ def prune(
     save_system(found.system, out, saved_step(system, run))
     label = f"{system.config.method.name} with {found.kept} of {found.units} units"
     report = evaluate_with_progress(found.system, out, label, wall_clock_train_s=train_seconds(run))
-    show(score_table(score_rows(report)))
+    show_scores(report)
     before, after = (sum(parameter_counts(s)[k] for k in ("model", "guide")) for s in (system, found.system))
     say(
         f"{found.kept} of {found.units} units are left, {after:,} of {before:,} parameters; on the "

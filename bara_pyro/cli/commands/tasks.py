@@ -20,7 +20,7 @@ def tasks(
         found = catalogue()["tasks"]
         listing(("task", "in papers", "where from"), [tuple(entry.values()) for entry in found])
         result(found)
-        say("Or a .jsonl, .json or .csv file of your own: rows with question, answer and maybe choices.")
+        say("Or a .csv, .tsv, .jsonl, .json or .parquet file of your own: see docs/data.md.")
         return
 
     from bara_pyro.data import load_task

@@ -1,0 +1,157 @@
+"""Answers to rows that were not trained on, in the user's words, and rows to evaluate a run on."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from bara_pyro.data import Example, Given, Task, as_asked, as_letters, encode, is_file_name, load_questions
+from bara_pyro.data.tables import Data
+from bara_pyro.errors import DataError
+from bara_pyro.metrics import decompose, posterior_predictive
+from bara_pyro.runs.config import RunConfig
+from bara_pyro.runs.evaluate import OnRows, draw
+from bara_pyro.runs.folder import own_rows, stored_config, stored_task
+from bara_pyro.runs.store import atomic_write, write_jsonl
+from bara_pyro.runs.system import System, load_data, unknown_note
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Predictions of rows.
+
+    Attributes:
+        rows: per row its `id`; the predicted `label`, as the user calls it; `probs`, the probability of each
+            label; `total`, `aleatoric` and `epistemic` uncertainty in nats. Options that only other rows have
+            stand in brackets; they are never predicted.
+        notes: what is worth knowing about the rows.
+    """
+
+    rows: list[dict[str, Any]]
+    notes: list[str]
+
+
+def answer_rows(
+    system: System,
+    data: Data,
+    *,
+    samples: int = 10,
+    seed: int | None = None,
+    given: Given | None = None,
+    on_rows: OnRows | None = None,
+) -> Answers:
+    """Answer rows of the kind that a run was trained on.
+
+    Args:
+        system: fitted; `load_system(folder, with_rows=False)` is enough.
+        data: a file, DataFrame, Dataset or list of dictionaries; answers are not needed.
+        samples: posterior draws S; 0 for the posterior mean.
+        seed: of the draws; the run's own by default.
+        given: columns, where they have other names than in the rows trained on.
+        on_rows: called with the number of rows just done.
+
+    Raises:
+        DataError: see `data.questions.load_questions`.
+    """
+    examples = load_questions(data, system.task, given=given)
+    c = system.config.task
+    split = encode(examples, system.backbone.tokenizer, c.max_length, too_long=c.too_long)
+    if not len(split):
+        raise DataError(
+            f"No row has a question of at most {c.max_length} tokens (task.max_length): give shorter ones."
+        )
+    draws = draw(system, split, samples, seed=seed, on_rows=on_rows)
+    notes = unknown_note(split, "given")
+    if split.shortened:
+        notes.append(f"{len(split.shortened)} rows had their text cut to {c.max_length} tokens")
+    if split.dropped:
+        notes.append(f"{len(split.dropped)} rows left out: their question is too long")
+    by_id = {example.id: example for example in examples}
+    return Answers(_rows(draws, [by_id[row_id] for row_id in split.ids], system.task), notes)
+
+
+def _rows(draws: Tensor, examples: Sequence[Example], task: Task) -> list[dict[str, Any]]:
+    """Return what is said of each row, from log-probabilities, `S x n x C`."""
+    mean, parts = posterior_predictive(draws), decompose(draws)
+    rows = []
+    for i, example in enumerate(examples):
+        names = _names(example, task)
+        offered = mean[i, : len(example.options) or None]
+        rows.append(
+            {
+                "id": example.id,
+                "label": names[int(offered.argmax())],
+                "probs": dict(zip(names, mean[i].exp().tolist(), strict=True)),
+                "total": float(parts.total[i]),
+                "aleatoric": float(parts.aleatoric[i]),
+                "epistemic": float(parts.epistemic[i]),
+            }
+        )
+    return rows
+
+
+def _names(example: Example, task: Task) -> tuple[str, ...]:
+    """Return what the user calls each class in this row."""
+    if not example.options:
+        return task.names or task.labels
+    others = task.labels[len(example.options) :]
+    return (*example.options, *(f"({label})" for label in others))
+
+
+def write_answers(path: Path, answers: Answers, task: Task) -> None:
+    """Write predictions as JSON Lines, or as a table with a column `prob_<label>` for each class.
+
+    Where each row lists options of its own, these columns go by the letters of the options.
+    """
+    suffix = path.suffix.lower()
+    if suffix == ".jsonl":
+        write_jsonl(path, answers.rows)
+        return
+    import pandas as pd
+
+    columns = [f"prob_{name}" for name in task.names or task.labels]
+    flat = [
+        {
+            **{key: value for key, value in row.items() if key != "probs"},
+            **dict(zip(columns, row["probs"].values(), strict=True)),
+        }
+        for row in answers.rows
+    ]
+    frame = pd.DataFrame(flat)
+    if suffix == ".parquet":
+        atomic_write(path, lambda file: frame.to_parquet(file, index=False))
+    else:
+        separator = "\t" if suffix == ".tsv" else ","
+        atomic_write(path, lambda file: frame.to_csv(file, index=False, sep=separator))
+
+
+def rows_to_evaluate(folder: Path, config: RunConfig) -> Task:
+    """Load the rows that a finished run is to be evaluated on, asked as the run was trained to be asked.
+
+    A file other than the run's own is tested on whole; it is read like the rows of `predict`, with answers.
+    Classes go by their names, whatever their order.
+
+    Args:
+        folder: of the run.
+        config: the run's, with the settings of the task that differ.
+
+    Raises:
+        DataError: rows that cannot be read, or whose classes are not the run's.
+    """
+    own, stored = stored_config(folder)
+    c = config.task
+    asked = stored_task(stored)
+    file = c.test_file if c.test_file != own.task.test_file else None
+    if file is None and is_file_name(c.name) and c.name != own.task.name:
+        file = c.test_file or Path(c.name)
+    if file is not None:
+        given = Given(c.text_column, c.label_column, c.choices_column, c.context_column)
+        rows = tuple(load_questions(file, asked, given=given, answers=True)[: c.limit])
+        notes = (f"all {len(rows)} rows of {file.name} tested on",)
+        return Task(file.stem, asked.labels, (), (), rows, notes, asked.names, asked.columns)
+    task = own_rows(folder, config, stored) if c.name == own.task.name else load_data(config)
+    if "names" not in stored:  # a run of an earlier version
+        return as_letters(task) if c.labels == "letters" else task
+    return as_asked(task, asked.labels, asked.names)
