@@ -50,14 +50,13 @@ def check_method(value: object) -> None:
 
 def registered() -> Catalogue:
     """Return the same from the registries themselves, which takes seconds."""
-    from bara_pyro.data.registry import SOURCES
+    from bara_pyro.data.registry import SOURCES, generated_tasks
     from bara_pyro.methods import METHODS
-    from bara_pyro.microworld import TASKS
 
     return {
         "methods": [Entry(name=m.name, summary=m.summary, source="") for m in METHODS.values()],
         "tasks": [
-            *(Entry(name=key, summary=task.mimics, source="microworld") for key, task in TASKS.items()),
+            *(Entry(name=t.name, summary=t.paper, source=t.where) for t in generated_tasks().values()),
             *(Entry(name=key, summary=source.paper, source=source.hub) for key, source in SOURCES.items()),
         ],
     }

@@ -26,6 +26,7 @@ FILES = {
     "metrics.json",
     "predictions.jsonl",
     "train_log.jsonl",
+    "manifest.json",
 }
 
 
@@ -81,7 +82,7 @@ def test_the_same_settings_give_the_same_bytes(
     place: Place, finished: Path, tmp_path: Path, bara: Bara
 ) -> None:
     assert bara(*place.arguments(tmp_path / "again")).code == 0
-    for name in FILES - {"metrics.json", "train_log.jsonl"}:
+    for name in FILES - {"metrics.json", "train_log.jsonl", "manifest.json"}:
         assert (tmp_path / "again" / name).read_bytes() == (finished / name).read_bytes(), name
 
 
@@ -171,7 +172,7 @@ def test_prune_writes_a_run_that_can_be_used(place: Place, run: Path, tmp_path: 
 
 
 def test_resume_of_a_finished_run_trains_nothing_again(place: Place, run: Path, bara: Bara) -> None:
-    before = {name: (run / name).read_bytes() for name in FILES - {"metrics.json"}}
+    before = {name: (run / name).read_bytes() for name in FILES - {"metrics.json", "manifest.json"}}
     (run / "metrics.json").unlink()  # killed after training
     assert bara("train", "--out", run, "--resume").code == 0
     assert {name: (run / name).read_bytes() for name in before} == before
