@@ -5,11 +5,11 @@ from typing import Any
 
 from bara_pyro.cli.scores import show_scores
 from bara_pyro.cli.terminal import progress, result, say, say_notes
-from bara_pyro.errors import ConfigError, Stopped
+from bara_pyro.errors import ConfigError, MissingKLError, Stopped
 from bara_pyro.runs.config import RunConfig, differences, load_config
 from bara_pyro.runs.evaluate import evaluate_system
 from bara_pyro.runs.folder import stored_config
-from bara_pyro.runs.manifest import clear, is_run
+from bara_pyro.runs.manifest import clear, discard, is_run
 from bara_pyro.runs.system import System, build_system
 from bara_pyro.runs.train import train as fit
 from bara_pyro.runs.train import train_seconds
@@ -45,6 +45,10 @@ def train_and_show(out: Path, config: RunConfig, *, resume: bool) -> None:
         clear(out)  # only now that the settings, the data and the model are found to be good
     try:
         report = run(config, out, resume=resume, system=system)
+    except MissingKLError:  # said by the first step: there is nothing to keep
+        if not resume:
+            discard(out)
+        raise
     except KeyboardInterrupt as stop:
         raise _stopped(stop, out) from stop
     show_scores(report)

@@ -150,6 +150,13 @@ def clear(folder: Path) -> None:
             Path(place).rmdir()
 
 
+def discard(folder: Path) -> None:
+    """Remove what bara wrote in a folder, and the folder if it is empty then."""
+    clear(folder)
+    if folder.is_dir() and not os.listdir(folder):
+        folder.rmdir()
+
+
 def is_run(folder: Path) -> bool:
     """Whether a folder holds a run, finished or not."""
     try:

@@ -128,7 +128,9 @@ class TrainConfig(Section):
 class PredictConfig(Section):
     """How predictions are drawn."""
 
-    samples: list[Draws] = Field([0, 10], description="numbers S of posterior draws; 0: posterior mean")
+    samples: list[Draws] = Field(
+        [0, 10], min_length=1, description="numbers S of posterior draws; 0: posterior mean"
+    )
     batch_size: Rows = Field(64, description="rows a forward, before repetition by S")
     memory_budget: PositiveInt | None = Field(
         None, description="bytes of activations a forward, roughly; by default what suits the device"

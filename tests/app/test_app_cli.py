@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from pydantic import Field
 from app_cases import Bara, Place, assert_one_sentence, files_of, save_backbone
+from pydantic import Field
 
 from bara_pyro.cli import demo as demonstration
 from bara_pyro.cli import terminal
@@ -22,6 +22,7 @@ from bara_pyro.microworld import TASKS
 from bara_pyro.microworld.tokenizer import build_tokenizer
 from bara_pyro.runs.sections import Settings
 from bara_pyro.runs.store import read_json
+
 
 def imported_by(arguments: str) -> set[str]:
     code = (
@@ -42,7 +43,12 @@ HEAVY = {"torch", "transformers", "matplotlib", "numpy", "datasets", "pandas"}
     "arguments",
     [
         *("", "--help", "--version", "methods", "methods --json", "tasks", "train --help", "nothing"),
-        *("train --stepz 1", "train --out x --lr -1", "train --out x --method bora", "predict RUN --output x"),
+        *(
+            "train --stepz 1",
+            "train --out x --lr -1",
+            "train --out x --method bora",
+            "predict RUN --output x",
+        ),
         *("train --out /proc/x", "evaluate absent", "demo --steps 0", "train --out x --set train.stepz=1"),
     ],
 )

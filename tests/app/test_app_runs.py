@@ -1,6 +1,5 @@
 """Runs from the command line: the folder, reading it back, PEFT, predictions, going on."""
 
-import json
 import shutil
 import subprocess
 import sys
@@ -116,11 +115,10 @@ def test_a_run_of_bara_uses_pefts_names(finished: Path) -> None:
 
 
 def test_predict_answers_rows_without_their_training_data(
-    place: Place, run: Path, tmp_path: Path, bara: Bara
+    place: Place, run: Path, tmp_path: Path, bara: Bara, request: pytest.FixtureRequest
 ) -> None:
-    stored = read_json(run / "config.json")
-    stored["config"]["task"]["name"] = str(tmp_path / "gone.jsonl")
-    (run / "config.json").write_text(json.dumps(stored))
+    gone = place.rows.rename(place.rows.with_suffix(".gone"))
+    request.addfinalizer(lambda: gone.rename(place.rows))
     rows = [{key: row[key] for key in ("id", "question")} for row in questions()[:5]]
     asked, answered = write_rows(tmp_path / "rows.jsonl", rows), tmp_path / "preds.jsonl"
     result = bara("predict", run, "--input", asked, "--output", answered, "--samples", 3)
