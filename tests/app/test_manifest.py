@@ -10,7 +10,7 @@ import pytest
 from app_cases import Bara, Place, assert_one_sentence, questions, write_rows
 
 from bara_pyro.errors import CheckpointError
-from bara_pyro.runs.folder import load_system
+from bara_pyro.runs.folder import load_system, stored_config
 from bara_pyro.runs.manifest import ALL, MANIFEST, check_run, clear, foreign, read_manifest, recording, verify
 from bara_pyro.runs.store import read_json, write_json
 
@@ -53,7 +53,7 @@ def test_the_manifest_lists_every_file_but_itself(finished: Path) -> None:
 def test_damage_is_noticed_by_every_command(
     name: str, damage: str, run: Path, tmp_path: Path, bara: Bara
 ) -> None:
-    if (name, damage) == (MANIFEST, "longer"):
+    if name == MANIFEST and damage in ("longer", "truncated"):
         pytest.skip("white space after the value of a JSON file is no damage")
     DAMAGE[damage](run / name)
     rows, new = write_rows(tmp_path / "rows.jsonl", questions()[:2]), tmp_path / "new"
@@ -93,13 +93,7 @@ def test_a_setting_edited_before_training_is_over(run: Path) -> None:
     stored["config"]["adapter"]["lora_alpha"] = 32.0
     write_json(run / "config.json", stored)
     with pytest.raises(CheckpointError, match="was edited"):
-        load_system_without_manifest(run)
-
-
-def load_system_without_manifest(run: Path) -> None:
-    from bara_pyro.runs.folder import stored_config
-
-    stored_config(run)
+        stored_config(run)
 
 
 def test_a_run_of_an_older_version_is_read_with_a_note(run: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -121,14 +115,17 @@ def test_commands_that_add_files_keep_the_manifest_valid(run: Path, bara: Bara) 
 
 
 def test_a_writer_that_is_stopped_leaves_files_that_are_its_own(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), recording(tmp_path, "a"):
-        (tmp_path / "a").write_text("half")
-        raise KeyboardInterrupt
+    def stopped(folder: Path, listed: str, name: str) -> None:
+        with recording(folder, listed):
+            (folder / name).write_text("half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stopped(tmp_path, "a", "a")
     verify(tmp_path)
     assert foreign(tmp_path) is None
-    with pytest.raises(KeyboardInterrupt), recording(tmp_path / "page", ALL):
-        (tmp_path / "page" / "figure.png").write_text("half")
-        raise KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt):
+        stopped(tmp_path / "page", ALL, "figure.png")
     assert foreign(tmp_path) is None
     (tmp_path / "b").write_text("mine")
     assert foreign(tmp_path) == tmp_path / "b"

@@ -38,7 +38,7 @@ def train(
     from bara_pyro.cli.outputs import check_folder, check_writable
     from bara_pyro.errors import ConfigError
     from bara_pyro.runs.assignments import collect
-    from bara_pyro.runs.manifest import is_run
+    from bara_pyro.runs.manifest import TRAINED, is_run, verify
     from bara_pyro.runs.sections import check_settings
 
     # What can be wrong is looked for before anything slow is imported.
@@ -48,6 +48,7 @@ def train(
     if resume:
         if overwrite:
             raise ConfigError("--resume goes on with a run and --overwrite starts it anew: give one of them.")
+        verify(out, TRAINED)
         if not is_run(out):
             raise ConfigError(f"There is no run in {out}: leave out --resume to start one there.")
         check_writable(out)
