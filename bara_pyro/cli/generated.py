@@ -24,7 +24,13 @@ COMMON = (
     *("backbone.name", "backbone.device", "task.name", "train.steps", "train.batch_size", "train.lr"),
     *("predict.samples", "seed"),
 )
-PANELS = {"task": "Data", "backbone": "Language model", "adapter": "Adapters", "train": "Training"}
+PANELS = {
+    "task": "Data",
+    "backbone": "Language model",
+    "adapter": "Adapters",
+    "train": "Training",
+    "predict": "Prediction",
+}
 
 
 @dataclass(frozen=True)

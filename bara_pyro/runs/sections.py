@@ -42,7 +42,7 @@ class BackboneConfig(Section):
     dtype: Literal["float32", "bfloat16", "float16"] = Field(
         "float32", description="type of the frozen weights"
     )
-    device: str = Field("cpu", description="'cpu', 'cuda', 'cuda:1', 'mps'")
+    device: str = Field("cpu", description="where to compute: 'cpu', 'cuda', 'cuda:1', 'mps'")
 
 
 class TaskConfig(Section):
@@ -69,7 +69,9 @@ class TaskConfig(Section):
     classes: list[str] | None = Field(
         None, description="for a file of one's own without choices: the labels in class order"
     )
-    max_length: PositiveInt = Field(300, description="tokens; longer contexts are shortened, questions never")
+    max_length: PositiveInt = Field(
+        300, description="tokens a row; longer contexts are shortened, questions never"
+    )
     too_long: Literal["error", "drop"] = Field(
         "error", description="what to do with a row whose question alone is longer than max_length"
     )
@@ -83,13 +85,13 @@ class TaskConfig(Section):
         "test", description="the split that metrics are computed on"
     )
     limit: PositiveInt | None = Field(None, description="use at most so many rows of each split, to try out")
-    seed: Seed = Field(0, description="of the split and of the microworld's rows")
+    seed: Seed = Field(0, description="seed of the split and of the microworld's rows")
 
 
 class AdapterConfig(Section):
     """Where and how large the adapters are; PEFT's names."""
 
-    r: Rank = Field(8, description="rank")
+    r: Rank = Field(8, description="rank of the adapters")
     lora_alpha: PositiveFloat = Field(16.0, description="the change is scaled by lora_alpha / r")
     target_modules: str | list[str] | None = Field(
         None,
@@ -108,8 +110,8 @@ class TrainConfig(Section):
     local_lr_scale: PositiveFloat | None = Field(
         None, description="rate of an amortised guide as a share of lr; null: 0.1 for gates, else 1"
     )
-    warmup: float = Field(0.06, ge=0, le=1, description="share of the steps")
-    weight_decay: NonNegativeFloat = Field(0.0, description="decoupled (AdamW)")
+    warmup: float = Field(0.06, ge=0, le=1, description="share of the steps in which the learning rate rises")
+    weight_decay: NonNegativeFloat = Field(0.0, description="weight decay of AdamW, decoupled")
     clip_norm: PositiveFloat | None = Field(None, description="joint gradient norm, loss in nats per example")
     autocast: Literal["bfloat16", "float16"] | None = Field(
         None, description="autocast of the backbone's products"
@@ -129,13 +131,13 @@ class PredictConfig(Section):
     """How predictions are drawn."""
 
     samples: list[Draws] = Field(
-        [0, 10], min_length=1, description="numbers S of posterior draws; 0: posterior mean"
+        [0, 10], min_length=1, description="numbers S of posterior draws to evaluate with; 0: posterior mean"
     )
-    batch_size: Rows = Field(64, description="rows a forward, before repetition by S")
+    batch_size: Rows = Field(64, description="rows a forward of prediction, before repetition by S")
     memory_budget: PositiveInt | None = Field(
         None, description="bytes of activations a forward, roughly; by default what suits the device"
     )
-    seed: Seed = Field(0, description="of the draws")
+    seed: Seed = Field(0, description="seed of the draws of prediction")
 
 
 class Settings(Section):
@@ -146,7 +148,7 @@ class Settings(Section):
     adapter: AdapterConfig = AdapterConfig()
     train: TrainConfig = TrainConfig()
     predict: PredictConfig = PredictConfig()
-    seed: Seed = Field(0, description="of initial values, data order and noise")
+    seed: Seed = Field(0, description="seed of initial values, data order and noise")
 
 
 def check_settings(data: dict[str, Any]) -> None:
