@@ -4,6 +4,8 @@ Each message is one sentence that names the offending value and the fix, so that
 print it as it is, without a traceback.
 """
 
+import signal
+
 
 class BaraError(Exception):
     """Base class: everything that a user can mend."""
@@ -31,6 +33,20 @@ class TrainingError(BaraError, RuntimeError):
 
 class MissingKLError(BaraError, TypeError):
     """No analytic KL is registered for a pair of posterior and prior, and sampling it was not asked for."""
+
+
+class Stopped(KeyboardInterrupt):
+    """Ctrl-C or SIGTERM ended what was running; the message says what is kept and how to go on.
+
+    Attributes:
+        code: exit code of the process, 128 and the number of the signal.
+    """
+
+    code = 128 + signal.SIGINT
+
+    def __init__(self, message: str, number: int = signal.SIGINT) -> None:
+        super().__init__(message)
+        self.code = 128 + number
 
 
 def unknown(kind: str, name: object, known: object) -> str:

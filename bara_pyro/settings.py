@@ -1,8 +1,10 @@
-"""Settings that are added later: a new field must not rename results that are stored already."""
+"""What every class of settings shares: fields that are added later, and the sentence for a wrong value."""
 
 from typing import Any, TypeVar
 
-from pydantic import Field
+from pydantic import BaseModel, Field, ValidationError
+
+from bara_pyro.errors import BaraError, unknown
 
 T = TypeVar("T")
 
@@ -23,3 +25,32 @@ def later(default: T, description: str, **limits: Any) -> T:
     """
     field: T = Field(default, description=description, exclude_if=lambda value: value == default, **limits)
     return field
+
+
+def validation_sentence(error: ValidationError, model: type[BaseModel], prefix: tuple[str, ...] = ()) -> str:
+    """Return the first mistake that pydantic found as one sentence; an unknown key comes with the known ones.
+
+    Args:
+        error: what pydantic raised.
+        model: the class that was validated.
+        prefix: the key of the section that it is, for the user to find it.
+    """
+    first = error.errors()[0]
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, BaraError):  # raised by a validator of ours: says it all
+        return str(cause)
+    key = ".".join(map(str, (*prefix, *first["loc"])))
+    if first["type"] == "extra_forbidden":
+        return unknown("setting", key, _known_fields(model, first["loc"][:-1], prefix))
+    message = first["msg"].removeprefix("Value error, ").rstrip(".")
+    where = f"Setting {key} = {first['input']!r}" if key else "The configuration"
+    return f"{where} is not valid: {message[0].lower()}{message[1:]}."
+
+
+def _known_fields(model: type[BaseModel], path: tuple[int | str, ...], prefix: tuple[str, ...]) -> list[str]:
+    """Return the dotted keys beside an unknown one."""
+    for part in path:
+        annotation = model.model_fields[str(part)].annotation
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            model = annotation
+    return [".".join(map(str, (*prefix, *path, name))) for name in model.model_fields]

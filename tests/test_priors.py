@@ -97,3 +97,13 @@ def test_registering_one_takes_three_lines(monkeypatch):
 
 def test_parameters_live_on_the_device_asked_for():
     assert make_prior("gamma", device="meta").rate.device.type == "meta"
+
+
+def test_registering_one_without_a_name_is_refused() -> None:
+    before = dict(PRIORS)
+    with pytest.raises(ConfigError, match="needs a name"):
+
+        @register_prior
+        def nameless(rate=1.0): ...
+
+    assert before == PRIORS

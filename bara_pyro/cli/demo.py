@@ -8,19 +8,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bara_pyro.cli.commands import run
-from bara_pyro.cli.terminal import SCORES, say, score_rows, score_table, show
+from bara_pyro.cli.running import run
+from bara_pyro.cli.scores import SCORES, score_rows, score_table
+from bara_pyro.cli.terminal import result, say, show
 from bara_pyro.core.backbone import load_backbone
-from bara_pyro.errors import CheckpointError
+from bara_pyro.errors import CheckpointError, ConfigError
 from bara_pyro.metrics import reliability_bins
 from bara_pyro.report import Picture, markdown, reliability_diagram, save, training_curves, write_index
-from bara_pyro.runs.checkpoint import FILE as CHECKPOINT
 from bara_pyro.runs.config import RunConfig, load_config
-from bara_pyro.runs.evaluate import METRICS, PREDICTIONS, truth_predictions, truth_scores, untrained_scores
-from bara_pyro.runs.folder import ADAPTER, CONFIG, GUIDE, PEFT_CONFIG, stored_config
+from bara_pyro.runs.evaluate import truth_predictions, truth_scores, untrained_scores
+from bara_pyro.runs.folder import stored_config
+from bara_pyro.runs.manifest import ALL, LOG, PREDICTIONS, clear, is_run, recording
 from bara_pyro.runs.store import read_jsonl, write_json, write_text
 from bara_pyro.runs.system import System, build_system, find_device, load_data
-from bara_pyro.runs.train import LOG
 
 METHODS = {"lora": "LoRA", "bara": "BaRA", "bara-gate": "BaRA gate"}
 STEPS = 1500  # enough on 640 rows for LoRA to be far too sure, and the whole demonstration a few minutes
@@ -34,6 +34,7 @@ Predictions = tuple[Tensor, Tensor]
 def demo(
     out: Path,
     *,
+    overwrite: bool = False,
     seed: int = 0,
     steps: int | None = None,
     quick: bool = False,
@@ -44,10 +45,11 @@ def demo(
 ) -> None:
     """Train the methods one after the other, print the table of scores, write the page.
 
-    A demonstration that was interrupted goes on where it was; one that was finished starts again.
+    A demonstration that was interrupted goes on where it was.
 
     Args:
         out: folder; each method has its run in a folder of its own there.
+        overwrite: start again what is finished, or was started with other settings.
         seed: of the runs and of the task.
         steps: optimiser steps of each method; `STEPS` if None.
         quick: a few steps on a few rows.
@@ -70,24 +72,19 @@ def demo(
         "predict.samples": [0, 10],
     }
     if steps is not None or not quick:
-        settings["train.steps"] = steps or STEPS
+        settings["train.steps"] = STEPS if steps is None else steps
     configs = {method: load_config(overrides={**settings, "method": method}) for method in METHODS}
-    _clear(out, configs)
+    if any(is_run(out / method) and not _same(out / method, config) for method, config in configs.items()):
+        if not overwrite:
+            raise ConfigError(f"{out} was started with other settings: --overwrite starts again.")
+        clear(out)
+    elif (out / INDEX).exists():
+        clear(out)
     rows, system = _train_all(out, configs)
     _write(out, system, rows, quick)
     show(score_table(rows))
     say(f"Open {out / INDEX}")
-
-
-def _clear(out: Path, configs: Mapping[str, RunConfig]) -> None:
-    """Remove the runs of a finished demonstration, or of one with other settings; nothing else."""
-    finished = (out / INDEX).exists()
-    for method, config in configs.items():
-        folder = out / method
-        if finished or not _same(folder, config):
-            for name in (CONFIG, PEFT_CONFIG, ADAPTER, GUIDE, CHECKPOINT, LOG, METRICS, PREDICTIONS):
-                (folder / name).unlink(missing_ok=True)
-    (out / INDEX).unlink(missing_ok=True)
+    result({"page": out / INDEX, "rows": rows})
 
 
 def _same(folder: Path, config: RunConfig) -> bool:
@@ -128,16 +125,17 @@ def _predictions(folder: Path, samples: int) -> Predictions:
 
 def _write(out: Path, system: System, rows: list[dict[str, Any]], quick: bool) -> None:
     """Write the table, the pictures and, last, the page that shows them."""
-    table = score_table(rows)
-    truth = truth_predictions(system)
-    pictures = {f"reliability-s{s}": _reliability(out, s, truth) for s in (10, 0)}
-    pictures["elbo"] = _curves(out, system.model.num_data)
-    write_json(out / "results.json", {"schema": 1, "task": system.task.name, "rows": rows})
-    write_text(out / "results.md", markdown(table))
-    for name, picture in pictures.items():
-        save(picture.figure, out / f"{name}.png")
-    title = f"LoRA and BaRA on {system.task.name}"
-    write_index(out, title, [table], list(pictures.values()), _text(system, truth is not None, quick))
+    with recording(out, ALL):
+        table = score_table(rows)
+        truth = truth_predictions(system)
+        pictures = {f"reliability-s{s}": _reliability(out, s, truth) for s in (10, 0)}
+        pictures["elbo"] = _curves(out, system.model.num_data)
+        write_json(out / "results.json", {"schema": 1, "task": system.task.name, "rows": rows})
+        write_text(out / "results.md", markdown(table))
+        for name, picture in pictures.items():
+            save(picture.figure, out / f"{name}.png")
+        title = f"LoRA and BaRA on {system.task.name}"
+        write_index(out, title, [table], list(pictures.values()), _text(system, truth is not None, quick))
 
 
 def _reliability(out: Path, samples: int, truth: Predictions | None) -> Picture:

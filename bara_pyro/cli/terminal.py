@@ -1,31 +1,41 @@
-"""What the commands show: progress bars and the table of scores."""
+"""What the commands show: lines, tables, progress; or JSON, or nothing but the result."""
 
+import json
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table as RichTable
 
-from bara_pyro.report.table import Column, Table, rich_table
+if TYPE_CHECKING:  # tables of results come with pictures, and those with matplotlib
+    from bara_pyro.report.table import Table
 
 console = Console()
+errors = Console(stderr=True)
+EVERY = 30.0  # seconds between lines of progress where there is no terminal to draw a bar on
 
-# Short headings and the units in the caption: with all its columns the table fits 80 characters.
-SCORES = (
-    Column("method", "method"),
-    Column("S", "S", format="d"),
-    Column("acc", "acc", format=".1f", best="max"),
-    Column("ece", "ECE", format=".1f", best="min"),
-    Column("nll", "NLL", format=".3f", best="min"),
-    Column("brier", "Brier", format=".3f", best="min"),
-    Column("kl_truth", "KL", format=".3f", best="min"),
-    Column("trainable", "params", format=",d"),
-    Column("phi", "Φ", format=".1f"),
-    Column("theta", "θ", format=".1f"),
-    Column("psi", "Φθ", format=".1f"),
-)
+
+@dataclass
+class Mode:
+    """How much is shown.
+
+    Attributes:
+        json: one JSON value on stdout and nothing else.
+        quiet: results without progress and remarks.
+        debug: tracebacks.
+    """
+
+    json: bool = False
+    quiet: bool = False
+    debug: bool = False
+
+
+mode = Mode()
 
 
 class Advance(Protocol):
@@ -37,7 +47,21 @@ class Advance(Protocol):
 
 @contextmanager
 def progress(description: str, total: int | None) -> Iterator[Advance]:
-    """Show a progress bar, of an end that may not be known yet; yields what advances it."""
+    """Show on stderr how far something is: a bar on a terminal, else a line now and then.
+
+    The end, `total`, may not be known yet.
+    """
+    if mode.quiet:
+        yield lambda count=1, note="", completed=None: None
+    elif errors.is_terminal:
+        with _bar(description, total) as advance:
+            yield advance
+    else:
+        yield _Lines(description, total)
+
+
+@contextmanager
+def _bar(description: str, total: int | None) -> Iterator[Advance]:
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=20),
@@ -45,7 +69,7 @@ def progress(description: str, total: int | None) -> Iterator[Advance]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}", markup=False),
     )
-    with Progress(*columns, console=console) as bar:
+    with Progress(*columns, console=errors) as bar:
         task = bar.add_task(description, total=total, note="")
 
         def advance(count: int = 1, note: str = "", completed: int | None = None) -> None:
@@ -54,20 +78,33 @@ def progress(description: str, total: int | None) -> Iterator[Advance]:
         yield advance
 
 
-def score_rows(report: dict[str, Any], name: str | None = None) -> list[dict[str, Any]]:
-    """Return the rows of the score table for what a metrics.json holds: one a number of draws."""
-    common = {
-        "method": name or report["method"],
-        "trainable": report["parameters"]["trainable"],
-        **report["sparsity"],
-    }
-    return [{**common, "S": int(s), **scores} for s, scores in report["metrics"].items()]
+class _Lines:
+    """Progress as lines, one every `EVERY` seconds."""
+
+    def __init__(self, description: str, total: int | None) -> None:
+        self.description, self.total, self.done = description, total, 0
+        self._began = self._said = time.monotonic()
+
+    def __call__(self, count: int = 1, note: str = "", completed: int | None = None) -> None:
+        self.done = self.done + count if completed is None else completed
+        now = time.monotonic()
+        if now - self._said >= EVERY:
+            self._said = now
+            of = "" if self.total is None else f" of {self.total}"
+            parts = [f"{self.done}{of}", f"{now - self._began:.0f} s", *([note] if note else [])]
+            remark(f"{self.description}: {', '.join(parts)}")
 
 
-def baseline_rows(report: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the row of the score table that always answers the most frequent class."""
-    # As text, so that the table marks the best of the methods and not the baseline.
-    return [{"method": "majority class", "acc": f"{report['majority_class']['acc']:.1f}"}]
+def remark(text: str) -> None:
+    """Print a line on stderr, as it is."""
+    if not mode.quiet:
+        errors.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def say(text: str) -> None:
+    """Print a line on stdout as it is: no markup, not cut at the terminal's width."""
+    if not mode.json and not mode.quiet:
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def say_notes(notes: Sequence[str]) -> None:
@@ -76,22 +113,38 @@ def say_notes(notes: Sequence[str]) -> None:
         say(f"Note: {note}")
 
 
-def score_table(rows: Sequence[dict[str, Any]]) -> Table:
-    """Return the table of scores, without the columns that no row has a value for."""
-    filled = [column for column in SCORES if any(row.get(column.key) is not None for row in rows)]
-    keys = {column.key for column in filled}
-    percent = "acc, ECE, gates below 0.1 (Φ, θ, Φθ)" if "psi" in keys else "acc, ECE"
-    nats = "NLL, KL from the truth" if "kl_truth" in keys else "NLL"
-    return Table(filled, rows, f"{percent} in %; {nats} in nats")
-
-
-def show(table: Table) -> None:
+def show(table: "Table") -> None:
     """Print a table, its caption above it on a line of its own, however narrow the table is."""
+    from bara_pyro.report.table import rich_table
+
+    if mode.json:
+        return
     if table.caption:
-        say(table.caption)
+        console.print(table.caption, markup=False, highlight=False, soft_wrap=True)
     console.print(rich_table(replace(table, caption="")))
 
 
-def say(text: str) -> None:
-    """Print a line as it is: no markup, not cut at the terminal's width."""
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+def listing(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print lines of text under headings."""
+    if mode.json:
+        return
+    table = RichTable(*headings, box=SIMPLE_HEAD, pad_edge=False)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table, markup=False, highlight=False)
+
+
+def result(value: object) -> None:
+    """Print what a command found as JSON, where that was asked for; not finite numbers are null."""
+    if mode.json:
+        print(json.dumps(_plain(value), indent=2, allow_nan=False))  # noqa: T201 - a result, not a remark
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return None
+    return value if isinstance(value, str | int | float | bool | None) else str(value)

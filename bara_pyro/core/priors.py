@@ -35,7 +35,12 @@ def register_prior(name: str) -> Callable[[Builder], Builder]:
     Every parameter needs a default. ``make_prior`` calls the function with scalar tensors and Pyro's
     validation off, and checks the values against the ``arg_constraints`` of the distribution returned, whose
     batch and event shape are ``()``.
+
+    Raises:
+        ConfigError: it is used without a name, as ``@register_prior`` alone.
     """
+    if not isinstance(name, str) or not name:
+        raise ConfigError('register_prior needs a name: write @register_prior("name") above the function.')
 
     def decorator(build: Builder) -> Builder:
         PRIORS[name] = build

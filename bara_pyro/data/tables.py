@@ -125,7 +125,7 @@ def _parquet(path: Path) -> Table:
         rows = [_plain_row(row) for row in table.to_pylist()]
     except (pa.ArrowException, OSError, ValueError) as error:
         raise DataError(
-            f"{path} cannot be read as Parquet: {str(error).splitlines()[0].rstrip('.')}."
+            f"{path} cannot be read as Parquet: {str(error).splitlines()[0].split('. ')[0].rstrip('.')}."
         ) from error
     return Table(str(path), some(rows, path))
 

@@ -12,9 +12,10 @@ from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.svi import SVI
 from bara_pyro.data import EncodedSplit
-from bara_pyro.errors import BaraError, ConfigError, unknown
+from bara_pyro.errors import ConfigError, unknown
 from bara_pyro.methods.recipes import Training, default_svi
 from bara_pyro.methods.space import SearchSpace
+from bara_pyro.settings import validation_sentence
 
 
 class MethodConfig(BaseModel):
@@ -133,35 +134,6 @@ def method_config(value: dict[str, Any] | str) -> MethodConfig:
         return method.config.model_validate({**method.defaults, **data, "name": name})
     except ValidationError as error:
         raise ConfigError(validation_sentence(error, method.config, ("method",))) from error
-
-
-def validation_sentence(error: ValidationError, model: type[BaseModel], prefix: tuple[str, ...] = ()) -> str:
-    """Return the first mistake that pydantic found as one sentence; an unknown key comes with the known ones.
-
-    Args:
-        error: what pydantic raised.
-        model: the class that was validated.
-        prefix: the key of the section that it is, for the user to find it.
-    """
-    first = error.errors()[0]
-    cause = first.get("ctx", {}).get("error")
-    if isinstance(cause, BaraError):  # raised by a validator of ours: says it all
-        return str(cause)
-    key = ".".join(map(str, (*prefix, *first["loc"])))
-    if first["type"] == "extra_forbidden":
-        return unknown("setting", key, _known_fields(model, first["loc"][:-1], prefix))
-    message = first["msg"].removeprefix("Value error, ").rstrip(".")
-    where = f"Setting {key} = {first['input']!r}" if key else "The configuration"
-    return f"{where} is not valid: {message[0].lower()}{message[1:]}."
-
-
-def _known_fields(model: type[BaseModel], path: tuple[int | str, ...], prefix: tuple[str, ...]) -> list[str]:
-    """Return the dotted keys beside an unknown one."""
-    for part in path:
-        annotation = model.model_fields[str(part)].annotation
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            model = annotation
-    return [".".join(map(str, (*prefix, *path, name))) for name in model.model_fields]
 
 
 def build(

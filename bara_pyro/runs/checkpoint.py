@@ -1,5 +1,7 @@
 """Everything that training needs to go on after a kill as if nothing had happened."""
 
+import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +10,8 @@ from torch import Tensor
 
 from bara_pyro.core.svi import SVI
 from bara_pyro.errors import CheckpointError
+from bara_pyro.runs.manifest import CHECKPOINT
 from bara_pyro.runs.store import load_parameters, read_tensors, write_tensors
-
-FILE = "checkpoint.safetensors"
 
 
 def save_checkpoint(folder: Path, svi: SVI, step: int, identity: dict[str, str]) -> None:
@@ -47,7 +48,7 @@ def save_checkpoint(folder: Path, svi: SVI, step: int, identity: dict[str, str])
         "counters": counters,
         "scheduler": None if svi.scheduler is None else _plain(svi.scheduler.state_dict()),
     }
-    write_tensors(folder / FILE, tensors, metadata)
+    write_tensors(folder / CHECKPOINT, tensors, {**metadata, "digest": _digest(tensors, metadata)})
 
 
 def load_checkpoint(folder: Path, svi: SVI, identity: dict[str, str]) -> int:
@@ -56,13 +57,16 @@ def load_checkpoint(folder: Path, svi: SVI, identity: dict[str, str]) -> int:
     Raises:
         CheckpointError: truncated, foreign, or of another configuration, backbone or set of rows.
     """
-    path = folder / FILE
+    path = folder / CHECKPOINT
     if not path.exists():
         return 0
     tensors, metadata = read_tensors(path)
     stored = metadata.get("identity")
     if not isinstance(stored, dict):
         raise CheckpointError(f"{path} is not a checkpoint of a training run: remove it and train again.")
+    digest = metadata.pop("digest", None)  # of older versions there is none
+    if digest not in (None, _digest(tensors, metadata)):
+        raise CheckpointError(f"{path} is damaged: remove it to train from the start, or restore it.")
     for name, value in identity.items():
         if stored.get(name) != value:
             raise CheckpointError(
@@ -86,6 +90,16 @@ def load_checkpoint(folder: Path, svi: SVI, identity: dict[str, str]) -> int:
     if "rng/cuda" in tensors:
         torch.cuda.set_rng_state(tensors["rng/cuda"], svi.model.backbone.device)
     return int(metadata["step"])
+
+
+def _digest(tensors: dict[str, Tensor], metadata: dict[str, Any]) -> str:
+    """Return the SHA-256 over all that a checkpoint holds: no manifest lists a file that changes so often."""
+    plain = {key: value for key, value in metadata.items() if key != "schema"}
+    digest = hashlib.sha256(json.dumps(plain, sort_keys=True).encode())
+    for name, value in sorted(tensors.items()):
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _by_prefix(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:

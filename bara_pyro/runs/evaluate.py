@@ -16,10 +16,10 @@ from bara_pyro.core.gate_draws import GateDraws, gate_draws
 from bara_pyro.core.prediction import predict
 from bara_pyro.data import EncodedSplit, Task, batches, first_rows
 from bara_pyro.metrics import decompose, evaluate, posterior_predictive, sparsity_by_module, stack_truth
+from bara_pyro.runs.manifest import METRICS, PREDICTIONS, recording
 from bara_pyro.runs.store import SCHEMA, write_json, write_jsonl
 from bara_pyro.runs.system import System, count_parameters, unknown_note
 
-METRICS, PREDICTIONS = "metrics.json", "predictions.jsonl"
 # Rows and draws that the sparsity of the gates is measured on.
 SPARSITY_ROWS, SPARSITY_DRAWS = 256, 10
 OnRows = Callable[[int], None]
@@ -130,8 +130,9 @@ def evaluate_system(
         "wall_clock_evaluate_s": round(time.perf_counter() - started, 3),
         **extra,
     }
-    write_jsonl(out / PREDICTIONS, _rows(split, predictive, epistemic))
-    write_json(out / METRICS, report)
+    with recording(out, PREDICTIONS, METRICS):
+        write_jsonl(out / PREDICTIONS, _rows(split, predictive, epistemic))
+        write_json(out / METRICS, report)
     return report
 
 

@@ -11,11 +11,21 @@ from bara_pyro.errors import CheckpointError
 from bara_pyro.methods import METHODS
 from bara_pyro.runs.config import RunConfig, parse_config
 from bara_pyro.runs.fingerprint import fingerprint
+from bara_pyro.runs.manifest import (
+    ADAPTER,
+    CONFIG,
+    GUIDE,
+    MANIFEST,
+    PEFT_CONFIG,
+    TRAINED,
+    check_run,
+    recording,
+    verify,
+)
 from bara_pyro.runs.store import SCHEMA, load_parameters, read_json, read_tensors, write_json, write_tensors
 from bara_pyro.runs.system import System, assemble, find_device, load_data
 
-CONFIG, PEFT_CONFIG = "config.json", "adapter_config.json"
-ADAPTER, GUIDE = "adapter_model.safetensors", "guide.safetensors"
+NOT_PEFT = "no adapter of PEFT's, read it with bara_pyro.load_system(folder)"
 
 
 def write_config(system: System, folder: Path) -> None:
@@ -31,6 +41,7 @@ def write_config(system: System, folder: Path) -> None:
             "backbone_fingerprint": fingerprint(system.backbone),
             "task": system.task.name,
             "labels": list(system.task.labels),
+            "manifest": MANIFEST,
             "names": list(system.task.names),
             "columns": asdict(system.task.columns) if system.task.columns else None,
             **({"rank_pattern": system.model.rank_pattern} if system.model.rank_pattern else {}),
@@ -45,7 +56,8 @@ def _peft_config(system: System) -> dict[str, Any]:
     name = config.method.name
     return {
         # A prefix, because PEFT has methods of the same names (AdaLoRA) in files of another make.
-        "peft_type": "LORA" if METHODS[name].peft else f"BARA_PYRO_{name.upper()}",
+        # Where PEFT cannot read it, the name that PEFT complains of says what can.
+        "peft_type": "LORA" if METHODS[name].peft else f"BARA_PYRO_{name.upper()}: {NOT_PEFT}",
         "task_type": "CAUSAL_LM",
         "base_model_name_or_path": config.backbone.name,
         "inference_mode": True,
@@ -75,7 +87,7 @@ def _peft_targets(system: System) -> list[str]:
 
 
 def save_system(system: System, folder: Path, step: int) -> None:
-    """Write the parameters of model and guide as safetensors.
+    """Write the parameters of model and guide as safetensors, and the manifest of all that training wrote.
 
     Args:
         system: fitted.
@@ -89,9 +101,10 @@ def save_system(system: System, folder: Path, step: int) -> None:
         "step": step,
     }
     adapter = {_peft_name(name): value for name, value in system.model.named_parameters()}
-    write_tensors(folder / ADAPTER, adapter, metadata)
-    # Last: a run whose guide is there is whole.
-    write_tensors(folder / GUIDE, dict(system.guide.named_parameters()), metadata)
+    with recording(folder, *TRAINED):
+        write_tensors(folder / ADAPTER, adapter, metadata)
+        # Last: a run whose guide is there is whole.
+        write_tensors(folder / GUIDE, dict(system.guide.named_parameters()), metadata)
 
 
 def saved_step(system: System, folder: Path) -> int:
@@ -124,6 +137,7 @@ def stored_config(folder: Path) -> tuple[RunConfig, dict[str, Any]]:
     Raises:
         CheckpointError: the file is missing or not one of ours.
     """
+    verify(folder, [CONFIG])
     stored = read_json(folder / CONFIG)
     known = {"config", "config_hash", "num_data", "backbone_fingerprint", "task", "labels"}
     if not isinstance(stored, dict) or not known <= stored.keys():
@@ -133,7 +147,12 @@ def stored_config(folder: Path) -> tuple[RunConfig, dict[str, Any]]:
             f"{folder / CONFIG} has schema {stored.get('schema')}, this version reads {SCHEMA}: "
             "use the version of bara_pyro that wrote it."
         )
-    return parse_config(stored["config"]), stored
+    config = parse_config(stored["config"])
+    if stored.get("manifest") and config.hash != stored["config_hash"]:
+        raise CheckpointError(
+            f"{folder / CONFIG} was edited after the run began: restore it, or train again."
+        )
+    return config, stored
 
 
 def load_system(
@@ -159,6 +178,7 @@ def load_system(
     Raises:
         CheckpointError: a file is missing, truncated, foreign, or belongs to another backbone or other rows.
     """
+    check_run(folder)
     config, stored = stored_config(folder)
     data = config.dump()
     data["backbone"] |= {k: v for k, v in (("name", backbone), ("device", device)) if v is not None}

@@ -9,15 +9,13 @@ from torch import Tensor
 
 from bara_pyro.data import Example, Given, Task, as_asked, as_letters, encode, is_file_name, load_questions
 from bara_pyro.data.tables import Data
-from bara_pyro.errors import ConfigError, DataError
+from bara_pyro.errors import DataError
 from bara_pyro.metrics import decompose, posterior_predictive
 from bara_pyro.runs.config import RunConfig
 from bara_pyro.runs.evaluate import OnRows, draw
 from bara_pyro.runs.folder import own_rows, stored_config, stored_task
 from bara_pyro.runs.store import atomic_write, write_jsonl
 from bara_pyro.runs.system import System, load_data, unknown_note
-
-SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet")
 
 
 @dataclass(frozen=True)
@@ -100,27 +98,6 @@ def _names(example: Example, task: Task) -> tuple[str, ...]:
         return task.names or task.labels
     others = task.labels[len(example.options) :]
     return (*example.options, *(f"({label})" for label in others))
-
-
-def check_output(output: Path, source: Path, overwrite: bool) -> None:
-    """Refuse, before anything slow, to write where something would be lost.
-
-    Raises:
-        DataError: there is no file `source`.
-        ConfigError: `output` is `source`, a folder, of another format, or there already.
-    """
-    if not source.is_file():
-        raise DataError(f"There is no file {source}.")
-    if output.is_dir():
-        raise ConfigError(f"--output {output} is a folder: give a file.")
-    if output.exists() and output.samefile(source):
-        raise ConfigError(
-            f"--output {output} is the file of --input: give another, so that your rows are kept."
-        )
-    if output.suffix.lower() not in SUFFIXES:
-        raise ConfigError(f"--output {output}: end the name in one of {', '.join(SUFFIXES)}.")
-    if output.exists() and not overwrite:
-        raise ConfigError(f"{output} is there already: give --overwrite to replace it, or another --output.")
 
 
 def write_answers(path: Path, answers: Answers, task: Task) -> None:

@@ -21,6 +21,7 @@ from bara_pyro.data import (
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.methods import build
 from bara_pyro.runs.config import RunConfig
+from bara_pyro.runs.memory import check_memory
 
 # Percentage of unknown tokens above which a data set is not what the language model can read.
 UNKNOWN = 10.0
@@ -121,7 +122,8 @@ def build_system(config: RunConfig, backbone: Backbone | None = None, task: Task
         task: an already loaded one.
 
     Raises:
-        BaraError: a name is unknown, a file unreadable, a label not a single token.
+        BaraError: a name is unknown, a file unreadable, a label not a single token, or it cannot fit into
+            memory.
     """
     device = find_device(config.backbone.device)
     task = task or load_data(config)
@@ -134,6 +136,7 @@ def build_system(config: RunConfig, backbone: Backbone | None = None, task: Task
         backbone = load_backbone(config.backbone.name, dtype=config.backbone.dtype, device=device)
     task = encode_labels(task, backbone.tokenizer, config.task.labels)
     split = encode_split(config, backbone, task, "train")
+    check_memory(config, backbone, split)
     task = replace(task, notes=(*task.notes, *unknown_note(split, "train")))
     return assemble(config, backbone, task, len(split))
 

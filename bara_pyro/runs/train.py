@@ -2,11 +2,15 @@
 
 import json
 import os
+import signal
+import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import TextIO
+from types import FrameType
+from typing import Any, TextIO
 
 import torch
 from torch import Tensor
@@ -16,17 +20,17 @@ from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.svi import SVI
 from bara_pyro.data import EncodedSplit, training_batches
 from bara_pyro.data.types import Batch
-from bara_pyro.errors import ConfigError, TrainingError
+from bara_pyro.errors import ConfigError, Stopped, TrainingError
 from bara_pyro.methods import METHODS, Fit, MethodConfig
-from bara_pyro.runs.checkpoint import FILE, load_checkpoint, save_checkpoint
-from bara_pyro.runs.config import TrainConfig
+from bara_pyro.runs.checkpoint import load_checkpoint, save_checkpoint
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.fingerprint import fingerprint, split_fingerprint
-from bara_pyro.runs.folder import CONFIG, load_weights, save_system, saved_step, write_config
+from bara_pyro.runs.folder import load_weights, save_system, saved_step, write_config
+from bara_pyro.runs.manifest import CHECKPOINT, CONFIG, FITTED, LOG, MANIFEST, TRAINED, recording, verify
+from bara_pyro.runs.sections import TrainConfig
 from bara_pyro.runs.store import cannot_write, read_jsonl, remove_parts, write_json, write_jsonl
 from bara_pyro.runs.system import System
 
-LOG, FITTED = "train_log.jsonl", "fitted.json"
 # Keeps the seeds of the noise apart from those of the initial values.
 NOISE = 2**32
 OnStep = Callable[[int, dict[str, float]], None]
@@ -66,8 +70,12 @@ def train(system: System, out: Path, *, resume: bool = False, on_step: OnStep | 
         TrainingError: the loss is not finite; the last good parameters are in `out`.
     """
     check_free(out, resume)
+    verify(out, TRAINED)
     if saved_step(system, out) == system.config.train.steps:
         load_weights(system, out)
+        if not (out / MANIFEST).exists():
+            with recording(out, *TRAINED):
+                pass  # killed right before it was written, or an older run
     else:
         method = METHODS[system.config.method.name]
         if method.check is not None:
@@ -76,7 +84,7 @@ def train(system: System, out: Path, *, resume: bool = False, on_step: OnStep | 
         if method.finish is not None:
             write_json(out / FITTED, method.finish(what_is_fitted(system)))
         save_system(system, out, system.config.train.steps)
-    (out / FILE).unlink(missing_ok=True)
+    (out / CHECKPOINT).unlink(missing_ok=True)
     remove_parts(out)
 
 
@@ -105,10 +113,11 @@ def _fit(system: System, out: Path, on_step: OnStep | None) -> None:
     # The noise of training follows from the seed, not from what was drawn since the model was built.
     torch.manual_seed(NOISE + system.config.seed)
     start = load_checkpoint(out, svi, identity)
+    (out / MANIFEST).unlink(missing_ok=True)  # nothing is whole until training is over
     write_config(system, out)
     log = Log(out / LOG, start)
     good = LastGood(svi)
-    try:
+    with Brake() as brake, closing(log):
         for step in range(start, c.steps):
             good.before()
             try:
@@ -119,13 +128,47 @@ def _fit(system: System, out: Path, on_step: OnStep | None) -> None:
             done = step + 1
             if done % c.log_every == 0 or done == c.steps:
                 log.add({"step": done, **svi.last})
-            if done % c.checkpoint_every == 0 and done < c.steps:
+            stopped = brake.signal  # looked at once: it may come at any moment
+            if stopped or (done % c.checkpoint_every == 0 and done < c.steps):
                 log.sync()
                 save_checkpoint(out, svi, done, identity)
             if on_step is not None:
                 on_step(done, svi.last)
-    finally:
-        log.close()
+            if stopped:
+                raise Stopped(
+                    f"Stopped after step {done} of {c.steps}: {out} keeps all of it, go on with "
+                    f"`bara train --resume --out {out}`.",
+                    stopped,
+                )
+
+
+class Brake:
+    """Ctrl-C, and SIGTERM where it is handled at all, take effect when a step is whole; a second one at once.
+
+    Attributes:
+        signal: the number of the one that came; 0 while there is none.
+    """
+
+    def __init__(self) -> None:
+        self.signal = 0
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> "Brake":
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                if callable(before := signal.getsignal(number)):
+                    self._before[number] = before
+                    signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.signal:
+            self._before[number](number, frame)
+        self.signal = number
 
 
 def micro_batches(system: System, split: EncodedSplit, c: TrainConfig, step: int) -> list[Batch]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from bara_pyro.errors import BaraError, ConfigError
 from bara_pyro.methods import METHODS
-from bara_pyro.runs.config import parse_assignment
+from bara_pyro.runs.assignments import parse_assignment
 from experiments.engine.launchers import LAUNCHERS
 from experiments.engine.spaces import searched
 

@@ -20,7 +20,7 @@ def bara(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
 @pytest.fixture(scope="module")
 def finished(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of BaRA; tests copy it before they change it."""
-    from bara_pyro.cli.commands import run
+    from bara_pyro.cli.running import run
     from bara_pyro.runs.config import load_config
 
     out = tmp_path_factory.mktemp("finished") / "run"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from bara_pyro.runs import checkpoint, folder, store
+from bara_pyro.runs import checkpoint, folder
 from bara_pyro.runs import train as training
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import evaluate_system
@@ -74,7 +74,7 @@ def before_rename_of(stem: str, times: int) -> None:
             die()
         original(source, target)
 
-    store.os.replace = replace  # type: ignore[assignment]
+    os.replace = replace  # type: ignore[assignment]
 
 
 def work(settings: dict, out: Path) -> None:

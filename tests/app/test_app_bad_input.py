@@ -110,15 +110,16 @@ def spoil_config(run: Path) -> None:
 
 
 def spoil_schema(run: Path) -> None:
+    (run / "manifest.json").unlink()
     (run / "config.json").write_text(json.dumps({**read_json(run / "config.json"), "schema": 99}))
 
 
 SPOILT = {
     "truncated": (spoil_truncated, ["adapter_model.safetensors", "truncated"]),
-    "foreign": (spoil_foreign, ["guide.safetensors", "not written by"]),
+    "foreign": (spoil_foreign, ["guide.safetensors", "SHA-256"]),
     "mixed": (spoil_mixed, ["guide.safetensors"]),
     "missing": (lambda run: (run / "guide.safetensors").unlink(), ["guide.safetensors", "missing"]),
-    "not a run": (spoil_config, ["config.json", "not the configuration"]),
+    "not a run": (spoil_config, ["config.json", "SHA-256"]),
     "later version": (spoil_schema, ["schema 99"]),
     "no configuration": (lambda run: (run / "config.json").unlink(), ["config.json"]),
 }

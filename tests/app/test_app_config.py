@@ -8,10 +8,14 @@ from typing import Any
 
 import pytest
 import yaml
+from app_cases import Place
 from pydantic import BaseModel, ValidationError
 
 from bara_pyro.errors import ConfigError
-from bara_pyro.runs.config import RunConfig, Section, differences, load_config, parse_config
+from bara_pyro.runs.config import RunConfig, differences, load_config, parse_config
+from bara_pyro.runs.memory import training_bytes
+from bara_pyro.runs.sections import Section
+from bara_pyro.runs.system import build_system
 from bara_pyro.settings import later
 
 # Another value than the default for every field: a new field needs a line here.
@@ -232,3 +236,20 @@ def test_labels_chosen_by_themselves_have_the_hash_of_words() -> None:
         style: load_config(overrides={"task.labels": style}).hash for style in ("auto", "words", "letters")
     }
     assert hashes["auto"] == hashes["words"] == load_config().hash != hashes["letters"]
+def test_what_cannot_fit_is_refused_with_the_estimate(
+    place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """By hand: r (in + out) of each module six times, and hidden states of the longest rows, in float32."""
+    settings = {"backbone.name": str(place.backbone), "task.name": str(place.rows), "train.batch_size": 8}
+    config = load_config(overrides=settings)
+    system = build_system(config)
+    split = system.split("train")
+    widths = sum(target.in_features + target.out_features for target in system.model.targets)
+    lengths = sorted((len(ids) for ids in split.token_ids), reverse=True)[:8]
+    needed = 4 * (6 * 8 * widths + 8 * sum(lengths) * 16 * 2)
+    assert training_bytes(config, system.backbone, split) == needed
+    monkeypatch.setattr("bara_pyro.runs.memory.memory", lambda device: needed)
+    build_system(config)
+    monkeypatch.setattr("bara_pyro.runs.memory.memory", lambda device: needed - 1)
+    with pytest.raises(ConfigError, match=r"rank 8 and 8 rows at a time needs at least .* GiB, cpu has"):
+        build_system(config)

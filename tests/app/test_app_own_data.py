@@ -36,7 +36,7 @@ def write_csv(path: Path, rows: list[dict], separator: str = ";") -> Path:
 @pytest.fixture(scope="module")
 def lettered(place: Place, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A run on a semicolon file of labels that are several tokens, and the file."""
-    from bara_pyro.cli.commands import run
+    from bara_pyro.cli.running import run
 
     folder = tmp_path_factory.mktemp("lettered")
     rows = write_csv(folder / "likely.csv", long_rows())

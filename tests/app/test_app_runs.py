@@ -1,6 +1,5 @@
 """Runs from the command line: the folder, reading it back, PEFT, predictions, going on."""
 
-import json
 import shutil
 import subprocess
 import sys
@@ -26,6 +25,7 @@ FILES = {
     "metrics.json",
     "predictions.jsonl",
     "train_log.jsonl",
+    "manifest.json",
 }
 
 
@@ -81,7 +81,7 @@ def test_the_same_settings_give_the_same_bytes(
     place: Place, finished: Path, tmp_path: Path, bara: Bara
 ) -> None:
     assert bara(*place.arguments(tmp_path / "again")).code == 0
-    for name in FILES - {"metrics.json", "train_log.jsonl"}:
+    for name in FILES - {"metrics.json", "train_log.jsonl", "manifest.json"}:
         assert (tmp_path / "again" / name).read_bytes() == (finished / name).read_bytes(), name
 
 
@@ -115,11 +115,10 @@ def test_a_run_of_bara_uses_pefts_names(finished: Path) -> None:
 
 
 def test_predict_answers_rows_without_their_training_data(
-    place: Place, run: Path, tmp_path: Path, bara: Bara
+    place: Place, run: Path, tmp_path: Path, bara: Bara, request: pytest.FixtureRequest
 ) -> None:
-    stored = read_json(run / "config.json")
-    stored["config"]["task"]["name"] = str(tmp_path / "gone.jsonl")
-    (run / "config.json").write_text(json.dumps(stored))
+    gone = place.rows.rename(place.rows.with_suffix(".gone"))
+    request.addfinalizer(lambda: gone.rename(place.rows))
     rows = [{key: row[key] for key in ("id", "question")} for row in questions()[:5]]
     asked, answered = write_rows(tmp_path / "rows.jsonl", rows), tmp_path / "preds.jsonl"
     result = bara("predict", run, "--input", asked, "--output", answered, "--samples", 3)
@@ -171,7 +170,7 @@ def test_prune_writes_a_run_that_can_be_used(place: Place, run: Path, tmp_path: 
 
 
 def test_resume_of_a_finished_run_trains_nothing_again(place: Place, run: Path, bara: Bara) -> None:
-    before = {name: (run / name).read_bytes() for name in FILES - {"metrics.json"}}
+    before = {name: (run / name).read_bytes() for name in FILES - {"metrics.json", "manifest.json"}}
     (run / "metrics.json").unlink()  # killed after training
     assert bara("train", "--out", run, "--resume").code == 0
     assert {name: (run / name).read_bytes() for name in before} == before

@@ -26,9 +26,9 @@ from bara_pyro.methods import METHODS, build, method_config
 from bara_pyro.metrics import posterior_predictive
 from bara_pyro.models.ensemble import Ensemble
 from bara_pyro.models.lora import LoRA
-from bara_pyro.runs.config import TrainConfig
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.folder import load_system
+from bara_pyro.runs.sections import TrainConfig
 from bara_pyro.runs.system import build_system, count_parameters
 from bara_pyro.runs.train import train
 

@@ -1,0 +1,66 @@
+"""The names of methods and tasks without importing them, which takes seconds: for lists and for slips.
+
+`catalogue.json` is written from the registries by `python -m bara_pyro.cli.catalogue`; a test compares both.
+Methods and tasks of other packages (entry points) are asked for where there are any.
+"""
+
+import json
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TypedDict
+
+from bara_pyro.errors import ConfigError, unknown
+
+FILE = Path(__file__).parent / "catalogue.json"
+
+
+class Entry(TypedDict):
+    """One line of a list: a method and what it is, or a task, its name in papers and where it comes from."""
+
+    name: str
+    summary: str
+    source: str
+
+
+Catalogue = dict[str, list[Entry]]
+
+
+def catalogue() -> Catalogue:
+    """Return what there is: the lists `methods` and `tasks`."""
+    if entry_points(group="bara_pyro.methods") or entry_points(group="bara_pyro.tasks"):
+        return registered()
+    shipped: Catalogue = json.loads(FILE.read_text(encoding="utf-8"))
+    return shipped
+
+
+def check_method(value: object) -> None:
+    """Refuse the name of a method that there is not, before the methods are imported.
+
+    Args:
+        value: of the setting `method`: a name, or settings with a `name`.
+
+    Raises:
+        ConfigError: the name is unknown.
+    """
+    name = value.get("name", "bara") if isinstance(value, dict) else value
+    known = [entry["name"] for entry in catalogue()["methods"]]
+    if name is not None and name not in known:
+        raise ConfigError(unknown("method", name, known))
+
+
+def registered() -> Catalogue:
+    """Return the same from the registries themselves, which takes seconds."""
+    from bara_pyro.data.registry import SOURCES, generated_tasks
+    from bara_pyro.methods import METHODS
+
+    return {
+        "methods": [Entry(name=m.name, summary=m.summary, source="") for m in METHODS.values()],
+        "tasks": [
+            *(Entry(name=t.name, summary=t.paper, source=t.where) for t in generated_tasks().values()),
+            *(Entry(name=key, summary=source.paper, source=source.hub) for key, source in SOURCES.items()),
+        ],
+    }
+
+
+if __name__ == "__main__":
+    FILE.write_text(json.dumps(registered(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

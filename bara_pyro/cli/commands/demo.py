@@ -1,0 +1,50 @@
+"""`bara demo`: three methods on a small task, on one page."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bara_pyro.cli.options import DataDir, Device, Model, Overwrite, TaskName, path
+from bara_pyro.runs.sections import MOST_SEED
+
+
+def demo(
+    out: Annotated[Path, typer.Option(parser=path, help="Folder for runs, pictures and index.html.")] = Path(
+        "runs/demo"
+    ),
+    overwrite: Overwrite = False,
+    seed: Annotated[int, typer.Option(min=0, max=MOST_SEED, help="Seed.")] = 0,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Optimiser steps of each method. (default: 1500)")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Few steps and rows: shows that everything works, not how well.")
+    ] = False,
+    model: Model = None,
+    device: Device = None,
+    task: TaskName = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Fine-tune LoRA and both forms of BaRA on a small task and compare how far each can be trusted.
+
+    A demonstration that was interrupted goes on where it was.
+    """
+    from bara_pyro.cli.outputs import check_folder
+
+    finished = (out / "index.html").exists()
+    check_folder(out, overwrite=overwrite or not finished)
+
+    from bara_pyro.cli import demo as program
+
+    program.demo(
+        out,
+        overwrite=overwrite,
+        seed=seed,
+        steps=steps,
+        quick=quick,
+        model=model,
+        device=device,
+        task=task,
+        data_dir=data_dir,
+    )

@@ -1,0 +1,111 @@
+"""`bara evaluate`: a finished run on other rows or with other draws."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bara_pyro.cli.options import (
+    DATA,
+    ChoicesColumn,
+    ContextColumn,
+    DataDir,
+    LabelColumn,
+    Limit,
+    Moved,
+    OtherTask,
+    Overwrite,
+    Run,
+    RunDevice,
+    Samples,
+    TestFile,
+    TextColumn,
+    path,
+)
+
+if TYPE_CHECKING:
+    from bara_pyro.runs.config import RunConfig
+
+
+def evaluate(
+    run: Run,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            parser=path,
+            help="Folder for the results. (default: RUN/evaluation/<task>-<split>)",
+        ),
+    ] = None,
+    overwrite: Overwrite = False,
+    samples: Samples = None,
+    split: Annotated[
+        str | None,
+        typer.Option(
+            help="'test' or 'validation'; the run's own by default.",
+            rich_help_panel=DATA,
+        ),
+    ] = None,
+    task: OtherTask = None,
+    data_dir: DataDir = None,
+    test_file: TestFile = None,
+    text_column: TextColumn = None,
+    label_column: LabelColumn = None,
+    choices_column: ChoicesColumn = None,
+    context_column: ContextColumn = None,
+    limit: Limit = None,
+    model: Moved = None,
+    device: RunDevice = None,
+) -> None:
+    """Evaluate a finished run again: other numbers of draws, another split, other data."""
+    from bara_pyro.cli.outputs import check_folder
+    from bara_pyro.runs.manifest import check_run
+
+    check_run(run)
+    if out is not None:
+        check_folder(out, overwrite=overwrite, inputs=[run])
+
+    from bara_pyro.cli.running import evaluate_with_progress
+    from bara_pyro.cli.scores import show_scores
+    from bara_pyro.cli.terminal import result, say, say_notes
+    from bara_pyro.runs.folder import load_system, stored_config
+    from bara_pyro.runs.predict import rows_to_evaluate
+    from bara_pyro.runs.train import train_seconds
+
+    given: dict[str, Any] = {"name": task, "data_dir": data_dir, "test_file": test_file, "limit": limit}
+    given |= {"text_column": text_column, "label_column": label_column}
+    given |= {"choices_column": choices_column, "context_column": context_column}
+    changes = {key: value for key, value in given.items() if value is not None}
+    config = _evaluation_config(stored_config(run)[0], samples, changes, split)
+    data = rows_to_evaluate(run, config)
+    say_notes(data.notes)
+    if out is None:
+        out = run / "evaluation" / f"{data.name}-{config.task.evaluate_on}"
+        check_folder(out, overwrite=overwrite)
+    system = replace(load_system(run, backbone=model, device=device, task=data), config=config)
+    report = evaluate_with_progress(
+        system, out, f"{config.method.name} on {data.name}", wall_clock_train_s=train_seconds(run)
+    )
+    show_scores(report)
+    say(f"Written to {out}")
+    result(report)
+
+
+def _evaluation_config(
+    config: "RunConfig", samples: list[int] | None, task: dict[str, Any], split: str | None
+) -> "RunConfig":
+    """Return the configuration of a run with other settings of prediction or another task."""
+    from bara_pyro.runs.assignments import set_key
+    from bara_pyro.runs.config import parse_config
+
+    data = config.dump()
+    if "name" in task:
+        # Only what belongs to the model, and not to the rows it was trained on, carries over.
+        data["task"] = {key: data["task"][key] for key in ("max_length", "too_long", "labels", "evaluate_on")}
+    for key, value in task.items():
+        set_key(data, f"task.{key}", value)
+    if samples:
+        set_key(data, "predict.samples", samples)
+    if split:
+        set_key(data, "task.evaluate_on", split)
+    return parse_config(data)

@@ -1,0 +1,11 @@
+"""`bara methods`: the list of methods."""
+
+
+def methods() -> None:
+    """List the methods."""
+    from bara_pyro.cli.catalogue import catalogue
+    from bara_pyro.cli.terminal import listing, result
+
+    found = [{"name": entry["name"], "summary": entry["summary"]} for entry in catalogue()["methods"]]
+    listing(("method", "what it is"), [tuple(entry.values()) for entry in found])
+    result(found)

@@ -1,0 +1,107 @@
+"""`bara microworld`: rebuild and measure the small world that ships with the package."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bara_pyro.cli.options import OutFolder, Overwrite, path
+from bara_pyro.cli.wrap import wrap
+from bara_pyro.runs.sections import MOST_SEED
+
+app = typer.Typer(help="The small world that ships with the package.", no_args_is_help=True)
+
+
+def build(
+    out: OutFolder,
+    overwrite: Overwrite = False,
+    seed: Annotated[int, typer.Option(min=0, max=MOST_SEED, help="Seed of the pretraining.")] = 0,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Pretraining steps; as many as the shipped one had by default.")
+    ] = None,
+    hidden_size: Annotated[
+        int | None, typer.Option(min=32, help="Width, a multiple of 32. (default: 128, as shipped)")
+    ] = None,
+    layers: Annotated[int | None, typer.Option(min=1, help="Depth. (default: 4, as shipped)")] = None,
+    card_file: Annotated[
+        Path | None,
+        typer.Option("--card", parser=path, help="Measure every task, too, and write this file."),
+    ] = None,
+) -> None:
+    """Pretrain the small world's language model from nothing (up to 20 minutes on two cores)."""
+    from bara_pyro.cli.outputs import check_file, check_folder
+    from bara_pyro.errors import ConfigError
+    from bara_pyro.runs.manifest import ALL, clear, recording
+
+    if hidden_size is not None and hidden_size % 32:
+        raise ConfigError(f"--hidden-size is {hidden_size}: give a multiple of 32.")
+    check_folder(out, overwrite=overwrite)
+    if card_file is not None:
+        check_file(card_file, overwrite=overwrite, option="--card")
+
+    from bara_pyro.cli.terminal import progress, result, say
+    from bara_pyro.microworld.build import STEPS
+    from bara_pyro.microworld.build import build as pretrain
+
+    clear(out)
+    with recording(out, ALL), progress("pretrain the microworld's backbone", steps or STEPS) as advance:
+        sizes = {"hidden_size": hidden_size, "layers": layers}
+        report = pretrain(
+            out,
+            seed,
+            steps,
+            lambda step, _, loss: advance(completed=step, note=f"loss {loss:.3f}"),
+            **{name: size for name, size in sizes.items() if size is not None},
+        )
+    say(
+        f"{report.parameters:,} parameters, loss {report.final_loss:.3f} nats a token over the last tenth of "
+        f"{report.steps} steps, {report.megabytes:.1f} MB written to {out}"
+    )
+    result({**vars(report), "out": out})
+    if card_file is not None:
+        card(card_file, overwrite=overwrite, model=str(out), runs=out.parent / "card-runs", seeds=3)
+
+
+def card(
+    out: Annotated[Path, typer.Option(parser=path, help="Markdown file to write.")] = Path(
+        "docs/microworld.md"
+    ),
+    overwrite: Overwrite = False,
+    model: Annotated[
+        str, typer.Option(help="'microworld' (as shipped) or the folder of a rebuilt one.")
+    ] = "microworld",
+    runs: Annotated[Path, typer.Option(parser=path, help="Folder for the runs that are measured.")] = Path(
+        "runs/card"
+    ),
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds of LoRA.")] = 3,
+) -> None:
+    """Measure every task (zero-shot, Bayes, LoRA over seeds) and write the card; can be resumed."""
+    from bara_pyro.cli.outputs import check_file
+
+    check_file(out, overwrite=overwrite)
+
+    from bara_pyro.cli.card import measure, write_card
+    from bara_pyro.cli.running import run
+    from bara_pyro.cli.terminal import say
+    from bara_pyro.core.backbone import load_backbone
+    from bara_pyro.runs.config import load_config
+    from bara_pyro.runs.system import build_system
+
+    backbone = load_backbone(model)
+
+    def lora(task: str, seed: int) -> dict[str, float]:
+        settings = {"method": "lora", "backbone.name": model, "task.name": task, "seed": seed}
+        config = load_config(overrides={**settings, "predict.samples": [0]})
+        system = build_system(config, backbone)
+        return run(config, runs / f"{task}-{seed}", resume=True, system=system)["metrics"]["0"]
+
+    c = load_config().train
+    recipe = (
+        f"The settings are the default ones: {c.steps} steps of {c.batch_size} rows, rate {c.lr:g}, r = 8."
+    )
+    write_card(out, measure(backbone, lora, seeds), recipe)
+    say(f"Written to {out}")
+
+
+for command in (build, card):
+    app.command(command.__name__)(wrap(command))

@@ -1,0 +1,58 @@
+"""`bara params`: parameter counts."""
+
+from typing import Annotated
+
+import typer
+
+from bara_pyro.cli.options import Set
+
+
+def params(
+    method: Annotated[str, typer.Option(help="Method; `bara methods` lists them.")] = "bara",
+    arch: Annotated[
+        str | None,
+        typer.Option(
+            help="A published architecture, for example qwen2.5-7b; needs no weights.",
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Or a model: 'microworld', a local folder or a hub name."),
+    ] = None,
+    assignments: Set = None,
+) -> None:
+    """Count a method's trainable parameters."""
+    from bara_pyro.cli.catalogue import check_method
+    from bara_pyro.errors import ConfigError
+    from bara_pyro.runs.assignments import collect
+    from bara_pyro.runs.sections import check_settings
+
+    if (arch is None) == (model is None):
+        raise ConfigError("params needs one of --arch and --model, and not both.")
+    settings = collect(None, {"method": method}, assignments or [])
+    check_settings(settings)
+    check_method(settings["method"])
+
+    from bara_pyro.cli.architectures import empty_backbone
+    from bara_pyro.cli.terminal import result, show
+    from bara_pyro.core.backbone import load_backbone
+    from bara_pyro.methods import build
+    from bara_pyro.report.table import Column, Table
+    from bara_pyro.runs.config import parse_config
+    from bara_pyro.runs.system import count_parameters
+
+    config = parse_config(settings)
+    backbone = empty_backbone(arch) if arch is not None else load_backbone(model or "")
+    program, guide = build(config.method, backbone, 1, config.adapter.model_dump())
+    own, posterior = count_parameters(program), count_parameters(guide)
+    columns = (Column("part", "part"), Column("count", "parameters", format=",d"))
+    parts = {
+        "adapters (model)": own,
+        "posteriors (guide)": posterior,
+        "trainable": own + posterior,
+        "frozen": sum(p.numel() for p in backbone.lm.parameters()),
+    }
+    name = config.method.name
+    caption = f"{name} on {arch or model}, r = {config.adapter.r}, {len(program.targets)} modules"
+    show(Table(columns, [{"part": part, "count": count} for part, count in parts.items()], caption))
+    result({"method": name, "on": arch or model, "modules": len(program.targets), **parts})

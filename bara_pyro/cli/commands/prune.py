@@ -1,0 +1,77 @@
+"""`bara prune`: a smaller run with the same predictions."""
+
+from typing import Annotated
+
+import typer
+
+from bara_pyro.cli.options import Moved, OutFolder, Overwrite, Run, RunDevice
+from bara_pyro.runs.sections import MOST_ROWS
+
+
+def prune(
+    run: Run,
+    out: OutFolder,
+    overwrite: Overwrite = False,
+    tolerance: Annotated[
+        float, typer.Option(help="Largest change of a class probability on the calibration rows.")
+    ] = 0.01,
+    rows: Annotated[int, typer.Option(min=1, max=MOST_ROWS, help="Training rows to calibrate on.")] = 256,
+    curve: Annotated[
+        bool, typer.Option(help="Measure scores, size and time along a curve of kept rank, too.")
+    ] = True,
+    model: Moved = None,
+    device: RunDevice = None,
+) -> None:
+    """Drop the units of the adapters that do nothing: a smaller run with the same predictions.
+
+    For BaRA and LoRA. A unit's importance is the size of what it adds to its layer's output. The smaller run
+    is read by every other command; of a LoRA by PEFT, too.
+    """
+    from bara_pyro.cli.outputs import check_folder
+    from bara_pyro.errors import ConfigError
+    from bara_pyro.runs.manifest import check_run
+
+    if not 0 <= tolerance <= 1:
+        raise ConfigError(f"--tolerance is {tolerance}: it is a probability, give 0 to 1.")
+    check_folder(out, overwrite=overwrite, inputs=[run])
+    check_run(run)
+
+    from bara_pyro.cli.running import evaluate_with_progress
+    from bara_pyro.cli.scores import show_scores
+    from bara_pyro.cli.terminal import progress, result, say, show
+    from bara_pyro.data import first_rows
+    from bara_pyro.diagnostics.gates.prune import prune as smaller_of
+    from bara_pyro.diagnostics.gates.prune_curve import SHARES, curve_figure, curve_table, prune_curve
+    from bara_pyro.report import save
+    from bara_pyro.runs.evaluate import parameter_counts
+    from bara_pyro.runs.folder import load_system, save_system, saved_step, write_config
+    from bara_pyro.runs.manifest import clear, recording
+    from bara_pyro.runs.store import SCHEMA, write_json
+    from bara_pyro.runs.train import train_seconds
+
+    system = load_system(run, backbone=model, device=device)
+    calibration = first_rows(system.split("train"), rows)
+    found = smaller_of(system, calibration, tolerance)
+    clear(out)
+    write_config(found.system, out)
+    save_system(found.system, out, saved_step(system, run))
+    label = f"{system.config.method.name} with {found.kept} of {found.units} units"
+    report = evaluate_with_progress(found.system, out, label, wall_clock_train_s=train_seconds(run))
+    show_scores(report)
+    before, after = (sum(parameter_counts(s)[k] for k in ("model", "guide")) for s in (system, found.system))
+    say(
+        f"{found.kept} of {found.units} units are left, {after:,} of {before:,} parameters; on the "
+        f"calibration rows no probability of the posterior mean changed by more than {found.difference:.4f}."
+    )
+    points = []
+    if curve:
+        samples = max(system.config.predict.samples)
+        with progress("curve of kept rank", len(SHARES)) as advance:
+            points = prune_curve(system, calibration, system.split("test"), samples=samples, on_point=advance)
+        with recording(out, "prune.json", "prune.png"):
+            write_json(out / "prune.json", {"schema": SCHEMA, "tolerance": tolerance, "curve": points})
+            save(curve_figure(points), out / "prune.png")
+        show(curve_table(points, samples))
+    say(f"Written to {out}")
+    units = {"kept": found.kept, "units": found.units, "difference": found.difference}
+    result({**report, "prune": {"tolerance": tolerance, **units, "curve": points}})

@@ -1,0 +1,65 @@
+"""`bara train`: fine-tune a model on a task."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bara_pyro.cli.generated import takes_settings
+from bara_pyro.cli.options import OutFolder, Overwrite, Set, path
+
+FILES = "Settings in files"
+Method = Annotated[
+    str | None,
+    typer.Option(help="What to train: see `bara methods`. (default: bara)"),
+]
+Config = Annotated[
+    Path | None,
+    typer.Option(parser=path, help="YAML file with any of the settings.", rich_help_panel=FILES),
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, with its own settings.")]
+
+
+@takes_settings
+def train(
+    out: OutFolder,
+    given: dict[str, Any],
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    method: Method = None,
+    config: Config = None,
+    assignments: Set = None,
+) -> None:
+    """Fine-tune a model on a task, then evaluate it on the test rows; writes one folder.
+
+    Settings of the method itself are given with --set, for example --set method.form=gate.
+    """
+    from bara_pyro.cli.catalogue import check_method
+    from bara_pyro.cli.outputs import check_folder, check_writable
+    from bara_pyro.errors import ConfigError
+    from bara_pyro.runs.assignments import collect
+    from bara_pyro.runs.manifest import TRAINED, is_run, verify
+    from bara_pyro.runs.sections import check_settings
+
+    # What can be wrong is looked for before anything slow is imported.
+    settings = collect(config, {"method": method, **given}, assignments or [])
+    check_settings(settings)
+    check_method(settings.get("method"))
+    if resume:
+        if overwrite:
+            raise ConfigError("--resume goes on with a run and --overwrite starts it anew: give one of them.")
+        verify(out, TRAINED)
+        if not is_run(out):
+            raise ConfigError(f"There is no run in {out}: leave out --resume to start one there.")
+        check_writable(out)
+    else:
+        check_folder(out, overwrite=overwrite)
+
+    from bara_pyro.cli.running import resumed, train_and_show
+    from bara_pyro.runs.config import parse_config
+
+    if resume:
+        wanted = resumed(out, config, {"method": method, **given}, assignments or [])
+    else:
+        wanted = parse_config(settings)
+    train_and_show(out, wanted, resume=resume)

@@ -1,0 +1,154 @@
+"""Options made from the classes of settings: one a field, with its description and its default."""
+
+import inspect
+from dataclasses import dataclass
+from functools import wraps
+from inspect import Parameter
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import typer
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from bara_pyro.cli.wrap import Command, with_parameters
+from bara_pyro.runs.assignments import parse_assignment
+from bara_pyro.runs.sections import Settings
+
+# Named for what they hold; all others are named for their field.
+NAMES = {"backbone.name": "model", "task.name": "task"}
+# Where sections have fields of one name (`seed`, `batch_size`), the first of these has it bare.
+FIRST = ("", "train")
+# Shown first, among the command's own options; the others follow in a panel a section.
+COMMON = (
+    *("backbone.name", "backbone.device", "task.name", "train.steps", "train.batch_size", "train.lr"),
+    *("predict.samples", "seed"),
+)
+PANELS = {
+    "task": "Data",
+    "backbone": "Language model",
+    "adapter": "Adapters",
+    "train": "Training",
+    "predict": "Prediction",
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One field of the settings as an option.
+
+    Attributes:
+        key: dotted, `train.lr`.
+        name: of the option, `batch_size` for `--batch-size`.
+        field: its type, default and description.
+    """
+
+    key: str
+    name: str
+    field: FieldInfo
+
+    @property
+    def section(self) -> str:
+        """The section that it is in; empty for those of the whole run."""
+        return self.key.rpartition(".")[0]
+
+    @property
+    def panel(self) -> str | None:
+        """The panel of the help that it stands in."""
+        if self.key in COMMON:
+            return None
+        return PANELS.get(self.section, self.section.capitalize() or None)
+
+    @property
+    def help(self) -> str:
+        """The description, the known values, and the default where that is a value."""
+        text, default = self.field.description or "", self.field.default
+        if isinstance(default, list):
+            default = " and ".join(map(str, default))
+        choices = [f"'{one}'" for one in _choices(self.field.annotation)]
+        known = f" ({', '.join(choices)})" if choices and not all(one in text for one in choices) else ""
+        stated = f" (default: {default})" if default is not None and not isinstance(default, bool) else ""
+        return f"{text[:1].upper()}{text[1:].rstrip('.')}{known}.{stated}"
+
+    def parameter(self) -> Parameter:
+        """Return the parameter of a function that typer makes the option of."""
+        metavar = "YAML" if _is_yaml(self.field.annotation) else None
+        option = typer.Option(help=self.help, metavar=metavar, rich_help_panel=self.panel)
+        annotation = Annotated[_kind(self.field.annotation) | None, option]  # type: ignore[valid-type]
+        return Parameter(self.name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+    def value(self, given: object) -> object:
+        """Return what was given on the command line as a value of the field."""
+        if isinstance(given, str) and _is_yaml(self.field.annotation):
+            return parse_assignment(f"{self.key}={given}")[1]
+        return given
+
+
+def settings() -> list[Setting]:
+    """Return every setting of a run but those of its method, in the order of the help."""
+    fields: dict[str, FieldInfo] = {}
+    for name, field in Settings.model_fields.items():
+        model = field.annotation
+        if isinstance(model, type) and issubclass(model, BaseModel):
+            fields |= {f"{name}.{key}": inner for key, inner in model.model_fields.items()}
+        else:
+            fields[name] = field
+    found: dict[str, Setting] = {}
+    for key in sorted(fields, key=lambda key: key.rpartition(".")[0] not in FIRST):
+        section, _, last = key.rpartition(".")
+        name = NAMES.get(key, last)
+        name = f"{section}_{name}" if name in found else name
+        found[name] = Setting(key, name, fields[key])
+    order = [*COMMON, *(key for key in fields if key not in COMMON)]
+    panels = [None, *PANELS.values()]
+    rank = {panel: place for place, panel in enumerate(panels)}
+    return sorted(found.values(), key=lambda s: (rank.get(s.panel, len(panels)), order.index(s.key)))
+
+
+def takes_settings(command: Command) -> Command:
+    """Give a command an option a setting; it receives those given as `given`, dotted key to value."""
+    known = {setting.name: setting for setting in settings()}
+    own = inspect.signature(command, eval_str=True).parameters
+
+    @wraps(command)
+    def wrapped(**arguments: Any) -> None:
+        read = {name: arguments.pop(name) for name in known}
+        given = {known[k].key: known[k].value(v) for k, v in read.items() if v is not None and v != []}
+        command(**arguments, given=given)
+
+    return with_parameters(
+        wrapped,
+        [
+            *(parameter for name, parameter in own.items() if name != "given"),
+            *(setting.parameter() for setting in known.values()),
+        ],
+    )
+
+
+def _members(annotation: Any) -> list[Any]:
+    """Return the types that a field may have, None left out and limits taken off."""
+    if get_origin(annotation) is Annotated:
+        return _members(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return [kind for one in get_args(annotation) if one is not NoneType for kind in _members(one)]
+    return [annotation]
+
+
+def _choices(annotation: Any) -> tuple[Any, ...]:
+    kinds = _members(annotation)
+    return get_args(kinds[0]) if get_origin(kinds[0]) is Literal else ()
+
+
+def _is_yaml(annotation: Any) -> bool:
+    """Whether a field has several types, so that only YAML can say which one is meant."""
+    return len(_members(annotation)) > 1
+
+
+def _kind(annotation: Any) -> Any:
+    """Return the type that typer is to read; what it does not read is text, checked with the settings."""
+    if _is_yaml(annotation):
+        return str
+    kind = _members(annotation)[0]
+    if get_origin(kind) is list:
+        return list[_kind(get_args(kind)[0])]  # type: ignore[misc]
+    return kind if kind in (int, float, bool, str) else str

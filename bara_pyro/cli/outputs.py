@@ -1,0 +1,82 @@
+"""Where a command may write: never over its input, nor over what bara did not write."""
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from bara_pyro.errors import ConfigError
+from bara_pyro.runs.manifest import foreign, is_run
+
+
+def check_folder(
+    out: Path, *, overwrite: bool, inputs: Sequence[Path] = (), choice: str = "give --out another folder"
+) -> None:
+    """Refuse a folder that a command must not write to, before anything slow.
+
+    It may be absent or empty; what bara wrote there before is replaced where `overwrite` says so.
+
+    Args:
+        out: the folder.
+        overwrite: what bara wrote there may be replaced.
+        inputs: folders that are read, and never written to.
+        choice: what else can be done.
+
+    Raises:
+        ConfigError: it is a file or an input, holds anything else, needs `overwrite`, or cannot be written.
+    """
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"{out} is a file: {choice}.")
+    for read in inputs:
+        if out.resolve() == read.resolve():
+            raise ConfigError(f"{out} is what is read: {choice}.")
+    stranger = foreign(out)
+    if stranger is not None:
+        raise ConfigError(f"{stranger} was not written by bara: {choice}.")
+    if not overwrite and out.exists() and any(out.iterdir()):
+        held = "a run: --resume goes on with it," if is_run(out) else "results:"
+        raise ConfigError(f"{out} already holds {held} --overwrite replaces it, or {choice}.")
+    check_writable(out)
+
+
+def check_file(out: Path, *, overwrite: bool, inputs: Sequence[Path] = (), option: str = "--out") -> None:
+    """Refuse a file that a command must not write, before anything slow.
+
+    Args:
+        out: the file.
+        overwrite: a file that is there may be replaced.
+        inputs: files and folders that are read, and never written to.
+        option: that named it.
+
+    Raises:
+        ConfigError: it is a folder or an input, is there already, or cannot be written.
+    """
+    if out.is_dir():
+        raise ConfigError(f"{out} is a folder: give {option} a file.")
+    for read in inputs:
+        if out.resolve() == read.resolve() or (
+            read.is_dir() and out.resolve().is_relative_to(read.resolve())
+        ):
+            raise ConfigError(f"{out} is what is read, or a part of it: give {option} another file.")
+    if out.exists() and not overwrite:
+        raise ConfigError(f"{out} is there already: give --overwrite to replace it, or another {option}.")
+    check_writable(out.parent)
+
+
+def check_writable(folder: Path) -> None:
+    """Refuse a folder in which no file can be made; nothing is left behind.
+
+    Raises:
+        ConfigError: it cannot be made, or written to.
+    """
+    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise ConfigError(
+            f"Cannot write to {folder} ({error.strerror or error}): choose another place."
+        ) from error
+    finally:
+        for place in missing:
+            if place.is_dir():
+                place.rmdir()

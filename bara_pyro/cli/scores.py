@@ -1,0 +1,52 @@
+"""The table of scores that training and evaluation end with."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from bara_pyro.cli.terminal import show
+from bara_pyro.report.table import Column, Table
+
+# Short headings and the units in the caption: with all its columns the table fits 80 characters.
+SCORES = (
+    Column("method", "method"),
+    Column("S", "S", format="d"),
+    Column("acc", "acc", format=".1f", best="max"),
+    Column("ece", "ECE", format=".1f", best="min"),
+    Column("nll", "NLL", format=".3f", best="min"),
+    Column("brier", "Brier", format=".3f", best="min"),
+    Column("kl_truth", "KL", format=".3f", best="min"),
+    Column("trainable", "params", format=",d"),
+    Column("phi", "Φ", format=".1f"),
+    Column("theta", "θ", format=".1f"),
+    Column("psi", "Φθ", format=".1f"),
+)
+
+
+def score_rows(report: dict[str, Any], name: str | None = None) -> list[dict[str, Any]]:
+    """Return the rows of the score table for what a metrics.json holds: one a number of draws."""
+    common = {
+        "method": name or report["method"],
+        "trainable": report["parameters"]["trainable"],
+        **report["sparsity"],
+    }
+    return [{**common, "S": int(s), **scores} for s, scores in report["metrics"].items()]
+
+
+def baseline_rows(report: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the row of the score table that always answers the most frequent class."""
+    # As text, so that the table marks the best of the methods and not the baseline.
+    return [{"method": "majority class", "acc": f"{report['majority_class']['acc']:.1f}"}]
+
+
+def show_scores(report: dict[str, Any]) -> None:
+    """Print the table of scores, the majority class below the method."""
+    show(score_table([*score_rows(report), *baseline_rows(report)]))
+
+
+def score_table(rows: Sequence[dict[str, Any]]) -> Table:
+    """Return the table of scores, without the columns that no row has a value for."""
+    filled = [column for column in SCORES if any(row.get(column.key) is not None for row in rows)]
+    keys = {column.key for column in filled}
+    percent = "acc, ECE, gates below 0.1 (Φ, θ, Φθ)" if "psi" in keys else "acc, ECE"
+    nats = "NLL, KL from the truth" if "kl_truth" in keys else "NLL"
+    return Table(filled, rows, f"{percent} in %; {nats} in nats")

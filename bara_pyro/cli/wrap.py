@@ -1,0 +1,82 @@
+"""What every command shares: --json, --quiet and --debug, and how it ends when it is stopped."""
+
+import inspect
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from inspect import Parameter
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+
+from bara_pyro.cli import terminal
+from bara_pyro.errors import Stopped
+
+Command = Callable[..., None]
+PANEL = "Output"
+SHARED = {
+    "json": typer.Option("--json", help="Print the result as JSON and nothing else.", rich_help_panel=PANEL),
+    "quiet": typer.Option("--quiet", "-q", help="No progress and no remarks.", rich_help_panel=PANEL),
+    "debug": typer.Option("--debug", help="Show the traceback of an error.", rich_help_panel=PANEL),
+}
+
+
+def wrap(command: Command) -> Command:
+    """Return a command with the options that all have, which says in one line that it was stopped."""
+    own = inspect.signature(command, eval_str=True)
+    shared = [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, option])
+        for name, option in SHARED.items()
+    ]
+
+    @wraps(command)
+    def wrapped(*args: Any, **given: Any) -> None:
+        mode = {name: bool(given.pop(name)) for name in SHARED}
+        vars(terminal.mode).update(mode)
+        for name, value in given.items():
+            if any(
+                isinstance(one, str) and not one.strip()
+                for one in (value if isinstance(value, list) else [value])
+            ):
+                raise typer.BadParameter("it is empty", param_hint=f"'--{name.replace('_', '-')}'")
+        try:
+            with terminated_as_interrupted():
+                command(*args, **given)
+        except KeyboardInterrupt as stop:
+            typer.echo(str(stop) or "Stopped.", err=True)
+            code = stop.code if isinstance(stop, Stopped) else Stopped.code
+            raise typer.Exit(code) from stop
+
+    return with_parameters(wrapped, [*own.parameters.values(), *shared])
+
+
+def _each(value: object) -> list[object]:
+    return value if isinstance(value, list) else [value]
+
+
+def with_parameters(function: Command, parameters: Iterable[Parameter]) -> Command:
+    """Give a function a signature of its own, which typer reads."""
+    signature = inspect.Signature([p.replace(kind=Parameter.KEYWORD_ONLY) for p in parameters])
+    function.__signature__ = signature  # type: ignore[attr-defined]
+    function.__annotations__ = {name: p.annotation for name, p in signature.parameters.items()}
+    return function
+
+
+@contextmanager
+def terminated_as_interrupted() -> Iterator[None]:
+    """Let SIGTERM end what is running as Ctrl-C does, so that it can say what is kept."""
+
+    def stop(number: int, _: FrameType | None) -> None:
+        raise Stopped("Stopped.", number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

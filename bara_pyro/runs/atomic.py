@@ -1,0 +1,106 @@
+"""Text and JSON files of a run, written whole or not at all."""
+
+import json
+import os
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from bara_pyro.errors import CheckpointError
+
+SCHEMA = 1
+# The ending of a file that is not yet whole.
+PART = ".part"
+
+
+def atomic_write(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Write a file so that a reader sees the old content or the new, never a part.
+
+    Args:
+        path: the file; its folder is made if needed. Its permissions are those of any new file.
+        write: is given a binary file object.
+
+    Raises:
+        CheckpointError: the write failed (a full disk, no permission); what was there before is untouched.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}{PART}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with part.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+    finally:
+        # Gone after the replacement; what an interruption leaves must not fill the disk further.
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+def cannot_write(path: Path, error: OSError) -> CheckpointError:
+    """Return the error to raise where writing to `path` failed."""
+    return CheckpointError(
+        f"Cannot write {path} ({error.strerror or error}): free space or choose another folder; "
+        "what was written before is intact."
+    )
+
+
+def remove_parts(folder: Path) -> None:
+    """Remove what a writer that was killed half-way left in a folder."""
+    for part in folder.glob(f".*{PART}"):
+        part.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file atomically."""
+    atomic_write(path, lambda file: file.write(text.encode()))
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON file atomically; infinities and NaN become null, which every reader understands."""
+    write_text(path, json.dumps(_finite(value), indent=2, allow_nan=False) + "\n")
+
+
+def write_jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+    """Write one JSON object a line, atomically."""
+    write_text(path, "".join(json.dumps(_finite(row), allow_nan=False) + "\n" for row in rows))
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        CheckpointError: it is missing or not valid JSON.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise CheckpointError(f"Cannot read {path} ({error}): give the folder of a run.") from error
+
+
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    """Read the whole lines of a file of one JSON object a line; half a line at the end is left out.
+
+    Raises:
+        CheckpointError: the file cannot be read, or a whole line is not JSON; a missing file is empty.
+    """
+    if not path.exists():
+        return []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise CheckpointError(f"Cannot read {path}: {error}.") from error
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return None
+    return value

@@ -1,0 +1,181 @@
+"""What was written to a folder: every file with its SHA-256, so that damage and foreign files are noticed.
+
+A file that is about to be written is listed first without its SHA-256, which is added when it is there: a
+process that is killed at any moment leaves files whose SHA-256 is not known, never one with a wrong one.
+"""
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bara_pyro.errors import CheckpointError
+from bara_pyro.runs.atomic import PART, SCHEMA, read_json, write_json
+
+logger = logging.getLogger(__name__)
+MANIFEST = "manifest.json"
+CONFIG, PEFT_CONFIG = "config.json", "adapter_config.json"
+ADAPTER, GUIDE = "adapter_model.safetensors", "guide.safetensors"
+LOG, FITTED = "train_log.jsonl", "fitted.json"
+CHECKPOINT = "checkpoint.safetensors"
+METRICS, PREDICTIONS = "metrics.json", "predictions.jsonl"
+# What training writes; the checkpoint is gone once it is over.
+TRAINED = (CONFIG, PEFT_CONFIG, LOG, FITTED, ADAPTER, GUIDE)
+SCORED = (PREDICTIONS, METRICS)
+
+
+Listed = dict[str, str | None]
+"""Name of a file -> its SHA-256, None while it is being written; the name `ALL` stands for every file."""
+ALL = "*"
+
+
+def read_manifest(folder: Path) -> Listed | None:
+    """Return the files listed in a folder; None where there is no manifest.
+
+    Raises:
+        CheckpointError: the manifest itself is damaged.
+    """
+    path = folder / MANIFEST
+    if not path.exists():
+        return None
+    stored = read_json(path)
+    files = stored.get("files") if isinstance(stored, dict) else None
+    if not isinstance(files, dict) or stored.get("digest") != _digest_of(files):
+        raise CheckpointError(f"{path} is damaged: restore it from a copy of the folder.")
+    return files
+
+
+@contextmanager
+def recording(folder: Path, *names: str) -> Iterator[None]:
+    """Write files of a folder within this: they are listed once all of them are there.
+
+    Args:
+        folder: where `manifest.json` is; made if needed.
+        names: of the files, or `ALL`; one that is not written is not listed.
+    """
+    _write(folder, {**(read_manifest(folder) or {}), **dict.fromkeys(names)})
+    yield
+    found = [path.name for path in folder.iterdir() if path.is_file()] if ALL in names else names
+    new = {name: sha256(folder / name) for name in found if name != MANIFEST and (folder / name).is_file()}
+    before = {} if ALL in names else read_manifest(folder) or {}
+    old = {name: value for name, value in before.items() if name not in names}
+    _write(folder, {**old, **new})
+
+
+def check_run(folder: Path) -> None:
+    """Check that a folder holds a finished run, none of whose files has changed since; a quick look.
+
+    Raises:
+        CheckpointError: there is no run, it was stopped half-way, or a file is missing, damaged, edited or of
+            another run.
+    """
+    if not folder.is_dir():
+        raise CheckpointError(f"There is no folder {folder}: give the folder of a run.")
+    verify(folder)
+    if (folder / MANIFEST).exists():
+        return
+    if not is_run(folder):
+        raise CheckpointError(f"There is no run in {folder}: its {CONFIG} is missing or foreign.")
+    way_out = f"`bara train --resume --out {folder}`"
+    declared = read_json(folder / CONFIG).get("manifest") == MANIFEST
+    if (folder / CHECKPOINT).exists() or (declared and not (folder / GUIDE).exists()):
+        raise CheckpointError(f"The run in {folder} was stopped half-way: {way_out} goes on with it.")
+    if declared:
+        raise CheckpointError(f"{folder / MANIFEST} is missing: {way_out} writes it anew.")
+    logger.warning("%s was written by an older version, without %s: damage is not noticed.", folder, MANIFEST)
+
+
+def verify(folder: Path, names: Iterable[str] | None = None) -> None:
+    """Compare the files of a folder with what its manifest lists; without a manifest nothing is known.
+
+    Args:
+        folder: of a run.
+        names: which of the listed files to look at; all by default.
+
+    Raises:
+        CheckpointError: a file is missing, or is not the one that was written.
+    """
+    listed = read_manifest(folder) or {}
+    for name in listed if names is None else [name for name in names if name in listed]:
+        if listed[name] is None:
+            continue
+        path = folder / name
+        if not path.is_file():
+            raise CheckpointError(f"{path} is missing: {_way_out(folder, name)}.")
+        if sha256(path) != listed[name]:
+            raise CheckpointError(
+                f"{path} is damaged, edited or of another run (its SHA-256 is not the one in {MANIFEST}): "
+                f"{_way_out(folder, name)}."
+            )
+
+
+def _way_out(folder: Path, name: str) -> str:
+    if name in SCORED:
+        return f"`bara train --resume --out {folder}` writes it anew"
+    return "restore it from a copy, or train again"
+
+
+def foreign(folder: Path) -> Path | None:
+    """Return a file in a folder, or below, that bara did not write; None where there is none."""
+    for place, _, names in os.walk(folder):
+        known = written(Path(place)) if names else set()
+        for name in sorted(names):
+            if name not in known and not (name.startswith(".") and name.endswith(PART)):
+                return Path(place) / name
+    return None
+
+
+def written(folder: Path) -> set[str]:
+    """Return the names of the files right in a folder that bara wrote: those listed, and those of a run."""
+    try:
+        listed = read_manifest(folder)
+    except CheckpointError:
+        listed = None
+    names = set() if listed is None else {MANIFEST, *listed}
+    if ALL in names:
+        names |= set(os.listdir(folder))
+    return names | ({MANIFEST, CHECKPOINT, *TRAINED, *SCORED} if is_run(folder) else set())
+
+
+def clear(folder: Path) -> None:
+    """Remove what bara wrote in a folder and below, and the folders below that are empty then."""
+    for place, _, _ in os.walk(folder, topdown=False):
+        for path in (Path(place) / name for name in written(Path(place))):
+            if path.is_file():
+                path.unlink()
+        if Path(place) != folder and not os.listdir(place):
+            Path(place).rmdir()
+
+
+def discard(folder: Path) -> None:
+    """Remove what bara wrote in a folder, and the folder if it is empty then."""
+    clear(folder)
+    if folder.is_dir() and not os.listdir(folder):
+        folder.rmdir()
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder holds a run, finished or not."""
+    try:
+        stored = read_json(folder / CONFIG)
+    except CheckpointError:
+        return False
+    return isinstance(stored, dict) and {"config", "config_hash", "num_data"} <= stored.keys()
+
+
+def sha256(path: Path) -> str:
+    """Return the SHA-256 of a file as hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _write(folder: Path, files: Listed) -> None:
+    files = dict(sorted(files.items()))
+    write_json(folder / MANIFEST, {"schema": SCHEMA, "files": files, "digest": _digest_of(files)})
+
+
+def _digest_of(files: Listed) -> str:
+    return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,54 @@
+"""Whether a run can fit at all: a low estimate of its memory, made before anything large is allocated."""
+
+import psutil
+import torch
+
+from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.targets import find_targets
+from bara_pyro.data import EncodedSplit
+from bara_pyro.errors import ConfigError
+from bara_pyro.runs.config import RunConfig
+
+FLOAT = 4  # bytes
+# A trained parameter, its gradient, Adam's two moments, and two copies to return to when the loss breaks.
+COPIES = 6
+# Tensors of the hidden width that a layer keeps for its backward pass, at the least.
+KEPT = 8
+
+
+def training_bytes(config: RunConfig, backbone: Backbone, split: EncodedSplit) -> int:
+    """Return bytes that training needs at the least, beside the language model.
+
+    LoRA's two matrices a module are counted, and the hidden states of one micro-batch of the longest rows.
+    """
+    c = config.adapter
+    targets = find_targets(backbone.lm, c.target_modules)
+    parameters = c.r * sum(target.in_features + target.out_features for target in targets)
+    size = min(config.train.batch_size // config.train.accumulate, len(split))
+    tokens = sum(sorted(map(len, split.token_ids))[-size:])
+    lm = backbone.lm.config
+    states = KEPT * tokens * int(lm.hidden_size) * int(lm.num_hidden_layers)
+    return FLOAT * (COPIES * parameters + states)
+
+
+def check_memory(config: RunConfig, backbone: Backbone, split: EncodedSplit) -> None:
+    """Refuse a run that cannot fit into the memory of its device.
+
+    Raises:
+        ConfigError: it would need more than the device has.
+    """
+    needed, there = training_bytes(config, backbone, split), memory(backbone.device)
+    if needed > there:
+        c, t = config.adapter, config.train
+        raise ConfigError(
+            f"Training with rank {c.r} and {t.batch_size // t.accumulate} rows at a time needs at least "
+            f"{needed / 2**30:,.1f} GiB, {backbone.device} has {there / 2**30:,.1f}: lower --r or "
+            "--batch-size, or raise --accumulate."
+        )
+
+
+def memory(device: torch.device) -> int:
+    """Return the bytes of memory that a device has; of the machine where it has none of its own."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[1]
+    return int(psutil.virtual_memory().total)

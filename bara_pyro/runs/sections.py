@@ -1,0 +1,169 @@
+"""The sections of a run's settings; nothing heavy is imported: the command line makes its options of them."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
+
+from bara_pyro.errors import ConfigError
+from bara_pyro.settings import later, validation_sentence
+
+MOST_SEED = 2**32 - 1  # what every generator of random numbers takes, NumPy's the least
+# Above these a run is a slip of the finger: it would not fit, or not end.
+MOST_DRAWS = 100_000
+MOST_ROWS = 65_536
+Seed = Annotated[int, Field(ge=0, le=MOST_SEED)]
+Rank = Annotated[int, Field(ge=1, le=16_384)]
+Rows = Annotated[int, Field(ge=1, le=MOST_ROWS)]
+Draws = Annotated[int, Field(ge=0, le=MOST_DRAWS)]
+Steps = Annotated[int, Field(ge=1, le=10**9)]
+
+
+class Section(BaseModel):
+    """A part of the configuration: unknown keys are refused, values cannot be changed afterwards."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class BackboneConfig(Section):
+    """Which frozen language model."""
+
+    name: str = Field("microworld", description="'microworld', a local Hugging Face folder, or a hub name")
+    dtype: Literal["float32", "bfloat16", "float16"] = Field(
+        "float32", description="type of the frozen weights"
+    )
+    device: str = Field("cpu", description="where to compute: 'cpu', 'cuda', 'cuda:1', 'mps'")
+
+
+class TaskConfig(Section):
+    """Which data."""
+
+    name: str = Field(
+        "micro-wgs",
+        description="a known task (see `bara tasks`) or a local .csv, .tsv, .jsonl, .json or .parquet file",
+    )
+    data_dir: Path | None = Field(
+        None, description="local folder <data_dir>/<task>/<split>.jsonl, instead of the hub"
+    )
+    revision: str | None = Field(None, description="commit or tag of the hub dataset")
+    test_file: Path | None = Field(None, description="for a file of one's own: the rows to test on")
+    test_fraction: float = Field(
+        0.2, gt=0, lt=1, description="for a file of one's own without test_file: share of its rows to test on"
+    )
+    text_column: str | None = later(None, "for a file of one's own: column of the text or question")
+    label_column: str | None = later(None, "for a file of one's own: column of the answer")
+    choices_column: str | None = later(None, "for a file of one's own: column of the options of each row")
+    context_column: str | None = later(
+        None, "for a file of one's own: column of a text put before the question"
+    )
+    classes: list[str] | None = Field(
+        None, description="for a file of one's own without choices: the labels in class order"
+    )
+    max_length: PositiveInt = Field(
+        300, description="tokens a row; longer contexts are shortened, questions never"
+    )
+    too_long: Literal["error", "drop"] = Field(
+        "error", description="what to do with a row whose question alone is longer than max_length"
+    )
+    labels: Literal["auto", "words", "letters"] = Field(
+        "auto",
+        description="what the model answers with: 'words', the labels themselves; 'letters', A, B, .. for "
+        "labels that are several tokens; 'auto': words where they are single tokens, else letters",
+    )
+    validation_rows: NonNegativeInt = Field(0, description="rows set aside from train for choosing settings")
+    evaluate_on: Literal["test", "validation"] = Field(
+        "test", description="the split that metrics are computed on"
+    )
+    limit: PositiveInt | None = Field(None, description="use at most so many rows of each split, to try out")
+    seed: Seed = Field(0, description="seed of the split and of the microworld's rows")
+
+
+class AdapterConfig(Section):
+    """Where and how large the adapters are; PEFT's names."""
+
+    r: Rank = Field(8, description="rank of the adapters")
+    lora_alpha: PositiveFloat = Field(16.0, description="the change is scaled by lora_alpha / r")
+    target_modules: str | list[str] | None = Field(
+        None,
+        description="names, a regular expression, 'all-linear', or null: query, value and output projection",
+    )
+    full_vocab: bool = Field(False, description="compute the whole vocabulary's logits (same probabilities)")
+
+
+class TrainConfig(Section):
+    """How the negative ELBO is minimised: AdamW, linear warm-up and decay."""
+
+    steps: Steps = Field(3000, description="optimiser steps")
+    batch_size: Rows = Field(4, description="rows a step")
+    accumulate: Rows = Field(1, description="micro-batches that a step is cut into")
+    lr: PositiveFloat = Field(1e-3, description="peak learning rate")
+    local_lr_scale: PositiveFloat | None = Field(
+        None, description="rate of an amortised guide as a share of lr; null: 0.1 for gates, else 1"
+    )
+    warmup: float = Field(0.06, ge=0, le=1, description="share of the steps in which the learning rate rises")
+    weight_decay: NonNegativeFloat = Field(0.0, description="weight decay of AdamW, decoupled")
+    clip_norm: PositiveFloat | None = Field(None, description="joint gradient norm, loss in nats per example")
+    autocast: Literal["bfloat16", "float16"] | None = Field(
+        None, description="autocast of the backbone's products"
+    )
+    sampled_kl: bool = Field(False, description="allow a one-draw KL where no analytic one is registered")
+    checkpoint_every: Steps = Field(200, description="steps between checkpoints")
+    log_every: Steps = Field(10, description="steps between lines of train_log.jsonl")
+
+    @model_validator(mode="after")
+    def _divides(self) -> "TrainConfig":
+        if self.batch_size % self.accumulate:
+            raise ValueError(f"accumulate={self.accumulate} must divide batch_size={self.batch_size}")
+        return self
+
+
+class PredictConfig(Section):
+    """How predictions are drawn."""
+
+    samples: list[Draws] = Field(
+        [0, 10], min_length=1, description="numbers S of posterior draws to evaluate with; 0: posterior mean"
+    )
+    batch_size: Rows = Field(64, description="rows a forward of prediction, before repetition by S")
+    memory_budget: PositiveInt | None = Field(
+        None, description="bytes of activations a forward, roughly; by default what suits the device"
+    )
+    seed: Seed = Field(0, description="seed of the draws of prediction")
+
+
+class Settings(Section):
+    """All settings of a run but those of its method, which the method itself declares."""
+
+    backbone: BackboneConfig = BackboneConfig()
+    task: TaskConfig = TaskConfig()
+    adapter: AdapterConfig = AdapterConfig()
+    train: TrainConfig = TrainConfig()
+    predict: PredictConfig = PredictConfig()
+    seed: Seed = Field(0, description="seed of initial values, data order and noise")
+
+
+def check_settings(data: dict[str, Any]) -> None:
+    """Check nested settings one by one, before anything slow is imported.
+
+    What only holds between settings, and the method's own settings, are checked with the whole
+    configuration; see `bara_pyro.runs.config.parse_config`.
+
+    Raises:
+        ConfigError: an unknown key, or a value of the wrong type or out of range.
+    """
+    try:
+        Settings.model_validate({key: value for key, value in data.items() if key != "method"})
+    except ValidationError as error:
+        first = error.errors()[0]
+        between = first["type"] == "value_error" and len(first["loc"]) == 1  # has the place of its section
+        if not between:
+            raise ConfigError(validation_sentence(error, Settings)) from error

@@ -1,0 +1,142 @@
+"""Damage to a run is noticed: every file flipped, truncated, emptied, deleted, edited, or of another run."""
+
+import json
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from app_cases import Bara, Place, assert_one_sentence, questions, write_rows
+
+from bara_pyro.errors import CheckpointError
+from bara_pyro.runs.folder import load_system, stored_config
+from bara_pyro.runs.manifest import ALL, MANIFEST, check_run, clear, foreign, read_manifest, recording, verify
+from bara_pyro.runs.store import read_json, write_json
+
+FILES = (
+    *("config.json", "adapter_config.json", "adapter_model.safetensors", "guide.safetensors"),
+    *("train_log.jsonl", "metrics.json", "predictions.jsonl", MANIFEST),
+)
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "flipped": flip,
+    "truncated": lambda path: path.write_bytes(path.read_bytes()[:-1]),
+    "longer": lambda path: path.write_bytes(path.read_bytes() + b"\n"),
+    "emptied": lambda path: path.write_bytes(b""),
+    "deleted": lambda path: path.unlink(),
+}
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(finished, tmp_path / "copy")
+
+
+def test_the_manifest_lists_every_file_but_itself(finished: Path) -> None:
+    assert {path.name for path in finished.iterdir()} == set(FILES)
+    listed = read_manifest(finished)
+    assert listed is not None
+    assert listed.keys() == set(FILES) - {MANIFEST}
+    check_run(finished)
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damage_is_noticed_by_every_command(
+    name: str, damage: str, run: Path, tmp_path: Path, bara: Bara
+) -> None:
+    if name == MANIFEST and damage in ("longer", "truncated"):
+        pytest.skip("white space after the value of a JSON file is no damage")
+    DAMAGE[damage](run / name)
+    rows, new = write_rows(tmp_path / "rows.jsonl", questions()[:2]), tmp_path / "new"
+    commands: list[list[object]] = [
+        ["evaluate", run],
+        ["predict", run, "--input", rows, "--output", tmp_path / "answers.jsonl"],
+        ["inspect", run],
+        ["prune", run, "--out", new],
+    ]
+    for command in commands:
+        assert_one_sentence(bara(*command), str(run / name))
+    with pytest.raises(CheckpointError, match=name.split(".")[0]):
+        load_system(run)
+    written_anew = {"metrics.json", "predictions.jsonl", *([MANIFEST] if damage == "deleted" else [])}
+    if name not in written_anew:
+        assert_one_sentence(bara("train", "--resume", "--out", run), name)
+
+
+def test_a_file_of_another_run(place: Place, run: Path, tmp_path: Path, bara: Bara) -> None:
+    assert bara(*place.arguments(tmp_path / "other", seed=1)).code == 0
+    for name in ("adapter_model.safetensors", "guide.safetensors"):
+        shutil.copy(tmp_path / "other" / name, run / name)
+    assert_one_sentence(bara("evaluate", run), "adapter_model.safetensors", "another run")
+
+
+def test_scores_that_are_damaged_are_written_anew_by_resuming(run: Path, bara: Bara) -> None:
+    flip(run / "predictions.jsonl")
+    refused = bara("evaluate", run)
+    assert_one_sentence(refused, f"bara train --resume --out {run}")
+    assert bara("train", "--resume", "--out", run).code == 0
+    assert bara("evaluate", run).code == 0
+
+
+def test_a_setting_edited_before_training_is_over(run: Path) -> None:
+    (run / MANIFEST).unlink()
+    stored = read_json(run / "config.json")
+    stored["config"]["adapter"]["lora_alpha"] = 32.0
+    write_json(run / "config.json", stored)
+    with pytest.raises(CheckpointError, match="was edited"):
+        stored_config(run)
+
+
+def test_a_run_of_an_older_version_is_read_with_a_note(run: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (run / MANIFEST).unlink()
+    stored = {key: value for key, value in read_json(run / "config.json").items() if key != "manifest"}
+    write_json(run / "config.json", stored)
+    with caplog.at_level(logging.WARNING):
+        load_system(run)
+    assert "older version" in caplog.text
+
+
+def test_commands_that_add_files_keep_the_manifest_valid(run: Path, bara: Bara) -> None:
+    for command in (["evaluate", run], ["evaluate", run, "--overwrite", "--samples", 1]):
+        assert bara(*command).code == 0
+        check_run(run)
+        verify(run / "evaluation" / "colours-test")
+    assert foreign(run) is None
+    assert_one_sentence(bara("evaluate", run), "already holds results", "--overwrite")
+
+
+def test_a_writer_that_is_stopped_leaves_files_that_are_its_own(tmp_path: Path) -> None:
+    def stopped(folder: Path, listed: str, name: str) -> None:
+        with recording(folder, listed):
+            (folder / name).write_text("half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stopped(tmp_path, "a", "a")
+    verify(tmp_path)
+    assert foreign(tmp_path) is None
+    with pytest.raises(KeyboardInterrupt):
+        stopped(tmp_path / "page", ALL, "figure.png")
+    assert foreign(tmp_path) is None
+    (tmp_path / "b").write_text("mine")
+    assert foreign(tmp_path) == tmp_path / "b"
+    clear(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]
+
+
+def test_a_manifest_that_was_edited(tmp_path: Path) -> None:
+    with recording(tmp_path, "a"):
+        (tmp_path / "a").write_text("whole")
+    stored = read_json(tmp_path / MANIFEST)
+    (tmp_path / MANIFEST).write_text(json.dumps({**stored, "files": {}}))
+    with pytest.raises(CheckpointError, match=r"manifest\.json is damaged"):
+        verify(tmp_path)

@@ -1,0 +1,90 @@
+"""Ctrl-C and SIGTERM: one line on what is kept, the right exit code, and the same bits after --resume."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from app_cases import Bara, Place
+
+from bara_pyro.core.svi import SVI
+from bara_pyro.runs import train as training
+
+CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
+
+
+@pytest.mark.parametrize("number", CODES, ids=lambda number: number.name)
+def test_stopped_while_training(
+    number: signal.Signals,
+    place: Place,
+    finished: Path,
+    tmp_path: Path,
+    bara: Bara,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real, steps = SVI.step, [0]
+
+    def step(svi: SVI, *batches: object) -> float:
+        steps[0] += 1
+        if steps[0] == 5:
+            os.kill(os.getpid(), number)  # in the middle of the fifth step
+        return real(svi, *batches)
+
+    before = signal.getsignal(number)
+    out = tmp_path / "run"
+    with monkeypatch.context() as patched:
+        patched.setattr(training.SVI, "step", step)
+        result = bara(*place.arguments(out))
+    assert signal.getsignal(number) is before
+    assert result.code == CODES[number]
+    assert result.err.splitlines()[-1] == (
+        f"Stopped after step 5 of 8: {out} keeps all of it, go on with `bara train --resume --out {out}`."
+    )
+    again = bara("evaluate", out)
+    assert again.code == 2
+    assert "--resume" in again.err
+    assert bara("train", "--resume", "--out", out).code == 0
+    for name in ("adapter_model.safetensors", "guide.safetensors", "predictions.jsonl"):
+        assert (out / name).read_bytes() == (finished / name).read_bytes()
+
+
+def test_stopped_before_anything_is_written(
+    place: Place, tmp_path: Path, bara: Bara, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(*_: object, **__: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr("bara_pyro.runs.system.load_backbone", load)
+    result = bara(*place.arguments(tmp_path / "run"))
+    assert result.code == 143
+    assert result.err.strip().startswith("Stopped")
+    assert not (tmp_path / "run").exists()
+
+
+def test_stopped_while_evaluating(
+    place: Place, tmp_path: Path, bara: Bara, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def evaluate(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("bara_pyro.cli.running.evaluate_system", evaluate)
+        result = bara(*place.arguments(tmp_path / "run"))
+    assert result.code == 130
+    assert "bara train --resume" in result.err.splitlines()[-1]
+
+
+def test_what_nobody_foresaw_is_one_sentence_and_a_file(bara: Bara, monkeypatch: pytest.MonkeyPatch) -> None:
+    def catalogue() -> None:
+        raise KeyError("surprise")
+
+    monkeypatch.setattr("bara_pyro.cli.catalogue.catalogue", catalogue)
+    result = bara("methods")
+    assert result.code == 1
+    (line,) = result.err.splitlines()
+    assert "KeyError" in line
+    assert line.startswith("Error: ")
+    file = Path(next(word for word in line.split() if "bara-traceback-" in word).rstrip(","))
+    assert "in catalogue" in file.read_text()
+    file.unlink()
+    assert "Traceback" in bara("methods", "--debug").err
