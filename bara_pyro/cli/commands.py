@@ -161,7 +161,7 @@ def inspect(
         model: where the backbone is now, if it has moved.
         device: to run on; the run's own if None.
     """
-    from bara_pyro.diagnostics.page.context import options
+    from bara_pyro.diagnostics.context import options
     from bara_pyro.diagnostics.page.page import PARTS, inspect_run
 
     if not all(text.strip() for text in texts):

@@ -1,13 +1,11 @@
-"""What a page is made of: sections of text, tables, figures and shaded texts, without a word on how they look."""
+"""What a page is made of: text, tables, figures and shaded texts, without a word on how they look."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
 
 from matplotlib.figure import Figure
 
-from bara_pyro.report.style import png_bytes
 from bara_pyro.report.svg import svg_markup
 from bara_pyro.report.table import Table
 
@@ -51,7 +49,7 @@ class Points:
 
 @dataclass(frozen=True)
 class Picture:
-    """One figure and the words that go with it; figures that follow one another stand side by side if they fit.
+    """One figure and the words that go with it; figures in a row stand side by side where they fit.
 
     Attributes:
         figure: what is shown: one panel, 4 inches wide at most, so that it can be read on a phone.
@@ -64,11 +62,6 @@ class Picture:
     alt: str
     caption: str = ""
     name: str = ""
-
-    @cached_property
-    def png(self) -> bytes:
-        """The figure as a PNG file's content."""
-        return png_bytes(self.figure)
 
     def svg(self, prefix: str) -> str:
         """Return the figure as markup that takes the page's colours and font; see `svg_markup`."""

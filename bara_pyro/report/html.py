@@ -134,7 +134,9 @@ def _table(table: Table) -> dict[str, Any]:
             (column.title, _class(number))
             for column, number in zip(table.columns, numeric_columns(table, shown), strict=True)
         ],
-        "rows": [[(cell.text, _mark(cell), _class(cell.numeric, cell.text)) for cell in row] for row in shown],
+        "rows": [
+            [(cell.text, _mark(cell), _class(cell.numeric, cell.text)) for cell in row] for row in shown
+        ],
     }
 
 

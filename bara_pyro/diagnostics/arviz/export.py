@@ -1,6 +1,5 @@
 """The draws of a run exported for ArviZ, and what a first look at them says."""
 
-
 from xarray import Dataset
 
 from bara_pyro.diagnostics.arviz.compat import groups_of
@@ -65,8 +64,6 @@ def export_draws(c: Context) -> DrawnAnswers:
         answers=_answers(groups),
         phi_median=_phi(groups),
     )
-
-
 
 
 def _answers(groups: dict[str, Dataset]) -> list[AnswerShare]:

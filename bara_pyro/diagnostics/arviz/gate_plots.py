@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from bara_pyro.diagnostics.arviz.compat import INTERVAL, forest, groups_of, ridge
 from bara_pyro.errors import DataError
-from bara_pyro.report.style import INK, PALETTE, dress, legend_of, new_figure, save
+from bara_pyro.report.style import INK, PALETTE, WIDTH, dress, legend_of, new_figure, save
 
 FOREST, RIDGE, CHECK = "phi_forest", "phi_ridge", "predictive_check"
 LEGEND = f"point: median; thick: half, thin: {100 * INTERVAL:.0f} % of the draws"
@@ -84,7 +84,7 @@ def _label(figure: Figure, x_label: str) -> None:
 def predictive_check(groups: Mapping[str, xarray.Dataset]) -> Figure:
     """Draw each answer's share of the rows: in the data, and as posterior and prior predict it."""
     answers = [str(answer) for answer in groups["posterior_predictive"]["answer"].values]
-    figure = new_figure(max(5.6, 1.6 + 0.7 * len(answers)), 3.8)
+    figure = new_figure(max(WIDTH, 1.2 + 0.4 * len(answers)), 3.8)
     axes = figure.add_subplot()
     places, shares = np.arange(len(answers)), answer_shares(groups)
     for shift, kind, color, marker in (
