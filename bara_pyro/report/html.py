@@ -1,5 +1,6 @@
 """A report as one HTML file: text, tables and figures, nothing outside it, so that it can be mailed."""
 
+import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import groupby
@@ -114,13 +115,18 @@ def _view(block: Block, numbers: Iterable[int]) -> dict[str, Any]:
 def _paragraph(block: str | Paragraph) -> dict[str, Any]:
     given = Paragraph(block) if isinstance(block, str) else block
     pieces = [given.parts] if isinstance(given.parts, str) else given.parts
-    shown = [piece if isinstance(piece, str) else vars(piece) for piece in pieces]
+    shown = [_together(piece) if isinstance(piece, str) else vars(piece) for piece in pieces]
     return {"what": "Paragraph", "kind": given.kind, "pieces": shown}
+
+
+def _together(text: str) -> str:
+    """Return a text in which no line ends between a number and its unit."""
+    return re.sub(r"(?<=\d) (?=%|nats)|(?<==) | (?==)", "\N{NO-BREAK SPACE}", text)
 
 
 def _picture(picture: Picture, numbers: Iterable[int]) -> dict[str, Any]:
     prefix = f"f{next(iter(numbers))}-"
-    return {"svg": Markup(picture.svg(prefix)), "caption": picture.caption}  # noqa: S704 (of svg_markup)
+    return {"svg": Markup(picture.svg(prefix)), "caption": _together(picture.caption)}  # noqa: S704 (of svg_markup)
 
 
 def _table(table: Table) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from bara_pyro.errors import DataError
 from bara_pyro.report.style import INK, PALETTE, WIDTH, dress, legend_of, new_figure, save
 
 FOREST, RIDGE, CHECK = "phi_forest", "phi_ridge", "predictive_check"
-LEGEND = f"point: median; thick: half, thin: {100 * INTERVAL:.0f} % of the draws"
+LEGEND = f"point: median; thick 50 %, thin {100 * INTERVAL:.0f} %"
 
 
 def figures(data: Any) -> dict[str, Figure]:
@@ -37,10 +37,10 @@ def figures(data: Any) -> dict[str, Figure]:
         lines = phi_lines(groups["posterior"]["phi"])
         height = 1.3 + 0.24 * lines.sizes["module"]
         found[FOREST] = forest(lines, height)
-        _label(found[FOREST], f"Φ, no unit ({LEGEND})")
+        _label(found[FOREST], f"Φ ({LEGEND})")
         if float(lines["phi"].std(("chain", "draw")).min()) > 0:
             found[RIDGE] = ridge(lines, height)
-            _label(found[RIDGE], "Φ, no unit")
+            _label(found[RIDGE], "Φ")
             found[RIDGE].axes[-1].grid(False)  # it would lie over the ridges
     if "observed_data" in groups:
         found[CHECK] = predictive_check(groups)

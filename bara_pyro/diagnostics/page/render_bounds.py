@@ -35,7 +35,7 @@ def render_bounds(found: Guarantees) -> Shown:
     else:
         technical.append(_certified(found.certified))
         blocks += _certificate(found.certified)
-    return shown("What can be promised", _plain(found), technical, blocks)
+    return shown("Guarantees", _plain(found), technical, blocks)
 
 
 def _plain(found: Guarantees) -> str:

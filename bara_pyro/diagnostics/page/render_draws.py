@@ -46,7 +46,7 @@ def render_draws(found: DrawnAnswers, folder: Path) -> Shown:
     caption = f"How often each answer is given: in the data, and in {100 * INTERVAL:.0f} % of the draws"
     rows = [answer.model_dump() for answer in found.answers]
     table = Table(COLUMNS, rows, caption)
-    return shown("What the draws look like", _plain(found), _technical(found), [*pictures, table, about])
+    return shown("Predictive check and draws", _plain(found), _technical(found), [*pictures, table, about])
 
 
 def _plain(found: DrawnAnswers) -> str:

@@ -40,7 +40,7 @@ def render_posterior(found: PosteriorTrust) -> Shown:
     tables = [_learning(found.learning)] if found.learning else []
     tables += [_left_out(found.left_out), prior_predictive_table(found.prior_predictive)]
     return shown(
-        "How sure to be of the posterior",
+        "The posterior",
         _plain(found),
         technical,
         [*_pictures(found.left_out), ABOUT, *tables],
@@ -48,19 +48,27 @@ def render_posterior(found: PosteriorTrust) -> Shown:
 
 
 def _plain(found: PosteriorTrust) -> str:
-    learnt = " and ".join(
-        f"{100 - one.at_prior:.0f} % of the {KINDS[one.kind]} ones" for one in found.learning
-    )
-    words = f"Of the gates {learnt} have learnt something from the data. " if learnt else ""
+    words = _learnt({KINDS[one.kind]: 100 - one.at_prior for one in found.learning})
     left, ratio = found.left_out, math.exp(found.left_out.gap)
     if left.gap <= 2 * left.se:
-        return f"{words}Questions that it was trained on are predicted no better than new ones: little is "
-        "learnt by heart."
+        return f"{words}Questions it was trained on are predicted no better than new ones."
     return (
-        f"{words}Questions that it was trained on get {ratio:.2f} times the probability of the right answer "
-        "that "
-        "new ones get: so much is learnt by heart."
+        f"{words}The right answer of a question it was trained on gets {ratio:.2f} times the probability of "
+        "a "
+        "new one's: so much is learnt by heart."
     )
+
+
+def _learnt(share: dict[str, float]) -> str:
+    """Return how many gates of each kind have moved from their prior, percent, in words."""
+    if not share:
+        return ""
+    if min(share.values()) > 99.5:
+        return "Every gate has learnt something from the data. "
+    if max(share.values()) < 0.5:
+        return "No gate has learnt anything from the data. "
+    parts = " and ".join(f"{value:.0f} % of the {kind} gates" for kind, value in share.items())
+    return f"Something was learnt from the data by {parts}. "
 
 
 def _weighing(left: LeftOut) -> str:

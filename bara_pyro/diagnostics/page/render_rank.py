@@ -31,10 +31,10 @@ RELATIONS = (
     Column("rows", "rows", format="d"),
 )
 LABELLED = 24  # modules that an axis has room to name
-HARDER = {
-    1: "Questions it finds harder use more of them.",
-    0: "Questions it finds harder use no more and no fewer of them.",
-    -1: "Questions it finds harder use fewer of them.",
+DOUBT = {
+    1: "Questions that the model is less sure of use more of them.",
+    0: "No difference is seen between questions that the model is sure of and others.",
+    -1: "Questions that the model is less sure of use fewer of them.",
 }
 
 
@@ -63,7 +63,7 @@ def render_rank(found: RankUse) -> Shown:
     if found.support is not None:
         tables.append(_support(found.support))
     blocks: list[Block] = [*_pictures(found), _words(found), *tables]
-    return shown("Where the rank goes", _plain(found), technical, blocks)
+    return shown("Effective rank", _plain(found), technical, blocks)
 
 
 def _plain(found: RankUse) -> str:
@@ -78,7 +78,7 @@ def _plain(found: RankUse) -> str:
     if not doubt:
         return words
     direction = 1 if doubt[0].low > 0 else -1 if doubt[0].high < 0 else 0
-    return f"{words} {HARDER[direction]}"
+    return f"{words} {DOUBT[direction]}"
 
 
 def _words(found: RankUse) -> str:

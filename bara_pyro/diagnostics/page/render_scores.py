@@ -49,7 +49,7 @@ def render_scores(run: RunFacts, found: PredictiveScores) -> Shown:
         "with these probabilities would show on so many rows."
     )
     return shown(
-        "What was trained, and how far to trust its probabilities",
+        "Accuracy and calibration",
         plain,
         technical,
         [Table(COLUMNS, rows, caption), *map(_reliability, found.main), facts(run)],

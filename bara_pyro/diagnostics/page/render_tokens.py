@@ -33,7 +33,7 @@ def render_tokens(found: TokenUse) -> Shown:
         Scale(COLOURS, f"{low:.1f} %", f"{high:.1f} %", label),
         *(_shaded(text, low, high) for text in found.texts),
     ]
-    return shown("Which tokens use the gates", plain, technical, blocks)
+    return shown("Gates by token", plain, technical, blocks)
 
 
 def _where(found: TokenUse, value: float) -> str:

@@ -55,7 +55,7 @@ def render_uncertainty(found: UncertaintySplit) -> Shown:
     rows = [{"part": t, "mean": getattr(found, k), "share": found.share(k)} for k, t in PARTS.items()]
     table = Table(COLUMNS, rows, f"{found.nested} draws of Φ, and {found.nested} of θ for each")
     pictures = [_picture(found, kind) for kind in KINDS]
-    return shown("What the uncertainty is made of", plain, technical, [table, *pictures, ABOUT])
+    return shown("Sources of uncertainty", plain, technical, [table, *pictures, ABOUT])
 
 
 def _picture(found: UncertaintySplit, kind: str) -> Picture:
