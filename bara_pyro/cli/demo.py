@@ -165,8 +165,12 @@ def _plain(systems: Mapping[str, ReliabilityBins]) -> str:
         right, sure = (
             100 * float((share * part.nan_to_num()).sum()) for part in (bins.accuracy, bins.confidence)
         )
-        parts.append(f"{name} answers {right:.0f} in 100 questions right and is {sure:.0f} % sure on average")
-    return f"{'; '.join(parts)}. Probabilities can be trusted where the two agree."
+        parts.append(f"{name} {right:.0f} in 100, {sure:.0f} %")
+    return (
+        f"Right answers, and how sure the method is on average: {'; '.join(parts)}. The closer the two, the "
+        "more "
+        "its probabilities can be trusted."
+    )
 
 
 def _bins(out: Path, samples: int, truth: Predictions | None) -> dict[str, ReliabilityBins]:
