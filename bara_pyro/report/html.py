@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from importlib.resources import files
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -34,8 +35,7 @@ def environment(package: str) -> Environment:
 
 def source(package: str, name: str) -> Markup:
     """Return a file of a package's templates as it stands: a style sheet, a script."""
-    loaded = environment(package)
-    return Markup(loaded.loader.get_source(loaded, name)[0])  # noqa: S704 (ours)
+    return Markup(files(package).joinpath("templates", name).read_text(encoding="utf-8"))  # noqa: S704 (ours)
 
 
 def document(
@@ -91,12 +91,12 @@ def write_index(
 
 def _views(blocks: Sequence[Block], numbers: Iterable[int]) -> list[dict[str, Any]]:
     """Return what the template shows of each block; figures that follow one another stand together."""
-    found = []
-    for pictures, group in groupby(blocks, lambda block: isinstance(block, Picture)):
-        if pictures:
-            found.append({"what": "Figures", "pictures": [_picture(one, numbers) for one in group]})
-        else:
-            found += [_view(block, numbers) for block in group if block != ""]
+    found: list[dict[str, Any]] = []
+    for _, group in groupby(blocks, lambda block: isinstance(block, Picture)):
+        run = [block for block in group if block != ""]
+        pictures = [_picture(block, numbers) for block in run if isinstance(block, Picture)]
+        shown = [_view(block, numbers) for block in run if not isinstance(block, Picture)]
+        found += [{"what": "Figures", "pictures": pictures}] if pictures else shown
     return found
 
 

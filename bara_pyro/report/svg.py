@@ -42,11 +42,10 @@ def svg_markup(figure: Figure, alt: str, prefix: str) -> str:
     markup = re.sub(r"font: ([\d.]+)px [^;\"]+", r"font-size: \1px", markup)
     markup = re.sub(r"font-family: [^;\"]+;?", "", markup)
     markup = re.sub(r"(\d\.\d\d)\d+", r"\1", " ".join(markup.split()))
-    width, rest = re.match(r'<svg [^>]*viewBox="0 0 ([\d.]+) [^>]*>(.*)', markup, re.DOTALL).groups()
-    box = re.search(r'viewBox="[^"]*"', markup)[0]
+    width, height = (72 * inches for inches in figure.get_size_inches())
     return (
-        f'<svg xmlns:xlink="http://www.w3.org/1999/xlink" role="img" aria-label="{escape(alt)}" {box} '
-        f'style="--width: {float(width):.0f}">{rest}'
+        '<svg xmlns:xlink="http://www.w3.org/1999/xlink" role="img" '
+        f'aria-label="{escape(alt)}" viewBox="0 0 {width:g} {height:g}">{markup[markup.index(">") + 1 :]}'
     )
 
 

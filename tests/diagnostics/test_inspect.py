@@ -87,8 +87,6 @@ def test_what_there_is_to_see(
     found = read(page)
     assert {name for name in PARTS if getattr(found, name) is not None} == parts
     of_phi = OF_PHI if "phi" in getattr(system.model, "latent", "") else set()
-    if settings.get("method.guide") == "delta":
-        of_phi = {"phi_forest.png"}  # points have no density
     written = {path.name for path in page.parent.iterdir()}
     assert {name for name in written if "reliability" not in name} == {
         name for name in REPORT | files | of_phi if "reliability" not in name

@@ -29,8 +29,13 @@ INTERVAL = 0.94
 
 
 def arviz() -> Any:
-    """Return the module; imported when needed, because it takes a second and brings pyplot."""
-    return import_module("arviz")
+    """Return the module; imported when needed, because it takes a second and brings pyplot.
+
+    On import it announces its own next version, which no user of ours can act on: that is not passed on.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        return import_module("arviz")
 
 
 def renewed() -> bool:

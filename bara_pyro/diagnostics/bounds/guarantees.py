@@ -7,7 +7,7 @@ from bara_pyro.diagnostics.bounds.certify import HeadCertificate, certify_head
 from bara_pyro.diagnostics.bounds.pac_bayes import GibbsBound, gibbs_bound, held_out_bound
 from bara_pyro.diagnostics.context import Context
 from bara_pyro.diagnostics.posterior.gibbs_draws import gibbs_draws
-from bara_pyro.diagnostics.result import Result
+from bara_pyro.diagnostics.result import Number, Result
 from bara_pyro.metrics import posterior_predictive
 from bara_pyro.models.bara import PHI
 
@@ -34,7 +34,7 @@ class CertifiedHead(Result):
         constants: all that goes into it, and the assumptions.
     """
 
-    bound: float
+    bound: Number
     vacuous: bool
     loss_cap: float
     statement: str
@@ -71,7 +71,7 @@ class PacBayes(Result):
 
     rows: int
     draws: int
-    kl_phi: float
+    kl_phi: Number
     bounds: list[Bound]
     statement: str
 

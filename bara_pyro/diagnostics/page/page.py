@@ -94,7 +94,11 @@ def sections(found: Inspection, out: Path) -> list[Shown]:
 def _head(found: Inspection, shown: list[Shown]) -> list[Block]:
     """Return what stands above the sections: what was found, and where the rest is."""
     run = found.run
-    links = [Link(NUMBERS, NUMBERS), " (every number), ", Link(found.draws.file, found.draws.file)]
+    links: list[str | Link] = [
+        Link(NUMBERS, NUMBERS),
+        " (every number), ",
+        Link(found.draws.file, found.draws.file),
+    ]
     return [
         f"{run.method}, trained on {run.task} with the language model {run.backbone}.",
         Points(

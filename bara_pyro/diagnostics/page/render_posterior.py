@@ -98,7 +98,7 @@ def _learning(found: list[GateLearning]) -> Table:
 
 def _left_out(left: LeftOut) -> Table:
     k = _finite(left)
-    rows = [
+    rows: list[dict[str, object]] = [
         {"what": "expected log probability of a left-out row (nats)", "value": left.elpd},
         {"what": "standard error (nats)", "value": left.se},
         {"what": "largest Pareto k", "value": max(k) if k else None},
@@ -139,7 +139,8 @@ def pareto_figure(k: list[float], limit: float) -> Figure:
         ([point for point in points if point[1] > limit], "above", PALETTE[1], "x"),
     ):
         if chosen:
-            axes.scatter(*zip(*chosen, strict=True), s=16, color=color, marker=marker, label=label)
+            places, values = zip(*chosen, strict=True)
+            axes.scatter(places, values, s=16, color=color, marker=marker, label=label)
     dress(axes, "Training rows, in the order of k", "Pareto k of a row (no unit)")
     legend_of(figure, loc="outside upper left", ncols=3)
     return figure

@@ -20,6 +20,7 @@ from bara_pyro.core.prediction import predict
 from bara_pyro.core.priors import make_prior
 from bara_pyro.data.types import Batch
 from bara_pyro.diagnostics.posterior.joint import seeded
+from bara_pyro.diagnostics.result import Number
 from bara_pyro.errors import ConfigError, DataError, MissingKLError
 from bara_pyro.guides.prior import PriorGuide
 from bara_pyro.metrics import posterior_predictive
@@ -149,10 +150,10 @@ class PriorPredictive:
     """
 
     prior: str
-    entropy: float
-    largest: float
+    entropy: Number
+    largest: Number
     saturated: float
-    averaged_entropy: float
+    averaged_entropy: Number
 
 
 def prior_predictive(

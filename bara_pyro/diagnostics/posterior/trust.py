@@ -46,9 +46,9 @@ class LeftOut(Result):
 
     rows: int
     draws: int
-    elpd: float
-    se: float
-    unseen: float
+    elpd: Number
+    se: Number
+    unseen: Number
     good_k: float
     high_k: int
     pareto_k: dict[str, Number]
