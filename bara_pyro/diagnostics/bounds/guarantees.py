@@ -3,6 +3,7 @@
 import torch
 
 from bara_pyro.core.elbo import MeanFieldELBO
+from bara_pyro.diagnostics.bounds.certificate import Constant
 from bara_pyro.diagnostics.bounds.certify import HeadCertificate, certify_head
 from bara_pyro.diagnostics.bounds.pac_bayes import GibbsBound, gibbs_bound, held_out_bound
 from bara_pyro.diagnostics.context import Context
@@ -14,14 +15,6 @@ from bara_pyro.models.bara import PHI
 CLIP = 2.0  # R_g, twice the mean of the prior Gamma(1, 1)
 LOSSES = ("drawn-answer", "smoothed-nll")
 DELTA = 0.05  # of all bounds, as in `gibbs_bound`
-
-
-class Constant(Result):
-    """One line of the certificate: a quantity, its value (None for an assumption) and what it means."""
-
-    quantity: str
-    value: float | None
-    meaning: str
 
 
 class CertifiedHead(Result):
@@ -121,7 +114,7 @@ def _certified(c: Context) -> CertifiedHead | None:
         vacuous=bound.vacuous,
         loss_cap=bound.loss_cap,
         statement=found.statement(),
-        constants=[Constant(**row) for row in found.table().rows],
+        constants=list(found.constants()),
     )
 
 

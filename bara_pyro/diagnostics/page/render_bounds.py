@@ -82,6 +82,6 @@ def _bounds(found: PacBayes) -> list[Block]:
 
 def _certificate(found: CertifiedHead) -> list[Block]:
     """Return the certificate; it never comes without its assumptions, folded or not."""
-    table = Table(CONSTANTS, [constant.model_dump() for constant in found.constants], "Certified bound")
+    table = Table(CONSTANTS, [vars(constant) for constant in found.constants], "Certified bound")
     text = f"Certified bound, of the answer head alone. {found.statement}"
     return [Details("The certified bound: every constant, and what is assumed", [text, table])]

@@ -5,7 +5,7 @@ import math
 from matplotlib.figure import Figure
 
 from bara_pyro.diagnostics.page.shown import Shown, shown
-from bara_pyro.diagnostics.posterior.collapse import EPS, prior_predictive_table
+from bara_pyro.diagnostics.posterior.collapse import EPS, PriorPredictive
 from bara_pyro.diagnostics.posterior.trust import GateLearning, LeftOut, PosteriorTrust
 from bara_pyro.report import Column, Picture, Table
 from bara_pyro.report.style import GREY, PALETTE, WIDTH, dress, legend_of, new_figure
@@ -38,7 +38,7 @@ def render_posterior(found: PosteriorTrust) -> Shown:
         f"a draw ({own.saturated:.0f} % of them surer than 0.99).",
     ]
     tables = [_learning(found.learning)] if found.learning else []
-    tables += [_left_out(found.left_out), prior_predictive_table(found.prior_predictive)]
+    tables += [_left_out(found.left_out), _priors(found.prior_predictive)]
     return shown(
         "The posterior",
         _plain(found),
@@ -106,6 +106,17 @@ def _left_out(left: LeftOut) -> Table:
     ]
     columns = (Column("what", "quantity"), Column("value", "value", format=".3f"))
     return Table(columns, rows, f"PSIS-LOO on {left.rows} training rows, {left.draws} draws")
+
+
+def _priors(found: list[PriorPredictive]) -> Table:
+    columns = (
+        Column("prior", "prior"),
+        Column("entropy", "entropy of a draw", "nats", ".3f"),
+        Column("largest", "largest probability", format=".3f"),
+        Column("saturated", "above 0.99", "% of draws", ".1f"),
+        Column("averaged_entropy", "entropy of the average", "nats", ".3f"),
+    )
+    return Table(columns, [vars(one) for one in found], "Answers with all gates drawn from the prior")
 
 
 def _finite(left: LeftOut) -> list[float]:
