@@ -92,7 +92,7 @@ def predictive_check(groups: Mapping[str, xarray.Dataset]) -> Figure:
         (0.12, "prior", PALETTE[4], "s"),
     ):
         if kind in shares:
-            name = f"{kind.capitalize()} predictive"
+            name = kind.capitalize()
             _intervals(axes, places + shift, interval(shares[kind]), name, color, marker)
     look: dict[str, Any] = {"color": INK, "markersize": 8, "markeredgewidth": 1.8, "clip_on": False}
     axes.plot(places, shares["observed"], "x", label="Observed", **look)
