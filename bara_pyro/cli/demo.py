@@ -13,8 +13,18 @@ from bara_pyro.cli.scores import SCORES, score_rows, score_table
 from bara_pyro.cli.terminal import result, say, show
 from bara_pyro.core.backbone import load_backbone
 from bara_pyro.errors import CheckpointError, ConfigError
-from bara_pyro.metrics import reliability_bins
-from bara_pyro.report import Picture, markdown, reliability_diagram, save, training_curves, write_index
+from bara_pyro.metrics import ReliabilityBins, reliability_bins
+from bara_pyro.report import (
+    Paragraph,
+    Picture,
+    Section,
+    markdown,
+    reliability_diagram,
+    save,
+    training_curves,
+    write_index,
+)
+from bara_pyro.report.figures import PARTS, recorded_parts
 from bara_pyro.runs.config import RunConfig, load_config
 from bara_pyro.runs.evaluate import truth_predictions, truth_scores, untrained_scores
 from bara_pyro.runs.folder import stored_config
@@ -128,40 +138,78 @@ def _write(out: Path, system: System, rows: list[dict[str, Any]], quick: bool) -
     with recording(out, ALL):
         table = score_table(rows)
         truth = truth_predictions(system)
-        pictures = {f"reliability-s{s}": _reliability(out, s, truth) for s in (10, 0)}
-        pictures["elbo"] = _curves(out, system.model.num_data)
+        bins = {samples: _bins(out, samples, truth) for samples in (10, 0)}
+        curves = _histories(out, system.model.num_data)
         write_json(out / "results.json", {"schema": 1, "task": system.task.name, "rows": rows})
         write_text(out / "results.md", markdown(table))
-        for name, picture in pictures.items():
-            save(picture.figure, out / f"{name}.png")
+        for samples, systems in bins.items():
+            save(reliability_diagram(systems), out / f"reliability-s{samples}.png")
+        save(training_curves(curves), out / "elbo.png")
         title = f"LoRA and BaRA on {system.task.name}"
-        write_index(out, title, [table], list(pictures.values()), _text(system, truth is not None, quick))
+        sections = [
+            *(_reliability(samples, systems) for samples, systems in bins.items()),
+            Section("Training", [_ABOUT_TRAINING, *_curves(curves)]),
+        ]
+        plain = Paragraph(_plain(bins[10]), "plain")
+        write_index(out, title, [plain, table, *_text(system, truth is not None, quick)], sections)
 
 
-def _reliability(out: Path, samples: int, truth: Predictions | None) -> Picture:
+def _plain(systems: Mapping[str, ReliabilityBins]) -> str:
+    """Return how often each method is right and how sure it is."""
+    parts = []
+    for name in METHODS.values():
+        bins = systems[name]
+        share = bins.counts / bins.counts.sum()
+        right, sure = (
+            100 * float((share * part.nan_to_num()).sum()) for part in (bins.accuracy, bins.confidence)
+        )
+        parts.append(f"{name} {right:.0f} in 100, {sure:.0f} %")
+    return (
+        f"Right answers, and how sure the method is on average: {'; '.join(parts)}. The closer the two, the "
+        "more "
+        "its probabilities can be trusted."
+    )
+
+
+def _bins(out: Path, samples: int, truth: Predictions | None) -> dict[str, ReliabilityBins]:
     systems = {name: _predictions(out / method, samples) for method, name in METHODS.items()}
     if truth is not None:
         systems[TRUTH] = truth
+    return {name: reliability_bins(log_probs, labels) for name, (log_probs, labels) in systems.items()}
+
+
+def _reliability(samples: int, systems: Mapping[str, ReliabilityBins]) -> Section:
     drawn = "the posterior mean, S = 0" if samples == 0 else f"{samples} posterior draws, S = {samples}"
-    bins = {name: reliability_bins(log_probs, labels) for name, (log_probs, labels) in systems.items()}
-    errors = ", ".join(f"{name} {b.ece:.1f} %" for name, b in bins.items())
-    return Picture(
-        reliability_diagram(bins),
-        f"Reliability diagrams of {', '.join(bins)}; expected calibration error: {errors}.",
-        f"Reliability with {drawn}. Bars below the diagonal: the method is surer than it is right.",
-    )
+    pictures = [
+        Picture(
+            reliability_diagram({name: bins}),
+            f"Reliability diagram of {name}; expected calibration error: {bins.ece:.1f} %.",
+        )
+        for name, bins in systems.items()
+    ]
+    text = "Bars below the diagonal: the method is surer than it is right."
+    return Section(f"Reliability with {drawn}", [text, *pictures])
 
 
-def _curves(out: Path, num_data: int) -> Picture:
+_ABOUT_TRAINING = (
+    "What training minimises, the negative ELBO, and its parts before they are weighted; for LoRA, which has "
+    "no "
+    "latent variable, it is the negative log-likelihood alone."
+)
+
+
+def _histories(out: Path, num_data: int) -> dict[str, list[dict[str, Any]]]:
     runs = {name: read_jsonl(out / method / LOG) for method, name in METHODS.items()}
     for record in (record for history in runs.values() for record in history if "kl_phi" in record):
         record["kl_phi"] /= num_data  # the log has it in nats, once for all rows; the figure per example
-    return Picture(
-        training_curves(runs),
-        "Negative ELBO, negative log-likelihood and KL terms against the training step.",
-        "What training minimises, the negative ELBO, and its parts before they are weighted; for LoRA, which "
-        "has no latent variable, it is the negative log-likelihood alone.",
-    )
+    return runs
+
+
+def _curves(runs: Mapping[str, list[dict[str, Any]]]) -> list[Picture]:
+    return [
+        Picture(training_curves(runs, parts=[part]), f"{PARTS[part]} against the training step.")
+        for part in recorded_parts(runs)
+    ]
 
 
 def _text(system: System, has_truth: bool, quick: bool) -> list[str]:

@@ -1,14 +1,22 @@
 """Figures, tables and one-file HTML reports of results."""
 
+from bara_pyro.report.blocks import Details, Link, Paragraph, Picture, Points, Scale, Section, Shaded, Word
 from bara_pyro.report.figures import reliability_diagram, risk_coverage_figure, save, training_curves
-from bara_pyro.report.html import Picture, Section, write_index
+from bara_pyro.report.html import write_index
 from bara_pyro.report.table import Column, Table, markdown, rich_table
 
 __all__ = [
     "Column",
+    "Details",
+    "Link",
+    "Paragraph",
     "Picture",
+    "Points",
+    "Scale",
     "Section",
+    "Shaded",
     "Table",
+    "Word",
     "markdown",
     "reliability_diagram",
     "rich_table",

@@ -21,6 +21,7 @@ from bara_pyro.report.style import (
     NORMAL,
     PALETTE,
     SMALL,
+    WIDTH,
     dress,
     legend_of,
     line_style,
@@ -28,7 +29,14 @@ from bara_pyro.report.style import (
     save,
 )
 
-__all__ = ["PARTS", "reliability_diagram", "risk_coverage_figure", "save", "training_curves"]
+__all__ = [
+    "PARTS",
+    "recorded_parts",
+    "reliability_diagram",
+    "risk_coverage_figure",
+    "save",
+    "training_curves",
+]
 
 History = Sequence[Mapping[str, float | None]]
 """Records of one run: `step` and the parts of the loss at that step."""
@@ -139,7 +147,12 @@ def smooth(values: Sequence[float] | np.ndarray, window: int) -> np.ndarray:
     return np.divide(total, count, out=np.full(len(given), np.nan), where=count > 0)
 
 
-def training_curves(runs: Mapping[str, History], window: int | None = None, title: str = "") -> Figure:
+def training_curves(
+    runs: Mapping[str, History],
+    window: int | None = None,
+    title: str = "",
+    parts: Sequence[str] | None = None,
+) -> Figure:
     """Draw the negative ELBO and its parts against the step: raw values pale, a moving average over them.
 
     A part that no run has gets no panel; where only some runs have it, only they are drawn. Without any KL
@@ -150,16 +163,18 @@ def training_curves(runs: Mapping[str, History], window: int | None = None, titl
             per example; None where a part was not recorded.
         window: records in the moving average; a twentieth of the longest run if not given.
         title: heading of the whole figure.
+        parts: keys of `PARTS` to draw; all of `recorded_parts` if None.
 
     Raises:
         DataError: when there is no run, or none with a part to draw.
     """
     _need(runs, "run")
-    parts = _parts_of(runs)
+    parts = recorded_parts(runs) if parts is None else list(parts)
     longest = max(len(history) for history in runs.values())
     span = window or max(1, longest // 20)
     columns = min(2, len(parts))
-    figure = new_figure(4.6 * columns, 2.7 * math.ceil(len(parts) / columns) + 0.5)
+    width = WIDTH if columns == 1 else 4.6 * columns
+    figure = new_figure(width, 2.7 * math.ceil(len(parts) / columns) + 0.5)
     panels = figure.subplots(math.ceil(len(parts) / columns), columns, squeeze=False, sharex=True).flatten()
     for panel, part in zip(panels, parts, strict=False):
         for index, (name, history) in enumerate(runs.items()):
@@ -176,8 +191,12 @@ def training_curves(runs: Mapping[str, History], window: int | None = None, titl
     return figure
 
 
-def _parts_of(runs: Mapping[str, History]) -> list[str]:
-    """Return the parts that get a panel, in the order of `PARTS`."""
+def recorded_parts(runs: Mapping[str, History]) -> list[str]:
+    """Return the parts that get a panel, in the order of `PARTS`.
+
+    Raises:
+        DataError: no history holds any.
+    """
     records = [record for history in runs.values() for record in history]
     parts = [part for part in PARTS if any(record.get(part) is not None for record in records)]
     if not parts:

@@ -19,6 +19,8 @@ DASHES = ("-", "--", "-.", ":")
 INK, GREY, GRID = "#222222", "#6b6b6b", "#e4e4e4"
 SMALL, NORMAL, LARGE = 8.5, 10.0, 11.5
 DPI = 160
+WIDTH = 4.0
+"""Inches: of a figure that can be read on a phone, where it is as wide as the screen."""
 
 
 def new_figure(width: float, height: float) -> Figure:

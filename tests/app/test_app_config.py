@@ -236,6 +236,8 @@ def test_labels_chosen_by_themselves_have_the_hash_of_words() -> None:
         style: load_config(overrides={"task.labels": style}).hash for style in ("auto", "words", "letters")
     }
     assert hashes["auto"] == hashes["words"] == load_config().hash != hashes["letters"]
+
+
 def test_what_cannot_fit_is_refused_with_the_estimate(
     place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -16,6 +16,7 @@ from matplotlib import pyplot
 from matplotlib.figure import Figure
 
 from bara_pyro.diagnostics.arviz.compat import INTERVAL, container, forest, groups_of, psis_loo, ridge
+from bara_pyro.diagnostics.arviz.compat import arviz as arviz_of_ours
 from bara_pyro.diagnostics.arviz.compat import renewed as renewed_arviz
 from bara_pyro.diagnostics.arviz.gate_plots import answer_shares, figures, phi_lines, plots, predictive_check
 from bara_pyro.diagnostics.arviz.groups import dataset, module_coords
@@ -342,3 +343,15 @@ def test_everything_with_the_new_arviz(renewed: list, data, tmp_path: Path) -> N
     options = dict(renewed)
     assert options["plot_forest"]["ci_probs"] == (0.5, INTERVAL)
     assert options["plot_ridge"]["labels"] == ["module"]
+
+
+def test_what_arviz_announces_on_import_does_not_reach_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    def announcing(name: str) -> str:
+        warnings.warn("a major refactor", FutureWarning, stacklevel=2)
+        warnings.warn("something else", UserWarning, stacklevel=2)
+        return name
+
+    monkeypatch.setattr("bara_pyro.diagnostics.arviz.compat.import_module", announcing)
+    with pytest.warns(UserWarning, match="something else") as seen:
+        assert arviz_of_ours() == "arviz"
+    assert len(seen) == 1

@@ -15,7 +15,6 @@ from bara_pyro.diagnostics.posterior.collapse import (
     Collapse,
     collapse,
     prior_predictive,
-    prior_predictive_table,
 )
 from bara_pyro.errors import ConfigError, DataError, MissingKLError
 from bara_pyro.guides.delta import DeltaGuide
@@ -23,7 +22,6 @@ from bara_pyro.guides.prior import PriorGuide
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.models.bara import BaRA
 from bara_pyro.models.lora import LoRA
-from bara_pyro.report import markdown
 
 
 def test_divergence_of_global_gates() -> None:
@@ -78,13 +76,10 @@ def test_the_prior_itself_has_collapsed() -> None:
     assert kl.flatten()[1:].min() > 0.001
 
 
-def test_table() -> None:
+def test_share_at_the_prior() -> None:
     found = Collapse(("a", "b"), torch.tensor([[0.0, 2.0], [0.005, 0.001]]).double(), None)
-    table = found.table()
-    assert [row["phi at prior"] for row in table.rows] == [1, 2]
-    assert table.rows[0]["phi"] == 1.0
-    assert "75.0 %" in markdown(table)
-    assert found.share(1e-4)["phi"] == 25.0
+    assert found.share() == {"phi": 75.0}
+    assert found.share(1e-4) == {"phi": 25.0}
 
 
 def test_what_has_no_divergence() -> None:
@@ -133,7 +128,6 @@ def test_prior_predictive_by_quadrature() -> None:
         above = (probs.amax(-1) > 0.99).double().mean(-1)
         assert one.saturated == pytest.approx(100 * grid.integrate(density * above), abs=8)
     assert found["Gamma(1, 2)"].entropy != found["Gamma(1, 0.5)"].entropy
-    assert "Gamma(0.5, 1)" in markdown(prior_predictive_table(list(found.values())))
 
 
 def test_weights_of_zero_leave_the_backbone() -> None:

@@ -10,8 +10,11 @@ from torch.testing import assert_close
 
 from bara_pyro.core.prediction import record
 from bara_pyro.data.types import Batch
+from bara_pyro.diagnostics.gates.token_use import TokenUse, text_use
 from bara_pyro.diagnostics.gates.tokens import TEXTS, TokenMap, default_texts, token_maps
-from bara_pyro.diagnostics.page.token_page import token_figure, token_page
+from bara_pyro.diagnostics.page.shades import letters, shade
+from bara_pyro.diagnostics.page.token_figure import token_figure
+from bara_pyro.diagnostics.page.token_page import token_page
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.report.style import png_bytes
 from bara_pyro.runs.config import load_config
@@ -97,8 +100,12 @@ MAPS = [
 ]
 
 
+FOUND = TokenUse(tau=TAU, draws=2, modules=list(MAPS[0].modules), texts=list(map(text_use, MAPS)))
+NONE = FOUND.model_copy(update={"texts": []})
+
+
 def test_page(tmp_path: Path) -> None:
-    text = token_page(MAPS, tmp_path / "tokens.html", "A & B", "words").read_text()
+    text = token_page(FOUND, tmp_path / "tokens.html", "A & B").read_text()
     data = json.loads(re.search(r"const data = (.*);\n", text)[1])
     assert data["modules"] == ["m.0", "m</script>"]
     # The mean first, then each module.
@@ -109,14 +116,28 @@ def test_page(tmp_path: Path) -> None:
     assert text.count("</script>") == 1
     assert "http" not in text.replace("http-equiv", "")
     with pytest.raises(DataError, match="no token maps"):
-        token_page([], tmp_path / "none.html", "", "")
+        token_page(NONE, tmp_path / "none.html", "")
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_letters_can_be_read_on_every_shade() -> None:
+    lights = [luminance(shade(i / 200)) for i in range(201)]
+    assert lights == sorted(lights)  # light is sparse
+    for i, ground in enumerate(lights):
+        ends = sorted((ground, luminance(letters(shade(i / 200)))))
+        assert (ends[1] + 0.05) / (ends[0] + 0.05) >= 4.5  # WCAG 2.2, AA
 
 
 def test_figure_light_is_sparse() -> None:
-    figure = token_figure(MAPS)
+    figure = token_figure(FOUND)
     bars = [bar for axes in figure.axes[:2] for bar in axes.patches]
     light = [sum(bar.get_facecolor()[:3]) for bar in bars]  # of 20, 40 and 2.5 %
     assert light[1] > light[0] > light[2]
     assert png_bytes(figure)[:4] == b"\x89PNG"
     with pytest.raises(DataError, match="no token maps"):
-        token_figure([])
+        token_figure(NONE)

@@ -1,15 +1,32 @@
 """The one-file report."""
 
-import base64
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
-from bara_pyro.report import Column, Picture, Table, training_curves, write_index
-from bara_pyro.report.html import STYLE, document
+from bara_pyro.report import (
+    Column,
+    Details,
+    Link,
+    Paragraph,
+    Picture,
+    Points,
+    Scale,
+    Section,
+    Shaded,
+    Table,
+    Word,
+    training_curves,
+    write_index,
+)
+from bara_pyro.report.html import document
+from bara_pyro.report.style import PALETTE, new_figure
+from bara_pyro.report.svg import svg_markup
 
-VOID = {"meta", "img"}
+VOID = {"meta"}
 NASTY = "<script>alert('x')</script> & \"quoted\" $name"
 
 
@@ -26,6 +43,9 @@ class Reader(HTMLParser):
         self.tags.append((tag, dict(attrs)))
         if tag not in VOID:
             self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
@@ -55,7 +75,7 @@ def page(tmp_path: Path) -> Reader:
     )
     figure = training_curves({NASTY: [{"step": t, "nll": 1.0} for t in range(5)]})
     pictures = [Picture(figure, alt=NASTY, caption=NASTY), Picture(figure, alt="plain")]
-    path = write_index(tmp_path / "report", NASTY, [table], pictures, [NASTY, "", "second"])
+    path = write_index(tmp_path / "report", NASTY, [NASTY, "", "second", table, *pictures])
     assert path == tmp_path / "report" / "index.html"
     assert [file.name for file in path.parent.iterdir()] == ["index.html"]
     return read(path)
@@ -66,7 +86,7 @@ def test_every_text_is_escaped_and_unchanged(page: Reader):
     assert page.text["title"] == page.text["h1"] == page.text["caption"] == page.text["figcaption"] == [NASTY]
     assert page.text["p"] == [NASTY, "second"]
     assert page.text["th"] == [NASTY, "Accuracy (%)", NASTY, "BaRA", "BLoB"]
-    assert page.attributes("img")[0]["alt"] == NASTY
+    assert page.attributes("svg")[0]["aria-label"] == NASTY
     assert page.attributes("div")[0]["aria-label"] == NASTY
 
 
@@ -82,14 +102,34 @@ def test_the_second_best_value_is_emphasised(tmp_path: Path):
     assert (page.text["strong"], page.text["em"]) == (["3.00"], ["2.00"])
 
 
-def test_figures_are_embedded_and_nothing_is_fetched(page: Reader):
-    for image in page.attributes("img"):
-        kind, data = image["src"].split(",")
-        assert kind == "data:image/png;base64"
-        assert base64.b64decode(data, validate=True).startswith(b"\x89PNG")
-        assert image["alt"]
-    assert page.attributes("link") == []
+def test_figures_are_markup_of_the_page_and_nothing_is_fetched(page: Reader):
+    assert [a["role"] for a in page.attributes("svg")] == ["img", "img"]
+    assert page.attributes("img") == page.attributes("link") == []
     assert "url(" not in page.text["style"][0]
+    assert [a.get("class") for a in page.attributes("div")] == ["scroll", "figures"]  # side by side
+    identifiers = [a["id"] for _, a in page.tags if "id" in a]
+    assert len(set(identifiers)) == len(identifiers) > 0  # the same figure twice, each with its own
+    targets = {a["xlink:href"] for a in page.attributes("use")}
+    assert targets <= {f"#{name}" for name in identifiers}
+
+
+def coloured() -> Figure:
+    figure = new_figure(2, 2)
+    axes = figure.add_subplot()
+    for colour in PALETTE:
+        axes.plot([0, 1], [0, 1], color=colour)
+    axes.set_title("a < b")
+    return figure
+
+
+def test_a_figure_takes_the_colours_of_the_page():
+    markup = svg_markup(coloured(), "what", "x-")
+    assert markup == svg_markup(coloured(), "what", "x-")
+    assert not re.search("|".join((*PALETTE, "#ffffff")), markup, re.IGNORECASE)
+    assert all(f"var(--c{i})" in markup for i in range(len(PALETTE) - 1))
+    assert "a &lt; b</text>" in markup  # text stays text
+    assert "font-family" not in markup
+    assert "font: " not in markup
 
 
 def test_page_declares_language_encoding_width_and_both_themes(page: Reader):
@@ -107,10 +147,11 @@ def policy(reader: Reader) -> dict[str, list[str]]:
 def test_only_a_page_that_has_a_script_may_run_one(page: Reader):
     assert policy(page) == {"default-src": ["'none'"], "img-src": ["data:"], "style-src": ["'unsafe-inline'"]}
     reader = Reader()
-    reader.feed(document(NASTY, "<p>body</p>", style="p { color: red; }", script="const a = 1 < 2;"))
+    reader.feed(document(NASTY, body="<p>body</p>", style="p { color: red; }", script="const a = 1 < 2;"))
     assert policy(reader) == policy(page) | {"script-src": ["'unsafe-inline'"]}
     assert reader.text["script"] == ["const a = 1 < 2;"]
-    assert reader.text["style"] == [STYLE + "p { color: red; }"]
+    assert reader.text["style"][0].endswith("p { color: red; }")
+    assert "p" not in reader.text  # a body that is plain text is escaped
     assert reader.text["title"] == reader.text["h1"] == [NASTY]
 
 
@@ -123,18 +164,39 @@ def test_long_texts_wrap_and_short_ones_and_numbers_do_not(tmp_path: Path):
     assert cells == [None, "long", "number", "long", "number", None]
 
 
-def test_a_picture_is_drawn_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    drawn = []
-    monkeypatch.setattr("bara_pyro.report.html.png_bytes", lambda figure: drawn.append(figure) or b"png")
-    picture = Picture(training_curves({"a": [{"step": t, "nll": 1.0} for t in range(3)]}), "alt")
-    assert picture.png == b"png"
-    page = read(write_index(tmp_path, "page", figures=[picture]))
-    assert page.attributes("img")[0]["src"].endswith(base64.b64encode(b"png").decode())
-    assert drawn == [picture.figure]
+def test_every_kind_of_block(tmp_path: Path):
+    blocks = [
+        Paragraph(["see ", Link(NASTY, "a.html?x=1&y=2")], "plain"),
+        Points(["one", Paragraph("two", "technical")]),
+        Shaded("title", [Word(NASTY, "#000000", "#ffffff", NASTY), Word("b", "#ffffff", "#000000")]),
+        Scale(["#000000", "#ffffff"], "low", "high", "label"),
+        Details("more", ["folded"]),
+        "97 % of 3 nats",
+    ]
+    page = read(write_index(tmp_path, "page", blocks))
+    assert page.attributes("a") == [{"href": "a.html?x=1&y=2"}]
+    assert page.text["a"] == [NASTY]
+    assert [a.get("class") for a in page.attributes("p")][:3] == ["plain", None, "technical"]
+    assert page.text["h3"] == ["title"]
+    words = [a for a in page.attributes("span") if "style" in a]
+    assert [a.get("title") for a in words] == [NASTY, None]
+    assert page.text["summary"] == ["more"]
+    assert "folded" in page.text["p"]
+    assert "97\u00a0% of 3\u00a0nats" in page.text["p"]  # no line ends between number and unit
+
+
+def test_sections_have_a_table_of_contents(tmp_path: Path):
+    sections = [Section("First: a & b", ["text"]), Section("Second", [])]
+    page = read(write_index(tmp_path, "page", sections=sections))
+    assert [tag for tag, _ in page.tags if tag in ("h1", "h2", "h3")] == ["h1", "h2", "h2"]
+    assert page.text["a"] == page.text["h2"] == ["First: a & b", "Second"]
+    assert [a["href"] for a in page.attributes("a")] == [f"#{a['id']}" for a in page.attributes("h2")]
+    assert page.attributes("nav")[0]["aria-label"]
+    assert read(write_index(tmp_path, "page", sections=sections[:1])).attributes("nav") == []
 
 
 def test_least_page_and_overwriting(tmp_path: Path):
-    write_index(tmp_path, "first", text="one paragraph")
+    write_index(tmp_path, "first", ["one paragraph"])
     write_index(str(tmp_path), "second", [Table([Column("a", "A")], [])])
     reader = read(tmp_path / "index.html")
     assert reader.text["h1"] == ["second"]

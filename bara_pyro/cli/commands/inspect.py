@@ -45,7 +45,7 @@ def inspect(
     check_folder(run / "report", overwrite=overwrite, choice="move it away")
 
     from bara_pyro.cli.terminal import progress, result, say
-    from bara_pyro.diagnostics.page.context import FOLDER, options
+    from bara_pyro.diagnostics.context import FOLDER, options
     from bara_pyro.diagnostics.page.page import PARTS, inspect_run
     from bara_pyro.runs.folder import load_system
 

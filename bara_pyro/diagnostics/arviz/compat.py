@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from bara_pyro.errors import ConfigError
-from bara_pyro.report.style import PALETTE, new_figure
+from bara_pyro.report.style import PALETTE, WIDTH, new_figure
 
 # What ArviZ warns of and `Loo.unreliable` says row by row; the second concerns a single row.
 PSIS_WARNINGS = ("Estimated shape parameter of Pareto", "The point-wise LOO is the same")
@@ -29,8 +29,13 @@ INTERVAL = 0.94
 
 
 def arviz() -> Any:
-    """Return the module; imported when needed, because it takes a second and brings pyplot."""
-    return import_module("arviz")
+    """Return the module; imported when needed, because it takes a second and brings pyplot.
+
+    On import it announces its own next version, which no user of ours can act on: that is not passed on.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        return import_module("arviz")
 
 
 def renewed() -> bool:
@@ -205,7 +210,7 @@ def ridge(lines: xarray.Dataset, height: float) -> Figure:
 
 
 def _old_style(lines: xarray.Dataset, height: float, **options: Any) -> Figure:
-    figure = new_figure(6.4, height)
+    figure = new_figure(WIDTH, height)
     arviz().plot_forest(
         lines,
         combined=True,
@@ -226,7 +231,7 @@ def _new_style(function: str, lines: xarray.Dataset, height: float, **options: A
         labels=["module"],
         visuals={"ticklabels": False},
         backend="matplotlib",
-        figure_kwargs={"figsize": (6.4, height)},
+        figure_kwargs={"figsize": (WIDTH, height)},
         **options,
     )
     figure: Figure = collection.viz["figure"].item()

@@ -11,10 +11,10 @@ from matplotlib.figure import Figure
 
 from bara_pyro.diagnostics.arviz.compat import INTERVAL, forest, groups_of, ridge
 from bara_pyro.errors import DataError
-from bara_pyro.report.style import INK, PALETTE, dress, legend_of, new_figure, save
+from bara_pyro.report.style import INK, PALETTE, WIDTH, dress, legend_of, new_figure, save
 
 FOREST, RIDGE, CHECK = "phi_forest", "phi_ridge", "predictive_check"
-LEGEND = f"point: median; thick: half, thin: {100 * INTERVAL:.0f} % of the draws"
+LEGEND = f"point: median; thick 50 %, thin {100 * INTERVAL:.0f} %"
 
 
 def figures(data: Any) -> dict[str, Figure]:
@@ -37,10 +37,10 @@ def figures(data: Any) -> dict[str, Figure]:
         lines = phi_lines(groups["posterior"]["phi"])
         height = 1.3 + 0.24 * lines.sizes["module"]
         found[FOREST] = forest(lines, height)
-        _label(found[FOREST], f"Φ, no unit ({LEGEND})")
+        _label(found[FOREST], f"Φ ({LEGEND})")
         if float(lines["phi"].std(("chain", "draw")).min()) > 0:
             found[RIDGE] = ridge(lines, height)
-            _label(found[RIDGE], "Φ, no unit")
+            _label(found[RIDGE], "Φ")
             found[RIDGE].axes[-1].grid(False)  # it would lie over the ridges
     if "observed_data" in groups:
         found[CHECK] = predictive_check(groups)
@@ -84,7 +84,7 @@ def _label(figure: Figure, x_label: str) -> None:
 def predictive_check(groups: Mapping[str, xarray.Dataset]) -> Figure:
     """Draw each answer's share of the rows: in the data, and as posterior and prior predict it."""
     answers = [str(answer) for answer in groups["posterior_predictive"]["answer"].values]
-    figure = new_figure(max(5.6, 1.6 + 0.7 * len(answers)), 3.8)
+    figure = new_figure(max(WIDTH, 1.2 + 0.4 * len(answers)), 3.8)
     axes = figure.add_subplot()
     places, shares = np.arange(len(answers)), answer_shares(groups)
     for shift, kind, color, marker in (
@@ -92,7 +92,7 @@ def predictive_check(groups: Mapping[str, xarray.Dataset]) -> Figure:
         (0.12, "prior", PALETTE[4], "s"),
     ):
         if kind in shares:
-            name = f"{kind.capitalize()} predictive"
+            name = kind.capitalize()
             _intervals(axes, places + shift, interval(shares[kind]), name, color, marker)
     look: dict[str, Any] = {"color": INK, "markersize": 8, "markeredgewidth": 1.8, "clip_on": False}
     axes.plot(places, shares["observed"], "x", label="Observed", **look)

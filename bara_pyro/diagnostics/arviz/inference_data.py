@@ -95,25 +95,37 @@ def to_inference_data(
         # A row a batch: padding is filled with the mean, which a prior need not have.
         unseen = full_draws(system, PriorGuide(system.model), part, samples, seed, paths, batch_size=1)
         arrays |= {"prior": unseen.gates(), "prior_predictive": _predictive(unseen, part, seed, "prior/y")}
-    coords = {
+    coords = _coords(system, part, paths, len(drawn.log_probs), width)
+    if "labels" in features:
+        _add_labels(arrays, drawn, torch.tensor(part.labels), system.model.num_data, coords)
+    found = {group: dataset(group, values, coords) for group, values in arrays.items() if values}
+    if history is not None:
+        found[TRAINING] = history
+    return container(found, _attributes(system, split, samples, seed, tau))
+
+
+def _coords(
+    system: System, part: EncodedSplit, paths: tuple[str, ...], draws: int, width: int
+) -> dict[str, Any]:
+    return {
         "chain": np.array([0]),
-        "draw": np.arange(len(drawn.log_probs)),
+        "draw": np.arange(draws),
         "obs": np.array(part.ids),
         "rank": np.arange(system.model.r),
         "answer": np.array(system.task.labels),
         "token": np.arange(1 - width, 1),
         **module_coords(paths),
     }
-    if "labels" in features:
-        labels = torch.tensor(part.labels)
-        likelihood = drawn.log_probs.gather(-1, labels.expand(len(drawn.log_probs), -1).unsqueeze(-1))[..., 0]
-        arrays |= {"log_likelihood": {"y": likelihood}, "observed_data": {"y": labels}}
-        arrays["sample_stats"] |= _elbo(drawn, likelihood, system.model.num_data)
-        arrays["constant_data"]["pareto_k"] = _pareto_k(likelihood, coords)
-    found = {group: dataset(group, values, coords) for group, values in arrays.items() if values}
-    if history is not None:
-        found[TRAINING] = history
-    return container(found, _attributes(system, split, samples, seed, tau))
+
+
+def _add_labels(
+    arrays: dict[str, dict[str, Any]], drawn: FullDraws, labels: Tensor, num_data: int, coords: dict[str, Any]
+) -> None:
+    """Add what takes the rows' labels: their likelihood, the ELBO by draw, Pareto's k by row."""
+    likelihood = drawn.log_probs.gather(-1, labels.expand(len(drawn.log_probs), -1).unsqueeze(-1))[..., 0]
+    arrays |= {"log_likelihood": {"y": likelihood}, "observed_data": {"y": labels}}
+    arrays["sample_stats"] |= _elbo(drawn, likelihood, num_data)
+    arrays["constant_data"]["pareto_k"] = _pareto_k(likelihood, coords)
 
 
 def estimate_bytes(

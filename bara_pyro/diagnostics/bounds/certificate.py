@@ -9,9 +9,21 @@ from dataclasses import dataclass
 from bara_pyro.diagnostics.bounds import rademacher as formulas
 from bara_pyro.diagnostics.bounds.gate_cover import Cap, GateCover
 from bara_pyro.errors import ConfigError
-from bara_pyro.report.table import Column, Table
 
-COLUMNS = (Column("quantity", ""), Column("value", "value", format=".4g"), Column("meaning", "meaning"))
+
+@dataclass(frozen=True)
+class Constant:
+    """One line of a certificate.
+
+    Attributes:
+        quantity: its symbol or name; "assumed", "NOT MET" and "scope" stand before a sentence.
+        value: None before a sentence.
+        meaning: what it is, or the sentence.
+    """
+
+    quantity: str
+    value: float | None
+    meaning: str
 
 
 @dataclass(frozen=True, repr=False)
@@ -204,15 +216,13 @@ class Certificate:
 
     __repr__ = __str__
 
-    def table(self) -> Table:
-        """Return every constant, and under them the assumptions, as rows of `COLUMNS`."""
-        rows = [
-            {"quantity": quantity, "value": value, "meaning": meaning}
-            for quantity, value, meaning in self._facts()
-        ]
-        for kind, sentences in (("NOT MET", self.violated), ("assumed", self.assumptions)):
-            rows += [{"quantity": kind, "value": None, "meaning": sentence} for sentence in sentences]
-        return Table(COLUMNS, rows, f"Certified bound. {self.scope}")
+    def constants(self) -> tuple[Constant, ...]:
+        """Return all that goes into the bound, and under it what it is about and assumes."""
+        sentences = [("scope", self.scope)]
+        sentences += [("NOT MET", sentence) for sentence in self.violated]
+        sentences += [("assumed", sentence) for sentence in self.assumptions]
+        said = (Constant(kind, None, sentence) for kind, sentence in sentences)
+        return (*(Constant(*fact) for fact in self._facts()), *said)
 
     def _facts(self) -> tuple[tuple[str, float, str], ...]:
         verdict = "vacuous: not below M" if self.vacuous else "not vacuous: below M"

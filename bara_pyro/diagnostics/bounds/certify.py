@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bara_pyro.diagnostics.bounds.certificate import Certificate
+from bara_pyro.diagnostics.bounds.certificate import Certificate, Constant
 from bara_pyro.diagnostics.bounds.gate_cover import COVERS, Cap, GateCover, gate_cover, norm_cap
 from bara_pyro.diagnostics.bounds.head import (
     HeadRows,
@@ -26,7 +26,6 @@ from bara_pyro.diagnostics.bounds.rademacher import certified_change, certified_
 from bara_pyro.errors import ConfigError, unknown
 from bara_pyro.metrics import accuracy, ece
 from bara_pyro.metrics.scores import nll_per_example
-from bara_pyro.report.table import Table
 from bara_pyro.runs.system import System
 
 SPLITS = ("train", "validation", "test")
@@ -74,8 +73,8 @@ class HeadCertificate:
 
     __repr__ = __str__
 
-    def table(self) -> Table:
-        """Return the certificate's table with the measurements above it."""
+    def constants(self) -> tuple[Constant, ...]:
+        """Return the certificate's constants with the measurements before them."""
         facts: list[tuple[str, float | None, str]] = [
             (f"{key}, {name}", value, UNITS[key])
             for name, scores in self.scores.items()
@@ -88,9 +87,7 @@ class HeadCertificate:
             ("|x| on the rows", self.largest_x, "largest norm"),
             ("held-out bound", self.held_out, "on the same risk; none for rows that were trained on"),
         ]
-        table = self.certificate.table()
-        rows = [{"quantity": name, "value": value, "meaning": meaning} for name, value, meaning in facts]
-        return Table(table.columns, [*rows, *table.rows], table.caption)
+        return (*(Constant(*fact) for fact in facts), *self.certificate.constants())
 
 
 def certify_head(

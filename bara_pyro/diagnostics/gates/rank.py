@@ -20,6 +20,7 @@ from torch import Tensor
 
 from bara_pyro.core.gate_draws import GateDraws
 from bara_pyro.diagnostics.gates.sparsity import TAU, check_tau
+from bara_pyro.diagnostics.result import Number
 from bara_pyro.errors import DataError
 
 
@@ -72,9 +73,9 @@ class Relation:
     """
 
     with_: str
-    rho: float
-    low: float
-    high: float
+    rho: Number
+    low: Number
+    high: Number
     level: float
     rows: int
 

@@ -1,32 +1,28 @@
-"""The inspection of a run: its parts one after the other, one page, and the files behind it."""
+"""The page of an inspection and the files beside it: `bara inspect`."""
 
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from bara_pyro.diagnostics.page.certificate import certificate
-from bara_pyro.diagnostics.page.context import Context, Options, Part, look
-from bara_pyro.diagnostics.page.draws import FILE, draws
-from bara_pyro.diagnostics.page.posterior import posterior
-from bara_pyro.diagnostics.page.rank import where_the_rank_goes
-from bara_pyro.diagnostics.page.tokens import tokens
-from bara_pyro.diagnostics.page.trained import trained
-from bara_pyro.diagnostics.page.uncertainty import uncertainty
-from bara_pyro.report import Picture, write_index
-from bara_pyro.runs.store import SCHEMA, atomic_write, write_json
+from bara_pyro.diagnostics.context import FOLDER, Options, options
+from bara_pyro.diagnostics.inspection import DIAGNOSTICS, Inspection, look_inside
+from bara_pyro.diagnostics.page.render_bounds import render_bounds
+from bara_pyro.diagnostics.page.render_draws import render_draws
+from bara_pyro.diagnostics.page.render_posterior import render_posterior
+from bara_pyro.diagnostics.page.render_rank import render_rank
+from bara_pyro.diagnostics.page.render_scores import render_scores
+from bara_pyro.diagnostics.page.render_tokens import PAGE, render_tokens
+from bara_pyro.diagnostics.page.render_uncertainty import render_uncertainty
+from bara_pyro.diagnostics.page.shown import Shown
+from bara_pyro.diagnostics.page.token_figure import token_figure
+from bara_pyro.diagnostics.page.token_page import token_page
+from bara_pyro.report import Link, Paragraph, Points, save, write_index
+from bara_pyro.report.blocks import Block
+from bara_pyro.runs.store import write_json
 from bara_pyro.runs.system import System
 
-PARTS: dict[str, Callable[[Context], Part | None]] = {
-    "trained": trained,
-    "rank": where_the_rank_goes,
-    "tokens": tokens,
-    "uncertainty": uncertainty,
-    "draws": draws,
-    "posterior": posterior,
-    "certificate": certificate,
-}
+__all__ = ["PARTS", "inspect_run", "options", "sections", "write_page"]
+
+PARTS = tuple(DIAGNOSTICS)
 NUMBERS = "inspection.json"
 
 
@@ -40,76 +36,76 @@ def inspect_run(
     """Look inside a run and write what is found.
 
     Args:
-        folder: of the run; the files go to its subfolder `report`: index.html, a PNG a figure, tokens.html,
-            inspection.json (every number) and posterior.nc (draws, for ArviZ).
+        folder: of the run; the files go to its subfolder `report`: index.html, tokens.html, a PNG a figure,
+            inspection.json (an `Inspection`, every number) and posterior.nc (draws, for ArviZ).
         system: the run, read.
         options: how much to look at.
         on_part: called with 1 after each of the parts and after the page.
 
     Returns:
-        The page, and the findings.
+        The page, and what was found: of each part a sentence in plain words.
 
     Raises:
         DataError: the split has no rows.
     """
-    began = time.perf_counter()
-    context = look(folder, system, options or Options())
-    parts: dict[str, Part] = {}
-    seconds: dict[str, float] = {}
-    for name, make in PARTS.items():
-        started = time.perf_counter()
-        part = make(context)
-        seconds[name] = round(time.perf_counter() - started, 2)
-        if part is not None:
-            parts[name] = part
-            for title, picture in part.pictures.items():
-                _save(picture, context.out / f"{title}.png")
-        if on_part is not None:
-            on_part(1)
-    findings = [sentence for part in parts.values() for sentence in part.findings]
-    page = _page(context, parts, findings)
-    cost = {"total_seconds": round(time.perf_counter() - began, 2), **peak_memory()}
-    write_json(context.out / NUMBERS, _numbers(context, parts, findings, seconds) | cost)
+    found = look_inside(folder, system, options, on_part=on_part)
+    out = folder / FOLDER
+    write_json(out / NUMBERS, found.model_dump(mode="json"))
+    page, shown = write_page(found, out)
     if on_part is not None:
         on_part(1)
-    return page, findings
+    return page, [part.plain for part in shown]
 
 
-def _save(picture: Picture, path: Path) -> None:
-    atomic_write(path, lambda file: file.write(picture.png))
+def write_page(found: Inspection, out: Path) -> tuple[Path, list[Shown]]:
+    """Write the page of an inspection, its token maps and its figures; computes nothing.
+
+    Args:
+        found: of `look_inside`, or read back from its file.
+        out: the folder, which holds the draws.
+
+    Returns:
+        The page, and its sections.
+    """
+    shown = sections(found, out)
+    if found.tokens is not None:
+        token_page(found.tokens, out / PAGE, f"Token maps of {found.run.method}")
+        save(token_figure(found.tokens), out / "tokens.png")
+    for picture in (picture for part in shown for picture in part.pictures):
+        save(picture.figure, out / f"{picture.name}.png")
+    title = f"Inside {found.run.method} on {found.run.task}"
+    return write_index(out, title, _head(found, shown), [part.section for part in shown]), shown
 
 
-def peak_memory() -> dict[str, float]:
-    """Return the peak resident memory of the process, MiB; nothing on Windows, which does not tell."""
-    try:
-        import resource
-    except ImportError:
-        return {}
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return {"peak_memory_mib": round(peak / (2**20 if sys.platform == "darwin" else 2**10), 1)}
-
-
-def _numbers(
-    c: Context, parts: dict[str, Part], findings: list[str], seconds: dict[str, float]
-) -> dict[str, Any]:
-    return {
-        "schema": SCHEMA,
-        "config_hash": c.system.config.hash,
-        "options": vars(c.options),
-        "findings": findings,
-        "seconds": seconds,
-        "parts": {name: part.data for name, part in parts.items()},
-    }
-
-
-def _page(c: Context, parts: dict[str, Part], findings: list[str]) -> Path:
-    config = c.system.config
-    text = [
-        f"{config.method.name}, trained on {c.system.task.name} ({c.system.backbone.name}), looked at on "
-        f"{len(c.rows)} rows. Every number is in {NUMBERS}, the draws are in {FILE} (ArviZ), the figures "
-        "beside this page.",
-        "What was found:",
-        *(f"• {sentence}" for sentence in findings),
+def sections(found: Inspection, out: Path) -> list[Shown]:
+    """Return the sections of the page: of what there is of the method."""
+    run = found.run
+    return [
+        render_scores(run, found.scores),
+        *([render_rank(found.rank)] if found.rank else []),
+        *([render_tokens(found.tokens)] if found.tokens else []),
+        *([render_uncertainty(found.uncertainty)] if found.uncertainty else []),
+        render_draws(found.draws, out),
+        *([render_posterior(found.posterior)] if found.posterior else []),
+        *([render_bounds(found.bounds)] if found.bounds else []),
     ]
-    title = f"Inside {config.method.name} on {c.system.task.name}"
-    return write_index(c.out, title, text=text, sections=[part.section for part in parts.values()])
+
+
+def _head(found: Inspection, shown: list[Shown]) -> list[Block]:
+    """Return what stands above the sections: what was found, and where the rest is."""
+    run = found.run
+    links: list[str | Link] = [
+        Link(NUMBERS, NUMBERS),
+        " (every number), ",
+        Link(found.draws.file, found.draws.file),
+    ]
+    return [
+        f"{run.method}, trained on {run.task} with the language model {run.backbone}.",
+        Points(
+            [
+                Paragraph([Link(part.section.title, f"#{part.section.id}"), f": {part.plain}"])
+                for part in shown
+            ]
+        ),
+        Paragraph(["Beside this page: ", *links, " (the draws, for ArviZ), and each figure as a PNG file."]),
+    ]

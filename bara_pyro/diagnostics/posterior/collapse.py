@@ -22,11 +22,11 @@ from bara_pyro.core.priors import make_prior
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.types import Batch
 from bara_pyro.diagnostics.posterior.joint import seeded
+from bara_pyro.diagnostics.result import Number
 from bara_pyro.errors import ConfigError, DataError, MissingKLError
 from bara_pyro.guides.prior import PriorGuide
 from bara_pyro.metrics import posterior_predictive
 from bara_pyro.models.bara import BaRA
-from bara_pyro.report import Column, Table
 
 EPS = 0.01  # nats
 SATURATED = 0.99
@@ -55,20 +55,6 @@ class Collapse:
     def share(self, eps: float = EPS) -> dict[str, float]:
         """Return the percentage of units within `eps` nats of the prior, of each kind of gate."""
         return {key: 100 * float((kl <= eps).double().mean()) for key, kl in self._kinds().items()}
-
-    def table(self, eps: float = EPS) -> Table:
-        """Return a row a module: mean KL of its units, and how many are within `eps` nats of the prior."""
-        columns = [Column("module", "module")]
-        rows: list[dict[str, Any]] = [{"module": path} for path in self.modules]
-        for key, kl in self._kinds().items():
-            columns += [
-                Column(key, f"mean KL of {key}", "nats", ".3f"),
-                Column(f"{key} at prior", f"{key} at prior", f"of {kl.shape[1]}", "d"),
-            ]
-            for row, units in zip(rows, kl, strict=True):
-                row |= {key: float(units.mean()), f"{key} at prior": int((units <= eps).sum())}
-        said = ", ".join(f"{key} {value:.1f} %" for key, value in self.share(eps).items())
-        return Table(columns, rows, f"Units within {eps:g} nats of their prior: {said}")
 
     def _kinds(self) -> dict[str, Tensor]:
         found = {"phi": self.phi, "theta": self.theta}
@@ -150,10 +136,10 @@ class PriorPredictive:
     """
 
     prior: str
-    entropy: float
-    largest: float
+    entropy: Number
+    largest: Number
     saturated: float
-    averaged_entropy: float
+    averaged_entropy: Number
 
 
 def prior_predictive(
@@ -201,18 +187,6 @@ def prior_predictive(
             )
         )
     return tuple(found)
-
-
-def prior_predictive_table(found: Sequence[PriorPredictive]) -> Table:
-    """Return a row a prior."""
-    columns = (
-        Column("prior", "prior"),
-        Column("entropy", "entropy of a draw", "nats", ".3f"),
-        Column("largest", "largest probability", format=".3f"),
-        Column("saturated", "above 0.99", "% of draws", ".1f"),
-        Column("averaged_entropy", "entropy of the average", "nats", ".3f"),
-    )
-    return Table(columns, [vars(one) for one in found], "Answers with all gates drawn from the prior")
 
 
 def _gates_of(model: AdaptedLM) -> Gates:

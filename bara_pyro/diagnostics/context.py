@@ -1,16 +1,14 @@
-"""What the parts of an inspection share: the run, the rows that are looked at, the draws made of them."""
+"""What all diagnostics of a run share: the run, the rows that are looked at, the draws made of them."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from bara_pyro.core.gate_draws import GateDraws
 from bara_pyro.data import EncodedSplit, first_rows
-from bara_pyro.report import Picture, Section
 from bara_pyro.runs.evaluate import draw, system_gates, true_probabilities
 from bara_pyro.runs.system import System
 
@@ -97,36 +95,6 @@ class Context:
     def has_gates(self) -> bool:
         """Whether there are gates to look at."""
         return self.system.model.gates is not None
-
-
-@dataclass(frozen=True)
-class Part:
-    """A part of the inspection.
-
-    Attributes:
-        section: what the page shows.
-        findings: what follows, a sentence each, from the numbers.
-        data: the numbers, for inspection.json.
-        pictures: name -> one of the section's figures, saved as a PNG file, too.
-    """
-
-    section: Section
-    findings: tuple[str, ...]
-    data: dict[str, Any]
-    pictures: Mapping[str, Picture] = field(default_factory=dict)
-
-
-def joined(title: str, parts: Sequence[Part], text: Sequence[str] = ()) -> Part:
-    """Return parts as one under a heading, after some text of its own."""
-    pictures = {name: picture for part in parts for name, picture in part.pictures.items()}
-    section = Section(
-        title,
-        [*text, *(paragraph for part in parts for paragraph in part.section.text)],
-        [table for part in parts for table in part.section.tables],
-        list(pictures.values()),
-    )
-    findings = tuple(sentence for part in parts for sentence in part.findings)
-    return Part(section, findings, {k: v for part in parts for k, v in part.data.items()}, pictures)
 
 
 def look(folder: Path, system: System, options: Options) -> Context:

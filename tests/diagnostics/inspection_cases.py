@@ -4,7 +4,7 @@ from functools import lru_cache
 
 import torch
 
-from bara_pyro.diagnostics.page.context import Options
+from bara_pyro.diagnostics.context import Options
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.system import System, build_system
 

@@ -1,0 +1,159 @@
+"""What can be promised for new rows: the certified bound, and bounds that can say something."""
+
+import torch
+
+from bara_pyro.core.elbo import MeanFieldELBO
+from bara_pyro.diagnostics.bounds.certificate import Constant
+from bara_pyro.diagnostics.bounds.certify import HeadCertificate, certify_head
+from bara_pyro.diagnostics.bounds.pac_bayes import GibbsBound, gibbs_bound, held_out_bound
+from bara_pyro.diagnostics.context import Context
+from bara_pyro.diagnostics.posterior.gibbs_draws import gibbs_draws
+from bara_pyro.diagnostics.result import Number, Result
+from bara_pyro.metrics import posterior_predictive
+from bara_pyro.models.bara import PHI
+
+CLIP = 2.0  # R_g, twice the mean of the prior Gamma(1, 1)
+LOSSES = ("drawn-answer", "smoothed-nll")
+DELTA = 0.05  # of all bounds, as in `gibbs_bound`
+
+
+class CertifiedHead(Result):
+    """The bound of the paper's second appendix, nats.
+
+    Attributes:
+        bound: on the risk; `vacuous`: whether it says no more than `loss_cap` does.
+        loss_cap: the largest loss there is.
+        statement: the bound in sentences, with its assumptions.
+        constants: all that goes into it, and the assumptions.
+    """
+
+    bound: Number
+    vacuous: bool
+    loss_cap: float
+    statement: str
+    constants: list[Constant]
+
+
+class Bound(Result):
+    """One loss with its bounds at 95 %.
+
+    Attributes:
+        loss: "drawn-answer", "smoothed-nll", or "average errs" of the averaged predictor.
+        mean: measured on the rows.
+        pac_bayes: if the rows chose nothing but Phi; None for the averaged predictor.
+        held_out: if they chose nothing at all.
+        most: the largest value that the loss can have.
+    """
+
+    loss: str
+    mean: float
+    pac_bayes: float | None
+    held_out: float
+    most: float
+
+
+class PacBayes(Result):
+    """Bounds on the risk of drawn answers and of the averaged ones.
+
+    Attributes:
+        rows, draws: n, and draws of each row.
+        kl_phi: KL(q(Phi) || p(Phi)), nats.
+        bounds: of each loss, the averaged predictor's last.
+        statement: what is assumed, in sentences.
+    """
+
+    rows: int
+    draws: int
+    kl_phi: Number
+    bounds: list[Bound]
+    statement: str
+
+    @property
+    def drawn(self) -> Bound:
+        """Of the predictor that draws Phi and its answer."""
+        return self.bounds[0]
+
+    @property
+    def average(self) -> Bound:
+        """Of the predictor that averages over the draws."""
+        return self.bounds[-1]
+
+
+class Guarantees(Result):
+    """What can be promised.
+
+    Attributes:
+        certified: None where the run is not of the kind that the theorem is about.
+        pac_bayes: None without a global gate.
+    """
+
+    certified: CertifiedHead | None
+    pac_bayes: PacBayes | None
+
+
+def guarantees(c: Context) -> Guarantees | None:
+    """Return the bounds: certified (gate form, adapted head), PAC-Bayes; None without random gates."""
+    if not c.has_gates or not c.system.guide.stochastic:
+        return None
+    pac_bayes = _pac_bayes(c) if PHI in c.system.model.latents.global_sites else None
+    return Guarantees(certified=_certified(c), pac_bayes=pac_bayes)
+
+
+def _certified(c: Context) -> CertifiedHead | None:
+    model = c.system.model
+    heads = [target for target in model.targets if target.is_head]
+    if model.form != "gate" or model.latent != "phi*theta" or not heads:
+        return None
+    name, s = c.system.config.task.evaluate_on, max(1, model.r // 2)
+    found: HeadCertificate = certify_head(
+        c.system, name, tau=c.options.tau, s=s, clip=CLIP, cap=c.options.cap, cover="absorbed"
+    )
+    bound = found.certificate
+    return CertifiedHead(
+        bound=bound.bound,
+        vacuous=bound.vacuous,
+        loss_cap=bound.loss_cap,
+        statement=found.statement(),
+        constants=list(found.constants()),
+    )
+
+
+def _pac_bayes(c: Context) -> PacBayes:
+    # Each row has draws of its own: as many shared ones would leave the bound to the draws.
+    draws = gibbs_draws(c.system, c.rows, c.options.bound_draws * len(c.rows), c.system.config.predict.seed)
+    kl, cap = _kl_of_phi(c), c.options.cap
+    found = [gibbs_bound(draws, c.labels, kl, loss=loss, loss_cap=cap, shared=False) for loss in LOSSES]
+    # With its draws fixed the averaged predictor is one predictor, which a test-set bound covers as it is.
+    wrong = float((posterior_predictive(c.log_probs).argmax(-1) != c.labels).double().mean())
+    average = Bound(
+        loss="average errs",
+        mean=wrong,
+        pac_bayes=None,
+        held_out=held_out_bound(wrong, len(c.labels), DELTA),
+        most=1.0,
+    )
+    return PacBayes(
+        rows=len(c.rows),
+        draws=len(draws),
+        kl_phi=kl,
+        bounds=[*map(_bound, found), average],
+        statement=found[0].statement(),
+    )
+
+
+def _kl_of_phi(c: Context) -> float:
+    batch = c.rows.batch(range(min(8, len(c.rows))), c.system.answer_ids).to(c.system.backbone.device)
+    with torch.no_grad():
+        return float(MeanFieldELBO().terms(c.system.model, c.system.guide, batch).kl[PHI])
+
+
+def _bound(found: GibbsBound) -> Bound:
+    # Rows that nothing was fitted to pay no divergence.
+    held_out = found.scale * held_out_bound(found.empirical / found.scale, found.n, found.delta)
+    return Bound(
+        loss=found.loss,
+        mean=found.scale * found.mean,
+        pac_bayes=found.bound,
+        held_out=held_out,
+        most=found.scale,
+    )

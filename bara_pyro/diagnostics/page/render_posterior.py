@@ -1,0 +1,157 @@
+"""The section on how sure to be of the posterior."""
+
+import math
+
+from matplotlib.figure import Figure
+
+from bara_pyro.diagnostics.page.shown import Shown, shown
+from bara_pyro.diagnostics.posterior.collapse import EPS, PriorPredictive
+from bara_pyro.diagnostics.posterior.trust import GateLearning, LeftOut, PosteriorTrust
+from bara_pyro.report import Column, Picture, Table
+from bara_pyro.report.style import GREY, PALETTE, WIDTH, dress, legend_of, new_figure
+
+KINDS = {"phi": "global", "theta": "local"}
+ABOUT = (
+    "KL of a gate is how far its posterior has moved from the prior: near 0 it learnt nothing. Pareto's k of "
+    "a "
+    "training row says how much the posterior hangs on it (above 0.7, or less with few draws: too much for "
+    "the "
+    "estimate). Both are measured within the family of the guide; whether the family is right is another "
+    "question, which python -m experiments.reference_posterior asks against NUTS on a small model."
+)
+
+
+def render_posterior(found: PosteriorTrust) -> Shown:
+    """Show KL by gate, PSIS-LOO on training rows, the prior's own predictions."""
+    technical = [
+        f"{one.at_prior:.0f} % of the {KINDS[one.kind]} gates are within {EPS:g} nats of their prior; the "
+        "mean KL "
+        f"of a unit is {one.mean:.2f} nats."
+        for one in found.learning
+    ]
+    if found.why_not:
+        technical.append(f"The KL by gate is not known: {found.why_not}")
+    own = found.prior_predictive[0]
+    technical += [
+        _weighing(found.left_out),
+        f"With all gates from {own.prior} the trained weights give answers of entropy {own.entropy:.2f} nats "
+        f"a draw ({own.saturated:.0f} % of them surer than 0.99).",
+    ]
+    tables = [_learning(found.learning)] if found.learning else []
+    tables += [_left_out(found.left_out), _priors(found.prior_predictive)]
+    return shown(
+        "The posterior",
+        _plain(found),
+        technical,
+        [*_pictures(found.left_out), ABOUT, *tables],
+    )
+
+
+def _plain(found: PosteriorTrust) -> str:
+    words = _learnt({KINDS[one.kind]: 100 - one.at_prior for one in found.learning})
+    left, ratio = found.left_out, math.exp(found.left_out.gap)
+    if left.gap <= 2 * left.se:
+        return f"{words}Questions it was trained on are predicted no better than new ones."
+    return (
+        f"{words}The right answer of a question it was trained on gets {ratio:.2f} times the probability of "
+        "a "
+        "new one's: so much is learnt by heart."
+    )
+
+
+def _learnt(share: dict[str, float]) -> str:
+    """Return how many gates of each kind have moved from their prior, percent, in words."""
+    if not share:
+        return ""
+    if min(share.values()) > 99.5:
+        return "Every gate has learnt something from the data. "
+    if max(share.values()) < 0.5:
+        return "No gate has learnt anything from the data. "
+    parts = " and ".join(f"{value:.0f} % of the {kind} gates" for kind, value in share.items())
+    return f"Something was learnt from the data by {parts}. "
+
+
+def _weighing(left: LeftOut) -> str:
+    weight = f"{left.high_k} of {left.rows} rows weigh too much for the estimate."
+    if not _finite(left):
+        weight = f"{left.draws} draws are too few to say how much a row weighs."
+    return (
+        f"Left out by PSIS, a training row has {left.elpd:.3f} nats, a row that was never seen "
+        f"{left.unseen:.3f}: the difference, {left.gap:.3f} nats, is what the point weights A and B have "
+        "learnt "
+        f"by heart; {weight}"
+    )
+
+
+def _learning(found: list[GateLearning]) -> Table:
+    columns = [Column("module", "module")]
+    rows: dict[str, dict[str, object]] = {module: {"module": module} for module in found[0].by_module}
+    for one in found:
+        columns += [
+            Column(one.kind, f"mean KL of {one.kind}", "nats", ".3f"),
+            Column(f"{one.kind} at prior", f"{one.kind} at prior", f"of {one.r}", "d"),
+        ]
+        for module, row in rows.items():
+            row[one.kind], row[f"{one.kind} at prior"] = one.by_module[module], one.at_prior_by_module[module]
+    return Table(columns, list(rows.values()), f"How far the gates have moved; at prior: within {EPS:g} nats")
+
+
+def _left_out(left: LeftOut) -> Table:
+    k = _finite(left)
+    rows: list[dict[str, object]] = [
+        {"what": "expected log probability of a left-out row (nats)", "value": left.elpd},
+        {"what": "standard error (nats)", "value": left.se},
+        {"what": "largest Pareto k", "value": max(k) if k else None},
+        {"what": f"rows with k above {left.good_k:.2f}", "value": f"{left.high_k} of {left.rows}"},
+    ]
+    columns = (Column("what", "quantity"), Column("value", "value", format=".3f"))
+    return Table(columns, rows, f"PSIS-LOO on {left.rows} training rows, {left.draws} draws")
+
+
+def _priors(found: list[PriorPredictive]) -> Table:
+    columns = (
+        Column("prior", "prior"),
+        Column("entropy", "entropy of a draw", "nats", ".3f"),
+        Column("largest", "largest probability", format=".3f"),
+        Column("saturated", "above 0.99", "% of draws", ".1f"),
+        Column("averaged_entropy", "entropy of the average", "nats", ".3f"),
+    )
+    return Table(columns, [vars(one) for one in found], "Answers with all gates drawn from the prior")
+
+
+def _finite(left: LeftOut) -> list[float]:
+    return sorted(k for k in left.pareto_k.values() if math.isfinite(k))
+
+
+def _pictures(left: LeftOut) -> list[Picture]:
+    k = _finite(left)
+    if not k:
+        return []
+    missing = len(left.pareto_k) - len(k)
+    caption = "How much the posterior hangs on single training rows."
+    return [
+        Picture(
+            pareto_figure(k, left.good_k),
+            f"Pareto k of {len(k)} training rows against the limit {left.good_k:.2f}.",
+            f"{caption} {missing} rows without a finite k are left out." if missing else caption,
+            "pareto_k",
+        )
+    ]
+
+
+def pareto_figure(k: list[float], limit: float) -> Figure:
+    """Draw the Pareto k of all rows that have one, in rising order, with the limit."""
+    figure = new_figure(WIDTH, 3.2)
+    axes = figure.add_subplot()
+    axes.axhline(limit, color=GREY, linewidth=1.2, linestyle="--", label=f"limit {limit:.2f}")
+    points = list(enumerate(sorted(k), 1))
+    for chosen, label, color, marker in (
+        ([point for point in points if point[1] <= limit], "below", PALETTE[0], "o"),
+        ([point for point in points if point[1] > limit], "above", PALETTE[1], "x"),
+    ):
+        if chosen:
+            places, values = zip(*chosen, strict=True)
+            axes.scatter(places, values, s=16, color=color, marker=marker, label=label)
+    dress(axes, "Training rows, in the order of k", "Pareto k of a row (no unit)")
+    legend_of(figure, loc="outside upper left", ncols=3)
+    return figure

@@ -1,0 +1,25 @@
+"""The colours of token maps: one hue from dark (dense) to light (sparse), in order without colour, too."""
+
+COLOURS = ("#08306b", "#2171b5", "#6baed6", "#c6dbef", "#f7fbff")
+EQUAL = 0.179  # relative luminance of which black and white have the same contrast, 4.6
+
+
+def shade(share: float) -> str:
+    """Return the colour at a place of the scale, 0 (dense) to 1 (sparse), as `#rrggbb`."""
+    at = max(0.0, min(1.0, share)) * (len(COLOURS) - 1)
+    i = min(len(COLOURS) - 2, int(at))
+    ends = zip(parts(COLOURS[i]), parts(COLOURS[i + 1]), strict=True)
+    return "#" + "".join(f"{round(low + (high - low) * (at - i)):02x}" for low, high in ends)
+
+
+def letters(ground: str) -> str:
+    """Return black or white, whichever has the higher contrast on a colour (WCAG 2.2): 4.5 or more."""
+    shares = [part / 255 for part in parts(ground)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in shares]
+    luminance = sum(w * c for w, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+    return "#ffffff" if luminance < EQUAL else "#000000"
+
+
+def parts(colour: str) -> list[int]:
+    """Return red, green and blue, 0 to 255, of `#rrggbb`."""
+    return [int(colour[i : i + 2], 16) for i in (1, 3, 5)]

@@ -1,0 +1,34 @@
+"""What a renderer returns: a section of the page, and the sentences in it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bara_pyro.report import Paragraph, Picture, Points, Section
+from bara_pyro.report.blocks import Block
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A result as it is shown.
+
+    Attributes:
+        section: of the page.
+        plain: what it means for whoever uses the run, in plain words.
+        technical: the same for specialists, a sentence each.
+    """
+
+    section: Section
+    plain: str
+    technical: tuple[str, ...]
+
+    @property
+    def pictures(self) -> list[Picture]:
+        """The figures of the section that have a file of their own."""
+        return [block for block in self.section.blocks if isinstance(block, Picture) and block.name]
+
+
+def shown(title: str, plain: str, technical: Sequence[str], blocks: Sequence[Block]) -> Shown:
+    """Return a section that says what it means before it says how that was measured."""
+    points = Points([Paragraph(sentence, "technical") for sentence in technical])
+    section = Section(title, [Paragraph(plain, "plain"), *([points] if technical else []), *blocks])
+    return Shown(section, plain, tuple(technical))

@@ -1,0 +1,124 @@
+"""How far the probabilities of a run are right, on all rows of its evaluation and on those looked at."""
+
+import math
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from bara_pyro.diagnostics.context import Context
+from bara_pyro.diagnostics.result import Number, Result
+from bara_pyro.metrics import ece, evaluate, posterior_predictive, reliability_bins
+from bara_pyro.runs.evaluate import METRICS, PREDICTIONS, draw
+from bara_pyro.runs.store import read_json, read_jsonl
+
+REPLICATES = 200
+
+
+class Bins(Result):
+    """Rows grouped by confidence: see `bara_pyro.metrics.ReliabilityBins`, whose fields these are."""
+
+    edges: list[float]
+    counts: list[int]
+    accuracy: list[Number]
+    confidence: list[Number]
+
+
+class Scores(Result):
+    """Scores of one predictive distribution.
+
+    Attributes:
+        rows: number of rows n.
+        draws: S that were averaged over; 0 is the posterior mean.
+        acc, ece: percent; `nll`: nats; `brier`: 0..2.
+        confidence: mean probability of the most likely answer, percent.
+        chance_ece: the ECE (percent) that a perfectly calibrated model with the same probabilities would show
+            on n rows, on average: what is left of it when n grows is calibration.
+        bins: of the reliability diagram.
+    """
+
+    rows: int
+    draws: int
+    acc: float
+    ece: float
+    nll: Number
+    brier: float
+    confidence: float
+    chance_ece: float
+    bins: Bins
+
+    @property
+    def standard_error(self) -> float:
+        """Of the accuracy, percent."""
+        return 100 * math.sqrt(self.acc / 100 * (1 - self.acc / 100) / self.rows)
+
+    @property
+    def sureness(self) -> int:
+        """1: over-confident on the whole, -1: under-confident, 0: within two standard errors of right."""
+        gap = self.confidence - self.acc
+        return 0 if abs(gap) <= 2 * self.standard_error else 1 if gap > 0 else -1
+
+
+class PredictiveScores(Result):
+    """Scores of a run.
+
+    Attributes:
+        evaluated: of the stored evaluation, which has all rows of the split, S rising; empty where there is
+            none of these settings.
+        looked_at: of the rows and draws of this inspection, S rising.
+    """
+
+    evaluated: list[Scores]
+    looked_at: list[Scores]
+
+    @property
+    def main(self) -> list[Scores]:
+        """Those of more rows."""
+        return self.evaluated or self.looked_at
+
+
+def predictive_scores(c: Context) -> PredictiveScores:
+    """Return the scores of the stored evaluation, and of the rows looked at at the mean and under draws."""
+    samples = len(c.log_probs)
+    shown = {0: draw(c.system, c.rows, 0)[0]}
+    if samples > 1:  # one draw is the point
+        shown[samples] = posterior_predictive(c.log_probs)
+    return PredictiveScores(
+        evaluated=stored_scores(c.folder, c.system.config.hash),
+        looked_at=[scores_of(log_probs, c.labels, s) for s, log_probs in shown.items()],
+    )
+
+
+def stored_scores(folder: Path, config_hash: str) -> list[Scores]:
+    """Return the scores of a run's own predictions; none where there are none, or of other settings."""
+    if not (folder / METRICS).exists() or read_json(folder / METRICS).get("config_hash") != config_hash:
+        return []
+    records = read_jsonl(folder / PREDICTIONS)
+    if not records:
+        return []
+    labels = torch.tensor([record["label"] for record in records])
+    return [
+        scores_of(torch.tensor([r["probs"][s] for r in records], dtype=torch.float64).log(), labels, int(s))
+        for s in sorted(records[0]["probs"], key=int)
+    ]
+
+
+def scores_of(log_probs: Tensor, labels: Tensor, draws: int) -> Scores:
+    """Return the scores of predictions, `n x C`, averaged over some draws already."""
+    found = evaluate(log_probs, labels)
+    bins = reliability_bins(log_probs, labels)
+    return Scores(
+        rows=len(labels),
+        draws=draws,
+        **{key: found[key] for key in ("acc", "ece", "nll", "brier")},
+        confidence=100 * float(log_probs.exp().amax(-1).mean()),
+        chance_ece=chance_ece(log_probs),
+        bins=Bins(**{key: value.tolist() for key, value in vars(bins).items()}),
+    )
+
+
+def chance_ece(log_probs: Tensor, replicates: int = REPLICATES, seed: int = 0) -> float:
+    """Return the mean ECE (percent) of these predictions where they are right: labels are drawn from them."""
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.multinomial(log_probs.exp(), replicates, replacement=True, generator=generator)
+    return sum(ece(log_probs, labels) for labels in drawn.T) / replicates

@@ -1,0 +1,121 @@
+"""How sure to be of a posterior: what the gates learnt, how much single rows weigh, what the prior says."""
+
+from torch import Tensor
+
+from bara_pyro.data import batches, first_rows
+from bara_pyro.diagnostics.arviz.inference_data import to_inference_data
+from bara_pyro.diagnostics.arviz.loo import loo
+from bara_pyro.diagnostics.context import Context
+from bara_pyro.diagnostics.posterior.collapse import EPS, PriorPredictive, collapse, prior_predictive
+from bara_pyro.diagnostics.result import Number, Result
+from bara_pyro.errors import MissingKLError
+from bara_pyro.metrics import posterior_predictive
+
+FEW_ROWS = 32
+KL_DRAWS = 5
+
+
+class GateLearning(Result):
+    """KL(q || p) of one kind of gate, nats.
+
+    Attributes:
+        kind: "phi" or "theta".
+        mean: over units; `at_prior`: percent of units within `EPS` nats of their prior.
+        r: units of a module.
+        by_module: module -> mean over its units; `at_prior_by_module`: how many of them are at the prior.
+    """
+
+    kind: str
+    mean: float
+    at_prior: float
+    r: int
+    by_module: dict[str, float]
+    at_prior_by_module: dict[str, int]
+
+
+class LeftOut(Result):
+    """PSIS-LOO on training rows, beside rows that were never seen.
+
+    Attributes:
+        rows, draws: how many.
+        elpd: mean expected log probability of a left-out training row, nats; `se`: its standard error.
+        unseen: the mean log probability of the rows looked at, nats.
+        good_k: the Pareto k up to which a row can be relied on; `high_k`: how many rows are above it.
+        pareto_k: by row; null where the draws are too few to fit it.
+    """
+
+    rows: int
+    draws: int
+    elpd: Number
+    se: Number
+    unseen: Number
+    good_k: float
+    high_k: int
+    pareto_k: dict[str, Number]
+
+    @property
+    def gap(self) -> float:
+        """How much better a training row is predicted than one never seen, nats."""
+        return self.elpd - self.unseen
+
+
+class PosteriorTrust(Result):
+    """What there is to know of a posterior.
+
+    Attributes:
+        learning: of each kind of gate; empty where no KL is known, and `why_not` says so.
+        why_not: why there is no KL; empty where there is.
+        left_out: PSIS-LOO.
+        prior_predictive: answers with all gates drawn from each of several priors.
+    """
+
+    learning: list[GateLearning]
+    why_not: str
+    left_out: LeftOut
+    prior_predictive: list[PriorPredictive]
+
+
+def posterior_trust(c: Context) -> PosteriorTrust | None:
+    """Return how sure to be of the posterior; None for methods without random gates."""
+    if not c.has_gates or not c.system.guide.stochastic:
+        return None
+    few = list(batches(first_rows(c.rows, FEW_ROWS), c.system.answer_ids, FEW_ROWS, by_length=True))
+    learning, why_not = [], ""
+    try:
+        found = collapse(c.system.model, c.system.guide, few, samples=KL_DRAWS)
+        kinds = {"phi": found.phi, "theta": found.theta}
+        learning = [_learning(k, found.modules, kl) for k, kl in kinds.items() if kl is not None]
+    except MissingKLError as error:
+        why_not = str(error)
+    priors = prior_predictive(c.system.model, few, samples=c.options.prior_draws)
+    return PosteriorTrust(
+        learning=learning, why_not=why_not, left_out=_left_out(c), prior_predictive=list(priors)
+    )
+
+
+def _learning(kind: str, modules: tuple[str, ...], kl: Tensor) -> GateLearning:
+    at_prior = kl <= EPS
+    return GateLearning(
+        kind=kind,
+        mean=float(kl.mean()),
+        at_prior=100 * float(at_prior.double().mean()),
+        r=kl.shape[1],
+        by_module=dict(zip(modules, kl.mean(1).tolist(), strict=True)),
+        at_prior_by_module=dict(zip(modules, at_prior.sum(1).tolist(), strict=True)),
+    )
+
+
+def _left_out(c: Context) -> LeftOut:
+    samples, rows = c.options.train_draws, min(c.options.train_rows, len(c.system.task.train))
+    found = loo(to_inference_data(c.system, split="train", rows=rows, samples=samples, prior=False))
+    kept = len(found.ids)  # rows too long are left out
+    return LeftOut(
+        rows=kept,
+        draws=samples,
+        elpd=float(found.pointwise.mean()),
+        se=found.se / kept,
+        unseen=float(posterior_predictive(c.log_probs).gather(1, c.labels[:, None]).mean()),
+        good_k=found.good_k,
+        high_k=len(found.unreliable),
+        pareto_k=dict(zip(found.ids, found.pareto_k.tolist(), strict=True)),
+    )

@@ -1,0 +1,147 @@
+"""What a page is made of: text, tables, figures and shaded texts, without a word on how they look."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from matplotlib.figure import Figure
+
+from bara_pyro.report.svg import svg_markup
+from bara_pyro.report.table import Table
+
+
+@dataclass(frozen=True)
+class Link:
+    """Words that lead to a file beside the page, or to a part of it.
+
+    Attributes:
+        text: the words.
+        href: relative path, or `#` and the identifier of a section.
+    """
+
+    text: str
+    href: str
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """A paragraph of text and links.
+
+    Attributes:
+        parts: text, or text and links in turn.
+        kind: `plain` is what anybody understands, set larger; `technical` is for specialists, set smaller.
+    """
+
+    parts: str | Sequence[str | Link]
+    kind: Literal["", "plain", "technical"] = ""
+
+
+@dataclass(frozen=True)
+class Points:
+    """A list of points.
+
+    Attributes:
+        items: a paragraph each.
+    """
+
+    items: Sequence[str | Paragraph]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One figure and the words that go with it; figures in a row stand side by side where they fit.
+
+    Attributes:
+        figure: what is shown: one panel, 4 inches wide at most, so that it can be read on a phone.
+        alt: what it shows, for those who cannot see it.
+        caption: the line below it.
+        name: of its file beside the page, without the ending; empty where there is none.
+    """
+
+    figure: Figure
+    alt: str
+    caption: str = ""
+    name: str = ""
+
+    def svg(self, prefix: str) -> str:
+        """Return the figure as markup that takes the page's colours and font; see `svg_markup`."""
+        return svg_markup(self.figure, self.alt, prefix)
+
+
+@dataclass(frozen=True)
+class Word:
+    """A piece of a shaded text.
+
+    Attributes:
+        text: as it is read.
+        ground, ink: colours of the background and of the letters, `#rrggbb`.
+        note: shown where the pointer rests on it.
+    """
+
+    text: str
+    ground: str
+    ink: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Shaded:
+    """A text whose words carry a colour each.
+
+    Attributes:
+        title: what the text is called.
+        words: in the order of reading.
+    """
+
+    title: str
+    words: Sequence[Word]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The key of the colours of shaded texts.
+
+    Attributes:
+        colours: from the low end to the high one, `#rrggbb`.
+        low, high: what the ends stand for.
+        label: what is shown.
+    """
+
+    colours: Sequence[str]
+    low: str
+    high: str
+    label: str
+
+
+@dataclass(frozen=True)
+class Details:
+    """Blocks that are folded away until they are asked for.
+
+    Attributes:
+        summary: the line that stays.
+        blocks: the rest.
+    """
+
+    summary: str
+    blocks: Sequence["Block"]
+
+
+Block = str | Paragraph | Points | Table | Picture | Shaded | Scale | Details
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a page under a heading of its own.
+
+    Attributes:
+        title: the heading.
+        blocks: in the order of showing; a string is a paragraph.
+    """
+
+    title: str
+    blocks: Sequence[Block] = ()
+
+    @property
+    def id(self) -> str:
+        """The heading as an identifier to link to."""
+        return "-".join("".join(c if c.isalnum() else " " for c in self.title.lower()).split())

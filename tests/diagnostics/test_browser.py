@@ -1,0 +1,130 @@
+"""The pages in a real browser: on a phone and on a screen, by day and by night; skipped where there is "
+"none."""
+
+import json
+import re
+import shutil
+import subprocess
+from html import unescape
+from pathlib import Path
+
+import pytest
+from inspection_cases import OPTIONS, fitted
+
+from bara_pyro.diagnostics.page.page import inspect_run
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium to look at pages with: install chromium")
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    *("--enable-logging=stderr", "--virtual-time-budget=2000"),
+)
+
+PROBE = """
+<script>
+addEventListener("load", () => {
+  const parts = text => text.match(/[\\d.]+/g).map(Number);
+  const light = colour => {
+    const linear = parts(colour).slice(0, 3).map(c => c / 255)
+      .map(c => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2];
+  };
+  const ground = element => {
+    for (let at = element; at; at = at.parentElement) {
+      const colour = getComputedStyle(at).backgroundColor;
+      if ((parts(colour)[3] ?? 1) > 0) return colour;
+    }
+    return "rgb(255, 255, 255)";
+  };
+  const faint = [], small = [], wide = [];
+  for (const element of document.querySelectorAll("body *")) {
+    const own = [...element.childNodes].some(node => node.nodeType === 3 && node.data.trim());
+    if (element.closest("script, style, option") || !element.getClientRects().length) continue;
+    const style = getComputedStyle(element), inside = element.closest("svg");
+    if (own) {
+      const [a, b] = [light(inside ? style.fill : style.color), light(ground(element))].sort((a, b) => b - a);
+      if ((a + 0.05) / (b + 0.05) < 4.5) faint.push(element.textContent.trim().slice(0, 40));
+      const scale = inside ? inside.getBoundingClientRect().width / inside.viewBox.baseVal.width : 1;
+      if (parseFloat(style.fontSize) * scale < 9) small.push(element.textContent.trim().slice(0, 40));
+    }
+    if (!element.closest(".scroll") && element.getBoundingClientRect().right > innerWidth + 1)
+      wide.push(element.tagName + " " + element.textContent.trim().slice(0, 40));
+  }
+  const lost = [...document.querySelectorAll('a[href^="#"]')].map(a => a.getAttribute("href").slice(1))
+    .filter(name => !document.getElementById(name));
+  parent.postMessage({width: innerWidth, overflow: document.documentElement.scrollWidth - innerWidth,
+    dark: matchMedia("(prefers-color-scheme: dark)").matches, faint, small, wide, lost}, "*");
+});
+</script>
+"""
+FRAME = """<!doctype html><body style="margin: 0"><pre id="found"></pre>
+<iframe src="{page}" style="border: 0; width: {width}px; height: 800px"></iframe>
+<script>addEventListener("message", event =>
+  document.getElementById("found").textContent = JSON.stringify(event.data));</script>"""
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        texts = {"one": "in winter", "two": "in summer the guest eats beans ?"}
+        patch.setattr("bara_pyro.diagnostics.gates.token_use.default_texts", lambda system: texts)
+        patch.setattr("bara_pyro.report.style.DPI", 40)  # of the PNG files, which no page shows
+        return inspect_run(tmp_path_factory.mktemp("run"), fitted("bara-gate"), OPTIONS)[0].parent
+
+
+def browse(page: Path, profile: Path, *flags: str) -> tuple[str, list[str]]:
+    """Return the document as it stands after loading, and what was said on the console."""
+    command = [str(BROWSER), *FLAGS, f"--user-data-dir={profile}", *flags, "--dump-dom", page.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    return done.stdout, re.findall(r"CONSOLE.*", done.stderr)
+
+
+def look(page: Path, folder: Path, width: int, dark: bool) -> dict:
+    """Return what a script finds on the page at a width; in a frame, because no window is narrower than "
+    "500."""
+    # Only a page without its policy runs a script that is not its own.
+    text = re.sub(r"<meta http-equiv[^>]*>", "", page.read_text())
+    (folder / "page.html").write_text(text.replace("</body>", f"{PROBE}</body>"))
+    (folder / "frame.html").write_text(FRAME.format(page="page.html", width=width))
+    flags = [f"--window-size={max(width, 500)},900", *(["--force-dark-mode"] if dark else [])]
+    shown, _ = browse(folder / "frame.html", folder / "profile", *flags)
+    return json.loads(unescape(re.search(r'<pre id="found">(.*?)</pre>', shown, re.DOTALL)[1]))
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("name", ["index.html", "tokens.html"])
+def test_it_can_be_read(name: str, width: int, dark: bool, report: Path, tmp_path: Path) -> None:
+    found = look(report / name, tmp_path, width, dark)
+    assert (found["width"], found["dark"]) == (width, dark)
+    assert found["overflow"] <= 0
+    assert found["wide"] == []  # nothing is cut off; tables scroll in themselves
+    assert found["faint"] == []  # contrast of 4.5, WCAG 2.2 AA
+    assert found["small"] == []  # letters of 9 pixels, in figures too
+    assert found["lost"] == []
+
+
+@pytest.mark.parametrize("name", ["index.html", "tokens.html"])
+def test_nothing_goes_wrong_on_loading(name: str, report: Path, tmp_path: Path) -> None:
+    shown, console = browse(report / name, tmp_path / "profile")
+    assert console == []
+    for href in re.findall(r'<a href="([^"#]+)"', shown):
+        assert (report / href).is_file()
+    if name == "tokens.html":  # its script has run
+        assert "% of gates nearly off" in shown
+
+
+def test_the_probe_sees_what_is_wrong(tmp_path: Path) -> None:
+    page = tmp_path / "bad.html"
+    page.write_text(
+        '<!doctype html><html><body><p style="color: #999; background: #fff">faint</p>'
+        '<p style="font-size: 6px">small</p><div style="width: 900px">wide</div>'
+        '<a href="#no">lost</a></body></html>'
+    )
+    found = look(page, tmp_path, 390, False)
+    assert found["overflow"] > 0
+    assert found["lost"] == ["no"]
+    assert "faint" in found["faint"]
+    assert "small" in found["small"]
+    assert any("wide" in line for line in found["wide"])

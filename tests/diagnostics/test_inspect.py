@@ -1,0 +1,135 @@
+"""Looking inside a run: the files, what there is to see of every kind of method, what it took."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from inspection_cases import OPTIONS, fitted, shared
+from pydantic import ValidationError
+
+from bara_pyro.data import first_rows
+from bara_pyro.diagnostics.arviz.compat import groups_of
+from bara_pyro.diagnostics.arviz.netcdf import read_netcdf
+from bara_pyro.diagnostics.gates.prune import prune
+from bara_pyro.diagnostics.inspection import Inspection, peak_memory
+from bara_pyro.diagnostics.page.page import PARTS, inspect_run, write_page
+
+REPORT = {"index.html", "inspection.json", "posterior.nc", "predictive_check.png", "reliability_s0.png"}
+OF_DRAWS = {"reliability_s6.png"}
+OF_RANK = {"sparsity.png", "effective_rank.png"}
+OF_TOKENS = {"tokens.html", "tokens.png"}
+OF_GATES = {*OF_DRAWS, "uncertainty_aleatoric.png", "uncertainty_epistemic.png", "pareto_k.png"}
+OF_PHI = {"phi_forest.png", "phi_ridge.png"}
+
+
+@pytest.fixture(autouse=True)
+def small_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few pixels: nobody looks at them here."""
+    monkeypatch.setattr("bara_pyro.report.style.DPI", 40)
+
+
+@pytest.fixture
+def two_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In place of nine, whose picture takes a second."""
+    texts = {"one": "in winter", "two": "in summer the guest eats beans ?"}
+    monkeypatch.setattr("bara_pyro.diagnostics.gates.token_use.default_texts", lambda system: texts)
+
+
+def read(page: Path) -> Inspection:
+    return Inspection.model_validate(json.loads((page.parent / "inspection.json").read_text()))
+
+
+def test_the_page_of_a_run_with_gates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Nine texts, of the rows of one task: reading eight more takes two seconds.
+    monkeypatch.setattr("bara_pyro.diagnostics.gates.tokens.load_task", lambda name: shared().task)
+    system = fitted("bara-gate", **{"adapter.target_modules": ["q_proj", "v_proj", "lm_head"]})
+    calls: list[int] = []
+    page, findings = inspect_run(tmp_path, system, OPTIONS, on_part=calls.append)
+    assert sum(calls) == len(PARTS) + 1
+    html = page.read_text()
+    outside = re.sub(r"http-equiv|http://www.w3.org/\S+", "", html)  # names of XML, never fetched
+    assert "http" not in outside
+    assert html.count("<h2") == len(findings) == 7
+    assert {path.name for path in page.parent.iterdir()} == REPORT | OF_GATES | OF_RANK | OF_TOKENS | OF_PHI
+    assert html.count("<svg") == len(list(page.parent.glob("*.png"))) - 1  # but tokens.png, which is markup
+    for target in re.findall(r'<a href="([^"]+)"', html):
+        assert f'id="{target[1:]}"' in html if target[0] == "#" else (page.parent / target).exists()
+    identifiers = re.findall(r' id="([^"]+)"', html)
+    assert len(identifiers) == len(set(identifiers))
+    found = read(page)
+    assert set(found.seconds) == set(PARTS)
+    assert found.total_seconds >= 0.99 * sum(found.seconds.values())
+    assert "posterior" in groups_of(read_netcdf(page.parent / "posterior.nc"))
+
+
+LATENT = {"scores", "rank", "uncertainty", "draws", "posterior", "bounds"}
+
+
+@pytest.mark.usefixtures("two_texts")
+@pytest.mark.parametrize(
+    ("method", "settings", "parts", "files"),
+    [
+        ("lora", {}, {"scores", "rank", "draws"}, OF_RANK),
+        ("ensemble", {}, {"scores", "draws"}, OF_DRAWS),
+        ("bara", {"method.guide": "delta"}, {"scores", "rank", "tokens", "draws"}, {*OF_RANK, *OF_TOKENS}),
+        ("bara", {"method.latent": "phi"}, {*LATENT, "tokens"}, {*OF_RANK, *OF_TOKENS, *OF_GATES}),
+        ("bara-gate", {"method.latent": "theta"}, {*LATENT, "tokens"}, {*OF_RANK, *OF_TOKENS, *OF_GATES}),
+        ("bara", {"adapter.target_modules": ["lm_head"]}, LATENT, {*OF_RANK, *OF_GATES}),
+    ],
+)
+def test_what_there_is_to_see(
+    method: str, settings: dict, parts: set[str], files: set[str], tmp_path: Path
+) -> None:
+    system = fitted(method, **settings)
+    page, findings = inspect_run(tmp_path, system, OPTIONS)
+    found = read(page)
+    assert {name for name in PARTS if getattr(found, name) is not None} == parts
+    of_phi = OF_PHI if "phi" in getattr(system.model, "latent", "") else set()
+    written = {path.name for path in page.parent.iterdir()}
+    assert {name for name in written if "reliability" not in name} == {
+        name for name in REPORT | files | of_phi if "reliability" not in name
+    }
+    assert len(findings) == len(parts)
+    assert "nan" not in " ".join(findings).lower()
+
+
+@pytest.mark.usefixtures("two_texts")
+def test_results_are_the_same_after_a_journey_through_json_and_so_is_the_page(tmp_path: Path) -> None:
+    page, _ = inspect_run(tmp_path, fitted("bara-gate"), OPTIONS)
+    stored, before = json.loads((page.parent / "inspection.json").read_text()), page.read_bytes()
+    found = Inspection.model_validate(stored)
+    assert json.loads(found.model_dump_json()) == stored
+    page.unlink()
+    write_page(found, page.parent)
+    assert page.read_bytes() == before
+    with pytest.raises(ValidationError, match="Extra inputs"):
+        Inspection.model_validate(stored | {"more": 1})
+
+
+@pytest.mark.usefixtures("two_texts")
+@pytest.mark.parametrize("method", ["bara-gate", "lora"])
+def test_a_pruned_run(method: str, tmp_path: Path) -> None:
+    system = fitted(method)
+    smaller = prune(system, first_rows(system.split("train"), 4), 0.5).system
+    assert smaller.model.rank_pattern
+    page, _ = inspect_run(tmp_path, smaller, OPTIONS)
+    units = 3 * len(smaller.model.targets)
+    gone = sum(3 - rank for rank in smaller.model.rank_pattern.values())
+    assert read(page).rank.sparsity["psi"] > 99.99 * gone / units
+
+
+def test_peak_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    status = Path("/proc/self/status")
+    if status.exists():  # what Linux itself says, in KiB
+        high = int(re.search(r"VmHWM:\s+(\d+) kB", status.read_text())[1])
+        assert peak_memory() == pytest.approx(high / 1024, rel=0.02)
+    resource = pytest.importorskip("resource")
+    usage = type("Usage", (), {"ru_maxrss": 3 * 2**20})
+    monkeypatch.setattr(resource, "getrusage", lambda who: usage)
+    for platform, mib in (("linux", 3 * 2**10), ("darwin", 3)):
+        monkeypatch.setattr(sys, "platform", platform)
+        assert peak_memory() == mib
+    monkeypatch.setitem(sys.modules, "resource", None)  # Windows
+    assert peak_memory() is None

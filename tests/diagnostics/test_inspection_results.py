@@ -1,0 +1,241 @@
+"""The parts of an inspection: the numbers behind the sentences and in the pictures."""
+
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from inspection_cases import OPTIONS, fitted
+from scipy.optimize import brentq
+from scipy.special import rel_entr
+
+from bara_pyro.diagnostics.arviz.export import export_draws
+from bara_pyro.diagnostics.arviz.inference_data import to_inference_data
+from bara_pyro.diagnostics.arviz.netcdf import read_netcdf
+from bara_pyro.diagnostics.bounds.guarantees import guarantees
+from bara_pyro.diagnostics.context import Context, Options, look, options
+from bara_pyro.diagnostics.gates.rank_use import rank_use
+from bara_pyro.diagnostics.gates.sparsity import gate_sparsity
+from bara_pyro.diagnostics.gates.token_use import token_use
+from bara_pyro.diagnostics.page.render_bounds import render_bounds
+from bara_pyro.diagnostics.page.render_draws import render_draws
+from bara_pyro.diagnostics.page.render_posterior import pareto_figure, render_posterior
+from bara_pyro.diagnostics.page.render_rank import render_rank
+from bara_pyro.diagnostics.page.render_scores import render_scores
+from bara_pyro.diagnostics.page.render_uncertainty import uncertainty_figure
+from bara_pyro.diagnostics.page.token_page import token_page
+from bara_pyro.diagnostics.posterior.predictive_scores import chance_ece, predictive_scores, stored_scores
+from bara_pyro.diagnostics.posterior.trust import PosteriorTrust, posterior_trust
+from bara_pyro.diagnostics.posterior.uncertainty_split import uncertainty_split
+from bara_pyro.diagnostics.run_facts import run_facts
+from bara_pyro.metrics import decompose_nested, ece, evaluate, posterior_predictive
+from bara_pyro.runs.evaluate import draw, evaluate_system
+
+
+@pytest.fixture(scope="module")
+def context(tmp_path_factory: pytest.TempPathFactory) -> Context:
+    return look(tmp_path_factory.mktemp("run"), fitted("bara-gate"), OPTIONS)
+
+
+@pytest.fixture(scope="module")
+def trust(context: Context) -> PosteriorTrust:
+    return posterior_trust(context)
+
+
+def test_scores_are_those_of_the_rows(context: Context) -> None:
+    found = predictive_scores(context)
+    averaged = posterior_predictive(draw(context.system, context.rows, OPTIONS.samples))
+    expected = evaluate(averaged, context.labels)
+    assert found.evaluated == []
+    assert [s.draws for s in found.looked_at] == [0, OPTIONS.samples]
+    shown = found.main[-1]
+    assert (shown.acc, shown.ece, shown.nll) == pytest.approx(
+        tuple(expected[key] for key in ("acc", "ece", "nll")), rel=1e-5
+    )
+    assert shown.confidence == pytest.approx(100 * float(averaged.exp().amax(-1).mean()))
+    assert f"{expected['acc']:.1f} % right" in render_scores(run_facts(context), found).technical[0]
+
+
+def test_scores_of_all_rows_are_those_of_evaluate(tmp_path: Path) -> None:
+    system = fitted("bara-gate")
+    report = evaluate_system(system, tmp_path)
+    found = predictive_scores(look(tmp_path, system, OPTIONS))
+    for s in found.evaluated:
+        assert s.rows == len(system.split("test"))
+        for key in ("acc", "ece", "nll", "brier"):
+            assert getattr(s, key) == pytest.approx(report["metrics"][str(s.draws)][key], rel=1e-6)
+    assert [s.draws for s in found.evaluated] == sorted(map(int, report["metrics"]))
+    assert stored_scores(tmp_path, "other settings") == []
+    words = " ".join(render_scores(run_facts(look(tmp_path, system, OPTIONS)), found).technical)
+    assert f"{found.looked_at[-1].rows} rows that are looked at" in words
+
+
+def test_ece_by_chance_is_what_calibrated_predictions_show() -> None:
+    # Independently: many data sets whose labels are drawn from the predictions, one after the other.
+    generator = np.random.default_rng(0)
+    probs = np.stack([p := generator.uniform(0, 1, 80), 1 - p], axis=1)
+    log_probs = torch.from_numpy(probs).log()
+    drawn = [
+        ece(log_probs, torch.from_numpy((generator.random(80) > probs[:, 0]).astype(int))) for _ in range(400)
+    ]
+    error = np.std(drawn) * (1 / 400 + 1 / 200) ** 0.5
+    assert chance_ece(log_probs) == pytest.approx(np.mean(drawn), abs=4 * error)
+    assert chance_ece(log_probs.repeat(40, 1)) < chance_ece(log_probs) / 3  # it falls as rows are added
+
+
+def test_rows_keep_their_gates(context: Context) -> None:
+    # Batches are made by length; the answers, the gates and the labels of a row must stay together.
+    alone = draw(context.system, context.rows, OPTIONS.samples)
+    assert torch.allclose(context.log_probs, alone, atol=1e-5)
+    assert context.gates.ids == context.rows.ids
+
+
+def test_rank_use(context: Context) -> None:
+    found = rank_use(context)
+    expected = gate_sparsity(context.gates, OPTIONS.tau).overall
+    assert found.sparsity == expected
+    assert f"{expected['psi']:.1f} % of the gates are off in a draw" in render_rank(found).technical[-1]
+    assert found.support.broken_sound == 0
+    on = (context.gates.psi > OPTIONS.tau).double().sum(-1)
+    assert found.summary.mean == pytest.approx(float(on.mean()))
+    assert found.rows == pytest.approx(on.mean(dim=(0, 2)).tolist())
+
+
+def test_uncertainty_split(context: Context) -> None:
+    found = uncertainty_split(context)
+    expected = decompose_nested(draw(context.system, context.rows, 9, repeats=3), 3)
+    for name in ("total", "aleatoric", "global_", "local"):
+        assert getattr(found, name) == pytest.approx(float(getattr(expected, name).mean()))
+    assert sum(map(found.share, ("aleatoric", "global_", "local"))) == pytest.approx(100)
+
+
+def test_over_confidence_is_called_by_its_name(context: Context) -> None:
+    # Rows that are all answered wrong, with certainty; then all right, without any.
+    run = run_facts(context)
+    sure = torch.tensor([[0.999, 0.001]], dtype=torch.float64).log().expand(6, len(context.rows), 2)
+    wrong = replace(context, log_probs=sure, labels=torch.ones_like(context.labels))
+    shown = render_scores(run, predictive_scores(wrong))
+    assert "surer than it should be" in shown.plain
+    assert "over-confident on the whole" in shown.technical[0]
+    unsure = torch.tensor([[0.51, 0.49]], dtype=torch.float64).log().expand(6, len(context.rows), 2)
+    right = replace(context, log_probs=unsure, labels=torch.zeros_like(context.labels))
+    assert "under-confident on the whole" in render_scores(run, predictive_scores(right)).technical[0]
+
+
+def test_a_certificate_never_comes_without_its_assumptions(context: Context) -> None:
+    found = guarantees(context)
+    assert "Assumed" in found.certified.statement
+    assert "Assumed" in str(render_bounds(found).section.blocks)
+    assert {line.quantity for line in found.certified.constants} >= {"bound", "assumed"}
+    assert found.certified.bound > 0
+    additive = guarantees(look(context.folder, fitted("bara"), OPTIONS))
+    assert additive.certified is None
+    assert "not of that kind" in str(render_bounds(additive).section.blocks)
+
+
+def test_bounds_with_and_without_the_divergence(context: Context) -> None:
+    def largest(rate: float, budget: float) -> float:
+        def excess(p: float) -> float:
+            return rel_entr(rate, p) + rel_entr(1 - rate, 1 - p) - budget
+
+        return brentq(excess, rate, 1 - 1e-15) if excess(1 - 1e-15) > 0 else 1.0
+
+    found, n = guarantees(context).pac_bayes, len(context.rows)
+    draws = OPTIONS.bound_draws * n  # each row has its own
+    over_draws = largest(found.drawn.mean, math.log(2 / 0.005) / draws)
+    paid = (found.kl_phi + math.log(2 * n**0.5 / 0.045)) / n
+    assert found.drawn.pac_bayes == pytest.approx(largest(over_draws, paid))
+    assert found.drawn.held_out == pytest.approx(largest(over_draws, math.log(1 / 0.045) / n))
+    wrong = float((context.log_probs.exp().mean(0).argmax(-1) != context.labels).double().mean())
+    assert found.average.mean == wrong
+    assert found.average.held_out == pytest.approx(largest(wrong, math.log(20) / n))
+
+
+def test_token_maps_of_texts_that_were_given(context: Context, tmp_path: Path) -> None:
+    texts = tuple(row.question for row in context.system.task.test[:2])
+    own = replace(context.options, texts=texts)
+    found = token_use(replace(context, options=own))
+    assert [text.title for text in found.texts] == ["text 1", "text 2"]
+    page = token_page(found, tmp_path / "tokens.html", "tokens").read_text()
+    words = re.sub(r"<.*?>", "", page.split("</h2>")[-1].split("</p>")[0]).split()
+    assert words == texts[1].split()
+
+
+def test_trust(context: Context, trust: PosteriorTrust) -> None:
+    assert trust.left_out.rows == 12
+    assert {one.kind for one in trust.learning} == {"phi", "theta"}
+    assert min(one.mean for one in trust.learning) > 0
+    labels = context.labels
+    unseen = posterior_predictive(context.log_probs)[torch.arange(len(labels)), labels].mean()
+    assert trust.left_out.unseen == pytest.approx(float(unseen), abs=1e-6)
+    assert len(trust.prior_predictive) == 5
+
+
+def test_a_row_that_weighs_too_much_is_marked(context: Context, trust: PosteriorTrust) -> None:
+    left = trust.left_out
+    data = to_inference_data(context.system, split="train", rows=12, samples=30, prior=False)
+    expected = data.constant_data["pareto_k"]
+    assert left.pareto_k == pytest.approx(dict(zip(expected["obs"].values, expected.values, strict=True)))
+    limit = 1 - 1 / np.log10(30)
+    assert left.good_k == pytest.approx(limit)
+    assert left.high_k == (expected.values > limit).sum()
+    (axes,) = pareto_figure(list(left.pareto_k.values()), left.good_k).axes
+    assert axes.lines[0].get_ydata()[0] == pytest.approx(limit)
+    drawn = np.concatenate([points.get_offsets() for points in axes.collections])
+    np.testing.assert_allclose(drawn[:, 1], np.sort(expected.values))
+    np.testing.assert_array_equal(drawn[:, 0], np.arange(1, 13))
+    assert len(axes.collections[-1].get_offsets()) == left.high_k > 0
+    few = posterior_trust(replace(context, options=replace(OPTIONS, train_draws=10)))
+    assert render_posterior(few).pictures == []
+    assert "10 draws are too few" in " ".join(render_posterior(few).technical)
+
+
+def test_drawn_answers(context: Context) -> None:
+    found = export_draws(context)
+    data = read_netcdf(context.out / found.file)
+    y, seen = data.posterior_predictive["y"].values[0], context.labels.numpy()
+    for c, share in enumerate(found.answers):
+        assert share.answer == context.system.task.labels[c]
+        shares = [100 * sum(int(answer == c) for answer in draw) / len(seen) for draw in y]
+        assert share.observed == pytest.approx(100 * (seen == c).mean())
+        assert [share.low, share.median, share.high] == pytest.approx(np.percentile(shares, [3, 50, 97]))
+    medians, phi = found.phi_median, data.posterior["phi"].sel(module="lm_head").values
+    assert medians["lm_head"] == pytest.approx(float(np.median(phi)))
+    sentence = render_draws(found, context.out).technical[1]
+    assert f"from {min(medians.values()):.2f}" in sentence
+    assert f"to {max(medians.values()):.2f}" in sentence
+
+
+def test_answers_that_are_not_as_predicted(context: Context) -> None:
+    # All rows get the answer that is predicted for half of them or so.
+    task = context.system.task
+    same = replace(task, test=tuple(replace(row, label=1) for row in task.test))
+    found = export_draws(replace(context, system=replace(context.system, task=same)))
+    assert found.answers[1].observed == 100 > found.answers[1].high
+    shown = render_draws(found, context.out)
+    assert shown.technical[0].startswith("Not as frequent as predicted: 'A' has 0 % of the rows, ")
+    assert "'B' has 100 % of the rows, " in shown.technical[0]
+    assert "more often than it should" in shown.plain or "less often than it should" in shown.plain
+
+
+def test_truth_that_is_not_known(context: Context) -> None:
+    found = uncertainty_split(replace(context, truth=torch.full_like(context.truth, torch.nan)))
+    for kind in ("aleatoric", "epistemic"):
+        (axes,) = uncertainty_figure(found, kind).axes
+        assert [tick.get_text() for tick in axes.get_xticklabels()] == ["right", "wrong"]
+    assert found.aleatoric_bias is None
+
+
+def test_a_point_has_one_line_of_scores(context: Context) -> None:
+    one = predictive_scores(replace(context, log_probs=context.log_probs[:1]))
+    assert [s.draws for s in one.looked_at] == [0]
+
+
+def test_all_draws_go_with_their_number() -> None:
+    assert options(256, 50, 0.1) == Options()  # what the command takes by default
+    few = options(32, 5, 0.2)
+    assert few.nested == 3
+    assert max(few.bound_draws, few.train_draws, few.token_samples, few.prior_draws) == 10
