@@ -25,6 +25,7 @@ lint: venv
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/python -m experiments report --check
+	$(BIN)/lint-imports
 
 bench: venv
 	$(BIN)/python -m benchmarks.speed --size micro

@@ -1,0 +1,106 @@
+"""Things by name: methods, guides, priors and tasks, those of this package and those of others.
+
+A package offers its own through an entry point, found where the package is installed and imported when its
+name is first asked for::
+
+    [project.entry-points."bara_pyro.priors"]
+    weibull = "my_package.priors:weibull"
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Generic, TypeVar
+
+from bara_pyro.errors import ConfigError, unknown
+
+Item = TypeVar("Item")
+
+
+class Registry(Mapping[str, Item], Generic[Item]):
+    """A read-only mapping of names to things, filled by `register` and by installed packages.
+
+    Listing the names imports nothing; asking for one imports what holds it.
+
+    Args:
+        kind: what the things are, for messages: "method".
+        group: the entry-point group in which other packages offer theirs: "bara_pyro.methods".
+        modules: name -> the module of this package whose import registers it.
+    """
+
+    def __init__(self, kind: str, group: str, modules: Mapping[str, str] | None = None) -> None:
+        self.kind = kind
+        self.group = group
+        self._modules = dict(modules or {})
+        self._items: dict[str, Item] = {}
+
+    def register(self, name: str, item: Item) -> Item:
+        """Add a thing under a name and return it; a name can be taken once.
+
+        Raises:
+            ConfigError: the name is no text, or is taken.
+        """
+        if not isinstance(name, str) or not name:
+            raise ConfigError(f"A {self.kind} needs a name, not {name!r}.")
+        if self._items.get(name, item) is not item:
+            raise ConfigError(f"The {self.kind} name {name!r} is already registered: choose another.")
+        self._items[name] = item
+        return item
+
+    def find(self, name: str) -> Item:
+        """Return the thing of a name.
+
+        Raises:
+            ConfigError: there is none, or the package that offers it cannot be imported.
+        """
+        if name not in self:
+            raise ConfigError(unknown(self.kind, name, self))
+        return self[name]
+
+    def __getitem__(self, name: str) -> Item:
+        if name not in self._items and name in self._modules:
+            import_module(self._modules[name])
+        if name not in self._items and name in self._offered:
+            self.register(name, _load(self._offered[name], self.kind))
+        return self._items[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys((*self._modules, *self._items, *self._offered)))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._items or name in self._modules or name in self._offered
+
+    @cached_property
+    def _offered(self) -> dict[str, EntryPoint]:
+        """What installed packages offer, by name."""
+        return {point.name: point for point in entry_points(group=self.group)}
+
+
+def _load(point: EntryPoint, kind: str) -> object:
+    try:
+        return point.load()
+    except (ImportError, AttributeError) as error:
+        package = point.dist.name if point.dist else point.value
+        raise ConfigError(
+            f"The {kind} {point.name!r} of the package {package} cannot be imported ({error}): mend or "
+            "uninstall that package."
+        ) from error
+
+
+def load_plugin(module: str) -> None:
+    """Import a module that registers methods, guides, priors or tasks when it is imported.
+
+    Raises:
+        ConfigError: there is no such module, or it fails.
+    """
+    try:
+        import_module(module)
+    except ImportError as error:
+        raise ConfigError(
+            f"The plug-in {module!r} cannot be imported ({error}): give the name of a module that Python "
+            "finds, for example through PYTHONPATH."
+        ) from error

@@ -1,0 +1,63 @@
+"""Things by name: what is registered, what is imported when asked for, what other packages offer."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from bara_pyro.errors import ConfigError
+from bara_pyro.registry import Registry, load_plugin
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder on Python's path that holds an installed package with entry points."""
+    (tmp_path / "colours.py").write_text("RED = 'ff0000'\n")
+    about = tmp_path / "colours-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: colours\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(
+        "[test.colours]\nred = colours:RED\ngone = colours:GONE\nlost = no_such_module:X\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "colours", raising=False)
+    return tmp_path
+
+
+def test_a_name_is_taken_once() -> None:
+    colours: Registry[str] = Registry("colour", "test.none")
+    assert colours.register("blue", "0000ff") == "0000ff"
+    colours.register("blue", "0000ff")  # the same thing again, as a module that is reloaded does
+    with pytest.raises(ConfigError, match="'blue' is already registered"):
+        colours.register("blue", "00f")
+    with pytest.raises(ConfigError, match="A colour needs a name"):
+        colours.register("", "0")
+    assert dict(colours) == {"blue": "0000ff"}
+    with pytest.raises(ConfigError, match="Unknown colour 'green': choose one of blue"):
+        colours.find("green")
+
+
+def test_what_a_package_offers_is_imported_when_asked_for(package: Path) -> None:
+    colours: Registry[str] = Registry("colour", "test.colours")
+    assert set(colours) == {"red", "gone", "lost"}
+    assert "colours" not in sys.modules
+    assert colours.find("red") == "ff0000"
+    assert "colours" in sys.modules
+    for name in ("gone", "lost"):
+        with pytest.raises(ConfigError, match=f"The colour '{name}' of the package colours cannot be"):
+            colours.find(name)
+
+
+def test_a_module_of_the_package_registers_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    colours: Registry[str] = Registry("colour", "test.none", {"green": "late_colours"})
+    (tmp_path / "late_colours.py").write_text("import sys\nsys.registry_of_test.register('green', '0f0')\n")
+    monkeypatch.setattr(sys, "registry_of_test", colours, raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert list(colours) == ["green"]
+    assert "late_colours" not in sys.modules
+    assert colours["green"] == "0f0"
+
+
+def test_a_plugin_that_is_not_there() -> None:
+    with pytest.raises(ConfigError, match="'no_such_plugin' cannot be imported"):
+        load_plugin("no_such_plugin")
