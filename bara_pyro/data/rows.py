@@ -52,8 +52,8 @@ def check_disjoint(train: Sequence[Example], test: Sequence[Example], name: str)
     shared = {example.id for example in train} & {example.id for example in test}
     if shared:
         raise DataError(
-            f"Train and test of {name} share {len(shared)} ids, such as {min(shared)!r}: give each row its "
-            "own, or leave 'id' out."
+            f"Train and test of {name} share {len(shared)} ids, such as {min(shared)!r}: give each row "
+            "its own, or leave 'id' out."
         )
 
 

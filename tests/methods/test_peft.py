@@ -19,7 +19,7 @@ from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.methods import METHODS, method_config
 from bara_pyro.models.adalora import AdaLoRA
 from bara_pyro.models.lora import LoRA
-from bara_pyro.runs.config import TrainConfig, load_config
+from bara_pyro.runs.sections import TrainConfig, load_config
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.system import build_system
