@@ -217,7 +217,7 @@ def test_shares_of_the_answers(data) -> None:
     np.testing.assert_allclose(drawn["Observed"], [100 * (y == c).mean() for c in (0, 1)])
     for group in ("posterior", "prior"):
         shares = [100 * (data[f"{group}_predictive"]["y"].values[0] == c).mean(axis=1) for c in (0, 1)]
-        middle = drawn[f"{group.capitalize()} predictive"]
+        middle = drawn[group.capitalize()]
         np.testing.assert_allclose(middle, [np.median(share) for share in shares])
 
 
