@@ -25,6 +25,7 @@ from bara_pyro.errors import ConfigError
 from bara_pyro.models.lora import LoRAAdapter
 
 S = "s"
+SHIFT = 0.05  # largest initial scale of the public code, which its prior is shifted by
 
 
 class ScalaBLAdapter(LoRAAdapter):
@@ -63,6 +64,10 @@ class ScalaBL(AdaptedLM):
     Args:
         backbone, num_data, **adapter: see `bara_pyro.core.program.AdaptedLM`.
         beta: weight of the KL of `s`; 1 is the exact ELBO.
+        shifted_prior: the prior of the public code, Normal(u, (1 + u)^2) with u uniform on
+            `[0.05 / sqrt(2), 0.05]`, one u an entry, in place of Normal(0, 1). It is an accident: there the
+            zeros that the prior is made of share memory with the posterior's scales, whose initial values
+            are written over them before the prior is built.
 
     Raises:
         ConfigError: beta is negative, or the rank exceeds the width of a layer.
@@ -72,12 +77,23 @@ class ScalaBL(AdaptedLM):
     has_activations = True
 
     def __init__(
-        self, backbone: Backbone, num_data: int, *, beta: float = 1.0, **adapter: Unpack[AdapterOptions]
+        self,
+        backbone: Backbone,
+        num_data: int,
+        *,
+        beta: float = 1.0,
+        shifted_prior: bool = False,
+        **adapter: Unpack[AdapterOptions],
     ) -> None:
         if beta < 0:
             raise ConfigError(f"beta={beta} must not be negative.")
         super().__init__(backbone, num_data, ScalaBLAdapter, **adapter)
         self.beta = beta
+        shift = torch.zeros(())
+        if shifted_prior:
+            shift = torch.empty(len(self.targets), self.r).uniform_(SHIFT / 2**0.5, SHIFT)
+        # Not saved: it follows from the seed, and only training needs it.
+        self.register_buffer("shift", shift.to(backbone.device), persistent=False)
 
     @cached_property
     def latents(self) -> Latents:
@@ -86,5 +102,5 @@ class ScalaBL(AdaptedLM):
 
     def global_latents(self, batch: Batch) -> Sequence[Tensor]:
         """Sample the singular values of all modules."""
-        zero = torch.zeros((), device=self.backbone.device)
-        return self.one_per_module(S, Normal(zero, zero + 1, validate_args=False), self.beta)
+        prior = Normal(self.shift, self.shift + 1, validate_args=False)
+        return self.one_per_module(S, prior, self.beta)

@@ -20,7 +20,7 @@ class ScalaBLConfig(MethodConfig):
     recipe: Recipe = Field(
         "elbo",
         description="'elbo': one AdamW on the bound; 'reproduction': AdamW on the likelihood, then descent "
-        "on the KL",
+        "on the KL, whose prior has the public code's accidental shift",
     )
     kl: Literal["q||p", "p||q"] = Field(
         default(ScalaBLGuide, "kl"),
@@ -40,7 +40,8 @@ class ScalaBLConfig(MethodConfig):
 def _build(
     backbone: Backbone, num_data: int, adapter: dict[str, Any], config: ScalaBLConfig
 ) -> tuple[ScalaBL, ScalaBLGuide]:
-    model = ScalaBL(backbone, num_data, beta=config.beta, **adapter)
+    published = config.recipe == "reproduction"
+    model = ScalaBL(backbone, num_data, beta=config.beta, shifted_prior=published, **adapter)
     return model, ScalaBLGuide(model, init_scale=config.init_scale, kl=config.kl)
 
 

@@ -35,7 +35,7 @@ def toy(arch: str = "qwen2", **options: object) -> tuple[BaRA, WeibullGuide]:
         f"{site}_prior": {"name": "gamma", "concentration": a, "rate": b}
         for site, (a, b) in (("phi", PHI), ("theta", THETA))
     }
-    model = BaRA(backbone(arch), N, r=R, **{**priors, **options})
+    model = BaRA(backbone(arch), N, r=R, **{"beta_theta": 1.0, **priors, **options})
     guide = WeibullGuide(model, random_kappa=True, max_kappa=KAPPA_MAX)
     with torch.no_grad():
         for weight in guide.parameters():

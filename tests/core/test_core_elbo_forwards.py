@@ -24,7 +24,7 @@ def calls() -> Iterator[list]:
 
 
 def pair() -> tuple[BaRA, WeibullGuide]:
-    model = BaRA(backbone(), 4, r=3)
+    model = BaRA(backbone(), 4, r=3, beta_theta=1.0)
     return model, WeibullGuide(model)
 
 

@@ -24,7 +24,7 @@ def toy(arch: str = "qwen2", form: str = "gate", scale: float = 0.3) -> tuple[Ba
         f"{site}_prior": {"name": "gamma", "concentration": a, "rate": b}
         for site, (a, b) in (("phi", PHI), ("theta", THETA))
     }
-    model = randomise(BaRA(backbone(arch), N, r=R, form=form, **priors), scale)
+    model = randomise(BaRA(backbone(arch), N, r=R, form=form, beta_theta=1.0, **priors), scale)
     return model, WeibullGuide(model, random_kappa=True, max_kappa=KAPPA_MAX)
 
 

@@ -42,7 +42,9 @@ def test_phi_goes_to_its_prior(rate: float, max_kappa: float) -> None:
 
 def test_theta_goes_to_its_prior() -> None:
     # Few tokens: a map linear in the input can then give every one of them the same posterior.
-    model = BaRA(backbone(), 4, r=3, latent="theta", theta_prior={"name": "gamma", "rate": 2.0})
+    model = BaRA(
+        backbone(), 4, r=3, latent="theta", beta_theta=1.0, theta_prior={"name": "gamma", "rate": 2.0}
+    )
     guide = WeibullGuide(model)
     rows = ((5, 7), (11, 12))
     start = MeanFieldELBO().terms(model, guide, make_batch(rows=rows)).kl

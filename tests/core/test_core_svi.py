@@ -30,7 +30,7 @@ def lora() -> tuple[LoRA, DeltaGuide]:
 
 def bara(**options: object) -> tuple[BaRA, WeibullGuide]:
     torch.manual_seed(7)
-    model = BaRA(backbone(), N, r=3, form="gate", **options)
+    model = BaRA(backbone(), N, r=3, form="gate", **{"beta_theta": 1.0, **options})
     return model, WeibullGuide(model)
 
 

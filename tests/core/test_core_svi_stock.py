@@ -18,7 +18,7 @@ N = 4
 def fresh(form: str) -> tuple[BaRA, WeibullGuide]:
     pyro.clear_param_store()
     torch.manual_seed(3)
-    model = randomise(BaRA(backbone(), N, r=3, form=form), 0.1)
+    model = randomise(BaRA(backbone(), N, r=3, form=form, beta_theta=1.0), 0.1)
     return model, WeibullGuide(model)
 
 

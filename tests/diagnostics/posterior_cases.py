@@ -27,7 +27,14 @@ def one_gate(
     """A program with one module of rank 1, and the rows `repeats` times over: data with something to say."""
     batch = make_batch(rows, choose=list(range(len(rows))) * repeats)
     torch.manual_seed(5)
-    settings = {"form": "gate", "latent": "phi", "target_modules": [PATH], "r": 1, **options}
+    settings = {
+        "form": "gate",
+        "latent": "phi",
+        "beta_theta": 1.0,
+        "target_modules": [PATH],
+        "r": 1,
+        **options,
+    }
     model = BaRA(backbone(), settings.pop("num_data", len(batch)), **settings)
     return randomise(model, scale), batch
 

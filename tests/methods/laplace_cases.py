@@ -22,7 +22,14 @@ def toy(arch: str = "qwen2", targets: list[str] | None = None, **options: object
     """Model and guide with B not 0."""
     torch.manual_seed(3)
     model = GaussianLoRA(
-        backbone(arch), 12, r=R, lora_alpha=SCALING * R, target_modules=targets, random="AB", beta=0.0
+        backbone(arch),
+        12,
+        r=R,
+        lora_alpha=SCALING * R,
+        target_modules=targets,
+        random="AB",
+        prior_scale=0.2,
+        beta=0.0,
     )
     return randomise(model, 0.3), LaplaceGuide(model, **options)
 

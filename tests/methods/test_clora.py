@@ -44,7 +44,7 @@ def enliven(model: CLoRA, guide: ContextualGuide) -> tuple[CLoRA, ContextualGuid
 
 
 def toy(**options: object) -> tuple[CLoRA, ContextualGuide]:
-    model = CLoRA(backbone(), N, r=R, lora_alpha=ALPHA, **options)
+    model = CLoRA(backbone(), N, r=R, lora_alpha=ALPHA, **{"beta": 1.0, **options})
     return enliven(model, ContextualGuide(model, hidden=8))
 
 

@@ -29,7 +29,7 @@ ADAPTER = {"r": R, "lora_alpha": 16.0, "target_modules": None, "full_vocab": Fal
 
 
 def toy(**options: object) -> tuple[GaussianLoRA, NormalGuide]:
-    model = randomise(GaussianLoRA(backbone(), N, r=R, **{"prior_scale": SCALE, **options}))
+    model = randomise(GaussianLoRA(backbone(), N, r=R, **{"random": "A", "prior_scale": SCALE, **options}))
     return model, NormalGuide(model, init_scale=0.5)
 
 
@@ -150,7 +150,7 @@ def test_flipout_and_dense_draws_have_one_predictive_mean() -> None:
     """For a question of one token the two laws are the same."""
     batch, draws = make_batch(((5,),)), 3000
     model, guide = toy(flipout=True)
-    dense = GaussianLoRA(backbone(), N, r=R, prior_scale=SCALE)
+    dense = GaussianLoRA(backbone(), N, r=R, random="A", prior_scale=SCALE)
     dense.load_state_dict(model.state_dict())
     other = NormalGuide(dense)
     other.load_state_dict(guide.state_dict())
@@ -238,7 +238,7 @@ def test_published_parameter_counts(method: str, r: int, count: int) -> None:
 
 
 def test_scales_start_where_they_should() -> None:
-    model = GaussianLoRA(backbone(), N, r=R)
+    model = GaussianLoRA(backbone(), N, r=R, random="A", prior_scale=SCALE)
     for transform in ("square", "softplus"):
         guide = NormalGuide(model, init_scale=0.05, transform=transform)
         for name in model.latents.global_sites:
@@ -259,9 +259,9 @@ def test_a_scale_that_crosses_zero_stays_finite() -> None:
 def test_bad_numbers_are_refused() -> None:
     for options in ({"random": "C"}, {"prior_scale": 0.0}, {"beta": -1.0}):
         with pytest.raises(ConfigError, match=str(next(iter(options.values())))):
-            GaussianLoRA(backbone(), N, **options)
+            GaussianLoRA(backbone(), N, **{"random": "A", "prior_scale": SCALE, **options})
     with pytest.raises(ConfigError, match="transform='cube'"):
-        NormalGuide(GaussianLoRA(backbone(), N), transform="cube")
+        NormalGuide(GaussianLoRA(backbone(), N, random="A", prior_scale=SCALE), transform="cube")
 
 
 def test_presets_of_the_section_train() -> None:

@@ -101,7 +101,7 @@ def test_mistakes_are_named() -> None:
     with pytest.raises(ConfigError, match="add it to target_modules"):
         toy(targets=["q_proj"], subset="last")
     with pytest.raises(ConfigError, match="random='AB' without flipout"):
-        LaplaceGuide(GaussianLoRA(backbone(), 4, r=2))
+        LaplaceGuide(GaussianLoRA(backbone(), 4, r=2, random="A", prior_scale=0.2))
     for name in ("subset", "mode"):
         with pytest.raises(ConfigError, match="choose one of"):
             toy(**{name: "other"})
@@ -111,7 +111,7 @@ def test_mistakes_are_named() -> None:
 
 def test_bfloat16_backbone() -> None:
     frozen = Backbone(make_lm("qwen2", torch.bfloat16))
-    model = randomise(GaussianLoRA(frozen, 4, r=2, random="AB", beta=0.0), 0.3)
+    model = randomise(GaussianLoRA(frozen, 4, r=2, random="AB", prior_scale=0.2, beta=0.0), 0.3)
     guide = LaplaceGuide(model)
     figures = fit_laplace(guide, halves())
     assert all(map(math.isfinite, figures.values()))

@@ -310,3 +310,23 @@ def test_bad_settings_are_refused() -> None:
         ScalaBL(backbone(), N, r=17)
     with pytest.raises(ConfigError, match=r"method\.kl"):
         method_config({"name": "scalabl", "kl": "backwards"})
+
+
+@pytest.mark.parametrize("kl", ["q||p", "p||q"])
+def test_the_accidental_prior_of_the_public_code(kl: str) -> None:
+    torch.manual_seed(3)
+    config = method_config({"name": "scalabl", "recipe": "reproduction", "kl": kl})
+    adapter = {"r": 4, "lora_alpha": 16.0, "target_modules": None, "full_vocab": False}
+    model, guide = build(config, backbone(), 4, adapter)
+    u = model.shift.double()
+    assert u.shape == (len(model.targets), 4)
+    assert 0.05 / 2**0.5 <= u.min() < u.max() <= 0.05
+    mean, sigma = guide.log_s.detach().double().exp(), guide.log_sigma.detach().double().exp()
+    (m1, s1), (m2, s2) = [((mean, sigma), (u, 1 + u)), ((u, 1 + u), (mean, sigma))][kl == "p||q"]
+    truth = ((s2 / s1).log() + (s1**2 + (m1 - m2) ** 2) / (2 * s2**2) - 0.5).sum()
+    found = MeanFieldELBO().terms(model, guide, make_batch()).kl["s"]
+    assert found.item() == pytest.approx(truth.item(), rel=1e-5)
+    # The bound's own arm keeps the prior of the paper, and draws nothing for it.
+    plain, _ = build(method_config("scalabl"), backbone(), 4, adapter)
+    assert plain.shift.item() == 0.0
+    assert "shift" not in {**dict(model.named_parameters()), **model.state_dict()}

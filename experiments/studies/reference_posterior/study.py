@@ -98,7 +98,8 @@ def program(latent: str, settings: Settings) -> tuple[BaRA, Batch, Tensor]:
         form="gate",
         latent=latent,
         r=case["r"],
-        target_modules=TARGETS,  # type: ignore[arg-type]
+        target_modules=TARGETS,  # type: ignore[arg-type],
+        beta_theta=1.0,
     )
     with torch.no_grad():
         for name, weight in model.named_parameters():
