@@ -140,9 +140,12 @@ def documents(results: Path = RESULTS, root: Path = ROOT, *, draw: bool) -> dict
 def problems(root: Path = ROOT) -> list[str]:
     """Return what is wrong with the committed pages: typed numbers, and pages that are not of the results."""
     sources = [*STUDIES.glob("*/answer.md"), *CLAIMS.glob("*.md")]
-    lines = [
-        line for path in sorted(sources) for line in typed_numerals(path.read_text(), path.relative_to(ROOT))
-    ]
+    lines: list[str] = []
+    for path in sorted(sources):
+        lines += typed_numerals(path.read_text(), path.relative_to(ROOT))
+    for name in study_names():
+        asked = re.sub(r"\{[^{}]*\}", "", find_study(name).question)
+        lines += typed_numerals(asked, Path(f"the question of {name}"))
     texts = documents(draw=False)
     written = set((root / "docs" / "results").glob("*.md"))
     for path, text in texts.items():
