@@ -7,6 +7,7 @@ Words are templates, figures come from the results: `experiments.page.template`.
 """
 
 import argparse
+import re
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,7 +22,7 @@ from experiments.engine.results import RESULTS, Results
 from experiments.engine.study import Study
 from experiments.page.figures import save
 from experiments.page.parts import Folded, Part
-from experiments.page.spec import STUDIES, StudySpec, stored_studies
+from experiments.page.spec import STUDIES, StudySpec, find_study, stored_studies, study_names
 from experiments.page.template import Renderer, headline, typed_numerals
 from experiments.page.values import gaps
 
