@@ -7,6 +7,7 @@ Words are templates, figures come from the results: `experiments.page.template`.
 """
 
 import argparse
+import re
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,7 +22,7 @@ from experiments.engine.results import RESULTS, Results
 from experiments.engine.study import Study
 from experiments.page.figures import save
 from experiments.page.parts import Folded, Part
-from experiments.page.spec import STUDIES, StudySpec, stored_studies
+from experiments.page.spec import STUDIES, StudySpec, find_study, stored_studies, study_names
 from experiments.page.template import Renderer, headline, typed_numerals
 from experiments.page.values import gaps
 
@@ -140,9 +141,12 @@ def documents(results: Path = RESULTS, root: Path = ROOT, *, draw: bool) -> dict
 def problems(root: Path = ROOT) -> list[str]:
     """Return what is wrong with the committed pages: typed numbers, and pages that are not of the results."""
     sources = [*STUDIES.glob("*/answer.md"), *CLAIMS.glob("*.md")]
-    lines = [
-        line for path in sorted(sources) for line in typed_numerals(path.read_text(), path.relative_to(ROOT))
-    ]
+    lines: list[str] = []
+    for path in sorted(sources):
+        lines += typed_numerals(path.read_text(), path.relative_to(ROOT))
+    for name in study_names():
+        asked = re.sub(r"\{[^{}]*\}", "", find_study(name).question)
+        lines += typed_numerals(asked, Path(f"the question of {name}"))
     texts = documents(draw=False)
     written = set((root / "docs" / "results").glob("*.md"))
     for path, text in texts.items():

@@ -69,7 +69,7 @@ mean and least over the gates. "W1": 1-Wasserstein distance in standard deviatio
 "KS": how many gates' distributions differ by more than two samples of one law do in 19 of 20 cases. "points":
 largest difference of two predicted probabilities, percentage points. "evidence": log p(y) by {draws:,}
 importance weights, nats; "gap": evidence minus ELBO, KL(q || posterior), nats; both can be relied on where k,
-Pareto's, is at most 0.7. A point (delta) has no density, hence no bound.
+Pareto's, is at most `0.7`. A point (delta) has no density, hence no bound.
 """
 
 

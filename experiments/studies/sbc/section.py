@@ -40,10 +40,11 @@ and is the prior passes for every gate, but not there.
 
 "N": simulations. "uneven": how many gates' ranks are not uniform (ECDF test), at a joint level of {level:g} %
 for all gates of a row. "var Φ", "var θ": rank variance, mean over the gates; 1 if exact, above 1 too sure,
-below 1 too wide. Of one quantity it varies by 0.9/√N by chance: 0.09 in 100 simulations, 0.16 in 30. "min p":
-the smallest of the gates' p-values, which is small by chance where there are many gates (being simulated, it
-is never below 0.0002). "LL": p, mean rank and rank variance of the log-likelihood; the mean is 0.5 if exact,
-above if the draws explain the answers less well than the true gates do, below if better (by chance 0.29/√N).
+below 1 too wide. Of one quantity it varies by `0.9/√N` by chance: `0.09` in 100 simulations, `0.16` in 30.
+"min p": the smallest of the gates' p-values, which is small by chance where there are many gates (being
+simulated, it is never below `0.0002`). "LL": p, mean rank and rank variance of the log-likelihood; the mean
+is `0.5` if exact, above if the draws explain the answers less well than the true gates do, below if better
+(by chance `0.29/√N`).
 Gates of one simulation depend on each other, hence no test of all of them pooled.
 
 Three controls: NUTS has to pass; "too sure" (the draws of Weibull, {factor:g} times as far from their mean)
