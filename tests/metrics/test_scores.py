@@ -216,7 +216,7 @@ def test_impossible_number_of_bins(score, n_bins: float):
 
 
 def test_the_lowest_bin_is_a_bin_of_its_own() -> None:
-    """Of 20 classes the surest may have a probability below 1/15: such rows are not those of the second bin."""
+    """Of 20 classes the surest may have less than 1/15: such rows are not those of the second bin."""
     probs = torch.full((6, 20), 0.05, dtype=torch.float64)
     probs[3:, 0], probs[3:, 1:] = 0.1, 0.9 / 19
     found = reliability_bins(probs.log(), torch.zeros(6, dtype=torch.long))
