@@ -50,15 +50,17 @@ def test_the_predictive_is_a_distribution(case: Case) -> None:
 
 
 def test_the_posterior_mean_needs_no_seed_and_draws_only_that(case: Case) -> None:
+    generator = torch.get_rng_state()
     assert torch.equal(answers(case.system, 0, seed=1), answers(case.system, 0, seed=2))
     assert torch.equal(answers(case.system, seed=1), answers(case.system, seed=1))
     if case.system.guide.stochastic:
         assert not torch.equal(answers(case.system, seed=1), answers(case.system, seed=2))
+    assert torch.equal(torch.get_rng_state(), generator)
 
 
-@pytest.mark.parametrize("size", [1, 5])
-def test_rows_do_not_depend_on_their_batch(case: Case, size: int) -> None:
-    other = load_config(overrides={**case.config.model_dump(), "predict": {"batch_size": size}})
+@pytest.mark.parametrize("settings", [{"batch_size": 1}, {"batch_size": 5}, {"memory_budget": 1}], ids=str)
+def test_rows_do_not_depend_on_their_batch_or_on_memory(case: Case, settings: dict[str, int]) -> None:
+    other = load_config(overrides={**case.config.model_dump(), "predict": settings})
     found = answers(replace(case.system, config=other))
     torch.testing.assert_close(found, answers(case.system), rtol=0, atol=ROUNDING)
 

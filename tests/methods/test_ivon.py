@@ -253,15 +253,6 @@ def test_stock_predictive_and_stock_svi() -> None:
     assert not any(p.requires_grad for p in pair[1].parameters())
 
 
-def test_a_row_is_answered_alike_in_any_company() -> None:
-    pair = fitted_toy()
-    together = predict(*pair, make_batch(), samples=5)
-    assert_close(predict(*pair, make_batch(pad=3), samples=5), together, rtol=0, atol=1e-5)
-    for row in range(4):
-        alone = predict(*pair, make_batch(choose=[row]), samples=5)
-        assert_close(alone[:, 0], together[:, row], rtol=0, atol=1e-5)
-
-
 def test_count_and_preset() -> None:
     model, guide = build(method_config("ivon"), empty_backbone("qwen2.5-7b"), 1, {**ADAPTER, "r": 8})
     assert count_parameters(model) + count_parameters(guide) == 3_768_320

@@ -1,14 +1,11 @@
 """MC-dropout: the mask's law, the loss under it, its mean, and runs."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pyro
 import pytest
 import torch
-from company_cases import assert_rows_stand_alone
 from core_cases import backbone, hooked_forward, make_batch, randomise
-from fit_cases import assert_runs_come_back, tiny_run
 from pyro import poutine
 from pyro.infer import SVI as STOCK
 from pyro.infer import Predictive, Trace_ELBO
@@ -172,7 +169,6 @@ def test_draws_are_those_of_torchs_dropout() -> None:
 
 def test_prediction_and_stock_predictive() -> None:
     pair = toy()
-    assert_rows_stand_alone(*pair)
     out = Predictive(*pair[:1], guide=pair[1], num_samples=3)(replace(make_batch(), labels=None))
     assert out["keep/model.layers.1.self_attn.q_proj"].shape == (3, 4, 7, 16)
 
@@ -188,7 +184,3 @@ def test_settings() -> None:
         method_config({"name": "mc_dropout", "p": 1})
     with pytest.raises(ConfigError, match="p=1"):
         DropoutLoRA(backbone(), N, p=1.0)
-
-
-def test_runs_come_back(tmp_path: Path) -> None:
-    assert_runs_come_back(tiny_run(tmp_path, {"name": "mc_dropout"}), tmp_path)

@@ -239,15 +239,6 @@ def test_no_draws_means_the_mean_of_s() -> None:
     assert_close(own.float(), truth, rtol=0, atol=1e-5)
 
 
-def test_company_and_padding_do_not_matter() -> None:
-    pair = toy()
-    whole = predict(*pair, make_batch(), samples=4)
-    assert_close(predict(*pair, make_batch(pad=4, pad_id=5), samples=4), whole, rtol=0, atol=1e-5)
-    for row in range(4):
-        own = predict(*pair, make_batch(choose=[row]), samples=4)
-        assert_close(own, whole[:, [row]], rtol=0, atol=1e-5)
-
-
 @pytest.mark.parametrize(("kl", "parallel"), [("q||p", False), ("p||q", True)])
 def test_stock_predictive_draws_the_same_law(kl: str, parallel: bool) -> None:
     model, guide = toy(kl=kl)

@@ -19,7 +19,6 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from bara_pyro.cli.architectures import empty_backbone
-from bara_pyro.core.prediction import predict
 from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.errors import DataError
 from bara_pyro.guides.delta import DeltaGuide
@@ -150,15 +149,6 @@ def test_no_validation_rows_is_said_before_training(tmp_path: Path) -> None:
     assert str(error.value).endswith(".")
     assert not steps
     assert not (tmp_path / "run").exists()
-
-
-def test_a_row_is_answered_alike_in_any_company() -> None:
-    pair = toy(2.5)
-    together = predict(*pair, make_batch(), samples=2)
-    assert_close(predict(*pair, make_batch(pad=3), samples=2), together, rtol=0, atol=1e-5)
-    for row in range(4):
-        alone = predict(*pair, make_batch(choose=[row]), samples=2)
-        assert_close(alone[:, 0], together[:, row], rtol=0, atol=1e-5)
 
 
 def test_stock_pyro_runs_and_leaves_the_temperature_frozen() -> None:

@@ -213,3 +213,12 @@ def test_unusable_input_gives_one_clear_error(score, case: str):
 def test_impossible_number_of_bins(score, n_bins: float):
     with pytest.raises(ConfigError, match="n_bins"):
         score(*perfect(), n_bins=n_bins)
+
+
+def test_the_lowest_bin_is_a_bin_of_its_own() -> None:
+    """Of 20 classes the surest may have less than 1/15: such rows are not those of the second bin."""
+    probs = torch.full((6, 20), 0.05, dtype=torch.float64)
+    probs[3:, 0], probs[3:, 1:] = 0.1, 0.9 / 19
+    found = reliability_bins(probs.log(), torch.zeros(6, dtype=torch.long))
+    assert found.counts.tolist() == [3, 3, *[0] * 13]
+    assert found.edges.tolist() == pytest.approx([i / 15 for i in range(16)])
