@@ -31,7 +31,7 @@ app = typer.Typer(
 for command in (train, evaluate, predict, inspect, prune, params, methods, tasks, demo):
     app.command(command.__name__)(wrap(command))
 app.add_typer(microworld.app, name="microworld")
-(UsageError,) = typer.BadParameter.__bases__  # typer names it nowhere else
+UsageError: type[Exception] = typer.BadParameter.__bases__[0]  # typer names it nowhere else
 
 
 @app.callback(invoke_without_command=True)
@@ -79,7 +79,7 @@ def _fail(sentence: str, code: int) -> int:
 
 def _usage(error: Exception) -> str:
     """Return one sentence on wrong arguments, with where to read about the right ones."""
-    message = error.format_message() if isinstance(error, UsageError) else str(error)
+    message = str(getattr(error, "format_message", error.__str__)())
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "bara"
     return f"{' '.join(message.split()).rstrip('.')}: see `{command} --help`."

@@ -111,7 +111,9 @@ def spoil_config(run: Path) -> None:
 
 def spoil_schema(run: Path) -> None:
     (run / "manifest.json").unlink()
-    (run / "config.json").write_text(json.dumps({**read_json(run / "config.json"), "schema": 99}))
+    (run / "config.json").write_text(
+        json.dumps({**read_json(run / "config.json"), "schema": 99, "manifest": None})
+    )
 
 
 SPOILT = {
