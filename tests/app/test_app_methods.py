@@ -14,7 +14,7 @@ def test_a_name_is_taken_once() -> None:
 
 
 def test_a_method_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bara_pyro.methods.base.METHODS", dict(METHODS))
+    monkeypatch.setattr(METHODS, "_items", dict(METHODS))
     register_method(Method("mine", "LoRA under another name", MethodConfig, METHODS["lora"].build))
     assert method_config("mine").name == "mine"
 
