@@ -27,11 +27,10 @@ def bara(tmp_path_factory: pytest.TempPathFactory) -> Bara:
     subprocess.run([*pip, "--target", str(place), str(source)], check=True)
     path = os.pathsep.join((str(place), str(ROOT), os.environ.get("PYTHONPATH", "")))
 
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    def run(*arguments: str, cwd: Path = place) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "bara_pyro.cli.app", *arguments]
-        return subprocess.run(
-            command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}, cwd=place
-        )
+        environment = {**os.environ, "PYTHONPATH": path}
+        return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=cwd)
 
     return run
 
@@ -66,13 +65,16 @@ def test_a_module_that_is_not_installed(bara: Bara, tmp_path: Path) -> None:
         "lora = METHODS.find('lora')\n"
         "register_method(Method('mine', 'LoRA under another name', lora.config, lora.build))\n"
     )
-    out = str(tmp_path / "run")
-    os.environ["PYTHONPATH"], before = str(tmp_path), os.environ.get("PYTHONPATH", "")
-    try:
-        unknown = bara("train", "--method", "mine", "--out", out, *SHORT)
-        assert "Unknown method 'mine'" in unknown.stderr
-    finally:
-        os.environ["PYTHONPATH"] = before
+    train = ("train", "--method", "mine", "--out", "run", *SHORT)
+    unknown = bara(*train, cwd=tmp_path)
+    assert unknown.returncode == 2
+    assert "Unknown method 'mine'" in unknown.stderr
+    trained = bara(*train, "--plugin", "mine", cwd=tmp_path)
+    assert trained.returncode == 0, trained.stderr
+    without = bara("evaluate", "run", cwd=tmp_path)
+    assert without.returncode == 2
+    assert "give --plugin mine" in without.stderr
+    assert bara("evaluate", "run", "--limit", "8", "--plugin", "mine", cwd=tmp_path).returncode == 0
 
 
 def test_the_divergence_of_its_prior_is_the_integral(monkeypatch: pytest.MonkeyPatch) -> None:
