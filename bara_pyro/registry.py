@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import Generic, TypeVar
+from pkgutil import iter_modules
+from typing import Generic, TypeVar, cast
 
 from bara_pyro.errors import ConfigError, unknown
 
@@ -21,18 +22,19 @@ Item = TypeVar("Item")
 class Registry(Mapping[str, Item], Generic[Item]):
     """A read-only mapping of names to things, filled by `register` and by installed packages.
 
-    Listing the names imports nothing; asking for one imports what holds it.
+    What installed packages offer is listed by name, and imported when it is asked for.
 
     Args:
         kind: what the things are, for messages: "method".
         group: the entry-point group in which other packages offer theirs: "bara_pyro.methods".
-        modules: name -> the module of this package whose import registers it.
+        modules: those of this package that register theirs when they are imported, which happens when a name
+            is looked for that is not there yet; `package.*` stands for all modules of a package.
     """
 
-    def __init__(self, kind: str, group: str, modules: Mapping[str, str] | None = None) -> None:
+    def __init__(self, kind: str, group: str, modules: tuple[str, ...] = ()) -> None:
         self.kind = kind
         self.group = group
-        self._modules = dict(modules or {})
+        self._modules = modules
         self._items: dict[str, Item] = {}
 
     def register(self, name: str, item: Item) -> Item:
@@ -59,20 +61,32 @@ class Registry(Mapping[str, Item], Generic[Item]):
         return self[name]
 
     def __getitem__(self, name: str) -> Item:
-        if name not in self._items and name in self._modules:
-            import_module(self._modules[name])
+        if name not in self._items:
+            self._import_own()
         if name not in self._items and name in self._offered:
-            self.register(name, _load(self._offered[name], self.kind))
+            self.register(name, cast(Item, _load(self._offered[name], self.kind)))
         return self._items[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys((*self._modules, *self._items, *self._offered)))
+        self._import_own()
+        return iter(dict.fromkeys((*self._items, *self._offered)))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._items or name in self._modules or name in self._offered
+        return name in self._items or name in (*self,)
+
+    def _import_own(self) -> None:
+        """Import the modules of this package that register something, once."""
+        modules, self._modules = self._modules, ()
+        for module in modules:
+            package, _, rest = module.rpartition(".")
+            if rest != "*":
+                import_module(module)
+                continue
+            for found in iter_modules(import_module(package).__path__):
+                import_module(f"{package}.{found.name}")
 
     @cached_property
     def _offered(self) -> dict[str, EntryPoint]:
@@ -91,8 +105,14 @@ def _load(point: EntryPoint, kind: str) -> object:
         ) from error
 
 
+PLUGINS: list[str] = []
+"""The modules that `load_plugin` has imported: a run remembers them, and is not read without them."""
+
+
 def load_plugin(module: str) -> None:
     """Import a module that registers methods, guides, priors or tasks when it is imported.
+
+    For what is not installed as a package with entry points.
 
     Raises:
         ConfigError: there is no such module, or it fails.
@@ -104,3 +124,5 @@ def load_plugin(module: str) -> None:
             f"The plug-in {module!r} cannot be imported ({error}): give the name of a module that Python "
             "finds, for example through PYTHONPATH."
         ) from error
+    if module not in PLUGINS:
+        PLUGINS.append(module)

@@ -4,8 +4,10 @@ from pyro.distributions import Delta
 from torch import Tensor
 
 from bara_pyro.guides.amortized import AmortizedGuide
+from bara_pyro.guides.families import register_guide
 
 
+@register_guide("delta")
 class DeltaGuide(AmortizedGuide):
     """All mass on the mean.
 

@@ -4,8 +4,10 @@ from pyro.distributions import Gamma
 from torch import Tensor
 
 from bara_pyro.guides.amortized import AmortizedGuide
+from bara_pyro.guides.families import register_guide
 
 
+@register_guide("gamma")
 class GammaGuide(AmortizedGuide):
     """`Gamma(concentration = 1 / kappa^2)` of the given mean.
 

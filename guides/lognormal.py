@@ -4,8 +4,10 @@ from pyro.distributions import LogNormal
 from torch import Tensor
 
 from bara_pyro.guides.amortized import AmortizedGuide
+from bara_pyro.guides.families import register_guide
 
 
+@register_guide("lognormal")
 class LogNormalGuide(AmortizedGuide):
     """`LogNormal` of the given mean whose coefficient of variation is `kappa`."""
 

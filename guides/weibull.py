@@ -4,8 +4,10 @@ from torch import Tensor
 
 from bara_pyro.core.distributions import MeanWeibull
 from bara_pyro.guides.amortized import AmortizedGuide
+from bara_pyro.guides.families import register_guide
 
 
+@register_guide("weibull")
 class WeibullGuide(AmortizedGuide):
     """`Weibull(k = 1 / kappa)` of the given mean."""
 

@@ -84,7 +84,7 @@ def test_analytic_divergence_for_all_but_two():
 
 
 def test_registering_one_takes_three_lines(monkeypatch):
-    monkeypatch.setattr("bara_pyro.core.priors.PRIORS", dict(PRIORS))
+    monkeypatch.setattr(PRIORS, "_items", dict(PRIORS))
 
     @register_prior("weibull")
     def weibull(scale=1.0, concentration=1.0):

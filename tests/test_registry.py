@@ -49,13 +49,17 @@ def test_what_a_package_offers_is_imported_when_asked_for(package: Path) -> None
 
 
 def test_a_module_of_the_package_registers_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    colours: Registry[str] = Registry("colour", "test.none", {"green": "late_colours"})
-    (tmp_path / "late_colours.py").write_text("import sys\nsys.registry_of_test.register('green', '0f0')\n")
+    colours: Registry[str] = Registry("colour", "test.none", ("late_colours.*",))
+    (tmp_path / "late_colours").mkdir()
+    for name, value in (("green", "0f0"), ("violet", "f0f")):
+        text = f"import sys\nsys.registry_of_test.register('{name}', '{value}')\n"
+        (tmp_path / "late_colours" / f"{name}.py").write_text(text)
+    (tmp_path / "late_colours" / "__init__.py").touch()
     monkeypatch.setattr(sys, "registry_of_test", colours, raising=False)
     monkeypatch.syspath_prepend(tmp_path)
-    assert list(colours) == ["green"]
     assert "late_colours" not in sys.modules
     assert colours["green"] == "0f0"
+    assert set(colours) == {"green", "violet"}
 
 
 def test_a_plugin_that_is_not_there() -> None:

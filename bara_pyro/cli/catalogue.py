@@ -1,7 +1,7 @@
 """The names of methods and tasks without importing them, which takes seconds: for lists and for slips.
 
 `catalogue.json` is written from the registries by `python -m bara_pyro.cli.catalogue`; a test compares both.
-Methods and tasks of other packages (entry points) are asked for where there are any.
+The registries themselves are asked where there are plug-ins: installed (entry points) or given (--plugin).
 """
 
 import json
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from bara_pyro.errors import ConfigError, unknown
+from bara_pyro.registry import PLUGINS
 
 FILE = Path(__file__).parent / "catalogue.json"
 
@@ -27,7 +28,7 @@ Catalogue = dict[str, list[Entry]]
 
 def catalogue() -> Catalogue:
     """Return what there is: the lists `methods` and `tasks`."""
-    if entry_points(group="bara_pyro.methods") or entry_points(group="bara_pyro.tasks"):
+    if PLUGINS or entry_points(group="bara_pyro.methods") or entry_points(group="bara_pyro.tasks"):
         return registered()
     shipped: Catalogue = json.loads(FILE.read_text(encoding="utf-8"))
     return shipped
@@ -50,13 +51,13 @@ def check_method(value: object) -> None:
 
 def registered() -> Catalogue:
     """Return the same from the registries themselves, which takes seconds."""
-    from bara_pyro.data.registry import SOURCES, generated_tasks
+    from bara_pyro.data.registry import SOURCES, TASKS
     from bara_pyro.methods import METHODS
 
     return {
         "methods": [Entry(name=m.name, summary=m.summary, source="") for m in METHODS.values()],
         "tasks": [
-            *(Entry(name=t.name, summary=t.paper, source=t.where) for t in generated_tasks().values()),
+            *(Entry(name=t.name, summary=t.paper, source=t.where) for t in TASKS.values()),
             *(Entry(name=key, summary=source.paper, source=source.hub) for key, source in SOURCES.items()),
         ],
     }

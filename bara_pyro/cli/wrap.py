@@ -14,6 +14,7 @@ import typer
 
 from bara_pyro.cli import terminal
 from bara_pyro.errors import Stopped
+from bara_pyro.registry import load_plugin
 
 Command = Callable[..., None]
 PANEL = "Output"
@@ -24,6 +25,17 @@ SHARED = {
 }
 
 
+Plugins = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--plugin",
+        metavar="MODULE",
+        help="Import a module that registers methods, guides, priors or tasks of your own; can be repeated.",
+        rich_help_panel="Extensions",
+    ),
+]
+
+
 def wrap(command: Command) -> Command:
     """Return a command with the options that all have, which says in one line that it was stopped."""
     own = inspect.signature(command, eval_str=True)
@@ -31,6 +43,7 @@ def wrap(command: Command) -> Command:
         Parameter(name, Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, option])
         for name, option in SHARED.items()
     ]
+    shared.append(Parameter("plugin", Parameter.KEYWORD_ONLY, default=None, annotation=Plugins))
 
     @wraps(command)
     def wrapped(*args: Any, **given: Any) -> None:
@@ -42,8 +55,11 @@ def wrap(command: Command) -> Command:
                 for one in (value if isinstance(value, list) else [value])
             ):
                 raise typer.BadParameter("it is empty", param_hint=f"'--{name.replace('_', '-')}'")
+        plugins = given.pop("plugin") or []
         try:
             with terminated_as_interrupted():
+                for module in plugins:
+                    load_plugin(module)
                 command(*args, **given)
         except KeyboardInterrupt as stop:
             typer.echo(str(stop) or "Stopped.", err=True)
@@ -51,10 +67,6 @@ def wrap(command: Command) -> Command:
             raise typer.Exit(code) from stop
 
     return with_parameters(wrapped, [*own.parameters.values(), *shared])
-
-
-def _each(value: object) -> list[object]:
-    return value if isinstance(value, list) else [value]
 
 
 def with_parameters(function: Command, parameters: Iterable[Parameter]) -> Command:

@@ -21,11 +21,12 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from bara_pyro.errors import ConfigError, unknown
+from bara_pyro.registry import Registry
 
 Builder = TypeVar("Builder", bound=Callable[..., TorchDistribution])
 Hyper = float | Tensor
 
-PRIORS: dict[str, Callable[..., TorchDistribution]] = {}
+PRIORS: Registry[Callable[..., TorchDistribution]] = Registry("prior", "bara_pyro.priors")
 """Name -> function of hyper-parameters, whose signature holds their names and defaults."""
 
 
@@ -43,7 +44,7 @@ def register_prior(name: str) -> Callable[[Builder], Builder]:
         raise ConfigError('register_prior needs a name: write @register_prior("name") above the function.')
 
     def decorator(build: Builder) -> Builder:
-        PRIORS[name] = build
+        PRIORS.register(name, build)
         return build
 
     return decorator
@@ -65,9 +66,8 @@ def make_prior(name: str, *, device: torch.device | str | None = None, **hyper: 
         Gamma(concentration: 0.5, rate: 1.0)
 
     """
-    if name not in PRIORS:
-        raise ConfigError(unknown("prior", name, PRIORS))
-    known = inspect.signature(PRIORS[name]).parameters
+    build = PRIORS.find(name)
+    known = inspect.signature(build).parameters
     for key, value in hyper.items():
         if key not in known:
             raise ConfigError(unknown(f"hyper-parameter of prior {name!r}:", key, known))
@@ -75,7 +75,7 @@ def make_prior(name: str, *, device: torch.device | str | None = None, **hyper: 
             raise ConfigError(f"Prior {name!r} needs a finite number for {key}, not {value!r}.")
     values = {key: float(hyper.get(key, parameter.default)) for key, parameter in known.items()}
     with dist.validation_enabled(False):
-        prior = PRIORS[name](**{key: torch.tensor(value, device=device) for key, value in values.items()})
+        prior = build(**{key: torch.tensor(value, device=device) for key, value in values.items()})
     for key, constraint in prior.arg_constraints.items():
         if key in values and not constraint.check(torch.tensor(values[key])):
             needed = "a positive" if constraint is constraints.positive else f"a {constraint}"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bara_pyro.data.labels import as_letters
 from bara_pyro.data.reading import Rows, read_hub, read_split
-from bara_pyro.data.registry import SOURCES, SUFFIXES, Generated, Source, generated_tasks, resolve
+from bara_pyro.data.registry import SOURCES, SUFFIXES, TASKS, Generated, Source, resolve
 from bara_pyro.data.rows import carve, check_disjoint, repeats, to_examples
 from bara_pyro.data.types import Example, Task
 from bara_pyro.data.userfile import task_from_rows
@@ -83,8 +83,8 @@ def load_task(
             validation_rows=validation_rows,
             seed=seed,
         )
-    elif (made := generated_tasks().get(name)) is not None:
-        task = _make(made, validation_rows, seed)
+    elif name in TASKS:
+        task = _make(TASKS.find(name), validation_rows, seed)
     else:
         task = _load_known(resolve(name), data_dir, revision)
         check_disjoint(task.train, task.test, task.name)

@@ -1,13 +1,13 @@
 """What `load_task` knows by name: the real datasets as a table, and tasks that register themselves."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
 
 from bara_pyro.data import schemas
 from bara_pyro.data.schemas import Schema
 from bara_pyro.data.types import LETTERS, Task
 from bara_pyro.errors import ConfigError, DataError, unknown
+from bara_pyro.registry import Registry
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
 
@@ -178,9 +178,8 @@ class Generated:
     load: Callable[[int], Task]
 
 
-_GENERATED: dict[str, Generated] = {}
-# Modules that register tasks when they are imported; a package of one's own adds its module here.
-PROVIDERS: list[str] = ["bara_pyro.microworld"]
+TASKS: Registry[Generated] = Registry("task", "bara_pyro.tasks", ("bara_pyro.microworld",))
+"""Those of the microworld, and those that installed packages offer as entry points."""
 
 
 def register_task(task: Generated) -> Generated:
@@ -189,17 +188,9 @@ def register_task(task: Generated) -> Generated:
     Raises:
         ConfigError: the name is taken.
     """
-    if task.name in _GENERATED or task.name in SOURCES:
-        raise ConfigError(f"The task name {task.name!r} is already registered.")
-    _GENERATED[task.name] = task
-    return task
-
-
-def generated_tasks() -> Mapping[str, Generated]:
-    """Return the tasks that registered themselves, by name."""
-    for module in PROVIDERS:
-        import_module(module)
-    return _GENERATED
+    if task.name in SOURCES:
+        raise ConfigError(f"The task name {task.name!r} is already registered: choose another.")
+    return TASKS.register(task.name, task)
 
 
 def resolve(name: str) -> str:
@@ -216,6 +207,6 @@ def resolve(name: str) -> str:
     if len(same_hub) > 1:
         raise DataError(f"{name} holds several datasets: choose one of {', '.join(sorted(same_hub))}.")
     if not same_hub:
-        known = unknown("dataset", name, [*SOURCES, *generated_tasks()])[:-1]
+        known = unknown("dataset", name, [*SOURCES, *TASKS])[:-1]
         raise DataError(f"{known}, or a file that ends in {', '.join(SUFFIXES)}.")
     return same_hub[0]

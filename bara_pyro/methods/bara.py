@@ -1,6 +1,6 @@
 """BaRA and its variants: one program, one of four guides."""
 
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field, NonNegativeFloat, PositiveInt, field_validator
 
@@ -8,20 +8,10 @@ from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.defaults import default
 from bara_pyro.core.priors import make_prior
 from bara_pyro.guides.amortized import Activation, AmortizedGuide, Shape, Width
-from bara_pyro.guides.delta import DeltaGuide
-from bara_pyro.guides.gamma import GammaGuide
-from bara_pyro.guides.lognormal import LogNormalGuide
-from bara_pyro.guides.weibull import WeibullGuide
+from bara_pyro.guides.families import FAMILIES
 from bara_pyro.methods.base import Method, MethodConfig, register_method
 from bara_pyro.methods.space import RATES, SearchSpace
 from bara_pyro.models.bara import BaRA, Form, Latent
-
-GUIDES: dict[str, type[AmortizedGuide]] = {
-    "weibull": WeibullGuide,
-    "gamma": GammaGuide,
-    "lognormal": LogNormalGuide,
-    "delta": DeltaGuide,
-}
 
 
 class BaRAConfig(MethodConfig):
@@ -45,9 +35,7 @@ class BaRAConfig(MethodConfig):
     beta_theta: NonNegativeFloat = Field(
         default(BaRA, "beta_theta"), description="weight of KL(theta); 1 is the exact ELBO"
     )
-    guide: Literal["weibull", "gamma", "lognormal", "delta"] = Field(
-        "weibull", description="posterior family"
-    )
+    guide: str = Field("weibull", description="posterior family: 'weibull', 'gamma', 'lognormal', 'delta'")
     shape: Shape = Field(
         default(AmortizedGuide, "shape"),
         description="'kappa': softplus gives 1/k; 'k': softplus gives k (the text)",
@@ -79,6 +67,12 @@ class BaRAConfig(MethodConfig):
     )
     top_k: PositiveInt = Field(default(AmortizedGuide, "top_k"), description="gates left open by 'topk'")
 
+    @field_validator("guide")
+    @classmethod
+    def _guide(cls, value: str) -> str:
+        FAMILIES.find(value)
+        return value
+
     @field_validator("phi_prior", "theta_prior", mode="before")
     @classmethod
     def _prior(cls, value: Any) -> Any:
@@ -104,7 +98,7 @@ def _build(
         beta_theta=config.beta_theta,
         **adapter,
     )
-    guide = GUIDES[config.guide](
+    guide = FAMILIES[config.guide](
         model,
         shape=config.shape,
         shape_width=config.shape_width,

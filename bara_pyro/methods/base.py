@@ -12,9 +12,10 @@ from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.svi import SVI
 from bara_pyro.data import EncodedSplit
-from bara_pyro.errors import ConfigError, unknown
+from bara_pyro.errors import ConfigError
 from bara_pyro.methods.recipes import Training, default_svi
 from bara_pyro.methods.space import SearchSpace
+from bara_pyro.registry import Registry
 from bara_pyro.settings import validation_sentence
 
 
@@ -104,7 +105,8 @@ class Method(Generic[M, G, C]):
     search: SearchSpace | None = None
 
 
-METHODS: dict[str, Method[Any, Any, Any]] = {}
+METHODS: Registry[Method[Any, Any, Any]] = Registry("method", "bara_pyro.methods", ("bara_pyro.methods.*",))
+"""Those of this package, and those that installed packages offer as entry points."""
 
 
 def register_method(method: Method[M, G, C]) -> Method[M, G, C]:
@@ -113,9 +115,7 @@ def register_method(method: Method[M, G, C]) -> Method[M, G, C]:
     Raises:
         ConfigError: the name is taken.
     """
-    if method.name in METHODS:
-        raise ConfigError(f"The method name {method.name!r} is already registered.")
-    METHODS[method.name] = method
+    METHODS.register(method.name, method)
     return method
 
 
@@ -127,9 +127,7 @@ def method_config(value: dict[str, Any] | str) -> MethodConfig:
     """
     data = {"name": value} if isinstance(value, str) else dict(value)
     name = data.get("name", "bara")
-    if not isinstance(name, str) or name not in METHODS:
-        raise ConfigError(unknown("method", name, METHODS))
-    method = METHODS[name]
+    method = METHODS.find(name)
     try:
         return method.config.model_validate({**method.defaults, **data, "name": name})
     except ValidationError as error:

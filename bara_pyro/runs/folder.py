@@ -1,5 +1,6 @@
 """The folder of a run: its configuration and its parameters, written and read back."""
 
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from bara_pyro.core.targets import find_targets
 from bara_pyro.data import Columns, Task, encode_labels, is_file_name
 from bara_pyro.errors import CheckpointError
 from bara_pyro.methods import METHODS
+from bara_pyro.registry import PLUGINS
 from bara_pyro.runs.config import RunConfig, parse_config
 from bara_pyro.runs.fingerprint import fingerprint
 from bara_pyro.runs.manifest import (
@@ -45,6 +47,7 @@ def write_config(system: System, folder: Path) -> None:
             "names": list(system.task.names),
             "columns": asdict(system.task.columns) if system.task.columns else None,
             **({"rank_pattern": system.model.rank_pattern} if system.model.rank_pattern else {}),
+            **({"plugins": PLUGINS} if PLUGINS else {}),
         },
     )
     write_json(folder / PEFT_CONFIG, _peft_config(system))
@@ -146,6 +149,12 @@ def stored_config(folder: Path) -> tuple[RunConfig, dict[str, Any]]:
         raise CheckpointError(
             f"{folder / CONFIG} has schema {stored.get('schema')}, this version reads {SCHEMA}: "
             "use the version of bara_pyro that wrote it."
+        )
+    if missing := [module for module in stored.get("plugins", []) if module not in sys.modules]:
+        # Not imported from here: a folder that somebody sent must not choose what code is run.
+        raise CheckpointError(
+            f"{folder} was trained with the plug-in {missing[0]!r}: give --plugin {missing[0]} (in Python: "
+            "import it first)."
         )
     config = parse_config(stored["config"])
     if stored.get("manifest") and config.hash != stored["config_hash"]:

@@ -1,5 +1,7 @@
 """The registry of methods, and what the methods cost in parameters."""
 
+from dataclasses import replace
+
 import pytest
 from app_cases import Bara, assert_one_sentence
 
@@ -10,11 +12,11 @@ from bara_pyro.methods import METHODS, Method, MethodConfig, method_config, regi
 
 def test_a_name_is_taken_once() -> None:
     with pytest.raises(ConfigError, match="'lora' is already registered"):
-        register_method(METHODS["lora"])
+        register_method(replace(METHODS["lora"], summary="another"))
 
 
 def test_a_method_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bara_pyro.methods.base.METHODS", dict(METHODS))
+    monkeypatch.setattr(METHODS, "_items", dict(METHODS))
     register_method(Method("mine", "LoRA under another name", MethodConfig, METHODS["lora"].build))
     assert method_config("mine").name == "mine"
 

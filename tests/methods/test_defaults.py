@@ -12,7 +12,7 @@ from bara_pyro.core.prediction import predict
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.svi import SVI, adamw, linear_schedule
 from bara_pyro.methods import METHODS, build, method_config
-from bara_pyro.runs.config import AdapterConfig, PredictConfig, TrainConfig
+from bara_pyro.runs.sections import AdapterConfig, PredictConfig, TrainConfig
 
 PLAIN = (int, float, str, bool, tuple, type(None))
 
