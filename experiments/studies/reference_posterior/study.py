@@ -20,7 +20,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from bara_pyro.cli.terminal import say, show
 from bara_pyro.core.backbone import Backbone
-from bara_pyro.data.batching import collate_ids
+from bara_pyro.data.split import collate_ids
 from bara_pyro.data.types import Batch
 from bara_pyro.diagnostics.posterior.comparison import compare_with_reference
 from bara_pyro.diagnostics.posterior.importance import importance_estimate
