@@ -6,7 +6,8 @@ python -m experiments demo --run runs/demo
 import argparse
 from pathlib import Path
 
-from bara_pyro.cli.terminal import say, score_table
+from bara_pyro.cli.scores import score_table
+from bara_pyro.cli.terminal import say
 from bara_pyro.runs.store import read_json
 from experiments.engine.results import RESULTS, Results
 from experiments.page.parts import Part
