@@ -62,7 +62,7 @@ class Registry(Mapping[str, Item], Generic[Item]):
         if name not in self._items and name in self._modules:
             import_module(self._modules[name])
         if name not in self._items and name in self._offered:
-            self.register(name, _load(self._offered[name], self.kind))
+            self.register(name, self._load(self._offered[name]))
         return self._items[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -79,16 +79,16 @@ class Registry(Mapping[str, Item], Generic[Item]):
         """What installed packages offer, by name."""
         return {point.name: point for point in entry_points(group=self.group)}
 
-
-def _load(point: EntryPoint, kind: str) -> object:
-    try:
-        return point.load()
-    except (ImportError, AttributeError) as error:
-        package = point.dist.name if point.dist else point.value
-        raise ConfigError(
-            f"The {kind} {point.name!r} of the package {package} cannot be imported ({error}): mend or "
-            "uninstall that package."
-        ) from error
+    def _load(self, point: EntryPoint) -> Item:
+        try:
+            item: Item = point.load()
+        except (ImportError, AttributeError) as error:
+            package = point.dist.name if point.dist else point.value
+            raise ConfigError(
+                f"The {self.kind} {point.name!r} of the package {package} cannot be imported ({error}): mend "
+                "or uninstall that package."
+            ) from error
+        return item
 
 
 def load_plugin(module: str) -> None:

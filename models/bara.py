@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from typing import Any, Literal, NamedTuple, Unpack, get_args
 
 import torch
-from pyro.distributions import Distribution
+from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -51,7 +51,7 @@ class Gate(NamedTuple):
     """
 
     phi: Tensor | None
-    prior: Distribution | None
+    prior: TorchDistribution | None
     beta: float
 
 
@@ -172,5 +172,5 @@ class BaRA(AdaptedLM):
         return [Gate(own, prior, self.beta_theta) for own in phi]
 
 
-def _prior(prior: str | Mapping[str, Any], device: torch.device) -> Distribution:
+def _prior(prior: str | Mapping[str, Any], device: torch.device) -> TorchDistribution:
     return make_prior(**({"name": prior} if isinstance(prior, str) else prior), device=device)

@@ -22,12 +22,12 @@ from bara_pyro.core.program import AdaptedLM, AdapterOptions, chosen_rows
 from bara_pyro.core.targets import Target
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
-from bara_pyro.models.lora import LoRAAdapter
+from bara_pyro.models.lora import LowRankAdapter
 
 S = "s"
 
 
-class ScalaBLAdapter(LoRAAdapter):
+class ScalaBLAdapter(LowRankAdapter):
     """The change of one layer.
 
     Attributes:

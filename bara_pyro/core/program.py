@@ -17,15 +17,16 @@ from typing import Any, TypedDict, cast
 import pyro
 import torch
 from pyro import poutine
-from pyro.distributions import Distribution
+from pyro.distributions import TorchDistribution
 from pyro.nn import PyroModule
-from pyro.poutine.runtime import get_plates
-from torch import Tensor, nn
+from pyro.poutine.runtime import InferDict, get_plates
+from torch import BoolTensor, Tensor, nn
 
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.foreign import shared_weights
 from bara_pyro.core.latents import Gates, Latents
 from bara_pyro.core.likelihood import AnswerLikelihood, Likelihood
+from bara_pyro.core.sites import by_name
 from bara_pyro.core.targets import Target, find_targets
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, unknown
@@ -84,10 +85,9 @@ def chosen_rows(weight: Tensor, rows: Tensor | None) -> Tensor:
     return weight if rows is None else weight[..., rows, :]
 
 
-def local_sample(site: str, prior: Distribution, x: Tensor) -> Tensor:
+def local_sample(site: str, prior: TorchDistribution, x: Tensor) -> Tensor:
     """Sample a local latent whose posterior may depend on the layer's input x, `[draws x] B x T x width`."""
-    value: Tensor = pyro.sample(site, prior, infer={INPUT: x})
-    return value
+    return pyro.sample(site, prior, infer=cast(InferDict, {INPUT: x}))  # a key of ours, which Pyro passes on
 
 
 def tempered(beta: float) -> AbstractContextManager:
@@ -175,8 +175,7 @@ class AdaptedLM(PyroModule):
             make_adapter(target, rank, lora_alpha / r)
             for target, rank in zip(self.targets, ranks, strict=True)
         ]
-        registered = PyroModule[nn.ModuleDict]({module_key(a.target.path): a for a in adapters})
-        self.adapters = cast(Mapping[str, Adapter], registered)
+        self.adapters = by_name({module_key(a.target.path): a for a in adapters})
         # Looked up once; the layers in a tuple, so that nothing of the language model is registered.
         self._heads = tuple(a for a in adapters if a.target.is_head)
         self._body = tuple(
@@ -197,7 +196,7 @@ class AdaptedLM(PyroModule):
         """Sample what is shared by all rows and tokens; return what each adapter is given, a target each."""
         return [None] * len(self.targets)
 
-    def one_per_module(self, site: str, entry: Distribution, beta: float) -> Sequence[Tensor]:
+    def one_per_module(self, site: str, entry: TorchDistribution, beta: float) -> Sequence[Tensor]:
         """Sample an r-vector for every module in one statement, its KL weighted by `beta`.
 
         Args:
@@ -240,7 +239,7 @@ class AdaptedLM(PyroModule):
             with pyro.plate("data", self.num_data, subsample=indices, dim=-2):
                 with (
                     pyro.plate("tokens", width, dim=-1),
-                    poutine.mask(mask=self.counted(batch)),
+                    poutine.mask(mask=cast(BoolTensor, self.counted(batch))),
                     self.attached(latents, lead),
                 ):
                     copies = torch.Size(draws).numel()

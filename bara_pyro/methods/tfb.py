@@ -25,7 +25,7 @@ from bara_pyro.methods.bisection import largest_feasible
 from bara_pyro.methods.space import RATES, SearchSpace
 from bara_pyro.metrics import nll, posterior_predictive
 from bara_pyro.models.gaussian_lora import weight_site
-from bara_pyro.models.lora import LoRAAdapter
+from bara_pyro.models.lora import LowRankAdapter
 from bara_pyro.models.posthoc import PosthocLoRA
 
 # Keeps the draws of the search apart from those of prediction.
@@ -82,7 +82,7 @@ def build_tfb(
 
 
 @torch.no_grad()
-def rotate(adapter: LoRAAdapter) -> Tensor:
+def rotate(adapter: LowRankAdapter) -> Tensor:
     """Replace B by `U D` and A by `V^T A` in place; return D, `r`, on the CPU, in float64.
 
     The singular values that rounding alone accounts for are put to 0: those of a head of which only C < r

@@ -1,6 +1,7 @@
 """Files of a run: safetensors and JSON, written atomically, never pickle."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ __all__ = [
 OURS = "bara_pyro"
 
 
-def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, Any]) -> None:
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, Any]) -> None:
     """Write a safetensors file atomically, with JSON metadata and the schema version.
 
     The same content is the same bytes: safetensors orders several entries of its header at random, so all

@@ -18,7 +18,7 @@ def tasks(
 
     if name is None:
         found = catalogue()["tasks"]
-        listing(("task", "in papers", "where from"), [tuple(entry.values()) for entry in found])
+        listing(("task", "in papers", "where from"), [tuple(map(str, entry.values())) for entry in found])
         result(found)
         say("Or a .csv, .tsv, .jsonl, .json or .parquet file of your own: see docs/data.md.")
         return

@@ -20,6 +20,7 @@ from bara_pyro.core.latents import Gates
 from bara_pyro.core.prediction import predict
 from bara_pyro.core.priors import make_prior
 from bara_pyro.core.program import AdaptedLM
+from bara_pyro.core.sites import law_of
 from bara_pyro.data.types import Batch
 from bara_pyro.diagnostics.posterior.joint import seeded
 from bara_pyro.diagnostics.result import Number
@@ -113,7 +114,7 @@ def _divergences(guide: SiteGuide, batch: Batch) -> dict[str, Tensor]:
     out = {}
     for name in guide.model.latents.sites:
         # Inside `to_event`, which would add the units up.
-        q, p = (trace.nodes[name]["fn"].base_dist for trace in (posterior, program))
+        q, p = (law_of(trace.nodes[name]).base_dist for trace in (posterior, program))
         if not has_analytic_kl(q, p):
             raise MissingKLError(
                 f"Site {name!r}: no analytic KL({type(q).__name__} || {type(p).__name__}) is registered; "
