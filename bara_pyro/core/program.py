@@ -12,7 +12,7 @@ while the program runs.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cached_property, partial
-from typing import Any, TypedDict, cast
+from typing import Any, TypeAlias, TypedDict, cast
 
 import pyro
 import torch
@@ -30,6 +30,9 @@ from bara_pyro.core.sites import by_name
 from bara_pyro.core.targets import Target, find_targets
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, unknown
+
+Given: TypeAlias = Any
+"""What a program's `global_latents` gives one adapter: a type of the program's own."""
 
 INPUT = "input"
 """Key of a sample statement's `infer` under which a guide is given the layer's input; see `local_sample`."""
@@ -53,7 +56,7 @@ class Adapter(PyroModule):
         self.r = r
         self.scaling = scaling
 
-    def forward(self, x: Tensor, latents: Any, rows: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, latents: Given, rows: Tensor | None = None) -> Tensor:
         """Return the change of the layer's output, `... x out_features`, in float32.
 
         Args:
@@ -63,7 +66,7 @@ class Adapter(PyroModule):
         """
         raise NotImplementedError
 
-    def change(self, x: Tensor, latents: Any, rows: Tensor | None = None) -> Tensor:
+    def change(self, x: Tensor, latents: Given, rows: Tensor | None = None) -> Tensor:
         """Run `forward` in float32, outside autocast, whatever the type of the layer's input."""
         x = x.float()
         with torch.autocast(x.device.type, enabled=False):
@@ -192,7 +195,7 @@ class AdaptedLM(PyroModule):
 
     # What a method defines -----------------------------------------------------------------------------
 
-    def global_latents(self, batch: Batch) -> Sequence[Any]:
+    def global_latents(self, batch: Batch) -> Sequence[Given]:
         """Sample what is shared by all rows and tokens; return what each adapter is given, a target each."""
         return [None] * len(self.targets)
 
@@ -249,7 +252,7 @@ class AdaptedLM(PyroModule):
                 hidden = hidden.reshape(*lead, *hidden.shape[1:])
                 return self.likelihood.observe(hidden, batch, partial(self.logits, latents))
 
-    def logits(self, latents: Sequence[Any], hidden: Tensor, rows: Tensor | None = None) -> Tensor:
+    def logits(self, latents: Sequence[Given], hidden: Tensor, rows: Tensor | None = None) -> Tensor:
         """Apply the output embedding and its adapter; see `bara_pyro.core.likelihood.Head`.
 
         Args:
@@ -264,7 +267,7 @@ class AdaptedLM(PyroModule):
         return out[..., rows] if self.full_vocab and rows is not None else out
 
     @contextmanager
-    def attached(self, latents: Sequence[Any], lead: tuple[int, ...]) -> Iterator[None]:
+    def attached(self, latents: Sequence[Given], lead: tuple[int, ...]) -> Iterator[None]:
         """Hang the adapters of the body on the language model while the block runs.
 
         Args:
@@ -310,7 +313,7 @@ def tapped(adapters: Iterable[Adapter]) -> Iterator[dict[str, tuple[Tensor, Tens
             adapter.tap = None
 
 
-def _hook(adapter: Adapter, latents: Any, lead: tuple[int, ...]) -> Callable[..., Tensor]:
+def _hook(adapter: Adapter, latents: Given, lead: tuple[int, ...]) -> Callable[..., Tensor]:
     def hook(layer: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
         change = adapter.change(args[0].reshape(*lead, *args[0].shape[1:]), latents)
         return output + change.reshape(output.shape).to(output.dtype)

@@ -10,13 +10,14 @@ is the largest for which noise changes the loss on the anchor rows by no more th
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field, NonNegativeFloat, PositiveInt
 from torch import Tensor
 
 from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.program import AdapterOptions
 from bara_pyro.data import EncodedSplit
 from bara_pyro.errors import TrainingError
 from bara_pyro.guides.posthoc import PosthocGuide
@@ -74,7 +75,7 @@ TFBFit = Fit[PosthocLoRA, PosthocGuide, TFBConfig]
 
 
 def build_tfb(
-    backbone: Backbone, num_data: int, adapter: dict[str, Any], config: TFBConfig
+    backbone: Backbone, num_data: int, adapter: AdapterOptions, config: TFBConfig
 ) -> tuple[PosthocLoRA, PosthocGuide]:
     """Return the program, an ordinary LoRA in training, and a guide without scales yet."""
     model = PosthocLoRA(backbone, num_data, random="A", flipout=config.flipout, **adapter)

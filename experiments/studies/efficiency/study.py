@@ -28,7 +28,7 @@ from bara_pyro.methods import METHODS, build
 from bara_pyro.report import Column, Table
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import environment
-from bara_pyro.runs.system import System, count_parameters
+from bara_pyro.runs.system import System, adapter_options, count_parameters
 from bara_pyro.runs.train import what_is_fitted
 from benchmarks.speed import interleaved, peak_memory
 from benchmarks.systems import NUM_DATA, SIZES, TARGETS, Size, labels_of, make_batch, make_lm
@@ -77,7 +77,7 @@ def contestant(name: str, size: Size, backbone: Backbone) -> Contestant:
 
     def started() -> tuple[AdaptedLM, SiteGuide, SVI]:
         torch.manual_seed(0)
-        model, guide = build(config.method, backbone, NUM_DATA, config.adapter.model_dump())
+        model, guide = build(config.method, backbone, NUM_DATA, adapter_options(config))
         svi = METHODS[name].svi(model, guide, config.train, config.method)
         svi.step(batch)
         return model, guide, svi
