@@ -12,7 +12,7 @@ from functools import cached_property
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pkgutil import iter_modules
-from typing import Generic, TypeVar, cast
+from typing import Generic, TypeVar
 
 from bara_pyro.errors import ConfigError, unknown
 
@@ -64,7 +64,7 @@ class Registry(Mapping[str, Item], Generic[Item]):
         if name not in self._items:
             self._import_own()
         if name not in self._items and name in self._offered:
-            self.register(name, cast(Item, _load(self._offered[name], self.kind)))
+            self.register(name, self._load(self._offered[name]))
         return self._items[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -93,16 +93,16 @@ class Registry(Mapping[str, Item], Generic[Item]):
         """What installed packages offer, by name."""
         return {point.name: point for point in entry_points(group=self.group)}
 
-
-def _load(point: EntryPoint, kind: str) -> object:
-    try:
-        return point.load()
-    except (ImportError, AttributeError) as error:
-        package = point.dist.name if point.dist else point.value
-        raise ConfigError(
-            f"The {kind} {point.name!r} of the package {package} cannot be imported ({error}): mend or "
-            "uninstall that package."
-        ) from error
+    def _load(self, point: EntryPoint) -> Item:
+        try:
+            item: Item = point.load()
+        except (ImportError, AttributeError) as error:
+            package = point.dist.name if point.dist else point.value
+            raise ConfigError(
+                f"The {self.kind} {point.name!r} of the package {package} cannot be imported ({error}): mend "
+                "or uninstall that package."
+            ) from error
+        return item
 
 
 PLUGINS: list[str] = []

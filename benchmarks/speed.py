@@ -9,6 +9,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 
@@ -38,7 +39,7 @@ def steps(size_name: str, rounds: int) -> dict[str, float]:
     batch = make_batch(size)
     calls = {"peft lora": peft_lora(size)[0], "by hand": hand_written(size)}
     calls |= {name: ours(size, name)[0] for name in ("lora", "additive", "gate")}
-    return interleaved({name: lambda step=step: step(batch) for name, step in calls.items()}, rounds)
+    return interleaved({name: partial(step, batch) for name, step in calls.items()}, rounds)
 
 
 def predictions(size_name: str, rounds: int) -> dict[str, float]:
@@ -67,7 +68,7 @@ def memory(size_name: str) -> dict[str, float]:
     batch = make_batch(size)
     calls = {"peft lora": peft_lora(size)[0], "by hand": hand_written(size)}
     calls |= {name: ours(size, name)[0] for name in ("lora", "additive", "gate")}
-    return {name: peak_memory(lambda step=step: step(batch)) for name, step in calls.items()}
+    return {name: peak_memory(partial(step, batch)) for name, step in calls.items()}
 
 
 def peak_memory(call: Callable[[], object]) -> float:

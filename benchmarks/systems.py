@@ -14,6 +14,7 @@ from bara_pyro.core.distributions import KAPPA_MIN
 from bara_pyro.core.prediction import predict
 from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.data.types import Batch
+from bara_pyro.errors import DataError
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.models.bara import BaRA
@@ -73,7 +74,14 @@ def make_batch(size: Size, rows: int | None = None) -> Batch:
     return Batch(ids, mask, torch.tensor([5, 6, 7, 8]), labels, tuple(map(str, range(rows))))
 
 
-def peft_lora(size: Size) -> tuple[Callable[[Batch], None], Callable[[Batch], Tensor]]:
+def labels_of(batch: Batch) -> Tensor:
+    """Return the labels of a batch, which those of `make_batch` have."""
+    if batch.labels is None:
+        raise DataError("The batch has no labels: take one of make_batch.")
+    return batch.labels
+
+
+def peft_lora(size: Size) -> tuple[Callable[[Batch], object], Callable[[Batch], Tensor]]:
     """PEFT's LoRA, the last position's logits only: a training step and a forward."""
     config = peft.LoraConfig(r=8, lora_alpha=16, target_modules=TARGETS, lora_dropout=0.0)
     model = peft.get_peft_model(make_lm(size), config)
@@ -92,13 +100,13 @@ def peft_lora(size: Size) -> tuple[Callable[[Batch], None], Callable[[Batch], Te
 
     def step(batch: Batch) -> None:
         optim.zero_grad(set_to_none=True)
-        F.cross_entropy(forward(batch).float(), batch.labels).backward()
+        F.cross_entropy(forward(batch).float(), labels_of(batch)).backward()
         optim.step()
 
     return step, torch.no_grad()(forward)
 
 
-def ours(size: Size, name: str) -> tuple[Callable[[Batch], None], Callable[[Batch, int], Tensor]]:
+def ours(size: Size, name: str) -> tuple[Callable[[Batch], object], Callable[[Batch, int], Tensor]]:
     """A method of this library: a training step and prediction."""
     backbone = Backbone(make_lm(size))
     if name == "lora":
@@ -116,6 +124,7 @@ class HandWritten(nn.Module):
 
     def __init__(self, size: Size) -> None:
         super().__init__()
+        self.kl, self.Phi = torch.zeros(()), torch.zeros(())  # of the pass that is running
         self.lm = (make_lm(size).requires_grad_(False),)
         self.paths = [n for n, _ in self.lm[0].named_modules() if n.rsplit(".", 1)[-1] in TARGETS]
         self.A, self.B = nn.ParameterList(), nn.ParameterList()
@@ -166,11 +175,11 @@ class HandWritten(nn.Module):
         )[0][:, -1]
         logits = F.linear(hidden, lm.lm_head.weight[batch.answer_ids])
         logits = logits + self.change(len(self.paths) - 1, hidden, torch.ones(()), batch.answer_ids)
-        nll = F.cross_entropy(logits, batch.labels)
+        nll = F.cross_entropy(logits, labels_of(batch))
         return nll + BETA * self.kl / len(batch) + kl_phi.sum() / NUM_DATA
 
 
-def hand_written(size: Size) -> Callable[[Batch], None]:
+def hand_written(size: Size) -> Callable[[Batch], object]:
     """The training step of `HandWritten`."""
     model = HandWritten(size)
     optim = torch.optim.AdamW(model.parameters(), lr=1e-3, eps=1e-6, fused=True)

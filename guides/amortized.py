@@ -12,7 +12,7 @@ import math
 from typing import Literal, get_args
 
 import torch
-from pyro.distributions import Distribution
+from pyro.distributions import TorchDistribution
 from pyro.nn import PyroModule
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from bara_pyro.core.distributions import KAPPA_MAX, KAPPA_MIN, MEAN_MIN, bound_kappa, bound_mean
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.program import AdaptedLM, module_key
+from bara_pyro.core.sites import by_name
 from bara_pyro.errors import ConfigError, unknown
 
 NORM_MIN = 1e-6  # smallest norm to divide by: an input of zeros stays one
@@ -102,11 +103,11 @@ class AmortizedGuide(SiteGuide):
         start = torch.cat([torch.zeros(latents.r), torch.full((latents.r,), offset)])
         self.register_buffer("start", start, persistent=False)  # of the raw values; c in the equations above
         self.sizes: dict[str, tuple[int, int]] = {}  # of a site: means and noise levels
-        self.sites = PyroModule[nn.ModuleDict]()
+        sites: dict[str, _Raw] = {}
         for name, site in latents.global_sites.items():
             # Always a noise level an entry: what "scalar" saves is width times as many weights of A_kappa.
             size = (*site.shape[:-1], latents.r * (2 if self.noisy else 1))
-            self.sites[module_key(name)] = _Raw(torch.zeros(size))
+            sites[module_key(name)] = _Raw(torch.zeros(size))
             self.sizes[name] = (latents.r, latents.r if self.noisy else 0)
         for name, site in latents.local_sites.items():
             rank = site.shape[-1]
@@ -114,13 +115,14 @@ class AmortizedGuide(SiteGuide):
             raw = nn.init.orthogonal_(torch.empty(rank + levels, site.width))
             if not random_kappa:
                 raw[rank:] = 0
-            self.sites[module_key(name)] = _Raw(raw)
+            sites[module_key(name)] = _Raw(raw)
             self.sizes[name] = (rank, levels)
+        self.sites = by_name(sites)
         self._raw = dict(zip((*latents.global_sites, *latents.local_sites), self.sites.values(), strict=True))
         self._local = frozenset(latents.local_sites)
         self.to(model.backbone.device)
 
-    def get_posterior(self, name: str, prior: Distribution) -> Distribution:
+    def get_posterior(self, name: str, prior: TorchDistribution) -> TorchDistribution:
         """Return the site's posterior; a global site is expanded by its plate."""
         weight = self._raw[name].weight
         local = name in self._local
@@ -144,7 +146,7 @@ class AmortizedGuide(SiteGuide):
         """Return the amortiser's weights, which `bara_pyro.core.svi.adamw` gives a rate of their own."""
         return [self._raw[name].weight for name in self._raw if name in self._local]
 
-    def family(self, mean: Tensor, kappa: Tensor) -> Distribution:
+    def family(self, mean: Tensor, kappa: Tensor) -> TorchDistribution:
         """Return the distribution of the given mean and noise level, batch shape that of `mean`."""
         raise NotImplementedError
 

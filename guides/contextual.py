@@ -3,13 +3,14 @@
 import math
 
 import torch
-from pyro.distributions import Distribution, Normal
+from pyro.distributions import Normal, TorchDistribution
 from pyro.nn import PyroModule
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.program import module_key
+from bara_pyro.core.sites import by_name
 from bara_pyro.errors import ConfigError
 from bara_pyro.models.clora import CLoRA
 
@@ -59,13 +60,15 @@ class ContextualGuide(SiteGuide):
             raise ConfigError(f"hidden={hidden} must be at least 1 and init_scale={init_scale} in (0, 1).")
         root = math.sqrt(init_scale)
         offset = math.log(root / (1 - root))  # sigmoid(offset)^2 = init_scale
-        self.sites = PyroModule[nn.ModuleDict]()
-        for name, site in model.latents.local_sites.items():
-            self.sites[module_key(name)] = ContextNetwork(site.width, hidden, 2 * site.shape[-1], offset)
+        networks = {
+            module_key(name): ContextNetwork(site.width, hidden, 2 * site.shape[-1], offset)
+            for name, site in model.latents.local_sites.items()
+        }
+        self.sites = by_name(networks)
         self._networks = dict(zip(model.latents.local_sites, self.sites.values(), strict=True))
         self.to(model.backbone.device)
 
-    def get_posterior(self, name: str, prior: Distribution) -> Distribution:
+    def get_posterior(self, name: str, prior: TorchDistribution) -> TorchDistribution:
         """Return the posterior of one module's E at every token."""
         # forward, not __call__, which would enter Pyro's module context: see `bara_pyro.core.program`.
         mean, raw = self._networks[name].forward(self.input).chunk(2, dim=-1)
@@ -73,4 +76,4 @@ class ContextualGuide(SiteGuide):
 
     def local_parameters(self) -> list[nn.Parameter]:
         """Return the weights of the networks."""
-        return list(self.sites.parameters())
+        return list(self.parameters())

@@ -6,12 +6,12 @@ The heads start at 0, so that q starts at Normal(0, I) whatever x is: at the pri
 """
 
 import torch
-from pyro.distributions import Distribution, Normal
-from pyro.nn import PyroModule
+from pyro.distributions import Normal, TorchDistribution
 from torch import nn
 
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.program import module_key
+from bara_pyro.core.sites import by_name
 from bara_pyro.errors import ConfigError
 from bara_pyro.models.fvae import FVAE, MLP
 
@@ -34,17 +34,17 @@ class FVAEGuide(SiteGuide):
         width = model.r if hidden is None else hidden
         if width < 1:
             raise ConfigError(f"hidden={hidden} must be at least 1.")
-        self.sites = PyroModule[nn.ModuleDict]()
+        encoders: dict[str, MLP] = {}
         for name, site in model.latents.local_sites.items():
             encoder = MLP([site.width, width, 2 * site.shape[-1]])
-            heads = encoder.layers[-1]
-            nn.init.zeros_(heads.weight)
-            nn.init.zeros_(heads.bias)
-            self.sites[module_key(name)] = encoder
+            nn.init.zeros_(encoder.heads.weight)
+            nn.init.zeros_(encoder.heads.bias)
+            encoders[module_key(name)] = encoder
+        self.sites = by_name(encoders)
         self._encoders = dict(zip(model.latents.local_sites, self.sites.values(), strict=True))
         self.to(model.backbone.device)
 
-    def get_posterior(self, name: str, prior: Distribution) -> Distribution:
+    def get_posterior(self, name: str, prior: TorchDistribution) -> TorchDistribution:
         """Return `q(z | x)` of one site."""
         mean, logvar = self._encoders[name].forward(self.input).chunk(2, dim=-1)
         scale = torch.exp(0.5 * logvar.clamp(-MAX_LOGVAR, MAX_LOGVAR))

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Literal, get_args
 
 import torch
-from pyro.distributions import Distribution
+from pyro.distributions import TorchDistribution
 from torch import Tensor
 
 from bara_pyro.core.prediction import noise_seed
@@ -83,7 +83,7 @@ class LaplaceGuide(PointGuide):
 
     # The posterior ------------------------------------------------------------------------------------------
 
-    def law(self, name: str) -> Distribution:
+    def law(self, name: str) -> TorchDistribution:
         """Return the posterior of a deviation; a point before the fit and outside the subset."""
         fit = self._posterior[0] if self._posterior else None
         if fit is None or module_key(name) not in fit.blocks:
@@ -121,10 +121,11 @@ class LaplaceGuide(PointGuide):
             self._allocate(len(answers))
 
     def _allocate(self, answers: int) -> KroneckerPosterior:
-        self.posterior = KroneckerPosterior(self._sizes(answers), answers, self.model.backbone.device)
-        self._posterior = (self._modules["posterior"],)
+        fit = KroneckerPosterior(self._sizes(answers), answers, self.model.backbone.device)
+        self.posterior = fit
+        self._posterior = (fit,)
         self.stochastic = self.mode == "sampled"
-        return self._posterior[0]
+        return fit
 
     @torch.no_grad()
     def set_posterior(self, factors: dict[str, Factors], answers: Tensor) -> Tensor:

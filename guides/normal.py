@@ -1,15 +1,16 @@
 """Gaussian posteriors over LoRA weights, independent from weight to weight."""
 
-from typing import Any
+from collections.abc import Mapping
 
 import torch
-from pyro.distributions import Distribution, Normal
+from pyro.distributions import Normal, TorchDistribution
 from pyro.nn import PyroModule
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.program import module_key
+from bara_pyro.core.sites import by_name
 from bara_pyro.errors import ConfigError
 from bara_pyro.models.gaussian_lora import GaussianLoRA
 
@@ -22,11 +23,13 @@ class DeviationGuide(SiteGuide):
     The means belong to the model (`lora_A`, `lora_B`); a subclass defines `law`.
     """
 
-    def get_posterior(self, name: str, prior: Distribution) -> Distribution:
+    model: GaussianLoRA
+
+    def get_posterior(self, name: str, prior: TorchDistribution) -> TorchDistribution:
         """Return the law of a deviation; random signs keep their prior."""
         return self.law(name) if name in self.model.latents.global_sites else prior
 
-    def law(self, name: str) -> Distribution:
+    def law(self, name: str) -> TorchDistribution:
         """Return the posterior of a deviation, of event shape `rows x columns`."""
         raise NotImplementedError
 
@@ -39,9 +42,9 @@ class Scale(PyroModule):
         self.scale = nn.Parameter(raw, requires_grad=trainable)
 
 
-def scales(raw: dict[str, Tensor], *, trainable: bool = True) -> Any:
+def scales(raw: dict[str, Tensor], *, trainable: bool = True) -> Mapping[str, Scale]:
     """Return one `Scale` a site, under names that a module may have."""
-    return PyroModule[nn.ModuleDict]({module_key(n): Scale(value, trainable) for n, value in raw.items()})
+    return by_name({module_key(n): Scale(value, trainable) for n, value in raw.items()})
 
 
 class NormalGuide(DeviationGuide):
@@ -71,7 +74,7 @@ class NormalGuide(DeviationGuide):
         self.sites = scales(raw)
         self.to(model.backbone.device)
 
-    def law(self, name: str) -> Distribution:
+    def law(self, name: str) -> TorchDistribution:
         """Return the posterior of a deviation."""
         raw: Tensor = self.sites[module_key(name)].scale
         sigma = raw.square() if self.transform == "square" else F.softplus(raw)

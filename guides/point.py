@@ -1,7 +1,7 @@
 """A point mass at the mean weights: MAP estimation of LoRA."""
 
 import torch
-from pyro.distributions import Delta, Distribution
+from pyro.distributions import Delta, TorchDistribution
 
 from bara_pyro.guides.normal import DeviationGuide
 
@@ -14,7 +14,7 @@ class PointGuide(DeviationGuide):
 
     stochastic = False
 
-    def law(self, name: str) -> Distribution:
+    def law(self, name: str) -> TorchDistribution:
         """Return the point mass at 0."""
         size = self.model.latents.global_sites[name].shape
         return Delta(torch.zeros(size, device=self.model.backbone.device)).to_event(2)

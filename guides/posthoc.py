@@ -1,7 +1,7 @@
 """Gaussian posteriors whose scales are set after training, or beside it, and never by a gradient."""
 
 import torch
-from pyro.distributions import Distribution, Normal
+from pyro.distributions import Normal, TorchDistribution
 from torch import Tensor
 
 from bara_pyro.core.frozen import read
@@ -17,6 +17,8 @@ class PosthocGuide(DeviationGuide):
         model: the program.
         by_row: one scale a row of the weight (TFB) rather than one an entry (IVON).
     """
+
+    model: PosthocLoRA
 
     def __init__(self, model: PosthocLoRA, *, by_row: bool = False) -> None:
         super().__init__(model)
@@ -35,7 +37,7 @@ class PosthocGuide(DeviationGuide):
         """Return the frozen scales of a deviation, `rows x columns` or `rows x 1`, to read or to fill."""
         return read(self.sites[module_key(site)], "scale")
 
-    def law(self, name: str) -> Distribution:
+    def law(self, name: str) -> TorchDistribution:
         """Return the posterior of a deviation."""
         # A scale of 0 (a weight that nothing depends on) has no density.
         scale = self.scale(name).clamp_min(torch.finfo(torch.float32).tiny)

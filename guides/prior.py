@@ -1,6 +1,6 @@
 """The posterior that is the prior: for noise that is part of the model and not inferred."""
 
-from pyro.distributions import Distribution
+from pyro.distributions import TorchDistribution
 
 from bara_pyro.core.guide import SiteGuide
 
@@ -11,6 +11,6 @@ class PriorGuide(SiteGuide):
     The KL is 0 and no site enters it, so that the ELBO is the expected log-likelihood under the noise.
     """
 
-    def get_posterior(self, name: str, prior: Distribution) -> Distribution:
+    def get_posterior(self, name: str, prior: TorchDistribution) -> TorchDistribution:
         """Return the prior itself, by which the ELBO recognises that there is no KL."""
         return prior

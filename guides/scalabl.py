@@ -2,7 +2,7 @@
 
 import torch
 import torch.distributions as td
-from pyro.distributions import Distribution, Normal
+from pyro.distributions import Normal, TorchDistribution
 from torch import Tensor, nn
 from torch.distributions import kl_divergence, register_kl
 
@@ -50,6 +50,6 @@ class ScalaBLGuide(SiteGuide):
         self.log_sigma = nn.Parameter(torch.empty_like(start).uniform_(init_scale / 2**0.5, init_scale).log())
         self.to(model.backbone.device)
 
-    def get_posterior(self, name: str, prior: Distribution) -> Distribution:
+    def get_posterior(self, name: str, prior: TorchDistribution) -> TorchDistribution:
         """Return the posterior of all modules' singular values, batch `modules`, event `r`."""
         return self.family(self.log_s.exp(), self.log_sigma.exp(), validate_args=False).to_event(1)

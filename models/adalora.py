@@ -88,7 +88,7 @@ class AdaLoRA(AdaptedLM):
                 f"init_r={init_r} must be at least the rank r={r} that allocation ends with, and "
                 f"orth_weight={orth_weight} not negative."
             )
-        super().__init__(backbone, num_data, AdaLoRAAdapter, **{**adapter, "r": init_r})
+        super().__init__(backbone, num_data, AdaLoRAAdapter, **(adapter | {"r": init_r}))
         self.target_r = r
         self.orth_weight = orth_weight
 

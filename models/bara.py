@@ -8,10 +8,10 @@ y = W0 x + s B ((Phi * theta) * (A x))      gate form (Definition 1 of the paper
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
-from typing import Any, Literal, NamedTuple, Unpack, get_args
+from typing import Literal, NamedTuple, Unpack, get_args
 
 import torch
-from pyro.distributions import Distribution
+from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -30,6 +30,7 @@ from bara_pyro.core.targets import Target
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, unknown
 from bara_pyro.models.lora import down_projection, up_projection
+from bara_pyro.types import Fields
 
 Form = Literal["additive", "gate"]
 Latent = Literal["phi*theta", "phi", "theta"]
@@ -51,7 +52,7 @@ class Gate(NamedTuple):
     """
 
     phi: Tensor | None
-    prior: Distribution | None
+    prior: TorchDistribution | None
     beta: float
 
 
@@ -120,8 +121,8 @@ class BaRA(AdaptedLM):
         *,
         form: Form = "additive",
         latent: Latent = "phi*theta",
-        phi_prior: str | Mapping[str, Any] = "gamma",
-        theta_prior: str | Mapping[str, Any] = "gamma",
+        phi_prior: str | Fields = "gamma",
+        theta_prior: str | Fields = "gamma",
         beta_phi: float = 1.0,
         beta_theta: float = 1e-5,
         **adapter: Unpack[AdapterOptions],
@@ -172,5 +173,5 @@ class BaRA(AdaptedLM):
         return [Gate(own, prior, self.beta_theta) for own in phi]
 
 
-def _prior(prior: str | Mapping[str, Any], device: torch.device) -> Distribution:
+def _prior(prior: str | Fields, device: torch.device) -> TorchDistribution:
     return make_prior(**({"name": prior} if isinstance(prior, str) else prior), device=device)

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import NamedTuple, Unpack
 
 import torch
-from pyro.distributions import Distribution, Normal
+from pyro.distributions import Normal, TorchDistribution
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -22,7 +22,7 @@ from bara_pyro.core.program import AdaptedLM, AdapterOptions, chosen_rows, local
 from bara_pyro.core.targets import Target
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
-from bara_pyro.models.lora import LoRAAdapter
+from bara_pyro.models.lora import LowRankAdapter
 
 E = "E"
 
@@ -35,11 +35,11 @@ def e_site(path: str) -> str:
 class Prior(NamedTuple):
     """What a layer's E comes from: the law of one entry, and the weight of its KL."""
 
-    law: Distribution
+    law: TorchDistribution
     beta: float
 
 
-class CLoRAAdapter(LoRAAdapter):
+class CLoRAAdapter(LowRankAdapter):
     """The change of one layer; samples its E, whose guide sees `A x`."""
 
     def __init__(self, target: Target, r: int, scaling: float) -> None:

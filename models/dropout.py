@@ -29,7 +29,7 @@ from bara_pyro.core.latents import Latents, Site
 from bara_pyro.core.program import AdaptedLM, AdapterOptions, chosen_rows
 from bara_pyro.core.targets import Target
 from bara_pyro.errors import ConfigError
-from bara_pyro.models.lora import LoRAAdapter
+from bara_pyro.models.lora import LowRankAdapter
 
 KEEP = "keep"
 
@@ -39,7 +39,7 @@ def keep_site(path: str) -> str:
     return f"{KEEP}/{path}"
 
 
-class DropoutAdapter(LoRAAdapter):
+class DropoutAdapter(LowRankAdapter):
     """The change of one layer; samples its mask."""
 
     def __init__(self, target: Target, r: int, scaling: float, p: float) -> None:

@@ -32,7 +32,7 @@ from typing import NamedTuple, Unpack
 
 import pyro
 import torch
-from pyro.distributions import Distribution, Normal
+from pyro.distributions import Normal, TorchDistribution
 from pyro.nn import PyroModule
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -47,6 +47,7 @@ from bara_pyro.core.program import (
     local_sample,
     tempered,
 )
+from bara_pyro.core.sites import seen_by_pyro
 from bara_pyro.core.targets import Target
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
@@ -97,8 +98,8 @@ class Pass(NamedTuple):
         share: what one token counts.
     """
 
-    prior_z1: Distribution
-    prior_z2: Distribution
+    prior_z1: TorchDistribution
+    prior_z2: TorchDistribution
     training: bool
     share: float
 
@@ -108,9 +109,14 @@ class MLP(PyroModule):
 
     def __init__(self, widths: Sequence[int], device: torch.device | None = None) -> None:
         super().__init__()
-        linear = PyroModule[nn.Linear]
-        self.layers = PyroModule[nn.ModuleList]([linear(a, b, device=device) for a, b in pairwise(widths)])
-        self._layers = tuple(self.layers)
+        linear = seen_by_pyro(nn.Linear)
+        self._layers = tuple(linear(a, b, device=device) for a, b in pairwise(widths))
+        self.layers = seen_by_pyro(nn.ModuleList)(self._layers)
+
+    @property
+    def heads(self) -> nn.Linear:
+        """The last layer."""
+        return self._layers[-1]
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the output, `... x widths[-1]`."""
@@ -139,7 +145,7 @@ class FVAEAdapter(Adapter):
         up = chosen_rows(self.lora_B, rows)
         return F.linear(z1, up * self.scaling)
 
-    def _draw(self, number: int, prior: Distribution, x: Tensor, weight: float) -> Tensor:
+    def _draw(self, number: int, prior: TorchDistribution, x: Tensor, weight: float) -> Tensor:
         with tempered(weight):
             law = prior.expand([*x.shape[:-1], self.r]).to_event(1)
             return local_sample(z_site(number, self.target.path), law, x)

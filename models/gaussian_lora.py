@@ -25,7 +25,7 @@ from bara_pyro.core.program import AdaptedLM, AdapterOptions, chosen_rows, tempe
 from bara_pyro.core.targets import Target
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
-from bara_pyro.models.lora import LoRAAdapter
+from bara_pyro.models.lora import LowRankAdapter
 
 SIGNS = "signs"
 
@@ -42,7 +42,7 @@ class Deviations(NamedTuple):
     lora_B: Tensor | None
 
 
-class GaussianAdapter(LoRAAdapter):
+class GaussianAdapter(LowRankAdapter):
     """The change of one layer under one draw of its weights.
 
     With `flipout` every token sees A's deviation under its own random signs, `(t u^T) * deviation`: for one

@@ -23,13 +23,17 @@ def up_projection(r: int, out_features: int) -> nn.Parameter:
     return nn.Parameter(torch.zeros(out_features, r))
 
 
-class LoRAAdapter(Adapter):
-    """The change s B A x of one layer."""
+class LowRankAdapter(Adapter):
+    """An adapter that has LoRA's two factors, `lora_A` (`r x in`) and `lora_B` (`out x r`)."""
 
     def __init__(self, target: Target, r: int, scaling: float) -> None:
         super().__init__(target, r, scaling)
         self.lora_A = down_projection(r, target.in_features)
         self.lora_B = up_projection(r, target.out_features)
+
+
+class LoRAAdapter(LowRankAdapter):
+    """The change s B A x of one layer."""
 
     def forward(self, x: Tensor, latents: None, rows: Tensor | None = None) -> Tensor:
         """Return `s B A x`; see `Adapter.forward`."""

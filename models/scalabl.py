@@ -22,13 +22,13 @@ from bara_pyro.core.program import AdaptedLM, AdapterOptions, chosen_rows
 from bara_pyro.core.targets import Target
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
-from bara_pyro.models.lora import LoRAAdapter
+from bara_pyro.models.lora import LowRankAdapter
 
 S = "s"
 SHIFT = 0.05  # largest initial scale of the public code, which its prior is shifted by
 
 
-class ScalaBLAdapter(LoRAAdapter):
+class ScalaBLAdapter(LowRankAdapter):
     """The change of one layer.
 
     Attributes:

@@ -1,14 +1,14 @@
 """LoRA with a temperature: p(y) = softmax(z / T), z the logits of the answers (Guo et al., ICML 2017)."""
 
 from collections.abc import Sequence
-from typing import Any, Unpack
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.frozen import frozen, read
-from bara_pyro.core.program import AdapterOptions
+from bara_pyro.core.program import AdapterOptions, Given
 from bara_pyro.models.lora import LoRA
 
 
@@ -31,6 +31,6 @@ class TemperedLoRA(LoRA):
         """Set ln T."""
         read(self, "log_temperature").fill_(log_temperature)
 
-    def logits(self, latents: Sequence[Any], hidden: Tensor, rows: Tensor | None = None) -> Tensor:
+    def logits(self, latents: Sequence[Given], hidden: Tensor, rows: Tensor | None = None) -> Tensor:
         """Return the logits divided by T; see `AdaptedLM.logits`."""
         return super().logits(latents, hidden, rows) * read(self, "log_temperature").neg().exp()

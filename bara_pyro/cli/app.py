@@ -4,7 +4,7 @@ import sys
 import tempfile
 import traceback
 import warnings
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
@@ -31,7 +31,8 @@ app = typer.Typer(
 for command in (train, evaluate, predict, inspect, prune, params, methods, tasks, demo):
     app.command(command.__name__)(wrap(command))
 app.add_typer(microworld.app, name="microworld")
-UsageError: type[Exception] = typer.BadParameter.__bases__[0]  # typer names it nowhere else
+# typer names it nowhere else, and BadParameter is one with the same methods.
+UsageError = cast(type[typer.BadParameter], typer.BadParameter.__bases__[0])
 
 
 @app.callback(invoke_without_command=True)

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -105,7 +104,7 @@ def write_card(path: Path, rows: Sequence[CardRow], recipe: str) -> None:
 
 def _line(row: CardRow) -> str:
     spec = TASKS[row.name]
-    cells: list[Any] = [
+    cells: list[object] = [
         f"`{row.name}`",
         spec.mimics,
         len(spec.labels),

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,6 +30,7 @@ from bara_pyro.runs.folder import stored_config
 from bara_pyro.runs.manifest import ALL, LOG, PREDICTIONS, clear, is_run, recording
 from bara_pyro.runs.store import read_jsonl, write_json, write_text
 from bara_pyro.runs.system import System, build_system, find_device, load_data
+from bara_pyro.types import Json
 
 METHODS = {"lora": "LoRA", "bara": "BaRA", "bara-gate": "BaRA gate"}
 STEPS = 1500  # enough on 640 rows for LoRA to be far too sure, and the whole demonstration a few minutes
@@ -104,12 +104,12 @@ def _same(folder: Path, config: RunConfig) -> bool:
         return False
 
 
-def _train_all(out: Path, configs: Mapping[str, RunConfig]) -> tuple[list[dict[str, Any]], System]:
+def _train_all(out: Path, configs: Mapping[str, RunConfig]) -> tuple[list[Json], System]:
     """Return the rows of the table, and one of the systems for what they share."""
     shared = configs["lora"]
     data = load_data(shared)
     backbone = load_backbone(shared.backbone.name, device=find_device(shared.backbone.device))
-    rows: list[dict[str, Any]] = []
+    rows: list[Json] = []
     for method, config in configs.items():
         system = build_system(config, backbone, data)
         if not rows:
@@ -133,7 +133,7 @@ def _predictions(folder: Path, samples: int) -> Predictions:
 # The page --------------------------------------------------------------------------------------------------
 
 
-def _write(out: Path, system: System, rows: list[dict[str, Any]], quick: bool) -> None:
+def _write(out: Path, system: System, rows: list[Json], quick: bool) -> None:
     """Write the table, the pictures and, last, the page that shows them."""
     with recording(out, ALL):
         table = score_table(rows)
@@ -198,14 +198,14 @@ _ABOUT_TRAINING = (
 )
 
 
-def _histories(out: Path, num_data: int) -> dict[str, list[dict[str, Any]]]:
+def _histories(out: Path, num_data: int) -> dict[str, list[Json]]:
     runs = {name: read_jsonl(out / method / LOG) for method, name in METHODS.items()}
     for record in (record for history in runs.values() for record in history if "kl_phi" in record):
         record["kl_phi"] /= num_data  # the log has it in nats, once for all rows; the figure per example
     return runs
 
 
-def _curves(runs: Mapping[str, list[dict[str, Any]]]) -> list[Picture]:
+def _curves(runs: Mapping[str, list[Json]]) -> list[Picture]:
     return [
         Picture(training_curves(runs, parts=[part]), f"{PARTS[part]} against the training step.")
         for part in recorded_parts(runs)

@@ -111,7 +111,7 @@ def takes_settings(command: Command) -> Command:
     own = inspect.signature(command, eval_str=True).parameters
 
     @wraps(command)
-    def wrapped(**arguments: Any) -> None:
+    def wrapped(**arguments: object) -> None:
         read = {name: arguments.pop(name) for name in known}
         given = {known[k].key: known[k].value(v) for k, v in read.items() if v is not None and v != []}
         command(**arguments, given=given)
@@ -125,7 +125,7 @@ def takes_settings(command: Command) -> Command:
     )
 
 
-def _members(annotation: Any) -> list[Any]:
+def _members(annotation: object) -> list[object]:
     """Return the types that a field may have, None left out and limits taken off."""
     if get_origin(annotation) is Annotated:
         return _members(get_args(annotation)[0])
@@ -134,17 +134,17 @@ def _members(annotation: Any) -> list[Any]:
     return [annotation]
 
 
-def _choices(annotation: Any) -> tuple[Any, ...]:
+def _choices(annotation: object) -> tuple[object, ...]:
     kinds = _members(annotation)
     return get_args(kinds[0]) if get_origin(kinds[0]) is Literal else ()
 
 
-def _is_yaml(annotation: Any) -> bool:
+def _is_yaml(annotation: object) -> bool:
     """Whether a field has several types, so that only YAML can say which one is meant."""
     return len(_members(annotation)) > 1
 
 
-def _kind(annotation: Any) -> Any:
+def _kind(annotation: object) -> Any:
     """Return the type that typer is to read; what it does not read is text, checked with the settings."""
     if _is_yaml(annotation):
         return str

@@ -1,7 +1,6 @@
 """Training and evaluating with a progress bar, for the commands that do."""
 
 from pathlib import Path
-from typing import Any
 
 from bara_pyro.cli.scores import show_scores
 from bara_pyro.cli.terminal import progress, result, say, say_notes
@@ -13,9 +12,10 @@ from bara_pyro.runs.manifest import clear, discard, is_run
 from bara_pyro.runs.system import System, build_system
 from bara_pyro.runs.train import train as fit
 from bara_pyro.runs.train import train_seconds
+from bara_pyro.types import Json
 
 
-def resumed(out: Path, file: Path | None, overrides: dict[str, Any], assignments: list[str]) -> RunConfig:
+def resumed(out: Path, file: Path | None, overrides: Json, assignments: list[str]) -> RunConfig:
     """Return the settings that a run was started with; those given again must be the same.
 
     Raises:
@@ -69,7 +69,7 @@ def _stopped(stop: KeyboardInterrupt, out: Path) -> Stopped:
 
 def run(
     config: RunConfig, out: Path, *, resume: bool = False, system: System | None = None, name: str = ""
-) -> dict[str, Any]:
+) -> Json:
     """Train and evaluate one configuration with a progress bar; return what metrics.json holds."""
     system = system or build_system(config)
     label = name or f"{config.method.name} on {system.task.name}"
@@ -83,7 +83,7 @@ def run(
     return evaluate_with_progress(system, out, label, wall_clock_train_s=train_seconds(out))
 
 
-def evaluate_with_progress(system: System, out: Path, label: str, **extra: Any) -> dict[str, Any]:
+def evaluate_with_progress(system: System, out: Path, label: str, **extra: object) -> Json:
     """Evaluate a fitted system with a progress bar."""
     rows = len(system.split(system.config.task.evaluate_on))
     with progress(f"evaluate {label}", rows * len(system.config.predict.samples)) as advance:

@@ -1,10 +1,10 @@
 """The table of scores that training and evaluation end with."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from bara_pyro.cli.terminal import show
 from bara_pyro.report.table import Column, Table
+from bara_pyro.types import Json
 
 # Short headings and the units in the caption: with all its columns the table fits 80 characters.
 SCORES = (
@@ -22,7 +22,7 @@ SCORES = (
 )
 
 
-def score_rows(report: dict[str, Any], name: str | None = None) -> list[dict[str, Any]]:
+def score_rows(report: Json, name: str | None = None) -> list[Json]:
     """Return the rows of the score table for what a metrics.json holds: one a number of draws."""
     common = {
         "method": name or report["method"],
@@ -32,18 +32,18 @@ def score_rows(report: dict[str, Any], name: str | None = None) -> list[dict[str
     return [{**common, "S": int(s), **scores} for s, scores in report["metrics"].items()]
 
 
-def baseline_rows(report: dict[str, Any]) -> list[dict[str, Any]]:
+def baseline_rows(report: Json) -> list[Json]:
     """Return the row of the score table that always answers the most frequent class."""
     # As text, so that the table marks the best of the methods and not the baseline.
     return [{"method": "majority class", "acc": f"{report['majority_class']['acc']:.1f}"}]
 
 
-def show_scores(report: dict[str, Any]) -> None:
+def show_scores(report: Json) -> None:
     """Print the table of scores, the majority class below the method."""
     show(score_table([*score_rows(report), *baseline_rows(report)]))
 
 
-def score_table(rows: Sequence[dict[str, Any]]) -> Table:
+def score_table(rows: Sequence[Json]) -> Table:
     """Return the table of scores, without the columns that no row has a value for."""
     filled = [column for column in SCORES if any(row.get(column.key) is not None for row in rows)]
     keys = {column.key for column in filled}

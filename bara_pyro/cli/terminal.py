@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -140,7 +140,7 @@ def result(value: object) -> None:
         print(json.dumps(_plain(value), indent=2, allow_nan=False))  # noqa: T201 - a result, not a remark
 
 
-def _plain(value: object) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import wraps
 from inspect import Parameter
 from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -46,7 +46,7 @@ def wrap(command: Command) -> Command:
     shared.append(Parameter("plugin", Parameter.KEYWORD_ONLY, default=None, annotation=Plugins))
 
     @wraps(command)
-    def wrapped(*args: Any, **given: Any) -> None:
+    def wrapped(*args: object, **given: object) -> None:
         mode = {name: bool(given.pop(name)) for name in SHARED}
         vars(terminal.mode).update(mode)
         for name, value in given.items():

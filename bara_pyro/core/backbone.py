@@ -3,13 +3,19 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
 from torch.nn import functional as F
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from transformers.utils import logging
 
@@ -35,7 +41,9 @@ class Backbone:
         BackboneError: activation checkpointing is on, or the logits are transformed after the output layer.
     """
 
-    def __init__(self, lm: Any, tokenizer: Any = None, name: str = "") -> None:
+    def __init__(
+        self, lm: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None, name: str = ""
+    ) -> None:
         for attribute in _LOGIT_TRANSFORMS:
             value = getattr(lm.config, attribute, None)
             if value not in (None, 1.0):
@@ -44,7 +52,7 @@ class Backbone:
                     "does not reproduce: choose a backbone without it."
                 )
         self.lm = lm.eval().requires_grad_(False)
-        self.tokenizer = tokenizer
+        self.tokenizer: PreTrainedTokenizerBase = tokenizer  # None where no text is read
         self.name = name
         # Found once: `check` runs before every training step.
         self._switches = [m for m in lm.modules() if hasattr(m, "gradient_checkpointing")]
@@ -126,7 +134,7 @@ def load_backbone(
     return Backbone(lm.to(device), tokenizer, str(name))
 
 
-def _load_tokenizer(path: str) -> Any:
+def _load_tokenizer(path: str) -> PreTrainedTokenizerBase:
     # For some architectures (Qwen2 is one) transformers 5 takes their own tokenizer class whatever the folder
     # says, and misreads a tokenizer of another kind: a folder that asks for the general class gets it.
     if get_tokenizer_config(path).get("tokenizer_class") in ("TokenizersBackend", "PreTrainedTokenizerFast"):
@@ -134,7 +142,7 @@ def _load_tokenizer(path: str) -> Any:
     return AutoTokenizer.from_pretrained(path)
 
 
-def _load_lm(path: str, dtype: torch.dtype, random_seed: int | None) -> Any:
+def _load_lm(path: str, dtype: torch.dtype, random_seed: int | None) -> PreTrainedModel:
     if random_seed is not None:
         torch.manual_seed(random_seed)
         return AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(path), dtype=dtype)

@@ -1,11 +1,13 @@
 """The evidence lower bound with analytic KL terms only, and its parts."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
+from pyro.distributions import TorchDistribution
 from pyro.distributions.util import scale_and_mask
 from pyro.infer import TraceMeanField_ELBO
+from pyro.poutine.runtime import Message
 from pyro.poutine.trace_struct import Trace
 from torch import Tensor
 from torch.distributions import kl_divergence
@@ -14,6 +16,9 @@ from bara_pyro.core.distributions import has_analytic_kl
 from bara_pyro.core.foreign import AUXILIARY
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.likelihood import LIKELIHOOD
+from bara_pyro.core.program import AdaptedLM
+from bara_pyro.core.sites import law_of, value_of
+from bara_pyro.data.types import Batch
 from bara_pyro.errors import DataError, MissingKLError
 
 # Above this many terms a float32 sum of KL values loses digits that the gradient needs.
@@ -55,21 +60,21 @@ class MeanFieldELBO(TraceMeanField_ELBO):
         num_particles: draws averaged per evaluation.
     """
 
-    def __init__(self, *, sampled_kl: bool = False, num_particles: int = 1, **kwargs: Any) -> None:
+    def __init__(self, *, sampled_kl: bool = False, num_particles: int = 1, **kwargs: int | bool) -> None:
         super().__init__(num_particles=num_particles, **kwargs)
         self.sampled_kl = sampled_kl
 
-    def terms(self, model: Any, guide: SiteGuide, *args: Any) -> ElboTerms:
+    def terms(self, model: AdaptedLM, guide: SiteGuide, batch: Batch) -> ElboTerms:
         """Evaluate the bound (one forward of the language model a particle) and return its parts.
 
         Raises:
             MissingKLError: a latent's pair of distributions has no analytic KL.
             DataError: the batch has no labels.
         """
-        particles = [self._terms(*guide.run(*args)) for _ in range(self.num_particles)]
+        particles = [self._terms(*guide.run(batch)) for _ in range(self.num_particles)]
         return particles[0] if len(particles) == 1 else _mean(particles)
 
-    def _get_trace(self, model: Any, guide: Any, args: tuple, kwargs: dict) -> tuple[Trace, Trace]:
+    def _get_trace(self, model: Callable, guide: Callable, args: tuple, kwargs: dict) -> tuple[Trace, Trace]:
         if not isinstance(guide, SiteGuide):
             return super()._get_trace(model, guide, args, kwargs)
         guide(*args, **kwargs)
@@ -110,13 +115,13 @@ class MeanFieldELBO(TraceMeanField_ELBO):
             kl[name] = divergence.sum()
         return ElboTerms(loss=torch.as_tensor(loss + nll), nll=torch.as_tensor(nll), kl=kl, extra=extra)
 
-    def _kl(self, name: str, posterior: dict, prior: dict) -> Tensor:
+    def _kl(self, name: str, posterior: Message, prior: Message) -> Tensor:
         """Return the masked KL of a site, of its batch shape."""
-        q, p = posterior["fn"], prior["fn"]
+        q, p = law_of(posterior), law_of(prior)
         if has_analytic_kl(q, p):
             kl = kl_divergence(q, p)
         elif self.sampled_kl:
-            kl = q.log_prob(posterior["value"]) - p.log_prob(posterior["value"])
+            kl = q.log_prob(value_of(posterior)) - p.log_prob(value_of(posterior))
         else:
             raise MissingKLError(
                 f"Site {name!r}: no analytic KL({_family(q)} || {_family(p)}) is registered; choose another "
@@ -135,19 +140,19 @@ def _mean(terms: list[ElboTerms]) -> ElboTerms:
     )
 
 
-def _total(values: Tensor, scale: Any) -> Tensor:
+def _total(values: Tensor, scale: Tensor | float) -> Tensor:
     dtype = torch.float64 if values.numel() > FLOAT64_SUM else values.dtype
     if isinstance(scale, Tensor) and scale.ndim:
         values, scale = values * scale, 1.0
     return values.sum(dtype=dtype) * scale
 
 
-def _log_prob(site: dict, scale: Any) -> Tensor:
+def _log_prob(site: Message, scale: Tensor | float) -> Tensor:
     """Return the scaled and masked log-density of an observed site, of its batch shape."""
-    return scale_and_mask(site["fn"].log_prob(site["value"]), scale=scale, mask=site["mask"])
+    return scale_and_mask(law_of(site).log_prob(value_of(site)), scale=scale, mask=site["mask"])
 
 
-def _family(fn: Any) -> str:
+def _family(fn: TorchDistribution) -> str:
     while hasattr(fn, "base_dist"):
         fn = fn.base_dist
     return type(fn).__name__

@@ -6,13 +6,11 @@ the padding, and would fit another objective without a word. A program that is r
 trace therefore gives the guide's sites its own.
 """
 
-from typing import Any
-
 import torch.distributions as td
 from pyro.distributions import Delta, Independent
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.replay_messenger import ReplayMessenger
-from pyro.poutine.runtime import _PYRO_STACK
+from pyro.poutine.runtime import _PYRO_STACK, Message
 from pyro.poutine.trace_struct import Trace
 from torch import Tensor
 from torch.distributions import register_kl
@@ -50,13 +48,13 @@ class SharedWeights(Messenger):
         auxiliary = [
             name
             for name, node in trace.nodes.items()
-            if node["type"] == "sample" and node["infer"].get("is_auxiliary")
+            if node["type"] == "sample" and (node["infer"] or {}).get("is_auxiliary")
         ]
         self.joint = [n for n in auxiliary if not n.endswith(AUXILIARY)]
 
-    def _pyro_post_sample(self, msg: dict[str, Any]) -> None:
-        name, own = msg["name"], {"scale": msg["scale"], "mask": msg["mask"]}
-        if msg["is_observed"] or name not in self.nodes:
+    def _pyro_post_sample(self, msg: Message) -> None:
+        name = msg["name"]
+        if name is None or msg["is_observed"] or name not in self.nodes:
             return
         if self.joint and (msg["mask"] is not None or msg["scale"] != 1):
             raise ConfigError(
@@ -64,12 +62,16 @@ class SharedWeights(Messenger):
                 "weight or a mask of its own: take a guide with a site for each (AutoNormal, AutoDelta)."
             )
         node = self.nodes[name]
-        node.update(own)
-        if type(node["fn"]) is Delta:
-            fn = node["fn"]
+        self._weigh(node, msg)
+        fn = node["fn"]
+        if type(fn) is Delta:
             node["fn"] = Image(fn.v, log_density=fn.log_density, event_dim=fn.event_dim)
         if name + AUXILIARY in self.nodes:
-            self.nodes[name + AUXILIARY].update(own)
+            self._weigh(self.nodes[name + AUXILIARY], msg)
+
+    @staticmethod
+    def _weigh(node: Message, as_in: Message) -> None:
+        node["scale"], node["mask"] = as_in["scale"], as_in["mask"]
 
 
 def shared_weights() -> SharedWeights | None:

@@ -4,25 +4,27 @@
 and replaying the model would run the language model twice; Pyro's `GuideMessenger` interleaves the two.
 """
 
-from typing import Any
+from typing import Final, cast
 
-from pyro.distributions import Distribution
+from pyro.distributions import TorchDistribution
 from pyro.infer.autoguide.effect import AutoMessenger
 from pyro.poutine.messenger import Messenger
+from pyro.poutine.runtime import Message
 from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 
 from bara_pyro.core.likelihood import LIKELIHOOD
 from bara_pyro.core.program import INPUT, AdaptedLM
+from bara_pyro.core.sites import law_of
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 
-PRIOR = "prior"
+PRIOR: Final = "prior"
 """Key of a site's `infer` under which Pyro's `GuideMessenger` keeps the prior that a posterior replaced."""
 
 
-class SiteGuide(AutoMessenger):
+class SiteGuide(AutoMessenger):  # type: ignore[metaclass]  # Pyro computes the metaclass that joins both
     """Base of all guides: subclasses define `get_posterior`.
 
     Args:
@@ -31,10 +33,11 @@ class SiteGuide(AutoMessenger):
 
     # False where the random numbers that a draw takes depend on the parameters (rejection sampling).
     fixed_noise = True
-    # False where all draws are one: the guide puts all mass on a point.
-    stochastic = True
     # Forwards of the language model that `predictive` runs at once for a row, which its memory goes with.
     copies = 1
+
+    # What Pyro's property of that name returns; a guide for one kind of program declares that kind.
+    model: AdaptedLM
 
     def __init__(self, model: AdaptedLM) -> None:
         super().__init__(model)
@@ -43,19 +46,25 @@ class SiteGuide(AutoMessenger):
         # A list, because setting an attribute of a PyroModule costs as much as a small matrix product.
         self._inputs: list[Tensor | None] = []
 
-    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+    def _pyro_sample(self, msg: Message) -> None:
         if msg["is_observed"] or site_is_subsample(msg):
             return
+        infer = cast(dict[str, object], msg["infer"])
         if msg["name"] == LIKELIHOOD:
             # Not observed when predicting: the answer keeps its own distribution.
-            msg["infer"][PRIOR] = msg["fn"]
+            infer[PRIOR] = msg["fn"]
             return
         # Popped, so that a recorded trace does not keep every layer's input alive.
-        self._inputs.append(msg["infer"].pop(INPUT, None))
+        self._inputs.append(cast(Tensor | None, infer.pop(INPUT, None)))
         try:
             super()._pyro_sample(msg)
         finally:
             self._inputs.pop()
+
+    @property
+    def stochastic(self) -> bool:
+        """Whether draws differ: False where the guide puts all mass on a point."""
+        return True
 
     def check(self, model: AdaptedLM) -> None:
         """Raise `ConfigError` where this is the guide of another model, which would run in its place."""
@@ -74,7 +83,7 @@ class SiteGuide(AutoMessenger):
         """
         return None
 
-    def get_posterior(self, name: str, prior: Distribution) -> Distribution:
+    def get_posterior(self, name: str, prior: TorchDistribution) -> TorchDistribution:
         """Return `q(site)`, of the prior's batch and event shape; `self.input` is the layer's input."""
         raise NotImplementedError
 
@@ -100,16 +109,16 @@ class SiteGuide(AutoMessenger):
             raise LookupError("This site was not sampled by bara_pyro.core.program.local_sample.")
         return x
 
-    def run(self, *args: Any, **kwargs: Any) -> tuple[Trace, Trace]:
+    def run(self, batch: Batch) -> tuple[Trace, Trace]:
         """Run model and guide once; return their traces.
 
         Unlike calling the guide, Pyro's module context stays inactive, so that parameters are read without a
         `pyro.param` statement each and the global parameter store is not touched.
         """
-        self.args_kwargs = args, kwargs
+        self.args_kwargs = (batch,), {}
         try:
             with self:
-                self.model.forward(*args, **kwargs)
+                self.model.forward(batch)
         finally:
             del self.args_kwargs
         return self.get_traces()
@@ -126,13 +135,14 @@ class Posterior(Messenger):
         super().__init__()
         self.guide = guide
 
-    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+    def _pyro_sample(self, msg: Message) -> None:
         self.guide._pyro_sample(msg)
-        if msg["name"] in self.guide.model.latents.sites and not msg["is_observed"]:
-            msg["value"] = self.value(msg["name"], msg["fn"])
+        name = msg["name"]
+        if name is not None and name in self.guide.model.latents.sites and not msg["is_observed"]:
+            msg["value"] = self.value(name, law_of(msg))
             msg["done"] = True
 
-    def value(self, name: str, fn: Distribution) -> Tensor:
+    def value(self, name: str, fn: TorchDistribution) -> Tensor:
         """Return the value of a site; here a draw."""
         return fn.rsample() if fn.has_rsample else fn.sample()
 
@@ -140,6 +150,6 @@ class Posterior(Messenger):
 class PosteriorMean(Posterior):
     """Set every latent to its posterior mean: the paper's NonLoRA limit (Eq. 19), S = 0."""
 
-    def value(self, name: str, fn: Distribution) -> Tensor:
+    def value(self, name: str, fn: TorchDistribution) -> Tensor:
         """Return the mean of the site's posterior."""
         return fn.mean

@@ -11,13 +11,14 @@ from dataclasses import dataclass, replace
 import pyro
 import torch
 from pyro import poutine
-from pyro.distributions import Distribution
+from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions.utils import lazy_property
 from torch.nn import functional as F
 
 from bara_pyro.core.guide import Posterior, PosteriorMean, SiteGuide
 from bara_pyro.core.program import AdaptedLM
+from bara_pyro.core.sites import value_of
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 
@@ -115,7 +116,7 @@ def record(
         with poutine.trace() as recorder:
             log_probs = _forward(model, guide, piece, draws, samples, seed)
         nodes = recorder.trace.nodes
-        values = {name: nodes[name]["value"] for name in model.latents.sites}
+        values = {name: value_of(nodes[name]) for name in model.latents.sites}
         for name in model.gates.theta.values() if model.gates else ():
             values[name] = F.pad(values[name], (0, model.r - values[name].shape[-1]))
         yield Drawn(rows, draws, piece.attention_mask.bool(), log_probs, values)
@@ -209,7 +210,7 @@ class RowSeeded(Posterior):
         self.device = batch.input_ids.device
         self.lengths = batch.attention_mask.sum(-1).tolist()
 
-    def value(self, name: str, fn: Distribution) -> Tensor:
+    def value(self, name: str, fn: TorchDistribution) -> Tensor:
         """Return the draws of this chunk: `draws x 1 x (1 or modules) x event` or `draws x B x T x event`."""
         # The plate of draws stands outside: a global posterior does not have its dimension yet.
         if name not in self.guide.model.latents.local_sites:
@@ -225,9 +226,9 @@ class RowSeeded(Posterior):
             out[:, row, -width:] = self._row(fn, row, width, f"{name}/{row_id}")
         return out
 
-    def _row(self, fn: Distribution, row: int, width: int, key: str) -> Tensor:
+    def _row(self, fn: TorchDistribution, row: int, width: int, key: str) -> Tensor:
         """Sample one row's posteriors for all S draws' worth of noise; return this chunk's."""
-        base = fn.base_dist
+        base: TorchDistribution = fn.base_dist
         values = {name: getattr(base, name)[:, row, -width:] for name in _given(base)}
         if not self.guide.fixed_noise:
             # One stream a draw: what an earlier draw takes from a shared one depends on its parameters.
@@ -248,7 +249,7 @@ class RowSeeded(Posterior):
         return type(base)(**full, validate_args=False).sample()[self.chunk]
 
 
-def _given(fn: Distribution) -> list[str]:
+def _given(fn: TorchDistribution) -> list[str]:
     """Return the parameters of a distribution; of two ways to give one law (probs, logits) the one used."""
     lazy = [name for name in fn.arg_constraints if isinstance(getattr(type(fn), name, None), lazy_property)]
     return [name for name in fn.arg_constraints if name not in lazy or name in vars(fn)]

@@ -12,23 +12,27 @@ while the program runs.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cached_property, partial
-from typing import Any, TypedDict, cast
+from typing import Any, TypeAlias, TypedDict, cast
 
 import pyro
 import torch
 from pyro import poutine
-from pyro.distributions import Distribution
+from pyro.distributions import TorchDistribution
 from pyro.nn import PyroModule
-from pyro.poutine.runtime import get_plates
-from torch import Tensor, nn
+from pyro.poutine.runtime import InferDict, get_plates
+from torch import BoolTensor, Tensor, nn
 
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.foreign import shared_weights
 from bara_pyro.core.latents import Gates, Latents
 from bara_pyro.core.likelihood import AnswerLikelihood, Likelihood
+from bara_pyro.core.sites import by_name
 from bara_pyro.core.targets import Target, find_targets
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, unknown
+
+Given: TypeAlias = Any
+"""What a program's `global_latents` gives one adapter: a type of the program's own."""
 
 INPUT = "input"
 """Key of a sample statement's `infer` under which a guide is given the layer's input; see `local_sample`."""
@@ -52,7 +56,7 @@ class Adapter(PyroModule):
         self.r = r
         self.scaling = scaling
 
-    def forward(self, x: Tensor, latents: Any, rows: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, latents: Given, rows: Tensor | None = None) -> Tensor:
         """Return the change of the layer's output, `... x out_features`, in float32.
 
         Args:
@@ -62,7 +66,7 @@ class Adapter(PyroModule):
         """
         raise NotImplementedError
 
-    def change(self, x: Tensor, latents: Any, rows: Tensor | None = None) -> Tensor:
+    def change(self, x: Tensor, latents: Given, rows: Tensor | None = None) -> Tensor:
         """Run `forward` in float32, outside autocast, whatever the type of the layer's input."""
         x = x.float()
         with torch.autocast(x.device.type, enabled=False):
@@ -84,10 +88,9 @@ def chosen_rows(weight: Tensor, rows: Tensor | None) -> Tensor:
     return weight if rows is None else weight[..., rows, :]
 
 
-def local_sample(site: str, prior: Distribution, x: Tensor) -> Tensor:
+def local_sample(site: str, prior: TorchDistribution, x: Tensor) -> Tensor:
     """Sample a local latent whose posterior may depend on the layer's input x, `[draws x] B x T x width`."""
-    value: Tensor = pyro.sample(site, prior, infer={INPUT: x})
-    return value
+    return pyro.sample(site, prior, infer=cast(InferDict, {INPUT: x}))  # a key of ours, which Pyro passes on
 
 
 def tempered(beta: float) -> AbstractContextManager:
@@ -175,8 +178,7 @@ class AdaptedLM(PyroModule):
             make_adapter(target, rank, lora_alpha / r)
             for target, rank in zip(self.targets, ranks, strict=True)
         ]
-        registered = PyroModule[nn.ModuleDict]({module_key(a.target.path): a for a in adapters})
-        self.adapters = cast(Mapping[str, Adapter], registered)
+        self.adapters = by_name({module_key(a.target.path): a for a in adapters})
         # Looked up once; the layers in a tuple, so that nothing of the language model is registered.
         self._heads = tuple(a for a in adapters if a.target.is_head)
         self._body = tuple(
@@ -193,11 +195,11 @@ class AdaptedLM(PyroModule):
 
     # What a method defines -----------------------------------------------------------------------------
 
-    def global_latents(self, batch: Batch) -> Sequence[Any]:
+    def global_latents(self, batch: Batch) -> Sequence[Given]:
         """Sample what is shared by all rows and tokens; return what each adapter is given, a target each."""
         return [None] * len(self.targets)
 
-    def one_per_module(self, site: str, entry: Distribution, beta: float) -> Sequence[Tensor]:
+    def one_per_module(self, site: str, entry: TorchDistribution, beta: float) -> Sequence[Tensor]:
         """Sample an r-vector for every module in one statement, its KL weighted by `beta`.
 
         Args:
@@ -240,7 +242,7 @@ class AdaptedLM(PyroModule):
             with pyro.plate("data", self.num_data, subsample=indices, dim=-2):
                 with (
                     pyro.plate("tokens", width, dim=-1),
-                    poutine.mask(mask=self.counted(batch)),
+                    poutine.mask(mask=cast(BoolTensor, self.counted(batch))),
                     self.attached(latents, lead),
                 ):
                     copies = torch.Size(draws).numel()
@@ -250,7 +252,7 @@ class AdaptedLM(PyroModule):
                 hidden = hidden.reshape(*lead, *hidden.shape[1:])
                 return self.likelihood.observe(hidden, batch, partial(self.logits, latents))
 
-    def logits(self, latents: Sequence[Any], hidden: Tensor, rows: Tensor | None = None) -> Tensor:
+    def logits(self, latents: Sequence[Given], hidden: Tensor, rows: Tensor | None = None) -> Tensor:
         """Apply the output embedding and its adapter; see `bara_pyro.core.likelihood.Head`.
 
         Args:
@@ -265,7 +267,7 @@ class AdaptedLM(PyroModule):
         return out[..., rows] if self.full_vocab and rows is not None else out
 
     @contextmanager
-    def attached(self, latents: Sequence[Any], lead: tuple[int, ...]) -> Iterator[None]:
+    def attached(self, latents: Sequence[Given], lead: tuple[int, ...]) -> Iterator[None]:
         """Hang the adapters of the body on the language model while the block runs.
 
         Args:
@@ -311,7 +313,7 @@ def tapped(adapters: Iterable[Adapter]) -> Iterator[dict[str, tuple[Tensor, Tens
             adapter.tap = None
 
 
-def _hook(adapter: Adapter, latents: Any, lead: tuple[int, ...]) -> Callable[..., Tensor]:
+def _hook(adapter: Adapter, latents: Given, lead: tuple[int, ...]) -> Callable[..., Tensor]:
     def hook(layer: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
         change = adapter.change(args[0].reshape(*lead, *args[0].shape[1:]), latents)
         return output + change.reshape(output.shape).to(output.dtype)

@@ -2,7 +2,7 @@
 
 import math
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypedDict, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +15,19 @@ from bara_pyro.core.latents import Site
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import TrainingError
+from bara_pyro.types import Json
 
 M = TypeVar("M", bound=AdaptedLM)
 G = TypeVar("G", bound=SiteGuide)
+
+
+class SVIOptions(TypedDict, total=False):
+    """What every inference is told beside its model, guide and optimiser; see `SVI`."""
+
+    loss: MeanFieldELBO | None
+    scheduler: LRScheduler | None
+    clip_norm: float | None
+    autocast: torch.dtype | None
 
 
 class SVI(Generic[M, G]):
@@ -190,7 +200,7 @@ def adamw(
     if local_lr_scale is None:
         local_lr_scale = 0.1 if model.latents.modulating else 1.0
     local = {id(p) for p in guide.local_parameters()}
-    groups: list[dict[str, Any]] = [
+    groups: list[Json] = [
         {"params": [p for p in parameters(model, guide) if id(p) not in local]},
         {"params": guide.local_parameters(), "lr": lr * local_lr_scale},
     ]

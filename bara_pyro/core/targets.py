@@ -3,9 +3,9 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from torch import nn
+from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from bara_pyro.errors import BackboneError
@@ -76,7 +76,7 @@ def _require(found: list[str], pattern: str, linears: dict[str, nn.Module]) -> l
     return found
 
 
-def find_targets(lm: Any, target_modules: str | Sequence[str] | None = None) -> list[Target]:
+def find_targets(lm: PreTrainedModel, target_modules: str | Sequence[str] | None = None) -> list[Target]:
     """List the layers to adapt, in the order in which the model holds them.
 
     Args:
@@ -98,7 +98,7 @@ def find_targets(lm: Any, target_modules: str | Sequence[str] | None = None) -> 
     return [Target(name, i, *widths(linears[name]), name == head) for i, name in enumerate(names)]
 
 
-def head_path(lm: Any) -> str:
+def head_path(lm: PreTrainedModel) -> str:
     """Return the dotted path of the output embedding (`lm_head`, `embed_out`)."""
     head = lm.get_output_embeddings()
     for name, layer in lm.named_modules():

@@ -1,11 +1,12 @@
 """Questions with a closed set of answers: from the hub, a file, memory or a registry to batches."""
 
 from bara_pyro.data.batching import batches, training_batches
-from bara_pyro.data.encode import EncodedSplit, answer_token_ids, collate, encode, first_rows, prompt_text
+from bara_pyro.data.encode import answer_token_ids, collate, encode, prompt_text
 from bara_pyro.data.labels import as_asked, as_letters, encode_labels
 from bara_pyro.data.loader import is_file_name, load_task
 from bara_pyro.data.questions import Given, load_questions
 from bara_pyro.data.registry import SOURCES, Generated, Source, register_task
+from bara_pyro.data.split import EncodedSplit, first_rows
 from bara_pyro.data.types import Batch, Columns, Example, Task
 from bara_pyro.data.userfile import task_from_rows
 

@@ -1,46 +1,18 @@
-"""Batches: left padding, the order of evaluation, and an order of training that needs no memory."""
+"""Batches: the order of evaluation, and an order of training that needs no memory."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from torch import Tensor
 
+from bara_pyro.data.split import EncodedSplit
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 
-if TYPE_CHECKING:
-    from bara_pyro.data.encode import EncodedSplit
-
-
-def collate_ids(
-    token_ids: Sequence[Sequence[int]],
-    labels: Sequence[int],
-    ids: Sequence[str],
-    answer_ids: Tensor,
-    pad_id: int,
-) -> Batch:
-    """Pad B rows on the left to the longest, so that the answer is read in the last column of each.
-
-    Returns:
-        A `Batch`; its labels are None where any of them is not known (-1).
-    """
-    if not token_ids:
-        raise ConfigError("A batch needs at least one row.")
-    width = max(map(len, token_ids))
-    input_ids = torch.full((len(token_ids), width), pad_id, dtype=torch.long)
-    mask = torch.zeros(len(token_ids), width, dtype=torch.bool)
-    for row, tokens in enumerate(token_ids):
-        input_ids[row, width - len(tokens) :] = torch.tensor(tokens, dtype=torch.long)
-        mask[row, width - len(tokens) :] = True
-    known = None if min(labels) < 0 else torch.tensor(labels, dtype=torch.long)
-    return Batch(input_ids, mask, answer_ids, known, tuple(ids))
-
 
 def batches(
-    split: "EncodedSplit", answer_ids: Tensor, batch_size: int, *, by_length: bool = False
+    split: EncodedSplit, answer_ids: Tensor, batch_size: int, *, by_length: bool = False
 ) -> Iterator[Batch]:
     """Yield every row once, always in the same order; the last batch may be smaller.
 

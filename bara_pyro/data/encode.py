@@ -1,13 +1,12 @@
 """Text to token ids: the token of each answer, and prompts that fit without losing the question."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bara_pyro.data.batching import collate_ids
+from bara_pyro.data.split import EncodedSplit
 from bara_pyro.data.types import LETTERS, Batch, Example
 from bara_pyro.errors import ConfigError, DataError, unknown
 
@@ -72,62 +71,6 @@ def _single(tokenizer: Tokenizer, label: str, tokens: list[int]) -> int:
     if tokens[0] == tokenizer.unk_token_id:
         raise DataError(f"The label {label!r} is not in the tokenizer's vocabulary: {way_out}")
     return tokens[0]
-
-
-@dataclass(frozen=True)
-class EncodedSplit:
-    """The prompts of a split as token ids, made once and visited many times.
-
-    Attributes:
-        token_ids: the ids of each row, unpadded.
-        labels: the class of each row, -1 where it is not known.
-        ids: the stable identifier of each row.
-        pad_id: what batches are padded with (masked, so its meaning does not matter).
-        shortened: identifiers of the rows whose context was cut.
-        dropped: identifiers of the rows left out because the question alone was too long.
-        unknown: percentage of the tokens that the tokenizer has no word for.
-    """
-
-    token_ids: tuple[list[int], ...]
-    labels: tuple[int, ...]
-    ids: tuple[str, ...]
-    pad_id: int
-    shortened: tuple[str, ...] = ()
-    dropped: tuple[str, ...] = ()
-    unknown: float = 0.0
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def take(self, rows: Sequence[int]) -> "EncodedSplit":
-        """Return the rows at these places, in this order, as a split of their own."""
-        return replace(
-            self,
-            token_ids=tuple(self.token_ids[row] for row in rows),
-            labels=tuple(self.labels[row] for row in rows),
-            ids=tuple(self.ids[row] for row in rows),
-        )
-
-    def batch(self, rows: Sequence[int], answer_ids: Tensor) -> Batch:
-        """Return the rows at these places as a left-padded batch, as wide as its longest row."""
-        return collate_ids(
-            [self.token_ids[row] for row in rows],
-            [self.labels[row] for row in rows],
-            [self.ids[row] for row in rows],
-            answer_ids,
-            self.pad_id,
-        )
-
-
-def first_rows(split: EncodedSplit, count: int) -> EncodedSplit:
-    """Return the first rows of a split, or all where there are fewer.
-
-    Raises:
-        ConfigError: no row is asked for.
-    """
-    if count < 1:
-        raise ConfigError(f"{count} rows are asked for: take at least one.")
-    return split.take(range(min(count, len(split))))
 
 
 def encode(

@@ -6,7 +6,6 @@ the choices come as ARC's are); without, it is one of a closed set of labels.
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from bara_pyro.data.columns import is_question
 from bara_pyro.data.schemas import ANSWER, LETTERS, Row, lettered, missing, named_options, text_of
@@ -48,7 +47,7 @@ def with_cue(question: str) -> str:
     return question if re.search(r"Answer ?:$", question) else f"{question}\n{ANSWER}"
 
 
-def listed_options(choices: Any, key: str) -> tuple[list[str], tuple[str, ...]]:
+def listed_options(choices: object, key: str) -> tuple[list[str], tuple[str, ...]]:
     """Return the options as texts, and what the row calls them; a text is cut at "|".
 
     Raises:
@@ -70,7 +69,7 @@ def _own_text(row: Row, key: str) -> str:
     return text_of(row, key)
 
 
-def _choice(answer: Any, options: Sequence[str], called: Sequence[str] = ()) -> int:
+def _choice(answer: object, options: Sequence[str], called: Sequence[str] = ()) -> int:
     """Return the option meant by its label, a letter, its text or its index; refuse a double meaning."""
     said = label_text(answer)
     if said in called:
@@ -93,7 +92,7 @@ def _choice(answer: Any, options: Sequence[str], called: Sequence[str] = ()) -> 
     return meant.pop()
 
 
-def _label(answer: Any, names: Sequence[str], indices: bool) -> int:
+def _label(answer: object, names: Sequence[str], indices: bool) -> int:
     """Return the class of an answer: its name, or its index where that is meant."""
     if label_text(answer) in names:
         return list(names).index(label_text(answer))

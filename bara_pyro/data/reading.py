@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from bara_pyro.errors import DataError
+from bara_pyro.types import Json
 
-Rows = list[dict[str, Any]]
+Rows = list[Json]
 
 
 def read_split(path: Path) -> Rows:
@@ -76,7 +77,7 @@ def parse_json(text: str, path: Path, place: str = "") -> Any:
         raise DataError(f"{path}{', ' if place else ''}{place} cannot be read: {reason}.") from error
 
 
-def _object(line: str, path: Path, place: str) -> dict[str, Any]:
+def _object(line: str, path: Path, place: str) -> Json:
     value = parse_json(line, path, place)
     if not isinstance(value, dict):
         raise DataError(f"{path}, {place} is not a JSON object: {line.strip()[:60]!r}.")

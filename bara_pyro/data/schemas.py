@@ -7,12 +7,12 @@ The prompts are short and end in "Answer:"; options are printed as "A) text", in
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from bara_pyro.data.types import LETTERS, Example
 from bara_pyro.errors import DataError
+from bara_pyro.types import Fields
 
-Row = Mapping[str, Any]
+Row = Fields
 Schema = Callable[[Row, str], Example]
 
 ANSWER = "Answer:"
@@ -38,12 +38,12 @@ def text_of(row: Row, key: str) -> str:
     return value.strip()
 
 
-def missing(value: Any) -> bool:
+def missing(value: object) -> bool:
     """Return whether a cell holds nothing."""
     return value is None or (isinstance(value, str) and not value.strip())
 
 
-def options_of(values: Any, key: str) -> list[str]:
+def options_of(values: object, key: str) -> list[str]:
     """Return a list of at least two option texts; raise `DataError` for anything else."""
     if not isinstance(values, list) or not 2 <= len(values) <= len(LETTERS):
         raise DataError(f"it needs a list of 2 to {len(LETTERS)} options in {key!r} (found {values!r}).")
@@ -53,7 +53,7 @@ def options_of(values: Any, key: str) -> list[str]:
     return [value.strip() for value in values]
 
 
-def index_of(answer: Any, known: Sequence[Any]) -> int:
+def index_of(answer: object, known: Sequence[object]) -> int:
     """Return the place of `answer` in `known`, -1 for none; raise `DataError` naming the known ones."""
     if missing(answer):
         return -1
@@ -62,7 +62,7 @@ def index_of(answer: Any, known: Sequence[Any]) -> int:
     return list(known).index(answer)
 
 
-def named_options(choices: Any, key: str) -> tuple[list[str], tuple[str, ...]]:
+def named_options(choices: object, key: str) -> tuple[list[str], tuple[str, ...]]:
     """Return the options of a row and what the row calls them.
 
     Args:
@@ -162,7 +162,7 @@ def ag_news(row: Row, row_id: str) -> Example:
     return Example(row_id, question, label, text_of(row, "text"))
 
 
-def _place(answer: Any, places: Sequence[str]) -> int:
+def _place(answer: object, places: Sequence[str]) -> int:
     """Return the place that a number, or its text, means."""
     return index_of(answer if answer is None else str(answer).strip(), places)
 

@@ -6,19 +6,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, Union
+from typing import TYPE_CHECKING, TypeAlias, Union
 
 import numpy as np
 
 from bara_pyro.data.reading import Rows, parse_json, parse_lines, some, text_in
 from bara_pyro.data.registry import SUFFIXES
 from bara_pyro.errors import DataError
+from bara_pyro.types import Fields, Json
 
 if TYPE_CHECKING:
     import datasets
     import pandas as pd
 
-Data: TypeAlias = Union[str, Path, "pd.DataFrame", "datasets.Dataset", Sequence[Mapping[str, Any]]]
+Data: TypeAlias = Union[str, Path, "pd.DataFrame", "datasets.Dataset", Sequence[Fields]]
 """What rows of one's own can be given as."""
 
 SEPARATORS = (",", ";", "\t")
@@ -130,7 +131,7 @@ def _parquet(path: Path) -> Table:
     return Table(str(path), some(rows, path))
 
 
-def _from_memory(data: Any) -> Table:
+def _from_memory(data: object) -> Table:
     import datasets
     import pandas as pd
 
@@ -168,7 +169,7 @@ def _from_dataset(dataset: "datasets.Dataset", place: str) -> Table:
     return Table(place, rows, {name: tuple(names) for name, names in named.items()})
 
 
-def _plain_rows(rows: Iterable[Any], place: str) -> Rows:
+def _plain_rows(rows: Iterable[object], place: str) -> Rows:
     found: Rows = []
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, Mapping):
@@ -177,11 +178,11 @@ def _plain_rows(rows: Iterable[Any], place: str) -> Rows:
     return found
 
 
-def _plain_row(row: Mapping[Any, Any]) -> dict[str, Any]:
+def _plain_row(row: Mapping[object, object]) -> Json:
     return {str(name): _plain(value) for name, value in row.items()}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """Return a cell as JSON would hold it; NaN, NaT and pandas' NA are empty cells."""
     if isinstance(value, np.ndarray):
         value = value.tolist()
@@ -196,7 +197,7 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, date) else value
 
 
-def label_text(value: Any) -> str:
+def label_text(value: object) -> str:
     """Return an answer as the text that a user reads it as: 1.0 is 1, whatever column it stood in."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)

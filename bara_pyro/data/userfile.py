@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from bara_pyro.data.columns import columns_note, find_columns
 from bara_pyro.data.generic import listed_options, own_example
@@ -124,7 +123,7 @@ def _answers(
     return names, names
 
 
-def _options_or_none(cell: Any) -> list[str] | None:
+def _options_or_none(cell: object) -> list[str] | None:
     try:
         return listed_options(cell, "choices")[0]
     except DataError:

@@ -1,13 +1,14 @@
 """AdaLoRA: ranks are allocated to modules during training."""
 
-from typing import Any
+from typing import Unpack
 
 from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
 from torch.optim import Optimizer
 
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.defaults import default
-from bara_pyro.core.svi import SVI, adamw
+from bara_pyro.core.program import AdapterOptions
+from bara_pyro.core.svi import SVI, SVIOptions, adamw
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.methods.allocation import Budget, RankAllocator, Triplets
@@ -56,7 +57,13 @@ class AdaLoRASVI(SVI[AdaLoRA, DeltaGuide]):
     """
 
     def __init__(
-        self, model: AdaLoRA, guide: DeltaGuide, optim: Optimizer, *, allocator: RankAllocator, **options: Any
+        self,
+        model: AdaLoRA,
+        guide: DeltaGuide,
+        optim: Optimizer,
+        *,
+        allocator: RankAllocator,
+        **options: Unpack[SVIOptions],
     ) -> None:
         super().__init__(model, guide, optim, **options)
         self.allocator = allocator
@@ -68,7 +75,7 @@ class AdaLoRASVI(SVI[AdaLoRA, DeltaGuide]):
 
 
 def build_adalora(
-    backbone: Backbone, num_data: int, adapter: dict[str, Any], config: AdaLoRAConfig
+    backbone: Backbone, num_data: int, adapter: AdapterOptions, config: AdaLoRAConfig
 ) -> tuple[AdaLoRA, DeltaGuide]:
     """Return the program and its empty guide."""
     model = AdaLoRA(backbone, num_data, init_r=config.init_r, orth_weight=config.orth_weight, **adapter)

@@ -1,17 +1,17 @@
 """BaRA and its variants: one program, one of four guides."""
 
-from typing import Any
-
 from pydantic import Field, NonNegativeFloat, PositiveInt, field_validator
 
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.defaults import default
 from bara_pyro.core.priors import make_prior
+from bara_pyro.core.program import AdapterOptions
 from bara_pyro.guides.amortized import Activation, AmortizedGuide, Shape, Width
 from bara_pyro.guides.families import FAMILIES
 from bara_pyro.methods.base import Method, MethodConfig, register_method
 from bara_pyro.methods.space import RATES, SearchSpace
 from bara_pyro.models.bara import BaRA, Form, Latent
+from bara_pyro.types import Json
 
 
 class BaRAConfig(MethodConfig):
@@ -21,10 +21,10 @@ class BaRAConfig(MethodConfig):
         default(BaRA, "form"), description="'additive': B (Phi * theta); 'gate': B ((Phi * theta) * A x)"
     )
     latent: Latent = Field(default(BaRA, "latent"), description="'phi*theta', 'phi' or 'theta'")
-    phi_prior: dict[str, Any] = Field(
+    phi_prior: Json = Field(
         default(BaRA, "phi_prior"), validate_default=True, description="prior of Phi and its hyper-parameters"
     )
-    theta_prior: dict[str, Any] = Field(
+    theta_prior: Json = Field(
         default(BaRA, "theta_prior"),
         validate_default=True,
         description="prior of theta and its hyper-parameters",
@@ -75,17 +75,17 @@ class BaRAConfig(MethodConfig):
 
     @field_validator("phi_prior", "theta_prior", mode="before")
     @classmethod
-    def _prior(cls, value: Any) -> Any:
+    def _prior(cls, value: object) -> object:
         if not isinstance(value, str | dict):
             return value  # pydantic says what is wrong with it
-        prior: dict[str, Any] = {"name": value} if isinstance(value, str) else {"name": "gamma", **value}
+        prior: Json = {"name": value} if isinstance(value, str) else {"name": "gamma", **value}
         # An unknown name or hyper-parameter is an error now, not after loading a model.
         make_prior(str(prior["name"]), **{key: prior[key] for key in prior if key != "name"})
         return prior
 
 
 def _build(
-    backbone: Backbone, num_data: int, adapter: dict[str, Any], config: BaRAConfig
+    backbone: Backbone, num_data: int, adapter: AdapterOptions, config: BaRAConfig
 ) -> tuple[BaRA, AmortizedGuide]:
     model = BaRA(
         backbone,

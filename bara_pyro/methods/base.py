@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.guide import SiteGuide
-from bara_pyro.core.program import AdaptedLM
+from bara_pyro.core.program import AdaptedLM, AdapterOptions
 from bara_pyro.core.svi import SVI
 from bara_pyro.data import EncodedSplit
 from bara_pyro.errors import ConfigError
@@ -17,6 +17,7 @@ from bara_pyro.methods.recipes import Training, default_svi
 from bara_pyro.methods.space import SearchSpace
 from bara_pyro.registry import Registry
 from bara_pyro.settings import validation_sentence
+from bara_pyro.types import Json
 
 
 class MethodConfig(BaseModel):
@@ -92,9 +93,9 @@ class Method(Generic[M, G, C]):
     name: str
     summary: str
     config: type[C]
-    build: Callable[[Backbone, int, dict[str, Any], C], tuple[M, G]]
-    defaults: dict[str, Any] = field(default_factory=dict)
-    train: dict[str, Any] = field(default_factory=dict)
+    build: Callable[[Backbone, int, AdapterOptions, C], tuple[M, G]]
+    defaults: Json = field(default_factory=dict)
+    train: Json = field(default_factory=dict)
     svi: Callable[[M, G, Training, C], SVI] = default_svi
     finish: Callable[[Fit[M, G, C]], dict[str, float]] | None = None
     check: Callable[[Fit[M, G, C]], None] | None = None
@@ -119,7 +120,7 @@ def register_method(method: Method[M, G, C]) -> Method[M, G, C]:
     return method
 
 
-def method_config(value: dict[str, Any] | str) -> MethodConfig:
+def method_config(value: Json | str) -> MethodConfig:
     """Return the checked settings of the method that `value["name"]` names.
 
     Raises:
@@ -135,7 +136,7 @@ def method_config(value: dict[str, Any] | str) -> MethodConfig:
 
 
 def build(
-    config: MethodConfig, backbone: Backbone, num_data: int, adapter: dict[str, Any]
+    config: MethodConfig, backbone: Backbone, num_data: int, adapter: AdapterOptions
 ) -> tuple[AdaptedLM, SiteGuide]:
     """Make the model and the guide of a method.
 

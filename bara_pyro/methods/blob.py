@@ -1,11 +1,12 @@
 """BLoB: Bayesian LoRA by backpropagation (Wang et al., NeurIPS 2024, arXiv 2406.11675)."""
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, NonNegativeFloat
 
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.defaults import default
+from bara_pyro.core.program import AdapterOptions
 from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.guides.normal import NormalGuide
 from bara_pyro.methods.base import Method, MethodConfig, register_method
@@ -41,7 +42,7 @@ class BLoBConfig(MethodConfig):
 
 
 def build_blob(
-    backbone: Backbone, num_data: int, adapter: dict[str, Any], config: BLoBConfig
+    backbone: Backbone, num_data: int, adapter: AdapterOptions, config: BLoBConfig
 ) -> tuple[GaussianLoRA, NormalGuide]:
     """Return the program and the guide."""
     model = GaussianLoRA(

@@ -1,12 +1,11 @@
 """C-LoRA: a contextual posterior of a matrix between the factors (Rahmati et al., NeurIPS 2025)."""
 
-from typing import Any
-
 from pydantic import Field, NonNegativeFloat, PositiveInt
 from torch.optim import AdamW
 
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.defaults import default
+from bara_pyro.core.program import AdapterOptions
 from bara_pyro.core.svi import SVI
 from bara_pyro.guides.contextual import ContextualGuide
 from bara_pyro.methods.base import Method, MethodConfig, register_method
@@ -57,7 +56,7 @@ class CLoRAConfig(MethodConfig):
 
 
 def _build(
-    backbone: Backbone, num_data: int, adapter: dict[str, Any], config: CLoRAConfig
+    backbone: Backbone, num_data: int, adapter: AdapterOptions, config: CLoRAConfig
 ) -> tuple[CLoRA, ContextualGuide]:
     model = CLoRA(backbone, num_data, prior_scale=config.prior_scale, beta=config.beta, **adapter)
     return model, ContextualGuide(model, hidden=config.hidden, init_scale=config.init_scale)

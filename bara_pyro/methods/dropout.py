@@ -1,11 +1,10 @@
 """MC-dropout LoRA: dropout on the input of A, kept on when predicting (Gal and Ghahramani, 2016)."""
 
-from typing import Any
-
 from pydantic import Field
 
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.defaults import default
+from bara_pyro.core.program import AdapterOptions
 from bara_pyro.guides.prior import PriorGuide
 from bara_pyro.methods.base import Method, MethodConfig, register_method
 from bara_pyro.methods.space import RATES, SearchSpace
@@ -21,7 +20,7 @@ class DropoutConfig(MethodConfig):
 
 
 def _build(
-    backbone: Backbone, num_data: int, adapter: dict[str, Any], config: DropoutConfig
+    backbone: Backbone, num_data: int, adapter: AdapterOptions, config: DropoutConfig
 ) -> tuple[DropoutLoRA, PriorGuide]:
     model = DropoutLoRA(backbone, num_data, p=config.p, **adapter)
     return model, PriorGuide(model)

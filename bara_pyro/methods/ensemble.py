@@ -1,6 +1,6 @@
 """Deep ensemble of LoRAs, all members trained in one run."""
 
-from typing import Any
+from typing import Unpack
 
 import torch
 from pydantic import Field, PositiveInt
@@ -9,7 +9,8 @@ from torch.optim import Optimizer
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.defaults import default
 from bara_pyro.core.elbo import ElboTerms
-from bara_pyro.core.svi import SVI, adamw
+from bara_pyro.core.program import AdapterOptions
+from bara_pyro.core.svi import SVI, SVIOptions, adamw
 from bara_pyro.guides.ensemble import Average, EnsembleGuide
 from bara_pyro.methods.base import Method, MethodConfig, register_method
 from bara_pyro.methods.recipes import Training, common
@@ -39,8 +40,7 @@ class EnsembleSVI(SVI[Ensemble, EnsembleGuide]):
 
     Args:
         model, guide, optim: as for `SVI`.
-        clip_norm: gradient norm of a member to clip to, or None.
-        **options: of `SVI`.
+        **options: of `SVI`; `clip_norm` is the norm to clip the gradient of a member to, or None.
     """
 
     def __init__(
@@ -48,12 +48,10 @@ class EnsembleSVI(SVI[Ensemble, EnsembleGuide]):
         model: Ensemble,
         guide: EnsembleGuide,
         optim: Optimizer,
-        *,
-        clip_norm: float | None = None,
-        **options: Any,
+        **options: Unpack[SVIOptions],
     ) -> None:
+        self.member_norm = options.pop("clip_norm", None)
         super().__init__(model, guide, optim, **options)
-        self.member_norm = clip_norm
 
     def backward(self, terms: ElboTerms, share: float) -> None:
         """Add the gradients of the sum of the members' losses."""
@@ -70,7 +68,7 @@ class EnsembleSVI(SVI[Ensemble, EnsembleGuide]):
 
 
 def build_ensemble(
-    backbone: Backbone, num_data: int, adapter: dict[str, Any], config: EnsembleConfig
+    backbone: Backbone, num_data: int, adapter: AdapterOptions, config: EnsembleConfig
 ) -> tuple[Ensemble, EnsembleGuide]:
     """Return the program and its guide."""
     model = Ensemble(backbone, num_data, members=config.members, **adapter)

@@ -1,11 +1,10 @@
 """FVAE-LoRA: a factorised variational autoencoder of each layer's input (arXiv 2510.19640)."""
 
-from typing import Any
-
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.defaults import default
+from bara_pyro.core.program import AdapterOptions
 from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.guides.fvae import FVAEGuide
 from bara_pyro.methods.base import Method, MethodConfig, register_method
@@ -75,7 +74,7 @@ def _weights(config: FVAEConfig) -> Weights:
 
 
 def _build(
-    backbone: Backbone, num_data: int, adapter: dict[str, Any], config: FVAEConfig
+    backbone: Backbone, num_data: int, adapter: AdapterOptions, config: FVAEConfig
 ) -> tuple[FVAE, FVAEGuide]:
     model = FVAE(
         backbone,

@@ -9,13 +9,14 @@ of training rows and delta > 0 that is the negative ELBO divided by it, and `1 /
 the prior. Published values of `ess` lie far above: a posterior colder than the exact one.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Unpack
 
 import torch
 from pydantic import Field
 
 from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.svi import SVI, parameters
+from bara_pyro.core.program import AdapterOptions
+from bara_pyro.core.svi import SVI, SVIOptions, parameters
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.posthoc import PosthocGuide
@@ -23,6 +24,9 @@ from bara_pyro.methods.base import Fit, Method, MethodConfig, register_method
 from bara_pyro.methods.recipes import Training, common
 from bara_pyro.methods.space import SearchSpace
 from bara_pyro.models.posthoc import PosthocLoRA
+
+if TYPE_CHECKING:
+    from ivon import IVON
 
 
 class IVONConfig(MethodConfig):
@@ -53,9 +57,11 @@ class IVONSVI(SVI[PosthocLoRA, PosthocGuide]):
     Gradients are clipped (`train.clip_norm`) before the curvature is estimated from them.
     """
 
-    optim: Any
+    optim: "IVON"
 
-    def __init__(self, model: PosthocLoRA, guide: PosthocGuide, optim: Any, **options: Any) -> None:
+    def __init__(
+        self, model: PosthocLoRA, guide: PosthocGuide, optim: "IVON", **options: Unpack[SVIOptions]
+    ) -> None:
         super().__init__(model, guide, optim, **options)
         site_of = {id(model.weight_of(site)): site for site in model.latents.global_sites}
         self.sites = [site_of[id(p)] for p in self.parameters]
@@ -98,7 +104,7 @@ class IVONSVI(SVI[PosthocLoRA, PosthocGuide]):
 
 
 def build_ivon(
-    backbone: Backbone, num_data: int, adapter: dict[str, Any], config: IVONConfig
+    backbone: Backbone, num_data: int, adapter: AdapterOptions, config: IVONConfig
 ) -> tuple[PosthocLoRA, PosthocGuide]:
     """Return the program, an ordinary LoRA in training, and a guide that the optimiser fills."""
     model = PosthocLoRA(backbone, num_data, random="AB", **adapter)

@@ -4,13 +4,14 @@ import math
 import time
 from collections.abc import Sequence
 from itertools import islice
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.defaults import default
+from bara_pyro.core.program import AdapterOptions
 from bara_pyro.data import batches
 from bara_pyro.data.types import Batch
 from bara_pyro.guides.laplace import LaplaceGuide, Predictive, Subset
@@ -60,7 +61,7 @@ class LaplaceConfig(MethodConfig):
 
 
 def _build(
-    backbone: Backbone, num_data: int, adapter: dict[str, Any], config: LaplaceConfig
+    backbone: Backbone, num_data: int, adapter: AdapterOptions, config: LaplaceConfig
 ) -> tuple[GaussianLoRA, LaplaceGuide]:
     model = GaussianLoRA(
         backbone,

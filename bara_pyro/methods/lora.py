@@ -1,8 +1,7 @@
 """LoRA by maximum likelihood."""
 
-from typing import Any
-
 from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.program import AdapterOptions
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.methods.base import Method, MethodConfig, register_method
 from bara_pyro.methods.space import SearchSpace
@@ -10,7 +9,7 @@ from bara_pyro.models.lora import LoRA
 
 
 def build_lora(
-    backbone: Backbone, num_data: int, adapter: dict[str, Any], config: MethodConfig
+    backbone: Backbone, num_data: int, adapter: AdapterOptions, config: MethodConfig
 ) -> tuple[LoRA, DeltaGuide]:
     """Return the program and its empty guide."""
     model = LoRA(backbone, num_data, **adapter)

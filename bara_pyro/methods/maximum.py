@@ -1,11 +1,10 @@
 """LoRA by maximum a posteriori: with the decay that papers call MAP, and with a prior."""
 
-from typing import Any
-
 from pydantic import Field, NonNegativeFloat
 
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.defaults import default
+from bara_pyro.core.program import AdapterOptions
 from bara_pyro.guides.point import PointGuide
 from bara_pyro.methods.base import Method, MethodConfig, register_method
 from bara_pyro.methods.lora import build_lora
@@ -25,7 +24,7 @@ class PriorConfig(MethodConfig):
 
 
 def _build_prior(
-    backbone: Backbone, num_data: int, adapter: dict[str, Any], config: PriorConfig
+    backbone: Backbone, num_data: int, adapter: AdapterOptions, config: PriorConfig
 ) -> tuple[GaussianLoRA, PointGuide]:
     model = GaussianLoRA(
         backbone, num_data, random="AB", prior_scale=config.prior_scale, beta=config.beta, **adapter

@@ -1,7 +1,7 @@
 """How the parameters are trained: the ELBO by one optimiser, or the two steps of the published recipes."""
 
 import math
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol, Unpack
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from bara_pyro.core.backbone import DTYPES
 from bara_pyro.core.elbo import ElboTerms, MeanFieldELBO
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.core.svi import SVI, adamw, linear_schedule
+from bara_pyro.core.svi import SVI, SVIOptions, adamw, linear_schedule
 from bara_pyro.data.types import Batch
 
 Recipe = Literal["elbo", "reproduction"]
@@ -55,7 +55,7 @@ def default_svi(model: AdaptedLM, guide: SiteGuide, train: Training, config: obj
     return SVI(model, guide, optim, **common(optim, train))
 
 
-def common(optim: Optimizer, train: Training) -> dict[str, Any]:
+def common(optim: Optimizer, train: Training) -> SVIOptions:
     """Return the arguments of `SVI` that the section `train` sets whatever the optimiser."""
     return {
         "loss": MeanFieldELBO(sampled_kl=train.sampled_kl),
@@ -97,7 +97,7 @@ class TwoStepSVI(SVI):
         kl_weight: float = 1.0,
         nll_weight: float = 1.0,
         joint: bool = False,
-        **options: Any,
+        **options: Unpack[SVIOptions],
     ) -> None:
         super().__init__(model, guide, optim, **options)
         self.kl_lr = kl_lr

@@ -1,11 +1,12 @@
 """ScalaBL: a posterior over r singular values a module (Samplawski et al., UAI 2025)."""
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, NonNegativeFloat
 
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.defaults import default
+from bara_pyro.core.program import AdapterOptions
 from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.guides.scalabl import ScalaBLGuide
 from bara_pyro.methods.base import Method, MethodConfig, register_method
@@ -38,7 +39,7 @@ class ScalaBLConfig(MethodConfig):
 
 
 def _build(
-    backbone: Backbone, num_data: int, adapter: dict[str, Any], config: ScalaBLConfig
+    backbone: Backbone, num_data: int, adapter: AdapterOptions, config: ScalaBLConfig
 ) -> tuple[ScalaBL, ScalaBLGuide]:
     published = config.recipe == "reproduction"
     model = ScalaBL(backbone, num_data, beta=config.beta, shifted_prior=published, **adapter)

@@ -1,12 +1,12 @@
 """Temperature scaling (Guo et al., ICML 2017): maximum-likelihood LoRA, then one number on held-out rows."""
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.program import AdapterOptions
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.methods.base import Fit, Method, MethodConfig, register_method
 from bara_pyro.methods.bisection import sign_change
@@ -31,7 +31,7 @@ TemperatureFit = Fit[TemperedLoRA, DeltaGuide, TemperatureConfig]
 
 
 def build_temperature(
-    backbone: Backbone, num_data: int, adapter: dict[str, Any], config: TemperatureConfig
+    backbone: Backbone, num_data: int, adapter: AdapterOptions, config: TemperatureConfig
 ) -> tuple[TemperedLoRA, DeltaGuide]:
     """Return the program and its empty guide.
 

@@ -10,13 +10,14 @@ is the largest for which noise changes the loss on the anchor rows by no more th
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field, NonNegativeFloat, PositiveInt
 from torch import Tensor
 
 from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.program import AdapterOptions
 from bara_pyro.data import EncodedSplit
 from bara_pyro.errors import TrainingError
 from bara_pyro.guides.posthoc import PosthocGuide
@@ -25,7 +26,7 @@ from bara_pyro.methods.bisection import largest_feasible
 from bara_pyro.methods.space import RATES, SearchSpace
 from bara_pyro.metrics import nll, posterior_predictive
 from bara_pyro.models.gaussian_lora import weight_site
-from bara_pyro.models.lora import LoRAAdapter
+from bara_pyro.models.lora import LowRankAdapter
 from bara_pyro.models.posthoc import PosthocLoRA
 
 # Keeps the draws of the search apart from those of prediction.
@@ -74,7 +75,7 @@ TFBFit = Fit[PosthocLoRA, PosthocGuide, TFBConfig]
 
 
 def build_tfb(
-    backbone: Backbone, num_data: int, adapter: dict[str, Any], config: TFBConfig
+    backbone: Backbone, num_data: int, adapter: AdapterOptions, config: TFBConfig
 ) -> tuple[PosthocLoRA, PosthocGuide]:
     """Return the program, an ordinary LoRA in training, and a guide without scales yet."""
     model = PosthocLoRA(backbone, num_data, random="A", flipout=config.flipout, **adapter)
@@ -82,7 +83,7 @@ def build_tfb(
 
 
 @torch.no_grad()
-def rotate(adapter: LoRAAdapter) -> Tensor:
+def rotate(adapter: LowRankAdapter) -> Tensor:
     """Replace B by `U D` and A by `V^T A` in place; return D, `r`, on the CPU, in float64.
 
     The singular values that rounding alone accounts for are put to 0: those of a head of which only C < r

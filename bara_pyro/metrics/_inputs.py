@@ -1,12 +1,15 @@
 """What every score checks before it computes: shapes, types and that the numbers are log-probabilities."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from bara_pyro.errors import ConfigError, DataError
+
+Numbers: TypeAlias = "Tensor | Sequence[float | Numbers]"
+"""A tensor, or the same as nested lists of equal lengths."""
 
 NORMALISATION_TOLERANCE = 1e-3
 """How far a row of probabilities may be from summing to 1; float32 softmax is off by about 1e-6."""
@@ -15,7 +18,7 @@ DECIMALS = 12
 """Confidences are rounded to so many decimals before they are binned or ranked (see `top_label`)."""
 
 
-def as_float64(values: Tensor | Sequence[Any], name: str, dims: int) -> Tensor:
+def as_float64(values: Numbers, name: str, dims: int) -> Tensor:
     """Return `values` as a detached float64 CPU tensor (not every accelerator has float64).
 
     Raises:
@@ -36,7 +39,7 @@ def as_float64(values: Tensor | Sequence[Any], name: str, dims: int) -> Tensor:
     return tensor
 
 
-def check_log_probs(log_probs: Tensor | Sequence[Any], name: str = "log_probs", dims: int = 2) -> Tensor:
+def check_log_probs(log_probs: Numbers, name: str = "log_probs", dims: int = 2) -> Tensor:
     """Return `log_probs` (`... x C`, nats) in float64.
 
     Raises:
@@ -77,9 +80,7 @@ def check_labels(labels: Tensor | Sequence[int], rows: int, classes: int) -> Ten
     return checked
 
 
-def check_predictions(
-    log_probs: Tensor | Sequence[Any], labels: Tensor | Sequence[int]
-) -> tuple[Tensor, Tensor]:
+def check_predictions(log_probs: Numbers, labels: Tensor | Sequence[int]) -> tuple[Tensor, Tensor]:
     """Return checked `log_probs` (float64, `n x C`) and `labels` (long, `n`).
 
     Raises:

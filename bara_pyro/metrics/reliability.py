@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from bara_pyro.metrics._inputs import check_bins, check_predictions, correctness
+from bara_pyro.metrics._inputs import Numbers, check_bins, check_predictions, correctness
 
 DEFAULT_BINS = 15
 
@@ -61,7 +60,7 @@ def bin_means(confidence: Tensor, outcome: Tensor, n_bins: int) -> ReliabilityBi
 
 
 def reliability_bins(
-    log_probs: Tensor | Sequence[Any], labels: Tensor | Sequence[int], n_bins: int = DEFAULT_BINS
+    log_probs: Numbers, labels: Tensor | Sequence[int], n_bins: int = DEFAULT_BINS
 ) -> ReliabilityBins:
     """Return counts, accuracy and confidence in bins of equal width (Guo et al. 2017, figure 1).
 

@@ -6,12 +6,18 @@ draws) and `labels` (`n`), computes in float64 and is a mean over examples, neve
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from bara_pyro.metrics._inputs import as_float64, check_bins, check_predictions, correctness, mean_over_ties
+from bara_pyro.metrics._inputs import (
+    Numbers,
+    as_float64,
+    check_bins,
+    check_predictions,
+    correctness,
+    mean_over_ties,
+)
 from bara_pyro.metrics.reliability import DEFAULT_BINS
 from bara_pyro.metrics.selective import aurc
 from bara_pyro.metrics.truth import calibration_against_truth, kl_from_truth, regret
@@ -19,7 +25,7 @@ from bara_pyro.metrics.truth import calibration_against_truth, kl_from_truth, re
 BELOW_ONE = math.nextafter(1.0, 0.0)
 
 
-def accuracy(log_probs: Tensor | Sequence[Any], labels: Tensor | Sequence[int]) -> float:
+def accuracy(log_probs: Numbers, labels: Tensor | Sequence[int]) -> float:
     """Return the percentage of rows whose most probable class is the label (first class among equals).
 
     Args:
@@ -33,9 +39,7 @@ def accuracy(log_probs: Tensor | Sequence[Any], labels: Tensor | Sequence[int]) 
     return 100.0 * float(correct.mean())
 
 
-def ece(
-    log_probs: Tensor | Sequence[Any], labels: Tensor | Sequence[int], n_bins: int = DEFAULT_BINS
-) -> float:
+def ece(log_probs: Numbers, labels: Tensor | Sequence[int], n_bins: int = DEFAULT_BINS) -> float:
     """Return the expected calibration error in percent: top label, equal-width bins, L1 (Guo et al. 2017).
 
     Args:
@@ -59,9 +63,7 @@ def ece(
     return 100.0 * float(error)
 
 
-def adaptive_ece(
-    log_probs: Tensor | Sequence[Any], labels: Tensor | Sequence[int], n_bins: int = DEFAULT_BINS
-) -> float:
+def adaptive_ece(log_probs: Numbers, labels: Tensor | Sequence[int], n_bins: int = DEFAULT_BINS) -> float:
     """Return the calibration error in percent over bins of equal mass (Nguyen and O'Connor 2015).
 
     Rows are sorted by confidence and cut into `n_bins` runs whose sizes differ by at most one. Rows of equal
@@ -92,7 +94,7 @@ def brier_per_example(log_probs: Tensor, labels: Tensor) -> Tensor:
     return (log_probs.exp() - target).square().sum(dim=1)
 
 
-def nll(log_probs: Tensor | Sequence[Any], labels: Tensor | Sequence[int]) -> float:
+def nll(log_probs: Numbers, labels: Tensor | Sequence[int]) -> float:
     """Return the mean negative log-likelihood of the labels in nats.
 
     Nothing is floored: probability 0 on one right answer makes it infinite.
@@ -107,7 +109,7 @@ def nll(log_probs: Tensor | Sequence[Any], labels: Tensor | Sequence[int]) -> fl
     return float(nll_per_example(*check_predictions(log_probs, labels)).mean()) + 0.0  # no "-0.0"
 
 
-def brier(log_probs: Tensor | Sequence[Any], labels: Tensor | Sequence[int]) -> float:
+def brier(log_probs: Numbers, labels: Tensor | Sequence[int]) -> float:
     """Return the mean Brier score (Brier 1950), summed over classes: 0 is perfect, 2 the worst.
 
     Args:
@@ -121,9 +123,9 @@ def brier(log_probs: Tensor | Sequence[Any], labels: Tensor | Sequence[int]) -> 
 
 
 def evaluate(
-    log_probs: Tensor | Sequence[Any],
+    log_probs: Numbers,
     labels: Tensor | Sequence[int],
-    truth: Tensor | Sequence[Any] | None = None,
+    truth: Numbers | None = None,
 ) -> dict[str, float]:
     """Return every score of one system on one set of rows.
 

@@ -1,15 +1,14 @@
 """Selective prediction: how the error falls when the least certain rows are left unanswered."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from bara_pyro.metrics._inputs import check_predictions, correctness, mean_over_ties
+from bara_pyro.metrics._inputs import Numbers, check_predictions, correctness, mean_over_ties
 
 
-def risk_coverage(log_probs: Tensor | Sequence[Any], labels: Tensor | Sequence[int]) -> tuple[Tensor, Tensor]:
+def risk_coverage(log_probs: Numbers, labels: Tensor | Sequence[int]) -> tuple[Tensor, Tensor]:
     """Return the risk-coverage curve (El-Yaniv and Wiener 2010) of the top label's confidence.
 
     Rows of equal confidence are taken in random order, in expectation, so that the curve does not depend
@@ -31,7 +30,7 @@ def risk_coverage(log_probs: Tensor | Sequence[Any], labels: Tensor | Sequence[i
     return 100.0 * answered / len(error), 100.0 * error.cumsum(0) / answered
 
 
-def aurc(log_probs: Tensor | Sequence[Any], labels: Tensor | Sequence[int]) -> float:
+def aurc(log_probs: Numbers, labels: Tensor | Sequence[int]) -> float:
     """Return the area under the risk-coverage curve in percent: 0 is perfect, lower is better.
 
     It is the mean of the risk over the coverages 1/n, 2/n, ..., 1 (Geifman and El-Yaniv 2017).

@@ -4,13 +4,12 @@ A row whose truth is not known is a row of NaN; the scores are means over the ot
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from bara_pyro.errors import DataError
-from bara_pyro.metrics._inputs import as_float64, check_log_probs, top_label
+from bara_pyro.metrics._inputs import Numbers, as_float64, check_log_probs, top_label
 from bara_pyro.metrics.reliability import DEFAULT_BINS, bin_means
 
 
@@ -27,7 +26,7 @@ def stack_truth(truths: Sequence[Sequence[float] | None], num_classes: int) -> T
     return torch.tensor([tuple(unknown if t is None else t) for t in truths], dtype=torch.float64)
 
 
-def check_truth(log_probs: Tensor | Sequence[Any], truth: Tensor | Sequence[Any]) -> tuple[Tensor, Tensor]:
+def check_truth(log_probs: Numbers, truth: Numbers) -> tuple[Tensor, Tensor]:
     """Return `log_probs` and `truth` (float64, `m x C`) of the m rows whose truth is known.
 
     Raises:
@@ -49,7 +48,7 @@ def check_truth(log_probs: Tensor | Sequence[Any], truth: Tensor | Sequence[Any]
     return predicted[known], given[known]
 
 
-def kl_from_truth(log_probs: Tensor | Sequence[Any], truth: Tensor | Sequence[Any]) -> float:
+def kl_from_truth(log_probs: Numbers, truth: Numbers) -> float:
     """Return the mean of KL(truth || prediction) in nats: 0 only where the prediction is the truth.
 
     An answer that can be true and has probability 0 gives infinity.
@@ -67,9 +66,7 @@ def kl_from_truth(log_probs: Tensor | Sequence[Any], truth: Tensor | Sequence[An
     return float((torch.special.xlogy(known, known) - cross).sum(dim=1).mean())
 
 
-def calibration_against_truth(
-    log_probs: Tensor | Sequence[Any], truth: Tensor | Sequence[Any], n_bins: int = DEFAULT_BINS
-) -> float:
+def calibration_against_truth(log_probs: Numbers, truth: Numbers, n_bins: int = DEFAULT_BINS) -> float:
     """Return the ECE in percent with each row's 0/1 correctness replaced by its expectation.
 
     The outcome of a row is the true probability of the label it predicts, so the score has none of the
@@ -88,7 +85,7 @@ def calibration_against_truth(
     return bin_means(confidence, known.gather(1, label[:, None]).squeeze(1), n_bins).ece
 
 
-def regret(log_probs: Tensor | Sequence[Any], truth: Tensor | Sequence[Any]) -> float:
+def regret(log_probs: Numbers, truth: Numbers) -> float:
     """Return the accuracy points lost to the Bayes classifier, in expectation under the truth.
 
     The mean over rows of `max_c truth_c - truth_(predicted label)`, in percent: 0 for a system that always

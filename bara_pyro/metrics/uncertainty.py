@@ -3,13 +3,12 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from bara_pyro.errors import DataError
-from bara_pyro.metrics._inputs import as_float64, check_log_probs
+from bara_pyro.metrics._inputs import Numbers, as_float64, check_log_probs
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,7 @@ class Uncertainty:
     epistemic: Tensor
 
 
-def posterior_predictive(draws: Tensor | Sequence[Any]) -> Tensor:
+def posterior_predictive(draws: Numbers) -> Tensor:
     """Return the log of the mean over draws of the predicted probabilities (not of the logits).
 
     Args:
@@ -43,7 +42,7 @@ def posterior_predictive(draws: Tensor | Sequence[Any]) -> Tensor:
     return torch.logsumexp(checked, dim=0) - math.log(len(checked))
 
 
-def decompose(draws: Tensor | Sequence[Any]) -> Uncertainty:
+def decompose(draws: Numbers) -> Uncertainty:
     """Split the predictive uncertainty into aleatoric and epistemic (Depeweg et al. 2018).
 
     Args:
@@ -76,7 +75,7 @@ class NestedUncertainty:
     local: Tensor
 
 
-def decompose_nested(draws: Tensor | Sequence[Any], repeats: int) -> NestedUncertainty:
+def decompose_nested(draws: Numbers, repeats: int) -> NestedUncertainty:
     """Split the epistemic part further, into what global and what local latents contribute.
 
         I(y; Phi) = H(E[p]) - E_Phi[H(E_theta[p])]        I(y; theta | Phi) = E_Phi[H(E_theta[p])] - E[H(p)]

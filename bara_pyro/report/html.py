@@ -6,7 +6,6 @@ from functools import lru_cache
 from importlib.resources import files
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -14,6 +13,7 @@ from markupsafe import Markup
 from bara_pyro.report.blocks import Block, Details, Paragraph, Picture, Points, Section
 from bara_pyro.report.table import Cell, Table, cells, numeric_columns
 from bara_pyro.runs.store import write_text
+from bara_pyro.types import Json
 
 LONG = 32  # letters that a cell of a table has on one line
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
@@ -89,9 +89,9 @@ def write_index(
     return path
 
 
-def _views(blocks: Sequence[Block], numbers: Iterable[int]) -> list[dict[str, Any]]:
+def _views(blocks: Sequence[Block], numbers: Iterable[int]) -> list[Json]:
     """Return what the template shows of each block; figures that follow one another stand together."""
-    found: list[dict[str, Any]] = []
+    found: list[Json] = []
     for _, group in groupby(blocks, lambda block: isinstance(block, Picture)):
         run = [block for block in group if block != ""]
         pictures = [_picture(block, numbers) for block in run if isinstance(block, Picture)]
@@ -100,7 +100,7 @@ def _views(blocks: Sequence[Block], numbers: Iterable[int]) -> list[dict[str, An
     return found
 
 
-def _view(block: Block, numbers: Iterable[int]) -> dict[str, Any]:
+def _view(block: Block, numbers: Iterable[int]) -> Json:
     if isinstance(block, str | Paragraph):
         return _paragraph(block)
     if isinstance(block, Points):
@@ -112,7 +112,7 @@ def _view(block: Block, numbers: Iterable[int]) -> dict[str, Any]:
     return {"what": type(block).__name__, **vars(block)}
 
 
-def _paragraph(block: str | Paragraph) -> dict[str, Any]:
+def _paragraph(block: str | Paragraph) -> Json:
     given = Paragraph(block) if isinstance(block, str) else block
     pieces = [given.parts] if isinstance(given.parts, str) else given.parts
     shown = [_together(piece) if isinstance(piece, str) else vars(piece) for piece in pieces]
@@ -124,12 +124,12 @@ def _together(text: str) -> str:
     return re.sub(r"(?<=\d) (?=%|nats)|(?<==) | (?==)", "\N{NO-BREAK SPACE}", text)
 
 
-def _picture(picture: Picture, numbers: Iterable[int]) -> dict[str, Any]:
+def _picture(picture: Picture, numbers: Iterable[int]) -> Json:
     prefix = f"f{next(iter(numbers))}-"
     return {"svg": Markup(picture.svg(prefix)), "caption": _together(picture.caption)}  # noqa: S704 (of svg_markup)
 
 
-def _table(table: Table) -> dict[str, Any]:
+def _table(table: Table) -> Json:
     """Return a table whose first column names the row."""
     shown = cells(table)
     return {

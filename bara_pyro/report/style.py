@@ -9,6 +9,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from bara_pyro.runs.store import atomic_write
+from bara_pyro.types import Json
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito (2008): told apart under the common kinds of colour blindness; yellow left out on white."""
@@ -30,7 +31,7 @@ def new_figure(width: float, height: float) -> Figure:
     return figure
 
 
-def line_style(index: int) -> dict[str, Any]:
+def line_style(index: int) -> Json:
     """Return colour and dashes of the `index`-th system."""
     return {"color": PALETTE[index % len(PALETTE)], "linestyle": DASHES[index % len(DASHES)]}
 

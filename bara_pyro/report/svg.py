@@ -19,7 +19,6 @@ VARIABLES = {
     PALETTE[-1]: "--ink",
 }
 COLOUR = re.compile("|".join(VARIABLES), re.IGNORECASE)
-SETTINGS = {"svg.fonttype": "none", "svg.hashsalt": "bara_pyro"}  # text as text, the same bytes each time
 
 
 def svg_markup(figure: Figure, alt: str, prefix: str) -> str:
@@ -31,7 +30,8 @@ def svg_markup(figure: Figure, alt: str, prefix: str) -> str:
         prefix: before each identifier, so that no two figures of a page share one.
     """
     buffer = io.StringIO()
-    with matplotlib.rc_context(SETTINGS):
+    # Text as text, the same bytes each time.
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "bara_pyro"}):
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     markup = buffer.getvalue()
     markup = markup[markup.index("<svg") :]

@@ -1,15 +1,16 @@
 """One table of results, written for the terminal (rich) and for a document (Markdown)."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from bara_pyro.errors import ConfigError
+from bara_pyro.types import Fields
 
 MISSING = "–"
 
@@ -55,7 +56,7 @@ class Table:
     """
 
     columns: Sequence[Column]
-    rows: Sequence[Mapping[str, Any]]
+    rows: Sequence[Fields]
     caption: str = ""
 
 

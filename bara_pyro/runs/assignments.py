@@ -1,21 +1,21 @@
 """Settings from YAML files and from `key=value`, put into nested dictionaries."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from bara_pyro.errors import ConfigError
+from bara_pyro.types import Fields, Json
 
 
 def collect(
     path: Path | None,
-    overrides: Mapping[str, Any] | None,
+    overrides: Fields | None,
     assignments: Sequence[str] | None,
-    base: dict[str, Any] | None = None,
-) -> dict[str, Any]:
+    base: Json | None = None,
+) -> Json:
     """Return nested settings: base, a YAML or JSON file, overrides, `key=value` assignments, in that order.
 
     Args:
@@ -47,7 +47,7 @@ _Loader.add_implicit_resolver(
 )
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path) -> Json:
     """Read a YAML (or JSON) file of nested settings.
 
     Raises:
@@ -63,7 +63,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return data
 
 
-def parse_assignment(text: str) -> tuple[str, Any]:
+def parse_assignment(text: str) -> tuple[str, object]:
     """Return the dotted key and the value of `"train.lr=0.001"`, the value in YAML syntax.
 
     Raises:
@@ -78,7 +78,7 @@ def parse_assignment(text: str) -> tuple[str, Any]:
         raise ConfigError(f"--set {text!r}: the value is not valid YAML.") from error
 
 
-def merge(data: dict[str, Any], changes: dict[str, Any]) -> None:
+def merge(data: Json, changes: Json) -> None:
     """Put nested changes into nested data, in place."""
     for key, value in changes.items():
         if isinstance(value, dict) and isinstance(data.get(key), dict):
@@ -87,7 +87,7 @@ def merge(data: dict[str, Any], changes: dict[str, Any]) -> None:
             data[key] = value
 
 
-def set_key(data: dict[str, Any], key: str, value: Any) -> None:
+def set_key(data: Json, key: str, value: object) -> None:
     """Set a dotted key in nested dictionaries, in place."""
     *parents, last = key.split(".")
     for parent in parents:

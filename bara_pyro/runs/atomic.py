@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from bara_pyro.errors import CheckpointError
+from bara_pyro.types import Json
 
 SCHEMA = 1
 # The ending of a file that is not yet whole.
@@ -59,12 +60,12 @@ def write_text(path: Path, text: str) -> None:
     atomic_write(path, lambda file: file.write(text.encode()))
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: object) -> None:
     """Write a JSON file atomically; infinities and NaN become null, which every reader understands."""
     write_text(path, json.dumps(_finite(value), indent=2, allow_nan=False) + "\n")
 
 
-def write_jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+def write_jsonl(path: Path, rows: Iterable[Json]) -> None:
     """Write one JSON object a line, atomically."""
     write_text(path, "".join(json.dumps(_finite(row), allow_nan=False) + "\n" for row in rows))
 
@@ -81,7 +82,7 @@ def read_json(path: Path) -> Any:
         raise CheckpointError(f"Cannot read {path} ({error}): give the folder of a run.") from error
 
 
-def read_jsonl(path: Path) -> list[dict[str, Any]]:
+def read_jsonl(path: Path) -> list[Json]:
     """Read the whole lines of a file of one JSON object a line; half a line at the end is left out.
 
     Raises:
@@ -96,7 +97,7 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
         raise CheckpointError(f"Cannot read {path}: {error}.") from error
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> object:
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

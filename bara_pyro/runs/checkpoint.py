@@ -12,6 +12,7 @@ from bara_pyro.core.svi import SVI
 from bara_pyro.errors import CheckpointError
 from bara_pyro.runs.manifest import CHECKPOINT
 from bara_pyro.runs.store import load_parameters, read_tensors, write_tensors
+from bara_pyro.types import Json
 
 
 def save_checkpoint(folder: Path, svi: SVI, step: int, identity: dict[str, str]) -> None:
@@ -92,7 +93,7 @@ def load_checkpoint(folder: Path, svi: SVI, identity: dict[str, str]) -> int:
     return int(metadata["step"])
 
 
-def _digest(tensors: dict[str, Tensor], metadata: dict[str, Any]) -> str:
+def _digest(tensors: dict[str, Tensor], metadata: Json) -> str:
     """Return the SHA-256 over all that a checkpoint holds: no manifest lists a file that changes so often."""
     plain = {key: value for key, value in metadata.items() if key != "schema"}
     digest = hashlib.sha256(json.dumps(plain, sort_keys=True).encode())
@@ -110,6 +111,6 @@ def _by_prefix(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
     return groups
 
 
-def _plain(state: dict[str, Any]) -> dict[str, Any]:
+def _plain(state: Json) -> Json:
     """Drop what JSON cannot hold: the schedule's function, which the configuration rebuilds."""
     return {**state, "lr_lambdas": [None] * len(state.get("lr_lambdas", []))}

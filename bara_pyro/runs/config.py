@@ -12,6 +12,7 @@ from bara_pyro.methods import METHODS, MethodConfig, method_config
 from bara_pyro.runs.assignments import collect
 from bara_pyro.runs.sections import Settings
 from bara_pyro.settings import validation_sentence
+from bara_pyro.types import Json
 
 
 class RunConfig(Settings):
@@ -33,7 +34,7 @@ class RunConfig(Settings):
     def _by_name(cls, value: Any) -> Any:
         return method_config(value) if isinstance(value, dict | str) else value
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> Json:
         """Return the configuration as plain JSON values."""
         return self.model_dump(mode="json")
 
@@ -53,7 +54,7 @@ class RunConfig(Settings):
 
 def load_config(
     path: Path | None = None,
-    overrides: dict[str, Any] | None = None,
+    overrides: Json | None = None,
     assignments: list[str] | None = None,
     base: RunConfig | None = None,
 ) -> RunConfig:
@@ -71,7 +72,7 @@ def load_config(
     return parse_config(collect(path, overrides, assignments, None if base is None else base.dump()))
 
 
-def parse_config(data: dict[str, Any]) -> RunConfig:
+def parse_config(data: Json) -> RunConfig:
     """Validate a plain dictionary; see `load_config`."""
     try:
         return RunConfig.model_validate(data)
@@ -85,8 +86,8 @@ def differences(old: RunConfig, new: RunConfig) -> list[str]:
     return sorted(key for key in a.keys() | b.keys() if a.get(key) != b.get(key))
 
 
-def _flat(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    out: dict[str, Any] = {}
+def _flat(data: Json, prefix: str = "") -> Json:
+    out: Json = {}
     for key, value in data.items():
         out |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
     return out

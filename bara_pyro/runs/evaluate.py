@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,6 +18,7 @@ from bara_pyro.metrics import decompose, evaluate, posterior_predictive, sparsit
 from bara_pyro.runs.manifest import METRICS, PREDICTIONS, recording
 from bara_pyro.runs.store import SCHEMA, write_json, write_jsonl
 from bara_pyro.runs.system import System, count_parameters, unknown_note
+from bara_pyro.types import Json
 
 # Rows and draws that the sparsity of the gates is measured on.
 SPARSITY_ROWS, SPARSITY_DRAWS = 256, 10
@@ -86,9 +86,7 @@ def system_gates(
     return replace(drawn, ids=rows.ids, theta=theta, log_probs=drawn.log_probs[:, order])
 
 
-def evaluate_system(
-    system: System, out: Path, *, on_rows: OnRows | None = None, **extra: Any
-) -> dict[str, Any]:
+def evaluate_system(system: System, out: Path, *, on_rows: OnRows | None = None, **extra: object) -> Json:
     """Predict the configured split with each configured S; write predictions and metrics.
 
     Args:
@@ -162,7 +160,7 @@ def truth_predictions(system: System) -> tuple[Tensor, Tensor] | None:
     return None if truth.isnan().any() else (truth.log(), torch.tensor(split.labels))
 
 
-def majority_class(task: Task, split: EncodedSplit) -> dict[str, Any]:
+def majority_class(task: Task, split: EncodedSplit) -> Json:
     """Return the baseline that knows no question: the class that most train rows have, and its accuracy.
 
     Args:
@@ -188,9 +186,7 @@ def _length_notes(split: EncodedSplit, name: str, max_length: int) -> list[str]:
     return notes
 
 
-def _rows(
-    split: EncodedSplit, predictive: dict[int, Tensor], epistemic: dict[int, Tensor]
-) -> list[dict[str, Any]]:
+def _rows(split: EncodedSplit, predictive: dict[int, Tensor], epistemic: dict[int, Tensor]) -> list[Json]:
     return [
         {
             "id": row_id,
@@ -217,7 +213,7 @@ def parameter_counts(system: System) -> dict[str, int]:
     return {"model": model, "guide": guide, "trainable": model + guide, "frozen": frozen}
 
 
-def environment() -> dict[str, Any]:
+def environment() -> Json:
     """Return versions and hardware, for the record of a result."""
     packages = ("bara-pyro", "torch", "pyro-ppl", "transformers", "datasets", "numpy")
     cuda = torch.cuda.get_device_name() if torch.cuda.is_available() else None

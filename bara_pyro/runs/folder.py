@@ -3,7 +3,6 @@
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from bara_pyro.core.backbone import load_backbone
 from bara_pyro.core.targets import find_targets
@@ -26,6 +25,7 @@ from bara_pyro.runs.manifest import (
 )
 from bara_pyro.runs.store import SCHEMA, load_parameters, read_json, read_tensors, write_json, write_tensors
 from bara_pyro.runs.system import System, assemble, find_device, load_data
+from bara_pyro.types import Json
 
 NOT_PEFT = "no adapter of PEFT's, read it with bara_pyro.load_system(folder)"
 
@@ -53,7 +53,7 @@ def write_config(system: System, folder: Path) -> None:
     write_json(folder / PEFT_CONFIG, _peft_config(system))
 
 
-def _peft_config(system: System) -> dict[str, Any]:
+def _peft_config(system: System) -> Json:
     """Settings under PEFT's names where they mean the same; what is a LoRA at its mean, PEFT can read."""
     config = system.config
     name = config.method.name
@@ -73,7 +73,7 @@ def _peft_config(system: System) -> dict[str, Any]:
     }
 
 
-def _peft_ranks(system: System) -> dict[str, Any]:
+def _peft_ranks(system: System) -> Json:
     """Return PEFT's rank and alpha patterns of a pruned adapter: every module keeps the scaling alpha / r."""
     ranks, c = system.model.rank_pattern, system.config.adapter
     if not ranks:
@@ -134,7 +134,7 @@ def load_weights(system: System, folder: Path) -> None:
     load_parameters(system.guide, guide, folder / GUIDE)
 
 
-def stored_config(folder: Path) -> tuple[RunConfig, dict[str, Any]]:
+def stored_config(folder: Path) -> tuple[RunConfig, Json]:
     """Return the configuration of a run, and all that its config.json holds.
 
     Raises:
@@ -217,7 +217,7 @@ def load_system(
     return system
 
 
-def stored_task(stored: dict[str, Any]) -> Task:
+def stored_task(stored: Json) -> Task:
     """Return the task of a run without its rows, from what its config.json holds."""
     columns = stored.get("columns")
     return Task(
@@ -228,7 +228,7 @@ def stored_task(stored: dict[str, Any]) -> Task:
     )
 
 
-def own_rows(folder: Path, config: RunConfig, stored: dict[str, Any]) -> Task:
+def own_rows(folder: Path, config: RunConfig, stored: Json) -> Task:
     """Load the rows that a run was trained and tested on."""
     if stored.get("columns") and not is_file_name(config.task.name):
         raise CheckpointError(

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
@@ -16,6 +15,7 @@ from bara_pyro.runs.evaluate import OnRows, draw
 from bara_pyro.runs.folder import own_rows, stored_config, stored_task
 from bara_pyro.runs.store import atomic_write, write_jsonl
 from bara_pyro.runs.system import System, load_data, unknown_note
+from bara_pyro.types import Json
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Answers:
         notes: what is worth knowing about the rows.
     """
 
-    rows: list[dict[str, Any]]
+    rows: list[Json]
     notes: list[str]
 
 
@@ -72,7 +72,7 @@ def answer_rows(
     return Answers(_rows(draws, [by_id[row_id] for row_id in split.ids], system.task), notes)
 
 
-def _rows(draws: Tensor, examples: Sequence[Example], task: Task) -> list[dict[str, Any]]:
+def _rows(draws: Tensor, examples: Sequence[Example], task: Task) -> list[Json]:
     """Return what is said of each row, from log-probabilities, `S x n x C`."""
     mean, parts = posterior_predictive(draws), decompose(draws)
     rows = []

@@ -1,7 +1,7 @@
 """The sections of a run's settings; nothing heavy is imported: the command line makes its options of them."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import (
     BaseModel,
@@ -17,6 +17,7 @@ from pydantic import (
 
 from bara_pyro.errors import ConfigError
 from bara_pyro.settings import later, validation_sentence
+from bara_pyro.types import Json
 
 MOST_SEED = 2**32 - 1  # what every generator of random numbers takes, NumPy's the least
 # Above these a run is a slip of the finger: it would not fit, or not end.
@@ -151,7 +152,7 @@ class Settings(Section):
     seed: Seed = Field(0, description="seed of initial values, data order and noise")
 
 
-def check_settings(data: dict[str, Any]) -> None:
+def check_settings(data: Json) -> None:
     """Check nested settings one by one, before anything slow is imported.
 
     What only holds between settings, and the method's own settings, are checked with the whole

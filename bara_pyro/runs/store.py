@@ -1,8 +1,8 @@
 """Files of a run: safetensors and JSON, written atomically, never pickle."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -21,6 +21,7 @@ from bara_pyro.runs.atomic import (
     write_jsonl,
     write_text,
 )
+from bara_pyro.types import Json
 
 __all__ = [
     "SCHEMA",
@@ -40,7 +41,7 @@ __all__ = [
 OURS = "bara_pyro"
 
 
-def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, Any]) -> None:
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Json) -> None:
     """Write a safetensors file atomically, with JSON metadata and the schema version.
 
     The same content is the same bytes: safetensors orders several entries of its header at random, so all
@@ -51,7 +52,7 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, An
     atomic_write(path, lambda file: file.write(save(data, header)))
 
 
-def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], Json]:
     """Read a file of `write_tensors`: tensors on the CPU, metadata decoded.
 
     Raises:

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from bara_pyro.core.backbone import Backbone, load_backbone
 from bara_pyro.core.guide import SiteGuide
-from bara_pyro.core.program import AdaptedLM
+from bara_pyro.core.program import AdaptedLM, AdapterOptions
 from bara_pyro.data import (
     EncodedSplit,
     Task,
@@ -53,6 +54,14 @@ class System:
             DataError: the split is empty, or a question is too long.
         """
         return encode_split(self.config, self.backbone, self.task, name)
+
+
+def adapter_options(config: RunConfig, rank_pattern: Mapping[str, int] | None = None) -> AdapterOptions:
+    """Return what a program is told about its adapters; see `bara_pyro.core.program.AdaptedLM`."""
+    options = cast(AdapterOptions, config.adapter.model_dump())
+    if rank_pattern:
+        options["rank_pattern"] = rank_pattern
+    return options
 
 
 def encode_split(config: RunConfig, backbone: Backbone, task: Task, name: str) -> EncodedSplit:
@@ -160,7 +169,7 @@ def assemble(
     task = encode_labels(task, backbone.tokenizer, config.task.labels)
     answer_ids = answer_token_ids(backbone.tokenizer, task.labels)
     torch.manual_seed(config.seed)
-    adapter = config.adapter.model_dump() | ({"rank_pattern": rank_pattern} if rank_pattern else {})
+    adapter = adapter_options(config, rank_pattern)
     model, guide = build(config.method, backbone, num_data, adapter)
     return System(config, backbone, task, answer_ids, model, guide)
 

@@ -13,6 +13,7 @@ from experiments.engine.compare import Comparisons, write_comparisons
 from experiments.engine.record import Record, write_records
 from experiments.engine.results import RESULTS
 from experiments.engine.rows import collect
+from experiments.engine.spaces import tagged
 from experiments.engine.study import write_study
 from experiments.engine.sweep import Job, sweep
 
@@ -63,7 +64,7 @@ def run_study(
     write_records(records, results / "records")  # also the failed ones: a table says how many there are
     path = write_study(name, runs, _about(args, records), folder=results)
     collect(name, args.runs, results=results)
-    if comparisons is not None and "lora" in {run["arm"] for run in done}:
+    if comparisons is not None and set(tagged("reference")) & {run["arm"] for run in done}:
         write_comparisons(name, comparisons, results)
     say(f"{len(done)} of {len(places)} runs are in {path}: python -m experiments report")
 

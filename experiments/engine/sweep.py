@@ -176,10 +176,11 @@ def sweep(
     if workers < 1:
         raise ConfigError(f"workers is {workers}: give at least 1.")
     hashes, runs = plan(jobs, folder, retry_failed, reuse)
-    records = {key: run.record() for key, run in runs.items()}
+    found = {key: run.record() for key, run in runs.items()}
+    records = {key: record for key, record in found.items() if record is not None}
     if reuse is None:
-        check_code([record for record in records.values() if record is not None], folder)
-    left = [run for key, run in runs.items() if run.lacks_itself(records[key]) or run.lacks(records[key])]
+        check_code([*records.values()], folder)
+    left = [run for key, run in runs.items() if run.lacks_itself(found[key]) or run.lacks(found[key])]
     rest = [run for run in runs.values() if run not in left]
     old = sum(bool(failures(run, records[run.config.hash])) for run in rest)
     with Board(done=len(rest) - old, failed=old, left=len(left)) as board:
@@ -218,7 +219,8 @@ def plan(
     Raises:
         ConfigError: a setting of a job is wrong.
     """
-    hashes, runs = [], {}
+    hashes: list[str] = []
+    runs: dict[str, Run] = {}
     for job in jobs:
         config = load_config(overrides=dict(job.settings))
         earlier = runs.get(config.hash)
@@ -251,15 +253,19 @@ def _complete(run: Run) -> Record:
                 if path.name != LOCK:
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
         fit = cache(partial(_fitted, run))
-        if run.lacks_itself(record):
+        if record is None or run.lacks_itself(record):
             done = attempt(lambda: make_record(fit(), run.out, run.settings), run)
             record = {**identity(run.config, run.settings), **done}
             write_json(run.path, record)
         for name in run.lacks(record):
-            scores = attempt(lambda name=name: shifted_scores(fit(), run.out, name), run)
+            scores = attempt(partial(_shifted, fit, run, name), run)
             record["shifted"][portable(name)] = scores
             write_json(run.path, record)
         return read_record(run.path)  # as it will be read: an infinite score is null
+
+
+def _shifted(fit: Callable[[], System], run: Run, name: str) -> Record:
+    return shifted_scores(fit(), run.out, name)
 
 
 def _fitted(run: Run) -> System:

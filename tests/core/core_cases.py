@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPTNeoXConfig, LlamaC
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.guide import PosteriorMean, SiteGuide
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.data.batching import collate_ids
+from bara_pyro.data.split import collate_ids
 from bara_pyro.data.types import Batch
 from bara_pyro.models.bara import BaRA
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -23,6 +23,7 @@ from bara_pyro.cli.options import (
     TextColumn,
     path,
 )
+from bara_pyro.types import Json
 
 if TYPE_CHECKING:
     from bara_pyro.runs.config import RunConfig
@@ -72,7 +73,7 @@ def evaluate(
     from bara_pyro.runs.predict import rows_to_evaluate
     from bara_pyro.runs.train import train_seconds
 
-    given: dict[str, Any] = {"name": task, "data_dir": data_dir, "test_file": test_file, "limit": limit}
+    given: Json = {"name": task, "data_dir": data_dir, "test_file": test_file, "limit": limit}
     given |= {"text_column": text_column, "label_column": label_column}
     given |= {"choices_column": choices_column, "context_column": context_column}
     changes = {key: value for key, value in given.items() if value is not None}
@@ -92,7 +93,7 @@ def evaluate(
 
 
 def _evaluation_config(
-    config: "RunConfig", samples: list[int] | None, task: dict[str, Any], split: str | None
+    config: "RunConfig", samples: list[int] | None, task: Json, split: str | None
 ) -> "RunConfig":
     """Return the configuration of a run with other settings of prediction or another task."""
     from bara_pyro.runs.assignments import set_key

@@ -39,11 +39,11 @@ def params(
     from bara_pyro.methods import build
     from bara_pyro.report.table import Column, Table
     from bara_pyro.runs.config import parse_config
-    from bara_pyro.runs.system import count_parameters
+    from bara_pyro.runs.system import adapter_options, count_parameters
 
     config = parse_config(settings)
     backbone = empty_backbone(arch) if arch is not None else load_backbone(model or "")
-    program, guide = build(config.method, backbone, 1, config.adapter.model_dump())
+    program, guide = build(config.method, backbone, 1, adapter_options(config))
     own, posterior = count_parameters(program), count_parameters(guide)
     columns = (Column("part", "part"), Column("count", "parameters", format=",d"))
     parts = {

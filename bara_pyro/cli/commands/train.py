@@ -1,12 +1,13 @@
 """`bara train`: fine-tune a model on a task."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from bara_pyro.cli.generated import takes_settings
 from bara_pyro.cli.options import OutFolder, Overwrite, Set, path
+from bara_pyro.types import Json
 
 FILES = "Settings in files"
 Method = Annotated[
@@ -23,7 +24,7 @@ Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in --
 @takes_settings
 def train(
     out: OutFolder,
-    given: dict[str, Any],
+    given: Json,
     resume: Resume = False,
     overwrite: Overwrite = False,
     method: Method = None,

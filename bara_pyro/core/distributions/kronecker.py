@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
+
+from bara_pyro.types import Json
 
 
 class KroneckerNormal(TorchDistribution):
@@ -28,7 +30,7 @@ class KroneckerNormal(TorchDistribution):
         size: number of rows of that matrix.
     """
 
-    arg_constraints: dict[str, Any] = {}  # noqa: RUF012 - checked where the factors are made
+    arg_constraints: Json = {}  # noqa: RUF012 - checked where the factors are made
     support = constraints.independent(constraints.real, 2)
     has_rsample = True
 
@@ -51,7 +53,7 @@ class KroneckerNormal(TorchDistribution):
         event = torch.Size((size or len(row_values), len(column_values)))
         super().__init__(torch.Size(), event, validate_args=False)
 
-    def expand(self, batch_shape: Any, _instance: Any = None) -> KroneckerNormal:
+    def expand(self, batch_shape: Sequence[int], _instance: KroneckerNormal | None = None) -> KroneckerNormal:
         """Return the law of a batch of independent matrices."""
         new = self._get_checked_instance(KroneckerNormal, _instance)
         for name in ("row_vectors", "column_vectors", "scale", "precision", "rows"):
@@ -66,7 +68,7 @@ class KroneckerNormal(TorchDistribution):
             self.batch_shape + self.event_shape, dtype=self.scale.dtype, device=self.scale.device
         )
 
-    def rsample(self, sample_shape: Any = ()) -> Tensor:
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Draw matrices, `sample_shape + batch_shape + m x n`."""
         shape = self._extended_shape(torch.Size(sample_shape))
         noise = torch.randn(shape, dtype=self.scale.dtype, device=self.scale.device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -59,7 +60,7 @@ class MeanWeibull(TorchDistribution):
         self._log_norm = None
         super().__init__(self._mean.shape, validate_args=validate_args)
 
-    def expand(self, batch_shape: Any, _instance: Any = None) -> MeanWeibull:
+    def expand(self, batch_shape: Sequence[int], _instance: MeanWeibull | None = None) -> MeanWeibull:
         """Return a view of batch shape ``batch_shape`` that shares the parameters and ``log_norm``."""
         new = self._get_checked_instance(MeanWeibull, _instance)
         batch_shape = torch.Size(batch_shape)
@@ -82,7 +83,7 @@ class MeanWeibull(TorchDistribution):
         """Log of the Weibull scale."""
         return self._mean.log() + self.log_norm
 
-    def rsample(self, sample_shape: Any = ()) -> Tensor:
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Draw reparameterised samples of shape ``sample_shape + batch_shape``, all strictly positive."""
         shape = self._extended_shape(torch.Size(sample_shape))
         return _Draw.apply(self._mean, self.kappa, self.log_norm, shape)

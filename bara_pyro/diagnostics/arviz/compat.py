@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from typing import Any
+from types import ModuleType
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from torch import Tensor
 
 from bara_pyro.errors import ConfigError
 from bara_pyro.report.style import PALETTE, WIDTH, new_figure
+from bara_pyro.types import Fields
 
 # What ArviZ warns of and `Loo.unreliable` says row by row; the second concerns a single row.
 PSIS_WARNINGS = ("Estimated shape parameter of Pareto", "The point-wise LOO is the same")
@@ -28,7 +30,11 @@ INTERVAL = 0.94
 """Probability of the long interval of a forest plot; the short one holds half."""
 
 
-def arviz() -> Any:
+Idata: TypeAlias = Any
+"""What ArviZ keeps draws in: an `InferenceData` before version 1, a `DataTree` from it on."""
+
+
+def arviz() -> ModuleType:
     """Return the module; imported when needed, because it takes a second and brings pyplot.
 
     On import it announces its own next version, which no user of ours can act on: that is not passed on.
@@ -43,7 +49,7 @@ def renewed() -> bool:
     return int(arviz().__version__.split(".")[0]) >= 1
 
 
-def container(groups: Mapping[str, xarray.Dataset], attributes: Mapping[str, Any]) -> Any:
+def container(groups: Mapping[str, xarray.Dataset], attributes: Fields) -> Idata:
     """Return groups and attributes as the installed ArviZ holds them."""
     if renewed():
         root = xarray.Dataset(attrs=dict(attributes))
@@ -51,7 +57,7 @@ def container(groups: Mapping[str, xarray.Dataset], attributes: Mapping[str, Any
     return arviz().InferenceData(attrs=dict(attributes), **groups)
 
 
-def groups_of(data: Any) -> dict[str, xarray.Dataset]:
+def groups_of(data: Idata) -> dict[str, xarray.Dataset]:
     """Return the groups of an `InferenceData` or a `DataTree`, whichever ArviZ made it."""
     if hasattr(data, "children"):
         return {name: child.to_dataset() for name, child in data.children.items()}
@@ -80,7 +86,7 @@ class Loo:
     pointwise: Tensor
     pareto_k: Tensor
     ids: tuple[str, ...]
-    raw: Any = field(repr=False, compare=False)
+    raw: Idata = field(repr=False, compare=False)
 
     @property
     def unreliable(self) -> tuple[str, ...]:

@@ -2,22 +2,22 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import xarray
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bara_pyro.diagnostics.arviz.compat import INTERVAL, forest, groups_of, ridge
+from bara_pyro.diagnostics.arviz.compat import INTERVAL, Idata, forest, groups_of, ridge
 from bara_pyro.errors import DataError
 from bara_pyro.report.style import INK, PALETTE, WIDTH, dress, legend_of, new_figure, save
+from bara_pyro.types import Json
 
 FOREST, RIDGE, CHECK = "phi_forest", "phi_ridge", "predictive_check"
 LEGEND = f"point: median; thick 50 %, thin {100 * INTERVAL:.0f} %"
 
 
-def figures(data: Any) -> dict[str, Figure]:
+def figures(data: Idata) -> dict[str, Figure]:
     """Return what the data allow to draw: `phi_forest` and `phi_ridge` of Phi, `predictive_check` of labels.
 
     Phi is drawn with ArviZ, one line a module, all its units together, ordered by layer; for single units
@@ -47,7 +47,7 @@ def figures(data: Any) -> dict[str, Figure]:
     return found
 
 
-def plots(data: Any, folder: Path) -> list[Path]:
+def plots(data: Idata, folder: Path) -> list[Path]:
     """Save each of `figures` as a PNG file of its name, and return the files.
 
     Raises:
@@ -94,7 +94,7 @@ def predictive_check(groups: Mapping[str, xarray.Dataset]) -> Figure:
         if kind in shares:
             name = kind.capitalize()
             _intervals(axes, places + shift, interval(shares[kind]), name, color, marker)
-    look: dict[str, Any] = {"color": INK, "markersize": 8, "markeredgewidth": 1.8, "clip_on": False}
+    look: Json = {"color": INK, "markersize": 8, "markeredgewidth": 1.8, "clip_on": False}
     axes.plot(places, shares["observed"], "x", label="Observed", **look)
     axes.set_xticks(places, answers)
     axes.set_xlim(-0.5, len(answers) - 0.5)
@@ -131,5 +131,5 @@ def _intervals(
     low, lower, middle, upper, high = quantiles
     axes.vlines(places, low, high, color=color, linewidth=1.2)
     axes.vlines(places, lower, upper, color=color, linewidth=4)
-    look: dict[str, Any] = {"color": color, "markerfacecolor": "white", "markersize": 5, "clip_on": False}
+    look: Json = {"color": color, "markerfacecolor": "white", "markersize": 5, "clip_on": False}
     axes.plot(places, middle, marker, label=name, **look)

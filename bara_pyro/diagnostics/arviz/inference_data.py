@@ -19,7 +19,7 @@ trained on it says no more than how far the likelihood is spread over the draws;
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ from torch import Tensor
 from bara_pyro.core.gate_draws import chosen_modules
 from bara_pyro.data import EncodedSplit
 from bara_pyro.data.encode import prompt_text
-from bara_pyro.diagnostics.arviz.compat import container, psis_loo
+from bara_pyro.diagnostics.arviz.compat import Idata, container, psis_loo
 from bara_pyro.diagnostics.arviz.groups import TRAINING, dataset, module_coords, nbytes, training
 from bara_pyro.diagnostics.gates.full_draws import FullDraws, Rows, answers, chosen_rows, full_draws
 from bara_pyro.diagnostics.gates.sparsity import TAU, check_tau
@@ -38,6 +38,7 @@ from bara_pyro.guides.prior import PriorGuide
 from bara_pyro.runs.evaluate import environment, true_probabilities
 from bara_pyro.runs.store import SCHEMA, read_jsonl
 from bara_pyro.runs.system import System
+from bara_pyro.types import Json
 
 MAX_BYTES = 2**30
 Tokens = Literal["last", "all"]
@@ -56,7 +57,7 @@ def to_inference_data(
     seed: int | None = None,
     log: Path | None = None,
     max_bytes: int = MAX_BYTES,
-) -> Any:
+) -> Idata:
     """Return draws of a fitted system as an `arviz.InferenceData` (ArviZ 0.x) or a `DataTree` (1.x).
 
     Args:
@@ -104,9 +105,7 @@ def to_inference_data(
     return container(found, _attributes(system, split, samples, seed, tau))
 
 
-def _coords(
-    system: System, part: EncodedSplit, paths: tuple[str, ...], draws: int, width: int
-) -> dict[str, Any]:
+def _coords(system: System, part: EncodedSplit, paths: tuple[str, ...], draws: int, width: int) -> Json:
     return {
         "chain": np.array([0]),
         "draw": np.arange(draws),
@@ -119,7 +118,7 @@ def _coords(
 
 
 def _add_labels(
-    arrays: dict[str, dict[str, Any]], drawn: FullDraws, labels: Tensor, num_data: int, coords: dict[str, Any]
+    arrays: dict[str, Json], drawn: FullDraws, labels: Tensor, num_data: int, coords: Json
 ) -> None:
     """Add what takes the rows' labels: their likelihood, the ELBO by draw, Pareto's k by row."""
     likelihood = drawn.log_probs.gather(-1, labels.expand(len(drawn.log_probs), -1).unsqueeze(-1))[..., 0]
@@ -201,7 +200,7 @@ def _elbo(drawn: FullDraws, likelihood: Tensor, num_data: int) -> dict[str, Tens
     return {"elbo": num_data / likelihood.shape[1] * rows.sum(dim=1) - known.get("phi", 0.0)}
 
 
-def _pareto_k(likelihood: Tensor, coords: dict[str, Any]) -> Tensor:
+def _pareto_k(likelihood: Tensor, coords: Json) -> Tensor:
     """Return the Pareto k of each row, NaN where all draws say the same."""
     spread = (likelihood.amax(dim=0) > likelihood.amin(dim=0)).numpy()
     k = np.full(len(spread), np.nan)
@@ -213,7 +212,7 @@ def _pareto_k(likelihood: Tensor, coords: dict[str, Any]) -> Tensor:
     return torch.from_numpy(k)
 
 
-def _constants(system: System, part: EncodedSplit, split: str) -> dict[str, Any]:
+def _constants(system: System, part: EncodedSplit, split: str) -> Json:
     texts = {row.id: prompt_text(row) for row in getattr(system.task, split)}
     truth = true_probabilities(system, part, split)
     return {
@@ -231,7 +230,7 @@ def _history(log: Path) -> xarray.Dataset:
     return training(records)
 
 
-def _attributes(system: System, split: str, samples: int, seed: int, tau: float) -> dict[str, Any]:
+def _attributes(system: System, split: str, samples: int, seed: int, tau: float) -> Json:
     """Return where the draws come from; netCDF knows numbers and text only."""
     return {
         "schema": SCHEMA,

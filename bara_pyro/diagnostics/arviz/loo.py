@@ -11,12 +11,10 @@ So the estimate is too hopeful, and of a method without any spread there is none
 rows, their likelihood is the better judge.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
-from bara_pyro.diagnostics.arviz.compat import Loo, groups_of, psis_loo, stacking_weights
+from bara_pyro.diagnostics.arviz.compat import Idata, Loo, groups_of, psis_loo, stacking_weights
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.report.table import Column, Table
+from bara_pyro.types import Fields
 
 COLUMNS = (
     Column("method", "Method"),
@@ -30,7 +28,7 @@ COLUMNS = (
 )
 
 
-def loo(data: Any) -> Loo:
+def loo(data: Idata) -> Loo:
     """Return PSIS-LOO with the Pareto k of every row: see the head of this module for what it means.
 
     Args:
@@ -58,7 +56,7 @@ def loo(data: Any) -> Loo:
     return psis_loo(likelihood)
 
 
-def compare(methods: Mapping[str, Any]) -> Table:
+def compare(methods: Fields) -> Table:
     """Rank methods by PSIS-LOO on the same training rows; see `loo` for what that leaves out.
 
     Args:

@@ -6,14 +6,14 @@ from typing import Any
 
 import xarray
 
-from bara_pyro.diagnostics.arviz.compat import container
+from bara_pyro.diagnostics.arviz.compat import Idata, container
 from bara_pyro.errors import CheckpointError, ConfigError
 from bara_pyro.runs.store import atomic_write
 
 ENGINE = "h5netcdf"
 
 
-def write_netcdf(data: Any, path: Path) -> Path:
+def write_netcdf(data: Idata, path: Path) -> Path:
     """Write what `to_inference_data` returned; ArviZ's own reader understands the file, too.
 
     Raises:
@@ -26,7 +26,7 @@ def write_netcdf(data: Any, path: Path) -> Path:
     return Path(path)
 
 
-def read_netcdf(path: Path) -> Any:
+def read_netcdf(path: Path) -> Idata:
     """Read a file of `write_netcdf`, all of it into memory.
 
     Raises:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from pyro.poutine.messenger import Messenger
@@ -19,6 +18,7 @@ from bara_pyro.data import EncodedSplit, batches, first_rows
 from bara_pyro.errors import ConfigError, DataError, unknown
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.system import System
+from bara_pyro.types import Json
 
 SPLITS = ("train", "validation", "test")
 Rows = int | Sequence[str]
@@ -178,7 +178,7 @@ class _Divergences(Messenger):
         self.sites = model.latents.sites
         self.seen: dict[str, Tensor | None] = {}
 
-    def _pyro_post_sample(self, msg: dict[str, Any]) -> None:
+    def _pyro_post_sample(self, msg: Json) -> None:
         if msg["name"] in self.sites:
             posterior, prior = msg["fn"], msg["infer"][PRIOR]
             known = has_analytic_kl(posterior, prior)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.latents import Gates
 from bara_pyro.core.prediction import Drawn, record
 from bara_pyro.core.program import AdaptedLM, Adapter, chosen_rows, module_key, tapped
@@ -139,7 +140,9 @@ def without(system: System, keep: Mapping[str, Tensor]) -> System:
     return smaller
 
 
-def _copy_posterior(old: AmortizedGuide, new: AmortizedGuide, gates: Gates, order: dict[str, Tensor]) -> None:
+def _copy_posterior(old: SiteGuide, new: SiteGuide, gates: Gates, order: dict[str, Tensor]) -> None:
+    if not isinstance(old, AmortizedGuide) or not isinstance(new, AmortizedGuide):
+        raise ConfigError(f"A {type(old).__name__} cannot be pruned: choose a guide with units of its own.")
     for i, path in enumerate(gates.modules):
         if gates.theta:
             site = module_key(gates.theta[path])

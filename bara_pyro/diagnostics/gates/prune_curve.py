@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Sequence
 from statistics import median
-from typing import Any
 
 import torch
 from matplotlib.figure import Figure
@@ -17,6 +16,7 @@ from bara_pyro.report.style import PALETTE, dress, legend_of, line_style, new_fi
 from bara_pyro.report.table import Column, Table
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.system import System, count_parameters
+from bara_pyro.types import Json
 
 SHARES = (1.0, 0.9, 0.75, 0.6, 0.45, 0.3, 0.15)
 REPEATS = 5  # timings of each system, taken in turn
@@ -40,7 +40,7 @@ def prune_curve(
     shares: Sequence[float] = SHARES,
     samples: int = 10,
     on_point: Callable[[int], None] | None = None,
-) -> list[dict[str, Any]]:
+) -> list[Json]:
     """Return what is left of a system at each share of its units, the most important ones kept.
 
     Args:
@@ -84,14 +84,14 @@ def prune_curve(
     return rows
 
 
-def curve_table(rows: Sequence[dict[str, Any]], samples: int) -> Table:
+def curve_table(rows: Sequence[Json], samples: int) -> Table:
     """Return the curve as a table."""
     about = "time of S = 0 as a share of the whole's; max Δp: largest change of a probability at S = 0"
     caption = f"Units kept, most important first; scores with S = {samples}; {about}"
     return Table(COLUMNS, rows, caption)
 
 
-def curve_figure(rows: Sequence[dict[str, Any]]) -> Figure:
+def curve_figure(rows: Sequence[Json]) -> Figure:
     """Draw NLL, ECE and the largest change of a probability against the share of units kept."""
     figure = new_figure(9.0, 3.2)
     shown = (("nll", "NLL (nats)"), ("ece", "ECE (%)"), ("difference", "Largest change of a probability"))

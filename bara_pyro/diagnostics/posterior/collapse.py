@@ -8,7 +8,6 @@ CoNLL 2016). What the prior alone predicts shows whether the starting point of l
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,6 +19,7 @@ from bara_pyro.core.latents import Gates
 from bara_pyro.core.prediction import predict
 from bara_pyro.core.priors import make_prior
 from bara_pyro.core.program import AdaptedLM
+from bara_pyro.core.sites import law_of
 from bara_pyro.data.types import Batch
 from bara_pyro.diagnostics.posterior.joint import seeded
 from bara_pyro.diagnostics.result import Number
@@ -27,11 +27,12 @@ from bara_pyro.errors import ConfigError, DataError, MissingKLError
 from bara_pyro.guides.prior import PriorGuide
 from bara_pyro.metrics import posterior_predictive
 from bara_pyro.models.bara import BaRA
+from bara_pyro.types import Fields, Json
 
 EPS = 0.01  # nats
 SATURATED = 0.99
 
-GAMMAS: dict[str, dict[str, Any]] = {
+GAMMAS: dict[str, Json] = {
     f"Gamma({a:g}, {b:g})": {"name": "gamma", "concentration": a, "rate": b}
     for a, b in ((1.0, 1.0), (0.5, 1.0), (2.0, 1.0), (1.0, 0.5), (1.0, 2.0))
 }
@@ -113,7 +114,7 @@ def _divergences(guide: SiteGuide, batch: Batch) -> dict[str, Tensor]:
     out = {}
     for name in guide.model.latents.sites:
         # Inside `to_event`, which would add the units up.
-        q, p = (trace.nodes[name]["fn"].base_dist for trace in (posterior, program))
+        q, p = (law_of(trace.nodes[name]).base_dist for trace in (posterior, program))
         if not has_analytic_kl(q, p):
             raise MissingKLError(
                 f"Site {name!r}: no analytic KL({type(q).__name__} || {type(p).__name__}) is registered; "
@@ -145,7 +146,7 @@ class PriorPredictive:
 def prior_predictive(
     model: BaRA,
     batches: Sequence[Batch],
-    priors: Mapping[str, Mapping[str, Any]] = GAMMAS,
+    priors: Mapping[str, Fields] = GAMMAS,
     *,
     samples: int = 100,
     seed: int = 0,
@@ -196,7 +197,7 @@ def _gates_of(model: AdaptedLM) -> Gates:
 
 
 @contextmanager
-def _under(model: BaRA, prior: Mapping[str, Any]) -> Iterator[None]:
+def _under(model: BaRA, prior: Fields) -> Iterator[None]:
     """Give a model another prior for both kinds of gate while the block runs."""
     own = model.phi_prior, model.theta_prior
     model.phi_prior = model.theta_prior = make_prior(**prior, device=model.backbone.device)

@@ -7,13 +7,14 @@ they are the posterior's up to a constant only where the program weighs nothing 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import pyro
 import torch
 from pyro import poutine
+from pyro.distributions import TorchDistribution
 from pyro.distributions.util import scale_and_mask
 from pyro.poutine.messenger import Messenger
+from pyro.poutine.runtime import Message
 from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
@@ -21,6 +22,7 @@ from torch import Tensor
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.likelihood import LIKELIHOOD
 from bara_pyro.core.program import AdaptedLM
+from bara_pyro.core.sites import law_of, value_of
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, DataError
 
@@ -86,10 +88,10 @@ def check_target(model: AdaptedLM, batch: Batch) -> dict[str, tuple[int, ...]]:
                 f"Site {name!r} enters with weight {weight:g}, which makes another posterior: build the "
                 "model with KL weights (beta) of 1."
             )
-    return {name: tuple(trace.nodes[name]["value"].shape) for name in names}
+    return {name: tuple(value_of(trace.nodes[name]).shape) for name in names}
 
 
-def _weight(site: dict[str, Any]) -> float:
+def _weight(site: Message) -> float:
     mask = site["mask"]
     # A weight of 0 is a mask of False, which the mask of the tokens has been joined to.
     off = mask is False or (isinstance(mask, Tensor) and not mask.any())
@@ -147,11 +149,11 @@ class _At(Messenger):
         super().__init__()
         self.values = values
 
-    def _pyro_sample(self, msg: dict[str, Any]) -> None:
-        value = self.values.get(msg["name"])
+    def _pyro_sample(self, msg: Message) -> None:
+        value = self.values.get(msg["name"] or "")
         if value is not None:
             # The plates of rows and tokens stand between the draws and the site's own batch dimensions.
-            missing = (1,) * (2 - len(msg["fn"].batch_shape))
+            missing = (1,) * (2 - len(law_of(msg).batch_shape))
             msg["value"] = value.reshape(len(value), *missing, *value.shape[1:])
             msg["done"] = True
 
@@ -188,19 +190,19 @@ def _read(model: AdaptedLM, count: int, program: Trace, posterior: Trace | None)
         if site["type"] != "sample" or site_is_subsample(site):
             continue
         if name not in names:
-            likelihood += _density(site["fn"], site, count)
+            likelihood += _density(law_of(site), site, count)
             continue
-        prior += _density(site["fn"], site, count)
+        prior += _density(law_of(site), site, count)
         if posterior is not None:
-            guide += _density(posterior.nodes[name]["fn"], site, count)
-        value = site["value"]
+            guide += _density(law_of(posterior.nodes[name]), site, count)
+        value = value_of(site)
         shape = sites[name].shape if name in sites else value.shape[1:]
         values[name] = value.reshape(count, *shape)
-    logits = program.nodes[LIKELIHOOD]["fn"].logits.squeeze(-2)
+    logits = law_of(program.nodes[LIKELIHOOD]).logits.squeeze(-2)
     return Draws(values, logits.double().log_softmax(-1).cpu(), prior, likelihood, guide)
 
 
-def _density(fn: Any, site: dict[str, Any], count: int) -> Tensor:
+def _density(fn: TorchDistribution, site: Message, count: int) -> Tensor:
     """Return a site's log-density by draw, its masked entries left out, float64."""
-    found = scale_and_mask(fn.log_prob(site["value"]), scale=1.0, mask=site["mask"])
+    found = scale_and_mask(fn.log_prob(value_of(site)), scale=1.0, mask=site["mask"])
     return found.double().reshape(count, -1).sum(-1).cpu()

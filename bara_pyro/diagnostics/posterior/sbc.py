@@ -19,6 +19,7 @@ from torch import Tensor
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.likelihood import LIKELIHOOD
 from bara_pyro.core.prediction import noise_seed
+from bara_pyro.core.sites import value_of
 from bara_pyro.core.svi import SVI, adamw, linear_schedule
 from bara_pyro.data.types import Batch
 from bara_pyro.diagnostics.posterior.joint import (
@@ -164,8 +165,8 @@ def simulate(model: BaRA, batch: Batch, seed: int) -> tuple[dict[str, Tensor], B
     """Draw gates from the prior and answers from the program; return the gates by site, and labelled rows."""
     with torch.no_grad(), seeded(model, seed):
         trace = poutine.trace(model.forward).get_trace(replace(batch, labels=None))
-    values = {name: trace.nodes[name]["value"] for name in latent_names(model)}
-    return values, replace(batch, labels=trace.nodes[LIKELIHOOD]["value"].squeeze(-1))
+    values = {name: value_of(trace.nodes[name]) for name in latent_names(model)}
+    return values, replace(batch, labels=value_of(trace.nodes[LIKELIHOOD]).squeeze(-1))
 
 
 def fit_guide(model: BaRA, guide: SiteGuide, batch: Batch, *, steps: int, lr: float = 0.03) -> SVI:

@@ -10,6 +10,7 @@ from bara_pyro.diagnostics.posterior.collapse import EPS, PriorPredictive, colla
 from bara_pyro.diagnostics.result import Number, Result
 from bara_pyro.errors import MissingKLError
 from bara_pyro.metrics import posterior_predictive
+from bara_pyro.models.bara import BaRA
 
 FEW_ROWS = 32
 KL_DRAWS = 5
@@ -87,7 +88,9 @@ def posterior_trust(c: Context) -> PosteriorTrust | None:
         learning = [_learning(k, found.modules, kl) for k, kl in kinds.items() if kl is not None]
     except MissingKLError as error:
         why_not = str(error)
-    priors = prior_predictive(c.system.model, few, samples=c.options.prior_draws)
+    model = c.system.model
+    draws = c.options.prior_draws
+    priors = prior_predictive(model, few, samples=draws) if isinstance(model, BaRA) else ()
     return PosteriorTrust(
         learning=learning, why_not=why_not, left_out=_left_out(c), prior_predictive=list(priors)
     )

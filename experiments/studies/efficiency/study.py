@@ -8,8 +8,9 @@ process, so that a slow moment hits both, and written as soon as it is done: wha
 """
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,9 +28,10 @@ from bara_pyro.methods import METHODS, build
 from bara_pyro.report import Column, Table
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import environment
-from bara_pyro.runs.system import System, count_parameters
+from bara_pyro.runs.system import System, adapter_options, count_parameters
+from bara_pyro.runs.train import what_is_fitted
 from benchmarks.speed import interleaved, peak_memory
-from benchmarks.systems import NUM_DATA, SIZES, TARGETS, Size, make_batch, make_lm
+from benchmarks.systems import NUM_DATA, SIZES, TARGETS, Size, labels_of, make_batch, make_lm
 from experiments.engine.arguments import positive
 from experiments.engine.results import RESULTS, Entry, Results, resumed
 from experiments.page.parts import Part
@@ -75,7 +77,7 @@ def contestant(name: str, size: Size, backbone: Backbone) -> Contestant:
 
     def started() -> tuple[AdaptedLM, SiteGuide, SVI]:
         torch.manual_seed(0)
-        model, guide = build(config.method, backbone, NUM_DATA, config.adapter.model_dump())
+        model, guide = build(config.method, backbone, NUM_DATA, adapter_options(config))
         svi = METHODS[name].svi(model, guide, config.train, config.method)
         svi.step(batch)
         return model, guide, svi
@@ -88,7 +90,7 @@ def contestant(name: str, size: Size, backbone: Backbone) -> Contestant:
         task = Task("random", tuple("abcd"))
         system = RandomSystem(config, backbone, task, batch.answer_ids, model, guide)
         system.rows = random_split(size)
-        finish(system)
+        finish(what_is_fitted(system))
     return Contestant(
         parameters, lambda: svi.step(batch), lambda samples: predict(model, guide, many, samples=samples)
     )
@@ -98,7 +100,7 @@ def random_split(size: Size) -> EncodedSplit:
     """Return rows with the tokens of `make_batch`."""
     batch = make_batch(size, FIT_ROWS)
     tokens = [ids[mask].tolist() for ids, mask in zip(batch.input_ids, batch.attention_mask, strict=True)]
-    return EncodedSplit(tuple(tokens), tuple(batch.labels.tolist()), batch.ids, pad_id=0)
+    return EncodedSplit(tuple(tokens), tuple(labels_of(batch).tolist()), batch.ids, pad_id=0)
 
 
 def measure(name: str, size: Size, backbone: Backbone, device: str, rounds: int) -> dict[str, Any]:
@@ -114,8 +116,8 @@ def measure(name: str, size: Size, backbone: Backbone, device: str, rounds: int)
         return {"failed": str(error)}
     own, lora = pair.values()
     step = _median_seconds({key: c.step for key, c in pair.items()}, device, rounds)
-    point = _median_seconds({key: lambda c=c: c.predict(0) for key, c in pair.items()}, device, rounds)
-    calls = {"own": lambda: own.predict(10), "lora": lambda: lora.predict(0)}
+    point = _median_seconds({key: partial(c.predict, 0) for key, c in pair.items()}, device, rounds)
+    calls = {"own": partial(own.predict, 10), "lora": partial(lora.predict, 0)}
     draws = _median_seconds(calls, device, max(2, rounds // 4), warmup=1)
     peak = _peak_of_gpu if device.startswith("cuda") else peak_memory
     memory = {key: peak(c.step) for key, c in pair.items()}
@@ -131,12 +133,16 @@ def measure(name: str, size: Size, backbone: Backbone, device: str, rounds: int)
 
 
 def _median_seconds(
-    calls: dict[str, Callable[[], object]], device: str, rounds: int, warmup: int = 2
+    calls: Mapping[str, Callable[[], object]], device: str, rounds: int, warmup: int = 2
 ) -> dict[str, float]:
     """Time calls to where the device is done with them."""
 
     def waiting(call: Callable[[], object]) -> Callable[[], object]:
-        return lambda: (call(), torch.cuda.synchronize())
+        def timed() -> None:
+            call()
+            torch.cuda.synchronize()
+
+        return timed
 
     if device.startswith("cuda"):
         calls = {name: waiting(call) for name, call in calls.items()}

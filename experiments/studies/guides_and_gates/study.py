@@ -10,7 +10,7 @@ from experiments.engine.spaces import tagged
 from experiments.page.parts import by_method
 from experiments.page.spec import arm_study
 
-VARIANTS = {
+VARIANTS: dict[str, dict[str, object]] = {
     "Weibull, softplus": {},
     "Gamma": {"method.guide": "gamma"},
     "log-normal": {"method.guide": "lognormal"},

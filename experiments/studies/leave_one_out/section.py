@@ -45,8 +45,10 @@ def parts(results: Results) -> list[Part]:
 def task_table(task: str, entries: Entries) -> Table:
     """Return a row a method of one task; means over seeds with their spread."""
     found = [entry for entry in entries if entry["task"] == task]
-    rows = [{key: spread(value) for key, value in values.items()} for values in by_method(found).values()]
-    rows = [{"method": display(m)} | row for m, row in zip(by_method(found), rows, strict=True)]
+    rows = [
+        {"method": display(m), **{key: spread(value) for key, value in values.items()}}
+        for m, values in by_method(found).items()
+    ]
     count = found[0]["rows"][0]["rows"]
     caption = f"{task}, {count} training rows; Spearman's ρ of both columns {agreement(found):+.2f}"
     return Table(COLUMNS, rows, caption)

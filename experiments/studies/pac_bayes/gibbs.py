@@ -1,9 +1,10 @@
 """The predictor that draws Phi anew for every answer: fit of its posterior alone, bound and true risk."""
 
 import math
+from typing import cast
 
 import torch
-from pyro.distributions import Distribution
+from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import kl_divergence
 from torch.optim import AdamW
@@ -18,7 +19,7 @@ from bara_pyro.data import EncodedSplit, training_batches
 from bara_pyro.diagnostics.bounds.pac_bayes import LOSSES, GibbsBound, gibbs_bound
 from bara_pyro.diagnostics.posterior.joint import seeded
 from bara_pyro.errors import TrainingError
-from bara_pyro.models.bara import PHI
+from bara_pyro.models.bara import PHI, BaRA
 from bara_pyro.runs.system import System
 
 FIT_RATE, FIT_BATCH = 0.003, 8
@@ -33,7 +34,7 @@ def raw_phi(guide: SiteGuide) -> Tensor:
 
 def posterior(guide: SiteGuide) -> MeanWeibull:
     """Return q(Phi), `modules x r`, in float64."""
-    law = guide.get_posterior(PHI, guide.model.phi_prior).base_dist
+    law = guide.get_posterior(PHI, cast(BaRA, guide.model).phi_prior).base_dist
     return MeanWeibull(law.mean.double(), law.kappa.double(), validate_args=False)
 
 
@@ -48,12 +49,12 @@ def weibull_kl(q: MeanWeibull, p: MeanWeibull) -> Tensor:
     return EULER * (ratio - 1) - ratio.log() - shift - 1 + (shift + torch.lgamma(1 + ratio)).exp()
 
 
-def divergence(q: MeanWeibull, p: Distribution) -> Tensor:
+def divergence(q: MeanWeibull, p: TorchDistribution) -> Tensor:
     """Return KL(q(Phi) || p(Phi)) in nats, of the model's prior or of an earlier posterior."""
     return (weibull_kl(q, p) if isinstance(p, MeanWeibull) else kl_divergence(q, p)).sum()
 
 
-def fit_phi(system: System, rows: EncodedSplit, prior: Distribution, steps: int, seed: int) -> None:
+def fit_phi(system: System, rows: EncodedSplit, prior: TorchDistribution, steps: int, seed: int) -> None:
     """Go on fitting q(Phi), and nothing else, to n rows: mean NLL + KL(q(Phi) || prior) / n.
 
     Args:

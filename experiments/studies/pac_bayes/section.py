@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from statistics import mean
 from typing import Any
 
@@ -131,8 +132,8 @@ def table(entries: Entries, about: Mapping[str, Any], loss: str) -> Table:
                 return spread([by * read(part) for part in of])
 
             row = {"form": display(form), "n": n, "arm": arm, "kl": spread([a["kl"] for a in found])}
-            row |= {key: cell(lambda x, key=key: x[key]) for key in ("measured", "drawn", "bound")}
-            row |= {key: cell(lambda x, key=key: x[key]["mean"]) for key in ("own", "test")}
+            row |= {key: cell(itemgetter(key)) for key in ("measured", "drawn", "bound")}
+            row |= {key: cell(itemgetter("mean"), [x[key] for x in numbers]) for key in ("own", "test")}
             row["error"] = mean(scale * x["own"]["error"] for x in numbers)
             row["holds"] = share([x["bound"] >= x["own"]["mean"] for x in numbers])
             row["vacuous"] = share([x["bound"] >= guess(about, loss) for x in numbers])
@@ -205,7 +206,7 @@ def _draw_arm(axes: Axes, found: Sequence[Entries], sizes: Sequence[int], i: int
         return [mean(100 * read(e["arms"][arm]["losses"][LOSS]) for e in seeds) for seeds in found]
 
     x = [n * 1.07 ** (i - 1.5) for n in sizes]  # side by side: what several arms share would hide
-    style = {"color": PALETTE[i], "marker": "osD^"[i], "markersize": 5}
+    style: dict[str, Any] = {"color": PALETTE[i], "marker": "osD^"[i], "markersize": 5}
     axes.plot(x, line(lambda v: v["bound"]), linestyle=DASHES[i], label=f"bound, {arm}", **style)
     axes.plot(x, line(lambda v: v["measured"]), linestyle="none", markerfacecolor="none", **style)
     errors = [2 * value for value in line(lambda v: v["own"]["error"])]

@@ -20,7 +20,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from bara_pyro.cli.terminal import say, show
 from bara_pyro.core.backbone import Backbone
-from bara_pyro.data.batching import collate_ids
+from bara_pyro.data.split import collate_ids
 from bara_pyro.data.types import Batch
 from bara_pyro.diagnostics.posterior.comparison import compare_with_reference
 from bara_pyro.diagnostics.posterior.importance import importance_estimate
@@ -28,7 +28,7 @@ from bara_pyro.diagnostics.posterior.joint import draw
 from bara_pyro.diagnostics.posterior.reference import Reference, flat_gates, nuts, reference_from
 from bara_pyro.diagnostics.posterior.sbc import fit_guide, simulate
 from bara_pyro.methods.bara import GUIDES
-from bara_pyro.models.bara import BaRA
+from bara_pyro.models.bara import BaRA, Latent
 from bara_pyro.report import save
 from bara_pyro.runs.evaluate import environment
 from bara_pyro.runs.store import read_tensors, write_tensors
@@ -50,7 +50,10 @@ VOCABULARY, ANSWERS = 64, (7, 3, 50)
 TARGETS = ["layers.1.self_attn.v_proj", "lm_head"]
 UP_SCALE = 0.15  # standard deviation of B, as after training: gates of 1 move the answers
 LEVELS = 101  # quantiles kept of each marginal that is drawn
-CASES = {"phi": {"rows": 32, "tokens": 3, "r": 2}, "phi*theta": {"rows": 6, "tokens": 1, "r": 1}}
+CASES: dict[Latent, dict[str, int]] = {
+    "phi": {"rows": 32, "tokens": 3, "r": 2},
+    "phi*theta": {"rows": 6, "tokens": 1, "r": 1},
+}
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ HELP = {
 }
 
 
-def program(latent: str, settings: Settings) -> tuple[BaRA, Batch, Tensor]:
+def program(latent: Latent, settings: Settings) -> tuple[BaRA, Batch, Tensor]:
     """Return a program, rows with answers drawn from it, and the gates behind them (float64, `G`)."""
     case = CASES[latent]
     config = Qwen2Config(
@@ -98,8 +101,8 @@ def program(latent: str, settings: Settings) -> tuple[BaRA, Batch, Tensor]:
         form="gate",
         latent=latent,
         r=case["r"],
-        target_modules=TARGETS,  # type: ignore[arg-type],
-        beta_theta=1.0,
+        target_modules=TARGETS,
+        beta_theta=1.0,  # the exact bound
     )
     with torch.no_grad():
         for name, weight in model.named_parameters():
@@ -183,7 +186,7 @@ def guide_arm(
     }
 
 
-def run(latent: str, results: Results, settings: Settings, runs: Path) -> None:
+def run(latent: Latent, results: Results, settings: Settings, runs: Path) -> None:
     """Do the arms of a program that are not done, writing the results after each."""
     missing = [arm for arm in (NUTS_ARM, *GUIDES) if f"{latent} {arm}" not in results.entries]
     if not missing:

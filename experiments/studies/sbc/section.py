@@ -182,7 +182,7 @@ def _draw_ranks(axes: Axes, found: Calibration) -> None:
     axes.fill_between(
         share, low - share, high - share, color=GREY, alpha=0.25, linewidth=0, label=f"{100 * LEVEL:g} % band"
     )
-    styles = {
+    styles: dict[str, dict[str, Any]] = {
         "gates Φ": {"color": PALETTE[0], "linewidth": 1.1, "zorder": 3},
         "gates θ": {"color": PALETTE[1], "linewidth": 0.8, "linestyle": "--", "zorder": 2},
         LOG_LIKELIHOOD: {"color": INK, "linewidth": 2.4, "zorder": 4},

@@ -28,7 +28,7 @@ from bara_pyro.diagnostics.posterior.joint import Values, draw, seeded
 from bara_pyro.diagnostics.posterior.sbc import Sampler, fit_guide, nuts_sampler, sbc, svi_sampler, too_sure
 from bara_pyro.guides.prior import PriorGuide
 from bara_pyro.methods.bara import GUIDES
-from bara_pyro.models.bara import BaRA
+from bara_pyro.models.bara import BaRA, Latent
 from experiments.engine.arguments import positive
 from experiments.engine.results import RESULTS, Results, results_option
 from experiments.page.spec import entry_study
@@ -102,7 +102,7 @@ def sampler_of(arm: str, model: BaRA, batch: Batch, settings: Settings) -> Sampl
     return too_sure(sampler, FACTOR) if arm == TOO_SURE else sampler
 
 
-def run(latent: str, results: Results, settings: Settings, wanted: Mapping[str, int]) -> None:
+def run(latent: Latent, results: Results, settings: Settings, wanted: Mapping[str, int]) -> None:
     """Do the simulations of a program that are not done, writing the results after each.
 
     Args:

@@ -67,12 +67,12 @@ def parts(results: Results) -> list[Part]:
 def sparsity_table(entries: Entries) -> Table:
     """Return a row a gate, method and reading, a column a rank; the paper's figures beside."""
     ranks = _ranks(entries)
-    rows = []
+    rows: list[dict[str, object]] = []
     for gate, name in GATES.items():
         for method in dict.fromkeys(entry["method"] for entry in entries):
             readings = {"expectation": "–"} if method == "lora" else READINGS
             for reading, words in readings.items():
-                row = {"gate": name, "method": display(method), "reading": words}
+                row: dict[str, object] = {"gate": name, "method": display(method), "reading": words}
                 found = {r: _over_seeds(entries, method, r, reading, gate) for r in ranks}
                 rows.append(row | {str(r): value for r, value in found.items()})
             if (gate, method) in PAPER and ranks == [8, 16, 32, 64]:

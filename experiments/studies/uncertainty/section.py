@@ -1,6 +1,6 @@
 """The section on what the uncertainties mean: tables by training rows and task, one figure."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from statistics import mean
 from typing import Any
 
@@ -70,7 +70,7 @@ def size_figure(entries: Entries) -> Figure:
         for index, method in enumerate(methods):
             own = [e for e in entries if e["method"] == method]
             sizes = sorted({e["size"] for e in own})
-            values = [_mean_of(own, lambda e, n=n: e["size"] == n, task) for n in sizes]
+            values = [_mean_of([e for e in own if e["size"] == n], task) for n in sizes]
             axes.plot(
                 sizes,
                 values,
@@ -88,5 +88,5 @@ def size_figure(entries: Entries) -> Figure:
     return figure
 
 
-def _mean_of(entries: Entries, wanted: Callable[[dict[str, Any]], bool], task: str) -> float:
-    return mean(e["tasks"][task]["epistemic"] for e in entries if wanted(e))
+def _mean_of(entries: Entries, task: str) -> float:
+    return mean(e["tasks"][task]["epistemic"] for e in entries)

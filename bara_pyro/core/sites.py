@@ -1,0 +1,31 @@
+"""What Pyro and torch hand out without a type: the value of a site, its law, modules by name."""
+
+from collections.abc import Mapping
+from typing import TypeVar, cast
+
+from pyro.distributions import TorchDistribution
+from pyro.nn import PyroModule
+from pyro.poutine.runtime import Message
+from torch import Tensor, nn
+
+Kind = TypeVar("Kind", bound=nn.Module)
+
+
+def law_of(site: Message) -> TorchDistribution:
+    """Return the distribution of a site that was sampled."""
+    return cast(TorchDistribution, site["fn"])
+
+
+def value_of(site: Message) -> Tensor:
+    """Return the value of a site that was sampled."""
+    return cast(Tensor, site["value"])
+
+
+def seen_by_pyro(kind: type[Kind]) -> type[Kind]:
+    """Return the subclass of a torch module whose parameters Pyro sees, `PyroModule[kind]`."""
+    return cast(type[Kind], type(PyroModule).__getitem__(PyroModule, kind))
+
+
+def by_name(modules: Mapping[str, Kind]) -> Mapping[str, Kind]:
+    """Return modules under their names as one module, for an attribute of a `PyroModule`."""
+    return cast(Mapping[str, Kind], seen_by_pyro(nn.ModuleDict)(modules))

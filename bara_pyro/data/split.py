@@ -1,0 +1,90 @@
+"""Encoded rows: a split as token ids, and batches of it with padding on the left."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from bara_pyro.data.types import Batch
+from bara_pyro.errors import ConfigError
+
+
+def collate_ids(
+    token_ids: Sequence[Sequence[int]],
+    labels: Sequence[int],
+    ids: Sequence[str],
+    answer_ids: Tensor,
+    pad_id: int,
+) -> Batch:
+    """Pad B rows on the left to the longest, so that the answer is read in the last column of each.
+
+    Returns:
+        A `Batch`; its labels are None where any of them is not known (-1).
+    """
+    if not token_ids:
+        raise ConfigError("A batch needs at least one row.")
+    width = max(map(len, token_ids))
+    input_ids = torch.full((len(token_ids), width), pad_id, dtype=torch.long)
+    mask = torch.zeros(len(token_ids), width, dtype=torch.bool)
+    for row, tokens in enumerate(token_ids):
+        input_ids[row, width - len(tokens) :] = torch.tensor(tokens, dtype=torch.long)
+        mask[row, width - len(tokens) :] = True
+    known = None if min(labels) < 0 else torch.tensor(labels, dtype=torch.long)
+    return Batch(input_ids, mask, answer_ids, known, tuple(ids))
+
+
+@dataclass(frozen=True)
+class EncodedSplit:
+    """The prompts of a split as token ids, made once and visited many times.
+
+    Attributes:
+        token_ids: the ids of each row, unpadded.
+        labels: the class of each row, -1 where it is not known.
+        ids: the stable identifier of each row.
+        pad_id: what batches are padded with (masked, so its meaning does not matter).
+        shortened: identifiers of the rows whose context was cut.
+        dropped: identifiers of the rows left out because the question alone was too long.
+        unknown: percentage of the tokens that the tokenizer has no word for.
+    """
+
+    token_ids: tuple[list[int], ...]
+    labels: tuple[int, ...]
+    ids: tuple[str, ...]
+    pad_id: int
+    shortened: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+    unknown: float = 0.0
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def take(self, rows: Sequence[int]) -> "EncodedSplit":
+        """Return the rows at these places, in this order, as a split of their own."""
+        return replace(
+            self,
+            token_ids=tuple(self.token_ids[row] for row in rows),
+            labels=tuple(self.labels[row] for row in rows),
+            ids=tuple(self.ids[row] for row in rows),
+        )
+
+    def batch(self, rows: Sequence[int], answer_ids: Tensor) -> Batch:
+        """Return the rows at these places as a left-padded batch, as wide as its longest row."""
+        return collate_ids(
+            [self.token_ids[row] for row in rows],
+            [self.labels[row] for row in rows],
+            [self.ids[row] for row in rows],
+            answer_ids,
+            self.pad_id,
+        )
+
+
+def first_rows(split: EncodedSplit, count: int) -> EncodedSplit:
+    """Return the first rows of a split, or all where there are fewer.
+
+    Raises:
+        ConfigError: no row is asked for.
+    """
+    if count < 1:
+        raise ConfigError(f"{count} rows are asked for: take at least one.")
+    return split.take(range(min(count, len(split))))
