@@ -55,10 +55,10 @@ def wrap(command: Command) -> Command:
                 for one in (value if isinstance(value, list) else [value])
             ):
                 raise typer.BadParameter("it is empty", param_hint=f"'--{name.replace('_', '-')}'")
-        plugins = given.pop("plugin") or []
+        plugins = given.pop("plugin")
         try:
             with terminated_as_interrupted():
-                for module in plugins:
+                for module in plugins if isinstance(plugins, list) else ():
                     load_plugin(module)
                 command(*args, **given)
         except KeyboardInterrupt as stop:

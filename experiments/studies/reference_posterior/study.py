@@ -27,7 +27,7 @@ from bara_pyro.diagnostics.posterior.importance import importance_estimate
 from bara_pyro.diagnostics.posterior.joint import draw
 from bara_pyro.diagnostics.posterior.reference import Reference, flat_gates, nuts, reference_from
 from bara_pyro.diagnostics.posterior.sbc import fit_guide, simulate
-from bara_pyro.methods.bara import GUIDES
+from bara_pyro.guides.families import FAMILIES
 from bara_pyro.models.bara import BaRA, Latent
 from bara_pyro.report import save
 from bara_pyro.runs.evaluate import environment
@@ -166,7 +166,7 @@ def guide_arm(
 ) -> dict[str, Any]:
     """Fit a guide of a family and return what is kept of its comparison with the reference."""
     torch.manual_seed(settings.seed)  # one start for all families
-    guide = GUIDES[name](model)
+    guide = FAMILIES[name](model)
     fit_guide(model, guide, batch, steps=settings.steps)
     compared = compare_with_reference(
         model, guide, reference, batch, samples=settings.draws, seed=settings.seed
@@ -188,7 +188,7 @@ def guide_arm(
 
 def run(latent: Latent, results: Results, settings: Settings, runs: Path) -> None:
     """Do the arms of a program that are not done, writing the results after each."""
-    missing = [arm for arm in (NUTS_ARM, *GUIDES) if f"{latent} {arm}" not in results.entries]
+    missing = [arm for arm in (NUTS_ARM, *FAMILIES) if f"{latent} {arm}" not in results.entries]
     if not missing:
         return
     model, batch, truth = program(latent, settings)
