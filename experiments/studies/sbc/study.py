@@ -26,7 +26,7 @@ from bara_pyro.core.prediction import noise_seed
 from bara_pyro.data.types import Batch
 from bara_pyro.diagnostics.posterior.joint import Values, draw, seeded
 from bara_pyro.diagnostics.posterior.sbc import Sampler, fit_guide, nuts_sampler, sbc, svi_sampler, too_sure
-from bara_pyro.guides.families import FAMILIES
+from bara_pyro.guides.families import FAMILIES as GUIDES
 from bara_pyro.guides.prior import PriorGuide
 from bara_pyro.models.bara import BaRA, Latent
 from experiments.engine.arguments import positive
@@ -96,7 +96,7 @@ def sampler_of(arm: str, model: BaRA, batch: Batch, settings: Settings) -> Sampl
     if arm == PRIOR:
         return prior_sampler(model, settings.draws)
     with seeded(model, settings.seed):
-        guide = FAMILIES[arm.partition(",")[0]](model)
+        guide = GUIDES[arm.partition(",")[0]](model)
         fit_guide(model, guide, batch, steps=settings.start)
     sampler = svi_sampler(model, guide, steps=settings.steps, draws=settings.draws)
     return too_sure(sampler, FACTOR) if arm == TOO_SURE else sampler
