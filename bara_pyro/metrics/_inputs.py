@@ -8,7 +8,7 @@ from torch import Tensor
 
 from bara_pyro.errors import ConfigError, DataError
 
-Numbers: TypeAlias = "Tensor | Sequence[float | Numbers]"
+Numbers: TypeAlias = Tensor | Sequence["float | Numbers"]
 """A tensor, or the same as nested lists of equal lengths."""
 
 NORMALISATION_TOLERANCE = 1e-3

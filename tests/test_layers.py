@@ -1,0 +1,64 @@
+"""The contract on imports (`lint-imports`, in pyproject.toml): it holds, and it sees what breaks it."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("importlinter")
+ROOT = Path(__file__).parents[1]
+COMMAND = "from importlinter.cli import lint_imports_command; lint_imports_command()"
+UPWARD = "bara_pyro.core is not allowed to import bara_pyro."
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A copy of what the contract is about, the links of models/ and guides/ as folders."""
+    for package in ("bara_pyro", "experiments"):
+        shutil.copytree(
+            ROOT / package,
+            tmp_path / package,
+            ignore=shutil.ignore_patterns("weights", "records", "__pycache__"),
+        )
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    return tmp_path
+
+
+def lint(tree: Path) -> tuple[int, str]:
+    done = subprocess.run(
+        [sys.executable, "-c", COMMAND, "--no-cache"],
+        cwd=tree,
+        env={**os.environ, "PYTHONPATH": str(tree)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def plant(file: Path, line: str) -> None:
+    file.write_text(f"{file.read_text(encoding='utf-8')}\n{line}\n", encoding="utf-8")
+
+
+def test_imports_point_one_way(tree: Path) -> None:
+    code, said = lint(tree)
+    assert code == 0, said
+    assert "0 broken" in said
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "broken"),
+    [
+        ("core/frozen.py", "import bara_pyro.runs.config", UPWARD + "runs"),
+        ("core/frozen.py", "def late():\n    import bara_pyro.models.lora", UPWARD + "models"),
+        ("data/types.py", "import bara_pyro.data.split", "No circles BROKEN"),
+    ],
+)  # fmt: skip
+def test_a_wrong_import_is_seen(tree: Path, file: str, line: str, broken: str) -> None:
+    plant(tree / "bara_pyro" / file, line)
+    code, said = lint(tree)
+    assert code == 1
+    assert broken in said
