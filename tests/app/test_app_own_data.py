@@ -116,10 +116,12 @@ def test_nothing_of_the_users_is_overwritten(lettered: tuple[Path, Path], tmp_pa
     before = rows.read_bytes()
     for extra in ([], ["--overwrite"]):
         result = bara("predict", run, "--input", rows, "--output", rows, *extra)
-        assert_one_sentence(result, str(rows), "--input")
+        assert_one_sentence(result, str(rows), "what is read")
     link = tmp_path / "link.csv"
     link.symlink_to(rows)
-    assert_one_sentence(bara("predict", run, "--input", rows, "--output", link, "--overwrite"), "--input")
+    assert_one_sentence(
+        bara("predict", run, "--input", rows, "--output", link, "--overwrite"), "what is read"
+    )
     assert rows.read_bytes() == before
     mine = tmp_path / "mine.jsonl"
     mine.write_text("mine")

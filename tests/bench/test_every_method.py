@@ -10,7 +10,7 @@ from bench_cases import CHECKPOINT, SAMPLES, STEPS, STOP, Case
 from torch import Tensor
 from torch.nn import functional as F
 
-from bara_pyro.cli import commands
+from bara_pyro.cli.commands.params import params
 from bara_pyro.core.prediction import predict
 from bara_pyro.data import batches
 from bara_pyro.data.types import Batch
@@ -115,7 +115,7 @@ def test_the_language_model_is_left_as_it_was(case: Case) -> None:
 
 def test_parameters_are_counted_as_the_command_does(case: Case, capsys: pytest.CaptureFixture[str]) -> None:
     total = count_parameters(case.system.model) + count_parameters(case.system.guide)
-    commands.params(case.config.method.name, arch=None, model=case.config.backbone.name, assignments=[])
+    params(case.config.method.name, arch=None, model=case.config.backbone.name, assignments=[])
     assert f"{total:,}" in capsys.readouterr().out
     stored = json.loads((case.out / "config.json").read_text())
     assert stored["config"]["method"]["name"] == case.config.method.name

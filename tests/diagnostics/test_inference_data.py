@@ -310,7 +310,7 @@ def test_the_training_log(bara, tmp_path: Path) -> None:
         ({"rows": 0}, ConfigError, "rows=0"),
         ({"rows": []}, ConfigError, "at least one row"),
         ({"rows": ["fox-red"] * 2, "split": "train"}, (ConfigError, DataError), "fox-red"),
-        ({"rows": ["wolf"]}, DataError, "no row 'wolf' among the 5 of the test split"),
+        ({"rows": ["wolf"]}, DataError, "no row 'wolf' among the 8 of the test split"),
         ({"tokens": "first"}, ConfigError, "'first'"),
         ({"modules": ["lm_tail"]}, ConfigError, "'lm_tail'"),
         ({"tau": -1.0}, ConfigError, "-1.0"),

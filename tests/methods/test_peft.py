@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -262,7 +263,7 @@ def test_folders_of_other_methods_are_not_read_as_a_lora(tmp_path: Path) -> None
     for method in ("bara", "adalora"):
         train(build_system(tiny_run(tmp_path, {"name": method})), tmp_path / method)
         kind = json.loads((tmp_path / method / "adapter_config.json").read_text())["peft_type"]
-        assert kind == f"BARA_PYRO_{method.upper()}"
+        assert kind.startswith(f"BARA_PYRO_{method.upper()}: ")
         lm = AutoModelForCausalLM.from_pretrained(tmp_path / "backbone")
-        with pytest.raises((KeyError, ValueError), match=kind):
+        with pytest.raises((KeyError, ValueError), match=re.escape(kind)):
             peft.PeftModel.from_pretrained(lm, tmp_path / method)

@@ -42,12 +42,13 @@ def toy(scale: float = 0.5, kl: str = "q||p", **options: object) -> tuple[ScalaB
     return model, ScalaBLGuide(model, init_scale=scale, kl=kl)
 
 
-def entries(log_s: Tensor, log_sigma: Tensor, kl: str) -> Tensor:
-    """The divergence entry by entry: section 7 of the notes on methods, prior Normal(0, 1)."""
+def entries(log_s: Tensor, log_sigma: Tensor, kl: str, shift: Tensor | float = 0.0) -> Tensor:
+    """The divergence entry by entry, from Normal(mean, sigma^2) to the prior Normal(u, (1 + u)^2)."""
     mean, sigma = log_s.exp(), log_sigma.exp()
+    gap, width = mean - shift, 1 + torch.as_tensor(shift)
     if kl == "q||p":
-        return -log_sigma + (sigma**2 + mean**2 - 1) / 2
-    return log_sigma + (1 + mean**2) / (2 * sigma**2) - 0.5
+        return width.log() - log_sigma + (sigma**2 + gap**2) / (2 * width**2) - 0.5
+    return log_sigma - width.log() + (width**2 + gap**2) / (2 * sigma**2) - 0.5
 
 
 def registered(log_s: Tensor, log_sigma: Tensor, kl: str, prior: type = Normal) -> Tensor:
@@ -188,7 +189,7 @@ def test_the_published_scheme_step_by_step(kl: str) -> None:
         nll = nll_at(twin, batch, drawn(double, step))
         pi = 2.0 ** (step + 1) / (2.0 ** (cycle + 1) - 1)
         kl_grads = torch.autograd.grad(
-            pi * entries(double.log_s, double.log_sigma, kl).sum(), list(double.parameters())
+            pi * entries(double.log_s, double.log_sigma, kl, model.shift).sum(), list(double.parameters())
         )
         nll.backward()
         adam.step()

@@ -54,9 +54,9 @@ def predict(
 
     if not input_file.is_file():
         raise DataError(f"There is no file {input_file}.")
+    check_file(output, overwrite=overwrite, inputs=[input_file, run], option="--output")
     if output.suffix.lower() not in SUFFIXES:
         raise ConfigError(f"--output {output}: end the name in one of {', '.join(SUFFIXES)}.")
-    check_file(output, overwrite=overwrite, inputs=[input_file, run], option="--output")
     check_run(run)
 
     from bara_pyro.cli.terminal import progress, result, say, say_notes
