@@ -1,14 +1,13 @@
 """Published architectures without their weights, for counting parameters and for benchmarks."""
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, Qwen2Config
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qwen2Config
 
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.errors import ConfigError, unknown
-from bara_pyro.types import Json
 
 # Sizes as printed in the models' own configuration files.
-ARCHITECTURES: Json = {
+ARCHITECTURES: dict[str, PreTrainedConfig] = {
     "qwen2.5-0.5b": Qwen2Config(
         vocab_size=151936,
         hidden_size=896,

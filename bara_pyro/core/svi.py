@@ -15,7 +15,6 @@ from bara_pyro.core.latents import Site
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import TrainingError
-from bara_pyro.types import Json
 
 M = TypeVar("M", bound=AdaptedLM)
 G = TypeVar("G", bound=SiteGuide)
@@ -200,7 +199,7 @@ def adamw(
     if local_lr_scale is None:
         local_lr_scale = 0.1 if model.latents.modulating else 1.0
     local = {id(p) for p in guide.local_parameters()}
-    groups: list[Json] = [
+    groups: list[dict[str, object]] = [
         {"params": [p for p in parameters(model, guide) if id(p) not in local]},
         {"params": guide.local_parameters(), "lr": lr * local_lr_scale},
     ]

@@ -13,7 +13,6 @@ from markupsafe import Markup
 from bara_pyro.report.blocks import Block, Details, Paragraph, Picture, Points, Section
 from bara_pyro.report.table import Cell, Table, cells, numeric_columns
 from bara_pyro.runs.store import write_text
-from bara_pyro.types import Json
 
 LONG = 32  # letters that a cell of a table has on one line
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
@@ -89,9 +88,9 @@ def write_index(
     return path
 
 
-def _views(blocks: Sequence[Block], numbers: Iterable[int]) -> list[Json]:
+def _views(blocks: Sequence[Block], numbers: Iterable[int]) -> list[dict[str, object]]:
     """Return what the template shows of each block; figures that follow one another stand together."""
-    found: list[Json] = []
+    found: list[dict[str, object]] = []
     for _, group in groupby(blocks, lambda block: isinstance(block, Picture)):
         run = [block for block in group if block != ""]
         pictures = [_picture(block, numbers) for block in run if isinstance(block, Picture)]
@@ -100,7 +99,7 @@ def _views(blocks: Sequence[Block], numbers: Iterable[int]) -> list[Json]:
     return found
 
 
-def _view(block: Block, numbers: Iterable[int]) -> Json:
+def _view(block: Block, numbers: Iterable[int]) -> dict[str, object]:
     if isinstance(block, str | Paragraph):
         return _paragraph(block)
     if isinstance(block, Points):
@@ -112,7 +111,7 @@ def _view(block: Block, numbers: Iterable[int]) -> Json:
     return {"what": type(block).__name__, **vars(block)}
 
 
-def _paragraph(block: str | Paragraph) -> Json:
+def _paragraph(block: str | Paragraph) -> dict[str, object]:
     given = Paragraph(block) if isinstance(block, str) else block
     pieces = [given.parts] if isinstance(given.parts, str) else given.parts
     shown = [_together(piece) if isinstance(piece, str) else vars(piece) for piece in pieces]
@@ -124,12 +123,12 @@ def _together(text: str) -> str:
     return re.sub(r"(?<=\d) (?=%|nats)|(?<==) | (?==)", "\N{NO-BREAK SPACE}", text)
 
 
-def _picture(picture: Picture, numbers: Iterable[int]) -> Json:
+def _picture(picture: Picture, numbers: Iterable[int]) -> dict[str, object]:
     prefix = f"f{next(iter(numbers))}-"
     return {"svg": Markup(picture.svg(prefix)), "caption": _together(picture.caption)}  # noqa: S704 (of svg_markup)
 
 
-def _table(table: Table) -> Json:
+def _table(table: Table) -> dict[str, object]:
     """Return a table whose first column names the row."""
     shown = cells(table)
     return {

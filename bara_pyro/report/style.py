@@ -9,7 +9,6 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from bara_pyro.runs.store import atomic_write
-from bara_pyro.types import Json
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito (2008): told apart under the common kinds of colour blindness; yellow left out on white."""
@@ -31,7 +30,11 @@ def new_figure(width: float, height: float) -> Figure:
     return figure
 
 
-def line_style(index: int) -> Json:
+Look = dict[str, Any]
+"""Keyword arguments of matplotlib's lines."""
+
+
+def line_style(index: int) -> Look:
     """Return colour and dashes of the `index`-th system."""
     return {"color": PALETTE[index % len(PALETTE)], "linestyle": DASHES[index % len(DASHES)]}
 

@@ -10,8 +10,6 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
 
-from bara_pyro.types import Json
-
 
 class KroneckerNormal(TorchDistribution):
     """Zero-mean Gaussian over matrices W of precision `F (x) G + precision I`, `W = U X V^T`.
@@ -30,7 +28,7 @@ class KroneckerNormal(TorchDistribution):
         size: number of rows of that matrix.
     """
 
-    arg_constraints: Json = {}  # noqa: RUF012 - checked where the factors are made
+    arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012 - checked where the factors are made
     support = constraints.independent(constraints.real, 2)
     has_rsample = True
 

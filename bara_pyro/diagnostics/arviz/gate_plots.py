@@ -10,8 +10,7 @@ from matplotlib.figure import Figure
 
 from bara_pyro.diagnostics.arviz.compat import INTERVAL, Idata, forest, groups_of, ridge
 from bara_pyro.errors import DataError
-from bara_pyro.report.style import INK, PALETTE, WIDTH, dress, legend_of, new_figure, save
-from bara_pyro.types import Json
+from bara_pyro.report.style import INK, PALETTE, WIDTH, Look, dress, legend_of, new_figure, save
 
 FOREST, RIDGE, CHECK = "phi_forest", "phi_ridge", "predictive_check"
 LEGEND = f"point: median; thick 50 %, thin {100 * INTERVAL:.0f} %"
@@ -94,7 +93,7 @@ def predictive_check(groups: Mapping[str, xarray.Dataset]) -> Figure:
         if kind in shares:
             name = kind.capitalize()
             _intervals(axes, places + shift, interval(shares[kind]), name, color, marker)
-    look: Json = {"color": INK, "markersize": 8, "markeredgewidth": 1.8, "clip_on": False}
+    look: Look = {"color": INK, "markersize": 8, "markeredgewidth": 1.8, "clip_on": False}
     axes.plot(places, shares["observed"], "x", label="Observed", **look)
     axes.set_xticks(places, answers)
     axes.set_xlim(-0.5, len(answers) - 0.5)
@@ -131,5 +130,5 @@ def _intervals(
     low, lower, middle, upper, high = quantiles
     axes.vlines(places, low, high, color=color, linewidth=1.2)
     axes.vlines(places, lower, upper, color=color, linewidth=4)
-    look: Json = {"color": color, "markerfacecolor": "white", "markersize": 5, "clip_on": False}
+    look: Look = {"color": color, "markerfacecolor": "white", "markersize": 5, "clip_on": False}
     axes.plot(places, middle, marker, label=name, **look)

@@ -4,11 +4,10 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import numpy as np
 import xarray
-
-from bara_pyro.types import Fields, Json
 
 SAMPLE = ("chain", "draw")
 FLOAT, SMALL, INTEGER = "float64", "float32", "int64"
@@ -107,13 +106,20 @@ def nbytes(features: Collection[str], sizes: Mapping[str, int]) -> int:
     )
 
 
-def dataset(group: str, arrays: Fields, coords: Fields) -> xarray.Dataset:
+Variables = dict[str, Any]
+"""Name -> values: tensors, arrays, lists, whatever numpy reads."""
+
+Coords = Mapping[str, np.ndarray | tuple[str, np.ndarray]]
+"""Name -> values, or (dimension, values) for a coordinate that is no index."""
+
+
+def dataset(group: str, arrays: Variables, coords: Coords) -> xarray.Dataset:
     """Return arrays as a group, with the coordinates that its dimensions have.
 
     Args:
         group: one of `GROUPS`.
         arrays: name -> values, without the dimension `chain`.
-        coords: name -> values, or (dimension, values) for a coordinate that is no index.
+        coords: see `Coords`.
     """
     variables = {}
     for name, values in arrays.items():
@@ -132,13 +138,13 @@ def training(records: Sequence[Mapping[str, float]]) -> xarray.Dataset:
     return _with_coords({name: (("step",), values) for name, values in columns.items()}, {"step": steps})
 
 
-def _with_coords(variables: Mapping[str, tuple], coords: Fields) -> xarray.Dataset:
+def _with_coords(variables: Mapping[str, tuple], coords: Coords) -> xarray.Dataset:
     used = {dim for spec in variables.values() for dim in spec[0]}
     kept = {key: v for key, v in coords.items() if (v[0] if isinstance(v, tuple) else key) in used}
     return xarray.Dataset(dict(variables), coords=kept)
 
 
-def module_coords(paths: Sequence[str]) -> Json:
+def module_coords(paths: Sequence[str]) -> Coords:
     """Return the coordinates of modules: path, layer (-1 for one outside the layers), projection."""
     layers = [re.search(r"(?:^|\.)(\d+)(?:\.|$)", path) for path in paths]
     return {

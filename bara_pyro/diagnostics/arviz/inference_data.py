@@ -30,7 +30,15 @@ from bara_pyro.core.gate_draws import chosen_modules
 from bara_pyro.data import EncodedSplit
 from bara_pyro.data.encode import prompt_text
 from bara_pyro.diagnostics.arviz.compat import Idata, container, psis_loo
-from bara_pyro.diagnostics.arviz.groups import TRAINING, dataset, module_coords, nbytes, training
+from bara_pyro.diagnostics.arviz.groups import (
+    TRAINING,
+    Coords,
+    Variables,
+    dataset,
+    module_coords,
+    nbytes,
+    training,
+)
 from bara_pyro.diagnostics.gates.full_draws import FullDraws, Rows, answers, chosen_rows, full_draws
 from bara_pyro.diagnostics.gates.sparsity import TAU, check_tau
 from bara_pyro.errors import ConfigError, DataError, unknown
@@ -86,7 +94,7 @@ def to_inference_data(
     seed = system.config.predict.seed if seed is None else seed
     width = max(map(len, part.token_ids)) if "tokens" in features else 0
     drawn = full_draws(system, system.guide, part, samples, seed, paths, width=width)
-    arrays = {
+    arrays: dict[str, Variables] = {
         "posterior": drawn.gates(),
         "posterior_predictive": _predictive(drawn, part, seed, "y"),
         "constant_data": _constants(system, part, split),
@@ -95,7 +103,10 @@ def to_inference_data(
     if {"gates", "prior"} <= features:
         # A row a batch: padding is filled with the mean, which a prior need not have.
         unseen = full_draws(system, PriorGuide(system.model), part, samples, seed, paths, batch_size=1)
-        arrays |= {"prior": unseen.gates(), "prior_predictive": _predictive(unseen, part, seed, "prior/y")}
+        arrays |= {
+            "prior": unseen.gates(),
+            "prior_predictive": _predictive(unseen, part, seed, "prior/y"),
+        }
     coords = _coords(system, part, paths, len(drawn.log_probs), width)
     if "labels" in features:
         _add_labels(arrays, drawn, torch.tensor(part.labels), system.model.num_data, coords)
@@ -105,7 +116,7 @@ def to_inference_data(
     return container(found, _attributes(system, split, samples, seed, tau))
 
 
-def _coords(system: System, part: EncodedSplit, paths: tuple[str, ...], draws: int, width: int) -> Json:
+def _coords(system: System, part: EncodedSplit, paths: tuple[str, ...], draws: int, width: int) -> Coords:
     return {
         "chain": np.array([0]),
         "draw": np.arange(draws),
@@ -118,7 +129,11 @@ def _coords(system: System, part: EncodedSplit, paths: tuple[str, ...], draws: i
 
 
 def _add_labels(
-    arrays: dict[str, Json], drawn: FullDraws, labels: Tensor, num_data: int, coords: Json
+    arrays: dict[str, Variables],
+    drawn: FullDraws,
+    labels: Tensor,
+    num_data: int,
+    coords: Coords,
 ) -> None:
     """Add what takes the rows' labels: their likelihood, the ELBO by draw, Pareto's k by row."""
     likelihood = drawn.log_probs.gather(-1, labels.expand(len(drawn.log_probs), -1).unsqueeze(-1))[..., 0]
@@ -200,7 +215,7 @@ def _elbo(drawn: FullDraws, likelihood: Tensor, num_data: int) -> dict[str, Tens
     return {"elbo": num_data / likelihood.shape[1] * rows.sum(dim=1) - known.get("phi", 0.0)}
 
 
-def _pareto_k(likelihood: Tensor, coords: Json) -> Tensor:
+def _pareto_k(likelihood: Tensor, coords: Coords) -> Tensor:
     """Return the Pareto k of each row, NaN where all draws say the same."""
     spread = (likelihood.amax(dim=0) > likelihood.amin(dim=0)).numpy()
     k = np.full(len(spread), np.nan)
@@ -212,7 +227,7 @@ def _pareto_k(likelihood: Tensor, coords: Json) -> Tensor:
     return torch.from_numpy(k)
 
 
-def _constants(system: System, part: EncodedSplit, split: str) -> Json:
+def _constants(system: System, part: EncodedSplit, split: str) -> Variables:
     texts = {row.id: prompt_text(row) for row in getattr(system.task, split)}
     truth = true_probabilities(system, part, split)
     return {

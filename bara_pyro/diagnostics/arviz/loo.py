@@ -11,10 +11,11 @@ So the estimate is too hopeful, and of a method without any spread there is none
 rows, their likelihood is the better judge.
 """
 
+from collections.abc import Mapping
+
 from bara_pyro.diagnostics.arviz.compat import Idata, Loo, groups_of, psis_loo, stacking_weights
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.report.table import Column, Table
-from bara_pyro.types import Fields
 
 COLUMNS = (
     Column("method", "Method"),
@@ -56,7 +57,7 @@ def loo(data: Idata) -> Loo:
     return psis_loo(likelihood)
 
 
-def compare(methods: Fields) -> Table:
+def compare(methods: Mapping[str, Idata]) -> Table:
     """Rank methods by PSIS-LOO on the same training rows; see `loo` for what that leaves out.
 
     Args:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 from pyro.poutine.messenger import Messenger
+from pyro.poutine.runtime import Message
 from torch import Tensor
 from torch.distributions import kl_divergence
 
@@ -14,11 +15,11 @@ from bara_pyro.core.guide import PRIOR, SiteGuide
 from bara_pyro.core.latents import Gates
 from bara_pyro.core.prediction import Drawn, noise_seed, record
 from bara_pyro.core.program import AdaptedLM
+from bara_pyro.core.sites import law_of
 from bara_pyro.data import EncodedSplit, batches, first_rows
 from bara_pyro.errors import ConfigError, DataError, unknown
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.system import System
-from bara_pyro.types import Json
 
 SPLITS = ("train", "validation", "test")
 Rows = int | Sequence[str]
@@ -178,12 +179,13 @@ class _Divergences(Messenger):
         self.sites = model.latents.sites
         self.seen: dict[str, Tensor | None] = {}
 
-    def _pyro_post_sample(self, msg: Json) -> None:
-        if msg["name"] in self.sites:
-            posterior, prior = msg["fn"], msg["infer"][PRIOR]
+    def _pyro_post_sample(self, msg: Message) -> None:
+        name, infer = msg["name"], msg["infer"]
+        if name is not None and infer is not None and name in self.sites:
+            posterior, prior = law_of(msg), infer[PRIOR]
             known = has_analytic_kl(posterior, prior)
             kl = kl_divergence(posterior, prior).expand(posterior.batch_shape) if known else None
-            self.seen[msg["name"]] = kl
+            self.seen[name] = kl
 
 
 def answers(log_probs: Tensor, ids: Sequence[str], seed: int, key: str) -> Tensor:

@@ -1,7 +1,7 @@
 """A guide: every gate's posterior is exponential, which has a mean and no noise level of its own."""
 
 import torch
-from pyro.distributions import Distribution
+from pyro.distributions import TorchDistribution
 from torch import Tensor
 
 from bara_pyro.core.distributions import MeanWeibull
@@ -13,6 +13,6 @@ class ExponentialGuide(AmortizedGuide):
 
     noisy = False
 
-    def family(self, mean: Tensor, kappa: Tensor) -> Distribution:
+    def family(self, mean: Tensor, kappa: Tensor) -> TorchDistribution:
         """Return the exponential distribution of the given mean."""
         return MeanWeibull(mean, torch.ones_like(mean), validate_args=False)

@@ -1,10 +1,9 @@
 """The method: program and guide under one name, with settings."""
 
-from typing import Any
-
 from pydantic import Field, NonNegativeFloat
 
 from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.program import AdapterOptions
 from bara_pyro.methods.base import Method, MethodConfig
 from bara_pyro_vera.guide import ExponentialGuide
 from bara_pyro_vera.model import VeRA
@@ -18,7 +17,7 @@ class VeRAConfig(MethodConfig):
 
 
 def build(
-    backbone: Backbone, num_data: int, adapter: dict[str, Any], config: VeRAConfig
+    backbone: Backbone, num_data: int, adapter: AdapterOptions, config: VeRAConfig
 ) -> tuple[VeRA, ExponentialGuide]:
     """Return the program and its guide."""
     model = VeRA(backbone, num_data, prior=config.prior, beta=config.beta, **adapter)
