@@ -31,6 +31,7 @@ import torch
 from torch import Tensor
 
 from bara_pyro.cli.terminal import say
+from bara_pyro.data import is_file_name
 from bara_pyro.errors import DataError
 from bara_pyro.metrics import evaluate
 from bara_pyro.microworld import TASKS, load_task
@@ -209,7 +210,10 @@ def _tested_on(record: Record) -> list[str]:
 def _found(arm: str, record: Record, folder: Path, commit: str) -> list[RunRows]:
     """Return the rows that a sweep's folder holds of a run; none unless it has the whole run."""
     out, made = folder / record["config_hash"], record_path(folder / "records", record["config_hash"])
-    places = {name: out / "evaluation" / f"{name}-test" for name in record["shifted"]} | {record["task"]: out}
+    # A file's task is called by the file's name without its ending.
+    called = {name: Path(name).stem if is_file_name(name) else name for name in record["shifted"]}
+    places = {name: out / "evaluation" / f"{task}-test" for name, task in called.items()}
+    places[record["task"]] = out
     if not made.exists() or not all((place / PREDICTIONS).exists() for place in places.values()):
         return []
     code = read_record(made).get("code")

@@ -6,14 +6,15 @@ from pathlib import Path
 from statistics import mean, stdev
 
 import pytest
-from study_cases import invent
+from study_cases import invent, rows_of
 
 from bara_pyro.errors import DataError
 from bara_pyro.runs.store import read_json, write_json
-from experiments.engine.compare import compare_study
+from experiments.engine.compare import Comparisons, compare_study, write_comparisons
 from experiments.engine.provenance import code_state, in_words
 from experiments.engine.record import write_records
 from experiments.engine.results import RESULTS, Results
+from experiments.engine.rows import collect
 from experiments.engine.study import load_study, write_study
 from experiments.engine.sweep import Job, sweep
 from experiments.page.report import claims, page, pages, problems
@@ -27,10 +28,9 @@ OLD = ("demo", "lr_sweep_micro-wgs", "lr_sweep_ag_news", "real_rows")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("page")
     tasks = {"micro-wgs": 80, "micro-arce": 60}
-    runs = invent("in_distribution", folder / "results", folder / "runs", tasks=tasks)
-    found = compare_study(runs, folder / "runs", ["lora", "blob"])
+    rows = rows_of({task: (count, 2) for task, count in tasks.items()}, seeds=3)
+    found = compare_study(rows, Comparisons(), folder / "none.json")
     invent("in_distribution", folder / "results", tasks=tasks, comparisons=found)
-    shutil.rmtree(folder / "runs")
     one = {"micro-obqa": 60}
     invent("out_of_distribution", folder / "results", tasks=one, shifted=("micro-near", "micro-far"))
     for name in ("prior_sensitivity", "prior_sensitivity_strong"):
@@ -163,9 +163,11 @@ def test_real_runs_go_all_the_way(base: dict, shifted: str, tmp_path: Path) -> N
     runs = [
         {"hash": r["config_hash"], "arm": r["method"], "task": r["task"], "seed": r["seed"]} for r in records
     ]
-    comparisons = compare_study(runs, tmp_path / "runs", choices=tmp_path / "none.json")
-    for name in ("in_distribution", "out_of_distribution"):
-        write_study(name, runs, {}, comparisons, tmp_path / "results")
+    results = tmp_path / "results"
+    for name, tested_on in (("in_distribution", ()), ("out_of_distribution", (Path(shifted).name,))):
+        write_study(name, runs, {}, folder=results)
+        assert collect(name, tmp_path / "runs", results=results)[1] == []
+        assert write_comparisons(name, Comparisons(tested_on=tested_on), results)
     texts = pages(tmp_path / "results", tmp_path, tmp_path / "figures")
     bara = [r["metrics"]["3"]["acc"] for r in records if r["method"] == "bara"]
     lines = texts["in_distribution"].splitlines()
