@@ -25,7 +25,8 @@ from bara_pyro.methods.adalora import AdaLoRASVI
 from bara_pyro.methods.allocation import Budget
 from bara_pyro.models.adalora import AdaLoRA
 from bara_pyro.runs.checkpoint import load_checkpoint, save_checkpoint
-from bara_pyro.runs.config import TrainConfig, load_config
+from bara_pyro.runs.config import load_config
+from bara_pyro.runs.sections import TrainConfig
 from bara_pyro.runs.system import build_system, count_parameters
 from bara_pyro.runs.train import train
 

@@ -19,9 +19,10 @@ from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.methods import METHODS, method_config
 from bara_pyro.models.adalora import AdaLoRA
 from bara_pyro.models.lora import LoRA
-from bara_pyro.runs.config import TrainConfig, load_config
+from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.folder import load_system
+from bara_pyro.runs.sections import TrainConfig
 from bara_pyro.runs.system import build_system
 from bara_pyro.runs.train import train
 
