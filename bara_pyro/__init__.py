@@ -20,6 +20,7 @@ _HOME = {
     "batches": "data",
     "build_system": "runs.system",
     "encode": "data",
+    "evaluate": "metrics",
     "linear_schedule": "core.svi",
     "load_backbone": "core.backbone",
     "load_config": "runs.config",

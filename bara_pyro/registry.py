@@ -50,13 +50,13 @@ class Registry(Mapping[str, Item], Generic[Item]):
         self._items[name] = item
         return item
 
-    def find(self, name: str) -> Item:
+    def find(self, name: object) -> Item:
         """Return the thing of a name.
 
         Raises:
             ConfigError: there is none, or the package that offers it cannot be imported.
         """
-        if name not in self:
+        if not isinstance(name, str) or name not in self:
             raise ConfigError(unknown(self.kind, name, self))
         return self[name]
 

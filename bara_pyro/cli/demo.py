@@ -88,7 +88,7 @@ def demo(
         if not overwrite:
             raise ConfigError(f"{out} was started with other settings: --overwrite starts again.")
         clear(out)
-    elif (out / INDEX).exists():
+    elif overwrite:
         clear(out)
     rows, system = _train_all(out, configs)
     _write(out, system, rows, quick)

@@ -149,7 +149,7 @@ def test_order_of_precedence(tmp_path: Path) -> None:
         ("method.name=[1]", ["[1]", "adalora, bara, bara-gate, blob"]),
         ("method.phi_prior=gama", ["'gama'", "gamma"]),
         ("method.phi_prior.rat=2", ["rat", "rate"]),
-        ("method.guide=normal", ["method.guide", "'normal'", "weibull"]),
+        ("method.guide=normal", ["guide", "'normal'", "weibull"]),
         ("train.lr=-1", ["train.lr", "-1", "greater than 0"]),
         ("train.lr=.inf", ["train.lr", "finite"]),
         ("train.lr=.nan", ["train.lr", "nan"]),

@@ -264,7 +264,7 @@ def test_table_names_are_unambiguous():
 
 
 def test_a_registered_task_is_made_by_its_own_function(monkeypatch):
-    monkeypatch.setattr(registry, "_GENERATED", {})
+    monkeypatch.setattr(registry.TASKS, "_items", dict(registry.TASKS))
     rows = [Example(str(i), "Q Answer:", i % 2) for i in range(6)]
 
     def made(seed):

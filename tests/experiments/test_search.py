@@ -79,7 +79,7 @@ def test_a_wrong_space_breaks_before_anything_runs(
     def score(trials: list[Trial]) -> list[float]:
         pytest.fail("it ran")
 
-    monkeypatch.setitem(METHODS, "lora", replace(METHODS["lora"], search=space))
+    monkeypatch.setitem(METHODS._items, "lora", replace(METHODS["lora"], search=space))
     with pytest.raises(ConfigError, match=said) as raised:
         search(["bara", "lora"], score)
     assert "'lora'" in str(raised.value)
@@ -118,7 +118,7 @@ def test_a_method_of_which_every_trial_failed_has_no_choice(
     base: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     far = SearchSpace(lr=(1e30, 1e31, 1e32, 1e33))
-    monkeypatch.setitem(METHODS, "lora", replace(METHODS["lora"], search=far))
+    monkeypatch.setitem(METHODS._items, "lora", replace(METHODS["lora"], search=far))
     with pytest.raises(TrainingError, match="Every trial failed of lora"):
         main(arguments(base, tmp_path, "--validation-rows", "8"))
     with pytest.raises(ConfigError, match=r"No settings .* 'lora'"):

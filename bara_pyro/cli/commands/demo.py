@@ -28,12 +28,12 @@ def demo(
 ) -> None:
     """Fine-tune LoRA and both forms of BaRA on a small task and compare how far each can be trusted.
 
-    A demonstration that was interrupted goes on where it was.
+    A demonstration that was interrupted goes on where it was; one that is finished is shown again, unless
+    --overwrite starts it anew.
     """
     from bara_pyro.cli.outputs import check_folder
 
-    finished = (out / "index.html").exists()
-    check_folder(out, overwrite=overwrite or not finished)
+    check_folder(out, overwrite=True)  # what it wrote itself is read back, or gone on with
 
     from bara_pyro.cli import demo as program
 
