@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.distributions import Exponential, Gamma, Weibull, register_kl
 
 from bara_pyro.core.distributions.weibull import EULER, MeanWeibull
@@ -48,42 +45,11 @@ def kl_weibull_exponential(q: Weibull, p: Exponential) -> Tensor:
 
 def _weibull_gamma(kappa: Tensor, log_norm: Tensor, mean: Tensor, a: Tensor, b: Tensor) -> Tensor:
     a, b = unexpanded(a), unexpanded(b)
-    if a.requires_grad or b.requires_grad:  # a prior that is learned: autograd knows all five
-        return _divergence(kappa, log_norm, mean, a, b)
-    return _Divergence.apply(kappa, log_norm, mean, a, b)
-
-
-def _divergence(kappa: Tensor, log_norm: Tensor, mean: Tensor, a: Tensor, b: Tensor) -> Tensor:
     # Each group is 0 on its own at kappa = a = b * mean = 1. log(b * mean) stands next to b * mean because
     # b * (1 / b) may round to 1 - eps, and (1 - eps) - 1 - log(1 - eps) is still 0.
     scaled_mean = mean * b
     shape = torch.addcmul(torch.lgamma(a) - EULER, a * EULER, kappa) - kappa.log()
     return shape + torch.addcmul(scaled_mean - 1, a, scaled_mean.log() + log_norm, value=-1)
-
-
-class _Divergence(torch.autograd.Function):
-    """:func:`_divergence` as one node: its gradient is four products, autograd would make fifteen."""
-
-    @staticmethod
-    def forward(ctx: Any, kappa: Tensor, log_norm: Tensor, mean: Tensor, a: Tensor, b: Tensor) -> Tensor:
-        ctx.save_for_backward(kappa, mean, a, b)
-        ctx.shape = log_norm.shape
-        return _divergence(kappa, log_norm, mean, a, b)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
-        kappa, mean, a, b = ctx.saved_tensors
-        to_kappa = grad * (a * EULER - kappa.reciprocal())
-        to_norm = grad * -a
-        to_mean = torch.addcdiv(grad * b, to_norm, mean)
-        return (
-            to_kappa.sum_to_size(kappa.shape),
-            to_norm.sum_to_size(ctx.shape),
-            to_mean.sum_to_size(mean.shape),
-            None,
-            None,
-        )
 
 
 def _mean_parameters(q: Weibull) -> tuple[Tensor, Tensor, Tensor]:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.distributions import constraints
 from torch.distributions.utils import broadcast_all
 
@@ -75,7 +73,7 @@ class MeanWeibull(TorchDistribution):
     def log_norm(self) -> Tensor:
         """``-lgamma(1 + kappa)``, the log of scale / mean; computed once and shared by all who need it."""
         if self._log_norm is None:
-            self._log_norm = _LogNorm.apply(self.kappa)
+            self._log_norm = -torch.lgamma(self.kappa + 1)
         return self._log_norm
 
     @property
@@ -85,8 +83,11 @@ class MeanWeibull(TorchDistribution):
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Draw reparameterised samples of shape ``sample_shape + batch_shape``, all strictly positive."""
-        shape = self._extended_shape(torch.Size(sample_shape))
-        return _Draw.apply(self._mean, self.kappa, self.log_norm, shape)
+        shape, tiny = self._extended_shape(torch.Size(sample_shape)), torch.finfo(self._mean.dtype).tiny
+        # The first clamp: some generators return an exact 0, whose log turns the gradient of kappa into NaN.
+        # The second: at large kappa a draw can underflow to 0, outside the support.
+        log_energy = self._mean.new_empty(shape).exponential_().clamp_(min=tiny).log_()
+        return (self._mean * torch.addcmul(self.log_norm, self.kappa, log_energy).exp()).clamp(min=tiny)
 
     def _log_energy(self, value: Tensor) -> Tensor:
         """Return log E of the noise that gives ``value``: log((value / scale) ** (1 / kappa))."""
@@ -137,48 +138,6 @@ class MeanWeibull(TorchDistribution):
     def _squared_cv(self) -> Tensor:
         # Gamma(1 + 2 kappa) / Gamma(1 + kappa)^2 - 1, whose two factors overflow long before the quotient.
         return torch.expm1(torch.lgamma(1 + 2 * self.kappa) + 2 * self.log_norm)
-
-
-class _LogNorm(torch.autograd.Function):
-    """``-lgamma(1 + kappa)`` as one node."""
-
-    @staticmethod
-    def forward(ctx: Any, kappa: Tensor) -> Tensor:
-        ctx.save_for_backward(kappa)
-        return torch.lgamma(kappa + 1).neg_()
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        (kappa,) = ctx.saved_tensors
-        return torch.digamma(kappa + 1).mul_(grad).neg_()
-
-
-class _Draw(torch.autograd.Function):
-    """``mean * exp(kappa * log E + log_norm)`` with fresh noise: one node where autograd would keep six."""
-
-    @staticmethod
-    def forward(ctx: Any, mean: Tensor, kappa: Tensor, log_norm: Tensor, shape: torch.Size) -> Tensor:
-        tiny = torch.finfo(mean.dtype).tiny
-        # The clamp: some generators return an exact 0, whose log turns the gradient of kappa into NaN.
-        noise = torch.empty(shape, dtype=mean.dtype, device=mean.device)
-        log_noise = noise.exponential_().clamp_(min=tiny).log_()
-        # At large kappa a draw can underflow to 0, outside the support.
-        value = torch.addcmul(log_norm, kappa, log_noise).exp_().mul(mean).clamp_(min=tiny)
-        ctx.save_for_backward(mean, log_noise, value)
-        return value
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        mean, log_noise, value = ctx.saved_tensors
-        to_log = grad * value  # the gradient of log(value)
-        return (
-            (to_log / mean).sum_to_size(mean.shape),
-            (to_log * log_noise).sum_to_size(mean.shape),
-            to_log.sum_to_size(mean.shape),
-            None,
-        )
 
 
 def _at_least_float32(value: Tensor) -> Tensor:
