@@ -76,17 +76,28 @@ class Backbone:
         """The floating-point type of the frozen weights."""
         return self.lm.dtype
 
-    def hidden(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+    def hidden(self, input_ids: Tensor, attention_mask: Tensor, segments: Tensor | None = None) -> Tensor:
         """Return the last hidden states, `B x T x d`.
 
         Positions are counted from the first real token, so that left padding changes nothing, also for
         architectures with absolute positions.
+
+        Args:
+            input_ids: long, `B x T`.
+            attention_mask: bool, `B x T`.
+            segments: long, `B x T`, or None for one text a row; see `bara_pyro.data.types.Batch`.
         """
-        positions = (attention_mask.cumsum(-1) - 1).clamp_min(0)
+        if segments is None:
+            positions, mask = attention_mask.cumsum(-1) - 1, attention_mask.to(torch.long)
+        else:
+            seen = _seen(attention_mask.bool(), segments)
+            positions = seen.sum(-1) - 1  # as if each continuation stood behind the beginning by itself
+            mask = torch.zeros(seen.shape, dtype=self.dtype, device=seen.device)
+            mask = mask.masked_fill_(~seen, torch.finfo(self.dtype).min).unsqueeze(1)
         return self.lm.base_model(
             input_ids=input_ids,
-            attention_mask=attention_mask.to(torch.long),
-            position_ids=positions,
+            attention_mask=mask,
+            position_ids=positions.clamp_min(0),
             use_cache=False,
         )[0]
 
@@ -97,6 +108,14 @@ class Backbone:
             return head(hidden)
         bias = getattr(head, "bias", None)
         return F.linear(hidden, head.weight[rows], None if bias is None else bias[rows])
+
+
+def _seen(real: Tensor, segments: Tensor) -> Tensor:
+    """Return which tokens each one sees, bool, `B x T x T`: earlier ones of the beginning and its segment."""
+    width = real.shape[-1]
+    earlier = torch.ones(width, width, dtype=torch.bool, device=real.device).tril()
+    there, here = segments.unsqueeze(-2), segments.unsqueeze(-1)
+    return earlier & real.unsqueeze(-2) & ((there == 0) | (there == here))
 
 
 def load_backbone(

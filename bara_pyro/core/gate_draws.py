@@ -17,7 +17,7 @@ from bara_pyro.errors import ConfigError, DataError, unknown
 
 @dataclass(frozen=True)
 class GateDraws:
-    """Gates at the last token of n rows under S draws of the posterior (S = 1 for the posterior mean).
+    """Gates at the last token of n prompts under S draws of the posterior (S = 1 for the posterior mean).
 
     Attributes:
         modules: paths of the M modules.
@@ -128,16 +128,25 @@ def _gates(
     phi = torch.empty(draws, len(paths), gates.r) if gates.phi else None
     theta = torch.empty(draws, len(batch), len(paths), gates.r) if gates.theta else None
     chosen = [gates.modules.index(path) for path in paths]
-    log_probs = torch.empty(draws, len(batch), len(batch.answer_ids), dtype=torch.float64)
+    last = -torch.tensor(batch.asked)
+    log_probs = torch.empty(0)
     for piece in record(model, guide, batch, samples=samples, seed=seed, memory_budget=memory_budget):
+        if not log_probs.numel():
+            log_probs = piece.log_probs.new_empty(draws, len(batch), piece.log_probs.shape[-1])
         log_probs[piece.draws, piece.rows] = piece.log_probs
         drawn = gates.global_gates(piece.values)
         if phi is not None and drawn is not None:
             phi[piece.draws] = drawn[:, chosen].cpu()
         if theta is not None:
             for i, path in enumerate(paths):
-                theta[piece.draws, piece.rows, i] = piece.values[gates.theta[path]][..., -1, :].cpu()
+                values = piece.values[gates.theta[path]]
+                theta[piece.draws, piece.rows, i] = at(values, last[piece.rows]).cpu()
     return GateDraws(paths, batch.ids, phi, theta, log_probs)
+
+
+def at(values: Tensor, places: Tensor) -> Tensor:
+    """Return the entry of each row, `... x B x d`, of values at its tokens, `... x B x T x d`."""
+    return values[..., torch.arange(len(places)), places, :]
 
 
 @torch.no_grad()
@@ -145,6 +154,7 @@ def _activations(model: AdaptedLM, guide: SiteGuide, batch: Batch, paths: tuple[
     with tapped(model.adapters.values()) as seen:
         log_probs = point_log_probs(model, guide, batch)
     down = [model.get_parameter(f"adapters.{module_key(path)}.lora_A") for path in paths]
-    rows = [F.linear(seen[path][0][..., -1, :], weight) for path, weight in zip(paths, down, strict=True)]
+    last = -torch.tensor(batch.asked)
+    rows = [F.linear(at(seen[path][0], last), weight) for path, weight in zip(paths, down, strict=True)]
     rows = [F.pad(row, (0, model.r - row.shape[-1])) for row in rows]  # units that a pruned module lacks
     return GateDraws(paths, batch.ids, None, torch.stack(rows, dim=-2)[None].cpu(), log_probs[None])

@@ -1,13 +1,17 @@
 """What is observed, given the last hidden states: the only part of a program that knows the task."""
 
 from abc import ABC, abstractmethod
-from typing import Protocol
+from typing import Protocol, cast
 
 import pyro
+import torch
+from pyro import poutine
 from pyro.distributions import Categorical
-from torch import Tensor
+from torch import BoolTensor, Tensor
 
+from bara_pyro.data.texts import TextBatch
 from bara_pyro.data.types import Batch
+from bara_pyro.errors import DataError
 
 LIKELIHOOD = "y"
 """The site that every likelihood observes."""
@@ -64,12 +68,16 @@ class Likelihood(ABC):
         return values.double()
 
 
-class AnswerLikelihood(Likelihood):
-    """One categorical over the answer tokens at the last position: a closed set of answers."""
+class ClosedSet(Likelihood):
+    """One categorical over a closed set of C answers; a subclass says what each scores."""
+
+    @abstractmethod
+    def scores(self, hidden: Tensor, batch: Batch, head: Head) -> Tensor:
+        """Return the answers' log-probabilities up to a constant a row, `[draws x] B x 1 x C`."""
 
     def observe(self, hidden: Tensor, batch: Batch, head: Head) -> Tensor:
         """Observe the labels; return the answers' log-probabilities, `[draws x] B x C`, float32."""
-        log_probs = head(hidden[..., -1:, :], batch.answer_ids).log_softmax(-1)
+        log_probs = self.scores(hidden, batch, head).log_softmax(-1)
         labels = None if batch.labels is None else batch.labels.unsqueeze(-1)
         pyro.sample(LIKELIHOOD, Categorical(logits=log_probs, validate_args=False), obs=labels)
         return log_probs.squeeze(-2)
@@ -81,3 +89,50 @@ class AnswerLikelihood(Likelihood):
     def predicted(self, values: Tensor) -> Tensor:
         """Return the log-probabilities, which float32 left a little off 1 in sum, in float64."""
         return values.double().log_softmax(-1)
+
+
+class AnswerLikelihood(ClosedSet):
+    """A closed set of answers that are one token each: their logits at the last position."""
+
+    def scores(self, hidden: Tensor, batch: Batch, head: Head) -> Tensor:
+        """Return the answer tokens' logits."""
+        return head(hidden[..., -1:, :], batch.answer_ids)
+
+
+# The score, in nats, of a text that a row does not offer: its probability is 0, its logarithm a number.
+NOT_OFFERED = -1e4
+
+
+class TextLikelihood(ClosedSet):
+    """A closed set of answers that are texts of any length: `log p(text | prompt)`, summed over tokens.
+
+    For texts of one token each this is `AnswerLikelihood`.
+
+    Args:
+        mean: divide each sum by the text's number of tokens, which favours short texts less.
+    """
+
+    def __init__(self, *, mean: bool = False) -> None:
+        self.mean = mean
+
+    def scores(self, hidden: Tensor, batch: Batch, head: Head) -> Tensor:
+        """Return each text's sum, or mean, of its tokens' log-probabilities; `NOT_OFFERED` without a text.
+
+        Raises:
+            DataError: the batch has no texts.
+        """
+        if not isinstance(batch, TextBatch):
+            raise DataError("The batch has no texts to score: encode its rows with classes=....")
+        asked = torch.tensor(batch.asked, device=hidden.device)
+        width = max(batch.asked)
+        counted = torch.arange(width, device=hidden.device) >= width - asked.unsqueeze(-1)
+        with pyro.plate("positions", width, dim=-1), poutine.mask(mask=cast(BoolTensor, counted)):
+            logits = head(hidden[..., -width:, :])
+        places = (width - 1 - batch.places).expand(*logits.shape[:-2], -1)
+        chosen = places * logits.shape[-1] + batch.tokens
+        tokens = logits.flatten(-2).gather(-1, chosen) - logits.logsumexp(-1).gather(-1, places)
+        sums = tokens.new_zeros(*tokens.shape[:-1], batch.lengths.shape[-1] + 1)
+        sums = sums.scatter_add(-1, batch.owners.expand_as(tokens), tokens)[..., :-1]
+        if self.mean:
+            sums = sums / batch.lengths.clamp_min(1)
+        return sums.masked_fill(batch.lengths == 0, NOT_OFFERED).unsqueeze(-2)

@@ -134,7 +134,7 @@ def _checked(
         batch = replace(batch, ids=tuple(map(str, range(len(batch)))))
     if memory_budget is None:
         memory_budget = CPU_BUDGET if batch.input_ids.device.type == "cpu" else ACCELERATOR_BUDGET
-    return batch, max(1, memory_budget // _bytes_per_row(model, batch.input_ids.shape[1]))
+    return batch, max(1, memory_budget // _bytes_per_row(model, batch))
 
 
 def _pieces(rows: int, draws: int, room: int) -> Iterator[tuple[slice, slice]]:
@@ -209,6 +209,10 @@ class RowSeeded(Posterior):
         self.ids = batch.ids
         self.device = batch.input_ids.device
         self.lengths = batch.attention_mask.sum(-1).tolist()
+        self.asked = batch.asked
+        sites, targets = guide.model.latents.local_sites, guide.model.targets
+        heads = {target.path for target in targets if target.is_head}
+        self.of_head = {name for name, site in sites.items() if site.path in heads}
 
     def value(self, name: str, fn: TorchDistribution) -> Tensor:
         """Return the draws of this chunk: `draws x 1 x (1 or modules) x event` or `draws x B x T x event`."""
@@ -220,9 +224,9 @@ class RowSeeded(Posterior):
             # The plates of rows and tokens stand between the draws and the site's own batch dimensions.
             return drawn.reshape(len(drawn), *(1,) * (2 - len(fn.batch_shape)), *drawn.shape[1:])
         out = fn.mean.clone()
-        for row, (row_id, length) in enumerate(zip(self.ids, self.lengths, strict=True)):
-            # Real tokens only, at the right: padding must not consume noise. The head sees one position.
-            width = min(length, out.shape[-2])
+        # Real tokens only, at the right: padding must not consume noise. The head sees what is asked for.
+        widths = self.asked if name in self.of_head else self.lengths
+        for row, (row_id, width) in enumerate(zip(self.ids, widths, strict=True)):
             out[:, row, -width:] = self._row(fn, row, width, f"{name}/{row_id}")
         return out
 
@@ -272,8 +276,9 @@ def _chunks(total: int, step: int) -> list[slice]:
     return [slice(i, min(i + step, total)) for i in range(0, total, step)]
 
 
-def _bytes_per_row(model: AdaptedLM, width: int) -> int:
-    """Estimate the activations alive at once for one sequence: some layers' and the attention scores."""
+def _bytes_per_row(model: AdaptedLM, batch: Batch) -> int:
+    """Estimate the activations alive at once for one sequence: some layers', attention scores, logits."""
+    width = batch.input_ids.shape[1]
     config = model.backbone.lm.config
     hidden = getattr(config, "hidden_size", 1024)
     inner = getattr(config, "intermediate_size", None) or 4 * hidden
@@ -281,4 +286,6 @@ def _bytes_per_row(model: AdaptedLM, width: int) -> int:
     size = torch.empty((), dtype=model.backbone.dtype).element_size()
     per_token = 8 * hidden + 3 * inner + heads * width
     gates = 6 * model.r * len(model.targets)
-    return width * (per_token * size + 4 * gates)
+    asked = max(batch.asked)
+    logits = 8 * asked * getattr(config, "vocab_size", 1) if asked > 1 else 0
+    return width * (per_token * size + 4 * gates) + logits

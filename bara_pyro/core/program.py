@@ -246,8 +246,11 @@ class AdaptedLM(PyroModule):
                     self.attached(latents, lead),
                 ):
                     copies = torch.Size(draws).numel()
+                    segments = batch.segments
                     hidden = self.backbone.hidden(
-                        batch.input_ids.repeat(copies, 1), batch.attention_mask.repeat(copies, 1)
+                        batch.input_ids.repeat(copies, 1),
+                        batch.attention_mask.repeat(copies, 1),
+                        None if segments is None else segments.repeat(copies, 1),
                     )
                 hidden = hidden.reshape(*lead, *hidden.shape[1:])
                 return self.likelihood.observe(hidden, batch, partial(self.logits, latents))

@@ -1,11 +1,13 @@
 """Text to token ids: the token of each answer, and prompts that fit without losing the question."""
 
 from collections.abc import Sequence
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from bara_pyro.data.schemas import ANSWER, unlisted
 from bara_pyro.data.split import EncodedSplit
 from bara_pyro.data.types import LETTERS, Batch, Example
 from bara_pyro.errors import ConfigError, DataError, unknown
@@ -73,8 +75,26 @@ def _single(tokenizer: Tokenizer, label: str, tokens: list[int]) -> int:
     return tokens[0]
 
 
+def text_tokens(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Return the tokens of an answer's whole text behind a prompt, from which a space parts it.
+
+    Raises:
+        DataError: it has none, or the tokenizer does not know one of them.
+    """
+    tokens = _continuation(tokenizer, ANSWER, f" {text}")
+    if not tokens or tokenizer.unk_token_id in tokens:
+        raise DataError(f"The tokenizer cannot read the answer {text!r}: give the answers other names.")
+    return tokens
+
+
 def encode(
-    examples: Sequence[Example], tokenizer: Tokenizer, max_length: int = 300, *, too_long: str = "error"
+    examples: Sequence[Example],
+    tokenizer: Tokenizer,
+    max_length: int = 300,
+    *,
+    too_long: str = "error",
+    answers: Sequence[str] = (),
+    classes: int | None = None,
 ) -> EncodedSplit:
     """Tokenise prompts, at most `max_length` tokens each (300 in the published protocol).
 
@@ -88,15 +108,21 @@ def encode(
         max_length: the most tokens of a prompt.
         too_long: what to do where the question alone is longer: "error", or "drop" the row and list it in
             `EncodedSplit.dropped`.
+        classes: their number C, where the answers are scored as whole texts; a row that knows the texts of
+            its options is then asked without them.
+        answers: these texts, for rows without options of their own.
 
     Raises:
-        DataError: a question alone is longer than `max_length` (the row is named).
+        DataError: a question alone is longer than `max_length` (the row is named), or an answer's text is to
+            be scored which is not known or the tokenizer cannot read.
         ConfigError: `max_length` is not positive, or `too_long` is unknown.
     """
     if max_length < 1:
         raise ConfigError(f"max_length is {max_length}: choose a positive number of tokens.")
     if too_long not in ("error", "drop"):
         raise ConfigError(unknown("way to treat long questions", too_long, ("error", "drop")))
+    if classes is not None:
+        examples = [unlisted(example) for example in examples]
     front = _front_ids(tokenizer)
     room = max_length - len(front)
     whole = _ids(tokenizer, [prompt_text(example) for example in examples])
@@ -124,7 +150,23 @@ def encode(
         shortened=tuple(shortened),
         dropped=tuple(dropped),
         unknown=_unknown([tokens for _, tokens in kept], tokenizer),
+        texts=() if classes is None else _texts([row for row, _ in kept], tokenizer, answers, classes),
     )
+
+
+def _texts(
+    examples: Sequence[Example], tokenizer: Tokenizer, answers: Sequence[str], classes: int
+) -> tuple[tuple[list[int], ...], ...]:
+    """Return the tokens of the C texts that could answer each row; none of one that it does not offer."""
+    read = cache(partial(text_tokens, tokenizer))
+
+    def of_row(example: Example) -> tuple[list[int], ...]:
+        own = example.texts or tuple(answers)
+        if not own:
+            raise DataError(f"Row {example.id!r} does not know the texts of its answers: ask for letters.")
+        return (*map(read, own), *([],) * (classes - len(own)))
+
+    return tuple(map(of_row, examples))
 
 
 def _unknown(rows: Sequence[Sequence[int]], tokenizer: Tokenizer) -> float:

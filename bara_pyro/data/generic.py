@@ -35,7 +35,9 @@ def own_example(
         label = -1 if missing(answer) else _choice(answer, options, called)
         letters = LETTERS[: len(options)]
         shown = called or (tuple(options) if len(set(options)) == len(options) else letters)
-        return Example(row_id, lettered(text, options), label, context, options=shown)
+        return Example(
+            row_id, lettered(text, options), label, context, options=tuple(shown), texts=tuple(options)
+        )
     label = -1 if missing(answer) else _label(answer, names, indices)
     if context or is_question(columns.text):
         return Example(row_id, with_cue(text), label, context)

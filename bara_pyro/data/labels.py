@@ -15,14 +15,15 @@ CODES = (*LETTERS, *string.ascii_lowercase, *string.digits, *map("".join, produc
 
 
 def encode_labels(task: Task, tokenizer: Tokenizer, style: str = "auto") -> Task:
-    """Return a task whose answers are single tokens of a tokenizer.
+    """Return a task whose answers are what a model answers with: single tokens, or whole texts.
 
     Args:
         task: as loaded.
         tokenizer: of the language model.
         style: "words" leaves the names of the classes as answers; "letters" assigns letters to them (`CODES`,
             in class order, without those that are not a single token); "auto" does so where the names are
-            not single, different tokens.
+            not single, different tokens; "texts" answers with the names, of any number of tokens, whose whole
+            texts are scored (`data.texts`).
 
     Returns:
         The task; as it is where its answers are letters already.
@@ -30,6 +31,8 @@ def encode_labels(task: Task, tokenizer: Tokenizer, style: str = "auto") -> Task
     Raises:
         DataError: letters are needed, and the tokenizer has too few.
     """
+    if style == "texts":
+        return replace(task, labels=task.names) if task.names else task
     if style == "words" or not task.names or task.labels != task.names:
         return task
     if style == "auto" and _single_tokens(tokenizer, task.labels):
@@ -123,6 +126,8 @@ def as_asked(task: Task, labels: Sequence[str], names: Sequence[str]) -> Task:
         )
     if (task.labels, task.names) == (labels, names):
         return task
+    if labels == names == task.names:  # asked with letters, answered with the names: their texts are scored
+        return replace(task, labels=labels)
     if task.labels != task.names:
         raise DataError(
             f"Task {task.name!r} prints its answers as {_meaning(task.labels, task.names)}, and the run was "

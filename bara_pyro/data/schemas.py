@@ -7,6 +7,7 @@ The prompts are short and end in "Answer:"; options are printed as "A) text", in
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from bara_pyro.data.types import LETTERS, Example
 from bara_pyro.errors import DataError
@@ -28,6 +29,14 @@ def lettered(stem: str, options: Sequence[str], letters: Sequence[str] = LETTERS
     """
     lines = [f"{letter}) {option}" for letter, option in zip(letters, options, strict=False)]
     return "\n".join([*([stem] if stem else []), *lines, ANSWER])
+
+
+def unlisted(example: Example) -> Example:
+    """Return a row that is asked without its options, which are scored as texts; another row as it is."""
+    if not example.texts:
+        return example
+    stem = example.question.removesuffix(lettered("", example.texts)).rstrip()
+    return replace(example, question=f"{stem}\n{ANSWER}" if stem else ANSWER)
 
 
 def text_of(row: Row, key: str) -> str:
@@ -91,7 +100,7 @@ def ai2_arc(row: Row, row_id: str) -> Example:
     names = names or LETTERS[: len(options)]
     answer = row.get("answerKey")
     place = index_of(answer if answer is None else str(answer).strip(), names)
-    return Example(row_id, lettered(question, options), place, options=names)
+    return _choice(row_id, question, options, place, names)
 
 
 def openbookqa(row: Row, row_id: str) -> Example:
@@ -103,7 +112,7 @@ def winogrande(row: Row, row_id: str) -> Example:
     """WinoGrande (allenai/winogrande): which of two options fills the blank."""
     options = options_of([row.get("option1"), row.get("option2")], "option1, option2")
     stem = f"Fill in the blank: {text_of(row, 'sentence')}"
-    return Example(row_id, lettered(stem, options), _place(row.get("answer"), ["1", "2"]), options=("1", "2"))
+    return _choice(row_id, stem, options, _place(row.get("answer"), ["1", "2"]), ("1", "2"))
 
 
 def boolq(row: Row, row_id: str) -> Example:
@@ -123,17 +132,15 @@ def mmlu(row: Row, row_id: str) -> Example:
     """MMLU (cais/mmlu): four options, the answer is an index."""
     options = options_of(row.get("choices"), "choices")
     places = tuple(str(place) for place in range(len(options)))
-    return Example(
-        row_id, lettered(text_of(row, "question"), options), _place(row.get("answer"), places), options=places
-    )
+    return _choice(row_id, text_of(row, "question"), options, _place(row.get("answer"), places), places)
 
 
 def hellaswag(row: Row, row_id: str) -> Example:
     """HellaSwag (Rowan/hellaswag): which ending follows; the text to go on from is part of the question."""
     endings = options_of(row.get("endings"), "endings")
     places = tuple(str(place) for place in range(len(endings)))
-    question = lettered(f"What comes next? {text_of(row, 'ctx')}", endings)
-    return Example(row_id, question, _place(row.get("label"), places), options=places)
+    stem = f"What comes next? {text_of(row, 'ctx')}"
+    return _choice(row_id, stem, endings, _place(row.get("label"), places), places)
 
 
 def truthful_qa(row: Row, row_id: str) -> Example:
@@ -149,9 +156,9 @@ def truthful_qa(row: Row, row_id: str) -> Example:
     if marks and (len(marks) != len(options) or marks.count(1) != 1):
         raise DataError(f"its mc1_targets must mark exactly one of {len(options)} options (found {marks!r}).")
     order = sorted(range(len(options)), key=lambda place: digest(f"{row_id}/{place}"))
-    question = lettered(text_of(row, "question"), [options[place] for place in order])
+    shuffled = tuple(options[place] for place in order)
     label = order.index(marks.index(1)) if marks else -1
-    return Example(row_id, question, label, options=tuple(options[place] for place in order))
+    return _choice(row_id, text_of(row, "question"), shuffled, label, shuffled)
 
 
 def ag_news(row: Row, row_id: str) -> Example:
@@ -160,6 +167,11 @@ def ag_news(row: Row, row_id: str) -> Example:
     label = index_of(answer, AG_NEWS_TOPICS if isinstance(answer, str) else range(len(AG_NEWS_TOPICS)))
     question = lettered("What is the topic of this article?", AG_NEWS_TOPICS)
     return Example(row_id, question, label, text_of(row, "text"))
+
+
+def _choice(row_id: str, stem: str, options: Sequence[str], label: int, names: tuple[str, ...]) -> Example:
+    """Return a question with the options listed that it is asked with, and what its source calls them."""
+    return Example(row_id, lettered(stem, options), label, options=names, texts=tuple(options))
 
 
 def _place(answer: object, places: Sequence[str]) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from bara_pyro.data.texts import Texts, with_texts
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 
@@ -46,6 +47,8 @@ class EncodedSplit:
         shortened: identifiers of the rows whose context was cut.
         dropped: identifiers of the rows left out because the question alone was too long.
         unknown: percentage of the tokens that the tokenizer has no word for.
+        texts: where whole texts are scored, of each row the tokens of the C texts that could answer it (none
+            of one that it does not offer); else empty.
     """
 
     token_ids: tuple[list[int], ...]
@@ -55,6 +58,7 @@ class EncodedSplit:
     shortened: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
     unknown: float = 0.0
+    texts: tuple[Texts, ...] = ()
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -66,17 +70,14 @@ class EncodedSplit:
             token_ids=tuple(self.token_ids[row] for row in rows),
             labels=tuple(self.labels[row] for row in rows),
             ids=tuple(self.ids[row] for row in rows),
+            texts=tuple(self.texts[row] for row in rows) if self.texts else (),
         )
 
     def batch(self, rows: Sequence[int], answer_ids: Tensor) -> Batch:
         """Return the rows at these places as a left-padded batch, as wide as its longest row."""
-        return collate_ids(
-            [self.token_ids[row] for row in rows],
-            [self.labels[row] for row in rows],
-            [self.ids[row] for row in rows],
-            answer_ids,
-            self.pad_id,
-        )
+        part = self.take(rows)
+        plain = collate_ids(part.token_ids, part.labels, part.ids, answer_ids, self.pad_id)
+        return with_texts(plain, part.texts) if part.texts else plain
 
 
 def first_rows(split: EncodedSplit, count: int) -> EncodedSplit:

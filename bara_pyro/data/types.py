@@ -2,7 +2,8 @@
 
 import string
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -23,6 +24,7 @@ class Example:
         context: text put before the question (a passage, an article); cut first where space is short.
         truth: `p(answer | question)` over `Task.labels`, where the world that made the row knows it.
         options: what its source calls each of its options, where every row lists options of its own.
+        texts: of these options, in the order in which `question` lists them; empty where they are not known.
         cluster: what the row has in common with others, whose errors go together with its own (the resident
             who is asked about); empty where a row stands for itself.
     """
@@ -33,6 +35,7 @@ class Example:
     context: str = ""
     truth: tuple[float, ...] | None = None
     options: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
     cluster: str = ""
 
 
@@ -48,11 +51,12 @@ class Columns:
 
 @dataclass(frozen=True)
 class Task:
-    """A classification task over single-token answers.
+    """A classification task.
 
     Attributes:
         name: the name it is known under.
-        labels: the answer strings, in class order; each must be one token (`data.encode.answer_token_ids`).
+        labels: the answer strings, in class order; each must be one token (`data.encode.answer_token_ids`),
+            unless whole texts are scored.
         train, validation, test: the splits; `validation` may be empty (see `data.loader`).
         notes: facts worth reporting with a result (truncation, re-split, corrected labels).
         names: what the user calls the classes, in class order: the labels themselves, or what they stand for
@@ -89,6 +93,8 @@ class Batch:
         answer_ids: long, `C`: the token of each class.
         labels: long, `B`, or None where the answers are not known.
         ids: the B stable row identifiers.
+        segments: long, `B x T`, or None for one text a row: 0 on what all texts of a row begin with, c on its
+            c-th continuation, whose tokens see that beginning and their own segment alone.
     """
 
     input_ids: Tensor
@@ -96,6 +102,7 @@ class Batch:
     answer_ids: Tensor
     labels: Tensor | None = None
     ids: tuple[str, ...] = ()
+    segments: Tensor | None = None
 
     def __post_init__(self) -> None:
         # On the CPU only, where batches are made: on an accelerator the look would wait for the device.
@@ -105,7 +112,12 @@ class Batch:
     def __len__(self) -> int:
         return self.input_ids.shape[0]
 
-    def questions(self, rows: slice) -> "Batch":
+    @property
+    def asked(self) -> tuple[int, ...]:
+        """How many positions at the right end of each row are read: one, the last, of a plain question."""
+        return (1,) * len(self)
+
+    def questions(self, rows: slice) -> Self:
         """Return some of the rows without their labels, cut to the longest of them."""
         mask = self.attention_mask[rows]
         width = int(mask.sum(-1).max())
@@ -115,15 +127,13 @@ class Batch:
             attention_mask=mask[:, -width:],
             labels=None,
             ids=self.ids[rows],
+            segments=None if self.segments is None else self.segments[rows, -width:],
         )
 
-    def to(self, device: torch.device | str) -> "Batch":
+    def to(self, device: torch.device | str) -> Self:
         """Return the same batch with its tensors on `device`."""
-        labels = None if self.labels is None else self.labels.to(device)
-        return replace(
-            self,
-            input_ids=self.input_ids.to(device),
-            attention_mask=self.attention_mask.to(device),
-            answer_ids=self.answer_ids.to(device),
-            labels=labels,
-        )
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        moved: dict[str, Any] = {
+            name: value.to(device) for name, value in values.items() if isinstance(value, Tensor)
+        }
+        return replace(self, **moved)

@@ -52,7 +52,7 @@ def draw(
             memory_budget=c.memory_budget,
         )
         if not out.numel():
-            out = drawn.new_empty(len(drawn), len(split), len(system.answer_ids))
+            out = drawn.new_empty(len(drawn), len(split), drawn.shape[-1])
         out[:, [place[row_id] for row_id in batch.ids]] = drawn
         if on_rows is not None:
             on_rows(len(batch))
@@ -137,7 +137,7 @@ def evaluate_system(system: System, out: Path, *, on_rows: OnRows | None = None,
 def true_probabilities(system: System, split: EncodedSplit, name: str) -> Tensor:
     """Return `p(answer | question)` of the rows of the split called `name`, `n x C`; NaN where unknown."""
     rows = {row.id: row for row in getattr(system.task, name)}
-    return stack_truth([rows[row_id].truth for row_id in split.ids], len(system.answer_ids))
+    return stack_truth([rows[row_id].truth for row_id in split.ids], len(system.task.labels))
 
 
 def untrained_scores(system: System) -> dict[str, float]:

@@ -28,5 +28,5 @@ def fingerprint(backbone: Backbone) -> str:
 
 def split_fingerprint(split: EncodedSplit) -> str:
     """Return 16 hexadecimal digits over the tokens, labels and identifiers of the rows of a split."""
-    text = json.dumps([split.token_ids, split.labels, split.ids])
+    text = json.dumps([split.token_ids, split.labels, split.ids, *([split.texts] if split.texts else [])])
     return hashlib.sha256(text.encode()).hexdigest()[:16]

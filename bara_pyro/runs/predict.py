@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from bara_pyro.data import Example, Given, Task, as_asked, as_letters, encode, is_file_name, load_questions
+from bara_pyro.data import Example, Given, Task, as_asked, as_letters, is_file_name, load_questions
 from bara_pyro.data.tables import Data
 from bara_pyro.errors import DataError
 from bara_pyro.metrics import decompose, posterior_predictive
@@ -14,7 +14,7 @@ from bara_pyro.runs.config import RunConfig
 from bara_pyro.runs.evaluate import OnRows, draw
 from bara_pyro.runs.folder import own_rows, stored_config, stored_task
 from bara_pyro.runs.store import atomic_write, write_jsonl
-from bara_pyro.runs.system import System, load_data, unknown_note
+from bara_pyro.runs.system import System, encode_rows, load_data, unknown_note
 from bara_pyro.types import Json
 
 
@@ -57,7 +57,7 @@ def answer_rows(
     """
     examples = load_questions(data, system.task, given=given)
     c = system.config.task
-    split = encode(examples, system.backbone.tokenizer, c.max_length, too_long=c.too_long)
+    split = encode_rows(system.config, system.backbone, system.task, examples)
     if not len(split):
         raise DataError(
             f"No row has a question of at most {c.max_length} tokens (task.max_length): give shorter ones."

@@ -76,10 +76,14 @@ class TaskConfig(Section):
     too_long: Literal["error", "drop"] = Field(
         "error", description="what to do with a row whose question alone is longer than max_length"
     )
-    labels: Literal["auto", "words", "letters"] = Field(
+    labels: Literal["auto", "words", "letters", "texts"] = Field(
         "auto",
         description="what the model answers with: 'words', the labels themselves; 'letters', A, B, .. for "
-        "labels that are several tokens; 'auto': words where they are single tokens, else letters",
+        "labels that are several tokens; 'auto': words where they are single tokens, else letters; 'texts': "
+        "labels or options of any length, whose whole texts are scored",
+    )
+    text_score: Literal["sum", "mean"] = later(
+        "sum", "with labels=texts: a text's score, the sum or the mean of its tokens' log-probabilities"
     )
     validation_rows: NonNegativeInt = Field(0, description="rows set aside from train for choosing settings")
     evaluate_on: Literal["test", "validation"] = Field(

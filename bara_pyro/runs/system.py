@@ -1,6 +1,6 @@
 """A configuration made real: backbone, task, model and guide."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -9,9 +9,11 @@ from torch import Tensor, nn
 
 from bara_pyro.core.backbone import Backbone, load_backbone
 from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.likelihood import TextLikelihood
 from bara_pyro.core.program import AdaptedLM, AdapterOptions
 from bara_pyro.data import (
     EncodedSplit,
+    Example,
     Task,
     answer_token_ids,
     encode,
@@ -36,7 +38,7 @@ class System:
         config: the settings.
         backbone: the frozen language model with its tokenizer.
         task: the rows.
-        answer_ids: long, `C`: the token of each class.
+        answer_ids: long, `C`: the token of each class; empty where whole texts are scored.
         model, guide: the program and its posterior.
     """
 
@@ -61,6 +63,8 @@ def adapter_options(config: RunConfig, rank_pattern: Mapping[str, int] | None = 
     options = cast(AdapterOptions, config.adapter.model_dump())
     if rank_pattern:
         options["rank_pattern"] = rank_pattern
+    if config.task.labels == "texts":
+        options["likelihood"] = TextLikelihood(mean=config.task.text_score == "mean")
     return options
 
 
@@ -74,14 +78,22 @@ def encode_split(config: RunConfig, backbone: Backbone, task: Task, name: str) -
     if not rows:
         way_out = " (--validation-rows sets some aside from train)" if name == "validation" else ""
         raise DataError(f"The task {task.name!r} has no {name} rows: choose another split or task{way_out}.")
-    c = config.task
-    split = encode(rows, backbone.tokenizer, c.max_length, too_long=c.too_long)
+    split = encode_rows(config, backbone, task, rows)
     if not len(split):
         raise DataError(
-            f"No {name} row of {task.name!r} has a question of at most {c.max_length} tokens: "
+            f"No {name} row of {task.name!r} has a question of at most {config.task.max_length} tokens: "
             "raise task.max_length."
         )
     return split
+
+
+def encode_rows(config: RunConfig, backbone: Backbone, task: Task, rows: Sequence[Example]) -> EncodedSplit:
+    """Return rows of a task as token ids, with the texts of their answers where these are scored."""
+    c = config.task
+    classes = len(task.labels) if c.labels == "texts" else None
+    return encode(
+        rows, backbone.tokenizer, c.max_length, too_long=c.too_long, answers=task.names, classes=classes
+    )
 
 
 def unknown_note(split: EncodedSplit, name: str) -> list[str]:
@@ -167,7 +179,8 @@ def assemble(
         rank_pattern: of a pruned adapter: path of a module -> its rank.
     """
     task = encode_labels(task, backbone.tokenizer, config.task.labels)
-    answer_ids = answer_token_ids(backbone.tokenizer, task.labels)
+    texts = config.task.labels == "texts"
+    answer_ids = answer_token_ids(backbone.tokenizer, () if texts else task.labels)
     torch.manual_seed(config.seed)
     adapter = adapter_options(config, rank_pattern)
     model, guide = build(config.method, backbone, num_data, adapter)

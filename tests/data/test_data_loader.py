@@ -39,7 +39,8 @@ def test_folder_by_key_paper_name_and_hub_name(arc):
     task = load_task("arc_easy", arc)
     assert (task.name, task.labels) == ("arc_easy", ("A", "B", "C", "D", "E"))
     assert (len(task.train), len(task.validation), len(task.test)) == (20, 0, 6)
-    assert task.test[1] == Example("V1", "V 1?\nA) iron\nB) air\nAnswer:", 1, options=("A", "B"))
+    question = "V 1?\nA) iron\nB) air\nAnswer:"
+    assert task.test[1] == Example("V1", question, 1, options=("A", "B"), texts=("iron", "air"))
     assert "tested on the official validation split, as the papers of this line do" in task.notes
     assert load_task("ARC-E", str(arc)) == load_task("allenai/ai2_arc:ARC-Easy", arc) == task
 

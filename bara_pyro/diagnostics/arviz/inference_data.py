@@ -180,7 +180,7 @@ def _sizes(system: System, part: EncodedSplit, samples: int, modules: int) -> di
         "obs": len(part),
         "module": modules,
         "rank": system.model.r,
-        "answer": len(system.answer_ids),
+        "answer": len(system.task.labels),
         "token": max(map(len, part.token_ids)),
     }
 

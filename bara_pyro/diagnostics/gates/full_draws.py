@@ -107,7 +107,7 @@ def full_draws(
     model, c = system.model, system.config.predict
     if model.gates is None:
         return FullDraws(draw(system, part, samples, seed=seed))
-    out = _empty(model.gates, len(part), samples, len(system.answer_ids), len(modules), width)
+    out = _empty(model.gates, len(part), samples, len(system.task.labels), len(modules), width)
     place = {row_id: i for i, row_id in enumerate(part.ids)}
     for batch in batches(part, system.answer_ids, batch_size or c.batch_size, by_length=True):
         rows = torch.tensor([place[row_id] for row_id in batch.ids])

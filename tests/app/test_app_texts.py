@@ -1,0 +1,108 @@
+"""Answers scored as whole texts: trained on, predicted and evaluated in the user's words."""
+
+from pathlib import Path
+
+import pytest
+from app_cases import Bara, Place, questions, write_rows
+
+from bara_pyro.cli.running import run
+from bara_pyro.data import task_from_rows
+from bara_pyro.errors import DataError
+from bara_pyro.runs.config import load_config
+from bara_pyro.runs.evaluate import untrained_scores
+from bara_pyro.runs.folder import load_system
+from bara_pyro.runs.predict import answer_rows
+from bara_pyro.runs.store import read_json, read_jsonl
+from bara_pyro.runs.system import build_system
+
+LONG = {"yes": "yes yes", "no": "no yes no"}  # words that the tokenizer knows
+
+
+def own_options() -> list[dict]:
+    """Questions whose options are their own, two or three of them, the right one always the long one."""
+    rows = []
+    for number, row in enumerate(questions()):
+        choices = ["no", "yes yes no", "no no"][: 2 + number % 2]
+        rows.append({"question": row["question"], "choices": choices, "answer": "yes yes no"})
+    return rows
+
+
+@pytest.fixture(scope="module")
+def scored(place: Place, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("texts")
+    rows = write_rows(
+        folder / "likely.jsonl", [{"text": r["question"], "label": LONG[r["answer"]]} for r in questions()]
+    )
+    settings = {"backbone.name": str(place.backbone), "task.name": str(rows), "task.labels": "texts"}
+    run(load_config(overrides={**settings, "train.steps": 4, "predict.samples": [0, 2]}), folder / "run")
+    return folder / "run", rows
+
+
+def test_predictions_speak_the_users_labels(scored: tuple[Path, Path], tmp_path: Path, bara: Bara) -> None:
+    folder, rows = scored
+    stored = read_json(folder / "config.json")
+    assert stored["labels"] == stored["names"] == ["no yes no", "yes yes"]
+    out = tmp_path / "answers.jsonl"
+    assert bara("predict", folder, "--input", rows, "--output", out, "--samples", 2).code == 0
+    found = read_jsonl(out)
+    assert len(found) == 40
+    for row in found:
+        assert list(row["probs"]) == ["no yes no", "yes yes"]
+        assert sum(row["probs"].values()) == pytest.approx(1)
+    assert bara("evaluate", folder).code == 0
+    evaluated = read_jsonl(next(folder.glob("evaluation/*/predictions.jsonl")))
+    assert evaluated == read_jsonl(folder / "predictions.jsonl")
+
+
+@pytest.mark.parametrize("score", ["sum", "mean"])
+def test_options_of_each_row_are_learnt(place: Place, tmp_path: Path, score: str) -> None:
+    task = task_from_rows(own_options())
+    settings = {"backbone.name": str(place.backbone), "task.labels": "texts", "task.text_score": score}
+    config = load_config(overrides={**settings, "train.steps": 40, "train.lr": 0.01, "method.name": "lora"})
+    system = build_system(config, task=task)
+    before = untrained_scores(system)["nll"]
+    run(system.config, tmp_path / "run", system=system)
+    after = read_json(tmp_path / "run" / "metrics.json")["metrics"]["0"]
+    assert after["nll"] < before / 2
+    assert after["acc"] == 100
+    read = load_system(tmp_path / "run", with_rows=False)
+    answers = answer_rows(read, own_options()).rows
+    assert {row["label"] for row in answers} == {"yes yes no"}
+    assert list(answers[0]["probs"]) == ["no", "yes yes no", "(C)"]
+    assert answers[0]["probs"]["(C)"] == 0
+
+
+def test_an_option_that_is_not_listed_is_not_scored() -> None:
+    """The prompt of a row whose options are scored does not list them."""
+    from bara_pyro.data.schemas import unlisted
+
+    example = task_from_rows(own_options()).train[0]
+    assert "A) no" in example.question
+    assert unlisted(example).question == example.question.split("\n")[0] + "\nAnswer:"
+
+
+def test_more_classes_than_letters(place: Place, tmp_path: Path) -> None:
+    """Forty classes of several tokens each."""
+    rows = [
+        {"text": f"yes {'no ' * (i % 3)}", "label": f"{'yes ' * (1 + i % 8)}{'no ' * (i // 8)}"}
+        for i in range(40)
+    ]
+    task = task_from_rows(rows * 4, rows)
+    settings = {"backbone.name": str(place.backbone), "task.labels": "texts", "train.steps": 2}
+    system = build_system(load_config(overrides=settings), task=task)
+    assert len(system.task.labels) == 40
+    run(system.config, tmp_path / "run", system=system)
+    assert len(read_jsonl(tmp_path / "run" / "predictions.jsonl")[0]["probs"]["0"]) == 40
+
+
+def test_texts_that_are_not_known_are_refused(place: Place) -> None:
+    settings = {"backbone.name": str(place.backbone), "task.labels": "texts", "task.name": "micro-arcc"}
+    with pytest.raises(DataError, match="does not know the texts of its answers"):
+        build_system(load_config(overrides=settings))
+
+
+def test_texts_that_the_tokenizer_cannot_read_are_refused(place: Place) -> None:
+    rows = [{"text": f"yes {i}", "label": "yes" if i % 2 else "żółw"} for i in range(40)]
+    settings = {"backbone.name": str(place.backbone), "task.labels": "texts"}
+    with pytest.raises(DataError, match="cannot read the answer 'żółw'"):
+        build_system(load_config(overrides=settings), task=task_from_rows(rows))
