@@ -92,6 +92,12 @@ class TaskConfig(Section):
     limit: PositiveInt | None = Field(None, description="use at most so many rows of each split, to try out")
     seed: Seed = Field(0, description="seed of the split and of the microworld's rows")
 
+    @model_validator(mode="after")
+    def _scores_texts(self) -> "TaskConfig":
+        if self.text_score != "sum" and self.labels != "texts":
+            raise ValueError(f"text_score={self.text_score!r} needs labels='texts' (now {self.labels!r})")
+        return self
+
 
 class AdapterConfig(Section):
     """Where and how large the adapters are; PEFT's names."""
