@@ -17,8 +17,12 @@ def prune(
     ] = 0.01,
     rows: Annotated[int, typer.Option(min=1, max=MOST_ROWS, help="Training rows to calibrate on.")] = 256,
     curve: Annotated[
-        bool, typer.Option(help="Measure scores, size and time along a curve of kept rank, too.")
-    ] = True,
+        bool,
+        typer.Option(
+            help="Measure scores, size and time along a curve of kept rank, too: as long again as several "
+            "evaluations."
+        ),
+    ] = False,
     model: Moved = None,
     device: RunDevice = None,
 ) -> None:
@@ -41,7 +45,8 @@ def prune(
     from bara_pyro.cli.terminal import progress, result, say, show
     from bara_pyro.data import first_rows
     from bara_pyro.diagnostics.gates.prune import prune as smaller_of
-    from bara_pyro.diagnostics.gates.prune_curve import SHARES, curve_figure, curve_table, prune_curve
+    from bara_pyro.diagnostics.gates.prune_curve import SHARES, prune_curve
+    from bara_pyro.diagnostics.page.render_prune import curve_figure, curve_table
     from bara_pyro.report import save
     from bara_pyro.runs.evaluate import parameter_counts
     from bara_pyro.runs.folder import load_system, save_system, saved_step, write_config

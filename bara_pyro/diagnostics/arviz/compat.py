@@ -17,18 +17,13 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 import xarray
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from bara_pyro.errors import ConfigError
-from bara_pyro.report.style import PALETTE, WIDTH, new_figure
 from bara_pyro.types import Fields
 
 # What ArviZ warns of and `Loo.unreliable` says row by row; the second concerns a single row.
 PSIS_WARNINGS = ("Estimated shape parameter of Pareto", "The point-wise LOO is the same")
-INTERVAL = 0.94
-"""Probability of the long interval of a forest plot; the short one holds half."""
-
 
 Idata: TypeAlias = Any
 """What ArviZ keeps draws in: an `InferenceData` before version 1, a `DataTree` from it on."""
@@ -188,64 +183,6 @@ def stacking_weights(results: Mapping[str, Loo]) -> dict[str, float]:
     # The one column that all versions call the same; newer ones round the others.
     table = arviz().compare({name: result.raw for name, result in results.items()}, method="stacking")
     return {name: float(table["weight"][name]) for name in results}
-
-
-def forest(lines: xarray.Dataset, height: float) -> Figure:
-    """Draw one interval a line: median, the middle half, and `INTERVAL`.
-
-    Args:
-        lines: one variable, `chain x draw x module`.
-        height: of the figure, inches.
-    """
-    if renewed():
-        probabilities = {"ci_kind": "hdi", "ci_probs": (0.5, INTERVAL)}
-        return _new_style("plot_forest", lines, height, point_estimate="median", **probabilities)
-    return _old_style(lines, height, hdi_prob=INTERVAL)
-
-
-def ridge(lines: xarray.Dataset, height: float) -> Figure:
-    """Draw one density a line; arguments as in `forest`."""
-    if renewed():
-        return _new_style("plot_ridge", lines, height)
-    look = {
-        "hdi_prob": 0.999,
-        "ridgeplot_truncate": False,
-        "ridgeplot_alpha": 0.6,
-    }  # filled as far as it goes
-    return _old_style(lines, height, kind="ridgeplot", **look)
-
-
-def _old_style(lines: xarray.Dataset, height: float, **options: Any) -> Figure:
-    figure = new_figure(WIDTH, height)
-    arviz().plot_forest(
-        lines,
-        combined=True,
-        colors=PALETTE[0],
-        labeller=arviz().labels.NoVarLabeller(),
-        textsize=8.5,
-        ax=figure.add_subplot(),
-        show=False,
-        **options,
-    )
-    return figure
-
-
-def _new_style(function: str, lines: xarray.Dataset, height: float, **options: Any) -> Figure:
-    collection = getattr(arviz(), function)(
-        container({"posterior": lines}, {}),
-        combined=True,
-        labels=["module"],
-        visuals={"ticklabels": False},
-        backend="matplotlib",
-        figure_kwargs={"figsize": (WIDTH, height)},
-        **options,
-    )
-    figure: Figure = collection.viz["figure"].item()
-    figure.set_layout_engine("constrained")
-    figure.axes[0].set_axis_off()  # it holds the names of the lines, as text
-    pyplot = import_module("matplotlib.pyplot")
-    pyplot.close(figure)  # which would keep it for ever
-    return figure
 
 
 @contextmanager

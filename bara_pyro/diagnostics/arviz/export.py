@@ -1,9 +1,11 @@
 """The draws of a run exported for ArviZ, and what a first look at them says."""
 
-from xarray import Dataset
+from collections.abc import Mapping
+
+import numpy as np
+from xarray import DataArray, Dataset
 
 from bara_pyro.diagnostics.arviz.compat import groups_of
-from bara_pyro.diagnostics.arviz.gate_plots import answer_shares, interval, phi_lines
 from bara_pyro.diagnostics.arviz.inference_data import to_inference_data
 from bara_pyro.diagnostics.arviz.netcdf import write_netcdf
 from bara_pyro.diagnostics.context import Context
@@ -11,6 +13,8 @@ from bara_pyro.diagnostics.result import Result
 
 FILE = "posterior.nc"
 EXPORTED_ROWS = 64
+INTERVAL = 0.94
+"""Probability of the interval that answers are predicted in, and of the long one of a forest plot."""
 
 
 class AnswerShare(Result):
@@ -81,3 +85,39 @@ def _phi(groups: dict[str, Dataset]) -> dict[str, float]:
         return {}
     median = phi_lines(posterior["phi"])["phi"].median(("chain", "draw"))
     return dict(zip(map(str, median["module"].values), map(float, median.values), strict=True))
+
+
+def phi_lines(phi: DataArray) -> Dataset:
+    """Return `phi` as one variable, `chain x draw x module`: units as further draws, modules by layer."""
+    layers, projections = phi["layer"].values, phi["projection"].values
+    order = np.argsort(np.where(layers < 0, np.iinfo(int).max, layers), kind="stable")
+    names = [
+        str(projection) if layer < 0 else f"{layer} {projection}"
+        for layer, projection in zip(layers[order], projections[order], strict=True)
+    ]
+    if len(set(names)) < len(names):  # two of one name in a layer: only the path tells them apart
+        names = [str(path) for path in phi["module"].values[order]]
+    values = phi.transpose("chain", "draw", "rank", "module").values[..., order]
+    pooled = values.reshape(values.shape[0], -1, values.shape[-1])
+    return Dataset({"phi": (("chain", "draw", "module"), pooled)}, coords={"module": names})
+
+
+def answer_shares(groups: Mapping[str, Dataset]) -> dict[str, np.ndarray]:
+    """Return the share of the rows that each answer has, percent: in the data and by draw.
+
+    Returns:
+        `observed`: float64, `C`; `posterior` and, where it was drawn from, `prior`: `chain x draw x C`.
+    """
+    kinds = {"observed": "observed_data", "posterior": "posterior_predictive", "prior": "prior_predictive"}
+    classes = np.arange(groups["posterior_predictive"].sizes["answer"])
+    return {
+        kind: 100.0 * (groups[name]["y"].values[..., None] == classes).mean(axis=-2)
+        for kind, name in kinds.items()
+        if name in groups
+    }
+
+
+def interval(values: np.ndarray) -> np.ndarray:
+    """Return the quantiles over all draws of `chain x draw x C` that are shown, `5 x C`, from low to high."""
+    tail = (1 - INTERVAL) / 2
+    return np.quantile(values, [tail, 0.25, 0.5, 0.75, 1 - tail], axis=(0, 1))

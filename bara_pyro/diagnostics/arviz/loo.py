@@ -12,21 +12,40 @@ rows, their likelihood is the better judge.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from bara_pyro.diagnostics.arviz.compat import Idata, Loo, groups_of, psis_loo, stacking_weights
-from bara_pyro.errors import ConfigError, DataError
-from bara_pyro.report.table import Column, Table
-
-COLUMNS = (
-    Column("method", "Method"),
-    Column("elpd", "ELPD", "nats", ".1f", best="max"),
-    Column("se", "SE", "nats", ".1f"),
-    Column("difference", "Behind the best", "nats", ".1f"),
-    Column("difference_se", "SE of that", "nats", ".1f"),
-    Column("p", "Effective parameters", "", ".1f"),
-    Column("weight", "Stacking weight"),
-    Column("unreliable", "Rows with high Pareto k", "", "d"),
+from bara_pyro.diagnostics.arviz.compat import (
+    Idata,
+    Loo,
+    groups_of,
+    psis_loo,
+    stacking_weights,
+    standard_error,
 )
+from bara_pyro.errors import ConfigError, DataError
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A method in a comparison by PSIS-LOO, sums over the rows in nats.
+
+    Attributes:
+        method: its name.
+        elpd, se: expected log predictive probability, and its standard error over rows.
+        difference, difference_se: how far it is behind the best, and the standard error of that over rows.
+        p: effective number of parameters.
+        weight: in the mixture that predicts the left-out rows best.
+        unreliable: rows whose Pareto k is above the limit; with more than a few this is not to be trusted.
+    """
+
+    method: str
+    elpd: float
+    se: float
+    difference: float
+    difference_se: float
+    p: float
+    weight: float
+    unreliable: int
 
 
 def loo(data: Idata) -> Loo:
@@ -57,16 +76,11 @@ def loo(data: Idata) -> Loo:
     return psis_loo(likelihood)
 
 
-def compare(methods: Mapping[str, Idata]) -> Table:
-    """Rank methods by PSIS-LOO on the same training rows; see `loo` for what that leaves out.
+def compare(methods: Mapping[str, Idata]) -> tuple[Ranked, ...]:
+    """Rank methods by PSIS-LOO on the same training rows, best first; see `loo` for what that leaves out.
 
     Args:
         methods: name -> data, as `loo` takes it.
-
-    Returns:
-        One row a method, best first: `elpd`, `se`, `p`, `weight`, `unreliable` (rows whose Pareto k is above
-        the limit: with more than a few the line is not to be trusted), and `difference`, the distance to the
-        best, with the standard error over rows of that difference.
 
     Raises:
         ConfigError: fewer than two methods, or what `loo` raises.
@@ -80,23 +94,11 @@ def compare(methods: Mapping[str, Idata]) -> Table:
         if result.ids != results[first].ids:
             raise DataError(f"{first!r} and {name!r} have different rows: export both with the same rows.")
     weights = stacking_weights(results)
-    ranked = sorted(results, key=lambda name: results[name].elpd, reverse=True)
-    best = results[ranked[0]]
+    best = max(results.values(), key=lambda result: result.elpd)
     rows = []
-    for name in ranked:
-        result = results[name]
+    for name, result in sorted(results.items(), key=lambda item: item[1].elpd, reverse=True):
         behind = best.pointwise - result.pointwise
-        rows.append(
-            {
-                "method": name,
-                "elpd": result.elpd,
-                "se": result.se,
-                "difference": float(behind.sum()),
-                "difference_se": float((len(behind) * behind.var(correction=0)).sqrt()),
-                "p": result.p,
-                "weight": weights[name],
-                "unreliable": len(result.unreliable),
-            }
-        )
-    caption = f"PSIS-LOO on {len(best.ids)} training rows"
-    return Table(COLUMNS, rows, caption)
+        gap, error = float(behind.sum()), standard_error(behind)
+        unreliable = len(result.unreliable)
+        rows.append(Ranked(name, result.elpd, result.se, gap, error, result.p, weights[name], unreliable))
+    return tuple(rows)

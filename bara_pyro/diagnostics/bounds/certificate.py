@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from bara_pyro.diagnostics.bounds import rademacher as formulas
 from bara_pyro.diagnostics.bounds.gate_cover import Cap, GateCover
+from bara_pyro.diagnostics.bounds.stated import Stated, numbered
 from bara_pyro.errors import ConfigError
 
 
@@ -27,7 +28,7 @@ class Constant:
 
 
 @dataclass(frozen=True, repr=False)
-class Certificate:
+class Certificate(Stated):
     """The bound on one set of rows; printing it, in any form, prints its assumptions.
 
     Attributes:
@@ -202,31 +203,18 @@ class Certificate:
             if self.vacuous
             else f"it is not vacuous, since it lies below the cap {self.loss_cap:.4g} of the loss"
         )
-        assumed = " ".join(f"({i}) {sentence}" for i, sentence in enumerate(self.assumptions, 1))
         return (
             f"With probability at least {1 - self.delta:g} the risk is at most {self.bound:.4g} = empirical "
             f"{self.empirical:.4g} + complexity {self.complexity:.4g} + confidence {self.confidence:.4g}; "
             f"{verdict}.{violated} {self.scope} The paper compares with LoRA's {self.lora_complexity:.4g} by "
             f"the ratio {self.ratio:.4g}; LoRA's complexity without the rank is {self.lora_rank_free:.4g}. "
-            f"Assumed: {assumed}"
+            f"{numbered(self.assumptions)}"
         )
-
-    def __str__(self) -> str:
-        return self.statement()
-
-    __repr__ = __str__
 
     def constants(self) -> tuple[Constant, ...]:
         """Return all that goes into the bound, and under it what it is about and assumes."""
-        sentences = [("scope", self.scope)]
-        sentences += [("NOT MET", sentence) for sentence in self.violated]
-        sentences += [("assumed", sentence) for sentence in self.assumptions]
-        said = (Constant(kind, None, sentence) for kind, sentence in sentences)
-        return (*(Constant(*fact) for fact in self._facts()), *said)
-
-    def _facts(self) -> tuple[tuple[str, float, str], ...]:
         verdict = "vacuous: not below M" if self.vacuous else "not vacuous: below M"
-        return (
+        facts: tuple[tuple[str, float | None, str], ...] = (
             ("bound", self.bound, f"on the risk; {verdict}"),
             ("empirical", self.empirical, "risk of the certified predictor on the rows"),
             ("complexity", self.complexity, "2 L Rad, times sqrt(2 C) for C outputs"),
@@ -252,4 +240,8 @@ class Certificate:
             ("LoRA, no rank", self.lora_rank_free, "the same without the loose factor sqrt(r)"),
             ("ratio", self.ratio, "BaRA to LoRA, leading terms of the paper"),
             ("slack", self.slack, "of the paper's advantage condition; it holds if positive"),
+            ("scope", None, self.scope),
+            *(("NOT MET", None, sentence) for sentence in self.violated),
+            *(("assumed", None, sentence) for sentence in self.assumptions),
         )
+        return tuple(Constant(*fact) for fact in facts)

@@ -8,21 +8,14 @@ with the C answer rows of B and every lower adapter at its posterior mean.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from bara_pyro.diagnostics.bounds.certificate import Certificate, Constant
 from bara_pyro.diagnostics.bounds.gate_cover import COVERS, Cap, GateCover, gate_cover, norm_cap
-from bara_pyro.diagnostics.bounds.head import (
-    HeadRows,
-    gate_radius,
-    gate_slope,
-    head_adapter,
-    head_rows,
-    input_bound,
-)
+from bara_pyro.diagnostics.bounds.head import HeadRows, gate_radius, gate_slope, head_rows, input_bound
 from bara_pyro.diagnostics.bounds.pac_bayes import held_out_bound
 from bara_pyro.diagnostics.bounds.rademacher import certified_change, certified_gate
+from bara_pyro.diagnostics.bounds.stated import Stated
 from bara_pyro.errors import ConfigError, unknown
 from bara_pyro.metrics import accuracy, ece
 from bara_pyro.metrics.scores import nll_per_example
@@ -34,8 +27,8 @@ UNITS = {"acc": "percent", "ece": "percent", "nll": "nats, capped"}
 
 
 @dataclass(frozen=True, repr=False)
-class HeadCertificate:
-    """A certificate with what was measured beside it; printing it prints the assumptions.
+class HeadCertificate(Stated):
+    """A certificate with what was measured beside it.
 
     Attributes:
         certificate: the bound on the capped NLL.
@@ -61,33 +54,27 @@ class HeadCertificate:
             f"{name}: accuracy {s['acc']:.2f} %, ECE {s['ece']:.2f} %, capped NLL {s['nll']:.4g} nats"
             for name, s in self.scores.items()
         )
-        held_out = (
-            ""
-            if self.held_out is None
-            else f" The held-out bound on the certified predictor's risk is {self.held_out:.4g}."
-        )
+        held_out = ""
+        if self.held_out is not None:
+            held_out = f" The held-out bound on the certified predictor's risk is {self.held_out:.4g}."
         return f"{scores}; {self.active:.3g} active gates a row. {self.certificate.statement()}{held_out}"
-
-    def __str__(self) -> str:
-        return self.statement()
-
-    __repr__ = __str__
 
     def constants(self) -> tuple[Constant, ...]:
         """Return the certificate's constants with the measurements before them."""
-        facts: list[tuple[str, float | None, str]] = [
-            (f"{key}, {name}", value, UNITS[key])
+        scores = (
+            Constant(f"{key}, {name}", value, UNITS[key])
             for name, scores in self.scores.items()
             for key, value in scores.items()
-        ]
-        facts += [
-            ("active gates", self.active, "a row, mean"),
-            ("above tau", self.largest, "largest number in a row, before the s largest are chosen"),
-            ("rho on the rows", self.rho, "largest difference of clipped and certified gate"),
-            ("|x| on the rows", self.largest_x, "largest norm"),
-            ("held-out bound", self.held_out, "on the same risk; none for rows that were trained on"),
-        ]
-        return (*(Constant(*fact) for fact in facts), *self.certificate.constants())
+        )
+        return (
+            *scores,
+            Constant("active gates", self.active, "a row, mean"),
+            Constant("above tau", self.largest, "largest number in a row, before the s largest are chosen"),
+            Constant("rho on the rows", self.rho, "largest difference of clipped and certified gate"),
+            Constant("|x| on the rows", self.largest_x, "largest norm"),
+            Constant("held-out bound", self.held_out, "on the same risk; none for rows that were trained on"),
+            *self.certificate.constants(),
+        )
 
 
 def certify_head(
@@ -123,84 +110,61 @@ def certify_head(
         ConfigError: additive form, no adapter on the head, unknown split, cover or cap, number out of range.
         DataError: the split is empty or a label is not known.
     """
-    head_adapter(system)
     caps = caps or {}
     names = [("split", split_name, SPLITS), ("gate cover", cover, tuple(COVERS))]
     for kind, name, known in (*names, *(("cap", key, CAPS) for key in caps)):
         if name not in known:
             raise ConfigError(unknown(kind, name, known))
-    split = system.split(split_name)
-    rows, labels = head_rows(system, split), torch.tensor(split.labels)
-    up, down = _factors(system)
+    rows = head_rows(system, system.split(split_name))
     gate = certified_gate(rows.gate, clip=clip, tau=tau, s=s)
-    scores = {
-        name: _scores(rows.base + certified_change(up, used, down, rows.x), labels, cap)
-        for name, used in (("mean gate", rows.gate), ("certified", gate))
-    }
+    scores = {name: _scores(rows, g, cap) for name, g in (("mean gate", rows.gate), ("certified", gate))}
     inputs = _input_cap(system, rows, caps.get("x"))
     price, ball = _cover(cover, system, rows, s, clip, inputs.value, caps.get("W"))
     certificate = Certificate(
-        n=len(labels),
-        r=len(down),
+        n=len(rows.labels),
+        r=len(rows.down),
         s=s,
         tau=tau,
         clip=clip,
-        up=norm_cap("B", float(up.norm()), caps.get("B")),
-        down=norm_cap("A", float(down.norm()), caps.get("A")),
+        up=norm_cap("B", float(rows.up.norm()), caps.get("B")),
+        down=norm_cap("A", float(rows.down.norm()), caps.get("A")),
         inputs=inputs,
         cover=price,
         empirical=scores["certified"]["nll"],
         loss_cap=cap,
-        outputs=len(up),
+        outputs=len(rows.up),
         delta=delta,
         choices=choices,
         radius=ball,
         further=_further(system, split_name),
         violated=_violated(system, split_name, cover),
     )
-    return _with_measurements(certificate, scores, rows, gate, trained_on=split_name == "train")
-
-
-def _with_measurements(
-    certificate: Certificate,
-    scores: dict[str, dict[str, float]],
-    rows: HeadRows,
-    gate: Tensor,
-    *,
-    trained_on: bool,
-) -> HeadCertificate:
-    c = certificate
-    held_out = c.loss_cap * held_out_bound(c.empirical / c.loss_cap, c.n, c.delta / c.choices)
-    clipped = rows.gate.clamp(-c.clip, c.clip)
+    held_out = cap * held_out_bound(certificate.empirical / cap, certificate.n, delta / choices)
+    clipped = rows.gate.clamp(-clip, clip)
     return HeadCertificate(
-        c,
+        certificate,
         scores,
         active=float((gate != 0).sum(-1).double().mean()),
-        largest=int((clipped.abs() > c.tau).sum(-1).max()),
+        largest=int((clipped.abs() > tau).sum(-1).max()),
         rho=float((clipped - gate).abs().max()),
-        largest_x=float(rows.x.norm(dim=-1).max()),
-        held_out=None if trained_on else held_out,
+        largest_x=rows.largest_x,
+        held_out=None if split_name == "train" else held_out,
     )
 
 
-def _factors(system: System) -> tuple[Tensor, Tensor]:
-    """Return B, `C x r`, with the scaling in it, and A, `r x d`: float64 on the CPU."""
-    adapter, _ = head_adapter(system)
-    up = adapter.lora_B.detach().cpu()[system.answer_ids] * adapter.scaling
-    return up.double(), adapter.lora_A.detach().double().cpu()
-
-
-def _scores(logits: Tensor, labels: Tensor, cap: float) -> dict[str, float]:
-    log_probs = logits.log_softmax(-1)
-    scores = {"acc": accuracy(log_probs, labels), "ece": ece(log_probs, labels)}
-    return scores | {"nll": float(nll_per_example(log_probs, labels).clamp(max=cap).mean())}
+def _scores(rows: HeadRows, gate: Tensor, cap: float) -> dict[str, float]:
+    log_probs = (rows.base + certified_change(rows.up, gate, rows.down, rows.x)).log_softmax(-1)
+    return {
+        "acc": accuracy(log_probs, rows.labels),
+        "ece": ece(log_probs, rows.labels),
+        "nll": float(nll_per_example(log_probs, rows.labels).clamp(max=cap).mean()),
+    }
 
 
 def _input_cap(system: System, rows: HeadRows, fixed: float | None) -> Cap:
-    found = float(rows.x.norm(dim=-1).max())
     if fixed is not None:
-        return norm_cap("x", found, fixed)
-    limit = norm_cap("x", found, input_bound(system.backbone)).value
+        return norm_cap("x", rows.largest_x, fixed)
+    limit = norm_cap("x", rows.largest_x, input_bound(system.backbone)).value
     return Cap("x", limit, 1.0, "sqrt(d) max|weight| of the backbone's last norm, for every input")
 
 
@@ -213,8 +177,7 @@ def _cover(
         return gate_cover(name, n=n, r=r, s=s, clip=clip), None
     ball = norm_cap("W", gate_radius(system), fixed)
     slope = gate_slope(system, ball.value, input_norm)
-    cover = gate_cover(name, n=n, r=r, s=s, clip=clip, inputs=width, radius=ball.value, lipschitz=slope)
-    return cover, ball
+    return gate_cover(name, n=n, r=r, s=s, clip=clip, inputs=width, radius=ball.value, lipschitz=slope), ball
 
 
 def _further(system: System, split_name: str) -> tuple[str, ...]:

@@ -6,7 +6,6 @@ learned (the logarithm of the number of gate matrices that represent all of them
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from bara_pyro.errors import ConfigError, unknown
@@ -87,75 +86,23 @@ class GateCover:
     assumption: str
 
 
-@dataclass(frozen=True)
-class _Sizes:
-    n: int
-    r: int
-    s: int
-    clip: float
-    eps: float
-    inputs: int | None
-    radius: float | None
-    lipschitz: float | None
-
-
-def _absorbed(sizes: _Sizes) -> float:
-    return 0.0
-
-
-def _global(sizes: _Sizes) -> float:
-    return sizes.r * math.log(sizes.clip / sizes.eps)
-
-
-def _parametric(sizes: _Sizes) -> float:
-    if sizes.inputs is None or sizes.radius is None or sizes.lipschitz is None:
-        raise ConfigError(
-            "A parametric gate cover needs inputs (the width of x), radius (the cap W of a gate's "
-            "parameters) and lipschitz (R_x for softplus(w x)), got "
-            f"{sizes.inputs}, {sizes.radius}, {sizes.lipschitz}."
-        )
-    reach = 2 * sizes.radius * sizes.lipschitz / sizes.eps
-    return sizes.r * (sizes.inputs + 1) * math.log1p(reach)
-
-
-def _supports(sizes: _Sizes) -> float:
-    # Not only those of exactly s entries: the threshold may leave fewer (and C(r, r) = 1 would cost nothing).
-    return sizes.n * math.log(sum(math.comb(sizes.r, j) for j in range(sizes.s + 1)))
-
-
-def _parametric_and_supports(sizes: _Sizes) -> float:
-    return _parametric(sizes) + _supports(sizes)
-
-
 _VALUES = (
     "each gate is a function of inputs + 1 numbers (its row of the amortiser and its factor Phi) in a "
     "ball of radius W, and moves by at most the given Lipschitz constant per unit of them"
 )
-COVERS: dict[str, tuple[Callable[[_Sizes], float], str]] = {
-    "absorbed": (
-        _absorbed,
-        "The gate costs nothing because it does not depend on these rows: it is the same for all inputs and "
-        "is absorbed into B, or gate and amortiser were fixed before these rows were seen.",
-    ),
-    "global": (
-        _global,
-        "The gate is one vector in [0, R_g]^r for all inputs, with nothing in it that depends on x.",
-    ),
-    "parametric": (
-        _parametric,
-        f"The values of a learned gate are counted: {_VALUES}; what the hard threshold and the choice of the "
-        "largest s add is not: they jump, so they would have to be ramps, or the supports be counted too.",
-    ),
-    "supports": (
-        _supports,
-        "Each row chooses its support of at most s gates freely, and the values on it were fixed before "
-        "these rows were seen or are absorbed into B.",
-    ),
-    "parametric+supports": (
-        _parametric_and_supports,
-        f"The values of a learned gate and every support of every row are counted: {_VALUES}.",
-    ),
+COVERS = {
+    "absorbed": "The gate costs nothing because it does not depend on these rows: it is the same for all "
+    "inputs and is absorbed into B, or gate and amortiser were fixed before these rows were seen.",
+    "global": "The gate is one vector in [0, R_g]^r for all inputs, with nothing in it that depends on x.",
+    "parametric": f"The values of a learned gate are counted: {_VALUES}; what the hard threshold and the "
+    "choice of the largest s add is not: they jump, so they would have to be ramps, or the supports be "
+    "counted too.",
+    "supports": "Each row chooses its support of at most s gates freely, and the values on it were fixed "
+    "before these rows were seen or are absorbed into B.",
+    "parametric+supports": "The values of a learned gate and every support of every row are counted: "
+    f"{_VALUES}.",
 }
+"""Name -> what has to be true for the cover."""
 
 
 def gate_cover(
@@ -204,5 +151,17 @@ def gate_cover(
     eps = largest if eps is None else eps
     if not 0 < eps <= largest:
         raise ConfigError(f"eps={eps} must be positive and at most R_g / sqrt(n) = {largest:.4g}.")
-    count, assumption = COVERS[name]
-    return GateCover(name, count(_Sizes(n, r, s, clip, eps, inputs, radius, lipschitz)), eps, assumption)
+    nats = 0.0
+    if name == "global":
+        nats = r * math.log(clip / eps)
+    if name.startswith("parametric"):
+        if inputs is None or radius is None or lipschitz is None:
+            raise ConfigError(
+                "A parametric gate cover needs inputs (the width of x), radius (the cap W of a gate's "
+                f"parameters) and lipschitz (R_x for softplus(w x)), got {inputs}, {radius}, {lipschitz}."
+            )
+        nats = r * (inputs + 1) * math.log1p(2 * radius * lipschitz / eps)
+    if name.endswith("supports"):
+        # Not only those of exactly s entries: the threshold may leave fewer (C(r, r) = 1 would cost nothing).
+        nats += n * math.log(sum(math.comb(r, j) for j in range(s + 1)))
+    return GateCover(name, nats, eps, COVERS[name])

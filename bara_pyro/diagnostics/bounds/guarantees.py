@@ -3,14 +3,14 @@
 import torch
 
 from bara_pyro.core.elbo import MeanFieldELBO
+from bara_pyro.core.latents import Gates
 from bara_pyro.diagnostics.bounds.certificate import Constant
-from bara_pyro.diagnostics.bounds.certify import HeadCertificate, certify_head
+from bara_pyro.diagnostics.bounds.certify import certify_head
 from bara_pyro.diagnostics.bounds.pac_bayes import GibbsBound, gibbs_bound, held_out_bound
 from bara_pyro.diagnostics.context import Context
 from bara_pyro.diagnostics.posterior.gibbs_draws import gibbs_draws
 from bara_pyro.diagnostics.result import Number, Result
 from bara_pyro.metrics import posterior_predictive
-from bara_pyro.models.bara import PHI
 
 CLIP = 2.0  # R_g, twice the mean of the prior Gamma(1, 1)
 LOSSES = ("drawn-answer", "smoothed-nll")
@@ -93,19 +93,21 @@ class Guarantees(Result):
 
 def guarantees(c: Context) -> Guarantees | None:
     """Return the bounds: certified (gate form, adapted head), PAC-Bayes; None without random gates."""
-    if not c.has_gates or not c.system.guide.stochastic:
+    gates = c.system.model.gates
+    if gates is None or not c.system.guide.stochastic:
         return None
-    pac_bayes = _pac_bayes(c) if PHI in c.system.model.latents.global_sites else None
-    return Guarantees(certified=_certified(c), pac_bayes=pac_bayes)
+    return Guarantees(
+        certified=_certified(c, gates), pac_bayes=_pac_bayes(c, gates.phi) if gates.phi else None
+    )
 
 
-def _certified(c: Context) -> CertifiedHead | None:
+def _certified(c: Context, gates: Gates) -> CertifiedHead | None:
     model = c.system.model
-    heads = [target for target in model.targets if target.is_head]
-    if model.form != "gate" or model.latent != "phi*theta" or not heads:
+    head = any(target.is_head for target in model.targets)
+    if not gates.modulating or len(gates.kinds) < 2 or not head:
         return None
     name, s = c.system.config.task.evaluate_on, max(1, model.r // 2)
-    found: HeadCertificate = certify_head(
+    found = certify_head(
         c.system, name, tau=c.options.tau, s=s, clip=CLIP, cap=c.options.cap, cover="absorbed"
     )
     bound = found.certificate
@@ -118,20 +120,15 @@ def _certified(c: Context) -> CertifiedHead | None:
     )
 
 
-def _pac_bayes(c: Context) -> PacBayes:
+def _pac_bayes(c: Context, phi: str) -> PacBayes:
     # Each row has draws of its own: as many shared ones would leave the bound to the draws.
     draws = gibbs_draws(c.system, c.rows, c.options.bound_draws * len(c.rows), c.system.config.predict.seed)
-    kl, cap = _kl_of_phi(c), c.options.cap
+    kl, cap = _kl(c, phi), c.options.cap
     found = [gibbs_bound(draws, c.labels, kl, loss=loss, loss_cap=cap, shared=False) for loss in LOSSES]
     # With its draws fixed the averaged predictor is one predictor, which a test-set bound covers as it is.
     wrong = float((posterior_predictive(c.log_probs).argmax(-1) != c.labels).double().mean())
-    average = Bound(
-        loss="average errs",
-        mean=wrong,
-        pac_bayes=None,
-        held_out=held_out_bound(wrong, len(c.labels), DELTA),
-        most=1.0,
-    )
+    held_out = held_out_bound(wrong, len(c.labels), DELTA)
+    average = Bound(loss="average errs", mean=wrong, pac_bayes=None, held_out=held_out, most=1.0)
     return PacBayes(
         rows=len(c.rows),
         draws=len(draws),
@@ -141,10 +138,10 @@ def _pac_bayes(c: Context) -> PacBayes:
     )
 
 
-def _kl_of_phi(c: Context) -> float:
+def _kl(c: Context, site: str) -> float:
     batch = c.rows.batch(range(min(8, len(c.rows))), c.system.answer_ids).to(c.system.backbone.device)
     with torch.no_grad():
-        return float(MeanFieldELBO().terms(c.system.model, c.system.guide, batch).kl[PHI])
+        return float(MeanFieldELBO().terms(c.system.model, c.system.guide, batch).kl[site])
 
 
 def _bound(found: GibbsBound) -> Bound:

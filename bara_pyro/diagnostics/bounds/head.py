@@ -22,17 +22,27 @@ from bara_pyro.runs.system import System
 
 @dataclass(frozen=True)
 class HeadRows:
-    """What the answer head sees on n rows, lower adapters at their posterior means; float64 on the CPU.
+    """The answer head on n rows, lower adapters at their posterior means; float64 on the CPU.
 
     Attributes:
         x: its input at the last token, `n x d`.
         gate: `E[Phi] * E[theta(x)]`, `n x r`.
         base: the answers' logits without its adapter, `n x C`.
+        labels: long, `n`.
+        up: the C answer rows of B with the scaling in them, `C x r`; `down`: A, `r x d`.
     """
 
     x: Tensor
     gate: Tensor
     base: Tensor
+    labels: Tensor
+    up: Tensor
+    down: Tensor
+
+    @property
+    def largest_x(self) -> float:
+        """The largest norm of x."""
+        return float(self.x.norm(dim=-1).max())
 
 
 def head_adapter(system: System) -> tuple[Adapter, Gates]:
@@ -76,7 +86,15 @@ def head_rows(system: System, split: EncodedSplit) -> HeadRows:
                 means = _mean_gate(adapter, gates, piece.values, len(last))
                 gate.append(means[:, : adapter.r].double().cpu())
                 base.append(backbone.logits(last.to(backbone.dtype), placed.answer_ids).double().cpu())
-    return HeadRows(torch.cat(x), torch.cat(gate), torch.cat(base))
+    up = adapter.lora_B.detach().cpu()[system.answer_ids] * adapter.scaling
+    return HeadRows(
+        x=torch.cat(x),
+        gate=torch.cat(gate),
+        base=torch.cat(base),
+        labels=torch.tensor(split.labels),
+        up=up.double(),
+        down=adapter.lora_A.detach().double().cpu(),
+    )
 
 
 def _mean_gate(adapter: Adapter, gates: Gates, means: dict[str, Tensor], rows: int) -> Tensor:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from bara_pyro.diagnostics.bounds.stated import Stated, numbered
 from bara_pyro.errors import ConfigError, unknown
 from bara_pyro.methods.bisection import sign_change
 from bara_pyro.metrics._inputs import check_labels, check_log_probs
@@ -128,7 +129,7 @@ LOSSES = {
 
 
 @dataclass(frozen=True, repr=False)
-class GibbsBound:
+class GibbsBound(Stated):
     """A PAC-Bayes-kl bound; printing it prints its assumptions.
 
     Attributes:
@@ -174,20 +175,14 @@ class GibbsBound:
 
     def statement(self) -> str:
         """Return the bound in sentences, with what it covers and its assumptions."""
-        assumed = " ".join(f"({i}) {sentence}" for i, sentence in enumerate(self.assumptions, 1))
         return (
             f"With probability at least {1 - self.delta - self.draws_delta:g} the Gibbs risk ({self.loss}) "
             f"is at most {self.bound:.4g}, and never above {self.scale:.4g}: mean of the draws "
             f"{self.scale * self.mean:.4g}, at most {self.empirical:.4g} over all draws; divergence "
             f"{self.kl:.4g} nats, {self.n} rows. It is about the predictor that draws Phi anew for every "
             f"answer. {LOSSES[self.loss].covers} If Phi, too, was fitted on other rows, the held-out bound "
-            f"is tighter. Assumed: {assumed}"
+            f"is tighter. {numbered(self.assumptions)}"
         )
-
-    def __str__(self) -> str:
-        return self.statement()
-
-    __repr__ = __str__
 
 
 def gibbs_bound(

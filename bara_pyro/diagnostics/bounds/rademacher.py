@@ -76,11 +76,6 @@ def rademacher(scale: float, *, n: int, r: int, s: int, gate_nats: float) -> flo
     return scale / math.sqrt(n) * bracket
 
 
-def rademacher_grouped(scale: float, *, n: int, r: int, s: int, gate_nats: float) -> float:
-    """Return the paper's form `C_1 scale sqrt((s log(e r / s) + Gamma) / n)`, `C_1 = 2 + sqrt(2)`; larger."""
-    return (2 + math.sqrt(2)) * scale * math.sqrt(class_entropy(r, s, gate_nats) / n)
-
-
 def contraction(lipschitz: float, outputs: int) -> float:
     """Return the factor from the complexity of one output to that of the loss.
 

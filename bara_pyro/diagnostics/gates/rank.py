@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from scipy.stats import rankdata
 from torch import Tensor
 
 from bara_pyro.core.gate_draws import GateDraws
@@ -197,14 +198,6 @@ def _spread(values: Tensor) -> float:
 
 def _spearman(a: Tensor, b: Tensor) -> Tensor:
     """Return Spearman's correlation along the last dimension, ties at their mean rank."""
-    a, b = (_ranks(v) for v in (a, b))
+    a, b = (torch.from_numpy(rankdata(v.numpy(), axis=-1)) for v in (a, b))
     a, b = a - a.mean(-1, keepdim=True), b - b.mean(-1, keepdim=True)
     return (a * b).sum(-1) / (a.square().sum(-1) * b.square().sum(-1)).sqrt()
-
-
-def _ranks(values: Tensor) -> Tensor:
-    """Return mean ranks along the last dimension: how many are smaller, plus half of those that are equal."""
-    ordered = values.contiguous().sort(dim=-1).values
-    below = torch.searchsorted(ordered, values.contiguous(), side="left")
-    upto = torch.searchsorted(ordered, values.contiguous(), side="right")
-    return (below + upto).double() / 2

@@ -19,8 +19,7 @@ CONSTANTS = (
 )
 NOT_OF_THAT_KIND = (
     "The certified bound of the paper's second appendix is about the gate form with both gates and an "
-    "adapted "
-    "answer head (Definition 1): this run is not of that kind."
+    "adapted answer head (Definition 1): this run is not of that kind."
 )
 
 
@@ -43,9 +42,8 @@ def _plain(found: Guarantees) -> str:
         average = found.pac_bayes.average
         return (
             f"On new questions of the same kind the model errs at most {100 * average.held_out:.0f} % of the "
-            "time "
-            f"(on the {found.pac_bayes.rows} looked at: {100 * average.mean:.0f} %). This holds with 95 % "
-            "probability if those questions were used neither to train nor to choose anything."
+            f"time (on the {found.pac_bayes.rows} looked at: {100 * average.mean:.0f} %). This holds with 95 "
+            "% probability if those questions were used neither to train nor to choose anything."
         )
     if found.certified is not None and not found.certified.vacuous:
         return (
@@ -58,12 +56,11 @@ def _pac_bayes(found: PacBayes) -> str:
     drawn, average = found.drawn, found.average
     paid = drawn.pac_bayes if drawn.pac_bayes is not None else drawn.most
     return (
-        f"PAC-Bayes: with 95 % probability the predictor that draws Φ and its answer errs at most "
+        "PAC-Bayes: with 95 % probability the predictor that draws Φ and its answer errs at most "
         f"{100 * paid:.0f} % of the time (measured: {100 * drawn.mean:.0f} %) if these rows chose nothing "
-        "but "
-        f"Φ, and at most {100 * drawn.held_out:.0f} % if they chose nothing at all; then the averaged "
-        "predictor "
-        f"errs at most {100 * average.held_out:.0f} % of the time (measured: {100 * average.mean:.0f} %)."
+        f"but Φ, and at most {100 * drawn.held_out:.0f} % if they chose nothing at all; then the averaged "
+        f"predictor errs at most {100 * average.held_out:.0f} % of the time (measured: "
+        f"{100 * average.mean:.0f} %)."
     )
 
 

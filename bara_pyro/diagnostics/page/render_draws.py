@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-from bara_pyro.diagnostics.arviz.compat import INTERVAL
-from bara_pyro.diagnostics.arviz.export import AnswerShare, DrawnAnswers
-from bara_pyro.diagnostics.arviz.gate_plots import CHECK, FOREST, RIDGE, figures
+from bara_pyro.diagnostics.arviz.export import INTERVAL, AnswerShare, DrawnAnswers
 from bara_pyro.diagnostics.arviz.netcdf import read_netcdf
+from bara_pyro.diagnostics.page.gate_plots import CHECK, FOREST, RIDGE, figures
 from bara_pyro.diagnostics.page.shown import Shown, shown
 from bara_pyro.report import Column, Link, Paragraph, Picture, Table
 
@@ -36,16 +35,12 @@ def render_draws(found: DrawnAnswers, folder: Path) -> Shown:
     """Show the predictive check and Phi by layer; the figures are of the draws that the folder holds."""
     drawn = figures(read_netcdf(folder / found.file))
     pictures = [Picture(drawn[name], *words, name) for name, words in CAPTIONS.items() if name in drawn]
+    file = Link(found.file, found.file)
     about = Paragraph(
-        [
-            f"{found.draws} draws of the first {found.rows} rows; ",
-            Link(found.file, found.file),
-            " holds them for ArviZ.",
-        ]
+        [f"{found.draws} draws of the first {found.rows} rows; ", file, " holds them for ArviZ."]
     )
     caption = f"How often each answer is given: in the data, and in {100 * INTERVAL:.0f} % of the draws"
-    rows = [answer.model_dump() for answer in found.answers]
-    table = Table(COLUMNS, rows, caption)
+    table = Table(COLUMNS, [answer.model_dump() for answer in found.answers], caption)
     return shown("Predictive check and draws", _plain(found), _technical(found), [*pictures, table, about])
 
 
@@ -60,8 +55,7 @@ def _plain(found: DrawnAnswers) -> str:
     way = "more" if most.median > most.observed else "less"
     return (
         f"The model gives the answer {most.answer!r} {way} often than it should: in about {most.median:.0f} "
-        "% "
-        f"of the questions, where it is right in {most.observed:.0f} %."
+        f"% of the questions, where it is right in {most.observed:.0f} %."
     )
 
 

@@ -13,10 +13,8 @@ from bara_pyro.report.style import GREY, PALETTE, WIDTH, dress, legend_of, new_f
 KINDS = {"phi": "global", "theta": "local"}
 ABOUT = (
     "KL of a gate is how far its posterior has moved from the prior: near 0 it learnt nothing. Pareto's k of "
-    "a "
-    "training row says how much the posterior hangs on it (above 0.7, or less with few draws: too much for "
-    "the "
-    "estimate). Both are measured within the family of the guide; whether the family is right is another "
+    "a training row says how much the posterior hangs on it (above 0.7, or less with few draws: too much for "
+    "the estimate). Both are measured within the family of the guide; whether the family is right is another "
     "question, which python -m experiments.reference_posterior asks against NUTS on a small model."
 )
 
@@ -25,8 +23,7 @@ def render_posterior(found: PosteriorTrust) -> Shown:
     """Show KL by gate, PSIS-LOO on training rows, the prior's own predictions."""
     technical = [
         f"{one.at_prior:.0f} % of the {KINDS[one.kind]} gates are within {EPS:g} nats of their prior; the "
-        "mean KL "
-        f"of a unit is {one.mean:.2f} nats."
+        f"mean KL of a unit is {one.mean:.2f} nats."
         for one in found.learning
     ]
     if found.why_not:
@@ -54,8 +51,7 @@ def _plain(found: PosteriorTrust) -> str:
         return f"{words}Questions it was trained on are predicted no better than new ones."
     return (
         f"{words}The right answer of a question it was trained on gets {ratio:.2f} times the probability of "
-        "a "
-        "new one's: so much is learnt by heart."
+        "a new one's: so much is learnt by heart."
     )
 
 
@@ -78,8 +74,7 @@ def _weighing(left: LeftOut) -> str:
     return (
         f"Left out by PSIS, a training row has {left.elpd:.3f} nats, a row that was never seen "
         f"{left.unseen:.3f}: the difference, {left.gap:.3f} nats, is what the point weights A and B have "
-        "learnt "
-        f"by heart; {weight}"
+        f"learnt by heart; {weight}"
     )
 
 

@@ -43,8 +43,7 @@ def render_rank(found: RankUse) -> Shown:
     summary = found.summary
     technical = [
         f"Effective rank {summary.mean:.2f} of {found.r}; from row to row it varies by "
-        f"{summary.over_rows:.2f} "
-        f"(standard deviation), from module to module by {summary.over_modules:.2f}.",
+        f"{summary.over_rows:.2f} (standard deviation), from module to module by {summary.over_modules:.2f}.",
         *(_sentence(x) for x in found.relations if not math.isnan(x.rho)),  # NaN: all rows alike
     ]
     tables = [_by_module(found)]
@@ -55,8 +54,7 @@ def render_rank(found: RankUse) -> Shown:
         in_a_draw, at_mean = (found.readings[k]["psi"] for k in ("expectation over draws", "mean gate"))
         technical.append(
             f"{in_a_draw:.1f} % of the gates are off in a draw, {at_mean:.1f} % in the mean gate: the rest "
-            "of "
-            "it is the draws' noise, which closes a gate at random."
+            "of it is the draws' noise, which closes a gate at random."
         )
         rows = [{"reading": name, **values} for name, values in found.readings.items()]
         tables.append(Table((Column("reading", "reading"), *SPARSITY), rows, "Three readings of sparsity"))

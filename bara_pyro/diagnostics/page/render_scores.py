@@ -35,9 +35,8 @@ def render_scores(run: RunFacts, found: PredictiveScores) -> Shown:
     )
     technical = [
         f"{run.method} on {run.task}, S = {main.draws}: {main.acc:.1f} % right (± {main.standard_error:.1f} "
-        "by "
-        f"chance), mean confidence {main.confidence:.1f} %, {TECHNICAL[main.sureness]} on the whole; "
-        f"ECE {main.ece:.1f} %, NLL {main.nll:.3f} nats, on {main.rows:,} rows.",
+        f"by chance), mean confidence {main.confidence:.1f} %, {TECHNICAL[main.sureness]} on the whole; ECE "
+        f"{main.ece:.1f} %, NLL {main.nll:.3f} nats, on {main.rows:,} rows.",
         *_of_sampling(found.main),
         *(_why_they_differ(main, few) if found.evaluated else ()),
     ]
@@ -45,8 +44,7 @@ def render_scores(run: RunFacts, found: PredictiveScores) -> Shown:
     rows += [_row(f"the first {s.rows:,}, looked at here", s) for s in found.looked_at]
     caption = (
         "Scores by number of draws S (0: the posterior mean). ECE by chance: what a perfectly calibrated "
-        "model "
-        "with these probabilities would show on so many rows."
+        "model with these probabilities would show on so many rows."
     )
     return shown(
         "Accuracy and calibration",
@@ -63,10 +61,9 @@ def _row(which: str, s: Scores) -> dict[str, object]:
 def _why_they_differ(main: Scores, few: Scores) -> list[str]:
     return [
         f"On the {few.rows:,} rows that are looked at below the ECE is {few.ece:.1f} % instead of "
-        f"{main.ece:.1f} "
-        f"%. An ECE of few rows is too high by chance: a perfectly calibrated model with these probabilities "
-        f"would show {few.chance_ece:.1f} % on {few.rows:,} rows and {main.chance_ece:.1f} % on "
-        f"{main.rows:,}."
+        f"{main.ece:.1f} %. An ECE of few rows is too high by chance: a perfectly calibrated model with "
+        f"these probabilities would show {few.chance_ece:.1f} % on {few.rows:,} rows and "
+        f"{main.chance_ece:.1f} % on {main.rows:,}."
     ]
 
 

@@ -32,8 +32,7 @@ def render_uncertainty(found: UncertaintySplit) -> Shown:
     in_gates = found.share("global_") + found.share("local")
     plain = (
         f"{found.share('aleatoric'):.0f} % of the model's doubt is about the questions themselves, which "
-        "look "
-        f"open to it, and {in_gates:.0f} % about what it has learnt, where draws of its gates disagree "
+        f"look open to it, and {in_gates:.0f} % about what it has learnt, where draws of its gates disagree "
         "(the weights beside the gates count as certain)."
     )
     technical = [

@@ -5,28 +5,25 @@ CoNLL 2016). What the prior alone predicts shows whether the starting point of l
 (Gelman et al., Bayesian Workflow, 2020, on prior predictive checks).
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import kl_divergence
 
 from bara_pyro.core.distributions import has_analytic_kl
 from bara_pyro.core.guide import SiteGuide
-from bara_pyro.core.latents import Gates
 from bara_pyro.core.prediction import predict
 from bara_pyro.core.priors import make_prior
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.sites import law_of
 from bara_pyro.data.types import Batch
-from bara_pyro.diagnostics.posterior.joint import seeded
+from bara_pyro.diagnostics.posterior.joint import gates_of, seeded
 from bara_pyro.diagnostics.result import Number
 from bara_pyro.errors import ConfigError, DataError, MissingKLError
-from bara_pyro.guides.prior import PriorGuide
 from bara_pyro.metrics import posterior_predictive
-from bara_pyro.models.bara import BaRA
 from bara_pyro.types import Fields, Json
 
 EPS = 0.01  # nats
@@ -45,21 +42,16 @@ class Collapse:
 
     Attributes:
         modules: paths of the M modules.
-        phi: float64, `M x r`; None where the program has no global gate.
-        theta: float64, `M x r`: at the last token, averaged over rows and draws; None without local gates.
+        kl: "phi", "theta" as far as there are such gates -> float64, `M x r`; that of theta is of the last
+            token, averaged over rows and draws.
     """
 
     modules: tuple[str, ...]
-    phi: Tensor | None
-    theta: Tensor | None
+    kl: dict[str, Tensor]
 
     def share(self, eps: float = EPS) -> dict[str, float]:
         """Return the percentage of units within `eps` nats of the prior, of each kind of gate."""
-        return {key: 100 * float((kl <= eps).double().mean()) for key, kl in self._kinds().items()}
-
-    def _kinds(self) -> dict[str, Tensor]:
-        found = {"phi": self.phi, "theta": self.theta}
-        return {key: kl for key, kl in found.items() if kl is not None}
+        return {kind: 100 * float((kl <= eps).double().mean()) for kind, kl in self.kl.items()}
 
 
 @torch.no_grad()
@@ -76,11 +68,11 @@ def collapse(
         seed: of the draws.
 
     Raises:
-        ConfigError: not BaRA, a guide that is a point or belongs to another model, or no draws.
+        ConfigError: a program without gates, a guide that is a point or of another model, or no draws.
         MissingKLError: a pair of posterior and prior without an analytic divergence.
         DataError: there are no rows.
     """
-    gates = _gates_of(model)
+    gates = gates_of(model)
     guide.check(model)
     if not guide.stochastic:
         raise ConfigError(
@@ -89,23 +81,20 @@ def collapse(
         )
     if samples < 1:
         raise ConfigError(f"samples={samples} must be at least 1.")
-    paths = gates.modules
-    phi: Tensor | None = None
-    theta = torch.zeros(len(paths), model.r, dtype=torch.float64)
-    rows = 0
+    phi, theta, rows = {}, torch.zeros(len(gates.modules), model.r, dtype=torch.float64), 0
     for batch in batches:
         rows += len(batch)
         placed = batch.to(model.backbone.device)
         with seeded(model, seed):
             for _ in range(samples):
                 found = _divergences(guide, placed)
-                phi = found.get(gates.phi) if gates.phi else None
-                for i, path in enumerate(paths if gates.theta else ()):
+                phi = {"phi": found[gates.phi]} if gates.phi else {}
+                for i, path in enumerate(gates.modules if gates.theta else ()):
                     units = found[gates.theta[path]][:, -1].sum(0) / samples
                     theta[i, : len(units)] += units
     if not rows:
         raise DataError("There are no rows to look at: give at least one batch.")
-    return Collapse(paths, phi, theta / rows if gates.theta else None)
+    return Collapse(gates.modules, phi | ({"theta": theta / rows} if gates.theta else {}))
 
 
 def _divergences(guide: SiteGuide, batch: Batch) -> dict[str, Tensor]:
@@ -143,8 +132,23 @@ class PriorPredictive:
     averaged_entropy: Number
 
 
+class _Gates(SiteGuide):
+    """Draws every gate from one law, whatever its prior in the program; other latents from their priors."""
+
+    def __init__(self, model: AdaptedLM, entry: TorchDistribution) -> None:
+        super().__init__(model)
+        gates = gates_of(model)
+        self.sites = {gates.phi, *gates.theta.values()}
+        self.entry = entry
+
+    def get_posterior(self, name: str, prior: TorchDistribution) -> TorchDistribution:
+        if name not in self.sites:
+            return prior
+        return self.entry.expand(prior.batch_shape + prior.event_shape).to_event(len(prior.event_shape))
+
+
 def prior_predictive(
-    model: BaRA,
+    model: AdaptedLM,
     batches: Sequence[Batch],
     priors: Mapping[str, Fields] = GAMMAS,
     *,
@@ -154,28 +158,25 @@ def prior_predictive(
     """Let a model answer with gates from each of several priors, its weights as they are.
 
     Args:
-        model: the program; its own priors are put back afterwards.
+        model: a program that declares gates.
         batches: rows to ask.
-        priors: name -> prior of Phi and of theta (see `bara_pyro.core.priors.make_prior`).
+        priors: name -> prior of every gate (see `bara_pyro.core.priors.make_prior`).
         samples: draws.
         seed: of the draws.
 
     Raises:
-        ConfigError: not BaRA, an unusable prior, or no draws.
+        ConfigError: a program without gates, an unusable prior, or no draws.
         DataError: there are no rows.
     """
-    _gates_of(model)
+    gates_of(model)
     if samples < 1:
         raise ConfigError(f"samples={samples} must be at least 1.")
     if not batches:
         raise DataError("There are no rows to ask: give at least one batch.")
-    guide, found = PriorGuide(model), []
+    device, found = model.backbone.device, []
     for name, prior in priors.items():
-        with _under(model, prior):
-            parts = [
-                predict(model, guide, batch.to(model.backbone.device), samples=samples, seed=seed)
-                for batch in batches
-            ]
+        guide = _Gates(model, make_prior(**prior, device=device))
+        parts = [predict(model, guide, batch.to(device), samples=samples, seed=seed) for batch in batches]
         draws = torch.cat(parts, dim=1)
         largest = draws.exp().amax(-1)
         found.append(
@@ -190,23 +191,6 @@ def prior_predictive(
     return tuple(found)
 
 
-def _gates_of(model: AdaptedLM) -> Gates:
-    if model.gates is None:
-        raise ConfigError(f"{type(model).__name__} has no gates to look at: give a BaRA model.")
-    return model.gates
-
-
-@contextmanager
-def _under(model: BaRA, prior: Fields) -> Iterator[None]:
-    """Give a model another prior for both kinds of gate while the block runs."""
-    own = model.phi_prior, model.theta_prior
-    model.phi_prior = model.theta_prior = make_prior(**prior, device=model.backbone.device)
-    try:
-        yield
-    finally:
-        model.phi_prior, model.theta_prior = own
-
-
 def _entropy(log_probs: Tensor) -> Tensor:
     """Return the entropy over the last dimension, nats; an answer of probability 0 adds nothing."""
-    return -torch.special.xlogy(log_probs.exp(), log_probs.exp()).sum(-1)
+    return torch.special.entr(log_probs.exp()).sum(-1)

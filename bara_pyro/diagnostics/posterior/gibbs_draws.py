@@ -10,7 +10,6 @@ from torch import Tensor
 from bara_pyro.core.guide import Posterior, SiteGuide
 from bara_pyro.data import EncodedSplit, batches
 from bara_pyro.diagnostics.posterior.joint import seeded
-from bara_pyro.models.bara import PHI
 from bara_pyro.runs.system import System
 
 SEQUENCES = 128  # draws times rows of a forward, at most
@@ -31,7 +30,7 @@ class EachRowItsOwn(Posterior):
 
     def value(self, name: str, fn: Distribution) -> Tensor:
         """Return `draws x rows x modules x r` of Phi, which tokens share; `draws x rows x T x r` of theta."""
-        return fn.sample(self.shape if name == PHI else ())
+        return fn.sample(self.shape if name in self.guide.model.latents.global_sites else ())
 
 
 def gibbs_draws(system: System, split: EncodedSplit, total: int, seed: int) -> Tensor:
@@ -40,7 +39,7 @@ def gibbs_draws(system: System, split: EncodedSplit, total: int, seed: int) -> T
     With draws that all rows share, as those of `bara_pyro.predict`, there would be only S.
 
     Args:
-        system: a fitted BaRA.
+        system: fitted.
         split: the n rows.
         total: number of draws in all.
         seed: of the draws.

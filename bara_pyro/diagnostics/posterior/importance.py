@@ -20,7 +20,6 @@ from bara_pyro.data.types import Batch
 from bara_pyro.diagnostics.arviz.compat import pareto_k
 from bara_pyro.diagnostics.posterior.joint import check_target, draw
 from bara_pyro.errors import ConfigError, TrainingError
-from bara_pyro.report import Column, Table
 
 MIN_DRAWS = 2
 GOOD_K = 0.7
@@ -72,24 +71,6 @@ class ImportanceEstimate:
             evidence, error = self.evidence, self.evidence_error
         return self.elbo <= evidence + sigmas * math.hypot(self.elbo_error, error)
 
-    def table(self, name: str = "guide") -> Table:
-        """Return one row of all numbers, under the guide's name."""
-        columns = (
-            Column("name", "guide"),
-            Column("elbo", "ELBO", "nats"),
-            Column("evidence", "log evidence", "nats"),
-            Column("gap", "gap", "nats", ".3f"),
-            Column("k_hat", "Pareto k"),
-            Column("effective", "effective draws", format=".0f"),
-        )
-        numbers = {
-            "name": name,
-            "elbo": (self.elbo, self.elbo_error),
-            "evidence": (self.evidence, self.evidence_error),
-        }
-        numbers |= {key: getattr(self, key) for key in ("gap", "k_hat", "effective")}
-        return Table(columns, [numbers])
-
 
 def log_weights(
     model: AdaptedLM, guide: SiteGuide, batch: Batch, *, samples: int = 1000, seed: int = 0
@@ -116,8 +97,8 @@ def log_weights(
         )
     drawn = draw(model, guide, batch.to(model.backbone.device), samples, seed)
     found = drawn.log_prior + drawn.log_likelihood - drawn.log_posterior
-    if bool((found.isnan() | (found == math.inf)).any()):
-        bad = int((found.isnan() | (found == math.inf)).sum())
+    bad = int((found.isnan() | (found == math.inf)).sum())
+    if bad:
         raise TrainingError(
             f"{bad} of {samples} importance weights are not finite: a density of program or guide is 0 or "
             "infinite at a draw, as at gates that underflow, so choose a less sparse prior."

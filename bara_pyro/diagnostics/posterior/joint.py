@@ -20,6 +20,7 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
 from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.latents import Gates
 from bara_pyro.core.likelihood import LIKELIHOOD
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.sites import law_of, value_of
@@ -52,9 +53,15 @@ class Draws:
     log_posterior: Tensor
 
 
-def latent_names(model: AdaptedLM) -> tuple[str, ...]:
-    """Return the program's latent sites, global ones first."""
-    return tuple(model.latents.sites)
+def gates_of(model: AdaptedLM) -> Gates:
+    """Return the gates that a program declares.
+
+    Raises:
+        ConfigError: it has none.
+    """
+    if model.gates is None:
+        raise ConfigError(f"{type(model).__name__} has no gates to look at: give a BaRA model.")
+    return model.gates
 
 
 def check_target(model: AdaptedLM, batch: Batch) -> dict[str, tuple[int, ...]]:
@@ -67,8 +74,7 @@ def check_target(model: AdaptedLM, batch: Batch) -> dict[str, tuple[int, ...]]:
         ConfigError: no latents; `num_data` is not the number of rows; a latent's KL weight is not 1.
         DataError: the rows have no labels.
     """
-    names = latent_names(model)
-    if not names:
+    if not model.latents:
         raise ConfigError(
             f"{type(model).__name__} has no latents, hence no posterior: choose another method."
         )
@@ -81,14 +87,14 @@ def check_target(model: AdaptedLM, batch: Batch) -> dict[str, tuple[int, ...]]:
         )
     with torch.no_grad(), seeded(model, 0):
         trace = poutine.trace(model.forward).get_trace(batch)
-    for name in names:
+    for name in model.latents.sites:
         weight = _weight(trace.nodes[name])
         if weight != 1:
             raise ConfigError(
                 f"Site {name!r} enters with weight {weight:g}, which makes another posterior: build the "
                 "model with KL weights (beta) of 1."
             )
-    return {name: tuple(value_of(trace.nodes[name]).shape) for name in names}
+    return {name: tuple(value_of(trace.nodes[name]).shape) for name in model.latents.sites}
 
 
 def _weight(site: Message) -> float:
@@ -168,36 +174,33 @@ def _collect(model: AdaptedLM, batch: Batch, samples: int, run: Run) -> Draws:
     step = max(1, SEQUENCES // len(batch))
     parts = []
     for first in range(0, samples, step):
-        part = slice(first, min(first + step, samples))
-        count = part.stop - part.start
+        count = min(step, samples - first)
         with torch.no_grad(), pyro.plate("draws", count, dim=-3):
-            traces = run(part)
+            traces = run(slice(first, first + count))
         parts.append(_read(model, count, *traces))
+    values, *densities = zip(*(vars(part).values() for part in parts), strict=True)
     return Draws(
-        {name: torch.cat([part.values[name] for part in parts]) for name in parts[0].values},
-        *(
-            torch.cat([getattr(part, field) for part in parts])
-            for field in ("log_probs", "log_prior", "log_likelihood", "log_posterior")
-        ),
+        {name: torch.cat([part[name] for part in values]) for name in values[0]},
+        *(torch.cat(density) for density in densities),
     )
 
 
 def _read(model: AdaptedLM, count: int, program: Trace, posterior: Trace | None) -> Draws:
     """Add up the densities of one forward by draw."""
     prior, likelihood, guide = (torch.zeros(count, dtype=torch.float64) for _ in range(3))
-    sites, names, values = model.latents.global_sites, latent_names(model), {}
+    latents, values = model.latents, {}
     for name, site in program.nodes.items():
         if site["type"] != "sample" or site_is_subsample(site):
             continue
-        if name not in names:
+        if name not in latents.sites:
             likelihood += _density(law_of(site), site, count)
             continue
         prior += _density(law_of(site), site, count)
         if posterior is not None:
             guide += _density(law_of(posterior.nodes[name]), site, count)
         value = value_of(site)
-        shape = sites[name].shape if name in sites else value.shape[1:]
-        values[name] = value.reshape(count, *shape)
+        own = latents.global_sites.get(name)
+        values[name] = value.reshape(count, *(own.shape if own else value.shape[1:]))
     logits = law_of(program.nodes[LIKELIHOOD]).logits.squeeze(-2)
     return Draws(values, logits.double().log_softmax(-1).cpu(), prior, likelihood, guide)
 

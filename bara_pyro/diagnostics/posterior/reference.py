@@ -1,4 +1,4 @@
-"""The reference posterior: NUTS on the BaRA program itself.
+"""The reference posterior: NUTS on the program itself.
 
 The adapters' weights are fixed, so that the latents are the gates alone: Phi, and theta of every row and
 token. NUTS (Hoffman and Gelman, JMLR 2014) samples their posterior without a guide; on a few gates and rows
@@ -8,17 +8,24 @@ it is exact up to its Monte Carlo error, which a variational posterior is not.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from pyro.infer import MCMC, NUTS
 from torch import Tensor
 
 from bara_pyro.core.prediction import noise_seed
+from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.types import Batch
-from bara_pyro.diagnostics.posterior.joint import Values, check_target, evaluate, fixed_weights, seeded
+from bara_pyro.diagnostics.posterior.joint import (
+    Values,
+    check_target,
+    evaluate,
+    fixed_weights,
+    gates_of,
+    seeded,
+)
 from bara_pyro.errors import ConfigError, DataError, TrainingError
-from bara_pyro.models.bara import BaRA
-from bara_pyro.report import Column, Table
 
 MAX_LATENTS = 100
 MIN_SAMPLES = 8  # ArviZ splits a chain, we split a single one before, and a piece needs a variance
@@ -53,32 +60,15 @@ class Reference:
         """The draws of all gates, float64, `S x G`."""
         return flat_gates(self.values)
 
-    def table(self) -> Table:
-        """Return a row a gate: posterior mean, standard deviation, ESS and R-hat."""
-        columns = (
-            Column("gate", "gate"),
-            *(Column(key, key, format=".3f") for key in ("mean", "sd")),
-            Column("ess", "ESS", format=".0f"),
-            Column("r_hat", "R-hat", format=".3f"),
-        )
-        found = (self.gates.mean(0), self.gates.std(0), self.ess, self.r_hat)
-        keys = [column.key for column in columns]
-        rows = [
-            dict(zip(keys, (name, *numbers), strict=True))
-            for name, *numbers in zip(self.names, *(v.tolist() for v in found), strict=True)
-        ]
-        caption = f"NUTS: {self.chains} chains, {len(self.gates)} draws, {self.divergences} divergences"
-        return Table(columns, rows, caption)
-
 
 def flat_gates(values: Values) -> Tensor:
     """Return the draws of all sites side by side, float64, `S x G`."""
     return torch.cat([value.flatten(1).double().cpu() for value in values.values()], dim=1)
 
 
-def gate_names(model: BaRA, batch: Batch) -> tuple[str, ...]:
+def gate_names(model: AdaptedLM, batch: Batch) -> tuple[str, ...]:
     """Return the names of the gates in the order of `flat_gates`."""
-    gates, units = model.gates, range(model.r)
+    gates, units = gates_of(model), range(model.r)
     names = [f"{gates.phi}[{path}, {k}]" for path in gates.modules for k in units] if gates.phi else []
     rows = batch.ids or tuple(map(str, range(len(batch))))
     for target in model.targets if gates.theta else ():
@@ -89,7 +79,7 @@ def gate_names(model: BaRA, batch: Batch) -> tuple[str, ...]:
 
 
 def nuts(
-    model: BaRA,
+    model: AdaptedLM,
     batch: Batch,
     *,
     samples: int = 500,
@@ -97,12 +87,8 @@ def nuts(
     chains: int = 1,
     seed: int = 0,
     max_latents: int = MAX_LATENTS,
-    target_accept: float = 0.8,
-    step_size: float = 1.0,
-    adapt_step_size: bool = True,
-    adapt_mass_matrix: bool = True,
-    full_mass: bool = False,
     max_tree_depth: int = 8,
+    **kernel: Any,
 ) -> Reference:
     """Sample the posterior of the gates given labelled rows, adapter weights fixed, by Pyro's NUTS.
 
@@ -118,21 +104,16 @@ def nuts(
         chains: run one after the other.
         seed: of the chains.
         max_latents: refuse more gates than this.
-        target_accept: acceptance probability that the step size is adapted to.
-        step_size: at the start.
-        adapt_step_size: to `target_accept`, during the warm-up.
-        adapt_mass_matrix: to the scales of the gates' logarithms, during the warm-up.
-        full_mass: and to their correlations.
         max_tree_depth: at most 2 to this power leapfrog steps a draw.
+        **kernel: other arguments of `pyro.infer.NUTS`, such as `target_accept_prob` and `full_mass`.
 
     Raises:
-        ConfigError: not BaRA, a weight or `num_data` that makes another posterior, too many gates, or
-            numbers out of range.
+        ConfigError: a program without gates, a weight or `num_data` that makes another posterior, too many
+            gates, or numbers out of range.
         DataError: no labels, or rows of different length with local gates.
         TrainingError: a chain never moved.
     """
-    if model.gates is None:
-        raise ConfigError(f"NUTS samples the gates of BaRA, not {type(model).__name__}: give a BaRA model.")
+    gates_of(model)
     if samples < MIN_SAMPLES or warmup < 0 or chains < 1:
         raise ConfigError(
             f"samples={samples}, warmup={warmup} and chains={chains} must be at least {MIN_SAMPLES}, 0 and 1."
@@ -140,19 +121,16 @@ def nuts(
     batch = batch.to(model.backbone.device)
     shapes = check_target(model, batch)
     check_lengths(model, batch)
-    _check_size(sum(math.prod(shape) for shape in shapes.values()), max_latents)
+    latents = sum(map(math.prod, shapes.values()))
+    if latents > max_latents:
+        raise ConfigError(
+            f"{latents} gates are more than max_latents={max_latents}: adapt fewer modules, lower r, give "
+            "fewer or shorter rows, or raise the limit."
+        )
     found, divergences, acceptance = [], 0, []
     for chain in range(chains):
-        kernel = NUTS(
-            model.forward,
-            step_size=step_size,
-            adapt_step_size=adapt_step_size,
-            adapt_mass_matrix=adapt_mass_matrix,
-            full_mass=full_mass,
-            target_accept_prob=target_accept,
-            max_tree_depth=max_tree_depth,
-        )
-        mcmc = MCMC(kernel, num_samples=samples, warmup_steps=warmup, disable_progbar=True)
+        sampler = NUTS(model.forward, max_tree_depth=max_tree_depth, **kernel)
+        mcmc = MCMC(sampler, num_samples=samples, warmup_steps=warmup, disable_progbar=True)
         with fixed_weights(model), seeded(model, noise_seed(seed, f"chain/{chain}")):
             mcmc.run(batch)
         said = mcmc.diagnostics()
@@ -160,10 +138,10 @@ def nuts(
         acceptance.append(float(said["acceptance rate"]["chain 0"]))
         found.append(mcmc.get_samples())
     values = {name: torch.cat([chain[name] for chain in found]).detach() for name in shapes}
-    return reference_from(model, batch, values, chains, divergences, tuple(acceptance))
+    return reference_from(model, batch, values, chains, divergences, acceptance)
 
 
-def check_lengths(model: BaRA, batch: Batch) -> None:
+def check_lengths(model: AdaptedLM, batch: Batch) -> None:
     """Raise `DataError` where padding would have local gates, which nothing determines."""
     if model.latents.local_sites and not model.counted(batch).all():
         raise DataError(
@@ -172,16 +150,8 @@ def check_lengths(model: BaRA, batch: Batch) -> None:
         )
 
 
-def _check_size(latents: int, most: int) -> None:
-    if latents > most:
-        raise ConfigError(
-            f"{latents} gates are more than max_latents={most}: adapt fewer modules, lower r, give fewer or "
-            "shorter rows, or raise the limit."
-        )
-
-
 def reference_from(
-    model: BaRA,
+    model: AdaptedLM,
     batch: Batch,
     values: Values,
     chains: int = 1,

@@ -1,16 +1,19 @@
 """How sure to be of a posterior: what the gates learnt, how much single rows weigh, what the prior says."""
 
-from torch import Tensor
-
 from bara_pyro.data import batches, first_rows
 from bara_pyro.diagnostics.arviz.inference_data import to_inference_data
 from bara_pyro.diagnostics.arviz.loo import loo
 from bara_pyro.diagnostics.context import Context
-from bara_pyro.diagnostics.posterior.collapse import EPS, PriorPredictive, collapse, prior_predictive
+from bara_pyro.diagnostics.posterior.collapse import (
+    EPS,
+    Collapse,
+    PriorPredictive,
+    collapse,
+    prior_predictive,
+)
 from bara_pyro.diagnostics.result import Number, Result
 from bara_pyro.errors import MissingKLError
 from bara_pyro.metrics import posterior_predictive
-from bara_pyro.models.bara import BaRA
 
 FEW_ROWS = 32
 KL_DRAWS = 5
@@ -84,27 +87,26 @@ def posterior_trust(c: Context) -> PosteriorTrust | None:
     learning, why_not = [], ""
     try:
         found = collapse(c.system.model, c.system.guide, few, samples=KL_DRAWS)
-        kinds = {"phi": found.phi, "theta": found.theta}
-        learning = [_learning(k, found.modules, kl) for k, kl in kinds.items() if kl is not None]
+        learning = [_learning(found, kind) for kind in found.kl]
     except MissingKLError as error:
         why_not = str(error)
-    model = c.system.model
-    draws = c.options.prior_draws
-    priors = prior_predictive(model, few, samples=draws) if isinstance(model, BaRA) else ()
     return PosteriorTrust(
-        learning=learning, why_not=why_not, left_out=_left_out(c), prior_predictive=list(priors)
+        learning=learning,
+        why_not=why_not,
+        left_out=_left_out(c),
+        prior_predictive=list(prior_predictive(c.system.model, few, samples=c.options.prior_draws)),
     )
 
 
-def _learning(kind: str, modules: tuple[str, ...], kl: Tensor) -> GateLearning:
-    at_prior = kl <= EPS
+def _learning(found: Collapse, kind: str) -> GateLearning:
+    kl = found.kl[kind]
     return GateLearning(
         kind=kind,
         mean=float(kl.mean()),
-        at_prior=100 * float(at_prior.double().mean()),
+        at_prior=found.share()[kind],
         r=kl.shape[1],
-        by_module=dict(zip(modules, kl.mean(1).tolist(), strict=True)),
-        at_prior_by_module=dict(zip(modules, at_prior.sum(1).tolist(), strict=True)),
+        by_module=dict(zip(found.modules, kl.mean(1).tolist(), strict=True)),
+        at_prior_by_module=dict(zip(found.modules, (kl <= EPS).sum(1).tolist(), strict=True)),
     )
 
 

@@ -1,4 +1,4 @@
-"""Whether ranks are uniform: chi-square, and the distribution function in a simultaneous band.
+"""Whether ranks are uniform: their distribution function in a simultaneous band.
 
 The band is that of Sailynoja, Buerkner and Vehtari (Statistics and Computing, 2022): at each point the same
 probability to be left, chosen such that a uniform sample stays inside everywhere with the given probability.
@@ -11,14 +11,6 @@ from torch import Tensor
 from bara_pyro.errors import ConfigError
 
 RESAMPLES = 4000  # uniform samples behind a p-value, whose smallest is 1 / 4001
-
-
-def chi_square(counts: Tensor) -> Tensor:
-    """Return the p-value of Pearson's test of equal counts, float64, for each row of `Q x bins`."""
-    expected = counts.double().mean(-1, keepdim=True)
-    statistic = ((counts - expected).square() / expected).sum(-1)
-    freedom = torch.full_like(statistic, (counts.shape[-1] - 1) / 2)
-    return torch.special.gammaincc(freedom, statistic / 2)
 
 
 def ecdf(ranks: Tensor, draws: int) -> Tensor:

@@ -65,10 +65,10 @@ def ranked(records: dict[str, Record], args: Namespace) -> list[dict[str, Any]]:
     n = groups_of(next(iter(data.values())))["log_likelihood"].sizes["obs"]
     means = ("elpd", "se", "difference", "difference_se")
     return [
-        dict(row)
-        | {key: row[key] / n for key in means}
-        | {"rows": n, "unseen": -records[row["method"]]["metrics"]["10"]["nll"]}
-        for row in compare(data).rows
+        vars(row)
+        | {key: getattr(row, key) / n for key in means}
+        | {"rows": n, "unseen": -records[row.method]["metrics"]["10"]["nll"]}
+        for row in compare(data)
     ]
 
 

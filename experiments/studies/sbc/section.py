@@ -87,10 +87,10 @@ def table(latent: str, arms: Arms) -> Table:
     rows = []
     for arm in in_order(arms):
         found = calibration(arms[arm])
-        *gates, likelihood = found.table().rows
+        *gates, likelihood = found.uniformity()
         spread: dict[bool, list[float]] = {True: [], False: []}
         for gate in gates:
-            spread[is_phi(gate["name"])].append(gate["spread"])
+            spread[is_phi(gate.name)].append(gate.spread)
         rows.append(
             {
                 "program": latent,
@@ -99,10 +99,10 @@ def table(latent: str, arms: Arms) -> Table:
                 "uneven": f"{len(gates_alone(found).uneven(LEVEL))} of {len(gates)}",
                 "phi": mean(spread[True]) if spread[True] else None,
                 "theta": mean(spread[False]) if spread[False] else None,
-                "least": min(gate["ecdf"] for gate in gates),
-                "p": likelihood["ecdf"],
-                "rank": likelihood["rank"],
-                "spread": likelihood["spread"],
+                "least": min(gate.p for gate in gates),
+                "p": likelihood.p,
+                "rank": likelihood.rank,
+                "spread": likelihood.spread,
             }
         )
     return Table(COLUMNS[1:], rows, f"Calibration of {latent}")
@@ -120,7 +120,7 @@ def surprises(latent: str, arms: Arms) -> list[str]:
         if arm in FAMILIES:
             continue
         found = calibration(arms[arm])
-        gates, likelihood = gates_alone(found).uneven(LEVEL), bool(found.p_values()[-1] < 1 - LEVEL)
+        gates, likelihood = gates_alone(found).uneven(LEVEL), found.uniformity()[-1].p < 1 - LEVEL
         if bool(gates) != (arm == TOO_SURE):
             said.append(f"{latent}, {arm}: {len(gates)} uneven gates")
         if arm != TOO_SURE and likelihood != (arm == PRIOR):

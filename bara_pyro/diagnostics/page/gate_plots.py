@@ -1,14 +1,17 @@
 """Pictures of exported draws: Phi by layer as a forest and as ridges, and the predictive check of answers."""
 
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import xarray
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bara_pyro.diagnostics.arviz.compat import INTERVAL, Idata, forest, groups_of, ridge
+from bara_pyro.diagnostics.arviz.compat import Idata, arviz, container, groups_of, renewed
+from bara_pyro.diagnostics.arviz.export import INTERVAL, answer_shares, interval, phi_lines
 from bara_pyro.errors import DataError
 from bara_pyro.report.style import INK, PALETTE, WIDTH, Look, dress, legend_of, new_figure, save
 
@@ -59,19 +62,60 @@ def plots(data: Idata, folder: Path) -> list[Path]:
     return [save(figure, Path(folder) / f"{name}.png") for name, figure in found.items()]
 
 
-def phi_lines(phi: xarray.DataArray) -> xarray.Dataset:
-    """Return `phi` as one variable, `chain x draw x module`: units as further draws, modules by layer."""
-    layers, projections = phi["layer"].values, phi["projection"].values
-    order = np.argsort(np.where(layers < 0, np.iinfo(int).max, layers), kind="stable")
-    names = [
-        str(projection) if layer < 0 else f"{layer} {projection}"
-        for layer, projection in zip(layers[order], projections[order], strict=True)
-    ]
-    if len(set(names)) < len(names):  # two of one name in a layer: only the path tells them apart
-        names = [str(path) for path in phi["module"].values[order]]
-    values = phi.transpose("chain", "draw", "rank", "module").values[..., order]
-    pooled = values.reshape(values.shape[0], -1, values.shape[-1])
-    return xarray.Dataset({"phi": (("chain", "draw", "module"), pooled)}, coords={"module": names})
+def forest(lines: xarray.Dataset, height: float) -> Figure:
+    """Draw one interval a line: median, the middle half, and `INTERVAL`.
+
+    Args:
+        lines: one variable, `chain x draw x module`.
+        height: of the figure, inches.
+    """
+    if renewed():
+        probabilities = {"ci_kind": "hdi", "ci_probs": (0.5, INTERVAL)}
+        return _new_style("plot_forest", lines, height, point_estimate="median", **probabilities)
+    return _old_style(lines, height, hdi_prob=INTERVAL)
+
+
+def ridge(lines: xarray.Dataset, height: float) -> Figure:
+    """Draw one density a line; arguments as in `forest`."""
+    if renewed():
+        return _new_style("plot_ridge", lines, height)
+    # Filled as far as it goes.
+    look = {"hdi_prob": 0.999, "ridgeplot_truncate": False, "ridgeplot_alpha": 0.6}
+    return _old_style(lines, height, kind="ridgeplot", **look)
+
+
+def _old_style(lines: xarray.Dataset, height: float, **options: Any) -> Figure:
+    """Draw with ArviZ 0.x, into axes of ours."""
+    figure = new_figure(WIDTH, height)
+    arviz().plot_forest(
+        lines,
+        combined=True,
+        colors=PALETTE[0],
+        labeller=arviz().labels.NoVarLabeller(),
+        textsize=8.5,
+        ax=figure.add_subplot(),
+        show=False,
+        **options,
+    )
+    return figure
+
+
+def _new_style(function: str, lines: xarray.Dataset, height: float, **options: Any) -> Figure:
+    """Draw with ArviZ 1.x, whose figure is its own."""
+    collection = getattr(arviz(), function)(
+        container({"posterior": lines}, {}),
+        combined=True,
+        labels=["module"],
+        visuals={"ticklabels": False},
+        backend="matplotlib",
+        figure_kwargs={"figsize": (WIDTH, height)},
+        **options,
+    )
+    figure: Figure = collection.viz["figure"].item()
+    figure.set_layout_engine("constrained")
+    figure.axes[0].set_axis_off()  # it holds the names of the lines, as text
+    import_module("matplotlib.pyplot").close(figure)  # which would keep it for ever
+    return figure
 
 
 def _label(figure: Figure, x_label: str) -> None:
@@ -91,8 +135,7 @@ def predictive_check(groups: Mapping[str, xarray.Dataset]) -> Figure:
         (0.12, "prior", PALETTE[4], "s"),
     ):
         if kind in shares:
-            name = kind.capitalize()
-            _intervals(axes, places + shift, interval(shares[kind]), name, color, marker)
+            _intervals(axes, places + shift, interval(shares[kind]), kind.capitalize(), color, marker)
     look: Look = {"color": INK, "markersize": 8, "markeredgewidth": 1.8, "clip_on": False}
     axes.plot(places, shares["observed"], "x", label="Observed", **look)
     axes.set_xticks(places, answers)
@@ -101,27 +144,6 @@ def predictive_check(groups: Mapping[str, xarray.Dataset]) -> Figure:
     dress(axes, f"Answer ({LEGEND})", "Share of the rows (%)")
     legend_of(figure, loc="outside upper left", ncols=3)
     return figure
-
-
-def answer_shares(groups: Mapping[str, xarray.Dataset]) -> dict[str, np.ndarray]:
-    """Return the share of the rows that each answer has, percent: in the data and by draw.
-
-    Returns:
-        `observed`: float64, `C`; `posterior` and, where it was drawn from, `prior`: `chain x draw x C`.
-    """
-    kinds = {"observed": "observed_data", "posterior": "posterior_predictive", "prior": "prior_predictive"}
-    classes = np.arange(groups["posterior_predictive"].sizes["answer"])
-    return {
-        kind: 100.0 * (groups[name]["y"].values[..., None] == classes).mean(axis=-2)
-        for kind, name in kinds.items()
-        if name in groups
-    }
-
-
-def interval(values: np.ndarray) -> np.ndarray:
-    """Return the quantiles over all draws of `chain x draw x C` that are shown, `5 x C`, from low to high."""
-    tail = (1 - INTERVAL) / 2
-    return np.quantile(values, [tail, 0.25, 0.5, 0.75, 1 - tail], axis=(0, 1))
 
 
 def _intervals(
