@@ -9,7 +9,7 @@ from bara_pyro.diagnostics.arviz.export import DrawnAnswers, export_draws
 from bara_pyro.diagnostics.bounds.guarantees import Guarantees, guarantees
 from bara_pyro.diagnostics.context import Context, Options, look
 from bara_pyro.diagnostics.gates.rank_use import RankUse, rank_use
-from bara_pyro.diagnostics.gates.token_use import TokenUse, token_use
+from bara_pyro.diagnostics.gates.tokens import TokenUse, token_use
 from bara_pyro.diagnostics.posterior.predictive_scores import PredictiveScores, predictive_scores
 from bara_pyro.diagnostics.posterior.trust import PosteriorTrust, posterior_trust
 from bara_pyro.diagnostics.posterior.uncertainty_split import UncertaintySplit, uncertainty_split

@@ -34,7 +34,7 @@ def small_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 def two_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     """In place of nine, whose picture takes a second."""
     texts = {"one": "in winter", "two": "in summer the guest eats beans ?"}
-    monkeypatch.setattr("bara_pyro.diagnostics.gates.token_use.default_texts", lambda system: texts)
+    monkeypatch.setattr("bara_pyro.diagnostics.gates.tokens.default_texts", lambda system: texts)
 
 
 def read(page: Path) -> Inspection:

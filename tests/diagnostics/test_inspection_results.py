@@ -19,7 +19,7 @@ from bara_pyro.diagnostics.bounds.guarantees import guarantees
 from bara_pyro.diagnostics.context import Context, Options, look, options
 from bara_pyro.diagnostics.gates.rank_use import rank_use
 from bara_pyro.diagnostics.gates.sparsity import gate_sparsity
-from bara_pyro.diagnostics.gates.token_use import token_use
+from bara_pyro.diagnostics.gates.tokens import token_use
 from bara_pyro.diagnostics.page.render_bounds import render_bounds
 from bara_pyro.diagnostics.page.render_draws import render_draws
 from bara_pyro.diagnostics.page.render_posterior import pareto_figure, render_posterior

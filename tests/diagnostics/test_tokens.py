@@ -10,8 +10,7 @@ from torch.testing import assert_close
 
 from bara_pyro.core.prediction import record
 from bara_pyro.data.types import Batch
-from bara_pyro.diagnostics.gates.token_use import TokenUse, text_use
-from bara_pyro.diagnostics.gates.tokens import TEXTS, TokenMap, default_texts, token_maps
+from bara_pyro.diagnostics.gates.tokens import TEXTS, TokenMap, TokenUse, default_texts, text_use, token_maps
 from bara_pyro.diagnostics.page.shades import letters, shade
 from bara_pyro.diagnostics.page.token_figure import token_figure
 from bara_pyro.diagnostics.page.token_page import token_page

@@ -104,33 +104,25 @@ def full_draws(
         width: number T of tokens of `theta_tokens`; 0 keeps the last token only.
         batch_size: rows a batch; the configured one if None.
     """
-    model, c = system.model, system.config.predict
-    if model.gates is None:
+    model, gates, c = system.model, system.model.gates, system.config.predict
+    if gates is None:
         return FullDraws(draw(system, part, samples, seed=seed))
-    out = _empty(model.gates, len(part), samples, len(system.task.labels), len(modules), width)
+    rows, units = (samples, len(part)), (len(modules), gates.r)
+    out = FullDraws(
+        torch.empty(*rows, len(system.task.labels), dtype=torch.float64),
+        phi=torch.empty(samples, *units) if gates.phi else None,
+        theta=torch.empty(*rows, *units) if gates.theta else None,
+        theta_tokens=torch.full((*rows, width, *units), torch.nan) if gates.theta and width else None,
+        kl_theta=torch.zeros(rows, dtype=torch.float64) if gates.theta else None,
+    )
     place = {row_id: i for i, row_id in enumerate(part.ids)}
     for batch in batches(part, system.answer_ids, batch_size or c.batch_size, by_length=True):
-        rows = torch.tensor([place[row_id] for row_id in batch.ids])
-        placed = batch.to(system.backbone.device)
+        numbers = torch.tensor([place[row_id] for row_id in batch.ids])
+        placed, budget = batch.to(system.backbone.device), c.memory_budget
         with _Divergences(model) as divergences:
-            for piece in record(
-                model, guide, placed, samples=samples, seed=seed, memory_budget=c.memory_budget
-            ):
-                _keep(out, piece, rows[piece.rows], model.gates, modules, divergences.seen)
+            for piece in record(model, guide, placed, samples=samples, seed=seed, memory_budget=budget):
+                _keep(out, piece, numbers[piece.rows], gates, modules, divergences.seen)
                 divergences.seen = {}
-    return out
-
-
-def _empty(gates: Gates, rows: int, samples: int, classes: int, modules: int, width: int) -> FullDraws:
-    out = FullDraws(torch.empty(samples, rows, classes, dtype=torch.float64))
-    if gates.phi:
-        out.phi = torch.empty(samples, modules, gates.r)
-        out.kl_phi = torch.zeros(samples, dtype=torch.float64)
-    if gates.theta:
-        out.theta = torch.empty(samples, rows, modules, gates.r)
-        out.kl_theta = torch.zeros(samples, rows, dtype=torch.float64)
-        if width:
-            out.theta_tokens = torch.full((samples, rows, width, modules, gates.r), torch.nan)
     return out
 
 
@@ -144,7 +136,7 @@ def _keep(
 ) -> None:
     """Put what one forward drew into its places."""
     out.log_probs[piece.draws, rows] = piece.log_probs
-    mask, phi = piece.mask, gates.global_gates(piece.values)
+    phi = gates.global_gates(piece.values)
     if out.phi is not None and phi is not None:
         out.phi[piece.draws] = phi[:, [gates.modules.index(path) for path in modules]].cpu()
         whole = kl.get(str(gates.phi))  # one and the same in every forward
@@ -156,14 +148,14 @@ def _keep(
         out.theta[piece.draws, rows, i] = values[..., -1, :].cpu()
         if out.theta_tokens is not None:
             width = values.shape[-2]  # one at the answer head
-            real = values.masked_fill(~mask[:, -width:, None], torch.nan)
+            real = values.masked_fill(~piece.mask[:, -width:, None], torch.nan)
             out.theta_tokens[piece.draws, rows, -width:, i] = real.cpu()
     for site in gates.theta.values():
         divergence = kl.get(site)
         if divergence is None or out.kl_theta is None:
             out.kl_theta = None
             return
-        real = divergence.masked_fill(~mask[:, -divergence.shape[-1] :], 0.0)
+        real = divergence.masked_fill(~piece.mask[:, -divergence.shape[-1] :], 0.0)
         out.kl_theta[piece.draws, rows] += real.sum(-1, dtype=torch.float64).cpu()
 
 
@@ -184,8 +176,7 @@ class _Divergences(Messenger):
         if name is not None and infer is not None and name in self.sites:
             posterior, prior = law_of(msg), infer[PRIOR]
             known = has_analytic_kl(posterior, prior)
-            kl = kl_divergence(posterior, prior).expand(posterior.batch_shape) if known else None
-            self.seen[name] = kl
+            self.seen[name] = kl_divergence(posterior, prior).expand(posterior.batch_shape) if known else None
 
 
 def answers(log_probs: Tensor, ids: Sequence[str], seed: int, key: str) -> Tensor:

@@ -68,19 +68,18 @@ def prune(system: System, rows: EncodedSplit, tolerance: float = 0.01) -> Pruned
         raise ConfigError(f"tolerance={tolerance} must be positive, 0.01 for example.")
     importance = unit_importance(system, rows)
     before = draw(system, rows, 0).exp()
-    droppable = sum(len(values) - 1 for values in importance.values())
-
-    def difference(drop: int) -> float:
-        after = draw(without(system, weakest(importance, drop)), rows, 0).exp()
-        return float((after - before).abs().max())
-
-    low, high = 0, droppable + 1  # a count that is within the tolerance, one that is not
+    units = sum(map(len, importance.values()))
+    found = Pruned(system, units, units, tolerance, 0.0)
+    low, high = 0, units - len(importance) + 1  # a count that is within the tolerance, one that is not
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if difference(middle) <= tolerance else (low, middle)
-    units = sum(map(len, importance.values()))
-    smaller = without(system, weakest(importance, low))
-    return Pruned(smaller, units - low, units, tolerance, difference(low) if low else 0.0)
+        smaller = without(system, weakest(importance, middle))
+        difference = float((draw(smaller, rows, 0).exp() - before).abs().max())
+        if difference <= tolerance:
+            low, found = middle, Pruned(smaller, units - middle, units, tolerance, difference)
+        else:
+            high = middle
+    return found
 
 
 @torch.no_grad()

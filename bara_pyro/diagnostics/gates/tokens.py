@@ -13,8 +13,10 @@ from torch import Tensor
 from bara_pyro.core.gate_draws import chosen_modules
 from bara_pyro.core.latents import Gates
 from bara_pyro.core.prediction import record
-from bara_pyro.data import EncodedSplit, Example, encode
+from bara_pyro.data import Example, encode
+from bara_pyro.diagnostics.context import Context
 from bara_pyro.diagnostics.gates.sparsity import TAU, check_tau
+from bara_pyro.diagnostics.result import Number, Result
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.microworld import TASKS, load_task
 from bara_pyro.runs.system import System
@@ -110,38 +112,78 @@ def token_maps(
     if not texts or not all(text.strip() for text in texts.values()):
         raise DataError("A text is empty, or there is none: give each title a text.")
     rows = [Example(title, text) for title, text in texts.items()]
-    split = encode(rows, system.backbone.tokenizer, max_length)
-    return [_token_map(system, model.gates, split, i, paths, samples, tau, seed) for i in range(len(split))]
-
-
-def _token_map(
-    system: System,
-    gates: Gates,
-    split: EncodedSplit,
-    row: int,
-    paths: tuple[str, ...],
-    samples: int,
-    tau: float,
-    seed: int,
-) -> TokenMap:
-    batch = split.batch([row], system.answer_ids).to(system.backbone.device)
-    below = torch.zeros(len(paths), batch.input_ids.shape[1], dtype=torch.float64)
-    for piece in record(system.model, system.guide, batch, samples=samples, seed=seed):
-        for i, path in enumerate(paths):
-            gate = _gate(gates, piece.values, path)
-            below[i] += (gate < tau).double().mean(dim=-1).sum(dim=0).cpu()
-    percent = 100 * below / max(samples, 1)
-    tokenizer = system.backbone.tokenizer
-    tokens = tuple(tokenizer.decode([token]) for token in split.token_ids[row])
-    return TokenMap(split.ids[row], tokens, paths, percent.float())
+    split, gates = encode(rows, system.backbone.tokenizer, max_length), model.gates
+    found = []
+    for row, title in enumerate(split.ids):
+        batch = split.batch([row], system.answer_ids).to(system.backbone.device)
+        below = torch.zeros(len(paths), batch.input_ids.shape[1], dtype=torch.float64)
+        for piece in record(model, system.guide, batch, samples=samples, seed=seed):
+            for i, path in enumerate(paths):
+                below[i] += (_gate(gates, piece.values, path) < tau).double().mean(-1).sum(0).cpu()
+        tokens = tuple(system.backbone.tokenizer.decode([token]) for token in split.token_ids[row])
+        found.append(TokenMap(title, tokens, paths, (100 * below / max(samples, 1)).float()))
+    return found
 
 
 def _gate(gates: Gates, values: dict[str, Tensor], path: str) -> Tensor:
     """Return a module's gate in one row, `s x T x r`; T = 1 where it has no theta."""
-    parts, phi = [], gates.global_gates(values)
-    if phi is not None:
-        parts.append(phi[:, gates.modules.index(path), None])
-    if gates.theta:
-        theta = values[gates.theta[path]]
-        parts.append(theta.reshape(-1, *theta.shape[-2:]))
-    return parts[0] if len(parts) == 1 else parts[0] * parts[1]
+    phi = gates.global_gates(values)
+    own = None if phi is None else phi[:, gates.modules.index(path), None]
+    if not gates.theta:
+        return torch.as_tensor(own)
+    theta = values[gates.theta[path]]
+    theta = theta.reshape(-1, *theta.shape[-2:])
+    return theta if own is None else own * theta
+
+
+class TextUse(Result):
+    """One text.
+
+    Attributes:
+        title: what it is called.
+        tokens: the T tokens as they are read.
+        mean: percent of gates off by token, over all modules, `T`.
+        percent: the same by module, `M x T`.
+    """
+
+    title: str
+    tokens: list[str]
+    mean: list[Number]
+    percent: list[list[Number]]
+
+
+class TokenUse(Result):
+    """Token maps.
+
+    Attributes:
+        tau: threshold below which a gate is off.
+        draws: that expectations are over; 0 for the mean gate.
+        modules: paths of the M modules.
+        texts: in the order given.
+    """
+
+    tau: float
+    draws: int
+    modules: list[str]
+    texts: list[TextUse]
+
+
+def token_use(c: Context) -> TokenUse | None:
+    """Return the token maps; None where no adapter but the answer head's has a gate."""
+    if not c.has_gates or all(target.is_head for target in c.system.model.targets):
+        return None
+    o = c.options
+    samples = o.token_samples if c.system.guide.stochastic else 0
+    texts = {f"text {i}": text for i, text in enumerate(o.texts, 1)} or default_texts(c.system)
+    maps = token_maps(c.system, texts, samples=samples, tau=o.tau)
+    return TokenUse(tau=o.tau, draws=samples, modules=list(maps[0].modules), texts=list(map(text_use, maps)))
+
+
+def text_use(found: TokenMap) -> TextUse:
+    """Return a token map as a result, percent to two decimals."""
+    return TextUse(
+        title=found.title,
+        tokens=list(found.tokens),
+        mean=[round(value, 2) for value in found.mean.tolist()],
+        percent=[[round(value, 2) for value in module] for module in found.percent.tolist()],
+    )

@@ -2,7 +2,7 @@
 
 import math
 
-from bara_pyro.diagnostics.gates.token_use import TextUse, TokenUse
+from bara_pyro.diagnostics.gates.tokens import TextUse, TokenUse
 from bara_pyro.diagnostics.page.shades import COLOURS, letters, shade
 from bara_pyro.diagnostics.page.shown import Shown, shown
 from bara_pyro.report import Link, Paragraph, Scale, Shaded, Word

@@ -6,7 +6,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 
-from bara_pyro.diagnostics.gates.token_use import TokenUse
+from bara_pyro.diagnostics.gates.tokens import TokenUse
 from bara_pyro.diagnostics.page.render_tokens import as_read
 from bara_pyro.diagnostics.page.shades import COLOURS, letters, shade
 from bara_pyro.errors import DataError

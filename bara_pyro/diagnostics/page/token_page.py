@@ -7,7 +7,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from bara_pyro.diagnostics.gates.token_use import TokenUse
+from bara_pyro.diagnostics.gates.tokens import TokenUse
 from bara_pyro.diagnostics.page.render_tokens import as_read
 from bara_pyro.diagnostics.page.shades import COLOURS, EQUAL, parts
 from bara_pyro.errors import DataError
@@ -21,7 +21,7 @@ def token_page(found: TokenUse, path: Path, title: str) -> Path:
     """Write token maps as one HTML file that needs nothing else: layers to choose, values to point at.
 
     Args:
-        found: of `bara_pyro.diagnostics.gates.token_use.token_use`.
+        found: of `bara_pyro.diagnostics.gates.tokens.token_use`.
         path: of the file.
         title: the heading.
 
