@@ -17,33 +17,19 @@ FOLDER = "report"
 
 @dataclass(frozen=True)
 class Options:
-    """How much is looked at.
+    """How much is looked at."""
 
-    Attributes:
-        rows: test rows.
-        samples: posterior draws of gates and predictions.
-        nested: draws of the global gates, and for each as many of the local ones.
-        token_samples: draws of the token maps.
-        bound_draws: draws of the PAC-Bayes bounds, for each row.
-        train_rows: training rows for PSIS-LOO.
-        train_draws: draws for it; Pareto's k needs a tail to fit.
-        prior_draws: draws of the gates from each prior.
-        tau: threshold below which a gate counts as off.
-        cap: cap of the NLL in the bounds, nats.
-        texts: for the token maps; nine short ones if there are none.
-    """
-
-    rows: int = 256
-    samples: int = 50
-    nested: int = 10
-    token_samples: int = 100
-    bound_draws: int = 50
-    train_rows: int = 128
-    train_draws: int = 100
-    prior_draws: int = 50
-    tau: float = 0.1
-    cap: float = 4.6
-    texts: tuple[str, ...] = ()
+    rows: int = 256  # test rows
+    samples: int = 50  # posterior draws of gates and predictions
+    nested: int = 10  # draws of the global gates, and for each as many of the local ones
+    token_samples: int = 100  # draws of the token maps
+    bound_draws: int = 50  # draws of the PAC-Bayes bounds, for each row
+    train_rows: int = 128  # training rows for PSIS-LOO
+    train_draws: int = 100  # draws for it; Pareto's k needs a tail to fit
+    prior_draws: int = 50  # draws of the gates from each prior
+    tau: float = 0.1  # threshold below which a gate counts as off
+    cap: float = 4.6  # cap of the NLL in the bounds, nats
+    texts: tuple[str, ...] = ()  # for the token maps; nine short ones if there are none
 
 
 def options(rows: int, samples: int, tau: float, texts: Sequence[str] = ()) -> Options:
@@ -64,27 +50,16 @@ def options(rows: int, samples: int, tau: float, texts: Sequence[str] = ()) -> O
 
 @dataclass(frozen=True)
 class Context:
-    """A run with the rows that are looked at.
+    """A run with the rows that are looked at."""
 
-    Attributes:
-        folder: of the run.
-        system: fitted.
-        rows: of the split that the run is evaluated on.
-        labels: long, `n`.
-        truth: float64, `n x C`: the true answer probabilities; NaN where they are not known.
-        log_probs: float64, `S x n x C`: the answers' log-probabilities under posterior draws.
-        gates: the gates behind them; for LoRA its activations; None for other methods.
-        options: how much is looked at.
-    """
-
-    folder: Path
-    system: System
-    rows: EncodedSplit
-    labels: Tensor
-    truth: Tensor
-    log_probs: Tensor
-    gates: GateDraws | None
-    options: Options
+    folder: Path  # of the run
+    system: System  # fitted
+    rows: EncodedSplit  # of the split that the run is evaluated on
+    labels: Tensor  # long, `n`
+    truth: Tensor  # float64, `n x C`: the true answer probabilities; NaN where they are not known
+    log_probs: Tensor  # float64, `S x n x C`: the answers' log-probabilities under posterior draws
+    gates: GateDraws | None  # the gates behind them; for LoRA its activations; None for other methods
+    options: Options  # how much is looked at
 
     @property
     def out(self) -> Path:

@@ -14,8 +14,9 @@ from bara_pyro.diagnostics.posterior.predictive_scores import PredictiveScores, 
 from bara_pyro.diagnostics.posterior.trust import PosteriorTrust, posterior_trust
 from bara_pyro.diagnostics.posterior.uncertainty_split import UncertaintySplit, uncertainty_split
 from bara_pyro.diagnostics.result import Result
-from bara_pyro.diagnostics.run_facts import RunFacts, run_facts
+from bara_pyro.runs.evaluate import parameter_counts
 from bara_pyro.runs.system import System
+from bara_pyro.runs.train import train_seconds
 
 SCHEMA = 2
 DIAGNOSTICS: dict[str, Callable[[Context], Result | None]] = {
@@ -30,22 +31,32 @@ DIAGNOSTICS: dict[str, Callable[[Context], Result | None]] = {
 """The field of `Inspection` -> what computes it; None where a method has no such thing."""
 
 
+class RunFacts(Result):
+    """What was trained on what."""
+
+    method: str
+    backbone: str
+    task: str
+    split: str  # that is looked at
+    rows: int  # of it
+    train_rows: int
+    r: int  # rank of the adapters
+    modules: int  # how many there are
+    trainable: int  # parameters
+    frozen: int
+    steps: int
+    lr: float
+    seed: int
+    train_seconds: float | None  # None where that is not known
+    config_hash: str
+
+
 class Inspection(Result):
-    """All that was found in a run.
+    """All that was found in a run; a part is None where a method has no such thing."""
 
-    Attributes:
-        schema_version: of this layout.
-        run: what was looked at.
-        options: how much of it.
-        scores, rank, tokens, uncertainty, draws, posterior, bounds: the results; None where a method has no
-            such thing.
-        seconds: what each took; `total_seconds` includes the drawing before them.
-        peak_memory_mib: of the process; None on Windows, which does not tell.
-    """
-
-    schema_version: int = SCHEMA
-    run: RunFacts
-    options: Options
+    schema_version: int = SCHEMA  # of this layout
+    run: RunFacts  # what was looked at
+    options: Options  # how much of it
     scores: PredictiveScores
     rank: RankUse | None
     tokens: TokenUse | None
@@ -53,9 +64,9 @@ class Inspection(Result):
     draws: DrawnAnswers
     posterior: PosteriorTrust | None
     bounds: Guarantees | None
-    seconds: dict[str, float]
-    total_seconds: float
-    peak_memory_mib: float | None
+    seconds: dict[str, float]  # what each took
+    total_seconds: float  # including the drawing before them
+    peak_memory_mib: float | None  # of the process; None on Windows, which does not tell
 
 
 def look_inside(
@@ -77,26 +88,39 @@ def look_inside(
         DataError: the split has no rows.
     """
     began = time.perf_counter()
-    options = options or Options()
-    context = look(folder, system, options)
-    results: dict[str, Result | None] = {}
+    context = look(folder, system, options or Options())
+    found: dict[str, object] = {}
     seconds: dict[str, float] = {}
     for name, compute in DIAGNOSTICS.items():
         started = time.perf_counter()
-        results[name] = compute(context)
+        found[name] = compute(context)
         seconds[name] = round(time.perf_counter() - started, 2)
         if on_part is not None:
             on_part(1)
-    total = round(time.perf_counter() - began, 2)
-    return Inspection.model_validate(
-        {
-            "run": run_facts(context),
-            "options": options,
-            **results,
-            "seconds": seconds,
-            "total_seconds": total,
-            "peak_memory_mib": peak_memory(),
-        }
+    found |= {"run": run_facts(context), "options": context.options, "seconds": seconds}
+    found |= {"total_seconds": round(time.perf_counter() - began, 2), "peak_memory_mib": peak_memory()}
+    return Inspection.model_validate(found)
+
+
+def run_facts(c: Context) -> RunFacts:
+    """Return the facts of a run."""
+    config, counts = c.system.config, parameter_counts(c.system)
+    return RunFacts(
+        method=config.method.name,
+        backbone=c.system.backbone.name,
+        task=c.system.task.name,
+        split=config.task.evaluate_on,
+        rows=len(c.rows),
+        train_rows=c.system.model.num_data,
+        r=config.adapter.r,
+        modules=len(c.system.model.targets),
+        trainable=counts["trainable"],
+        frozen=counts["frozen"],
+        steps=config.train.steps,
+        lr=config.train.lr,
+        seed=config.seed,
+        train_seconds=train_seconds(c.folder),
+        config_hash=config.hash,
     )
 
 

@@ -20,17 +20,17 @@ from bara_pyro.diagnostics.context import Context, Options, look, options
 from bara_pyro.diagnostics.gates.rank_use import rank_use
 from bara_pyro.diagnostics.gates.sparsity import gate_sparsity
 from bara_pyro.diagnostics.gates.tokens import token_use
+from bara_pyro.diagnostics.inspection import run_facts
 from bara_pyro.diagnostics.page.render_bounds import render_bounds
 from bara_pyro.diagnostics.page.render_draws import render_draws
 from bara_pyro.diagnostics.page.render_posterior import pareto_figure, render_posterior
 from bara_pyro.diagnostics.page.render_rank import render_rank
 from bara_pyro.diagnostics.page.render_scores import render_scores
+from bara_pyro.diagnostics.page.render_tokens import token_page
 from bara_pyro.diagnostics.page.render_uncertainty import uncertainty_figure
-from bara_pyro.diagnostics.page.token_page import token_page
 from bara_pyro.diagnostics.posterior.predictive_scores import chance_ece, predictive_scores, stored_scores
 from bara_pyro.diagnostics.posterior.trust import PosteriorTrust, posterior_trust
 from bara_pyro.diagnostics.posterior.uncertainty_split import uncertainty_split
-from bara_pyro.diagnostics.run_facts import run_facts
 from bara_pyro.metrics import decompose_nested, ece, evaluate, posterior_predictive
 from bara_pyro.runs.evaluate import draw, evaluate_system
 

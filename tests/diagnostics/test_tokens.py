@@ -11,9 +11,8 @@ from torch.testing import assert_close
 from bara_pyro.core.prediction import record
 from bara_pyro.data.types import Batch
 from bara_pyro.diagnostics.gates.tokens import TEXTS, TokenMap, TokenUse, default_texts, text_use, token_maps
+from bara_pyro.diagnostics.page.render_tokens import token_figure, token_page
 from bara_pyro.diagnostics.page.shades import letters, shade
-from bara_pyro.diagnostics.page.token_figure import token_figure
-from bara_pyro.diagnostics.page.token_page import token_page
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.report.style import png_bytes
 from bara_pyro.runs.config import load_config

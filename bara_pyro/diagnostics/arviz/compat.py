@@ -61,26 +61,16 @@ def groups_of(data: Idata) -> dict[str, xarray.Dataset]:
 
 @dataclass(frozen=True)
 class Loo:
-    """Pareto-smoothed importance-sampling leave-one-out (Vehtari et al. 2017), of n rows.
+    """Pareto-smoothed importance-sampling leave-one-out (Vehtari et al. 2017), of n rows."""
 
-    Attributes:
-        elpd: expected log predictive probability, the sum over the rows, nats.
-        se: its standard error over rows, nats.
-        p: effective number of parameters.
-        good_k: the Pareto k up to which a row's estimate can be relied on; `min(1 - 1/log10 S, 0.7)`.
-        pointwise: float64, `n`, nats.
-        pareto_k: float64, `n`; infinite where there are too few draws to fit the tail (below some 25).
-        ids: of the rows.
-        raw: ArviZ's own result; None where ArviZ 1 refuses a row, for its draws are too few or all the same.
-    """
-
-    elpd: float
-    se: float
-    p: float
-    good_k: float
-    pointwise: Tensor
-    pareto_k: Tensor
-    ids: tuple[str, ...]
+    elpd: float  # expected log predictive probability, the sum over the rows, nats
+    se: float  # its standard error over rows, nats
+    p: float  # effective number of parameters
+    good_k: float  # the Pareto k up to which a row's estimate can be relied on; `min(1 - 1/log10 S, 0.7)`
+    pointwise: Tensor  # float64, `n`, nats
+    pareto_k: Tensor  # float64, `n`; infinite where the draws are too few to fit the tail (below some 25)
+    ids: tuple[str, ...]  # of the rows
+    # ArviZ's own result; None where ArviZ 1 refuses a row, for its draws are too few or all the same.
     raw: Idata = field(repr=False, compare=False)
 
     @property

@@ -18,16 +18,11 @@ INTERVAL = 0.94
 
 
 class AnswerShare(Result):
-    """How often an answer is given, percent of the rows.
-
-    Attributes:
-        answer: the answer.
-        observed: in the data.
-        low, median, high: over the draws of the posterior, each of which answers all rows.
-    """
+    """How often an answer is given, percent of the rows."""
 
     answer: str
-    observed: float
+    observed: float  # in the data
+    # Over the draws of the posterior, each of which answers all rows: median and the ends of `INTERVAL`.
     low: float
     median: float
     high: float
@@ -39,20 +34,13 @@ class AnswerShare(Result):
 
 
 class DrawnAnswers(Result):
-    """What was exported.
+    """What was exported."""
 
-    Attributes:
-        file: name of the netCDF file.
-        rows, draws: how many it has.
-        answers: the posterior predictive check.
-        phi_median: median of Phi by module; empty without a global gate.
-    """
-
-    file: str
+    file: str  # name of the netCDF file
     rows: int
     draws: int
-    answers: list[AnswerShare]
-    phi_median: dict[str, float]
+    answers: list[AnswerShare]  # the posterior predictive check
+    phi_median: dict[str, float]  # median of Phi by module; empty without a global gate
 
 
 def export_draws(c: Context) -> DrawnAnswers:

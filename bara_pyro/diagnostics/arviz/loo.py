@@ -27,25 +27,16 @@ from bara_pyro.errors import ConfigError, DataError
 
 @dataclass(frozen=True)
 class Ranked:
-    """A method in a comparison by PSIS-LOO, sums over the rows in nats.
-
-    Attributes:
-        method: its name.
-        elpd, se: expected log predictive probability, and its standard error over rows.
-        difference, difference_se: how far it is behind the best, and the standard error of that over rows.
-        p: effective number of parameters.
-        weight: in the mixture that predicts the left-out rows best.
-        unreliable: rows whose Pareto k is above the limit; with more than a few this is not to be trusted.
-    """
+    """A method in a comparison by PSIS-LOO; sums over the rows, nats."""
 
     method: str
-    elpd: float
-    se: float
-    difference: float
-    difference_se: float
-    p: float
-    weight: float
-    unreliable: int
+    elpd: float  # expected log predictive probability
+    se: float  # its standard error over rows
+    difference: float  # how far it is behind the best
+    difference_se: float  # the standard error of that over rows
+    p: float  # effective number of parameters
+    weight: float  # in the mixture that predicts the left-out rows best
+    unreliable: int  # rows whose Pareto k is above the limit; with more than a few all this is worth little
 
 
 def loo(data: Idata) -> Loo:

@@ -14,63 +14,39 @@ from bara_pyro.errors import ConfigError
 
 @dataclass(frozen=True)
 class Constant:
-    """One line of a certificate.
+    """One line of a certificate."""
 
-    Attributes:
-        quantity: its symbol or name; "assumed", "NOT MET" and "scope" stand before a sentence.
-        value: None before a sentence.
-        meaning: what it is, or the sentence.
-    """
-
-    quantity: str
-    value: float | None
-    meaning: str
+    quantity: str  # its symbol or name; "assumed", "NOT MET" and "scope" stand before a sentence
+    value: float | None  # None before a sentence
+    meaning: str  # what it is, or the sentence
 
 
 @dataclass(frozen=True, repr=False)
 class Certificate(Stated):
-    """The bound on one set of rows; printing it, in any form, prints its assumptions.
-
-    Attributes:
-        n: rows.
-        r: rank.
-        s: budget of active gates.
-        tau: threshold of a gate.
-        clip: `R_g`.
-        up, down, inputs: caps `R_B` (scaling included), `R_A`, `R_x`.
-        cover: `Gamma_gate` and what it assumes.
-        empirical: mean capped loss of the certified predictor on the rows.
-        loss_cap: M, in the unit of the loss.
-        outputs: number C of outputs that the loss sees; 1 stands for one fixed scalar functional.
-        lipschitz: L, in the 2-norm of the outputs.
-        delta: probability with which the bound may fail.
-        choices: how many settings of (tau, s, clip, ..) were tried on these rows; delta is divided by it.
-        radius: cap W of the gate's parameters, where the cover has one.
-        further: more assumptions, one sentence each.
-        violated: sentences on assumptions that are known not to hold for these rows.
+    """The bound on one set of rows.
 
     Raises:
         ConfigError: a number is out of range.
     """
 
-    n: int
-    r: int
-    s: int
-    tau: float
-    clip: float
-    up: Cap
-    down: Cap
-    inputs: Cap
-    cover: GateCover
-    empirical: float
-    loss_cap: float
-    outputs: int = 1
-    lipschitz: float = formulas.NLL_LIPSCHITZ
-    delta: float = 0.05
-    choices: int = 1
-    radius: Cap | None = None
-    further: tuple[str, ...] = ()
-    violated: tuple[str, ...] = ()
+    n: int  # rows
+    r: int  # rank
+    s: int  # budget of active gates
+    tau: float  # threshold of a gate
+    clip: float  # `R_g`
+    up: Cap  # `R_B`, scaling included
+    down: Cap  # `R_A`
+    inputs: Cap  # `R_x`
+    cover: GateCover  # `Gamma_gate` and what it assumes
+    empirical: float  # mean capped loss of the certified predictor on the rows
+    loss_cap: float  # M, in the unit of the loss
+    outputs: int = 1  # number C of outputs that the loss sees; 1 stands for one fixed scalar functional
+    lipschitz: float = formulas.NLL_LIPSCHITZ  # L, in the 2-norm of the outputs
+    delta: float = 0.05  # probability with which the bound may fail
+    choices: int = 1  # settings of (tau, s, clip, ..) tried on these rows; delta is divided by it
+    radius: Cap | None = None  # cap W of the gate's parameters, where the cover has one
+    further: tuple[str, ...] = ()  # more assumptions, one sentence each
+    violated: tuple[str, ...] = ()  # sentences on assumptions that are known not to hold for these rows
 
     def __post_init__(self) -> None:
         if self.n < 1 or not 1 <= self.s <= self.r or self.outputs < 1 or self.choices < 1:

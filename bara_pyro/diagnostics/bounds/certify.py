@@ -28,25 +28,15 @@ UNITS = {"acc": "percent", "ece": "percent", "nll": "nats, capped"}
 
 @dataclass(frozen=True, repr=False)
 class HeadCertificate(Stated):
-    """A certificate with what was measured beside it.
+    """A certificate with what was measured beside it."""
 
-    Attributes:
-        certificate: the bound on the capped NLL.
-        scores: predictor ("mean gate", "certified") -> `acc`, `ece` (percent), `nll` (capped, nats).
-        active: mean number of active gates a row.
-        largest: largest number of gates above tau in a row, before the s largest are chosen.
-        rho: largest difference of clipped and certified gate on the rows (the theorem's is over all inputs).
-        largest_x: largest norm of x on the rows.
-        held_out: the held-out bound on the same risk; None for rows that were trained on.
-    """
-
-    certificate: Certificate
-    scores: dict[str, dict[str, float]]
-    active: float
-    largest: int
-    rho: float
-    largest_x: float
-    held_out: float | None
+    certificate: Certificate  # the bound on the capped NLL
+    scores: dict[str, dict[str, float]]  # "mean gate", "certified" -> acc, ece (percent), nll (capped, nats)
+    active: float  # mean number of active gates a row
+    largest: int  # largest number of gates above tau in a row, before the s largest are chosen
+    rho: float  # largest difference of clipped and certified gate on the rows (the theorem: over all inputs)
+    largest_x: float  # largest norm of x on the rows
+    held_out: float | None  # the held-out bound on the same risk; None for rows that were trained on
 
     def statement(self) -> str:
         """Return scores and bound in sentences, with the assumptions."""

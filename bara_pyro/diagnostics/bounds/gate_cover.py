@@ -16,19 +16,12 @@ UNIT = 2.0**-4
 
 @dataclass(frozen=True)
 class Cap:
-    """An upper limit of a norm.
+    """An upper limit of a norm."""
 
-    Attributes:
-        name: of the norm.
-        value: the limit.
-        share: part of delta that is left after paying for the choice, in (0, 1]; 1 for a limit fixed before.
-        reason: one clause, why it is a limit.
-    """
-
-    name: str
-    value: float
-    share: float
-    reason: str
+    name: str  # of the norm
+    value: float  # the limit
+    share: float  # of delta that is left after paying for the choice, in (0, 1]; 1: fixed before
+    reason: str  # one clause, why it is a limit
 
 
 def norm_cap(name: str, measured: float, fixed: float | None = None, unit: float = UNIT) -> Cap:
@@ -71,19 +64,12 @@ def norm_cap(name: str, measured: float, fixed: float | None = None, unit: float
 
 @dataclass(frozen=True)
 class GateCover:
-    """A bound on how many gate matrices there are, up to eps.
+    """A bound on how many gate matrices there are, up to eps."""
 
-    Attributes:
-        name: the choice, a key of `COVERS`.
-        nats: `Gamma_gate(n, s, eps)` (Eq. for the gate cover in the second appendix).
-        eps: resolution, at most `R_g / sqrt(n)`.
-        assumption: what has to be true for it, one sentence.
-    """
-
-    name: str
-    nats: float
-    eps: float
-    assumption: str
+    name: str  # the choice, a key of `COVERS`
+    nats: float  # `Gamma_gate(n, s, eps)` (Eq. for the gate cover in the second appendix)
+    eps: float  # resolution, at most `R_g / sqrt(n)`
+    assumption: str  # what has to be true for it, one sentence
 
 
 _VALUES = (

@@ -18,55 +18,33 @@ DELTA = 0.05  # of all bounds, as in `gibbs_bound`
 
 
 class CertifiedHead(Result):
-    """The bound of the paper's second appendix, nats.
+    """The bound of the paper's second appendix, nats."""
 
-    Attributes:
-        bound: on the risk; `vacuous`: whether it says no more than `loss_cap` does.
-        loss_cap: the largest loss there is.
-        statement: the bound in sentences, with its assumptions.
-        constants: all that goes into it, and the assumptions.
-    """
-
-    bound: Number
-    vacuous: bool
-    loss_cap: float
-    statement: str
-    constants: list[Constant]
+    bound: Number  # on the risk
+    vacuous: bool  # whether it says no more than `loss_cap` does
+    loss_cap: float  # the largest loss there is
+    statement: str  # the bound in sentences, with its assumptions
+    constants: list[Constant]  # all that goes into it, and the assumptions
 
 
 class Bound(Result):
-    """One loss with its bounds at 95 %.
+    """One loss with its bounds at 95 %."""
 
-    Attributes:
-        loss: "drawn-answer", "smoothed-nll", or "average errs" of the averaged predictor.
-        mean: measured on the rows.
-        pac_bayes: if the rows chose nothing but Phi; None for the averaged predictor.
-        held_out: if they chose nothing at all.
-        most: the largest value that the loss can have.
-    """
-
-    loss: str
-    mean: float
-    pac_bayes: float | None
-    held_out: float
-    most: float
+    loss: str  # "drawn-answer", "smoothed-nll", or "average errs" of the averaged predictor
+    mean: float  # measured on the rows
+    pac_bayes: float | None  # if the rows chose nothing but Phi; None for the averaged predictor
+    held_out: float  # if they chose nothing at all
+    most: float  # the largest value that the loss can have
 
 
 class PacBayes(Result):
-    """Bounds on the risk of drawn answers and of the averaged ones.
-
-    Attributes:
-        rows, draws: n, and draws of each row.
-        kl_phi: KL(q(Phi) || p(Phi)), nats.
-        bounds: of each loss, the averaged predictor's last.
-        statement: what is assumed, in sentences.
-    """
+    """Bounds on the risk of drawn answers and of the averaged ones."""
 
     rows: int
-    draws: int
-    kl_phi: Number
-    bounds: list[Bound]
-    statement: str
+    draws: int  # of each row
+    kl_phi: Number  # KL(q(Phi) || p(Phi)), nats
+    bounds: list[Bound]  # of each loss, the averaged predictor's last
+    statement: str  # what is assumed, in sentences
 
     @property
     def drawn(self) -> Bound:
@@ -80,15 +58,10 @@ class PacBayes(Result):
 
 
 class Guarantees(Result):
-    """What can be promised.
+    """What can be promised."""
 
-    Attributes:
-        certified: None where the run is not of the kind that the theorem is about.
-        pac_bayes: None without a global gate.
-    """
-
-    certified: CertifiedHead | None
-    pac_bayes: PacBayes | None
+    certified: CertifiedHead | None  # None where the run is not of the kind that the theorem is about
+    pac_bayes: PacBayes | None  # None without a global gate
 
 
 def guarantees(c: Context) -> Guarantees | None:

@@ -81,18 +81,13 @@ def _check_delta(delta: float, count: int) -> None:
 
 @dataclass(frozen=True)
 class Loss:
-    """A loss in 0..1 of one draw of the predictor.
+    """A loss in 0..1 of one draw of the predictor."""
 
-    Attributes:
-        values: (probability of the right class and whether it is the top one, both `S x n`; classes C; cap M)
-            -> losses, `S x n`.
-        capped: whether the loss is in units of the cap M.
-        covers: one sentence: what a bound on the Gibbs risk says about predictions that average the draws.
-    """
-
+    # From the probability of the right class and whether it is the top one, both `S x n`, the number of
+    # classes and the cap M to losses, `S x n`.
     values: Callable[[Tensor, Tensor, int, float], Tensor]
-    capped: bool
-    covers: str
+    capped: bool  # whether the loss is in units of the cap M
+    covers: str  # what a bound on the Gibbs risk says about predictions that average the draws
 
 
 def _smoothed(right: Tensor, top: Tensor, classes: int, cap: float) -> Tensor:
@@ -130,27 +125,16 @@ LOSSES = {
 
 @dataclass(frozen=True, repr=False)
 class GibbsBound(Stated):
-    """A PAC-Bayes-kl bound; printing it prints its assumptions.
+    """A PAC-Bayes-kl bound; printing it prints its assumptions."""
 
-    Attributes:
-        loss: a key of `LOSSES`.
-        mean: mean loss over draws and rows, 0..1.
-        draws: number of independent draws of Phi, each with theta of its own.
-        n: rows.
-        kl: `KL(q(Phi) || p(Phi))`, nats.
-        delta: probability with which the bound over the rows may fail.
-        draws_delta: the same of the bound over the draws; the whole may fail with the sum of both.
-        scale: unit of the loss: M in nats for an NLL, 1 for a rate.
-    """
-
-    loss: str
-    mean: float
-    draws: int
-    n: int
-    kl: float
-    delta: float
-    draws_delta: float
-    scale: float
+    loss: str  # a key of `LOSSES`
+    mean: float  # mean loss over draws and rows, 0..1
+    draws: int  # number of independent draws of Phi, each with theta of its own
+    n: int  # rows
+    kl: float  # `KL(q(Phi) || p(Phi))`, nats
+    delta: float  # probability with which the bound over the rows may fail
+    draws_delta: float  # the same of the bound over the draws; the whole may fail with the sum of both
+    scale: float  # unit of the loss: M in nats for an NLL, 1 for a rate
 
     @property
     def empirical(self) -> float:

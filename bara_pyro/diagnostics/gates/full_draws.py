@@ -27,23 +27,14 @@ Rows = int | Sequence[str]
 
 @dataclass
 class FullDraws:
-    """S draws of n rows.
+    """S draws of n rows; None where the program has no such gate, or no closed form of its KL."""
 
-    Attributes:
-        log_probs: float64, `S x n x C`.
-        phi: float32, `S x M x r`; None where the program has no global gate.
-        theta: float32, `S x n x M x r`, at the last token; None where it has no local one.
-        theta_tokens: float32, `S x n x T x M x r`, NaN where a module sees no token; None if not asked for.
-        kl_phi, kl_theta: float64, `S` and `S x n` (summed over real tokens), nats: of all modules, at weight
-            1; None where there is no such latent or no closed form.
-    """
-
-    log_probs: Tensor
-    phi: Tensor | None = None
-    theta: Tensor | None = None
-    theta_tokens: Tensor | None = None
-    kl_phi: Tensor | None = None
-    kl_theta: Tensor | None = None
+    log_probs: Tensor  # float64, `S x n x C`
+    phi: Tensor | None = None  # float32, `S x M x r`
+    theta: Tensor | None = None  # float32, `S x n x M x r`, at the last token
+    theta_tokens: Tensor | None = None  # `S x n x T x M x r`, NaN where a module sees no token; if asked for
+    kl_phi: Tensor | None = None  # float64, `S`, nats: of all modules, at weight 1
+    kl_theta: Tensor | None = None  # float64, `S x n`, nats: the same, summed over real tokens
 
     @property
     def psi(self) -> Tensor:

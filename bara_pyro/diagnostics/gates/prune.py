@@ -34,20 +34,13 @@ Importance = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Pruned:
-    """A smaller system and what became of it.
+    """A smaller system and what became of it."""
 
-    Attributes:
-        system: with `rank_pattern`; for prediction, not for further training.
-        kept, units: number of units that are left, and that there were.
-        tolerance: the largest change of a probability that was allowed on the calibration rows.
-        difference: the largest change that there was on them.
-    """
-
-    system: System
-    kept: int
-    units: int
-    tolerance: float
-    difference: float
+    system: System  # with `rank_pattern`; for prediction, not for further training
+    kept: int  # units that are left
+    units: int  # that there were
+    tolerance: float  # the largest change of a probability that was allowed on the calibration rows
+    difference: float  # the largest change that there was on them
 
 
 def prune(system: System, rows: EncodedSplit, tolerance: float = 0.01) -> Pruned:

@@ -36,19 +36,12 @@ def effective_rank(draws: GateDraws, tau: float = TAU) -> Tensor:
 
 @dataclass(frozen=True)
 class RankSummary:
-    """The effective rank in a few numbers, in units (of r).
+    """The effective rank in a few numbers, in units (of r)."""
 
-    Attributes:
-        mean: over rows and modules.
-        over_rows: standard deviation over rows of a row's mean over modules.
-        over_modules: standard deviation over modules of a module's mean over rows.
-        within_modules: standard deviation over rows within a module, averaged over modules.
-    """
-
-    mean: float
-    over_rows: float
-    over_modules: float
-    within_modules: float
+    mean: float  # over rows and modules
+    over_rows: float  # standard deviation over rows of a row's mean over modules
+    over_modules: float  # standard deviation over modules of a module's mean over rows
+    within_modules: float  # standard deviation over rows within a module, averaged over modules
 
 
 def rank_summary(rank: Tensor) -> RankSummary:
@@ -63,22 +56,14 @@ def rank_summary(rank: Tensor) -> RankSummary:
 
 @dataclass(frozen=True)
 class Relation:
-    """A rank correlation between the effective rank of rows and something else that is known of them.
+    """A rank correlation between the effective rank of rows and something else that is known of them."""
 
-    Attributes:
-        with_: what the effective rank is compared with.
-        rho: Spearman's correlation, from -1 to 1; NaN where one of both does not vary.
-        low, high: a bootstrap interval over rows.
-        level: its coverage.
-        rows: how many rows it rests on.
-    """
-
-    with_: str
-    rho: Number
-    low: Number
+    with_: str  # what the effective rank is compared with
+    rho: Number  # Spearman's correlation, from -1 to 1; NaN where one of both does not vary
+    low: Number  # a bootstrap interval over rows
     high: Number
-    level: float
-    rows: int
+    level: float  # its coverage
+    rows: int  # how many it rests on
 
     @property
     def verdict(self) -> str:
@@ -129,27 +114,18 @@ def relation(
 
 @dataclass(frozen=True)
 class SupportRelation:
-    """How the supports of Phi, theta and their product lie to one another, over draws, rows and modules.
-
-    Attributes:
-        tau_phi, tau_theta: thresholds of the factors.
-        tau_product: the main text's threshold of the product, `tau_phi * tau_theta`.
-        tau_sound: the least threshold for which the relation is certain, `max(R_L tau_phi, R_G tau_theta)`.
-        phi, theta: mean number of units above the factors' thresholds.
-        product: of the product above `tau_product`; `sound`: above `tau_sound`.
-        broken: percentage of (draw, row, module) whose product's support at `tau_product` is not within both
-            factors' supports: what the main text's proof says cannot happen.
-        broken_sound: the same at `tau_sound`; 0 by the second appendix.
-    """
+    """How the supports of Phi, theta and their product lie to one another, over draws, rows and modules."""
 
     tau_phi: float
     tau_theta: float
-    tau_product: float
-    tau_sound: float
-    phi: float
+    tau_product: float  # the main text's threshold of the product, `tau_phi * tau_theta`
+    tau_sound: float  # the least for which the relation is certain, `max(R_L tau_phi, R_G tau_theta)`
+    phi: float  # mean number of units above the factors' thresholds
     theta: float
-    product: float
-    sound: float
+    product: float  # above `tau_product`
+    sound: float  # above `tau_sound`
+    # Percentage of (draw, row, module) whose product's support at `tau_product` is not within both factors'
+    # supports (what the main text's proof says cannot happen), and at `tau_sound` (0 by the second appendix).
     broken: float
     broken_sound: float
 

@@ -23,48 +23,28 @@ TRUE_AMBIGUITY, ERROR, ENTROPY = "true ambiguity (entropy of the true answer)", 
 
 
 class ModuleUse(Result):
-    """One adapted module.
+    """One adapted module."""
 
-    Attributes:
-        module: its path.
-        sparsity: "phi", "theta", "psi" -> percent off.
-        rank: mean effective rank over rows; `spread`: its standard deviation.
-    """
-
-    module: str
-    sparsity: dict[str, float]
-    rank: float
-    spread: float
+    module: str  # its path
+    sparsity: dict[str, float]  # "phi", "theta", "psi" -> percent off
+    rank: float  # mean effective rank over rows
+    spread: float  # its standard deviation
 
 
 class RankUse(Result):
-    """How much of the rank is in use.
+    """How much of the rank is in use."""
 
-    Attributes:
-        gates: whether there are gates; of LoRA these are activations `A x`.
-        tau: threshold below which a gate is off.
-        r: the rank.
-        draws: that expectations are over.
-        modules: in the model's order.
-        sparsity: "phi", "theta", "psi" -> percent off, over all modules.
-        summary: of the effective rank.
-        rows: effective rank of each row, mean over modules.
-        relations: of the effective rank to what is known of the rows.
-        readings: the three readings of sparsity, each as `sparsity`; none without gates.
-        support: how the supports of product and factors lie; None where there are not both gates.
-    """
-
-    gates: bool
-    tau: float
-    r: int
-    draws: int
-    modules: list[ModuleUse]
-    sparsity: dict[str, float]
-    summary: RankSummary
-    rows: list[float]
-    relations: list[Relation]
-    readings: dict[str, dict[str, float]]
-    support: SupportRelation | None
+    gates: bool  # whether there are gates; of LoRA these are activations `A x`
+    tau: float  # threshold below which a gate is off
+    r: int  # the rank
+    draws: int  # that expectations are over
+    modules: list[ModuleUse]  # in the model's order
+    sparsity: dict[str, float]  # "phi", "theta", "psi" -> percent off, over all modules
+    summary: RankSummary  # of the effective rank
+    rows: list[float]  # effective rank of each row, mean over modules
+    relations: list[Relation]  # of the effective rank to what is known of the rows
+    readings: dict[str, dict[str, float]]  # the three readings of sparsity; none without gates
+    support: SupportRelation | None  # None where there are not both gates
 
 
 def rank_use(c: Context) -> RankUse | None:

@@ -28,17 +28,11 @@ TAU = 0.1
 
 @dataclass(frozen=True)
 class Sparsity:
-    """Percentages of entries below a threshold.
+    """Percentages of entries below a threshold."""
 
-    Attributes:
-        modules: paths of the M modules.
-        tau: the threshold.
-        by_module: "phi", "theta" and "psi" -> float64, `M`.
-    """
-
-    modules: tuple[str, ...]
-    tau: float
-    by_module: dict[str, Tensor]
+    modules: tuple[str, ...]  # paths of the M modules
+    tau: float  # the threshold
+    by_module: dict[str, Tensor]  # "phi", "theta" and "psi" -> float64, `M`
 
     @property
     def overall(self) -> dict[str, float]:

@@ -37,19 +37,12 @@ TEXTS = {
 
 @dataclass(frozen=True)
 class TokenMap:
-    """The sparsity of one text's tokens.
+    """The sparsity of one text's tokens."""
 
-    Attributes:
-        title: what the text is called.
-        tokens: the T tokens as they are read.
-        modules: paths of the M modules.
-        percent: float32, `M x T`: expected share of the module's gates below tau at the token, percent.
-    """
-
-    title: str
-    tokens: tuple[str, ...]
-    modules: tuple[str, ...]
-    percent: Tensor
+    title: str  # what the text is called
+    tokens: tuple[str, ...]  # the T tokens as they are read
+    modules: tuple[str, ...]  # paths of the M modules
+    percent: Tensor  # float32, `M x T`: expected share of the module's gates below tau at the token, percent
 
     @property
     def mean(self) -> Tensor:
@@ -137,35 +130,21 @@ def _gate(gates: Gates, values: dict[str, Tensor], path: str) -> Tensor:
 
 
 class TextUse(Result):
-    """One text.
+    """One text."""
 
-    Attributes:
-        title: what it is called.
-        tokens: the T tokens as they are read.
-        mean: percent of gates off by token, over all modules, `T`.
-        percent: the same by module, `M x T`.
-    """
-
-    title: str
-    tokens: list[str]
-    mean: list[Number]
-    percent: list[list[Number]]
+    title: str  # what it is called
+    tokens: list[str]  # the T tokens as they are read
+    mean: list[Number]  # percent of gates off by token, over all modules, `T`
+    percent: list[list[Number]]  # the same by module, `M x T`
 
 
 class TokenUse(Result):
-    """Token maps.
+    """Token maps."""
 
-    Attributes:
-        tau: threshold below which a gate is off.
-        draws: that expectations are over; 0 for the mean gate.
-        modules: paths of the M modules.
-        texts: in the order given.
-    """
-
-    tau: float
-    draws: int
-    modules: list[str]
-    texts: list[TextUse]
+    tau: float  # threshold below which a gate is off
+    draws: int  # that expectations are over; 0 for the mean gate
+    modules: list[str]  # paths of the M modules
+    texts: list[TextUse]  # in the order given
 
 
 def token_use(c: Context) -> TokenUse | None:

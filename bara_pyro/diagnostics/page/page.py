@@ -10,11 +10,9 @@ from bara_pyro.diagnostics.page.render_draws import render_draws
 from bara_pyro.diagnostics.page.render_posterior import render_posterior
 from bara_pyro.diagnostics.page.render_rank import render_rank
 from bara_pyro.diagnostics.page.render_scores import render_scores
-from bara_pyro.diagnostics.page.render_tokens import PAGE, render_tokens
+from bara_pyro.diagnostics.page.render_tokens import PAGE, render_tokens, token_figure, token_page
 from bara_pyro.diagnostics.page.render_uncertainty import render_uncertainty
 from bara_pyro.diagnostics.page.shown import Shown
-from bara_pyro.diagnostics.page.token_figure import token_figure
-from bara_pyro.diagnostics.page.token_page import token_page
 from bara_pyro.report import Link, Paragraph, Points, save, write_index
 from bara_pyro.report.blocks import Block
 from bara_pyro.runs.store import write_json

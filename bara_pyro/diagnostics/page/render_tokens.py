@@ -1,15 +1,28 @@
-"""The section on which tokens use the gates."""
+"""Which tokens use the gates: the section of the page, the picture for print and a page of all layers."""
 
+import json
 import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from markupsafe import Markup
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LinearSegmentedColormap, Normalize
+from matplotlib.figure import Figure
 
 from bara_pyro.diagnostics.gates.tokens import TextUse, TokenUse
-from bara_pyro.diagnostics.page.shades import COLOURS, letters, shade
+from bara_pyro.diagnostics.page.shades import COLOURS, EQUAL, letters, parts, shade
 from bara_pyro.diagnostics.page.shown import Shown, shown
+from bara_pyro.errors import DataError
 from bara_pyro.report import Link, Paragraph, Scale, Shaded, Word
 from bara_pyro.report.blocks import Block
+from bara_pyro.report.html import document, environment, source
+from bara_pyro.report.style import INK, LARGE, SMALL, new_figure
+from bara_pyro.runs.store import write_text
 
-PAGE = "tokens.html"
+PAGE, PACKAGE = "tokens.html", "bara_pyro.diagnostics.page"
 CLOSE = 5.0  # percent: tokens that lie so near to one another hardly differ
+COLUMNS, WIDTH = 3, 46  # of the picture: texts side by side, letters a line
 
 
 def render_tokens(found: TokenUse) -> Shown:
@@ -37,12 +50,8 @@ def render_tokens(found: TokenUse) -> Shown:
 
 
 def _where(found: TokenUse, value: float) -> str:
-    return next(
-        repr(token.strip())
-        for text in found.texts
-        for token, own in zip(text.tokens, text.mean, strict=True)
-        if own == value
-    )
+    pairs = ((t, own) for text in found.texts for t, own in zip(text.tokens, text.mean, strict=True))
+    return next(repr(token.strip()) for token, own in pairs if own == value)
 
 
 def _shaded(text: TextUse, low: float, high: float) -> Shaded:
@@ -56,3 +65,84 @@ def _shaded(text: TextUse, low: float, high: float) -> Shaded:
 def as_read(token: str) -> str:
     """Return a token with what cannot be seen made visible."""
     return token.replace("\n", "⏎").strip() or "␣"
+
+
+def token_page(found: TokenUse, path: Path, title: str) -> Path:
+    """Write token maps as one HTML file that needs nothing else: layers to choose, values to point at.
+
+    Raises:
+        DataError: there are no texts.
+        CheckpointError: the file cannot be written.
+    """
+    _check_texts(found)
+    texts = [{"title": t.title, "tokens": [as_read(token) for token in t.tokens]} for t in found.texts]
+    body = environment(PACKAGE).get_template("tokens.html").render(
+        tau=f"{found.tau:g}", draws=max(found.draws, 1), colours=COLOURS, texts=texts
+    )  # fmt: skip
+    data = {
+        "modules": found.modules,
+        # Layer 0 is the mean; one decimal, which is what is shown.
+        "texts": [[_rounded(t.mean), *map(_rounded, t.percent)] for t in found.texts],
+        "scale": [parts(colour) for colour in COLOURS],
+        "equal": EQUAL,
+    }
+    # A module's name may hold anything: "</script>" must not end the script.
+    plain = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+    script = f"const data = {plain};\n{source(PACKAGE, 'tokens.js')}"
+    page = document(title, body=Markup(body), style=source(PACKAGE, "tokens.css"), script=script)  # noqa: S704
+    write_text(path, page)
+    return path
+
+
+def _rounded(values: Sequence[float]) -> list[float]:
+    return [0.0 if math.isnan(value) else round(value, 1) for value in values]
+
+
+def _check_texts(found: TokenUse) -> None:
+    if not found.texts:
+        raise DataError("There are no token maps to draw: give at least one text.")
+
+
+def token_figure(found: TokenUse) -> Figure:
+    """Draw the texts with their tokens shaded by the share of gates that are nearly off; light is sparse.
+
+    Raises:
+        DataError: there are no texts.
+    """
+    _check_texts(found)
+    columns = min(COLUMNS, len(found.texts))
+    laid = [_lines([as_read(token) for token in text.tokens]) for text in found.texts]
+    blocks = [laid[i : i + columns] for i in range(0, len(laid), columns)]
+    heights = [max(lines[-1][1] + 1 for lines in block) + 2 for block in blocks]
+    figure = new_figure(4.3 * columns, 0.24 * sum(heights) + 0.9)
+    grid = figure.add_gridspec(len(blocks), columns, height_ratios=heights)
+    values = [value for text in found.texts for value in text.mean]
+    norm = Normalize(min(values), max(max(values), min(values) + 0.1))
+    for number, (text, places) in enumerate(zip(found.texts, laid, strict=True)):
+        axes = figure.add_subplot(grid[number // columns, number % columns])
+        axes.set(xlim=(0, WIDTH + 2), ylim=(heights[number // columns], -0.5))
+        axes.axis("off")
+        axes.set_title(text.title, fontsize=LARGE, color=INK, loc="left", parse_math=False)
+        for token, value, (column, line) in zip(text.tokens, text.mean, places, strict=True):
+            ground, word = shade(float(norm(value))), as_read(token)
+            axes.barh(line + 0.5, len(word), height=0.86, left=column, color=ground)
+            axes.text(
+                column, line + 0.5, word, fontsize=SMALL, family="monospace", va="center", parse_math=False,
+                color=letters(ground),
+            )  # fmt: skip
+    colours = LinearSegmentedColormap.from_list("gates", COLOURS)
+    bar = figure.colorbar(ScalarMappable(norm, colours), ax=figure.axes, orientation="horizontal", aspect=60)
+    bar.set_label("Expected share of gates nearly off (%): light is sparse", fontsize=SMALL, color=INK)
+    bar.ax.tick_params(labelsize=SMALL)
+    return figure
+
+
+def _lines(tokens: Sequence[str]) -> list[tuple[int, int]]:
+    """Return column and line of each token, lines of at most `WIDTH` letters, a space between tokens."""
+    places, column, line = [], 0, 0
+    for token in tokens:
+        if column and column + len(token) > WIDTH:
+            column, line = 0, line + 1
+        places.append((column, line))
+        column += len(token) + 1
+    return places

@@ -9,17 +9,11 @@ from bara_pyro.report.blocks import Block
 
 @dataclass(frozen=True)
 class Shown:
-    """A result as it is shown.
+    """A result as it is shown."""
 
-    Attributes:
-        section: of the page.
-        plain: what it means for whoever uses the run, in plain words.
-        technical: the same for specialists, a sentence each.
-    """
-
-    section: Section
-    plain: str
-    technical: tuple[str, ...]
+    section: Section  # of the page
+    plain: str  # what it means for whoever uses the run, in plain words
+    technical: tuple[str, ...]  # the same for specialists, a sentence each
 
     @property
     def pictures(self) -> list[Picture]:

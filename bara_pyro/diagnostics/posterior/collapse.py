@@ -38,16 +38,10 @@ GAMMAS: dict[str, Json] = {
 
 @dataclass(frozen=True)
 class Collapse:
-    """KL(q || p) of each gate, nats.
+    """KL(q || p) of each gate, nats."""
 
-    Attributes:
-        modules: paths of the M modules.
-        kl: "phi", "theta" as far as there are such gates -> float64, `M x r`; that of theta is of the last
-            token, averaged over rows and draws.
-    """
-
-    modules: tuple[str, ...]
-    kl: dict[str, Tensor]
+    modules: tuple[str, ...]  # paths of the M modules
+    kl: dict[str, Tensor]  # "phi", "theta" -> float64, `M x r`; theta: last token, mean over rows and draws
 
     def share(self, eps: float = EPS) -> dict[str, float]:
         """Return the percentage of units within `eps` nats of the prior, of each kind of gate."""
@@ -115,21 +109,13 @@ def _divergences(guide: SiteGuide, batch: Batch) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class PriorPredictive:
-    """What a model answers with all gates drawn from a prior, averaged over n rows.
+    """What a model answers with all gates drawn from a prior, averaged over n rows."""
 
-    Attributes:
-        prior: its name.
-        entropy: of the answers under one draw, nats, mean over draws and rows; at most log C.
-        largest: the largest probability of an answer under one draw, mean over draws and rows.
-        saturated: percentage of draws and rows whose largest probability is above 0.99.
-        averaged_entropy: of the average over the draws, nats, mean over rows.
-    """
-
-    prior: str
-    entropy: Number
-    largest: Number
-    saturated: float
-    averaged_entropy: Number
+    prior: str  # its name
+    entropy: Number  # of the answers under one draw, nats, mean over draws and rows; at most log C
+    largest: Number  # the largest probability of an answer under one draw, mean over draws and rows
+    saturated: float  # percentage of draws and rows whose largest probability is above 0.99
+    averaged_entropy: Number  # of the average over the draws, nats, mean over rows
 
 
 class _Gates(SiteGuide):

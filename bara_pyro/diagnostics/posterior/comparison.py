@@ -21,44 +21,28 @@ KS_CRITICAL = 1.358  # of Kolmogorov's distribution at 5 %
 
 @dataclass(frozen=True)
 class GateComparison:
-    """One gate's marginal under the reference and under a guide.
-
-    Attributes:
-        gate: its name.
-        mean, low, high: of the reference: mean and the ends of the central 90 % interval.
-        guide_mean, guide_low, guide_high: of the guide.
-        sd_ratio: standard deviation of the guide over that of the reference; below 1 the guide is too sure.
-        wasserstein: 1-Wasserstein distance, in standard deviations of the reference.
-        ks: Kolmogorov-Smirnov distance, from 0 to 1.
-        ks_noise: what `ks` stays below in 95 % of cases where both laws are one.
-    """
+    """One gate's marginal under the reference and under a guide: means and central 90 % intervals."""
 
     gate: str
-    mean: float
+    mean: float  # of the reference
     low: float
     high: float
     guide_mean: float
     guide_low: float
     guide_high: float
-    sd_ratio: float
-    wasserstein: float
-    ks: float
-    ks_noise: float
+    sd_ratio: float  # of the guide over that of the reference; below 1 the guide is too sure
+    wasserstein: float  # 1-Wasserstein distance, in standard deviations of the reference
+    ks: float  # Kolmogorov-Smirnov distance, from 0 to 1
+    ks_noise: float  # what `ks` stays below in 95 % of cases where both laws are one
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A guide beside the reference.
-
-    Attributes:
-        gates: the gates one by one.
-        ids: of the B rows.
-        reference_probs, guide_probs: float64, `B x C`: posterior-predictive probabilities.
-    """
+    """A guide beside the reference."""
 
     gates: tuple[GateComparison, ...]
-    ids: tuple[str, ...]
-    reference_probs: Tensor
+    ids: tuple[str, ...]  # of the B rows
+    reference_probs: Tensor  # float64, `B x C`: posterior-predictive probabilities
     guide_probs: Tensor
 
     @property

@@ -27,25 +27,17 @@ GOOD_K = 0.7
 
 @dataclass(frozen=True)
 class ImportanceEstimate:
-    """What S importance weights say, in nats.
+    """What S importance weights say, in nats."""
 
-    Attributes:
-        elbo: mean of log w, of draws of its own, so that comparing it with the evidence is no tautology.
-        elbo_error: its standard error.
-        evidence: log of the mean weight: the estimate of log p(y).
-        evidence_error: its standard error, by bootstrap over the draws; too small where `k_hat` is above 0.7.
-        k_hat: Pareto's k of the weights; infinite with fewer than some 25 draws.
-        effective: effective sample size, (sum w)^2 / sum w^2, from 1 to S.
-        log_weights: float64, `S`: those behind the evidence.
-    """
-
-    elbo: float
-    elbo_error: float
-    evidence: float
-    evidence_error: float
-    k_hat: float
-    effective: float
-    log_weights: Tensor
+    elbo: float  # mean of log w, of draws of its own: comparing it with the evidence is no tautology
+    elbo_error: float  # its standard error
+    evidence: float  # log of the mean weight: the estimate of log p(y)
+    evidence_error: (
+        float  # its standard error, by bootstrap over the draws; too small where `k_hat` is above 0.7
+    )
+    k_hat: float  # Pareto's k of the weights; infinite with fewer than some 25 draws
+    effective: float  # effective sample size, (sum w)^2 / sum w^2, from 1 to S
+    log_weights: Tensor  # float64, `S`: those behind the evidence
 
     @property
     def gap(self) -> float:

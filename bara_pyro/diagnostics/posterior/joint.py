@@ -36,21 +36,13 @@ Values = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class Draws:
-    """S draws of all latents, and what program and guide say of them.
+    """S draws of all latents, and what program and guide say of them."""
 
-    Attributes:
-        values: the draws by site.
-        log_probs: float64, `S x B x C`: the answers' log-probabilities.
-        log_prior: float64, `S`: log p(z), nats.
-        log_likelihood: float64, `S`: log p(y | z) of all rows, nats.
-        log_posterior: float64, `S`: log q(z), nats; 0 where no guide was asked.
-    """
-
-    values: dict[str, Tensor]
-    log_probs: Tensor
-    log_prior: Tensor
-    log_likelihood: Tensor
-    log_posterior: Tensor
+    values: dict[str, Tensor]  # the draws by site
+    log_probs: Tensor  # float64, `S x B x C`: the answers' log-probabilities
+    log_prior: Tensor  # float64, `S`: log p(z), nats
+    log_likelihood: Tensor  # float64, `S`: log p(y | z) of all rows, nats
+    log_posterior: Tensor  # float64, `S`: log q(z), nats; 0 where no guide was asked
 
 
 def gates_of(model: AdaptedLM) -> Gates:

@@ -25,27 +25,19 @@ class Bins(Result):
 
 
 class Scores(Result):
-    """Scores of one predictive distribution.
+    """Scores of one predictive distribution, rates in percent."""
 
-    Attributes:
-        rows: number of rows n.
-        draws: S that were averaged over; 0 is the posterior mean.
-        acc, ece: percent; `nll`: nats; `brier`: 0..2.
-        confidence: mean probability of the most likely answer, percent.
-        chance_ece: the ECE (percent) that a perfectly calibrated model with the same probabilities would show
-            on n rows, on average: what is left of it when n grows is calibration.
-        bins: of the reliability diagram.
-    """
-
-    rows: int
-    draws: int
+    rows: int  # n
+    draws: int  # S that were averaged over; 0 is the posterior mean
     acc: float
     ece: float
-    nll: Number
-    brier: float
-    confidence: float
+    nll: Number  # nats
+    brier: float  # 0..2
+    confidence: float  # mean probability of the most likely answer
+    # The ECE that a perfectly calibrated model with the same probabilities would show on n rows, on average:
+    # what is left of the ECE when n grows is calibration.
     chance_ece: float
-    bins: Bins
+    bins: Bins  # of the reliability diagram
 
     @property
     def standard_error(self) -> float:
@@ -60,16 +52,12 @@ class Scores(Result):
 
 
 class PredictiveScores(Result):
-    """Scores of a run.
+    """Scores of a run, S rising."""
 
-    Attributes:
-        evaluated: of the stored evaluation, which has all rows of the split, S rising; empty where there is
-            none of these settings.
-        looked_at: of the rows and draws of this inspection, S rising.
-    """
-
-    evaluated: list[Scores]
-    looked_at: list[Scores]
+    evaluated: list[
+        Scores
+    ]  # of the stored evaluation, all rows of the split; empty without one of these settings
+    looked_at: list[Scores]  # of the rows and draws of this inspection
 
     @property
     def main(self) -> list[Scores]:

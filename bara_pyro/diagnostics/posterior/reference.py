@@ -33,27 +33,16 @@ MIN_SAMPLES = 8  # ArviZ splits a chain, we split a single one before, and a pie
 
 @dataclass(frozen=True)
 class Reference:
-    """Draws from the posterior of the G gates, chain after chain.
+    """Draws from the posterior of the G gates, chain after chain."""
 
-    Attributes:
-        values: site -> `S x` its shape; S = chains x draws.
-        log_probs: float64, `S x B x C`: the answers' log-probabilities.
-        names: of the G gates, sites one after the other.
-        chains: how many chains.
-        divergences: number of divergent transitions after the warm-up; any is a warning.
-        acceptance: mean acceptance probability of each chain.
-        ess: float64, `G`: bulk effective sample size.
-        r_hat: float64, `G`: rank-normalised split R-hat (Vehtari et al. 2021); above 1.01 is a warning.
-    """
-
-    values: dict[str, Tensor]
-    log_probs: Tensor
-    names: tuple[str, ...]
-    chains: int
-    divergences: int
-    acceptance: tuple[float, ...]
-    ess: Tensor
-    r_hat: Tensor
+    values: dict[str, Tensor]  # site -> `S x` its shape; S = chains x draws
+    log_probs: Tensor  # float64, `S x B x C`: the answers' log-probabilities
+    names: tuple[str, ...]  # of the G gates, sites one after the other
+    chains: int  # how many chains
+    divergences: int  # number of divergent transitions after the warm-up; any is a warning
+    acceptance: tuple[float, ...]  # mean acceptance probability of each chain
+    ess: Tensor  # float64, `G`: bulk effective sample size
+    r_hat: Tensor  # float64, `G`: rank-normalised split R-hat (Vehtari et al. 2021); above 1.01 is a warning
 
     @property
     def gates(self) -> Tensor:

@@ -35,34 +35,21 @@ Sampler = Callable[[Batch, int], Values]
 
 @dataclass(frozen=True)
 class Uniformity:
-    """How even the ranks of one quantity are.
+    """How even the ranks of one quantity are."""
 
-    Attributes:
-        name: of the quantity.
-        p: probability of ranks as uneven as these if the posterior were exact.
-        rank: mean rank as a share of the draws; 0.5 if exact.
-        spread: variance of the ranks over that of uniform ones; 1 if exact, above: too sure.
-    """
-
-    name: str
-    p: float
-    rank: float
-    spread: float
+    name: str  # of the quantity
+    p: float  # probability of ranks as uneven as these if the posterior were exact
+    rank: float  # mean rank as a share of the draws; 0.5 if exact
+    spread: float  # variance of the ranks over that of uniform ones; 1 if exact, above: too sure
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Ranks of the truth in N simulations, of Q quantities: the gates and the log-likelihood.
+    """Ranks of the truth in N simulations, of Q quantities: the gates and the log-likelihood."""
 
-    Attributes:
-        names: of the quantities.
-        ranks: long, `N x Q`: how many of the L draws are below the truth, from 0 to L.
-        draws: L.
-    """
-
-    names: tuple[str, ...]
-    ranks: Tensor
-    draws: int
+    names: tuple[str, ...]  # of the quantities
+    ranks: Tensor  # long, `N x Q`: how many of the L draws are below the truth, from 0 to L
+    draws: int  # L
 
     def uniformity(self) -> tuple[Uniformity, ...]:
         """Return of each quantity a test of uniformity, and how its ranks differ from uniform ones."""

@@ -20,42 +20,27 @@ KL_DRAWS = 5
 
 
 class GateLearning(Result):
-    """KL(q || p) of one kind of gate, nats.
+    """KL(q || p) of one kind of gate, nats."""
 
-    Attributes:
-        kind: "phi" or "theta".
-        mean: over units; `at_prior`: percent of units within `EPS` nats of their prior.
-        r: units of a module.
-        by_module: module -> mean over its units; `at_prior_by_module`: how many of them are at the prior.
-    """
-
-    kind: str
-    mean: float
-    at_prior: float
-    r: int
-    by_module: dict[str, float]
-    at_prior_by_module: dict[str, int]
+    kind: str  # "phi" or "theta"
+    mean: float  # over units
+    at_prior: float  # percent of units within `EPS` nats of their prior
+    r: int  # units of a module
+    by_module: dict[str, float]  # mean over its units
+    at_prior_by_module: dict[str, int]  # how many of them are at the prior
 
 
 class LeftOut(Result):
-    """PSIS-LOO on training rows, beside rows that were never seen.
-
-    Attributes:
-        rows, draws: how many.
-        elpd: mean expected log probability of a left-out training row, nats; `se`: its standard error.
-        unseen: the mean log probability of the rows looked at, nats.
-        good_k: the Pareto k up to which a row can be relied on; `high_k`: how many rows are above it.
-        pareto_k: by row; null where the draws are too few to fit it.
-    """
+    """PSIS-LOO on training rows, beside rows that were never seen."""
 
     rows: int
     draws: int
-    elpd: Number
-    se: Number
-    unseen: Number
-    good_k: float
-    high_k: int
-    pareto_k: dict[str, Number]
+    elpd: Number  # mean expected log probability of a left-out training row, nats
+    se: Number  # its standard error, nats
+    unseen: Number  # the mean log probability of the rows looked at, nats
+    good_k: float  # the Pareto k up to which a row can be relied on
+    high_k: int  # how many rows are above it
+    pareto_k: dict[str, Number]  # by row; null where the draws are too few to fit it
 
     @property
     def gap(self) -> float:
@@ -64,19 +49,12 @@ class LeftOut(Result):
 
 
 class PosteriorTrust(Result):
-    """What there is to know of a posterior.
+    """What there is to know of a posterior."""
 
-    Attributes:
-        learning: of each kind of gate; empty where no KL is known, and `why_not` says so.
-        why_not: why there is no KL; empty where there is.
-        left_out: PSIS-LOO.
-        prior_predictive: answers with all gates drawn from each of several priors.
-    """
-
-    learning: list[GateLearning]
-    why_not: str
-    left_out: LeftOut
-    prior_predictive: list[PriorPredictive]
+    learning: list[GateLearning]  # of each kind of gate; empty where no KL is known, and `why_not` says so
+    why_not: str  # why there is no KL; empty where there is
+    left_out: LeftOut  # PSIS-LOO
+    prior_predictive: list[PriorPredictive]  # answers with all gates drawn from each of several priors
 
 
 def posterior_trust(c: Context) -> PosteriorTrust | None:

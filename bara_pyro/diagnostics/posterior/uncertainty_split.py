@@ -11,29 +11,19 @@ from bara_pyro.runs.evaluate import draw
 
 
 class UncertaintySplit(Result):
-    """The split of the predictive uncertainty by nested draws, nats.
+    """The split of the predictive uncertainty by nested draws, nats."""
 
-    Attributes:
-        nested: draws of the global gates, and for each as many of the local ones.
-        total, aleatoric, global_, local: mean over rows; the last three add up to the first.
-        aleatoric_rows, epistemic_rows: by row, `n`; the second is that of both kinds of gate.
-        wrong: whether the row was answered wrong, `n`.
-        true_entropy: of the row's true answer, `n`; null where it is not known.
-        aleatoric_bias: mean of `aleatoric_rows` less `true_entropy`; None where it is not known of any row.
-        relations: of both parts to what is known of the rows.
-    """
-
-    nested: int
-    total: float
+    nested: int  # draws of the global gates, and for each as many of the local ones
+    total: float  # mean over rows; the next three add up to it
     aleatoric: float
     global_: float
     local: float
-    aleatoric_rows: list[float]
-    epistemic_rows: list[float]
-    wrong: list[bool]
-    true_entropy: list[Number]
-    aleatoric_bias: float | None
-    relations: dict[str, Relation]
+    aleatoric_rows: list[float]  # by row, `n`
+    epistemic_rows: list[float]  # of both kinds of gate
+    wrong: list[bool]  # whether the row was answered wrong
+    true_entropy: list[Number]  # of the row's true answer; null where it is not known
+    aleatoric_bias: float | None  # mean of `aleatoric_rows` less `true_entropy`; None where it is never known
+    relations: dict[str, Relation]  # of both parts to what is known of the rows
 
     def share(self, part: str) -> float:
         """Return a part's share of the total, percent."""
