@@ -114,13 +114,7 @@ Coords = Mapping[str, np.ndarray | tuple[str, np.ndarray]]
 
 
 def dataset(group: str, arrays: Variables, coords: Coords) -> xarray.Dataset:
-    """Return arrays as a group, with the coordinates that its dimensions have.
-
-    Args:
-        group: one of `GROUPS`.
-        arrays: name -> values, without the dimension `chain`.
-        coords: see `Coords`.
-    """
+    """Return arrays (name -> values, without the dimension `chain`) as a group, with its coordinates."""
     variables = {}
     for name, values in arrays.items():
         spec = GROUPS[group][name]

@@ -40,10 +40,7 @@ class Ranked:
 
 
 def loo(data: Idata) -> Loo:
-    """Return PSIS-LOO with the Pareto k of every row: see the head of this module for what it means.
-
-    Args:
-        data: of `to_inference_data(system, split="train", ...)`.
+    """Return PSIS-LOO of `to_inference_data(system, split="train", ...)`, with the Pareto k of every row.
 
     Raises:
         ConfigError: the rows are not of the training split, or all draws are the same.
@@ -68,10 +65,7 @@ def loo(data: Idata) -> Loo:
 
 
 def compare(methods: Mapping[str, Idata]) -> tuple[Ranked, ...]:
-    """Rank methods by PSIS-LOO on the same training rows, best first; see `loo` for what that leaves out.
-
-    Args:
-        methods: name -> data, as `loo` takes it.
+    """Rank methods (name -> data, as `loo` takes it) by PSIS-LOO on the same training rows, best first.
 
     Raises:
         ConfigError: fewer than two methods, or what `loo` raises.

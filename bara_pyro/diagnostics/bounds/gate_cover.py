@@ -25,17 +25,11 @@ class Cap:
 
 
 def norm_cap(name: str, measured: float, fixed: float | None = None, unit: float = UNIT) -> Cap:
-    r"""Return the cap of a norm: the one fixed in advance, or the grid point above the measured norm.
+    r"""Return the cap of a norm: `fixed` before the rows were seen, or the grid point above the measured norm.
 
     Point j = 1, 2, .. of the grid is `unit 2^(j-1)` and is given `delta_j = delta 6 / (pi^2 j^2)`. Since
     these add up to delta over all j, the bounds of all points hold together with probability 1 - delta, and
     so does the one that the measurement picks. Several grids are paid for by the product of their shares.
-
-    Args:
-        name: of the norm, for sentences.
-        measured: the trained model's norm.
-        fixed: the cap, chosen before the rows were seen; None takes the grid.
-        unit: point 1 of the grid, chosen before as well.
 
     Raises:
         ConfigError: a number is not positive and finite, or the measured norm exceeds the fixed cap.

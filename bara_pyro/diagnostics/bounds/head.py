@@ -164,12 +164,7 @@ def gate_slope(system: System, radius: float, input_norm: float) -> float:
     """Return Lambda: how far `phi softplus(w z)` moves per unit of (w, phi) in a ball of radius W.
 
     The gradient is `(phi sigmoid(w z) z, softplus(w z))` with `softplus(t) <= |t| + log 2`: its norm is at
-    most `W |z| + log 2`. Where the amortiser normalises its input, `|z| = sqrt(d)`.
-
-    Args:
-        system: its guide's setting is looked at.
-        radius: W.
-        input_norm: `R_x`.
+    most `W |z| + log 2`, where `|z|` is `input_norm`, or `sqrt(d)` where the amortiser normalises its input.
     """
     width = head_adapter(system)[0].target.in_features
     size = math.sqrt(width) if getattr(system.guide, "normalize_input", False) else input_norm

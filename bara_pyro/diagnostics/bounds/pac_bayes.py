@@ -40,7 +40,7 @@ def kl_inverse(q: float, budget: float) -> float:
 
 
 def pac_bayes_kl(empirical: float, kl: float, n: int, delta: float) -> float:
-    """Return the bound on the Gibbs risk.
+    """Return the bound on the Gibbs risk of n rows, failing with probability delta.
 
     Args:
         empirical: Gibbs risk on the rows, 0..1, exact (`sample_convergence` bounds it from draws).
@@ -62,11 +62,7 @@ def held_out_bound(empirical: float, n: int, delta: float) -> float:
     """Return the bound on the risk of one predictor that was fixed before the n rows were seen.
 
     The Chernoff bound in kl form (Langford, JMLR 2005): what any other has to beat where rows are held out.
-
-    Args:
-        empirical: mean loss on the rows, 0..1.
-        n: rows.
-        delta: probability of failure.
+    The empirical risk is the mean loss on the rows, 0..1.
     """
     _check_delta(delta, n)
     return kl_inverse(empirical, math.log(1 / delta) / n)

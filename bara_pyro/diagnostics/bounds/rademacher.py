@@ -24,13 +24,8 @@ NLL_LIPSCHITZ = math.sqrt(2)
 def certified_gate(gate: Tensor, *, clip: float, tau: float, s: int) -> Tensor:
     """Return `Top_s(T_tau(clip_Rg(gate)))`, `... x r` (Eq. of the certified gate, second appendix).
 
-    Among equal magnitudes the first entries are kept; all that were clipped are equal.
-
-    Args:
-        gate: `... x r`.
-        clip: `R_g`, largest magnitude.
-        tau: entries of at most this magnitude are put to 0.
-        s: number of entries kept.
+    Magnitudes are cut at `clip`, those of at most `tau` put to 0, and the `s` largest kept: the first among
+    equal ones, as all are that were clipped.
 
     Raises:
         ConfigError: `0 < tau < clip` or `1 <= s <= r` does not hold.
@@ -46,14 +41,7 @@ def certified_gate(gate: Tensor, *, clip: float, tau: float, s: int) -> Tensor:
 
 
 def certified_change(up: Tensor, gate: Tensor, down: Tensor, x: Tensor) -> Tensor:
-    """Return `B diag(u) A x`, `... x outputs`.
-
-    Args:
-        up: B, `outputs x r`, with the scaling `lora_alpha / r` in it.
-        gate: u, `... x r`.
-        down: A, `r x d`.
-        x: `... x d`.
-    """
+    """Return `B diag(u) A x`, `... x outputs`: B `outputs x r`, scaling included, u `... x r`, A `r x d`."""
     return (x @ down.T * gate) @ up.T
 
 
@@ -65,12 +53,7 @@ def class_entropy(r: int, s: int, gate_nats: float) -> float:
 def rademacher(scale: float, *, n: int, r: int, s: int, gate_nats: float) -> float:
     """Return the bound on the empirical Rademacher complexity of a scalar functional, constants explicit.
 
-    Args:
-        scale: `R_A R_B R_g R_x`.
-        n: rows.
-        r: rank.
-        s: budget of active gates.
-        gate_nats: `Gamma_gate`.
+    `scale` is `R_A R_B R_g R_x`, `gate_nats` is `Gamma_gate`.
     """
     bracket = math.sqrt(s) + math.sqrt(2 * class_entropy(r, s, gate_nats)) + 1
     return scale / math.sqrt(n) * bracket
@@ -93,10 +76,7 @@ def confidence(loss_cap: float, n: int, delta: float) -> float:
 def soft_residual(lipschitz: float, norms: float, rho: float) -> float:
     """Return `2 L R_A R_B R_x rho`, what the clipped soft gate pays beside the certified one.
 
-    Args:
-        lipschitz: L.
-        norms: `R_A R_B R_x`.
-        rho: largest difference of a gate and its certified form, over all inputs there can be.
+    `norms` is `R_A R_B R_x`, rho the largest difference of both gates over all inputs there can be.
     """
     return 2 * lipschitz * norms * rho
 

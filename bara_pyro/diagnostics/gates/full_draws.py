@@ -171,16 +171,13 @@ class _Divergences(Messenger):
 
 
 def answers(log_probs: Tensor, ids: Sequence[str], seed: int, key: str) -> Tensor:
-    """Draw an answer from every draw's probabilities; a row's noise is its own.
+    """Draw an answer from every draw's probabilities, long, `S x n`; a row's noise is its own.
 
     Args:
         log_probs: `S x n x C`.
         ids: of the n rows.
         seed: of the draws.
         key: keeps several draws of one row apart.
-
-    Returns:
-        long, `S x n`.
 
     Raises:
         DataError: a probability is NaN.

@@ -29,10 +29,10 @@ def prune_curve(
     samples: int = 10,
     on_point: Callable[[int], None] | None = None,
 ) -> list[Json]:
-    """Return what is left of a system at each share of its units, the most important ones kept.
+    """Return what is left of a fitted BaRA or LoRA at each share of its units, the most important ones kept.
 
     Args:
-        system: a fitted BaRA or LoRA.
+        system: fitted.
         calibration: rows that importance is measured on.
         test: rows that scores are of.
         shares: of the units to keep, from 0 to 1; every module keeps at least one.

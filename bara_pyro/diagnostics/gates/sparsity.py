@@ -43,13 +43,8 @@ class Sparsity:
 def gate_sparsity(draws: GateDraws, tau: float = TAU) -> Sparsity:
     """Return the sparsity of the gates of each module, over draws, rows and rank.
 
-    Args:
-        draws: of `bara_pyro.diagnostics.gate_draws`.
-        tau: threshold.
-
-    Returns:
-        `phi` is 0 where the program has no global gate (LoRA, `latent: theta`), and `theta` is left out
-        where it has no local one.
+    `phi` is 0 where the program has no global gate (LoRA, `latent: theta`); `theta` is left out where it has
+    no local one.
 
     Raises:
         ConfigError: `tau` is negative.

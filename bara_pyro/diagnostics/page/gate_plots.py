@@ -25,13 +25,7 @@ def figures(data: Idata) -> dict[str, Figure]:
     Phi is drawn with ArviZ, one line a module, all its units together, ordered by layer; for single units
     there is `arviz.plot_forest(data, var_names=["phi"])`. Answers are categories, over which ArviZ's own
     check (`plot_ppc`, later `plot_ppc_dist`) would draw a density: here each has its share of the rows.
-
-    Args:
-        data: of `to_inference_data`.
-
-    Returns:
-        Name -> figure: what there is no Phi or no label for is left out, and ridges where all values of a
-        module are one, which has no density.
+    What there is no Phi or no label for is left out, and ridges where all values of a module are one.
     """
     groups = groups_of(data)
     found: dict[str, Figure] = {}

@@ -31,20 +31,14 @@ def inspect_run(
     *,
     on_part: Callable[[int], None] | None = None,
 ) -> tuple[Path, list[str]]:
-    """Look inside a run and write what is found.
+    """Look inside a run and write what is found to its subfolder `report`.
 
-    Args:
-        folder: of the run; the files go to its subfolder `report`: index.html, tokens.html, a PNG a figure,
-            inspection.json (an `Inspection`, every number) and posterior.nc (draws, for ArviZ).
-        system: the run, read.
-        options: how much to look at.
-        on_part: called with 1 after each of the parts and after the page.
+    These are index.html, tokens.html, a PNG a figure, inspection.json (an `Inspection`, every number) and
+    posterior.nc (draws, for ArviZ). Arguments and errors are those of `look_inside`; `on_part` is called
+    once more after the page.
 
     Returns:
         The page, and what was found: of each part a sentence in plain words.
-
-    Raises:
-        DataError: the split has no rows.
     """
     found = look_inside(folder, system, options, on_part=on_part)
     out = folder / FOLDER
@@ -56,14 +50,9 @@ def inspect_run(
 
 
 def write_page(found: Inspection, out: Path) -> tuple[Path, list[Shown]]:
-    """Write the page of an inspection, its token maps and its figures; computes nothing.
+    """Write the page of an inspection, its token maps and its figures to the folder that holds the draws.
 
-    Args:
-        found: of `look_inside`, or read back from its file.
-        out: the folder, which holds the draws.
-
-    Returns:
-        The page, and its sections.
+    Nothing is computed. Returns the page, and its sections.
     """
     shown = sections(found, out)
     if found.tokens is not None:

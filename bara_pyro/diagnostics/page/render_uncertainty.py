@@ -69,12 +69,7 @@ def _picture(found: UncertaintySplit, kind: str) -> Picture:
 
 
 def uncertainty_figure(found: UncertaintySplit, kind: str) -> Figure:
-    """Draw one part of the uncertainty of each row against its true entropy, or by right and wrong.
-
-    Args:
-        found: the split.
-        kind: "aleatoric" or "epistemic".
-    """
+    """Draw the "aleatoric" or "epistemic" part of each row against the true entropy, or by right and wrong."""
     figure = new_figure(WIDTH, 3.4)
     axes, known = figure.add_subplot(), found.aleatoric_bias is not None
     values = getattr(found, f"{kind}_rows")

@@ -16,13 +16,7 @@ SEQUENCES = 128  # draws times rows of a forward, at most
 
 
 class EachRowItsOwn(Posterior):
-    """Draws of which no two rows share Phi: what the Gibbs predictor is.
-
-    Args:
-        guide: the fitted guide.
-        draws: of each row; a plate of this size stands outside.
-        rows: of the batch.
-    """
+    """Draws, `draws` of each row, of which no two rows share Phi: what the Gibbs predictor is."""
 
     def __init__(self, guide: SiteGuide, draws: int, rows: int) -> None:
         super().__init__(guide)
@@ -37,12 +31,6 @@ def gibbs_draws(system: System, split: EncodedSplit, total: int, seed: int) -> T
     """Return log-probabilities, float64, `S x n x C`, of S n >= `total` independent draws of Phi.
 
     With draws that all rows share, as those of `bara_pyro.predict`, there would be only S.
-
-    Args:
-        system: fitted.
-        split: the n rows.
-        total: number of draws in all.
-        seed: of the draws.
     """
     draws = -(-total // len(split))
     pieces = [min(SEQUENCES, draws - first) for first in range(0, draws, SEQUENCES)]

@@ -52,12 +52,8 @@ class ImportanceEstimate:
     def bounded_by(self, evidence: float | None = None, error: float = 0.0, sigmas: float = 3.0) -> bool:
         """Return whether the ELBO is not above the evidence, up to `sigmas` standard errors.
 
-        A bound above the evidence is a mistake in a density, a KL or a weight, never in the guide's fit.
-
-        Args:
-            evidence: known from elsewhere, nats; that of these weights if None.
-            error: its standard error.
-            sigmas: how many standard errors of the difference to allow.
+        A bound above the evidence is a mistake in a density, a KL or a weight, never in the guide's fit. The
+        evidence (nats) and its standard error may be known from elsewhere; else they are those of the weights.
         """
         if evidence is None:
             evidence, error = self.evidence, self.evidence_error

@@ -147,15 +147,7 @@ def reference_from(
     divergences: int = 0,
     acceptance: Sequence[float] = (),
 ) -> Reference:
-    """Return a reference from posterior draws, chain after chain: of a sampler, a file, or an exact method.
-
-    Args:
-        model: the program that the draws belong to.
-        batch: its labelled rows.
-        values: draws by site.
-        chains: how many chains of equal length they are of.
-        divergences: how many the sampler reported.
-        acceptance: mean acceptance probability of each chain.
+    """Return a reference from posterior draws by site, chain after chain: of a sampler, a file, exact ones.
 
     Raises:
         TrainingError: a chain never moved.

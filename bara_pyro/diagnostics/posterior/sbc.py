@@ -126,17 +126,11 @@ def fit_guide(model: AdaptedLM, guide: SiteGuide, batch: Batch, *, steps: int, l
 def svi_sampler(
     model: AdaptedLM, guide: SiteGuide, *, steps: int = 200, lr: float = 0.03, draws: int = 63
 ) -> Sampler:
-    """Return a sampler that fits the guide to each simulated data set and draws from it.
+    """Return a sampler that fits the guide to each simulated data set and makes L = `draws` draws from it.
 
     Every fit starts where the guide stands now: one that was fitted to one simulated data set beforehand
-    saves the way there each time. It is left there in the end.
-
-    Args:
-        model: the program.
-        guide: the family to check.
-        steps: optimiser steps a simulation; too few show as a posterior that is not calibrated.
-        lr: learning rate at the start, which falls to 0.
-        draws: L.
+    saves the way there each time. It is left there in the end. Too few steps show as a posterior that is not
+    calibrated; the learning rate falls to 0.
     """
     start = {name: value.detach().clone() for name, value in guide.named_parameters()}
 
