@@ -15,14 +15,15 @@ from inference_cases import tiny_system
 from matplotlib import pyplot
 from matplotlib.figure import Figure
 
-from bara_pyro.diagnostics.arviz.compat import INTERVAL, container, forest, groups_of, psis_loo, ridge
 from bara_pyro.diagnostics.arviz.compat import arviz as arviz_of_ours
+from bara_pyro.diagnostics.arviz.compat import container, groups_of, psis_loo
 from bara_pyro.diagnostics.arviz.compat import renewed as renewed_arviz
-from bara_pyro.diagnostics.arviz.gate_plots import answer_shares, figures, phi_lines, plots, predictive_check
+from bara_pyro.diagnostics.arviz.export import INTERVAL, answer_shares, phi_lines
 from bara_pyro.diagnostics.arviz.groups import dataset, module_coords
 from bara_pyro.diagnostics.arviz.inference_data import to_inference_data
 from bara_pyro.diagnostics.arviz.loo import compare, loo
 from bara_pyro.diagnostics.arviz.netcdf import read_netcdf, write_netcdf
+from bara_pyro.diagnostics.page.gate_plots import figures, forest, plots, predictive_check, ridge
 from bara_pyro.errors import CheckpointError, ConfigError, DataError
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -148,21 +149,19 @@ def test_comparison() -> None:
     rng = np.random.default_rng(0)
     good = rng.normal(-0.5, 0.05, size=(100, 20))
     bad = good[:, ::-1] - 1.0
-    table = compare({"bad": exported(bad), "good": exported(good)})
-    first, second = table.rows
-    assert (first["method"], second["method"]) == ("good", "bad")
+    first, second = compare({"bad": exported(bad), "good": exported(good)})
+    assert (first.method, second.method) == ("good", "bad")
     pointwise = psis_loo(likelihood(good)).pointwise - psis_loo(likelihood(bad)).pointwise
-    assert first["difference"] == 0
-    assert second["difference"] == pytest.approx(float(pointwise.sum()))
-    assert second["difference_se"] == pytest.approx(math.sqrt(20 * pointwise.numpy().var()))
-    assert first["weight"] == pytest.approx(1, abs=1e-3)
+    assert first.difference == 0
+    assert second.difference == pytest.approx(float(pointwise.sum()))
+    assert second.difference_se == pytest.approx(math.sqrt(20 * pointwise.numpy().var()))
+    assert first.weight == pytest.approx(1, abs=1e-3)
     theirs = arviz.compare(
         {"bad": psis_loo(likelihood(bad)).raw, "good": psis_loo(likelihood(good)).raw}, method="stacking"
     )
-    assert second["difference"] == pytest.approx(abs(theirs.loc["bad", "elpd_diff"]))
+    assert second.difference == pytest.approx(abs(theirs.loc["bad", "elpd_diff"]))
     rounded = {"rel": 0.03} if RENEWED else {}  # to two digits, and with n - 1
-    assert second["difference_se"] == pytest.approx(theirs.loc["bad", "dse"], **rounded)
-    assert "20 training rows" in table.caption
+    assert second.difference_se == pytest.approx(theirs.loc["bad", "dse"], **rounded)
     with pytest.raises(DataError, match="different rows"):
         compare({"good": exported(good), "fewer": exported(good[:, :10])})
     with pytest.raises(ConfigError, match="two methods"):
@@ -337,7 +336,7 @@ def test_everything_with_the_new_arviz(renewed: list, data, tmp_path: Path) -> N
     assert result.se == pytest.approx(math.sqrt(4 * result.pointwise.numpy().var()))
     np.testing.assert_allclose(result.pointwise, tree["log_likelihood"]["y"].mean(("chain", "draw")))
     assert ("loo", {"pointwise": True, "reff": 1.0}) in renewed
-    assert [row["weight"] for row in compare({"a": tree, "b": again}).rows] == [0.5, 0.5]
+    assert [row.weight for row in compare({"a": tree, "b": again})] == [0.5, 0.5]
     assert len(plots(tree, tmp_path)) == 3
     assert not pyplot.get_fignums()  # pyplot does not keep the figures
     options = dict(renewed)

@@ -10,12 +10,8 @@ from posterior_cases import Grid, one_gate
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from bara_pyro.diagnostics.posterior.collapse import (
-    GAMMAS,
-    Collapse,
-    collapse,
-    prior_predictive,
-)
+from bara_pyro.core.prediction import predict
+from bara_pyro.diagnostics.posterior.collapse import GAMMAS, Collapse, collapse, prior_predictive
 from bara_pyro.errors import ConfigError, DataError, MissingKLError
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.prior import PriorGuide
@@ -29,8 +25,8 @@ def test_divergence_of_global_gates() -> None:
     found = collapse(model, guide, [make_batch()])
     raw = guide.sites["phi"].weight.detach()
     exact = quadrature_kl(F.softplus(raw[:, :3]), noise_level(raw[:, 3:]).clamp(max=1.0), 2.0, 0.5)
-    assert found.theta is None
-    assert_close(found.phi, exact, rtol=0, atol=1e-4)
+    assert "theta" not in found.kl
+    assert_close(found.kl["phi"], exact, rtol=0, atol=1e-4)
     assert found.share(1.0)["phi"] == pytest.approx(100 * float((exact <= 1.0).double().mean()))
 
 
@@ -48,17 +44,17 @@ def test_divergence_of_local_gates() -> None:
     raw = (seen["x"][:, -1] @ guide.sites[f"theta/{path}".replace(".", "/")].weight.T).detach()
     exact = quadrature_kl(F.softplus(raw[:, :3]), noise_level(raw[:, 3:]).clamp(max=1.0), 1.0, 1.0)
     found = collapse(model, guide, [make_batch()], samples=2)
-    assert_close(found.theta, exact.mean(0, keepdim=True), rtol=0, atol=1e-3)
+    assert_close(found.kl["theta"], exact.mean(0, keepdim=True), rtol=0, atol=1e-3)
     in_parts = collapse(model, guide, [make_batch(choose=[2]), make_batch(choose=[0, 1, 3])], samples=1)
-    assert_close(in_parts.theta, found.theta, rtol=0, atol=1e-5)
+    assert_close(in_parts.kl["theta"], found.kl["theta"], rtol=0, atol=1e-5)
 
 
 def test_gates_of_layers_above_are_averaged_over_draws() -> None:
     model, guide = toy()
     one, many = (collapse(model, guide, [make_batch()], samples=n) for n in (1, 8))
-    assert one.theta.shape == (len(model.targets), 3)
-    assert_close(one.theta[:1], many.theta[:1], rtol=0, atol=1e-5)  # nothing below
-    assert not torch.allclose(one.theta[-1], many.theta[-1], atol=1e-4)
+    assert one.kl["theta"].shape == (len(model.targets), 3)
+    assert_close(one.kl["theta"][:1], many.kl["theta"][:1], rtol=0, atol=1e-5)  # nothing below
+    assert not torch.allclose(one.kl["theta"][-1], many.kl["theta"][-1], atol=1e-4)
 
 
 def test_the_prior_itself_has_collapsed() -> None:
@@ -71,13 +67,13 @@ def test_the_prior_itself_has_collapsed() -> None:
     with torch.no_grad():
         raw = guide.sites["phi"].weight
         raw[0, 0], raw[0, 3] = math.log(math.e - 1), math.log(math.e - 1) - math.log(math.expm1(0.5))
-    kl = collapse(model, guide, [make_batch()]).phi
+    kl = collapse(model, guide, [make_batch()]).kl["phi"]
     assert kl[0, 0] < 1e-5
     assert kl.flatten()[1:].min() > 0.001
 
 
 def test_share_at_the_prior() -> None:
-    found = Collapse(("a", "b"), torch.tensor([[0.0, 2.0], [0.005, 0.001]]).double(), None)
+    found = Collapse(("a", "b"), {"phi": torch.tensor([[0.0, 2.0], [0.005, 0.001]]).double()})
     assert found.share() == {"phi": 75.0}
     assert found.share(1e-4) == {"phi": 25.0}
 
@@ -104,11 +100,9 @@ def test_prior_predictive_by_quadrature() -> None:
     model, _ = one_gate()
     batch = make_batch()
     grid = Grid(model, batch)
-    own = model.phi_prior, model.theta_prior
     samples = 400
     found = {one.prior: one for one in prior_predictive(model, [batch], samples=samples, seed=1)}
     assert list(found) == list(GAMMAS)
-    assert (model.phi_prior, model.theta_prior) == own
     probs = grid.log_probs.exp()  # points x rows x C
     entropy = -(probs * grid.log_probs).sum(-1).mean(-1)
     largest = probs.amax(-1).mean(-1)
@@ -140,16 +134,23 @@ def test_weights_of_zero_leave_the_backbone() -> None:
     assert found[0].averaged_entropy == pytest.approx(found[0].entropy, abs=1e-6)
 
 
-def test_what_cannot_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_gates_are_drawn_anew() -> None:
+    # Under its own priors a program answers as it does when drawn from them.
+    model, _ = toy(phi_prior=GAMMAS["Gamma(2, 1)"], theta_prior=GAMMAS["Gamma(2, 1)"])
+    (found,) = prior_predictive(model, [make_batch()], {"own": GAMMAS["Gamma(2, 1)"]}, samples=4, seed=2)
+    drawn = predict(model, PriorGuide(model), make_batch(), samples=4, seed=2)
+    assert found.largest == float(drawn.exp().amax(-1).mean())
+    (other,) = prior_predictive(model, [make_batch()], {"other": GAMMAS["Gamma(1, 2)"]}, samples=4, seed=2)
+    assert other.largest != found.largest
+
+
+def test_what_cannot_be_asked() -> None:
     model, batch = one_gate()
-    own = model.phi_prior
     with pytest.raises(ConfigError, match="Unknown prior 'gama'"):
         prior_predictive(model, [batch], {"typo": {"name": "gama"}})
     with pytest.raises(DataError, match="no rows"):
         prior_predictive(model, [])
     with pytest.raises(ConfigError, match="samples=0"):
         prior_predictive(model, [batch], samples=0)
-    monkeypatch.setattr("bara_pyro.diagnostics.posterior.collapse.predict", lambda *_, **__: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        prior_predictive(model, [batch], samples=2)
-    assert model.phi_prior is own
+    with pytest.raises(ConfigError, match="LoRA has no gates"):
+        prior_predictive(LoRA(model.backbone, 4), [batch])

@@ -69,7 +69,6 @@ def test_evidence_and_elbo_by_quadrature() -> None:
     assert not found.bounded_by(found.elbo - 1)
     prior = importance_estimate(model, PriorGuide(model), batch, samples=1500)  # plain Monte Carlo
     assert abs(prior.evidence - grid.log_evidence) < 4 * prior.evidence_error
-    assert found.table("Weibull").rows[0]["elbo"] == (found.elbo, found.elbo_error)
 
 
 def test_a_wrong_density_breaks_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,14 +11,13 @@ from posterior_cases import KAPPA, MEAN, ONE_TOKEN, PATH, Grid, one_gate, weibul
 from scipy import stats
 from torch.testing import assert_close
 
-from bara_pyro.diagnostics.posterior.comparison import compare_with_reference, marginal_distances
+from bara_pyro.diagnostics.posterior.comparison import compare_with_reference
 from bara_pyro.diagnostics.posterior.reference import Reference, nuts, reference_from
 from bara_pyro.errors import ConfigError, DataError, TrainingError
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.models.bara import BaRA
 from bara_pyro.models.lora import LoRA
-from bara_pyro.report import markdown
 
 SHORT = {"samples": 8, "warmup": 4, "max_tree_depth": 3}
 
@@ -49,7 +48,6 @@ def test_nuts_finds_the_posterior() -> None:
     psi = gates[:1].float()[:, None, None].expand(len(batch), 1, 1)
     assert_close(found.log_probs[0], forward_with_gates(model, batch, psi).double(), rtol=0, atol=1e-5)
     assert found.names == (f"phi[{PATH}, 0]",)
-    assert found.table().rows[0]["mean"] == pytest.approx(float(gates.mean()))
 
 
 def test_nuts_with_local_gates_and_two_chains() -> None:
@@ -77,7 +75,7 @@ def test_what_nuts_refuses() -> None:
     with pytest.raises(ConfigError, match="samples=7"):
         nuts(model, batch, samples=7)
     lora = LoRA(model.backbone, len(batch))
-    with pytest.raises(ConfigError, match="not LoRA"):
+    with pytest.raises(ConfigError, match="LoRA has no gates"):
         nuts(lora, batch)
     with pytest.raises(DataError, match="no labels"):
         nuts(model, replace(batch, labels=None))
@@ -105,16 +103,6 @@ def test_statistics_of_chains() -> None:
     assert reference_from(model, batch, {"phi": sticky}).ess[0] < 130
 
 
-def test_distances_are_those_of_scipy() -> None:
-    generator = torch.Generator().manual_seed(0)
-    a = torch.randn(301, generator=generator).double()
-    b = 0.4 + 1.3 * torch.randn(200, generator=generator).double()
-    for first, second in ((a, b), (b, a), (a, a.round()), (a, torch.full((5,), 0.3).double())):
-        wasserstein, ks = marginal_distances(first, second)
-        assert wasserstein == pytest.approx(stats.wasserstein_distance(first, second))
-        assert ks == pytest.approx(stats.ks_2samp(first, second, method="asymp").statistic)
-
-
 def test_a_guide_beside_the_posterior() -> None:
     model, batch, grid, reference = exact()
     mean, sd = grid.moments()
@@ -139,9 +127,7 @@ def test_a_guide_beside_the_posterior() -> None:
     assert found.largest_difference == pytest.approx(
         100 * float((found.guide_probs - found.reference_probs).abs().max())
     )
-    shown = markdown(found.table())
-    assert f"phi[{PATH}, 0]" in shown
-    assert f"{gate.sd_ratio:.2f}" in shown
+    assert gate.gate == f"phi[{PATH}, 0]"
 
 
 def test_a_posterior_beside_itself_and_one_that_is_too_sure() -> None:

@@ -15,21 +15,14 @@ FLOAT, SMALL, INTEGER = "float64", "float32", "int64"
 
 @dataclass(frozen=True)
 class Variable:
-    """One variable of a group.
-
-    Attributes:
-        dims: its dimensions.
-        dtype: of its values.
-        text: what it is.
-        unit: "nats", "tokens", ..; empty for a plain number.
-        needs: what has to be known for it: "phi" and "theta" (such a latent), "gates" (either), "tokens" (all
-            of them are kept), "labels" (of every row), "prior" (it is drawn from).
-    """
+    """One variable of a group."""
 
     dims: tuple[str, ...]
     dtype: str
-    text: str
-    unit: str = ""
+    text: str  # what it is
+    unit: str = ""  # "nats", "tokens", ..; empty for a plain number
+    # What has to be known for it: "phi" and "theta" (such a latent), "gates" (either), "tokens" (all are
+    # kept), "labels" (of every row), "prior" (it is drawn from).
     needs: tuple[str, ...] = ()
 
 

@@ -23,7 +23,6 @@ from typing import Literal, get_args
 
 import numpy as np
 import torch
-import xarray
 from torch import Tensor
 
 from bara_pyro.core.gate_draws import chosen_modules
@@ -90,7 +89,9 @@ def to_inference_data(
     part, paths = chosen_rows(system, split, rows), chosen_modules(system.model, modules)
     features = _features(system, part, tokens, prior)
     _check_room(nbytes(features, _sizes(system, part, samples, len(paths))), max_bytes, samples, len(part))
-    history = None if log is None else _history(log)
+    history = [] if log is None else read_jsonl(log)
+    if log is not None and not history:
+        raise DataError(f"{log} has no lines: give the train_log.jsonl of the run.")
     seed = system.config.predict.seed if seed is None else seed
     width = max(map(len, part.token_ids)) if "tokens" in features else 0
     drawn = full_draws(system, system.guide, part, samples, seed, paths, width=width)
@@ -103,29 +104,22 @@ def to_inference_data(
     if {"gates", "prior"} <= features:
         # A row a batch: padding is filled with the mean, which a prior need not have.
         unseen = full_draws(system, PriorGuide(system.model), part, samples, seed, paths, batch_size=1)
-        arrays |= {
-            "prior": unseen.gates(),
-            "prior_predictive": _predictive(unseen, part, seed, "prior/y"),
-        }
-    coords = _coords(system, part, paths, len(drawn.log_probs), width)
-    if "labels" in features:
-        _add_labels(arrays, drawn, torch.tensor(part.labels), system.model.num_data, coords)
-    found = {group: dataset(group, values, coords) for group, values in arrays.items() if values}
-    if history is not None:
-        found[TRAINING] = history
-    return container(found, _attributes(system, split, samples, seed, tau))
-
-
-def _coords(system: System, part: EncodedSplit, paths: tuple[str, ...], draws: int, width: int) -> Coords:
-    return {
+        arrays |= {"prior": unseen.gates(), "prior_predictive": _predictive(unseen, part, seed, "prior/y")}
+    coords = {
         "chain": np.array([0]),
-        "draw": np.arange(draws),
+        "draw": np.arange(len(drawn.log_probs)),
         "obs": np.array(part.ids),
         "rank": np.arange(system.model.r),
         "answer": np.array(system.task.labels),
         "token": np.arange(1 - width, 1),
         **module_coords(paths),
     }
+    if "labels" in features:
+        _add_labels(arrays, drawn, torch.tensor(part.labels), system.model.num_data, coords)
+    found = {group: dataset(group, values, coords) for group, values in arrays.items() if values}
+    if history:
+        found[TRAINING] = training(history)
+    return container(found, _attributes(system, split, samples, seed, tau))
 
 
 def _add_labels(
@@ -236,13 +230,6 @@ def _constants(system: System, part: EncodedSplit, split: str) -> Variables:
         "difficulty": torch.special.entr(truth).sum(dim=-1),
         "truth": truth,
     }
-
-
-def _history(log: Path) -> xarray.Dataset:
-    records = read_jsonl(log)
-    if not records:
-        raise DataError(f"{log} has no lines: give the train_log.jsonl of the run.")
-    return training(records)
 
 
 def _attributes(system: System, split: str, samples: int, seed: int, tau: float) -> Json:

@@ -25,7 +25,7 @@ class Cap:
 
 
 def norm_cap(name: str, measured: float, fixed: float | None = None, unit: float = UNIT) -> Cap:
-    r"""Return the cap of a norm: `fixed` before the rows were seen, or the grid point above the measured norm.
+    r"""Return the cap of a norm: `fixed` before the rows were seen, or the grid point above what is measured.
 
     Point j = 1, 2, .. of the grid is `unit 2^(j-1)` and is given `delta_j = delta 6 / (pi^2 j^2)`. Since
     these add up to delta over all j, the bounds of all points hold together with probability 1 - delta, and

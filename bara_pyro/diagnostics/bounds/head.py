@@ -22,22 +22,14 @@ from bara_pyro.runs.system import System
 
 @dataclass(frozen=True)
 class HeadRows:
-    """The answer head on n rows, lower adapters at their posterior means; float64 on the CPU.
+    """The answer head on n rows, lower adapters at their posterior means; float64 on the CPU."""
 
-    Attributes:
-        x: its input at the last token, `n x d`.
-        gate: `E[Phi] * E[theta(x)]`, `n x r`.
-        base: the answers' logits without its adapter, `n x C`.
-        labels: long, `n`.
-        up: the C answer rows of B with the scaling in them, `C x r`; `down`: A, `r x d`.
-    """
-
-    x: Tensor
-    gate: Tensor
-    base: Tensor
-    labels: Tensor
-    up: Tensor
-    down: Tensor
+    x: Tensor  # its input at the last token, `n x d`
+    gate: Tensor  # `E[Phi] * E[theta(x)]`, `n x r`
+    base: Tensor  # the answers' logits without its adapter, `n x C`
+    labels: Tensor  # long, `n`
+    up: Tensor  # the C answer rows of B with the scaling in them, `C x r`
+    down: Tensor  # A, `r x d`
 
     @property
     def largest_x(self) -> float:

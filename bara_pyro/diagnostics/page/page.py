@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from bara_pyro.diagnostics.context import FOLDER, Options, options
+from bara_pyro.diagnostics.context import FOLDER, Options
 from bara_pyro.diagnostics.inspection import DIAGNOSTICS, Inspection, look_inside
 from bara_pyro.diagnostics.page.render_bounds import render_bounds
 from bara_pyro.diagnostics.page.render_draws import render_draws
@@ -17,8 +17,6 @@ from bara_pyro.report import Link, Paragraph, Points, save, write_index
 from bara_pyro.report.blocks import Block
 from bara_pyro.runs.store import write_json
 from bara_pyro.runs.system import System
-
-__all__ = ["PARTS", "inspect_run", "options", "sections", "write_page"]
 
 PARTS = tuple(DIAGNOSTICS)
 NUMBERS = "inspection.json"
@@ -66,9 +64,8 @@ def write_page(found: Inspection, out: Path) -> tuple[Path, list[Shown]]:
 
 def sections(found: Inspection, out: Path) -> list[Shown]:
     """Return the sections of the page: of what there is of the method."""
-    run = found.run
     return [
-        render_scores(run, found.scores),
+        render_scores(found.run, found.scores),
         *([render_rank(found.rank)] if found.rank else []),
         *([render_tokens(found.tokens)] if found.tokens else []),
         *([render_uncertainty(found.uncertainty)] if found.uncertainty else []),
@@ -80,19 +77,11 @@ def sections(found: Inspection, out: Path) -> list[Shown]:
 
 def _head(found: Inspection, shown: list[Shown]) -> list[Block]:
     """Return what stands above the sections: what was found, and where the rest is."""
-    run = found.run
-    links: list[str | Link] = [
-        Link(NUMBERS, NUMBERS),
-        " (every number), ",
-        Link(found.draws.file, found.draws.file),
-    ]
+    run, numbers, draws = found.run, Link(NUMBERS, NUMBERS), Link(found.draws.file, found.draws.file)
+    points = [Paragraph([Link(s.section.title, f"#{s.section.id}"), f": {s.plain}"]) for s in shown]
+    rest = " (the draws, for ArviZ), and each figure as a PNG file."
     return [
         f"{run.method}, trained on {run.task} with the language model {run.backbone}.",
-        Points(
-            [
-                Paragraph([Link(part.section.title, f"#{part.section.id}"), f": {part.plain}"])
-                for part in shown
-            ]
-        ),
-        Paragraph(["Beside this page: ", *links, " (the draws, for ArviZ), and each figure as a PNG file."]),
+        Points(points),
+        Paragraph(["Beside this page: ", numbers, " (every number), ", draws, rest]),
     ]

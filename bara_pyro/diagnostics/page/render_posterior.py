@@ -4,7 +4,7 @@ import math
 
 from matplotlib.figure import Figure
 
-from bara_pyro.diagnostics.page.shown import Shown, shown
+from bara_pyro.diagnostics.page.shown import Shown, pairs, shown
 from bara_pyro.diagnostics.posterior.collapse import EPS, PriorPredictive
 from bara_pyro.diagnostics.posterior.trust import GateLearning, LeftOut, PosteriorTrust
 from bara_pyro.report import Column, Picture, Table
@@ -15,7 +15,7 @@ ABOUT = (
     "KL of a gate is how far its posterior has moved from the prior: near 0 it learnt nothing. Pareto's k of "
     "a training row says how much the posterior hangs on it (above 0.7, or less with few draws: too much for "
     "the estimate). Both are measured within the family of the guide; whether the family is right is another "
-    "question, which python -m experiments.reference_posterior asks against NUTS on a small model."
+    "question, which python -m experiments reference_posterior asks against NUTS on a small model."
 )
 
 
@@ -36,12 +36,7 @@ def render_posterior(found: PosteriorTrust) -> Shown:
     ]
     tables = [_learning(found.learning)] if found.learning else []
     tables += [_left_out(found.left_out), _priors(found.prior_predictive)]
-    return shown(
-        "The posterior",
-        _plain(found),
-        technical,
-        [*_pictures(found.left_out), ABOUT, *tables],
-    )
+    return shown("The posterior", _plain(found), technical, [*_pictures(found.left_out), ABOUT, *tables])
 
 
 def _plain(found: PosteriorTrust) -> str:
@@ -93,14 +88,14 @@ def _learning(found: list[GateLearning]) -> Table:
 
 def _left_out(left: LeftOut) -> Table:
     k = _finite(left)
-    rows: list[dict[str, object]] = [
-        {"what": "expected log probability of a left-out row (nats)", "value": left.elpd},
-        {"what": "standard error (nats)", "value": left.se},
-        {"what": "largest Pareto k", "value": max(k) if k else None},
-        {"what": f"rows with k above {left.good_k:.2f}", "value": f"{left.high_k} of {left.rows}"},
-    ]
-    columns = (Column("what", "quantity"), Column("value", "value", format=".3f"))
-    return Table(columns, rows, f"PSIS-LOO on {left.rows} training rows, {left.draws} draws")
+    rows = (
+        ("expected log probability of a left-out row (nats)", left.elpd),
+        ("standard error (nats)", left.se),
+        ("largest Pareto k", max(k) if k else None),
+        (f"rows with k above {left.good_k:.2f}", f"{left.high_k} of {left.rows}"),
+    )
+    caption = f"PSIS-LOO on {left.rows} training rows, {left.draws} draws"
+    return pairs(rows, ("quantity", "value"), caption, ".3f")
 
 
 def _priors(found: list[PriorPredictive]) -> Table:

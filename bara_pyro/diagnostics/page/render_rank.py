@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from bara_pyro.diagnostics.gates.rank import Relation, SupportRelation
 from bara_pyro.diagnostics.gates.rank_use import ENTROPY, RankUse
-from bara_pyro.diagnostics.page.shown import Shown, shown
+from bara_pyro.diagnostics.page.shown import Shown, pairs, shown
 from bara_pyro.report import Column, Picture, Table
 from bara_pyro.report.blocks import Block
 from bara_pyro.report.style import PALETTE, WIDTH, dress, legend_of, line_style, new_figure
@@ -46,7 +46,8 @@ def render_rank(found: RankUse) -> Shown:
         f"{summary.over_rows:.2f} (standard deviation), from module to module by {summary.over_modules:.2f}.",
         *(_sentence(x) for x in found.relations if not math.isnan(x.rho)),  # NaN: all rows alike
     ]
-    tables = [_by_module(found)]
+    rows = [{**m.sparsity, **m.model_dump(include={"module", "rank", "spread"})} for m in found.modules]
+    tables = [Table(MODULES, rows, f"Share of gates below τ = {found.tau:g}, and effective rank")]
     if found.relations:
         rows = [{"what": f"{x.verdict} {x.with_}", **vars(x)} for x in found.relations]
         tables.append(Table(RELATIONS, rows, "What it goes with, over rows (95 % bootstrap intervals)"))
@@ -92,22 +93,16 @@ def _sentence(x: Relation) -> str:
     return f"The effective rank {x.verdict} {x.with_} (ρ = {x.rho:+.2f} [{x.low:+.2f}, {x.high:+.2f}])."
 
 
-def _by_module(found: RankUse) -> Table:
-    rows = [{**m.sparsity, **m.model_dump(include={"module", "rank", "spread"})} for m in found.modules]
-    return Table(MODULES, rows, f"Share of gates below τ = {found.tau:g}, and effective rank")
-
-
 def _support(s: SupportRelation) -> Table:
-    rows = [
-        {"what": "units with Φ above τ", "value": s.phi},
-        {"what": "units with θ above τ", "value": s.theta},
-        {"what": f"units with Φθ above τ² = {s.tau_product:g}", "value": s.product},
-        {"what": "of these supports, not within both factors' (%)", "value": s.broken},
-        {"what": f"units with Φθ above the sound threshold {s.tau_sound:.3g}", "value": s.sound},
-        {"what": "of these supports, not within both factors' (%)", "value": s.broken_sound},
-    ]
-    columns = (Column("what", "count"), Column("value", "mean", format=".2f"))
-    return Table(columns, rows, "Proposition 1: the support of the product and of its factors")
+    rows = (
+        ("units with Φ above τ", s.phi),
+        ("units with θ above τ", s.theta),
+        (f"units with Φθ above τ² = {s.tau_product:g}", s.product),
+        ("of these supports, not within both factors' (%)", s.broken),
+        (f"units with Φθ above the sound threshold {s.tau_sound:.3g}", s.sound),
+        ("of these supports, not within both factors' (%)", s.broken_sound),
+    )
+    return pairs(rows, ("count", "mean"), "Proposition 1: the support of the product and of its factors")
 
 
 def _pictures(found: RankUse) -> list[Picture]:

@@ -3,7 +3,7 @@
 import torch
 
 from bara_pyro.diagnostics.inspection import RunFacts
-from bara_pyro.diagnostics.page.shown import Shown, shown
+from bara_pyro.diagnostics.page.shown import Shown, pairs, shown
 from bara_pyro.diagnostics.posterior.predictive_scores import PredictiveScores, Scores
 from bara_pyro.metrics import ReliabilityBins
 from bara_pyro.report import Column, Picture, Table, reliability_diagram
@@ -104,5 +104,4 @@ def facts(run: RunFacts) -> Table:
         ("time", took),
         ("configuration", run.config_hash),
     ]
-    columns = (Column("what", "of the run"), Column("value", "value"))
-    return Table(columns, [{"what": a, "value": b} for a, b in rows], "The run")
+    return pairs(rows, ("of the run", "value"), "The run")

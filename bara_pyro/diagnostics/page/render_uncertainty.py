@@ -69,7 +69,7 @@ def _picture(found: UncertaintySplit, kind: str) -> Picture:
 
 
 def uncertainty_figure(found: UncertaintySplit, kind: str) -> Figure:
-    """Draw the "aleatoric" or "epistemic" part of each row against the true entropy, or by right and wrong."""
+    """Draw the "aleatoric" or "epistemic" part of each row against its true entropy, or by right or wrong."""
     figure = new_figure(WIDTH, 3.4)
     axes, known = figure.add_subplot(), found.aleatoric_bias is not None
     values = getattr(found, f"{kind}_rows")

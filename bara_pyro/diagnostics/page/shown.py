@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bara_pyro.report import Paragraph, Picture, Points, Section
+from bara_pyro.report import Column, Paragraph, Picture, Points, Section, Table
 from bara_pyro.report.blocks import Block
 
 
@@ -19,6 +19,14 @@ class Shown:
     def pictures(self) -> list[Picture]:
         """The figures of the section that have a file of their own."""
         return [block for block in self.section.blocks if isinstance(block, Picture) and block.name]
+
+
+def pairs(
+    rows: Sequence[tuple[str, object]], headings: tuple[str, str], caption: str, format: str = ".2f"
+) -> Table:
+    """Return a table of two columns: what something is, and its value."""
+    columns = (Column("what", headings[0]), Column("value", headings[1], format=format))
+    return Table(columns, [{"what": what, "value": value} for what, value in rows], caption)
 
 
 def shown(title: str, plain: str, technical: Sequence[str], blocks: Sequence[Block]) -> Shown:

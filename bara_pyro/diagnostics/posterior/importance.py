@@ -53,7 +53,7 @@ class ImportanceEstimate:
         """Return whether the ELBO is not above the evidence, up to `sigmas` standard errors.
 
         A bound above the evidence is a mistake in a density, a KL or a weight, never in the guide's fit. The
-        evidence (nats) and its standard error may be known from elsewhere; else they are those of the weights.
+        evidence (nats) and its standard error may be known from elsewhere, otherwise they are of the weights.
         """
         if evidence is None:
             evidence, error = self.evidence, self.evidence_error
