@@ -1,4 +1,6 @@
-"""A small BaRA with a posterior that is not its start, and the same forward written out."""
+"""A small BaRA with a posterior that is not its start, and forward and certified gate written out."""
+
+import math
 
 import torch
 from core_cases import backbone, hooked_forward, parts_of, randomise, seen
@@ -63,3 +65,10 @@ def mean_gates(model: BaRA, guide: AmortizedGuide, batch: Batch) -> tuple[Tensor
     with torch.no_grad():
         hooked_forward(batch, model.backbone.lm, paths, head, change)
         return phi, torch.stack([last[path] for path in paths], dim=1)
+
+
+def plain_gate(gate: list[float], clip: float, tau: float, s: int) -> list[float]:
+    """The certified gate of one row, entry by entry."""
+    clipped = [math.copysign(min(abs(z), clip), z) for z in gate]
+    order = sorted(range(len(gate)), key=lambda k: (-abs(clipped[k]), k))[:s]
+    return [z if k in order and abs(z) > tau else 0.0 for k, z in enumerate(clipped)]

@@ -17,7 +17,6 @@ from bara_pyro.models.bara import BaRA
 PATH = "model.layers.1.self_attn.v_proj"
 REPEATS = 3
 MEAN, KAPPA = 3.5, 0.45  # of a Weibull law near the posterior of `one_gate()`
-ONE_TOKEN = ((5,), (9,), (40,), (3,))
 TWO_TOKENS = ((5, 7), (3, 4), (11, 12), (40, 41))
 
 

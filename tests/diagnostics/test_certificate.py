@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from gate_cases import plain_gate
 
 from bara_pyro.diagnostics.bounds.certificate import Certificate
 from bara_pyro.diagnostics.bounds.gate_cover import COVERS, Cap, GateCover, gate_cover, norm_cap
@@ -15,10 +15,8 @@ from bara_pyro.diagnostics.bounds.rademacher import (
     certified_change,
     certified_gate,
     class_entropy,
-    confidence,
     contraction,
     rademacher,
-    soft_residual,
 )
 from bara_pyro.errors import ConfigError
 
@@ -61,12 +59,6 @@ def inputs(n: int, d: int) -> np.ndarray:
 # The certified gate --------------------------------------------------------------------------------------
 
 
-def plain_gate(gate: list[float], clip: float, tau: float, s: int) -> list[float]:
-    clipped = [math.copysign(min(abs(z), clip), z) for z in gate]
-    order = sorted(range(len(gate)), key=lambda k: (-abs(clipped[k]), k))[:s]
-    return [z if k in order and abs(z) > tau else 0.0 for k, z in enumerate(clipped)]
-
-
 def test_certified_gate_is_the_plain_loop() -> None:
     # Coarse values, so that clipping and chance make many ties.
     gates = torch.tensor(RNG.integers(-6, 7, (5, 40, 7)) / 4)
@@ -106,35 +98,9 @@ def test_the_soft_residual_is_a_limit() -> None:
         up, down = (torch.tensor(unit((1, 4, 6))[0]), torch.tensor(unit((1, 6, 3))[0]))
         x = torch.tensor(inputs(300, 3))
         moved = certified_change(up, clipped - u, down, x).norm(dim=-1).max()
-        assert float(moved) <= soft_residual(0.5, 1.0, rho)
-
-
-# Proposition 1 -------------------------------------------------------------------------------------------
-
-
-def support(gate: Tensor, tau: float) -> Tensor:
-    return certified_gate(gate, clip=1e9, tau=tau, s=gate.shape[-1]) != 0
-
-
-def test_the_proof_of_proposition_1_has_a_counterexample() -> None:
-    # Main text: tau = tau_Phi tau_theta. Phi = 0.05 is off at 0.1, but the product with theta = 100 is on.
-    phi, theta, tau_phi, tau_theta = torch.tensor([0.05]), torch.tensor([100.0]), 0.1, 0.1
-    assert not support(phi, tau_phi)
-    assert support(phi * theta, tau_phi * tau_theta)
-    # The appendix's condition asks for at least max(100 * 0.1, 0.05 * 0.1) = 10.
-    assert not support(phi * theta, max(100 * tau_phi, 0.05 * tau_theta))
-
-
-def test_the_appendix_condition_is_enough_and_no_smaller_threshold_is() -> None:
-    for _ in range(300):
-        phi, theta = torch.tensor(RNG.gamma(0.5, 1.0, (2, 30, 8)))
-        tau_g, tau_l = RNG.uniform(0.05, 1.0, 2)
-        tau = max(float(theta.max()) * tau_g, float(phi.max()) * tau_l)
-        joint, both = support(phi * theta, tau), support(phi, tau_g) & support(theta, tau_l)
-        assert not (joint & ~both).any()
-        # Just below the threshold an entry (R_L, tau_G) is off in one and on in the product.
-        worst = torch.tensor([theta.max() * tau_g, phi.max() * tau_l]).max()
-        assert support(worst[None], tau * (1 - 1e-6))
+        gated = make(r=6, s=s, tau=0.4, clip=1.5, lipschitz=0.5)
+        assert gated.rho == rho
+        assert float(moved) <= gated.soft_residual
 
 
 # Lemma 1 and the union over gates ------------------------------------------------------------------------
@@ -229,7 +195,7 @@ def test_the_numbers_of_the_worked_example() -> None:
     two_l = 2 * math.sqrt(2)
     assert two_l * rademacher(1.0, **sizes, gate_nats=0) == pytest.approx(0.747, abs=5e-4)
     assert two_l * rademacher_grouped(1.0, **sizes, gate_nats=0) == pytest.approx(0.993, abs=5e-4)
-    assert confidence(math.log(100), 640, 0.05) == pytest.approx(0.742, abs=5e-4)
+    assert make().confidence == pytest.approx(0.742, abs=5e-4)
     nats = 28_672 * math.log(1000)
     assert two_l * rademacher(1.0, **sizes, gate_nats=nats) == pytest.approx(70.7, abs=0.05)
     assert two_l * rademacher_grouped(1.0, **sizes, gate_nats=nats) > 2 * 70.7

@@ -8,6 +8,7 @@ import pytest
 import torch
 from app_cases import questions, save_backbone, write_rows
 from core_cases import backbone, hooked_forward, parts_of
+from gate_cases import plain_gate
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -52,12 +53,6 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
 @pytest.fixture(scope="module")
 def system(build: Build) -> System:
     return build()
-
-
-def plain_gate(gate: list[float], clip: float, tau: float, s: int) -> list[float]:
-    clipped = [min(z, clip) for z in gate]
-    order = sorted(range(len(gate)), key=lambda k: (-clipped[k], k))[:s]
-    return [z if k in order and z > tau else 0.0 for k, z in enumerate(clipped)]
 
 
 def plain_rows(system: System, split_name: str, certify: Callable[[list[float]], list[float]] | None) -> list:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from inspection_cases import fitted
 from torch.testing import assert_close
 
 from bara_pyro.core.gate_draws import gate_draws
@@ -17,24 +18,12 @@ from bara_pyro.diagnostics.page.render_prune import curve_figure, curve_table
 from bara_pyro.errors import ConfigError
 from bara_pyro.report import markdown
 from bara_pyro.report.style import png_bytes
-from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.folder import load_system, save_system, write_config
-from bara_pyro.runs.system import System, assemble, build_system, count_parameters
+from bara_pyro.runs.system import System, assemble, count_parameters
 
 R = 3
 METHODS = ("bara", "bara-gate", "lora")
-
-
-def fitted(method: str, **settings: object) -> System:
-    """A system with random weights, a B that is not 0 and a gate that is nearly shut in each module."""
-    base = {"method": method, "task.name": "micro-wgs", "task.limit": 12, "adapter.r": R}
-    system = build_system(load_config(overrides={**base, **settings}))
-    torch.manual_seed(1)
-    with torch.no_grad():
-        for name, weight in (*system.model.named_parameters(), *system.guide.named_parameters()):
-            weight.add_((0.02 if name.endswith("lora_B") else 0.3) * torch.randn_like(weight))
-    return system
 
 
 def silence(system: System, unit: int) -> None:
@@ -203,9 +192,8 @@ def test_the_curve() -> None:
     train, test = system.split("train"), system.split("test")
     rows = prune_curve(system, train, test, shares=(1.0, 0.5, 0.0), samples=2)
     units = R * len(system.model.targets)
-    assert [row["share"] for row in rows] == pytest.approx(
-        [100, 100 * round(0.5 * units) / units, 100 / R], abs=4
-    )
+    kept = (units, units - round(0.5 * units), units / R)
+    assert [row["share"] for row in rows] == pytest.approx([100 * k / units for k in kept])
     assert rows[0]["difference"] == 0
     assert 0 < rows[1]["difference"] <= 1
     assert rows[0]["parameters"] > rows[1]["parameters"] > rows[2]["parameters"]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from inspection_cases import fitted, shared
 from torch.testing import assert_close
 
 from bara_pyro.core.prediction import record
@@ -15,21 +16,14 @@ from bara_pyro.diagnostics.page.render_tokens import token_figure, token_page
 from bara_pyro.diagnostics.page.shades import letters, shade
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.report.style import png_bytes
-from bara_pyro.runs.config import load_config
-from bara_pyro.runs.system import System, build_system
+from bara_pyro.runs.system import System
 
 TAU = 0.3
 
 
 @pytest.fixture(scope="module")
 def system() -> System:
-    settings = {"method": "bara", "task.name": "micro-wgs", "task.limit": 8, "adapter.r": 4}
-    fitted = build_system(load_config(overrides=settings))
-    torch.manual_seed(0)
-    with torch.no_grad():
-        for weight in (*fitted.model.parameters(), *fitted.guide.parameters()):
-            weight.add_(0.2 * torch.randn_like(weight))
-    return fitted
+    return fitted("bara")
 
 
 def test_by_a_loop_over_draws(system: System) -> None:
@@ -64,10 +58,10 @@ def test_another_text_beside_it_does_not_matter(system: System) -> None:
 
 def test_chosen_layers(system: System) -> None:
     everything = token_maps(system, {"a": "in winter"}, samples=2)[0]
-    path = everything.modules[3]
+    path = everything.modules[1]
     one = token_maps(system, {"a": "in winter"}, samples=2, modules=[path])[0]
     assert one.modules == (path,)
-    assert_close(one.percent[0], everything.percent[3])
+    assert_close(one.percent[0], everything.percent[1])
 
 
 def test_nine_texts_that_can_be_read(system: System) -> None:
@@ -87,9 +81,8 @@ def test_what_it_refuses(system: System) -> None:
         token_maps(system, {})
     with pytest.raises(ConfigError, match="answer head"):
         token_maps(system, {"a": "in"}, modules=["lm_head"])
-    lora = build_system(load_config(overrides={"method": "lora", "task.limit": 8}), system.backbone)
     with pytest.raises(ConfigError, match="lora has no gates"):
-        token_maps(lora, {"a": "in"})
+        token_maps(shared(), {"a": "in"})
 
 
 MAPS = [

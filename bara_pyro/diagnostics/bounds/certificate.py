@@ -94,7 +94,7 @@ class Certificate(Stated):
     @property
     def confidence(self) -> float:
         """`3 M sqrt(log(2 / delta_left) / (2 n))`."""
-        return formulas.confidence(self.loss_cap, self.n, self.delta_left)
+        return 3 * self.loss_cap * math.sqrt(math.log(2 / self.delta_left) / (2 * self.n))
 
     @property
     def bound(self) -> float:
@@ -113,8 +113,8 @@ class Certificate(Stated):
 
     @property
     def soft_residual(self) -> float:
-        """What the clipped soft gate pays on top of the bound."""
-        return formulas.soft_residual(self.lipschitz, self.norms, self.rho)
+        """`2 L R_A R_B R_x rho`: what the clipped soft gate pays on top of the bound."""
+        return 2 * self.lipschitz * self.norms * self.rho
 
     @property
     def lora_complexity(self) -> float:
@@ -136,8 +136,8 @@ class Certificate(Stated):
 
     @property
     def slack(self) -> float:
-        """Slack of the paper's advantage condition; positive where `ratio < 1`."""
-        return formulas.advantage_slack(self.r, self.s, self.clip, self.cover.nats)
+        """`R_g^-2 - (s log(e r / s) + Gamma) / r`: the paper's advantage condition, met where positive."""
+        return self.clip**-2 - formulas.class_entropy(self.r, self.s, self.cover.nats) / self.r
 
     @property
     def assumptions(self) -> tuple[str, ...]:

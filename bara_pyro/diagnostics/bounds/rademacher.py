@@ -66,21 +66,3 @@ def contraction(lipschitz: float, outputs: int) -> float:
     2-norm) times `sqrt(C)`, by which each summand grows when C outputs have signs of their own.
     """
     return lipschitz if outputs == 1 else lipschitz * math.sqrt(2 * outputs)
-
-
-def confidence(loss_cap: float, n: int, delta: float) -> float:
-    """Return `3 M sqrt(log(2 / delta) / (2 n))`."""
-    return 3 * loss_cap * math.sqrt(math.log(2 / delta) / (2 * n))
-
-
-def soft_residual(lipschitz: float, norms: float, rho: float) -> float:
-    """Return `2 L R_A R_B R_x rho`, what the clipped soft gate pays beside the certified one.
-
-    `norms` is `R_A R_B R_x`, rho the largest difference of both gates over all inputs there can be.
-    """
-    return 2 * lipschitz * norms * rho
-
-
-def advantage_slack(r: int, s: int, clip: float, gate_nats: float) -> float:
-    """Return `R_g^-2 - alpha log(e / alpha) - Gamma / r`, alpha = s / r: the condition holds if positive."""
-    return clip**-2 - class_entropy(r, s, gate_nats) / r
