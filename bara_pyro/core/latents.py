@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import torch
 from torch import Tensor
 
 
@@ -84,3 +85,16 @@ class Gates:
     def global_gates(self, values: Mapping[str, Tensor]) -> Tensor | None:
         """Return the draws of Phi among sites' values, `draws x M x r`; None where there are none."""
         return None if self.phi is None else values[self.phi].reshape(-1, len(self.modules), self.r)
+
+    def of(self, values: Mapping[str, Tensor], path: str) -> Tensor:
+        """Return a module's gate, the product of what there is of it: `draws x B x T x r`.
+
+        A dimension that no part has is 1; so are the draws of a posterior mean.
+        """
+        phi = self.global_gates(values)
+        own = None if phi is None else phi[:, self.modules.index(path), None, None]
+        if path not in self.theta:
+            return torch.as_tensor(own)
+        theta = values[self.theta[path]]
+        theta = theta.reshape(-1, *theta.shape[-3:])
+        return theta if own is None else own * theta

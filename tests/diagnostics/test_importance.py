@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 from core_cases import ROWS
-from posterior_cases import KAPPA, MEAN, ONE_TOKEN, PATH, Grid, one_gate, weibull
+from gate_cases import ONE_TOKEN
+from posterior_cases import KAPPA, MEAN, PATH, Grid, one_gate, weibull
 from scipy import stats
 from torch.testing import assert_close
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 from core_cases import ROWS, make_batch
-from gate_cases import forward_with_gates
-from posterior_cases import KAPPA, MEAN, ONE_TOKEN, PATH, Grid, one_gate, weibull
+from gate_cases import ONE_TOKEN, forward_with_gates
+from posterior_cases import KAPPA, MEAN, PATH, Grid, one_gate, weibull
 from scipy import stats
 from torch.testing import assert_close
 

@@ -1,14 +1,12 @@
 """ArviZ before and after its version 1: everything that differs between the two, and nothing else.
 
-Up to 0.23 results are an `arviz.InferenceData` and plots draw into matplotlib axes; from 1.0 on results are
-an `xarray.DataTree` and plots are a `PlotCollection` with a figure of its own. Groups are xarray datasets in
-both.
+Up to 0.23 results are an `arviz.InferenceData`, from 1.0 on an `xarray.DataTree`; groups are xarray datasets
+in both. How plots differ stands in `bara_pyro.diagnostics.page.gate_plots`.
 """
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from types import ModuleType
@@ -129,7 +127,9 @@ def _by_row(log_likelihood: xarray.Dataset) -> np.ndarray:
 def _psis_loo(log_likelihood: xarray.Dataset) -> Loo:
     data = container({"log_likelihood": log_likelihood}, {})
     scale = {} if renewed() else {"scale": "log"}  # later the only one
-    with _without_warnings():
+    with warnings.catch_warnings():
+        for message in PSIS_WARNINGS:
+            warnings.filterwarnings("ignore", message=message, category=UserWarning)
         # Independent draws are all effective; without `reff` ArviZ would ask for a posterior group.
         raw = arviz().loo(data, pointwise=True, reff=1.0, **scale)
     names = ("elpd", "p", "elpd_i") if renewed() else ("elpd_loo", "p_loo", "loo_i")
@@ -173,11 +173,3 @@ def stacking_weights(results: Mapping[str, Loo]) -> dict[str, float]:
     # The one column that all versions call the same; newer ones round the others.
     table = arviz().compare({name: result.raw for name, result in results.items()}, method="stacking")
     return {name: float(table["weight"][name]) for name in results}
-
-
-@contextmanager
-def _without_warnings() -> Iterator[None]:
-    with warnings.catch_warnings():
-        for message in PSIS_WARNINGS:
-            warnings.filterwarnings("ignore", message=message, category=UserWarning)
-        yield

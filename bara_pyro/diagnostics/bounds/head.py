@@ -75,7 +75,7 @@ def head_rows(system: System, split: EncodedSplit) -> HeadRows:
             ):
                 last = seen[adapter.target.path][0][:, -1]
                 x.append(last.double().cpu())
-                means = _mean_gate(adapter, gates, piece.values, len(last))
+                means = gates.of(piece.values, adapter.target.path)[0, :, -1].expand(len(last), -1)
                 gate.append(means[:, : adapter.r].double().cpu())
                 base.append(backbone.logits(last.to(backbone.dtype), placed.answer_ids).double().cpu())
     up = adapter.lora_B.detach().cpu()[system.answer_ids] * adapter.scaling
@@ -87,15 +87,6 @@ def head_rows(system: System, split: EncodedSplit) -> HeadRows:
         up=up.double(),
         down=adapter.lora_A.detach().double().cpu(),
     )
-
-
-def _mean_gate(adapter: Adapter, gates: Gates, means: dict[str, Tensor], rows: int) -> Tensor:
-    """Return the product of the posterior means that there are, `rows x r`."""
-    some = next(iter(means.values()))
-    gate, phi = some.new_ones(rows, gates.r), gates.global_gates(means)
-    if phi is not None:
-        gate = gate * phi[0, adapter.target.index]
-    return gate * means[gates.theta[adapter.target.path]][..., -1, :] if gates.theta else gate
 
 
 @torch.no_grad()

@@ -161,18 +161,12 @@ def _checked(system: System) -> AdaptedLM:
 
 def _added(model: AdaptedLM, adapter: Adapter, piece: Drawn, x: Tensor, batch: Batch) -> Tensor:
     """Return the squared size of what each unit adds, `B x T x r`."""
-    parts, gates = [], model.gates
-    phi = None if gates is None else gates.global_gates(piece.values)
-    if phi is not None:
-        parts.append(phi[0, adapter.target.index])
-    if gates is not None and gates.theta:
-        parts.append(piece.values[gates.theta[adapter.target.path]])
+    up = chosen_rows(adapter.lora_B, batch.answer_ids if adapter.target.is_head else None)
+    total = up.square().sum(0) * adapter.scaling**2
+    if model.gates is not None:
+        total = total * model.gates.of(piece.values, adapter.target.path)[0].square()
     if hasattr(adapter, "lora_A"):
-        parts.append(F.linear(x, adapter.lora_A))
-    size = chosen_rows(adapter.lora_B, batch.answer_ids if adapter.target.is_head else None)
-    total = size.square().sum(0) * adapter.scaling**2
-    for part in parts:
-        total = total * part.square()
+        total = total * F.linear(x, adapter.lora_A).square()
     return total.expand(*x.shape[:-1], -1)
 
 

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from bara_pyro.core.gate_draws import chosen_modules
-from bara_pyro.core.latents import Gates
 from bara_pyro.core.prediction import record
 from bara_pyro.data import Example, encode
 from bara_pyro.diagnostics.context import Context
@@ -112,21 +111,10 @@ def token_maps(
         below = torch.zeros(len(paths), batch.input_ids.shape[1], dtype=torch.float64)
         for piece in record(model, system.guide, batch, samples=samples, seed=seed):
             for i, path in enumerate(paths):
-                below[i] += (_gate(gates, piece.values, path) < tau).double().mean(-1).sum(0).cpu()
+                below[i] += (gates.of(piece.values, path) < tau).double().mean(-1).sum((0, 1)).cpu()
         tokens = tuple(system.backbone.tokenizer.decode([token]) for token in split.token_ids[row])
         found.append(TokenMap(title, tokens, paths, (100 * below / max(samples, 1)).float()))
     return found
-
-
-def _gate(gates: Gates, values: dict[str, Tensor], path: str) -> Tensor:
-    """Return a module's gate in one row, `s x T x r`; T = 1 where it has no theta."""
-    phi = gates.global_gates(values)
-    own = None if phi is None else phi[:, gates.modules.index(path), None]
-    if not gates.theta:
-        return torch.as_tensor(own)
-    theta = values[gates.theta[path]]
-    theta = theta.reshape(-1, *theta.shape[-2:])
-    return theta if own is None else own * theta
 
 
 class TextUse(Result):
