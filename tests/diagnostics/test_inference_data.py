@@ -2,7 +2,6 @@
 
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,7 +24,6 @@ from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.guides.prior import PriorGuide
 from bara_pyro.metrics import evaluate, posterior_predictive
 from bara_pyro.runs.evaluate import draw
-from bara_pyro.runs.store import write_jsonl
 
 S, N = 7, 5
 GATES = {"phi", "theta", "gate"}
@@ -288,18 +286,6 @@ def test_too_large_is_refused_before_anything_is_drawn(bara, monkeypatch) -> Non
         to_inference_data(bara, rows=5, samples=50, max_bytes=need // 2)
     with pytest.raises(NameError):  # it would draw where there is room
         to_inference_data(bara, rows=5, samples=50, max_bytes=need)
-
-
-def test_the_training_log(bara, tmp_path: Path) -> None:
-    lines = [{"step": 10, "loss": 2.0, "nll": 1.0}, {"step": 20, "loss": 1.5}]
-    write_jsonl(tmp_path / "train_log.jsonl", lines)
-    found = to_inference_data(bara, rows=1, samples=2, prior=False, log=tmp_path / "train_log.jsonl")
-    history = found.training_log_data
-    assert list(history["step"].values) == [10, 20]
-    np.testing.assert_array_equal(history["loss"], [2.0, 1.5])
-    np.testing.assert_array_equal(history["nll"], [1.0, np.nan])
-    with pytest.raises(DataError, match="has no lines"):
-        to_inference_data(bara, rows=1, samples=2, log=tmp_path / "other.jsonl")
 
 
 @pytest.mark.parametrize(

@@ -68,9 +68,7 @@ GROUPS: dict[str, dict[str, Variable]] = {
             _ROW, FLOAT, "units whose gate exceeds tau, mean over modules", "units", ("gates",)
         ),
     },
-    "observed_data": {
-        "y": Variable(("obs",), INTEGER, "label, an index into the answers", "", ("labels",)),
-    },
+    "observed_data": {"y": Variable(("obs",), INTEGER, "label, an index into the answers", "", ("labels",))},
     "constant_data": {
         "length": Variable(("obs",), INTEGER, "length of the prompt's text", "characters"),
         "tokens": Variable(("obs",), INTEGER, "length of the prompt as the model sees it", "tokens"),
@@ -81,12 +79,7 @@ GROUPS: dict[str, dict[str, Variable]] = {
         ),
     },
 }
-"""Group -> variable -> what it is.
-
-Beside them stands `TRAINING`, the lines of the training log. ArviZ expects chains and draws in every group
-but those that are called data.
-"""
-TRAINING = "training_log_data"
+"""Group -> variable -> what it is. ArviZ expects chains and draws in every group but those called data."""
 
 
 def nbytes(features: Collection[str], sizes: Mapping[str, int]) -> int:
@@ -114,21 +107,9 @@ def dataset(group: str, arrays: Variables, coords: Coords) -> xarray.Dataset:
         array = np.asarray(values, dtype=spec.dtype)
         attributes = {"long_name": spec.text, **({"units": spec.unit} if spec.unit else {})}
         variables[name] = (spec.dims, array[None] if spec.dims[0] == "chain" else array, attributes)
-    return _with_coords(variables, coords)
-
-
-def training(records: Sequence[Mapping[str, float]]) -> xarray.Dataset:
-    """Return the lines of a training log, one value a step; NaN where a line lacks one."""
-    names = [name for name in dict.fromkeys(key for line in records for key in line) if name != "step"]
-    columns = {name: np.array([line.get(name) for line in records], dtype=FLOAT) for name in names}
-    steps = np.array([line["step"] for line in records], dtype=INTEGER)
-    return _with_coords({name: (("step",), values) for name, values in columns.items()}, {"step": steps})
-
-
-def _with_coords(variables: Mapping[str, tuple], coords: Coords) -> xarray.Dataset:
-    used = {dim for spec in variables.values() for dim in spec[0]}
+    used = {dim for dims, *_ in variables.values() for dim in dims}
     kept = {key: v for key, v in coords.items() if (v[0] if isinstance(v, tuple) else key) in used}
-    return xarray.Dataset(dict(variables), coords=kept)
+    return xarray.Dataset(variables, coords=kept)
 
 
 def module_coords(paths: Sequence[str]) -> Coords:

@@ -18,7 +18,6 @@ trained on it says no more than how far the likelihood is spread over the draws;
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
@@ -29,21 +28,13 @@ from bara_pyro.core.gate_draws import chosen_modules
 from bara_pyro.data import EncodedSplit
 from bara_pyro.data.encode import prompt_text
 from bara_pyro.diagnostics.arviz.compat import Idata, container, psis_loo
-from bara_pyro.diagnostics.arviz.groups import (
-    TRAINING,
-    Coords,
-    Variables,
-    dataset,
-    module_coords,
-    nbytes,
-    training,
-)
+from bara_pyro.diagnostics.arviz.groups import Coords, Variables, dataset, module_coords, nbytes
 from bara_pyro.diagnostics.gates.full_draws import FullDraws, Rows, answers, chosen_rows, full_draws
 from bara_pyro.diagnostics.gates.sparsity import TAU, check_tau
-from bara_pyro.errors import ConfigError, DataError, unknown
+from bara_pyro.errors import ConfigError, unknown
 from bara_pyro.guides.prior import PriorGuide
 from bara_pyro.runs.evaluate import environment, true_probabilities
-from bara_pyro.runs.store import SCHEMA, read_jsonl
+from bara_pyro.runs.store import SCHEMA
 from bara_pyro.runs.system import System
 from bara_pyro.types import Json
 
@@ -62,7 +53,6 @@ def to_inference_data(
     prior: bool = True,
     tau: float = TAU,
     seed: int | None = None,
-    log: Path | None = None,
     max_bytes: int = MAX_BYTES,
 ) -> Idata:
     """Return draws of a fitted system as an `arviz.InferenceData` (ArviZ 0.x) or a `DataTree` (1.x).
@@ -78,20 +68,16 @@ def to_inference_data(
         prior: draw the same from the prior, too (twice the work).
         tau: threshold of `effective_rank`.
         seed: of the draws; the configured one if None.
-        log: the run's `train_log.jsonl`, for the group `training_log_data`.
         max_bytes: the most that the arrays may take.
 
     Raises:
         ConfigError: an argument is unknown or out of range, or the arrays would take more than `max_bytes`.
-        DataError: a row is unknown, the log is empty, or a draw's probabilities are not numbers.
+        DataError: a row is unknown, or a draw's probabilities are not numbers.
     """
     check_tau(tau)
     part, paths = chosen_rows(system, split, rows), chosen_modules(system.model, modules)
     features = _features(system, part, tokens, prior)
     _check_room(nbytes(features, _sizes(system, part, samples, len(paths))), max_bytes, samples, len(part))
-    history = [] if log is None else read_jsonl(log)
-    if log is not None and not history:
-        raise DataError(f"{log} has no lines: give the train_log.jsonl of the run.")
     seed = system.config.predict.seed if seed is None else seed
     width = max(map(len, part.token_ids)) if "tokens" in features else 0
     drawn = full_draws(system, system.guide, part, samples, seed, paths, width=width)
@@ -117,17 +103,11 @@ def to_inference_data(
     if "labels" in features:
         _add_labels(arrays, drawn, torch.tensor(part.labels), system.model.num_data, coords)
     found = {group: dataset(group, values, coords) for group, values in arrays.items() if values}
-    if history:
-        found[TRAINING] = training(history)
     return container(found, _attributes(system, split, samples, seed, tau))
 
 
 def _add_labels(
-    arrays: dict[str, Variables],
-    drawn: FullDraws,
-    labels: Tensor,
-    num_data: int,
-    coords: Coords,
+    arrays: dict[str, Variables], drawn: FullDraws, labels: Tensor, num_data: int, coords: Coords
 ) -> None:
     """Add what takes the rows' labels: their likelihood, the ELBO by draw, Pareto's k by row."""
     likelihood = drawn.log_probs.gather(-1, labels.expand(len(drawn.log_probs), -1).unsqueeze(-1))[..., 0]
@@ -148,7 +128,7 @@ def estimate_bytes(
 ) -> int:
     """Return the bytes of the arrays that `to_inference_data` would make; nothing is drawn.
 
-    Coordinates and the training log, some kilobytes, are not counted; of a guide with a predictive of its own
+    Coordinates, some kilobytes, are not counted; of a guide with a predictive of its own
     it is the most that there can be. Arguments and errors are those of `to_inference_data`.
     """
     part, paths = chosen_rows(system, split, rows), chosen_modules(system.model, modules)

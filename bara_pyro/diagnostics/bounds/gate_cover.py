@@ -92,7 +92,6 @@ def gate_cover(
     r: int,
     s: int,
     clip: float,
-    eps: float | None = None,
     inputs: int | None = None,
     radius: float | None = None,
     lipschitz: float | None = None,
@@ -115,7 +114,6 @@ def gate_cover(
         r: rank.
         s: budget of active gates.
         clip: `R_g`.
-        eps: resolution; by default the largest that is allowed, `R_g / sqrt(n)`.
         inputs: width d of what the amortiser sees.
         radius: W, largest norm of one gate's parameters.
         lipschitz: Lambda, change of a gate per unit of its parameters: `R_x` for `softplus(w x)`.
@@ -127,10 +125,7 @@ def gate_cover(
         raise ConfigError(unknown("gate cover", name, COVERS))
     if n < 1 or not 1 <= s <= r or not 0 < clip < math.inf:
         raise ConfigError(f"n={n}, s={s}, r={r}, clip={clip} must have n >= 1, 1 <= s <= r and clip > 0.")
-    largest = clip / math.sqrt(n)
-    eps = largest if eps is None else eps
-    if not 0 < eps <= largest:
-        raise ConfigError(f"eps={eps} must be positive and at most R_g / sqrt(n) = {largest:.4g}.")
+    eps = clip / math.sqrt(n)  # the largest resolution that the bound allows
     nats = 0.0
     if name == "global":
         nats = r * math.log(clip / eps)

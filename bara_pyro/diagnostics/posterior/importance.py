@@ -49,15 +49,15 @@ class ImportanceEstimate:
         """Whether Pareto's k is at most 0.7."""
         return self.k_hat <= GOOD_K
 
-    def bounded_by(self, evidence: float | None = None, error: float = 0.0, sigmas: float = 3.0) -> bool:
-        """Return whether the ELBO is not above the evidence, up to `sigmas` standard errors.
+    def bounded_by(self, evidence: float | None = None, error: float = 0.0) -> bool:
+        """Return whether the ELBO is not above the evidence, up to three standard errors.
 
         A bound above the evidence is a mistake in a density, a KL or a weight, never in the guide's fit. The
         evidence (nats) and its standard error may be known from elsewhere, otherwise they are of the weights.
         """
         if evidence is None:
             evidence, error = self.evidence, self.evidence_error
-        return self.elbo <= evidence + sigmas * math.hypot(self.elbo_error, error)
+        return self.elbo <= evidence + 3 * math.hypot(self.elbo_error, error)
 
 
 def log_weights(

@@ -105,8 +105,8 @@ def scores_of(log_probs: Tensor, labels: Tensor, draws: int) -> Scores:
     )
 
 
-def chance_ece(log_probs: Tensor, replicates: int = REPLICATES, seed: int = 0) -> float:
+def chance_ece(log_probs: Tensor) -> float:
     """Return the mean ECE (percent) of these predictions where they are right: labels are drawn from them."""
-    generator = torch.Generator().manual_seed(seed)
-    drawn = torch.multinomial(log_probs.exp(), replicates, replacement=True, generator=generator)
-    return sum(ece(log_probs, labels) for labels in drawn.T) / replicates
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.multinomial(log_probs.exp(), REPLICATES, replacement=True, generator=generator)
+    return sum(ece(log_probs, labels) for labels in drawn.T) / REPLICATES

@@ -64,13 +64,7 @@ class Calibration:
 
 
 def sbc(
-    model: AdaptedLM,
-    batch: Batch,
-    sampler: Sampler,
-    *,
-    simulations: int = 50,
-    first: int = 0,
-    seed: int = 0,
+    model: AdaptedLM, batch: Batch, sampler: Sampler, *, simulations: int = 50, first: int = 0, seed: int = 0
 ) -> Calibration:
     """Run simulation-based calibration of a way to infer the gates, adapter weights fixed.
 
