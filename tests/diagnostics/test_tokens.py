@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from bara_pyro.core.prediction import record
 from bara_pyro.data.types import Batch
-from bara_pyro.diagnostics.gates.tokens import TEXTS, TokenMap, TokenUse, default_texts, text_use, token_maps
+from bara_pyro.diagnostics.gates.tokens import TEXTS, TextUse, TokenUse, default_texts, token_maps
 from bara_pyro.diagnostics.page.render_tokens import token_figure, token_page
 from bara_pyro.diagnostics.page.shades import letters, shade
 from bara_pyro.errors import ConfigError, DataError
@@ -29,39 +29,40 @@ def system() -> System:
 def test_by_a_loop_over_draws(system: System) -> None:
     texts = {"one": "in winter", "two": "in summer the guest eats beans ?"}
     maps = token_maps(system, texts, samples=5, tau=TAU, seed=4)
+    assert not any(path.endswith("lm_head") for path in maps.modules)
     tokenizer = system.backbone.tokenizer
     paths = [target.path for target in system.model.targets]
-    for found in maps:
+    for found in maps.texts:
         ids = tokenizer(texts[found.title], add_special_tokens=False)["input_ids"]
-        assert list(found.tokens) == texts[found.title].split()
-        assert found.percent.shape == (len(found.modules), len(ids))
-        assert not any(path.endswith("lm_head") for path in found.modules)
+        assert found.tokens == texts[found.title].split()
+        percent = torch.tensor(found.percent)
+        assert percent.shape == (len(maps.modules), len(ids))
+        assert_close(torch.tensor(found.mean), percent.mean(0), rtol=0, atol=0.01)
         mask = torch.ones(1, len(ids), dtype=torch.bool)
         batch = Batch(torch.tensor([ids]), mask, system.answer_ids, ids=(found.title,))
         (drawn,) = record(system.model, system.guide, batch, samples=5, seed=4)
-        for m, path in enumerate(found.modules):
+        for m, path in enumerate(maps.modules):
             phi = drawn.values["phi"].reshape(5, len(paths), -1)[:, paths.index(path)]
             for t in range(len(ids)):
                 shares = [
                     float((phi[s] * drawn.values[f"theta/{path}"][s, 0, t] < TAU).double().mean())
                     for s in range(5)
                 ]
-                assert float(found.percent[m, t]) == pytest.approx(20 * sum(shares), abs=1e-4)
-    assert_close(maps[0].mean, maps[0].percent.mean(0))
+                assert float(percent[m, t]) == pytest.approx(20 * sum(shares), abs=0.0051)
 
 
 def test_another_text_beside_it_does_not_matter(system: System) -> None:
-    alone = token_maps(system, {"b": "in winter"}, samples=3)[0]
-    beside = token_maps(system, {"a": "in summer the guest", "b": "in winter"}, samples=3)[1]
-    assert_close(alone.percent, beside.percent)
+    alone = token_maps(system, {"b": "in winter"}, samples=3).texts[0]
+    beside = token_maps(system, {"a": "in summer the guest", "b": "in winter"}, samples=3).texts[1]
+    assert alone.percent == beside.percent
 
 
 def test_chosen_layers(system: System) -> None:
-    everything = token_maps(system, {"a": "in winter"}, samples=2)[0]
+    everything = token_maps(system, {"a": "in winter"}, samples=2)
     path = everything.modules[1]
-    one = token_maps(system, {"a": "in winter"}, samples=2, modules=[path])[0]
-    assert one.modules == (path,)
-    assert_close(one.percent[0], everything.percent[1])
+    one = token_maps(system, {"a": "in winter"}, samples=2, modules=[path])
+    assert one.modules == [path]
+    assert one.texts[0].percent == [everything.texts[0].percent[1]]
 
 
 def test_nine_texts_that_can_be_read(system: System) -> None:
@@ -85,13 +86,15 @@ def test_what_it_refuses(system: System) -> None:
         token_maps(shared(), {"a": "in"})
 
 
-MAPS = [
-    TokenMap("<one>", ("in", "a<b"), ("m.0", "m</script>"), torch.tensor([[10.0, 20.0], [30.0, 60.0]])),
-    TokenMap("two", ("x",), ("m.0", "m</script>"), torch.tensor([[5.04], [0.0]])),
-]
-
-
-FOUND = TokenUse(tau=TAU, draws=2, modules=list(MAPS[0].modules), texts=list(map(text_use, MAPS)))
+FOUND = TokenUse(
+    tau=TAU,
+    draws=2,
+    modules=["m.0", "m</script>"],
+    texts=[
+        TextUse(title="<one>", tokens=["in", "a<b"], mean=[20.0, 40.0], percent=[[10.0, 20.0], [30.0, 60.0]]),
+        TextUse(title="two", tokens=["x"], mean=[2.52], percent=[[5.04], [0.0]]),
+    ],
+)
 NONE = FOUND.model_copy(update={"texts": []})
 
 

@@ -24,6 +24,8 @@ from bara_pyro.diagnostics.gates.sparsity import TAU, check_tau
 from bara_pyro.diagnostics.result import Number
 from bara_pyro.errors import DataError
 
+RESAMPLES, LEVEL = 2000, 0.95  # bootstrap samples of rows, and the coverage of their interval
+
 
 def effective_rank(draws: GateDraws, tau: float = TAU) -> Tensor:
     """Return the expected number of units in use, by row and module: float64, `n x M`, from 0 to r.
@@ -73,24 +75,13 @@ class Relation:
         return "rises with" if self.low > 0 else "falls with" if self.high < 0 else "is not seen to vary with"
 
 
-def relation(
-    rank: Tensor,
-    values: Tensor | Sequence[float],
-    name: str,
-    *,
-    resamples: int = 2000,
-    level: float = 0.95,
-    seed: int = 0,
-) -> Relation:
+def relation(rank: Tensor, values: Tensor | Sequence[float], name: str) -> Relation:
     """Relate the effective rank of rows to a number of theirs: true entropy, error, predicted entropy.
 
     Args:
         rank: `n x M` of `effective_rank`; averaged over modules.
         values: `n`; rows where it is NaN are left out.
         name: what the values are.
-        resamples: bootstrap samples of rows.
-        level: coverage of the interval.
-        seed: of the resampling.
 
     Raises:
         DataError: the lengths differ, or fewer than three rows have a value.
@@ -102,14 +93,14 @@ def relation(
     if int(known.sum()) < 3:
         raise DataError(f"{name} is known of {int(known.sum())} rows: three are needed for a correlation.")
     a, b = rank.mean(dim=1)[known], other[known]
-    generator = torch.Generator().manual_seed(seed)
-    chosen = torch.randint(len(a), (resamples, len(a)), generator=generator)
+    generator = torch.Generator().manual_seed(0)
+    chosen = torch.randint(len(a), (RESAMPLES, len(a)), generator=generator)
     drawn = _spearman(a[chosen], b[chosen])
-    tail = (1 - level) / 2
+    tail = (1 - LEVEL) / 2
     found = drawn[~drawn.isnan()]
     ends = torch.quantile(found, torch.tensor([tail, 1 - tail], dtype=torch.float64)) if len(found) else None
     low, high = (math.nan, math.nan) if ends is None else ends.tolist()
-    return Relation(name, float(_spearman(a, b)), low, high, level, len(a))
+    return Relation(name, float(_spearman(a, b)), low, high, LEVEL, len(a))
 
 
 @dataclass(frozen=True)

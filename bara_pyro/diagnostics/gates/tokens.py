@@ -5,7 +5,6 @@ Section "Token-level Sparsity Visualization"). The answer head is left out: it s
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -20,6 +19,7 @@ from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.microworld import TASKS, load_task
 from bara_pyro.runs.system import System
 
+MAX_LENGTH = 512  # tokens of a text
 TEXTS = {
     "irrigation": "Drip lines bring water to the roots at night, when little of it evaporates.",
     "heritage": "Only three families still carve the wooden masks that open the spring festival.",
@@ -34,19 +34,31 @@ TEXTS = {
 """Nine short texts of nine domains."""
 
 
-@dataclass(frozen=True)
-class TokenMap:
-    """The sparsity of one text's tokens."""
+class TextUse(Result):
+    """One text."""
 
-    title: str  # what the text is called
-    tokens: tuple[str, ...]  # the T tokens as they are read
-    modules: tuple[str, ...]  # paths of the M modules
-    percent: Tensor  # float32, `M x T`: expected share of the module's gates below tau at the token, percent
+    title: str  # what it is called
+    tokens: list[str]  # the T tokens as they are read
+    mean: list[Number]  # expected share of gates off by token, over all modules, `T`, percent to two decimals
+    percent: list[list[Number]]  # the same by module, `M x T`
 
-    @property
-    def mean(self) -> Tensor:
-        """Percent over all modules, `T`."""
-        return self.percent.mean(dim=0)
+
+class TokenUse(Result):
+    """Token maps."""
+
+    tau: float  # threshold below which a gate is off
+    draws: int  # that expectations are over; 0 for the mean gate
+    modules: list[str]  # paths of the M modules
+    texts: list[TextUse]  # in the order given
+
+
+def token_use(c: Context) -> TokenUse | None:
+    """Return the token maps; None where no adapter but the answer head's has a gate."""
+    if not c.has_gates or all(target.is_head for target in c.system.model.targets):
+        return None
+    samples = c.options.token_samples if c.system.guide.stochastic else 0
+    texts = {f"text {i}": text for i, text in enumerate(c.options.texts, 1)} or default_texts(c.system)
+    return token_maps(c.system, texts, samples=samples, tau=c.options.tau)
 
 
 def default_texts(system: System) -> dict[str, str]:
@@ -76,8 +88,7 @@ def token_maps(
     tau: float = TAU,
     seed: int = 0,
     modules: Sequence[str] | None = None,
-    max_length: int = 512,
-) -> list[TokenMap]:
+) -> TokenUse:
     """Return the expected sparsity of every token of some texts.
 
     Args:
@@ -87,24 +98,22 @@ def token_maps(
         tau: threshold.
         seed: of the draws.
         modules: paths of the modules; all but the answer head if None.
-        max_length: tokens of a text, at most.
 
     Raises:
         ConfigError: the method has no gates, an unknown module, no module but the head, `tau` negative.
         DataError: no text, an empty one, or one that is too long.
     """
     check_tau(tau)
-    model = system.model
-    if model.gates is None:
+    model, gates, tokenizer = system.model, system.model.gates, system.backbone.tokenizer
+    if gates is None:
         raise ConfigError(f"{system.config.method.name} has no gates: token maps are of a BaRA run.")
     body = [target.path for target in model.targets if not target.is_head]
-    paths = tuple(path for path in chosen_modules(model, modules) if path in body)
+    paths = [path for path in chosen_modules(model, modules) if path in body]
     if not paths:
         raise ConfigError("There is no module but the answer head, which sees the last token alone.")
     if not texts or not all(text.strip() for text in texts.values()):
         raise DataError("A text is empty, or there is none: give each title a text.")
-    rows = [Example(title, text) for title, text in texts.items()]
-    split, gates = encode(rows, system.backbone.tokenizer, max_length), model.gates
+    split = encode([Example(title, text) for title, text in texts.items()], tokenizer, MAX_LENGTH)
     found = []
     for row, title in enumerate(split.ids):
         batch = split.batch([row], system.answer_ids).to(system.backbone.device)
@@ -112,45 +121,12 @@ def token_maps(
         for piece in record(model, system.guide, batch, samples=samples, seed=seed):
             for i, path in enumerate(paths):
                 below[i] += (gates.of(piece.values, path) < tau).double().mean(-1).sum((0, 1)).cpu()
-        tokens = tuple(system.backbone.tokenizer.decode([token]) for token in split.token_ids[row])
-        found.append(TokenMap(title, tokens, paths, (100 * below / max(samples, 1)).float()))
-    return found
+        percent = (100 * below / max(samples, 1)).float()
+        tokens = [tokenizer.decode([token]) for token in split.token_ids[row]]
+        rounded = [_rounded(module) for module in percent]
+        found.append(TextUse(title=title, tokens=tokens, mean=_rounded(percent.mean(0)), percent=rounded))
+    return TokenUse(tau=tau, draws=samples, modules=paths, texts=found)
 
 
-class TextUse(Result):
-    """One text."""
-
-    title: str  # what it is called
-    tokens: list[str]  # the T tokens as they are read
-    mean: list[Number]  # percent of gates off by token, over all modules, `T`
-    percent: list[list[Number]]  # the same by module, `M x T`
-
-
-class TokenUse(Result):
-    """Token maps."""
-
-    tau: float  # threshold below which a gate is off
-    draws: int  # that expectations are over; 0 for the mean gate
-    modules: list[str]  # paths of the M modules
-    texts: list[TextUse]  # in the order given
-
-
-def token_use(c: Context) -> TokenUse | None:
-    """Return the token maps; None where no adapter but the answer head's has a gate."""
-    if not c.has_gates or all(target.is_head for target in c.system.model.targets):
-        return None
-    o = c.options
-    samples = o.token_samples if c.system.guide.stochastic else 0
-    texts = {f"text {i}": text for i, text in enumerate(o.texts, 1)} or default_texts(c.system)
-    maps = token_maps(c.system, texts, samples=samples, tau=o.tau)
-    return TokenUse(tau=o.tau, draws=samples, modules=list(maps[0].modules), texts=list(map(text_use, maps)))
-
-
-def text_use(found: TokenMap) -> TextUse:
-    """Return a token map as a result, percent to two decimals."""
-    return TextUse(
-        title=found.title,
-        tokens=list(found.tokens),
-        mean=[round(value, 2) for value in found.mean.tolist()],
-        percent=[[round(value, 2) for value in module] for module in found.percent.tolist()],
-    )
+def _rounded(values: Tensor) -> list[float]:
+    return [round(value, 2) for value in values.tolist()]

@@ -49,15 +49,15 @@ class ImportanceEstimate:
         """Whether Pareto's k is at most 0.7."""
         return self.k_hat <= GOOD_K
 
-    def bounded_by(self, evidence: float | None = None, error: float = 0.0) -> bool:
+    def bounded_by(self, evidence: float | None = None) -> bool:
         """Return whether the ELBO is not above the evidence, up to three standard errors.
 
         A bound above the evidence is a mistake in a density, a KL or a weight, never in the guide's fit. The
-        evidence (nats) and its standard error may be known from elsewhere, otherwise they are of the weights.
+        evidence (nats) may be known from elsewhere; otherwise it is that of the weights.
         """
-        if evidence is None:
-            evidence, error = self.evidence, self.evidence_error
-        return self.elbo <= evidence + 3 * math.hypot(self.elbo_error, error)
+        if evidence is not None:
+            return self.elbo <= evidence + 3 * self.elbo_error
+        return self.elbo <= self.evidence + 3 * math.hypot(self.elbo_error, self.evidence_error)
 
 
 def log_weights(
@@ -95,23 +95,14 @@ def log_weights(
 
 
 def importance_estimate(
-    model: AdaptedLM,
-    guide: SiteGuide,
-    batch: Batch,
-    *,
-    samples: int = 1000,
-    seed: int = 0,
-    resamples: int = 500,
+    model: AdaptedLM, guide: SiteGuide, batch: Batch, *, samples: int = 1000, seed: int = 0
 ) -> ImportanceEstimate:
-    """Estimate ELBO and evidence by S draws each, and Pareto's k.
-
-    Arguments and errors are those of `log_weights`; `resamples` are those of the bootstrap.
-    """
+    """Estimate ELBO and evidence by S draws each, and Pareto's k; arguments and errors of `log_weights`."""
     weights, fresh = (
         log_weights(model, guide, batch, samples=samples, seed=noise_seed(seed, key))
         for key in ("evidence", "elbo")
     )
-    return summarise(weights, fresh, resamples=resamples, seed=seed)
+    return summarise(weights, fresh, seed=seed)
 
 
 def summarise(
