@@ -58,8 +58,8 @@ def pages(results: Path = RESULTS, studies: Path = STUDIES, figures: Path | None
     for stem, (folder, spec) in stored_studies(results).items():
         stored = render.load(stem)
         title = title_of(stem, folder, spec)
-        path = studies / folder / "answer.md"
-        answer = render.text(path) if path.exists() and stem == folder else ""
+        path = studies / folder / f"answer{stem.removeprefix(folder)}.md"
+        answer = render.text(path) if path.exists() else ""
         found[stem] = page(title, spec, stored, answer, figures)
         said = f": {headline(answer)}" if answer else ""
         lines.append(f"- [{title}](results/{stem}.md){said}")
@@ -140,7 +140,7 @@ def documents(results: Path = RESULTS, root: Path = ROOT, *, draw: bool) -> dict
 
 def problems(root: Path = ROOT) -> list[str]:
     """Return what is wrong with the committed pages: typed numbers, and pages that are not of the results."""
-    sources = [*STUDIES.glob("*/answer.md"), *CLAIMS.glob("*.md")]
+    sources = [*STUDIES.glob("*/answer*.md"), *CLAIMS.glob("*.md")]
     lines: list[str] = []
     for path in sorted(sources):
         lines += typed_numerals(path.read_text(), path.relative_to(ROOT))

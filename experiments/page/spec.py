@@ -1,7 +1,8 @@
 """What a study is, for the command line and for the pages: one object in the `study.py` of its folder.
 
     studies/<name>/study.py     STUDY, a `StudySpec`, and the command behind it
-    studies/<name>/answer.md    what was learnt, a template (`experiments.page.template`); may be missing
+    studies/<name>/answer.md    what was learnt, a template (`experiments.page.template`); may be missing;
+                                `answer_<more>.md` is of the results `<name>_<more>.json`
 
 A folder is all that a study needs: commands and pages are found by what is there.
 """
