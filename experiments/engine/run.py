@@ -4,6 +4,7 @@ import platform
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from bara_pyro.cli.terminal import say
@@ -25,7 +26,7 @@ def run_study(
     arms: Arms,
     args: Namespace,
     *,
-    shifted: Mapping[str, Sequence[str]] | None = None,
+    shifted: Mapping[str, Sequence[str]] = MappingProxyType({}),
     comparisons: Comparisons | None = None,
     results: Path = RESULTS,
 ) -> None:
@@ -43,7 +44,6 @@ def run_study(
     Raises:
         TrainingError: every run failed.
     """
-    shifted = shifted or {}
     # By seeds: what is done of an interrupted experiment is a whole table of fewer seeds.
     places = [(arm, task, seed) for seed in range(args.seeds) for task in args.tasks for arm in arms]
     jobs = [

@@ -10,7 +10,7 @@ that are searched again replace their entry, the others stay.
 
 import math
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
@@ -153,6 +153,23 @@ def chosen(method: str, path: Path = CHOICES) -> dict[str, Any]:
             f"python -m experiments search --methods {method}."
         )
     return dict(settings)
+
+
+def crossed(
+    methods: Iterable[str], variants: Mapping[str, Mapping[str, Any]] | None = None
+) -> dict[str, dict[str, Any]]:
+    """Return arms: each method with its chosen settings, and each variant of it (name -> settings) if any.
+
+    Raises:
+        ConfigError: see `chosen`.
+    """
+    if variants is None:
+        return {method: {"method": method, **chosen(method)} for method in methods}
+    return {
+        f"{method}, {name}": {"method": method, **chosen(method), **settings}
+        for method in methods
+        for name, settings in variants.items()
+    }
 
 
 def table(results: dict[str, Scored]) -> Table:
