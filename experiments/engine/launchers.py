@@ -85,7 +85,7 @@ def _in_turn(
     items: Sequence[Item], workers: int, started: Started, begin: Begin, lost: type[Exception], reason: str
 ) -> Results:
     """Keep `workers` items at work until none is left; an item that ended in `lost` is one."""
-    waiting, busy = deque(items), {}
+    waiting, busy = deque(items), dict[Future[Any], Item]()
     while waiting or busy:
         while waiting and len(busy) < workers:
             item = waiting.popleft()

@@ -8,7 +8,7 @@ their hashes there, and the scores in the records beside (`experiments.engine.st
 """
 
 from argparse import ArgumentParser
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,11 +52,15 @@ class Results:
         stored = {"schema": SCHEMA, "study": self.study, "about": self.about, "entries": self.entries}
         write_json(self.path, stored | ({"comparisons": self.comparisons} if self.comparisons else {}))
 
-    def having(self, **fields: Any) -> Iterator[Entry]:
-        """Yield the entries that have these values."""
-        for entry in self.entries.values():
-            if all(entry.get(name) == value for name, value in fields.items()):
-                yield entry
+
+def having(entries: Iterable[Mapping[str, Any]], **fields: Any) -> list[Any]:
+    """Return the entries that have these values."""
+    return [e for e in entries if all(e.get(name) == value for name, value in fields.items())]
+
+
+def distinct(entries: Iterable[Mapping[str, Any]], key: str) -> list[Any]:
+    """Return the values that entries have, each once, in the order in which they come."""
+    return list(dict.fromkeys(entry[key] for entry in entries))
 
 
 def read_results(path: Path) -> Results:
@@ -68,10 +72,7 @@ def read_results(path: Path) -> Results:
     """
     stored = read_json(path)
     if not isinstance(stored, dict) or "entries" not in stored or stored.get("schema") != SCHEMA:
-        raise DataError(
-            f"{path} holds no results of schema {SCHEMA}: convert it with "
-            "python -m experiments.engine.convert, or run the study again."
-        )
+        raise DataError(f"{path} holds no results of schema {SCHEMA}: run the study again.")
     return Results(path, stored["study"], stored["about"], stored["entries"], stored.get("comparisons", []))
 
 

@@ -16,7 +16,6 @@ out of them as they went in, but for the seventh digit. Half precision would sav
 move an ECE by up to 0.2 points, because rows at the edge of a bin change sides.
 """
 
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -37,7 +36,7 @@ from bara_pyro.metrics import evaluate
 from bara_pyro.microworld import TASKS, load_task
 from bara_pyro.runs.evaluate import PREDICTIONS
 from bara_pyro.runs.store import atomic_write, read_jsonl
-from experiments.engine.arguments import start
+from experiments.engine.arguments import command_line, start
 from experiments.engine.record import Record, load_predictions, read_record, record_path
 from experiments.engine.results import RESULTS
 from experiments.engine.study import load_study
@@ -256,12 +255,10 @@ def _microworld_clusters(name: str, seed: int) -> dict[str, str]:
 
 def main() -> None:
     """Collect the rows of a study, and say which are still to come."""
-    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("study", help="name of the study")
     parser.add_argument("--runs", metavar="DIR", type=Path, required=True, help="folder of the sweep")
-    parser.add_argument(
-        "--commit", default="", help="of the code that made the runs, where their records do not say"
-    )
+    parser.add_argument("--commit", default="", help="of the code that made the runs, if records do not say")
     args = parser.parse_args()
     stored, lacking = collect(args.study, args.runs, args.commit)
     path = rows_path(args.study)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
+from types import MappingProxyType
 from typing import Any
 
 from bara_pyro.cli.terminal import say, show
@@ -29,6 +30,9 @@ CHOICES = Path(__file__).parents[1] / "hyperparameters.json"
 KIND = "bara_pyro hyperparameters"
 # One number of draws; a method without draws gives its one prediction whatever S is.
 SAMPLES = 10
+
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -153,6 +157,16 @@ def chosen(method: str, path: Path = CHOICES) -> dict[str, Any]:
             f"python -m experiments search --methods {method}."
         )
     return dict(settings)
+
+
+def chosen_job(args: Namespace, method: str, task: str, seed: int, more: Mapping[str, Any] = NOTHING) -> Job:
+    """Return a run of a method with its chosen settings, the shared ones of the arguments and `more`.
+
+    Raises:
+        ConfigError: see `chosen`.
+    """
+    own = {"method": method, **chosen(method), "task.name": task, "seed": seed}
+    return Job({**shared_settings(args), **own, **more})
 
 
 def crossed(

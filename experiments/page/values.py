@@ -6,8 +6,9 @@ would flatter the arm.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import mean, stdev
+from typing import Any
 
 from bara_pyro.methods import METHODS
 from experiments.engine.differences import METRICS
@@ -34,6 +35,16 @@ def display(arm: str) -> str:
     return f"{known or method}{comma}{variant}"
 
 
+def fixed(value: Any, digits: int = 1, sign: str = "") -> str:
+    """Return a number with so many digits; of a pair the first.
+
+    >>> fixed(75.04), fixed((0.5591, 0.01), 3), fixed(1.06, sign="+"), fixed(-0.0157, 3)
+    ('75.0', '0.559', '+1.1', '-0.016')
+    """
+    text = f"{float(value[0] if isinstance(value, tuple | list) else value):{sign},.{digits}f}"
+    return text if float(text.replace(",", "")) else text.lstrip("+-")
+
+
 def over_seeds(seeds: Seeds, read: Read) -> Value:
     """Return a number of a task's runs: of one seed as it is, of more with its standard deviation."""
     if not seeds:
@@ -52,6 +63,23 @@ def spread(values: Sequence[float]) -> Value:
     if not values:
         return None
     return values[0] if len(values) == 1 else _with_spread(mean(values), values)
+
+
+def spread_rows(
+    entries: Iterable[Mapping[str, Any]], by: Sequence[str], keys: Iterable[str]
+) -> list[dict[str, Any]]:
+    """Return a row for each combination of the values `by`, in the order in which they come.
+
+    A key of `keys` is the spread of its numbers over the entries of the row, without those that lack it.
+    """
+    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for entry in entries:
+        groups.setdefault(tuple(entry[name] for name in by), []).append(entry)
+    return [
+        dict(zip(by, place, strict=True))
+        | {key: spread([e[key] for e in found if e.get(key) is not None]) for key in keys}
+        for place, found in groups.items()
+    ]
 
 
 def over_tasks(tasks: Mapping[str, Seeds], names: Sequence[str], read: Read) -> Value:

@@ -9,7 +9,6 @@ is in the results is not made again.
 """
 
 from argparse import Namespace
-from pathlib import Path
 from typing import Any
 
 from bara_pyro.cli.terminal import progress, say
@@ -18,27 +17,15 @@ from bara_pyro.diagnostics.arviz.inference_data import to_inference_data
 from bara_pyro.diagnostics.arviz.loo import compare
 from bara_pyro.errors import TrainingError
 from bara_pyro.runs.folder import load_system
-from experiments.engine.arguments import experiment_parser, positive, shared_settings
+from experiments.engine.arguments import experiment_parser, positive
+from experiments.engine.read_off import about_runs
+from experiments.engine.record import Record
 from experiments.engine.results import results_option, resumed
-from experiments.engine.search import chosen
+from experiments.engine.search import chosen_job
 from experiments.engine.spaces import tagged
-from experiments.engine.sweep import Job, finished_runs
+from experiments.engine.sweep import finished_runs
 from experiments.page.spec import entry_study
 from experiments.studies.leave_one_out.section import QUESTION, parts
-
-Record = dict[str, Any]
-
-
-def jobs_of(args: Namespace) -> dict[tuple[str, int, str], Job]:
-    """Return the runs: task, seed and method -> job."""
-    return {
-        (task, seed, method): Job(
-            {**shared_settings(args), "method": method, **chosen(method), "task.name": task, "seed": seed}
-        )
-        for task in args.tasks
-        for seed in range(args.seeds)
-        for method in args.methods
-    }
 
 
 def ranked(records: dict[str, Record], args: Namespace) -> list[dict[str, Any]]:
@@ -54,7 +41,7 @@ def ranked(records: dict[str, Record], args: Namespace) -> list[dict[str, Any]]:
     """
     data = {
         method: to_inference_data(
-            load_system(Path(args.runs) / record["config_hash"]),
+            load_system(args.runs / record["config_hash"]),
             split="train",
             rows=args.rows,
             samples=args.samples,
@@ -81,16 +68,14 @@ def main() -> None:
     add("--samples", type=positive, default=100, help="posterior draws; default: %(default)s")
     results_option(parser, "leave_one_out")
     args = parser.parse_args()
-    jobs = jobs_of(args)
-    records = finished_runs(jobs, args)
-    about = {
-        "model": Path(args.model or "microworld").name,
-        "steps": args.steps,
-        "rows": args.rows,
-        "samples": args.samples,
-        "methods": args.methods,
+    jobs = {
+        (task, seed, method): chosen_job(args, method, task, seed)
+        for task in args.tasks
+        for seed in range(args.seeds)
+        for method in args.methods
     }
-    results = resumed(args.results, about)
+    records = finished_runs(jobs, args)
+    results = resumed(args.results, about_runs(args, "rows", "samples", "methods"))
     places = list(dict.fromkeys((task, seed) for task, seed, _ in jobs))
     with progress("leave one out", len(places)) as advance:
         for task, seed in places:
