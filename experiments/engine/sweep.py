@@ -61,12 +61,10 @@ class Run:
     """A configuration to complete, for all the jobs that share it.
 
     Attributes:
-        config: the configuration.
         settings: those of the first job that asks for it.
-        shifted: the further tasks of all these jobs.
         folder: of the sweep.
-        retry_failed: whether what failed before is tried again.
-        reuse: "same": what other code made is made again; otherwise it is taken as it is.
+        shifted: the further tasks of all these jobs.
+        retry_failed, reuse: see `sweep`.
     """
 
     config: RunConfig
@@ -212,11 +210,7 @@ def check_code(records: Sequence[Record], folder: Path) -> None:
 def plan(
     jobs: Sequence[Job], folder: Path, retry_failed: bool = False, reuse: str | None = "any"
 ) -> tuple[list[str], dict[str, Run]]:
-    """Return the hash of each job's configuration, and the runs by hash.
-
-    Raises:
-        ConfigError: a setting of a job is wrong.
-    """
+    """Return the hash of each job's configuration, and the runs by hash; see `sweep` for what it raises."""
     hashes: list[str] = []
     runs: dict[str, Run] = {}
     for job in jobs:

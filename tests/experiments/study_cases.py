@@ -10,7 +10,6 @@ from torch import Tensor
 
 from bara_pyro.metrics import evaluate, reliability_bins, risk_coverage
 from bara_pyro.runs.store import write_json, write_jsonl
-from experiments.engine.convert import converted
 from experiments.engine.record import COVERAGES, KIND, Record
 from experiments.engine.results import Results
 from experiments.engine.rows import RunRows
@@ -177,9 +176,13 @@ def invent(
 
 
 def results_of(name: str, stored: Mapping[str, Any]) -> Results:
-    """Return results that are written here as files of schema 1 had them."""
-    new = converted(name, stored)
-    return Results(Path(f"{name}.json"), name, new["about"], new["entries"])
+    """Return results of a study: `about`, and `entries` or `programs` (program -> arm -> what was found)."""
+    entries = stored.get("entries") or {
+        f"{program} {arm}": {"program": program, "arm": arm, **found}
+        for program, arms in stored["programs"].items()
+        for arm, found in arms.items()
+    }
+    return Results(Path(f"{name}.json"), name, stored["about"], entries)
 
 
 def page_of(name: str, stored: Mapping[str, Any], figures: Path, answer: str = "") -> str:
