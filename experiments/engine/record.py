@@ -210,14 +210,3 @@ def read_record(path: Path) -> Record:
     if missing := [key for key in needed if key not in record]:
         raise DataError(f"The record {path} lacks {missing[0]!r}: delete it and repeat the sweep.")
     return record
-
-
-def load_records(folder: Path) -> list[Record]:
-    """Read all records of a folder, in the order of their file names.
-
-    Raises:
-        DataError: there is no such folder, or a JSON file in it is not a record.
-    """
-    if not folder.is_dir():
-        raise DataError(f"There is no folder of records {folder}: run the sweep first.")
-    return [read_record(path) for path in sorted(folder.glob("*.json"))]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bara_pyro.metrics import evaluate, reliability_bins, risk_coverage
 from bara_pyro.runs.store import write_json, write_jsonl
-from experiments.engine.record import COVERAGES, KIND, Record
+from experiments.engine.record import COVERAGES, KIND, Record, read_record
 from experiments.engine.results import Results
 from experiments.engine.rows import RunRows
 from experiments.engine.study import write_study
@@ -173,6 +173,11 @@ def invent(
                     write_run(runs / record["config_hash"], labels, predicted)
     write_study(name, kept, {"steps": 1000, "seeds": seeds}, comparisons, results)
     return kept
+
+
+def load_records(folder: Path) -> list[Record]:
+    """Return all records of a folder, in the order of their hashes."""
+    return [read_record(path) for path in sorted(folder.glob("*.json"))]
 
 
 def results_of(name: str, stored: Mapping[str, Any]) -> Results:

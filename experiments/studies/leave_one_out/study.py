@@ -90,10 +90,4 @@ def main() -> None:
     say(f"{len(places)} comparisons are in {args.results}: python -m experiments report")
 
 
-STUDY = entry_study(
-    "Leave one out",
-    QUESTION,
-    main,
-    parts,
-    order=25,
-)
+STUDY = entry_study("Leave one out", QUESTION, main, parts, order=25)

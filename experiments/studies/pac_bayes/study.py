@@ -210,11 +210,4 @@ def run(args: Namespace) -> None:
     say(f"Written to {args.results}: python -m experiments report")
 
 
-STUDY = entry_study(
-    "What can be guaranteed",
-    QUESTION,
-    main,
-    parts,
-    facts=facts,
-    order=26,
-)
+STUDY = entry_study("What can be guaranteed", QUESTION, main, parts, facts=facts, order=26)

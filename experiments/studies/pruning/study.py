@@ -65,10 +65,4 @@ def main() -> None:
     read_off(jobs, ("method", "task", "seed"), look, about, args, by_hash=True)
 
 
-STUDY = entry_study(
-    "Pruning",
-    QUESTION,
-    main,
-    parts,
-    order=21,
-)
+STUDY = entry_study("Pruning", QUESTION, main, parts, order=21)

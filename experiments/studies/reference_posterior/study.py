@@ -212,10 +212,4 @@ def main() -> None:
     say(f"Written: {path}, {picture}; for the page: python -m experiments report")
 
 
-STUDY = entry_study(
-    "The variational posterior beside NUTS",
-    QUESTION,
-    main,
-    parts,
-    order=23,
-)
+STUDY = entry_study("The variational posterior beside NUTS", QUESTION, main, parts, order=23)

@@ -143,11 +143,4 @@ def main() -> None:
     say(f"Written: {args.results}; for the page: python -m experiments report")
 
 
-STUDY = entry_study(
-    "Simulation-based calibration",
-    QUESTION,
-    main,
-    parts,
-    facts=facts,
-    order=24,
-)
+STUDY = entry_study("Simulation-based calibration", QUESTION, main, parts, facts=facts, order=24)

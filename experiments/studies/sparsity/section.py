@@ -17,11 +17,7 @@ from experiments.page.spec import shared_facts
 from experiments.page.values import Value, display, spread, spread_rows
 
 GATES = {"phi": "Φ", "theta": "θ", "psi": "Ψ = Φθ"}
-READINGS = {
-    "draw": "one draw",
-    "mean": "mean gate",
-    "expectation": "expectation",
-}
+READINGS = {"draw": "one draw", "mean": "mean gate", "expectation": "expectation"}
 # Of the paper's table on ARC-Challenge with Qwen2.5-7B, r = 8, 16, 32, 64 (percent).
 PAPER = {
     ("phi", "lora"): (0, 0, 0, 0),

@@ -100,11 +100,4 @@ def main() -> None:
     read_off(jobs, ("method", "r", "task", "seed"), look, about, args)
 
 
-STUDY = entry_study(
-    "Sparsity",
-    QUESTION,
-    main,
-    parts,
-    facts=facts,
-    order=20,
-)
+STUDY = entry_study("Sparsity", QUESTION, main, parts, facts=facts, order=20)

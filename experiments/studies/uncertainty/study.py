@@ -19,13 +19,7 @@ from bara_pyro.cli.terminal import say
 from bara_pyro.core.backbone import load_backbone
 from bara_pyro.data import first_rows
 from bara_pyro.diagnostics.gates.rank import relation
-from bara_pyro.metrics import (
-    accuracy,
-    decompose,
-    decompose_nested,
-    kl_from_truth,
-    posterior_predictive,
-)
+from bara_pyro.metrics import accuracy, decompose, decompose_nested, kl_from_truth, posterior_predictive
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import draw, true_probabilities
 from bara_pyro.runs.system import System, build_system, load_data
@@ -121,10 +115,4 @@ def main() -> None:
     say(f"Written to {args.results}: python -m experiments report")
 
 
-STUDY = entry_study(
-    "What the uncertainties mean",
-    QUESTION,
-    main,
-    parts,
-    order=22,
-)
+STUDY = entry_study("What the uncertainties mean", QUESTION, main, parts, order=22)
