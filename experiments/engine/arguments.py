@@ -30,16 +30,7 @@ def experiment_parser(
     steps: int = 1000,
     seeds: int = 3,
 ) -> ArgumentParser:
-    """Return a parser with the arguments of every experiment; an experiment adds its own to it.
-
-    Args:
-        description: what the experiment does, usually the module's `__doc__`.
-        runs: default of --runs.
-        methods: default of --methods; all that have a search space if None.
-        tasks: default of --tasks.
-        steps: default of --steps, made for the microworld on a small machine.
-        seeds: default of --seeds.
-    """
+    """Return a parser with the arguments of every experiment and their defaults; it adds its own to it."""
     parser = command_line(description)
     add = parser.add_argument
     add("--model", metavar="NAME", help="language model: a hub name or a local folder; default: microworld")

@@ -36,15 +36,7 @@ class Comparisons:
 def compare_study(
     runs: Sequence[RunRows], comparisons: Comparisons, choices: Path = CHOICES
 ) -> list[dict[str, Any]]:
-    """Compare every arm of a study with LoRA and with the best baseline, those that there are.
-
-    Args:
-        runs: its rows.
-        comparisons: what is declared.
-        choices: the file of `experiments.engine.search`, which says which baseline is the best.
-
-    Returns:
-        See `compare`.
+    """Compare every arm of a study with LoRA and with the best baseline, those that there are; see `compare`.
 
     Raises:
         DataError: there is no reference among the arms, no rows of the tasks that are asked for, or runs of
@@ -57,11 +49,7 @@ def compare_study(
 
 
 def write_comparisons(study: str, comparisons: Comparisons, results: Path = RESULTS) -> list[dict[str, Any]]:
-    """Compute a study's comparisons from its stored rows, write them to its results and return them.
-
-    Raises:
-        DataError: see `compare_study` and `read_rows`.
-    """
+    """Compute a study's comparisons from its stored rows, write them to its results and return them."""
     found = read_results(results / f"{study}.json")
     found.comparisons = compare_study(read_rows(rows_path(study, results)), comparisons)
     found.write()
@@ -69,11 +57,7 @@ def write_comparisons(study: str, comparisons: Comparisons, results: Path = RESU
 
 
 def default_references(arms: Sequence[str], choices: Path = CHOICES) -> list[str]:
-    """Return the arms to compare with: LoRA and the best baseline, those that there are.
-
-    Raises:
-        DataError: there is neither among the arms.
-    """
+    """Return the arms to compare with, LoRA and the best baseline; a `DataError` where there is neither."""
     found = [name for name in tagged("reference") if name in arms]
     best = best_baseline(arms, choices)
     if best is not None and best not in found:
@@ -86,10 +70,8 @@ def default_references(arms: Sequence[str], choices: Path = CHOICES) -> list[str
 def best_baseline(arms: Sequence[str], choices: Path = CHOICES) -> str | None:
     """Return the arm, not one of ours, of the lowest validation NLL (mean over the tasks of the search).
 
-    Test rows have no say in it. None where no arm has been searched.
-
-    Raises:
-        DataError: the searches of two arms are not comparable: other tasks, steps, seeds or models.
+    Test rows have no say in it. None where no arm has been searched; a `DataError` where two arms were not
+    searched alike.
     """
     searched = {
         arm: choice

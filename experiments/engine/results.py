@@ -28,8 +28,6 @@ class Results:
     """What a study has found so far.
 
     Attributes:
-        path: of the file.
-        study: its name; that of the file.
         about: what all entries depend on; as JSON holds it, so lists and no tuples.
         entries: by key, in the order in which they were done.
         comparisons: what `experiments.engine.compare` found, where arms were compared.
@@ -64,12 +62,7 @@ def distinct(entries: Iterable[Mapping[str, Any]], key: str) -> list[Any]:
 
 
 def read_results(path: Path) -> Results:
-    """Read a file of results.
-
-    Raises:
-        CheckpointError: there is no such file, or it is not JSON.
-        DataError: it holds something else, or results of another schema.
-    """
+    """Read a file of results; a `DataError` where it holds something else, or those of another schema."""
     stored = read_json(path)
     if not isinstance(stored, dict) or "entries" not in stored or stored.get("schema") != SCHEMA:
         raise DataError(f"{path} holds no results of schema {SCHEMA}: run the study again.")
@@ -79,12 +72,8 @@ def read_results(path: Path) -> Results:
 def resumed(path: Path, about: Mapping[str, Any]) -> Results:
     """Return what a file of results holds, to be gone on with, or the beginning of one.
 
-    Args:
-        path: of the file; the study is called as it is.
-        about: what the results depend on.
-
     Raises:
-        ConfigError: the file holds results of other settings.
+        ConfigError: the file holds results that depend on something else than `about`.
     """
     if not path.exists():
         return Results(path, path.stem, dict(about))

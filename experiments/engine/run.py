@@ -32,14 +32,8 @@ def run_study(
 ) -> None:
     """Run a study of arms and write its results, whatever has been done of it before.
 
-    Args:
-        name: of the experiment: experiments/results/<name>.json.
-        arms: name of an arm -> its dotted settings, among them `method`.
-        args: of the shared command line (`experiments.engine.arguments`).
-        shifted: task -> further tasks that the runs trained on it are tested on.
-        comparisons: how every arm is compared with LoRA and with the best baseline, row by row; not at all
-            if None.
-        results: folder that is written to.
+    An arm is its dotted settings, among them `method`. Runs trained on a task are tested on those that it is
+    `shifted` to, too. Arms are compared with LoRA and with the best baseline where `comparisons` says how.
 
     Raises:
         TrainingError: every run failed.

@@ -48,14 +48,9 @@ Scored = list[tuple[Trial, float]]
 
 
 def search(methods: Sequence[str], score: Score) -> dict[str, Scored]:
-    """Score every trial of every method's space.
+    """Score every trial of every method's space; return its trials and scores, in the order they were tried.
 
-    Args:
-        methods: names of methods with a search space.
-        score: trials -> their scores, the lower the better, infinite for one that failed.
-
-    Returns:
-        Per method its trials with their scores, in the order in which they were tried.
+    Scores are the lower the better, infinite for a trial that failed.
 
     Raises:
         ConfigError: a method or a setting of its space is wrong; nothing has been scored then.
@@ -130,11 +125,7 @@ def entry(method: str, scored: Scored, about: dict[str, Any]) -> dict[str, Any]:
 
 
 def load_choices(path: Path = CHOICES) -> dict[str, Any]:
-    """Return what is known of each method; nothing where the file is missing.
-
-    Raises:
-        DataError: the file was not written by this program.
-    """
+    """Return what is known of each method; nothing without a file, a `DataError` for one that is not ours."""
     if not path.exists():
         return {}
     stored = read_json(path)
@@ -144,12 +135,7 @@ def load_choices(path: Path = CHOICES) -> dict[str, Any]:
 
 
 def chosen(method: str, path: Path = CHOICES) -> dict[str, Any]:
-    """Return the dotted settings that the search chose for a method, `train.lr` and maybe one more.
-
-    Raises:
-        ConfigError: the method has not been searched, or every trial of it failed.
-        DataError: the file was not written by this program.
-    """
+    """Return the dotted settings that the search chose for a method; a `ConfigError` where there are none."""
     settings = load_choices(path).get(method, {}).get("chosen")
     if settings is None:
         raise ConfigError(
@@ -160,11 +146,7 @@ def chosen(method: str, path: Path = CHOICES) -> dict[str, Any]:
 
 
 def chosen_job(args: Namespace, method: str, task: str, seed: int, more: Mapping[str, Any] = NOTHING) -> Job:
-    """Return a run of a method with its chosen settings, the shared ones of the arguments and `more`.
-
-    Raises:
-        ConfigError: see `chosen`.
-    """
+    """Return a run of a method with its chosen settings, the shared ones of the arguments and `more`."""
     own = {"method": method, **chosen(method), "task.name": task, "seed": seed}
     return Job({**shared_settings(args), **own, **more})
 
@@ -172,11 +154,7 @@ def chosen_job(args: Namespace, method: str, task: str, seed: int, more: Mapping
 def crossed(
     methods: Iterable[str], variants: Mapping[str, Mapping[str, Any]] | None = None
 ) -> dict[str, dict[str, Any]]:
-    """Return arms: each method with its chosen settings, and each variant of it (name -> settings) if any.
-
-    Raises:
-        ConfigError: see `chosen`.
-    """
+    """Return arms: each method with its chosen settings, and each variant of it (name -> settings) if any."""
     if variants is None:
         return {method: {"method": method, **chosen(method)} for method in methods}
     return {

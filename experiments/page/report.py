@@ -49,10 +49,7 @@ that made its figures.
 def pages(results: Path = RESULTS, studies: Path = STUDIES, figures: Path | None = None) -> dict[str, str]:
     """Return the text of each page: its name (`index` or that of a file of results) -> Markdown.
 
-    Args:
-        results: folder of the results and of their records.
-        studies: folder of the studies, for their answers.
-        figures: folder that figures are drawn into; None draws none.
+    Figures are drawn into a folder, if there is one.
 
     Raises:
         DataError: a file holds something else, a record is missing, or a template names what is not there.

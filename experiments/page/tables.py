@@ -56,13 +56,7 @@ def arm_rows(study: Study) -> list[dict[str, Any]]:
 def score_tables(
     study: Study, metrics: Sequence[str] = METRICS, average: Sequence[str] | None = None
 ) -> list[Table]:
-    """Return a table a metric: a row an arm (and S), a column a task, and the average over tasks.
-
-    Args:
-        study: the experiment.
-        metrics: of `METRICS`.
-        average: the tasks that are averaged; all if None.
-    """
+    """Return a table a metric: a row an arm (and S), a column a task, and the average (over all if None)."""
     return [score_table(study, metric, study.tasks if average is None else average) for metric in metrics]
 
 
@@ -151,12 +145,7 @@ def _auroc(seeds: Seeds, samples: str, kind: str) -> Value:
 
 
 def variants_table(study: Study, tasks: Sequence[str] | None = None) -> Table:
-    """Return a row an arm: scores under the largest S and the sparsity of the gates, mean over tasks.
-
-    Args:
-        study: the experiment.
-        tasks: what is averaged; all tasks if None.
-    """
+    """Return a row an arm: scores under the largest S and sparsity of the gates, mean over the tasks."""
     names = study.tasks if tasks is None else list(tasks)
     rows = []
     for arm in in_order(study.arms):

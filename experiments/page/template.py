@@ -55,11 +55,7 @@ class View:
         return self.value(*where, **fields)[1]
 
     def row(self, number: int, **fields: Any) -> dict[str, Any]:
-        """Return the row of a table of the page that has these fields.
-
-        Raises:
-            DataError: no row has them, or more than one.
-        """
+        """Return the row of a table of the page that has these fields; a `DataError` unless there is one."""
         rows = having(self._tables()[number].rows, **fields)
         if len(rows) != 1:
             raise DataError(f"{len(rows)} rows of table {number} have {fields}.")
@@ -189,11 +185,7 @@ class Search:
 
 
 def finite(value: float | None) -> float:
-    """Return a score that is there.
-
-    Raises:
-        DataError: it is infinite, which JSON holds as null.
-    """
+    """Return a score that is there; a `DataError` where it is infinite, which JSON holds as null."""
     if value is None:
         raise DataError("A score is infinite: no difference can be told.")
     return value

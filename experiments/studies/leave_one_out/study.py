@@ -31,13 +31,8 @@ from experiments.studies.leave_one_out.section import QUESTION, parts
 def ranked(records: dict[str, Record], args: Namespace) -> list[dict[str, Any]]:
     """Return the rows of the comparison of one task and seed, best first.
 
-    Args:
-        records: method -> record of its run.
-        args: with `runs`, `rows` and `samples`.
-
-    Returns:
-        Rows of `bara_pyro.diagnostics.arviz.loo.compare`, its nats as means over the training rows looked at,
-        and `unseen`: the mean log probability of the test rows under S = 10 (nats).
+    They are those of `bara_pyro.diagnostics.arviz.loo.compare`, its nats as means over the training rows
+    looked at, and `unseen`: the mean log probability of the test rows under S = 10 (nats).
     """
     data = {
         method: to_inference_data(

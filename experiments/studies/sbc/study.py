@@ -95,14 +95,7 @@ def sampler_of(arm: str, model: BaRA, batch: Batch, settings: Settings) -> Sampl
 
 
 def run(latent: Latent, results: Results, settings: Settings, wanted: Mapping[str, int]) -> None:
-    """Do the simulations of a program that are not done, writing the results after each.
-
-    Args:
-        latent: the program, one of `CASES`.
-        results: those so far, which are added to.
-        settings: what the ranks depend on.
-        wanted: arm -> number of simulations, in all.
-    """
+    """Do the simulations that are not done, `wanted` of each arm, writing the results after each."""
     arms = {arm: results.entries.get(f"{latent} {arm}", NOTHING) for arm in ARMS}
     missing = [arm for arm in ARMS if len(arms[arm]["ranks"]) < wanted[arm]]
     if not missing:
