@@ -3,20 +3,22 @@
 What is computed, and what the intervals mean: `experiments.engine.differences`.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from bara_pyro.errors import DataError
 from experiments.engine.differences import Contrast, compare
+from experiments.engine.record import number
 from experiments.engine.results import RESULTS, read_results
 from experiments.engine.rows import RunRows, read_rows, rows_path
 from experiments.engine.search import CHOICES, load_choices
 from experiments.engine.spaces import tagged
 
 PRIMARY = Contrast("bara", "lora", "nll")
+OWN = ("space", "trials", "chosen")  # of each method; all else of a search has to be alike
 
 
 @dataclass(frozen=True)
@@ -73,26 +75,14 @@ def best_baseline(arms: Sequence[str], choices: Path = CHOICES) -> str | None:
     Test rows have no say in it. None where no arm has been searched; a `DataError` where two arms were not
     searched alike.
     """
-    searched = {
-        arm: choice
-        for arm, choice in load_choices(choices).items()
-        if arm in arms and arm not in tagged("ours")
-    }
-    abouts = {
-        arm: {k: v for k, v in c.items() if k not in ("space", "trials", "chosen")}
-        for arm, c in searched.items()
-    }
-    for arm, about in abouts.items():
-        first = next(iter(abouts))
-        if about != abouts[first]:
+    ours = tagged("ours")
+    searched = {a: choice for a, choice in load_choices(choices).items() if a in arms and a not in ours}
+    abouts = {arm: {k: v for k, v in c.items() if k not in OWN} for arm, c in searched.items()}
+    for first, arm in pairwise(searched):
+        if abouts[arm] != abouts[first]:
             raise DataError(
-                f"{arm} and {first} were not searched alike ({about} against {abouts[first]}): search both "
-                "again with the same tasks, steps and seeds."
+                f"{arm} and {first} were not searched alike ({abouts[arm]} against {abouts[first]}): search "
+                "both again with the same tasks, steps and seeds."
             )
-    nll = {arm: min(_finite(trial["nll"]) for trial in choice["trials"]) for arm, choice in searched.items()}
+    nll = {arm: min(number(trial["nll"]) for trial in choice["trials"]) for arm, choice in searched.items()}
     return min(nll, key=nll.__getitem__) if nll else None
-
-
-def _finite(value: float | None) -> float:
-    """Return a stored score; what JSON cannot hold is stored as null."""
-    return math.inf if value is None else value

@@ -153,6 +153,11 @@ def _rounded(values: Tensor) -> list[float | None]:
     return [None if math.isnan(value) else round(value, 5) for value in values.tolist()]
 
 
+def number(value: float | None) -> float:
+    """Return a stored score; infinity, which JSON cannot hold, is stored as null."""
+    return math.inf if value is None else value
+
+
 def load_predictions(folder: Path) -> tuple[Tensor, dict[int, Tensor]]:
     """Return labels (long, `n`) and per S log-probabilities (float64, `n x C`) of an evaluated run.
 

@@ -22,7 +22,7 @@ from bara_pyro.errors import ConfigError, DataError, TrainingError
 from bara_pyro.report import Column, Table
 from bara_pyro.runs.store import read_json, write_json
 from experiments.engine.arguments import experiment_parser, shared_settings, start, sweep_options
-from experiments.engine.record import Record
+from experiments.engine.record import Record, number
 from experiments.engine.spaces import check_spaces, first_trials, further_trials, space
 from experiments.engine.sweep import Job, sweep
 
@@ -106,10 +106,7 @@ def trial_jobs(trial: Trial, args: Namespace) -> list[Job]:
 
 def record_nll(record: Record) -> float:
     """Return a run's NLL in nats; infinite where the run failed or a right answer had probability 0."""
-    if "failed" in record:
-        return math.inf
-    value = record["metrics"][str(SAMPLES)]["nll"]
-    return math.inf if value is None else value
+    return math.inf if "failed" in record else number(record["metrics"][str(SAMPLES)]["nll"])
 
 
 def entry(method: str, scored: Scored, about: dict[str, Any]) -> dict[str, Any]:

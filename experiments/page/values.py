@@ -12,7 +12,7 @@ from typing import Any
 
 from bara_pyro.methods import METHODS
 from experiments.engine.differences import METRICS
-from experiments.engine.record import Record
+from experiments.engine.record import Record, number
 from experiments.engine.spaces import in_order
 from experiments.engine.study import Seeds, Study
 
@@ -51,7 +51,7 @@ def over_seeds(seeds: Seeds, read: Read) -> Value:
         return None
     if failed := sum("failed" in record for record in seeds.values()):
         return "failed" if failed == len(seeds) else f"failed {failed}/{len(seeds)}"
-    return spread([_number(read(record)) for record in seeds.values()])
+    return spread([number(read(record)) for record in seeds.values()])
 
 
 def spread(values: Sequence[float]) -> Value:
@@ -91,14 +91,10 @@ def over_tasks(tasks: Mapping[str, Seeds], names: Sequence[str], read: Read) -> 
         return None
     if any(isinstance(cell, str) for cell in cells):
         return "failed"
-    average = mean(mean(_number(read(record)) for record in tasks[name].values()) for name in names)
+    average = mean(mean(number(read(record)) for record in tasks[name].values()) for name in names)
     shared = sorted(set.intersection(*(set(tasks[name]) for name in names)))
-    by_seed = [mean(_number(read(tasks[name][seed])) for name in names) for seed in shared]
+    by_seed = [mean(number(read(tasks[name][seed])) for name in names) for seed in shared]
     return average if len(by_seed) < 2 else _with_spread(average, by_seed)
-
-
-def _number(value: float | None) -> float:
-    return math.inf if value is None else value
 
 
 def _with_spread(average: float, values: Sequence[float]) -> Value:
@@ -125,7 +121,7 @@ def draws_of(tasks: Mapping[str, Seeds]) -> list[str]:
 
 
 def _draws_matter(record: Record, numbers: Sequence[str]) -> bool:
-    first, *others = ([_number(record["metrics"][s][m]) for m in METRICS] for s in numbers)
+    first, *others = ([number(record["metrics"][s][m]) for m in METRICS] for s in numbers)
     return any(
         a != b and not abs(a - b) <= SAME for other in others for a, b in zip(first, other, strict=True)
     )

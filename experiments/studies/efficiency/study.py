@@ -33,7 +33,7 @@ from bara_pyro.runs.train import what_is_fitted
 from benchmarks.speed import interleaved, peak_memory
 from benchmarks.systems import NUM_DATA, SIZES, TARGETS, Size, labels_of, make_batch, make_lm
 from experiments.engine.arguments import command_line, positive
-from experiments.engine.results import RESULTS, Entry, Results, resumed
+from experiments.engine.results import RESULTS, Entry, Results, having, resumed
 from experiments.page.parts import Part
 from experiments.page.spec import entry_study
 
@@ -136,17 +136,14 @@ def _median_seconds(
     calls: Mapping[str, Callable[[], object]], device: str, rounds: int, warmup: int = 2
 ) -> dict[str, float]:
     """Time calls to where the device is done with them."""
-
-    def waiting(call: Callable[[], object]) -> Callable[[], object]:
-        def timed() -> None:
-            call()
-            torch.cuda.synchronize()
-
-        return timed
-
     if device.startswith("cuda"):
-        calls = {name: waiting(call) for name, call in calls.items()}
+        calls = {name: partial(_waiting, call) for name, call in calls.items()}
     return interleaved(calls, rounds, warmup)
+
+
+def _waiting(call: Callable[[], object]) -> None:
+    call()
+    torch.cuda.synchronize()
 
 
 def _peak_of_gpu(call: Callable[[], object]) -> float:
@@ -193,11 +190,10 @@ def run(size: str, args: Namespace) -> list[Entry]:
 
 def parts(results: Results) -> list[Part]:
     """Return a table a size and device."""
-    places: dict[tuple[str, str], list[Entry]] = {}
-    for entry in results.entries.values():
-        places.setdefault((entry["size"], entry["device"]), []).append(entry)
     tables: list[Part] = []
-    for (size, device), found in places.items():
+    entries = results.entries.values()
+    for size, device in dict.fromkeys((entry["size"], entry["device"]) for entry in entries):
+        found = having(entries, size=size, device=device)
         about = found[0]["environment"]
         caption = f"{size}, {found[0]['dtype']}, {device} ({about['gpu'] or about['machine']})"
         tables.append(Table(COLUMNS, ratios(found), caption))
