@@ -3,11 +3,11 @@
 python -m benchmarks.speed [--size micro|896] [--steps 40] [--threads 1] [--out FILE]
 """
 
-import argparse
 import json
 import statistics
 import tempfile
 import time
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import accumulate
@@ -33,13 +33,13 @@ def interleaved(
     return {name: statistics.median(values) for name, values in seconds.items()}
 
 
-def steps(size_name: str, rounds: int) -> dict[str, float]:
-    """Time a training step of each contestant."""
+def steps(size_name: str) -> dict[str, Callable[[], object]]:
+    """Return a training step of each contestant."""
     size = SIZES[size_name]
     batch = make_batch(size)
     calls = {"peft lora": peft_lora(size)[0], "by hand": hand_written(size)}
     calls |= {name: ours(size, name)[0] for name in ("lora", "additive", "gate")}
-    return interleaved({name: partial(step, batch) for name, step in calls.items()}, rounds)
+    return {name: partial(step, batch) for name, step in calls.items()}
 
 
 def predictions(size_name: str, rounds: int) -> dict[str, float]:
@@ -58,21 +58,11 @@ def predictions(size_name: str, rounds: int) -> dict[str, float]:
     )
 
 
-def memory(size_name: str) -> dict[str, float]:
-    """Return the MiB that the third training step of each contestant allocates at its peak.
-
-    Counted above what was there before the step: weights, optimiser state and imports, which all share or
-    which do not grow with the batch, are left out.
-    """
-    size = SIZES[size_name]
-    batch = make_batch(size)
-    calls = {"peft lora": peft_lora(size)[0], "by hand": hand_written(size)}
-    calls |= {name: ours(size, name)[0] for name in ("lora", "additive", "gate")}
-    return {name: peak_memory(partial(step, batch)) for name, step in calls.items()}
-
-
 def peak_memory(call: Callable[[], object]) -> float:
-    """Return the MiB that the third call allocates on the CPU at its peak, above what was there before."""
+    """Return the MiB that the third call allocates on the CPU at its peak, above what was there before.
+
+    Weights, optimiser state and imports, which all share or which do not grow with the batch, are left out.
+    """
     call()
     call()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
@@ -87,18 +77,16 @@ def peak_memory(call: Callable[[], object]) -> float:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--size", choices=("micro", "896"), default="micro")
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    t = steps(args.size, args.steps)
+    t = interleaved(steps(args.size), args.steps)
     p = predictions(args.size, max(3, args.steps // 8))
-    m = memory(args.size)
+    m = {name: peak_memory(step) for name, step in steps(args.size).items()}
     ratios = {
         **{f"step: {who} / peft lora": t[who] / t["peft lora"] for who in ("lora", "additive", "gate")},
         "step: additive / by hand": t["additive"] / t["by hand"],

@@ -1,7 +1,7 @@
 """What the benchmarks time: training step and prediction of each contestant, on one random backbone."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import peft
 import torch
@@ -9,8 +9,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from bara_pyro.cli.architectures import shaped
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.distributions import KAPPA_MIN
+from bara_pyro.core.distributions.weibull import EULER
 from bara_pyro.core.prediction import predict
 from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.data.types import Batch
@@ -20,7 +22,6 @@ from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.models.bara import BaRA
 from bara_pyro.models.lora import LoRA
 
-EULER = 0.5772156649015329
 TARGETS = ["q_proj", "v_proj", "lm_head"]
 NUM_DATA = 640
 BETA = 1e-5
@@ -30,35 +31,27 @@ BETA = 1e-5
 class Size:
     """Dimensions of a random Qwen2 and of its batches."""
 
+    vocabulary: int
     hidden: int
     inner: int
     layers: int
     heads: int
     kv_heads: int
-    vocabulary: int
     rows: int
     tokens: int
 
 
 SIZES = {
-    "micro": Size(128, 384, 4, 4, 2, 400, 4, 64),
-    "896": Size(896, 4864, 4, 14, 2, 4096, 4, 128),
-    "qwen2.5-7b": Size(3584, 18944, 28, 28, 4, 152064, 4, 300),
+    "micro": Size(400, 128, 384, 4, 4, 2, 4, 64),
+    "896": Size(4096, 896, 4864, 4, 14, 2, 4, 128),
+    "qwen2.5-7b": Size(152064, 3584, 18944, 28, 28, 4, 4, 300),
 }
 
 
 def make_lm(size: Size, device: str = "cpu", dtype: torch.dtype = torch.float32) -> Qwen2ForCausalLM:
     """Return a random language model of the given size, the same at every call."""
     torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=size.vocabulary,
-        hidden_size=size.hidden,
-        intermediate_size=size.inner,
-        num_hidden_layers=size.layers,
-        num_attention_heads=size.heads,
-        num_key_value_heads=size.kv_heads,
-        tie_word_embeddings=False,
-    )
+    config = shaped(Qwen2Config, *astuple(size)[:6])
     with torch.device(device):
         return Qwen2ForCausalLM._from_config(config, dtype=dtype).eval()
 

@@ -10,12 +10,11 @@ python -m experiments report                        # docs/results.md from the s
 
 import sys
 from importlib import import_module
-from pathlib import Path
 
 from bara_pyro.errors import ConfigError, unknown
 from experiments.engine.arguments import start
+from experiments.page.spec import find_study, study_names
 
-STUDIES = Path(__file__).parent / "studies"
 COMMANDS = {
     "search": "experiments.engine.search",
     "other_split": "experiments.engine.other_split",
@@ -27,9 +26,7 @@ COMMANDS = {
 
 def main() -> None:
     """Run the command that is named first, with the rest of the arguments."""
-    known = dict(COMMANDS)
-    known |= {path.parent.name: f"experiments.studies.{path.parent.name}.study"
-              for path in sorted(STUDIES.glob("*/study.py"))}  # fmt: skip
+    known = [*COMMANDS, *study_names()]
     if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
         print(__doc__)
         print("Known:", ", ".join(known))
@@ -38,7 +35,8 @@ def main() -> None:
     if name not in known:
         raise ConfigError(unknown("study or command", name, known))
     sys.argv[:2] = [f"python -m experiments {name}"]
-    import_module(known[name]).main()
+    run = import_module(COMMANDS[name]).main if name in COMMANDS else find_study(name).main
+    run()
 
 
 if __name__ == "__main__":

@@ -1,53 +1,34 @@
 """Published architectures without their weights, for counting parameters and for benchmarks."""
 
+from typing import Any
+
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qwen2Config
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qwen2Config
 
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.errors import ConfigError, unknown
 
+SHAPE = (
+    *("vocab_size", "hidden_size", "intermediate_size"),
+    *("num_hidden_layers", "num_attention_heads", "num_key_value_heads"),
+)
+
+
+def shaped(kind: type[PreTrainedConfig], *sizes: int, **more: Any) -> Any:
+    """Return a configuration with the sizes of `SHAPE`, its embeddings not tied unless `more` says so."""
+    return kind(**dict(zip(SHAPE, sizes, strict=True)), **{"tie_word_embeddings": False, **more})
+
+
 # Sizes as printed in the models' own configuration files.
 ARCHITECTURES: dict[str, PreTrainedConfig] = {
-    "qwen2.5-0.5b": Qwen2Config(
-        vocab_size=151936,
-        hidden_size=896,
-        intermediate_size=4864,
-        num_hidden_layers=24,
-        num_attention_heads=14,
-        num_key_value_heads=2,
-        tie_word_embeddings=True,
-    ),
-    "qwen2.5-7b": Qwen2Config(
-        vocab_size=152064,
-        hidden_size=3584,
-        intermediate_size=18944,
-        num_hidden_layers=28,
-        num_attention_heads=28,
-        num_key_value_heads=4,
-        tie_word_embeddings=False,
-    ),
-    "llama-2-7b": LlamaConfig(
-        vocab_size=32000,
-        hidden_size=4096,
-        intermediate_size=11008,
-        num_hidden_layers=32,
-        num_attention_heads=32,
-        num_key_value_heads=32,
-        tie_word_embeddings=False,
-    ),
-    "llama-3.1-8b": LlamaConfig(
-        vocab_size=128256,
-        hidden_size=4096,
-        intermediate_size=14336,
-        num_hidden_layers=32,
-        num_attention_heads=32,
-        num_key_value_heads=8,
-        tie_word_embeddings=False,
-    ),
+    "qwen2.5-0.5b": shaped(Qwen2Config, 151936, 896, 4864, 24, 14, 2, tie_word_embeddings=True),
+    "qwen2.5-7b": shaped(Qwen2Config, 152064, 3584, 18944, 28, 28, 4),
+    "llama-2-7b": shaped(LlamaConfig, 32000, 4096, 11008, 32, 32, 32),
+    "llama-3.1-8b": shaped(LlamaConfig, 128256, 4096, 14336, 32, 32, 8),
 }
 
 
-def architecture(name: str) -> AutoConfig:
+def architecture(name: str) -> PreTrainedConfig:
     """Return the configuration of a published architecture.
 
     Raises:

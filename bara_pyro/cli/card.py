@@ -22,14 +22,7 @@ Fit = Callable[[str, int], Scores]
 
 @dataclass(frozen=True)
 class CardRow:
-    """What is known of one task; scores as `bara_pyro.metrics.evaluate` gives them.
-
-    Attributes:
-        name: the task.
-        zero_shot: of the backbone as it is.
-        bayes: of the true distribution.
-        lora: of LoRA by maximum likelihood, one a seed; empty for a task without training rows.
-    """
+    """What is known of one task: scores of the untrained backbone, of the truth, and of LoRA, one a seed."""
 
     name: str
     zero_shot: Scores
@@ -52,13 +45,7 @@ class CardRow:
 
 
 def measure(backbone: Backbone, fit: Fit, seeds: int = 3) -> list[CardRow]:
-    """Measure every task on its test split.
-
-    Args:
-        backbone: the microworld's language model.
-        fit: trains LoRA with the default settings on (task, seed) and returns its test scores.
-        seeds: how many seeds to fit.
-    """
+    """Measure every task on its test split; `fit` trains LoRA by default settings and returns its scores."""
     rows = []
     for name, spec in TASKS.items():
         config = load_config(overrides={"method": "lora", "task.name": name})
@@ -70,13 +57,7 @@ def measure(backbone: Backbone, fit: Fit, seeds: int = 3) -> list[CardRow]:
 
 
 def write_card(path: Path, rows: Sequence[CardRow], recipe: str) -> None:
-    """Write the card as Markdown.
-
-    Args:
-        path: file to write.
-        rows: one a task, from `measure`.
-        recipe: how LoRA was trained, one sentence.
-    """
+    """Write the card as Markdown; `recipe` says in one sentence how LoRA was trained."""
     lines = [
         "# The microworld",
         "",

@@ -53,20 +53,10 @@ def demo(
     task: str | None = None,
     data_dir: Path | None = None,
 ) -> None:
-    """Train the methods one after the other, print the table of scores, write the page.
+    """Train the methods one after the other, print the table of scores, write the page; see `bara demo`.
 
-    A demonstration that was interrupted goes on where it was.
-
-    Args:
-        out: folder; each method has its run in a folder of its own there.
-        overwrite: start again what is finished, or was started with other settings.
-        seed: of the runs and of the task.
-        steps: optimiser steps of each method; `STEPS` if None.
-        quick: a few steps on a few rows.
-        model: language model of all runs; the default of all runs if None, as below.
-        device: where to run.
-        task: name of the task, or a file.
-        data_dir: where its rows are.
+    A demonstration that was interrupted goes on where it was; `overwrite` starts again what is finished, or
+    was started with other settings. Each method has its run in a folder of its own in `out`.
 
     Raises:
         BaraError: see `bara_pyro.runs.system.build_system` and `bara_pyro.runs.train.train`.

@@ -1,5 +1,6 @@
 """Options that several commands share; those of `train` are made from the settings, see `generated`."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -8,6 +9,7 @@ import typer
 from bara_pyro.runs.sections import MOST_DRAWS, MOST_SEED
 
 DATA, MODEL = "Data", "Language model"
+of_data, of_model = (partial(typer.Option, rich_help_panel=panel) for panel in (DATA, MODEL))
 
 
 def path(value: str | Path) -> Path:
@@ -25,67 +27,29 @@ Model = Annotated[
 ]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 or mps. (default: cpu)")]
 TaskName = Annotated[
-    str | None,
-    typer.Option(
-        help="A task (`bara tasks` lists them), or a file of your own. (default: micro-wgs)",
-        rich_help_panel=DATA,
-    ),
+    str | None, of_data(help="A task (`bara tasks` lists them), or a file of your own. (default: micro-wgs)")
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what bara wrote there before.")]
 Moved = Annotated[
-    str | None,
-    typer.Option(
-        "--model",
-        help="Where the run's language model is now, if it has moved.",
-        rich_help_panel=MODEL,
-    ),
+    str | None, of_model("--model", help="Where the run's language model is now, if it has moved.")
 ]
 RunDevice = Annotated[
-    str | None,
-    typer.Option(
-        "--device",
-        help="cpu, cuda, cuda:1 or mps; the run's own by default.",
-        rich_help_panel=MODEL,
-    ),
+    str | None, of_model("--device", help="cpu, cuda, cuda:1 or mps; the run's own by default.")
 ]
 OtherTask = Annotated[
-    str | None,
-    typer.Option(
-        "--task",
-        help="Another task or file, for shifted data; the run's own by default.",
-        rich_help_panel=DATA,
-    ),
+    str | None, of_data("--task", help="Another task or file, for shifted data; the run's own by default.")
 ]
 DataDir = Annotated[
-    Path | None,
-    typer.Option(
-        parser=path,
-        help="Folder that holds <task>/<split>.jsonl, read instead of the hub.",
-        rich_help_panel=DATA,
-    ),
+    Path | None, of_data(parser=path, help="Folder that holds <task>/<split>.jsonl, read instead of the hub.")
 ]
 TestFile = Annotated[
-    Path | None,
-    typer.Option(
-        parser=path,
-        help="Rows to test on, for a task that is your own file.",
-        rich_help_panel=DATA,
-    ),
+    Path | None, of_data(parser=path, help="Rows to test on, for a task that is your own file.")
 ]
-TextColumn = Annotated[
-    str | None, typer.Option(help="Column of the text or question, in a file.", rich_help_panel=DATA)
-]
-LabelColumn = Annotated[str | None, typer.Option(help="Column of the answer.", rich_help_panel=DATA)]
-ChoicesColumn = Annotated[
-    str | None, typer.Option(help="Column of each row's options.", rich_help_panel=DATA)
-]
-ContextColumn = Annotated[
-    str | None, typer.Option(help="Column of a text put before the question.", rich_help_panel=DATA)
-]
-Limit = Annotated[
-    int | None,
-    typer.Option(min=1, help="Use at most so many rows of each split, to try out.", rich_help_panel=DATA),
-]
+TextColumn = Annotated[str | None, of_data(help="Column of the text or question, in a file.")]
+LabelColumn = Annotated[str | None, of_data(help="Column of the answer.")]
+ChoicesColumn = Annotated[str | None, of_data(help="Column of each row's options.")]
+ContextColumn = Annotated[str | None, of_data(help="Column of a text put before the question.")]
+Limit = Annotated[int | None, of_data(min=1, help="Use at most so many rows of each split, to try out.")]
 Samples = Annotated[
     list[int] | None,
     typer.Option(

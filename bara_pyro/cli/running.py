@@ -32,13 +32,7 @@ def resumed(out: Path, file: Path | None, overrides: Json, assignments: list[str
 
 
 def train_and_show(out: Path, config: RunConfig, *, resume: bool) -> None:
-    """Train, evaluate, print the scores.
-
-    Args:
-        out: folder of the run, checked; what bara wrote there before is removed unless it is gone on with.
-        config: what to train.
-        resume: go on with the run in `out`.
-    """
+    """Train, evaluate, print the scores; what `out` held is removed unless it is gone on with."""
     system = build_system(config)
     say_notes(system.task.notes)
     if not resume:

@@ -12,12 +12,7 @@ from bara_pyro.report.table import Table
 
 @dataclass(frozen=True)
 class Link:
-    """Words that lead to a file beside the page, or to a part of it.
-
-    Attributes:
-        text: the words.
-        href: relative path, or `#` and the identifier of a section.
-    """
+    """Words that lead to a file beside the page (relative path) or to a section (`#` and its identifier)."""
 
     text: str
     href: str
@@ -38,11 +33,7 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Points:
-    """A list of points.
-
-    Attributes:
-        items: a paragraph each.
-    """
+    """A list of points, a paragraph each."""
 
     items: Sequence[str | Paragraph]
 
@@ -86,12 +77,7 @@ class Word:
 
 @dataclass(frozen=True)
 class Shaded:
-    """A text whose words carry a colour each.
-
-    Attributes:
-        title: what the text is called.
-        words: in the order of reading.
-    """
+    """A text, called `title`, whose words carry a colour each."""
 
     title: str
     words: Sequence[Word]
@@ -115,12 +101,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class Details:
-    """Blocks that are folded away until they are asked for.
-
-    Attributes:
-        summary: the line that stays.
-        blocks: the rest.
-    """
+    """Blocks that are folded away until they are asked for, below a summary that stays."""
 
     summary: str
     blocks: Sequence["Block"]
@@ -131,12 +112,7 @@ Block = str | Paragraph | Points | Table | Picture | Shaded | Scale | Details
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a page under a heading of its own.
-
-    Attributes:
-        title: the heading.
-        blocks: in the order of showing; a string is a paragraph.
-    """
+    """A part of a page under a heading of its own; a string among its blocks is a paragraph."""
 
     title: str
     blocks: Sequence[Block] = ()

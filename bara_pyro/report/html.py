@@ -75,14 +75,7 @@ def document(
 def write_index(
     folder: Path | str, title: str, blocks: Sequence[Block] = (), sections: Sequence[Section] = ()
 ) -> Path:
-    """Write `index.html` into `folder`, whole or not at all; arguments as those of `document`.
-
-    Returns:
-        The path of the file.
-
-    Raises:
-        CheckpointError: the folder cannot be written to.
-    """
+    """Write `index.html` into `folder`, whole or not at all, and return its path; see `document`."""
     path = Path(folder) / "index.html"
     write_text(path, document(title, blocks, sections))
     return path

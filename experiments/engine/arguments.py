@@ -3,14 +3,22 @@
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
+from dataclasses import field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from bara_pyro.errors import BaraError, ConfigError
 from bara_pyro.methods import METHODS
 from bara_pyro.runs.assignments import parse_assignment
 from experiments.engine.launchers import LAUNCHERS
 from experiments.engine.spaces import searched
+
+Kind = TypeVar("Kind")
+
+
+def command_line(about: str | None, **more: Any) -> ArgumentParser:
+    """Return a parser without arguments, which says what it is for as it is written."""
+    return ArgumentParser(description=about, formatter_class=RawDescriptionHelpFormatter, **more)
 
 
 def experiment_parser(
@@ -22,17 +30,8 @@ def experiment_parser(
     steps: int = 1000,
     seeds: int = 3,
 ) -> ArgumentParser:
-    """Return a parser with the arguments of every experiment; an experiment adds its own to it.
-
-    Args:
-        description: what the experiment does, usually the module's `__doc__`.
-        runs: default of --runs.
-        methods: default of --methods; all that have a search space if None.
-        tasks: default of --tasks.
-        steps: default of --steps, made for the microworld on a small machine.
-        seeds: default of --seeds.
-    """
-    parser = ArgumentParser(description=description, formatter_class=RawDescriptionHelpFormatter)
+    """Return a parser with the arguments of every experiment and their defaults; it adds its own to it."""
+    parser = command_line(description)
     add = parser.add_argument
     add("--model", metavar="NAME", help="language model: a hub name or a local folder; default: microworld")
     add("--data-dir", metavar="DIR", type=Path, help="real tasks from DIR/<task>/<split>.jsonl, not the hub")
@@ -75,6 +74,31 @@ def positive(text: str) -> int:
     return value
 
 
+def setting(default: int, quick: int, said: str) -> Any:
+    """Return a field of a dataclass of settings: an argument that has another default under --quick."""
+    return field(default=default, metadata={"quick": quick, "help": f"{said}; default: %(default)s"})
+
+
+def quick_parser(about: str | None, *kinds: type) -> tuple[ArgumentParser, bool]:
+    """Return a parser with --quick and an argument for each field of `kinds`, and whether that is given."""
+    first = ArgumentParser(add_help=False)
+    first.add_argument("--quick", action="store_true", help="tiny numbers, all files under runs")
+    hasty = first.parse_known_args()[0].quick
+    parser = command_line(about, parents=[first])
+    for one in (one for kind in kinds for one in fields(kind)):
+        default = one.metadata["quick"] if hasty else one.default
+        kind = int if one.name == "seed" else positive
+        parser.add_argument(
+            f"--{one.name}", metavar="N", type=kind, default=default, help=one.metadata["help"]
+        )
+    return parser, hasty
+
+
+def given(kind: type[Kind], args: Namespace) -> Kind:
+    """Return the dataclass of settings that the arguments hold."""
+    return kind(**{one.name: getattr(args, one.name) for one in fields(kind)})  # type: ignore[arg-type]
+
+
 def shared_settings(args: Namespace) -> dict[str, Any]:
     """Return the dotted settings that all runs of an experiment take from its arguments."""
     return {
@@ -95,12 +119,6 @@ def start(main: Callable[[], None]) -> None:
     """Run an experiment; a mistake of the user's is one sentence on stderr and exit code 2."""
     try:
         main()
-    except ConfigError as error:
-        sys.exit(_say(error, 2))
     except BaraError as error:
-        sys.exit(_say(error, 1))
-
-
-def _say(error: BaraError, code: int) -> int:
-    print(f"Error: {error}", file=sys.stderr)
-    return code
+        print(f"Error: {error}", file=sys.stderr)
+        sys.exit(2 if isinstance(error, ConfigError) else 1)

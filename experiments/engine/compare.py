@@ -3,20 +3,22 @@
 What is computed, and what the intervals mean: `experiments.engine.differences`.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from bara_pyro.errors import DataError
 from experiments.engine.differences import Contrast, compare
+from experiments.engine.record import number
 from experiments.engine.results import RESULTS, read_results
 from experiments.engine.rows import RunRows, read_rows, rows_path
 from experiments.engine.search import CHOICES, load_choices
 from experiments.engine.spaces import tagged
 
 PRIMARY = Contrast("bara", "lora", "nll")
+OWN = ("space", "trials", "chosen")  # of each method; all else of a search has to be alike
 
 
 @dataclass(frozen=True)
@@ -36,15 +38,7 @@ class Comparisons:
 def compare_study(
     runs: Sequence[RunRows], comparisons: Comparisons, choices: Path = CHOICES
 ) -> list[dict[str, Any]]:
-    """Compare every arm of a study with LoRA and with the best baseline, those that there are.
-
-    Args:
-        runs: its rows.
-        comparisons: what is declared.
-        choices: the file of `experiments.engine.search`, which says which baseline is the best.
-
-    Returns:
-        See `compare`.
+    """Compare every arm of a study with LoRA and with the best baseline, those that there are; see `compare`.
 
     Raises:
         DataError: there is no reference among the arms, no rows of the tasks that are asked for, or runs of
@@ -57,11 +51,7 @@ def compare_study(
 
 
 def write_comparisons(study: str, comparisons: Comparisons, results: Path = RESULTS) -> list[dict[str, Any]]:
-    """Compute a study's comparisons from its stored rows, write them to its results and return them.
-
-    Raises:
-        DataError: see `compare_study` and `read_rows`.
-    """
+    """Compute a study's comparisons from its stored rows, write them to its results and return them."""
     found = read_results(results / f"{study}.json")
     found.comparisons = compare_study(read_rows(rows_path(study, results)), comparisons)
     found.write()
@@ -69,11 +59,7 @@ def write_comparisons(study: str, comparisons: Comparisons, results: Path = RESU
 
 
 def default_references(arms: Sequence[str], choices: Path = CHOICES) -> list[str]:
-    """Return the arms to compare with: LoRA and the best baseline, those that there are.
-
-    Raises:
-        DataError: there is neither among the arms.
-    """
+    """Return the arms to compare with, LoRA and the best baseline; a `DataError` where there is neither."""
     found = [name for name in tagged("reference") if name in arms]
     best = best_baseline(arms, choices)
     if best is not None and best not in found:
@@ -86,31 +72,17 @@ def default_references(arms: Sequence[str], choices: Path = CHOICES) -> list[str
 def best_baseline(arms: Sequence[str], choices: Path = CHOICES) -> str | None:
     """Return the arm, not one of ours, of the lowest validation NLL (mean over the tasks of the search).
 
-    Test rows have no say in it. None where no arm has been searched.
-
-    Raises:
-        DataError: the searches of two arms are not comparable: other tasks, steps, seeds or models.
+    Test rows have no say in it. None where no arm has been searched; a `DataError` where two arms were not
+    searched alike.
     """
-    searched = {
-        arm: choice
-        for arm, choice in load_choices(choices).items()
-        if arm in arms and arm not in tagged("ours")
-    }
-    abouts = {
-        arm: {k: v for k, v in c.items() if k not in ("space", "trials", "chosen")}
-        for arm, c in searched.items()
-    }
-    for arm, about in abouts.items():
-        first = next(iter(abouts))
-        if about != abouts[first]:
+    ours = tagged("ours")
+    searched = {a: choice for a, choice in load_choices(choices).items() if a in arms and a not in ours}
+    abouts = {arm: {k: v for k, v in c.items() if k not in OWN} for arm, c in searched.items()}
+    for first, arm in pairwise(searched):
+        if abouts[arm] != abouts[first]:
             raise DataError(
-                f"{arm} and {first} were not searched alike ({about} against {abouts[first]}): search both "
-                "again with the same tasks, steps and seeds."
+                f"{arm} and {first} were not searched alike ({abouts[arm]} against {abouts[first]}): search "
+                "both again with the same tasks, steps and seeds."
             )
-    nll = {arm: min(_finite(trial["nll"]) for trial in choice["trials"]) for arm, choice in searched.items()}
+    nll = {arm: min(number(trial["nll"]) for trial in choice["trials"]) for arm, choice in searched.items()}
     return min(nll, key=nll.__getitem__) if nll else None
-
-
-def _finite(value: float | None) -> float:
-    """Return a stored score; what JSON cannot hold is stored as null."""
-    return math.inf if value is None else value

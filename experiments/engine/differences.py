@@ -33,13 +33,7 @@ EMPTY = ("difference", "low", "high", "se_seeds", "se_rows", "df", "p", "p_holm"
 
 @dataclass(frozen=True)
 class Contrast:
-    """The one comparison that a study is about, on the average over its tasks (or on the one that it has).
-
-    Attributes:
-        arm: what is compared.
-        reference: with what.
-        metric: by which score.
-    """
+    """The one comparison that a study is about, on the average over its tasks (or on the one that it has)."""
 
     arm: str
     reference: str
@@ -55,17 +49,9 @@ def compare(
     level: float = LEVEL,
     seed: int = 0,
 ) -> list[dict[str, Any]]:
-    """Compare every arm with each reference, on each task and on average.
+    """Compare every arm with each reference, on each task and on average, under the largest S.
 
-    Predictions are those of the largest S. An arm that lacks a task of the reference has no average.
-
-    Args:
-        runs: the rows of all runs; a task is whose test rows they are.
-        references: arms to compare the others with.
-        primary: the contrast that the study declares; all are secondary if None.
-        resamples: number of bootstrap samples.
-        level: of the intervals.
-        seed: the same seed gives the same intervals.
+    An arm that lacks a task of the reference has no average.
 
     Returns:
         One entry an arm, reference and task: `arm`, `reference`, `task` (`AVERAGE` for the average), `seeds`
@@ -108,23 +94,10 @@ def compare(
 
 @dataclass(frozen=True)
 class Difference:
-    """Arm - reference on one task.
-
-    Attributes:
-        seeds: those that both have.
-        plain: `seeds x metrics`: on the rows themselves.
-        drawn: `resamples x seeds x metrics`: on drawn clusters.
-        clusters: their names.
-    """
+    """Arm - reference on one task: `seeds` that both have, and what is known of each metric."""
 
     seeds: list[int]
-    plain: Tensor
-    drawn: Tensor
-    clusters: frozenset[str]
-
-    def of(self, metric: int) -> Drawn:
-        """Return what is known of one metric."""
-        return Drawn(self.plain[:, metric], self.drawn[:, :, metric], self.clusters)
+    metrics: list[Drawn]
 
 
 @dataclass(frozen=True)
@@ -151,8 +124,9 @@ class Scores:
         """Return arm - reference over the seeds that both have."""
         seeds = self.shared_seeds(arm, reference)
         ours, theirs = ([self.place[name, seed] for seed in seeds] for name in (arm, reference))
-        drawn = self.drawn[:, ours] - self.drawn[:, theirs]
-        return Difference(seeds, self.plain[ours] - self.plain[theirs], drawn, self.clusters)
+        plain, drawn = self.plain[ours] - self.plain[theirs], self.drawn[:, ours] - self.drawn[:, theirs]
+        known = [Drawn(plain[:, i], drawn[:, :, i], self.clusters) for i in range(len(METRICS))]
+        return Difference(seeds, known)
 
 
 def _score(task: str, runs: Sequence[RunRows], resamples: int, seed: int) -> Scores:
@@ -199,29 +173,21 @@ def _entry(tasks: Sequence[Difference], level: float) -> dict[str, Any]:
     """Return all metrics of a difference averaged over tasks; by seed over those that all tasks have."""
     shared = sorted(set.intersection(*(set(task.seeds) for task in tasks)))
     places = [[task.seeds.index(seed) for seed in shared] for task in tasks]
-    by_seed = torch.stack([task.plain[place] for task, place in zip(tasks, places, strict=True)]).mean(dim=0)
     entry: dict[str, Any] = {"seeds": shared}
     for i, metric in enumerate(METRICS):
-        if all(bool(task.plain[:, i].isfinite().all()) for task in tasks):
-            found = crossed_interval([task.of(i) for task in tasks], level)
-            entry[metric] = _numbers(found, by_seed[:, i].tolist())
+        known = [task.metrics[i] for task in tasks]
+        if all(bool(one.by_seed.isfinite().all()) for one in known):
+            by_seed = torch.stack([one.by_seed[place] for one, place in zip(known, places, strict=True)])
+            entry[metric] = _numbers(crossed_interval(known, level), by_seed.mean(dim=0))
         else:
-            mean = float(torch.stack([task.plain[:, i].mean() for task in tasks]).mean())
+            mean = float(torch.stack([one.by_seed.mean() for one in known]).mean())
             entry[metric] = dict.fromkeys(EMPTY) | {"verdict": _verdict(metric, mean, not math.isnan(mean))}
     return entry
 
 
-def _numbers(found: Interval, by_seed: Sequence[float]) -> dict[str, Any]:
-    spread = float(torch.tensor(by_seed, dtype=torch.float64).std()) if len(by_seed) > 1 else None
-    numbers = {
-        "difference": found.difference,
-        "low": found.low,
-        "high": found.high,
-        "se_seeds": found.se_seeds,
-        "se_rows": found.se_rows,
-        "df": found.df,
-        "seed_sd": spread,
-    }
+def _numbers(found: Interval, by_seed: Tensor) -> dict[str, Any]:
+    numbers = {key: getattr(found, key) for key in ("difference", "low", "high", "se_seeds", "se_rows", "df")}
+    numbers["seed_sd"] = float(by_seed.double().std()) if len(by_seed) > 1 else None
     rounded = {key: None if value is None else round(value, DIGITS) for key, value in numbers.items()}
     return {**rounded, "p": float(f"{found.p_value:.4g}")}
 
@@ -231,16 +197,14 @@ def _judge(entries: Sequence[dict[str, Any]], primary: Contrast | None, level: f
     declared = _declared(entries, primary)
     known = [(e, m) for e in entries for m in METRICS if e[m]["p"] is not None]
     others = [place for place in known if place != declared]
-    corrected = holm([entry[metric]["p"] for entry, metric in others])
-    for (entry, metric), p_value in zip(others, corrected, strict=True):
-        found = entry[metric]
-        verdict = _verdict(metric, found["difference"], p_value < 1 - level)
-        found |= {"p_holm": float(f"{p_value:.4g}"), "verdict": verdict}
+    corrected: list[float | None] = [*holm([entry[metric]["p"] for entry, metric in others])]
     if declared is not None:
-        entry, metric = declared
+        others, corrected = [*others, declared], [*corrected, None]
+    for (entry, metric), p_holm in zip(others, corrected, strict=True):
         found = entry[metric]
-        verdict = _verdict(metric, found["difference"], found["p"] < 1 - level)
-        found |= {"p_holm": None, "primary": True, "verdict": verdict}
+        decisive = found["p"] if p_holm is None else p_holm
+        found |= {"p_holm": None, "primary": True} if p_holm is None else {"p_holm": float(f"{p_holm:.4g}")}
+        found["verdict"] = _verdict(metric, found["difference"], decisive < 1 - level)
 
 
 def _declared(

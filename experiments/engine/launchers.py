@@ -3,9 +3,8 @@
 A launcher maps a function over items and yields `(item, result)` as they finish; that is all a sweep knows of
 it. The function does not raise; where its process is lost, the result is `Lost`.
 
-Processes are those of `concurrent.futures`, one pool of one worker for each that works at a time. One pool of
-all of them, joblib's loky too, is broken as a whole by the loss of a worker: every item at work is lost with
-it, and nothing says which of them was the cause.
+Processes are those of `concurrent.futures`, one pool of one worker for each that works at a time: a pool is
+broken as a whole by the loss of a worker (docs/decisions.md, on loky and Ray).
 """
 
 import os
@@ -46,6 +45,7 @@ class Lost:
 Work = Callable[[Any], Any]
 Started = Callable[[Any], None]
 Results = Iterator[tuple[Any, Any]]
+Begin = Callable[[Any], Future[Any]]
 Launch = Callable[[Work, Sequence[Item], int, Started], Results]
 
 
@@ -62,31 +62,39 @@ def processes(work: Work, items: Sequence[Item], workers: int, started: Started)
     One that is lost (killed, out of memory) costs the item it was at and is replaced. All end with this
     process, however it ends.
     """
-    waiting = deque(items)
-    idle: list[ProcessPoolExecutor] = []
-    busy: dict[Future[Any], tuple[Item, ProcessPoolExecutor]] = {}
+    given: dict[ProcessPoolExecutor, Future[Any]] = {}  # what each was given last
+
+    def begin(item: Item) -> Future[Any]:
+        free = (pool for pool, future in given.items() if future.done() and not future.exception())
+        # Forking a process whose libraries run threads can leave the child with a lock nobody frees.
+        pool = next(free, None) or ProcessPoolExecutor(1, get_context("spawn"), _prepare)
+        given[pool] = pool.submit(work, item)
+        return given[pool]
+
     try:
-        while waiting or busy:
-            while waiting and len(busy) < workers:
-                # Forking a process whose libraries run threads can leave the child with a lock nobody frees.
-                pool = idle.pop() if idle else ProcessPoolExecutor(1, get_context("spawn"), _prepare)
-                item = waiting.popleft()
-                started(item)
-                busy[pool.submit(work, item)] = item, pool
-            for future in wait(busy, return_when=FIRST_COMPLETED).done:
-                item, pool = busy.pop(future)
-                try:
-                    result = future.result()
-                except BrokenProcessPool:
-                    result = Lost("Its process was lost: killed, or out of memory.")
-                else:
-                    idle.append(pool)
-                yield item, result
+        lost = "Its process was lost: killed, or out of memory."
+        yield from _in_turn(items, workers, started, begin, BrokenProcessPool, lost)
     finally:
-        for pool in (*idle, *(pool for _, pool in busy.values())):
+        for pool in given:
             for process in (pool._processes or {}).values():
                 process.terminate()  # at once: its run goes on from its checkpoint
             pool.shutdown(cancel_futures=True)
+
+
+def _in_turn(
+    items: Sequence[Item], workers: int, started: Started, begin: Begin, lost: type[Exception], reason: str
+) -> Results:
+    """Keep `workers` items at work until none is left; an item that ended in `lost` is one."""
+    waiting, busy = deque(items), dict[Future[Any], Item]()
+    while waiting or busy:
+        while waiting and len(busy) < workers:
+            item = waiting.popleft()
+            started(item)
+            busy[begin(item)] = item
+        for future in wait(busy, return_when=FIRST_COMPLETED).done:
+            error = future.exception()
+            said = reason.format(" ".join(str(error).split())[:300])
+            yield busy.pop(future), Lost(said) if isinstance(error, lost) else future.result()
 
 
 def _prepare() -> None:
@@ -128,32 +136,23 @@ def on_ray(work: Work, items: Sequence[Item], workers: int, started: Started) ->
     try:
         if any(item.gpus for item in items) and not ray.cluster_resources().get("GPU"):
             raise ConfigError("The Ray cluster has no GPU: choose --device cpu, or another cluster.")
-        yield from _ray_results(ray, work, items, workers, started)
+        remote = ray.remote(num_cpus=1, max_retries=0)(_alone)
+
+        def begin(item: Item) -> Future[Any]:
+            future: Future[Any] = remote.options(num_gpus=item.gpus).remote(work, item).future()
+            return future
+
+        lost = "Its Ray worker was lost: {}"
+        yield from _in_turn(items, workers, started, begin, ray.exceptions.RayError, lost)
     finally:
         if ours:
             ray.shutdown()
 
 
-def _ray_results(ray: Any, work: Work, items: Sequence[Item], workers: int, started: Started) -> Results:
-    def one(item: Item) -> Any:
-        torch.set_num_threads(1)
-        return work(item)
-
-    remote = ray.remote(num_cpus=1, max_retries=0)(one)
-    waiting = deque(items)
-    busy: dict[Any, Item] = {}
-    while waiting or busy:
-        while waiting and len(busy) < workers:
-            item = waiting.popleft()
-            started(item)
-            busy[remote.options(num_gpus=item.gpus).remote(item)] = item
-        for reference in ray.wait(list(busy))[0]:
-            item = busy.pop(reference)
-            try:
-                result = ray.get(reference)
-            except ray.exceptions.RayError as error:
-                result = Lost(f"Its Ray worker was lost: {' '.join(str(error).split())[:300]}")
-            yield item, result
+def _alone(work: Work, item: Item) -> Any:
+    """Work on an item with one thread."""
+    torch.set_num_threads(1)
+    return work(item)
 
 
 LAUNCHERS: dict[str, Launch] = {"processes": processes, "serial": serial, "ray": on_ray}

@@ -7,7 +7,6 @@ task, or the test rows where they were chosen on validation rows, under the same
 have been asked are not asked again.
 """
 
-import argparse
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from bara_pyro.errors import BaraError, ConfigError
 from bara_pyro.metrics import evaluate, posterior_predictive
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.folder import load_system
-from experiments.engine.arguments import start
+from experiments.engine.arguments import command_line, start
 from experiments.engine.record import Record
 from experiments.engine.results import RESULTS, Results
 from experiments.engine.study import OTHER_SPLIT, load_other_split, load_study
@@ -53,9 +52,7 @@ def runs_of(studies: list[str], results: Path) -> dict[str, Record]:
 
 def main() -> None:
     """Ask what has not been asked, and write."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     add = parser.add_argument
     add("--studies", metavar="NAME", nargs="+", default=list(STUDIES), help="default: %(default)s")
     add("--runs", metavar="DIR", type=Path, default=Path("runs/study"),

@@ -4,7 +4,6 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from datetime import timedelta
-from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console, Group
@@ -25,14 +24,7 @@ SHOWN = 8
 
 
 class Board:
-    """Counts the runs of a sweep and shows where it stands.
-
-    Args:
-        done: number of runs that are finished already.
-        failed: number of runs that failed before and are left as they are.
-        left: number of runs to come.
-        console: to write on.
-    """
+    """Counts the runs of a sweep, `left` of them to come, and shows where it stands."""
 
     def __init__(self, done: int, failed: int, left: int, console: Console = terminal) -> None:
         self.total = done + failed + left
@@ -53,9 +45,7 @@ class Board:
             self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
         say(self.counts())

@@ -37,13 +37,7 @@ Record = dict[str, Any]
 
 
 def make_record(system: System, out: Path, settings: Mapping[str, Any]) -> Record:
-    """Evaluate a fitted system on its own task and return its record.
-
-    Args:
-        system: fitted.
-        out: folder of the run; gets `metrics.json` and `predictions.jsonl`.
-        settings: the dotted settings that the run was asked for with.
-    """
+    """Evaluate a fitted system on its own task, into the folder of its run, and return its record."""
     report = evaluate_system(system, out, wall_clock_train_s=train_seconds(out))
     labels, predicted = load_predictions(out)
     return {
@@ -88,12 +82,7 @@ def portable(value: Any) -> Any:
 
 
 def shifted_scores(system: System, out: Path, name: str) -> dict[str, Any]:
-    """Score a fitted system on another task's test rows.
-
-    Args:
-        system: fitted; its own test rows are those that the shifted ones are told from.
-        out: folder of the run, which holds its own predictions.
-        name: of the shifted task; it is read with the settings of the run's own.
+    """Score a fitted system on another task's test rows, read with the settings of the run's own.
 
     Returns:
         `metrics` (per S), `auroc` (percent, per S: of telling shifted rows by predictive `entropy` and, where
@@ -164,6 +153,11 @@ def _rounded(values: Tensor) -> list[float | None]:
     return [None if math.isnan(value) else round(value, 5) for value in values.tolist()]
 
 
+def number(value: float | None) -> float:
+    """Return a stored score; infinity, which JSON cannot hold, is stored as null."""
+    return math.inf if value is None else value
+
+
 def load_predictions(folder: Path) -> tuple[Tensor, dict[int, Tensor]]:
     """Return labels (long, `n`) and per S log-probabilities (float64, `n x C`) of an evaluated run.
 
@@ -192,12 +186,7 @@ def write_records(records: Iterable[Record], folder: Path) -> None:
 
 
 def read_record(path: Path) -> Record:
-    """Read one record.
-
-    Raises:
-        CheckpointError: the file is missing or not JSON.
-        DataError: it is not a record, or one of another version.
-    """
+    """Read one record; a `CheckpointError` where there is none, a `DataError` where it is something else."""
     record = read_json(path)
     if not isinstance(record, dict) or record.get("kind") != KIND:
         raise DataError(f"{path} is not the record of a run: move it out of the folder of records.")
@@ -210,14 +199,3 @@ def read_record(path: Path) -> Record:
     if missing := [key for key in needed if key not in record]:
         raise DataError(f"The record {path} lacks {missing[0]!r}: delete it and repeat the sweep.")
     return record
-
-
-def load_records(folder: Path) -> list[Record]:
-    """Read all records of a folder, in the order of their file names.
-
-    Raises:
-        DataError: there is no such folder, or a JSON file in it is not a record.
-    """
-    if not folder.is_dir():
-        raise DataError(f"There is no folder of records {folder}: run the sweep first.")
-    return [read_record(path) for path in sorted(folder.glob("*.json"))]

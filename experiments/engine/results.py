@@ -8,7 +8,7 @@ their hashes there, and the scores in the records beside (`experiments.engine.st
 """
 
 from argparse import ArgumentParser
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,6 @@ class Results:
     """What a study has found so far.
 
     Attributes:
-        path: of the file.
-        study: its name; that of the file.
         about: what all entries depend on; as JSON holds it, so lists and no tuples.
         entries: by key, in the order in which they were done.
         comparisons: what `experiments.engine.compare` found, where arms were compared.
@@ -52,38 +50,30 @@ class Results:
         stored = {"schema": SCHEMA, "study": self.study, "about": self.about, "entries": self.entries}
         write_json(self.path, stored | ({"comparisons": self.comparisons} if self.comparisons else {}))
 
-    def having(self, **fields: Any) -> Iterator[Entry]:
-        """Yield the entries that have these values."""
-        for entry in self.entries.values():
-            if all(entry.get(name) == value for name, value in fields.items()):
-                yield entry
+
+def having(entries: Iterable[Mapping[str, Any]], **fields: Any) -> list[Any]:
+    """Return the entries that have these values."""
+    return [e for e in entries if all(e.get(name) == value for name, value in fields.items())]
+
+
+def distinct(entries: Iterable[Mapping[str, Any]], key: str) -> list[Any]:
+    """Return the values that entries have, each once, in the order in which they come."""
+    return list(dict.fromkeys(entry[key] for entry in entries))
 
 
 def read_results(path: Path) -> Results:
-    """Read a file of results.
-
-    Raises:
-        CheckpointError: there is no such file, or it is not JSON.
-        DataError: it holds something else, or results of another schema.
-    """
+    """Read a file of results; a `DataError` where it holds something else, or those of another schema."""
     stored = read_json(path)
     if not isinstance(stored, dict) or "entries" not in stored or stored.get("schema") != SCHEMA:
-        raise DataError(
-            f"{path} holds no results of schema {SCHEMA}: convert it with "
-            "python -m experiments.engine.convert, or run the study again."
-        )
+        raise DataError(f"{path} holds no results of schema {SCHEMA}: run the study again.")
     return Results(path, stored["study"], stored["about"], stored["entries"], stored.get("comparisons", []))
 
 
 def resumed(path: Path, about: Mapping[str, Any]) -> Results:
     """Return what a file of results holds, to be gone on with, or the beginning of one.
 
-    Args:
-        path: of the file; the study is called as it is.
-        about: what the results depend on.
-
     Raises:
-        ConfigError: the file holds results of other settings.
+        ConfigError: the file holds results that depend on something else than `about`.
     """
     if not path.exists():
         return Results(path, path.stem, dict(about))

@@ -16,7 +16,6 @@ out of them as they went in, but for the seventh digit. Half precision would sav
 move an ECE by up to 0.2 points, because rows at the edge of a bin change sides.
 """
 
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -37,7 +36,7 @@ from bara_pyro.metrics import evaluate
 from bara_pyro.microworld import TASKS, load_task
 from bara_pyro.runs.evaluate import PREDICTIONS
 from bara_pyro.runs.store import atomic_write, read_jsonl
-from experiments.engine.arguments import start
+from experiments.engine.arguments import command_line, start
 from experiments.engine.record import Record, load_predictions, read_record, record_path
 from experiments.engine.results import RESULTS
 from experiments.engine.study import load_study
@@ -56,12 +55,7 @@ class RunRows:
     """The predictions of one run on one task's test rows.
 
     Attributes:
-        arm: of the study.
-        hash: of the run's configuration.
-        commit: of the code that made it; empty where it is not known.
-        task: what it was trained on.
-        seed: of its training.
-        tested_on: whose test rows these are.
+        arm, hash, commit, task, seed, tested_on: as in a line of the file.
         ids: of the n rows.
         clusters: of the n rows; a row that stands for itself has its own id.
         labels: long, `n`.
@@ -128,11 +122,7 @@ def _classes(table: pa.Table) -> list[str]:
 
 
 def read_rows(path: Path) -> list[RunRows]:
-    """Read the rows of a study.
-
-    Raises:
-        DataError: the file is not there, or not one of ours.
-    """
+    """Read the rows of a study; a `DataError` where they are not stored, or the file holds something else."""
     if not path.exists():
         raise DataError(
             f"There is no {path}: the rows of this study are not stored until its next run "
@@ -163,14 +153,8 @@ def _run(about: Mapping[str, Any], lines: pd.DataFrame) -> RunRows:
 def collect(study: str, folder: Path, commit: str = "", results: Path = RESULTS) -> tuple[int, list[str]]:
     """Add to the stored rows of a study those that the folder of a sweep holds; what is there stays.
 
-    Args:
-        study: its name.
-        folder: of the sweep: folder/<hash>/predictions.jsonl, folder/records/<hash>.json.
-        commit: of the code that made the runs, for those whose records do not say.
-        results: where results are kept.
-
-    Returns:
-        The number of runs whose rows are stored now, and the runs of the study that lack theirs.
+    `commit` is that of the code that made the runs, for those whose records do not say. Returns the number of
+    sets of rows that are stored now, and the runs of the study that lack theirs.
 
     Raises:
         DataError: a run of the folder has other scores than its record in the results.
@@ -256,12 +240,10 @@ def _microworld_clusters(name: str, seed: int) -> dict[str, str]:
 
 def main() -> None:
     """Collect the rows of a study, and say which are still to come."""
-    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("study", help="name of the study")
     parser.add_argument("--runs", metavar="DIR", type=Path, required=True, help="folder of the sweep")
-    parser.add_argument(
-        "--commit", default="", help="of the code that made the runs, where their records do not say"
-    )
+    parser.add_argument("--commit", default="", help="of the code that made the runs, if records do not say")
     args = parser.parse_args()
     stored, lacking = collect(args.study, args.runs, args.commit)
     path = rows_path(args.study)

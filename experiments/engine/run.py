@@ -4,6 +4,7 @@ import platform
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from bara_pyro.cli.terminal import say
@@ -25,25 +26,18 @@ def run_study(
     arms: Arms,
     args: Namespace,
     *,
-    shifted: Mapping[str, Sequence[str]] | None = None,
+    shifted: Mapping[str, Sequence[str]] = MappingProxyType({}),
     comparisons: Comparisons | None = None,
     results: Path = RESULTS,
 ) -> None:
     """Run a study of arms and write its results, whatever has been done of it before.
 
-    Args:
-        name: of the experiment: experiments/results/<name>.json.
-        arms: name of an arm -> its dotted settings, among them `method`.
-        args: of the shared command line (`experiments.engine.arguments`).
-        shifted: task -> further tasks that the runs trained on it are tested on.
-        comparisons: how every arm is compared with LoRA and with the best baseline, row by row; not at all
-            if None.
-        results: folder that is written to.
+    An arm is its dotted settings, among them `method`. Runs trained on a task are tested on those that it is
+    `shifted` to, too. Arms are compared with LoRA and with the best baseline where `comparisons` says how.
 
     Raises:
         TrainingError: every run failed.
     """
-    shifted = shifted or {}
     # By seeds: what is done of an interrupted experiment is a whole table of fewer seeds.
     places = [(arm, task, seed) for seed in range(args.seeds) for task in args.tasks for arm in arms]
     jobs = [

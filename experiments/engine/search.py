@@ -10,10 +10,11 @@ that are searched again replace their entry, the others stay.
 
 import math
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
+from types import MappingProxyType
 from typing import Any
 
 from bara_pyro.cli.terminal import say, show
@@ -21,7 +22,7 @@ from bara_pyro.errors import ConfigError, DataError, TrainingError
 from bara_pyro.report import Column, Table
 from bara_pyro.runs.store import read_json, write_json
 from experiments.engine.arguments import experiment_parser, shared_settings, start, sweep_options
-from experiments.engine.record import Record
+from experiments.engine.record import Record, number
 from experiments.engine.spaces import check_spaces, first_trials, further_trials, space
 from experiments.engine.sweep import Job, sweep
 
@@ -29,6 +30,9 @@ CHOICES = Path(__file__).parents[1] / "hyperparameters.json"
 KIND = "bara_pyro hyperparameters"
 # One number of draws; a method without draws gives its one prediction whatever S is.
 SAMPLES = 10
+
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -44,14 +48,9 @@ Scored = list[tuple[Trial, float]]
 
 
 def search(methods: Sequence[str], score: Score) -> dict[str, Scored]:
-    """Score every trial of every method's space.
+    """Score every trial of every method's space; return its trials and scores, in the order they were tried.
 
-    Args:
-        methods: names of methods with a search space.
-        score: trials -> their scores, the lower the better, infinite for one that failed.
-
-    Returns:
-        Per method its trials with their scores, in the order in which they were tried.
+    Scores are the lower the better, infinite for a trial that failed.
 
     Raises:
         ConfigError: a method or a setting of its space is wrong; nothing has been scored then.
@@ -107,10 +106,7 @@ def trial_jobs(trial: Trial, args: Namespace) -> list[Job]:
 
 def record_nll(record: Record) -> float:
     """Return a run's NLL in nats; infinite where the run failed or a right answer had probability 0."""
-    if "failed" in record:
-        return math.inf
-    value = record["metrics"][str(SAMPLES)]["nll"]
-    return math.inf if value is None else value
+    return math.inf if "failed" in record else number(record["metrics"][str(SAMPLES)]["nll"])
 
 
 def entry(method: str, scored: Scored, about: dict[str, Any]) -> dict[str, Any]:
@@ -126,11 +122,7 @@ def entry(method: str, scored: Scored, about: dict[str, Any]) -> dict[str, Any]:
 
 
 def load_choices(path: Path = CHOICES) -> dict[str, Any]:
-    """Return what is known of each method; nothing where the file is missing.
-
-    Raises:
-        DataError: the file was not written by this program.
-    """
+    """Return what is known of each method; nothing without a file, a `DataError` for one that is not ours."""
     if not path.exists():
         return {}
     stored = read_json(path)
@@ -140,12 +132,7 @@ def load_choices(path: Path = CHOICES) -> dict[str, Any]:
 
 
 def chosen(method: str, path: Path = CHOICES) -> dict[str, Any]:
-    """Return the dotted settings that the search chose for a method, `train.lr` and maybe one more.
-
-    Raises:
-        ConfigError: the method has not been searched, or every trial of it failed.
-        DataError: the file was not written by this program.
-    """
+    """Return the dotted settings that the search chose for a method; a `ConfigError` where there are none."""
     settings = load_choices(path).get(method, {}).get("chosen")
     if settings is None:
         raise ConfigError(
@@ -153,6 +140,25 @@ def chosen(method: str, path: Path = CHOICES) -> dict[str, Any]:
             f"python -m experiments search --methods {method}."
         )
     return dict(settings)
+
+
+def chosen_job(args: Namespace, method: str, task: str, seed: int, more: Mapping[str, Any] = NOTHING) -> Job:
+    """Return a run of a method with its chosen settings, the shared ones of the arguments and `more`."""
+    own = {"method": method, **chosen(method), "task.name": task, "seed": seed}
+    return Job({**shared_settings(args), **own, **more})
+
+
+def crossed(
+    methods: Iterable[str], variants: Mapping[str, Mapping[str, Any]] | None = None
+) -> dict[str, dict[str, Any]]:
+    """Return arms: each method with its chosen settings, and each variant of it (name -> settings) if any."""
+    if variants is None:
+        return {method: {"method": method, **chosen(method)} for method in methods}
+    return {
+        f"{method}, {name}": {"method": method, **chosen(method), **settings}
+        for method in methods
+        for name, settings in variants.items()
+    }
 
 
 def table(results: dict[str, Scored]) -> Table:

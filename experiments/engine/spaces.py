@@ -32,11 +32,7 @@ def searched() -> list[str]:
 
 
 def space(method: str) -> SearchSpace:
-    """Return the search space of a method.
-
-    Raises:
-        ConfigError: it has none.
-    """
+    """Return the search space of a method; a `ConfigError` where it has none."""
     found = METHODS[method].search if method in METHODS else None
     if found is None:
         raise ConfigError(unknown("search space of the method", method, searched()))
@@ -77,8 +73,7 @@ def check_spaces(methods: Iterable[str]) -> None:
     """Build the configuration of every trial that the methods' spaces can lead to.
 
     Raises:
-        ConfigError: a method is unknown or has no space, a space has not the common budget, or a setting or
-            value in it is wrong.
+        ConfigError: a space is missing, has not the common budget, or a setting or value in it is wrong.
     """
     for method in methods:
         trials = [*first_trials(method), *further_trials(method, space(method).lr[0])]

@@ -27,7 +27,6 @@ class Study:
     """A study of arms as it was written down.
 
     Attributes:
-        name: of the study.
         arms: arm -> task -> seed -> record, in the order in which they were written.
         settings: what all its runs share.
         comparisons: what `experiments.engine.compare` found.
@@ -63,17 +62,9 @@ def write_study(
     comparisons: Sequence[Mapping[str, Any]] = (),
     folder: Path = RESULTS,
 ) -> Path:
-    """Write down a study of arms; the records of its runs are written by `record.write_records`.
+    """Write down a study of arms and return the path; the records of its runs are written by `write_records`.
 
-    Args:
-        name: of the study and of the file.
-        runs: `hash`, `arm`, `task` and `seed` of each run; two arms may share a run.
-        settings: what all runs share.
-        comparisons: what `experiments.engine.compare.compare_study` returned.
-        folder: where results are kept.
-
-    Returns:
-        The path of the file.
+    A run has `hash`, `arm`, `task` and `seed`; two arms may share one.
 
     Raises:
         DataError: a run lacks one of these, or an arm has two runs of one task and seed.
@@ -86,11 +77,7 @@ def write_study(
 
 
 def check_runs(name: str, runs: Sequence[Mapping[str, Any]]) -> None:
-    """Check that runs can be told apart.
-
-    Raises:
-        DataError: a run lacks a key of `RUN`, or an arm has two runs of one task and seed.
-    """
+    """Raise a `DataError` where a run lacks a key of `RUN` or cannot be told from another."""
     seen = set()
     for run in runs:
         if missing := [key for key in RUN if key not in run]:
@@ -105,12 +92,7 @@ def check_runs(name: str, runs: Sequence[Mapping[str, Any]]) -> None:
 
 
 def load_study(name: str, folder: Path = RESULTS) -> Study:
-    """Read a study of arms and the records of its runs.
-
-    Raises:
-        CheckpointError: there is no such file, or it is not JSON.
-        DataError: it is no such study, or a record is missing or is not that of its run.
-    """
+    """Read a study of arms and the records of its runs; a `DataError` where one is missing or another's."""
     found = read_results(folder / f"{name}.json")
     runs = list(found.entries.values())
     check_runs(name, runs)

@@ -13,12 +13,12 @@ import fcntl
 import shutil
 import traceback
 from argparse import Namespace
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from bara_pyro.core.backbone import Backbone, load_backbone
 from bara_pyro.errors import BaraError, ConfigError, TrainingError, unknown
@@ -61,20 +61,18 @@ class Run:
     """A configuration to complete, for all the jobs that share it.
 
     Attributes:
-        config: the configuration.
         settings: those of the first job that asks for it.
-        shifted: the further tasks of all these jobs.
         folder: of the sweep.
-        retry_failed: whether what failed before is tried again.
-        reuse: "same": what other code made is made again; otherwise it is taken as it is.
+        shifted: the further tasks of all these jobs.
+        retry_failed, reuse: see `sweep`.
     """
 
     config: RunConfig
     settings: dict[str, Any]
     folder: Path
     shifted: tuple[str, ...] = ()
-    retry_failed: bool = field(default=False, kw_only=True)
-    reuse: str | None = field(default=None, kw_only=True)
+    retry_failed: bool = False
+    reuse: str | None = "any"
 
     @property
     def out(self) -> Path:
@@ -101,28 +99,30 @@ class Run:
         """Return the record that there is."""
         return read_record(self.path) if self.path.exists() else None
 
-    def lacks_itself(self, record: Record | None) -> bool:
-        """Return whether it is still to be trained or evaluated on its own task."""
-        return record is None or ("failed" in record and self.retry_failed) or self.outdated(record)
-
     def outdated(self, record: Record | None) -> bool:
         """Return whether it was made by other code, and is to be made again for that."""
         return record is not None and self.reuse == "same" and not same_code(record.get("code"), code_state())
+
+    def lacks_itself(self, record: Record | None) -> bool:
+        """Return whether it is still to be trained or evaluated on its own task."""
+        return record is None or ("failed" in record and self.retry_failed) or self.outdated(record)
 
     def lacks(self, record: Record | None) -> list[str]:
         """Return the shifted tasks that it is still to be evaluated on."""
         if record is None or "failed" in record:
             return []
         done = {name: record["shifted"].get(portable(name)) for name in self.shifted}
-        return [
-            name for name, scores in done.items() if not scores or ("failed" in scores and self.retry_failed)
-        ]
+        return [name for name, it in done.items() if not it or ("failed" in it and self.retry_failed)]
+
+    def failures(self, record: Record) -> list[str]:
+        """Return a line for each thing that it was asked for and failed at."""
+        if "failed" in record:
+            return [f"{self.label}: {record['failed']}"]
+        done = {name: record["shifted"].get(name, {}) for name in map(portable, self.shifted)}
+        return [f"{self.label}, on {name}: {it['failed']}" for name, it in done.items() if "failed" in it]
 
 
-Place = TypeVar("Place", bound=Hashable)
-
-
-def finished_runs(jobs: Mapping[Place, Job], args: Namespace) -> dict[Place, Record]:
+def finished_runs(jobs: Mapping[Any, Job], args: Namespace) -> dict[Any, Record]:
     """Do the runs that are missing and return the records of those that did not fail.
 
     Args:
@@ -182,13 +182,13 @@ def sweep(
         check_code([*records.values()], folder)
     left = [run for key, run in runs.items() if run.lacks_itself(found[key]) or run.lacks(found[key])]
     rest = [run for run in runs.values() if run not in left]
-    old = sum(bool(failures(run, records[run.config.hash])) for run in rest)
+    old = sum(bool(run.failures(records[run.config.hash])) for run in rest)
     with Board(done=len(rest) - old, failed=old, left=len(left)) as board:
         for run, result in LAUNCHERS[launcher](work, left, workers, lambda run: board.started(run.label)):
             record = record_loss(run, result.reason) if isinstance(result, Lost) else result
             records[run.config.hash] = record
-            board.finished(run.label, record, failures(run, record))
-    lines = [line for key, run in runs.items() for line in failures(run, records[key])]
+            board.finished(run.label, record, run.failures(record))
+    lines = [line for key, run in runs.items() for line in run.failures(records[key])]
     board.failed(lines, retry_failed)
     if strict and lines:
         raise TrainingError(
@@ -198,11 +198,7 @@ def sweep(
 
 
 def check_code(records: Sequence[Record], folder: Path) -> None:
-    """Check that finished runs were made by the code that is asked for more.
-
-    Raises:
-        ConfigError: some were not.
-    """
+    """Raise a `ConfigError` where finished runs were made by other code than what is to be added."""
     others = [record.get("code") for record in records if not same_code(record.get("code"), code_state())]
     if others:
         raise ConfigError(
@@ -214,11 +210,7 @@ def check_code(records: Sequence[Record], folder: Path) -> None:
 def plan(
     jobs: Sequence[Job], folder: Path, retry_failed: bool = False, reuse: str | None = "any"
 ) -> tuple[list[str], dict[str, Run]]:
-    """Return the hash of each job's configuration, and the runs by hash.
-
-    Raises:
-        ConfigError: a setting of a job is wrong.
-    """
+    """Return the hash of each job's configuration, and the runs by hash; see `sweep` for what it raises."""
     hashes: list[str] = []
     runs: dict[str, Run] = {}
     for job in jobs:
@@ -226,22 +218,14 @@ def plan(
         earlier = runs.get(config.hash)
         shifted = tuple(dict.fromkeys((*(earlier.shifted if earlier else ()), *job.shifted)))
         settings = earlier.settings if earlier else dict(job.settings)
-        runs[config.hash] = Run(config, settings, folder, shifted, retry_failed=retry_failed, reuse=reuse)
+        runs[config.hash] = Run(config, settings, folder, shifted, retry_failed, reuse)
         hashes.append(config.hash)
     return hashes, runs
 
 
-def failures(run: Run, record: Record) -> list[str]:
-    """Return a line for each thing that a run was asked for and failed at."""
-    if "failed" in record:
-        return [f"{run.label}: {record['failed']}"]
-    done = {name: record["shifted"].get(name, {}) for name in map(portable, run.shifted)}
-    return [f"{run.label}, on {name}: {it['failed']}" for name, it in done.items() if "failed" in it]
-
-
 def work(run: Run) -> Record:
     """Do what a run lacks and return its record; never raises. What a launcher maps over the runs."""
-    return {**identity(run.config, run.settings), **attempt(partial(_complete, run), run)}
+    return {**identity(run.config, run.settings), **attempt(run, _complete, run)}
 
 
 def _complete(run: Run) -> Record:
@@ -254,18 +238,14 @@ def _complete(run: Run) -> Record:
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
         fit = cache(partial(_fitted, run))
         if record is None or run.lacks_itself(record):
-            done = attempt(lambda: make_record(fit(), run.out, run.settings), run)
+            done = attempt(run, lambda: make_record(fit(), run.out, run.settings))
             record = {**identity(run.config, run.settings), **done}
             write_json(run.path, record)
         for name in run.lacks(record):
-            scores = attempt(partial(_shifted, fit, run, name), run)
+            scores = attempt(run, lambda name: shifted_scores(fit(), run.out, name), name)
             record["shifted"][portable(name)] = scores
             write_json(run.path, record)
         return read_record(run.path)  # as it will be read: an infinite score is null
-
-
-def _shifted(fit: Callable[[], System], run: Run, name: str) -> Record:
-    return shifted_scores(fit(), run.out, name)
 
 
 def _fitted(run: Run) -> System:
@@ -283,10 +263,10 @@ def shared_backbone(name: str, dtype: str, device: str) -> Backbone:
     return load_backbone(name, dtype=dtype, device=device)
 
 
-def attempt(action: Callable[[], dict[str, Any]], run: Run) -> dict[str, Any]:
+def attempt(run: Run, action: Callable[..., dict[str, Any]], *given: Any) -> dict[str, Any]:
     """Return what an action returns, or `{"failed": message}`."""
     try:
-        return action()
+        return action(*given)
     except Exception as error:  # noqa: BLE001 - whatever goes wrong in one run must not stop the others
         message = str(error) if isinstance(error, BaraError) else f"{type(error).__name__}: {error}"
         try:

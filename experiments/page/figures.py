@@ -17,7 +17,7 @@ from matplotlib.ticker import MultipleLocator
 from PIL import Image
 
 from bara_pyro.errors import DataError
-from bara_pyro.report.style import GREY, INK, NORMAL, PALETTE, SMALL, dress, legend_of, new_figure
+from bara_pyro.report.style import GREY, INK, NORMAL, PALETTE, SMALL, dress, legend_of, line_style, new_figure
 from bara_pyro.runs.store import atomic_write
 from experiments.engine.differences import AVERAGE
 from experiments.engine.record import Record
@@ -56,6 +56,11 @@ def panels(number: int, height: float) -> tuple[Figure, list[Axes]]:
     for above in grid.flatten()[number - columns : columns * (rows - 1)]:
         above.tick_params(labelbottom=True)  # nothing below it
     return figure, list(grid.flatten()[:number])
+
+
+def marked(index: int, size: float = 4.0) -> dict[str, Any]:
+    """Return colour, dashes and marker of the `index`-th line."""
+    return {"marker": "osDv^"[index % 5], "markersize": size, **line_style(index)}
 
 
 def reliability_figure(study: Study, task: str) -> Figure:

@@ -6,11 +6,10 @@ writes the comparisons of each study to its results; `python -m experiments repo
 which rows are missing keeps what it has, and says so here and on its page until its next run.
 """
 
-from argparse import ArgumentParser
 from pathlib import Path
 
 from bara_pyro.cli.terminal import say
-from experiments.engine.arguments import start
+from experiments.engine.arguments import command_line, start
 from experiments.engine.compare import write_comparisons
 from experiments.engine.differences import primary_of
 from experiments.engine.results import RESULTS
@@ -45,7 +44,7 @@ def recompute(results: Path = RESULTS) -> list[str]:
 
 def main() -> None:
     """Recompute all intervals."""
-    ArgumentParser(description=__doc__).parse_args()
+    command_line(__doc__).parse_args()
     for line in recompute():
         say(line)
 

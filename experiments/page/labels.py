@@ -30,11 +30,8 @@ def place_labels(
 ) -> None:
     """Write each name at the nearest place around its point that is free; a line leads to distant ones.
 
-    Args:
-        axes: with everything drawn; its limits are final.
-        names: what is written.
-        points: a point a name, in data coordinates.
-        lines: upright or level lines that are kept free, too: both ends, in data coordinates.
+    The axes have everything drawn, their limits are final. Points and the ends of `lines`, upright or level
+    ones that are kept free, too, are in data coordinates.
     """
     figure = axes.figure
     figure.canvas.draw()  # the layout is final from here on

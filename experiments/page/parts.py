@@ -32,13 +32,9 @@ from experiments.page.values import display, draws_of, over_seeds, score
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure.
+    """A figure, the name of its file and its caption.
 
-    Attributes:
-        draw: makes it.
-        name: of its file, without the ending.
-        caption: is also the alternative text.
-        numbers: what those who cannot see it are told besides.
+    `numbers` is what those who cannot see it are told besides.
     """
 
     draw: Callable[[], Figure]

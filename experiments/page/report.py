@@ -6,10 +6,9 @@
 Words are templates, figures come from the results: `experiments.page.template`.
 """
 
-import argparse
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -17,18 +16,23 @@ from typing import Any
 from bara_pyro.errors import DataError
 from bara_pyro.report import Table, markdown
 from bara_pyro.runs.store import write_text
+from experiments.engine.arguments import command_line
 from experiments.engine.provenance import in_words
 from experiments.engine.results import RESULTS, Results
 from experiments.engine.study import Study
 from experiments.page.figures import save
 from experiments.page.parts import Folded, Part
 from experiments.page.spec import STUDIES, StudySpec, find_study, stored_studies, study_names
-from experiments.page.template import Renderer, headline, typed_numerals
+from experiments.page.template import Renderer
 from experiments.page.values import gaps
 
 ROOT = Path(__file__).parents[2]
 CLAIMS = Path(__file__).with_name("claims")
 WIDTH = 110
+# Of templates; settings stand in code spans, and links, arXiv ids and names of models are no results.
+TAG = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}", re.DOTALL)
+ALLOWED = re.compile(r"`[^`]*`|\]\([^)]*\)|\barXiv \d{4}\.\d{4,5}|\b[A-Z]\w*[0-9.]+-\d+(\.\d+)?[BM]\b")
+NUMERAL = re.compile(r"[+\-−±]?\d[\d,]*\.\d+|\d[\d,]* ?(%|percent\b|points\b|nats\b)")
 
 INDEX = """# Results
 
@@ -45,10 +49,7 @@ that made its figures.
 def pages(results: Path = RESULTS, studies: Path = STUDIES, figures: Path | None = None) -> dict[str, str]:
     """Return the text of each page: its name (`index` or that of a file of results) -> Markdown.
 
-    Args:
-        results: folder of the results and of their records.
-        studies: folder of the studies, for their answers.
-        figures: folder that figures are drawn into; None draws none.
+    Figures are drawn into a folder, if there is one.
 
     Raises:
         DataError: a file holds something else, a record is missing, or a template names what is not there.
@@ -58,8 +59,8 @@ def pages(results: Path = RESULTS, studies: Path = STUDIES, figures: Path | None
     for stem, (folder, spec) in stored_studies(results).items():
         stored = render.load(stem)
         title = title_of(stem, folder, spec)
-        path = studies / folder / "answer.md"
-        answer = render.text(path) if path.exists() and stem == folder else ""
+        path = studies / folder / f"answer{stem.removeprefix(folder)}.md"
+        answer = render.text(path) if path.exists() else ""
         found[stem] = page(title, spec, stored, answer, figures)
         said = f": {headline(answer)}" if answer else ""
         lines.append(f"- [{title}](results/{stem}.md){said}")
@@ -138,9 +139,32 @@ def documents(results: Path = RESULTS, root: Path = ROOT, *, draw: bool) -> dict
     return texts | {root / "README.md": claims((root / "README.md").read_text(), Renderer(results))}
 
 
+def typed_numerals(text: str, path: Path) -> Iterator[str]:
+    """Yield a line for each result that was typed: a number with decimals, a percentage, points or nats.
+
+    >>> [*typed_numerals("Right in 75.0 % at `lr 0.1`, {{ x | f1 }} %.", Path("a.md"))]
+    ["a.md:1: '75.0' is typed: take it from the results, or put a setting in backticks"]
+    """
+    blank = lambda match: re.sub(r"[^\n]", " ", match[0])  # noqa: E731
+    bare = ALLOWED.sub(blank, TAG.sub(blank, text))
+    for match in NUMERAL.finditer(bare):
+        line = bare.count("\n", 0, match.start()) + 1
+        yield f"{path}:{line}: {match[0]!r} is typed: take it from the results, or put a setting in backticks"
+
+
+def headline(answer: str) -> str:
+    r"""Return the first sentence of an answer, on one line and without emphasis.
+
+    >>> headline("**It does: by 1.2 points.** More\nwords.")
+    'It does: by 1.2 points.'
+    """
+    text = " ".join(answer.split("\n\n")[0].split()).replace("**", "")
+    return re.split(r"(?<=[.?!])\s+(?=[A-ZΦθ])", text)[0]
+
+
 def problems(root: Path = ROOT) -> list[str]:
     """Return what is wrong with the committed pages: typed numbers, and pages that are not of the results."""
-    sources = [*STUDIES.glob("*/answer.md"), *CLAIMS.glob("*.md")]
+    sources = [*STUDIES.glob("*/answer*.md"), *CLAIMS.glob("*.md")]
     lines: list[str] = []
     for path in sorted(sources):
         lines += typed_numerals(path.read_text(), path.relative_to(ROOT))
@@ -158,9 +182,7 @@ def problems(root: Path = ROOT) -> list[str]:
 
 def main() -> None:
     """Write the pages, or check them."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument(
         "--check", action="store_true", help="write nothing; an error where something is wrong"
     )

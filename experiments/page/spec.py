@@ -1,19 +1,25 @@
 """What a study is, for the command line and for the pages: one object in the `study.py` of its folder.
 
     studies/<name>/study.py     STUDY, a `StudySpec`, and the command behind it
-    studies/<name>/answer.md    what was learnt, a template (`experiments.page.template`); may be missing
+    studies/<name>/answer.md    what was learnt, a template (`experiments.page.template`); may be missing;
+                                `answer_<more>.md` is of the results `<name>_<more>.json`
 
 A folder is all that a study needs: commands and pages are found by what is there.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+from experiments.engine.arguments import experiment_parser
 from experiments.engine.compare import Comparisons
 from experiments.engine.results import Results, read_results
+from experiments.engine.run import Arms, run_study
+from experiments.engine.search import crossed
 from experiments.engine.study import Study, load_study
 from experiments.page.parts import Part
 
@@ -65,15 +71,49 @@ def entry_study(
 
 
 def arm_study(
+    name: str,
+    about: str | None,
     title: str,
     question: str,
-    main: Callable[[], None],
     parts: Callable[[Study], Iterable[Part]],
+    arms: Callable[[Namespace], Arms] = lambda args: crossed(args.methods),
     *,
-    order: int = 100,
+    methods: Sequence[str] | None = None,
+    tasks: Sequence[str] = ("micro-wgs", "micro-arcc"),
+    steps: int = 1000,
+    options: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+    shifted: Mapping[str, Sequence[str]] = MappingProxyType({}),
     comparisons: Comparisons | None = None,
+    order: int = 100,
 ) -> StudySpec:
-    """Return a study of arms on tasks with seeds, whose scores are in records."""
+    """Return a study of arms on tasks with seeds, whose scores are in records.
+
+    Args:
+        name: of the study and of its results; `--name`, where it is an option, gives the results another.
+        about: what its command says of itself: the `__doc__` of its module.
+        title: as `parts`, `comparisons` and `order` one of `StudySpec`.
+        question: what all runs share is added to it.
+        parts: its tables and figures.
+        arms: arguments -> arms (see `run_study`); each method with its chosen settings by default.
+        methods: default of its --methods, as `tasks` and `steps` are of theirs.
+        tasks: default of its --tasks.
+        steps: default of its --steps.
+        options: further arguments: name -> keyword arguments of `add_argument`.
+        shifted: task -> further tasks that its runs are tested on, `--shifted` for all where it is an option.
+        comparisons: how its arms are compared; on the tasks of `--shifted`.
+        order: of its page.
+    """
+
+    def main() -> None:
+        parser = experiment_parser(about, runs="runs/study", methods=methods, tasks=tasks, steps=steps)
+        for option, more in options.items():
+            parser.add_argument(option, **more)
+        args = parser.parse_args()
+        on, how = shifted, comparisons
+        if hasattr(args, "shifted"):
+            on, how = dict.fromkeys(args.tasks, args.shifted), Comparisons(tested_on=tuple(args.shifted))
+        run_study(getattr(args, "name", name), arms(args), args, shifted=on, comparisons=how)
+
     question = f"{question} {{facts}}"
     return StudySpec(title, question, main, parts, load_study, run_facts, order, comparisons)
 

@@ -17,6 +17,7 @@ from experiments.page.values import (
     display,
     draws_of,
     finished,
+    fixed,
     over_seeds,
     over_tasks,
     parameters_of,
@@ -34,7 +35,7 @@ ABOUT = (Column("name", "method"), Column("parameters", "params", format=",d"), 
 GATES = {"phi": "Φ", "theta": "θ", "psi": "Ψ"}
 DETECTORS = {"entropy": "entropy", "mutual_information": "MI"}
 # In a comparison; ECE and accuracy in points, so that they are not taken for shares.
-DIGITS = {"acc": ".1f", "ece": ".1f", "nll": ".3f", "brier": ".3f"}
+DIGITS = {"acc": 1, "ece": 1, "nll": 3, "brier": 3}
 
 
 def arm_rows(study: Study) -> list[dict[str, Any]]:
@@ -55,13 +56,7 @@ def arm_rows(study: Study) -> list[dict[str, Any]]:
 def score_tables(
     study: Study, metrics: Sequence[str] = METRICS, average: Sequence[str] | None = None
 ) -> list[Table]:
-    """Return a table a metric: a row an arm (and S), a column a task, and the average over tasks.
-
-    Args:
-        study: the experiment.
-        metrics: of `METRICS`.
-        average: the tasks that are averaged; all if None.
-    """
+    """Return a table a metric: a row an arm (and S), a column a task, and the average (over all if None)."""
     return [score_table(study, metric, study.tasks if average is None else average) for metric in metrics]
 
 
@@ -150,12 +145,7 @@ def _auroc(seeds: Seeds, samples: str, kind: str) -> Value:
 
 
 def variants_table(study: Study, tasks: Sequence[str] | None = None) -> Table:
-    """Return a row an arm: scores under the largest S and the sparsity of the gates, mean over tasks.
-
-    Args:
-        study: the experiment.
-        tasks: what is averaged; all tasks if None.
-    """
+    """Return a row an arm: scores under the largest S and sparsity of the gates, mean over the tasks."""
     names = study.tasks if tasks is None else list(tasks)
     rows = []
     for arm in in_order(study.arms):
@@ -245,18 +235,14 @@ def difference(entry: Mapping[str, Any], metric: str, spread: bool = True) -> st
     found, digits = entry[metric], DIGITS[metric]
     if found["difference"] is None:
         return f"∞, {found['verdict']}" if found["verdict"] != "equal" else "–"
-    ends = ", ".join(_signed(found[end], digits) for end in ("low", "high"))
+    middle, low, high = (
+        fixed(found[key], digits, "+").replace("-", "−") for key in ("difference", "low", "high")
+    )
     beside = ""
     if spread and "se_rows" in found:
-        errors = ("–" if found[e] is None else format(found[e], digits) for e in ("se_seeds", "se_rows"))
+        errors = ("–" if found[e] is None else fixed(found[e], digits) for e in ("se_seeds", "se_rows"))
         beside = f" ({', '.join(errors)})"
-    return f"{_signed(found['difference'], digits)} [{ends}]{beside} {found['verdict']}"
-
-
-def _signed(value: float, digits: str) -> str:
-    text = format(value, f"+{digits}")
-    # Neither a plus nor a minus before what reads as zero.
-    return text.replace("-", "−") if float(text) else text[1:]
+    return f"{middle} [{low}, {high}]{beside} {found['verdict']}"
 
 
 def _unit(metric: str) -> str:

@@ -6,12 +6,13 @@ would flatter the arm.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import mean, stdev
+from typing import Any
 
 from bara_pyro.methods import METHODS
 from experiments.engine.differences import METRICS
-from experiments.engine.record import Record
+from experiments.engine.record import Record, number
 from experiments.engine.spaces import in_order
 from experiments.engine.study import Seeds, Study
 
@@ -34,13 +35,23 @@ def display(arm: str) -> str:
     return f"{known or method}{comma}{variant}"
 
 
+def fixed(value: Any, digits: int = 1, sign: str = "") -> str:
+    """Return a number with so many digits; of a pair the first.
+
+    >>> fixed(75.04), fixed((0.5591, 0.01), 3), fixed(1.06, sign="+"), fixed(-0.0157, 3)
+    ('75.0', '0.559', '+1.1', '-0.016')
+    """
+    text = f"{float(value[0] if isinstance(value, tuple | list) else value):{sign},.{digits}f}"
+    return text if float(text.replace(",", "")) else text.lstrip("+-")
+
+
 def over_seeds(seeds: Seeds, read: Read) -> Value:
     """Return a number of a task's runs: of one seed as it is, of more with its standard deviation."""
     if not seeds:
         return None
     if failed := sum("failed" in record for record in seeds.values()):
         return "failed" if failed == len(seeds) else f"failed {failed}/{len(seeds)}"
-    return spread([_number(read(record)) for record in seeds.values()])
+    return spread([number(read(record)) for record in seeds.values()])
 
 
 def spread(values: Sequence[float]) -> Value:
@@ -54,6 +65,23 @@ def spread(values: Sequence[float]) -> Value:
     return values[0] if len(values) == 1 else _with_spread(mean(values), values)
 
 
+def spread_rows(
+    entries: Iterable[Mapping[str, Any]], by: Sequence[str], keys: Iterable[str]
+) -> list[dict[str, Any]]:
+    """Return a row for each combination of the values `by`, in the order in which they come.
+
+    A key of `keys` is the spread of its numbers over the entries of the row, without those that lack it.
+    """
+    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for entry in entries:
+        groups.setdefault(tuple(entry[name] for name in by), []).append(entry)
+    return [
+        dict(zip(by, place, strict=True))
+        | {key: spread([e[key] for e in found if e.get(key) is not None]) for key in keys}
+        for place, found in groups.items()
+    ]
+
+
 def over_tasks(tasks: Mapping[str, Seeds], names: Sequence[str], read: Read) -> Value:
     """Return the mean over tasks of an arm's means, its spread over the seeds that all tasks have."""
     cells = [over_seeds(tasks.get(name, {}), read) for name in names]
@@ -63,14 +91,10 @@ def over_tasks(tasks: Mapping[str, Seeds], names: Sequence[str], read: Read) -> 
         return None
     if any(isinstance(cell, str) for cell in cells):
         return "failed"
-    average = mean(mean(_number(read(record)) for record in tasks[name].values()) for name in names)
+    average = mean(mean(number(read(record)) for record in tasks[name].values()) for name in names)
     shared = sorted(set.intersection(*(set(tasks[name]) for name in names)))
-    by_seed = [mean(_number(read(tasks[name][seed])) for name in names) for seed in shared]
+    by_seed = [mean(number(read(tasks[name][seed])) for name in names) for seed in shared]
     return average if len(by_seed) < 2 else _with_spread(average, by_seed)
-
-
-def _number(value: float | None) -> float:
-    return math.inf if value is None else value
 
 
 def _with_spread(average: float, values: Sequence[float]) -> Value:
@@ -97,7 +121,7 @@ def draws_of(tasks: Mapping[str, Seeds]) -> list[str]:
 
 
 def _draws_matter(record: Record, numbers: Sequence[str]) -> bool:
-    first, *others = ([_number(record["metrics"][s][m]) for m in METRICS] for s in numbers)
+    first, *others = ([number(record["metrics"][s][m]) for m in METRICS] for s in numbers)
     return any(
         a != b and not abs(a - b) <= SAME for other in others for a, b in zip(first, other, strict=True)
     )

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from bara_pyro.metrics import evaluate, reliability_bins, risk_coverage
 from bara_pyro.runs.store import write_json, write_jsonl
-from experiments.engine.convert import converted
-from experiments.engine.record import COVERAGES, KIND, Record
+from experiments.engine.record import COVERAGES, KIND, Record, read_record
 from experiments.engine.results import Results
 from experiments.engine.rows import RunRows
 from experiments.engine.study import write_study
@@ -176,10 +175,19 @@ def invent(
     return kept
 
 
+def load_records(folder: Path) -> list[Record]:
+    """Return all records of a folder, in the order of their hashes."""
+    return [read_record(path) for path in sorted(folder.glob("*.json"))]
+
+
 def results_of(name: str, stored: Mapping[str, Any]) -> Results:
-    """Return results that are written here as files of schema 1 had them."""
-    new = converted(name, stored)
-    return Results(Path(f"{name}.json"), name, new["about"], new["entries"])
+    """Return results of a study: `about`, and `entries` or `programs` (program -> arm -> what was found)."""
+    entries = stored.get("entries") or {
+        f"{program} {arm}": {"program": program, "arm": arm, **found}
+        for program, arms in stored["programs"].items()
+        for arm, found in arms.items()
+    }
+    return Results(Path(f"{name}.json"), name, stored["about"], entries)
 
 
 def page_of(name: str, stored: Mapping[str, Any], figures: Path, answer: str = "") -> str:

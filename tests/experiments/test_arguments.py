@@ -4,12 +4,7 @@ import pytest
 from rich.console import Console
 
 from bara_pyro.errors import ConfigError, DataError
-from experiments.engine.arguments import (
-    experiment_parser,
-    shared_settings,
-    start,
-    sweep_options,
-)
+from experiments.engine.arguments import experiment_parser, shared_settings, start, sweep_options
 from experiments.engine.progress import Board
 from experiments.engine.spaces import searched
 

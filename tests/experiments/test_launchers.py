@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 from launcher_cases import Number, square
+from study_cases import load_records
 
 from bara_pyro.errors import ConfigError
 from bara_pyro.runs.store import write_json
 from experiments.engine import sweep as program
 from experiments.engine.launchers import Lost, on_ray, processes, serial
-from experiments.engine.record import load_records
 from experiments.engine.sweep import Job, locked, plan, sweep
 
 ROOT = Path(__file__).parents[2]

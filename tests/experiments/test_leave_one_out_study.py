@@ -1,7 +1,7 @@
 """The study of PSIS-LOO beside unseen rows: what is ranked, what is read from the runs, the section."""
 
-import sys
 from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,8 +14,9 @@ from bara_pyro.runs.folder import load_system, save_system, write_config
 from bara_pyro.runs.system import build_system
 from experiments.engine.results import RESULTS
 from experiments.engine.spaces import tagged
+from experiments.engine.sweep import Job
 from experiments.studies.leave_one_out import study as leave_one_out
-from experiments.studies.leave_one_out.section import agreement, by_method, loo_figure
+from experiments.studies.leave_one_out.section import agreement, loo_figure, rows_of
 
 
 def row(method: str, elpd: float, unseen: float) -> dict:
@@ -52,9 +53,9 @@ def test_figure_has_a_point_a_method_and_seed() -> None:
     axes = loo_figure(list(stored()["entries"].values())).axes[0]
     points = {line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in axes.lines[:2]}
     assert points["BaRA"] == ([-0.4, -0.5], [-0.6, -0.6])
-    entries = list(stored()["entries"].values())
-    assert agreement(entries) == pytest.approx(-1)
-    assert list(by_method(entries)) == ["blob", "bara"]
+    rows = rows_of("micro-wgs", list(stored()["entries"].values()))
+    assert agreement(rows) == pytest.approx(-1)
+    assert [one["method"] for one in rows] == ["blob", "blob", "bara", "bara"]
 
 
 def test_what_is_ranked(tmp_path: Path) -> None:
@@ -80,14 +81,7 @@ def test_what_is_ranked(tmp_path: Path) -> None:
     assert found["bara"]["unreliable"] == len(again.unreliable)
 
 
-def test_runs_are_those_of_the_main_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = {}
-    monkeypatch.setattr(
-        "experiments.engine.sweep.sweep", lambda jobs, *_, **__: seen.setdefault("jobs", jobs) and None
-    )
-    monkeypatch.setattr(sys, "argv", ["leave_one_out"])
-    with pytest.raises(TypeError):
-        leave_one_out.main()  # it stops where the records would be
-    hashes = {load_config(overrides=dict(job.settings)).hash for job in seen["jobs"]}
+def test_runs_are_those_of_the_main_table(jobs_of: Callable[..., list[Job]]) -> None:
+    hashes = {load_config(overrides=dict(job.settings)).hash for job in jobs_of("leave_one_out")}
     assert len(hashes) == len(tagged("spread")) * 2 * 3
     assert hashes <= {path.stem for path in (RESULTS / "records").glob("*.json")}

@@ -1,7 +1,7 @@
 """The study of pruning: its runs, what it reads off one, the section."""
 
-import sys
 from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ from bara_pyro.diagnostics.gates.prune import prune
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.system import build_system
 from experiments.engine.results import RESULTS
+from experiments.engine.sweep import Job
 from experiments.studies.pruning import study as pruning
 from experiments.studies.pruning.section import curve_figure, tolerance_table
 
@@ -64,15 +65,7 @@ def test_what_is_read_off_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["curve"][0]["difference"] == 0
 
 
-def test_runs_are_those_of_the_main_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = {}
-    monkeypatch.setattr(
-        "experiments.engine.sweep.sweep", lambda jobs, *_, **__: seen.setdefault("jobs", jobs) and None
-    )
-    monkeypatch.setattr(sys, "argv", ["pruning", "--seeds", "2"])
-    with pytest.raises(TypeError):
-        pruning.main()  # it stops where the records would be
-    hashes = {load_config(overrides=dict(job.settings)).hash for job in seen["jobs"]}
+def test_runs_are_those_of_the_main_table(jobs_of: Callable[..., list[Job]]) -> None:
+    hashes = {load_config(overrides=dict(job.settings)).hash for job in jobs_of("pruning", "--seeds", "2")}
     assert len(hashes) == 3 * 2 * 2
-    records = {path.stem for path in (RESULTS / "records").glob("*.json")}
-    assert hashes <= records
+    assert hashes <= {path.stem for path in (RESULTS / "records").glob("*.json")}

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from study_cases import load_records
 
 from bara_pyro.errors import DataError
 from bara_pyro.metrics import ece, posterior_predictive, risk_coverage
@@ -14,14 +15,7 @@ from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.store import read_json, write_json
-from experiments.engine.record import (
-    COVERAGES,
-    identity,
-    load_predictions,
-    load_records,
-    read_record,
-    write_records,
-)
+from experiments.engine.record import COVERAGES, identity, load_predictions, read_record, write_records
 from experiments.engine.sweep import Job, sweep
 
 
@@ -147,8 +141,6 @@ def test_a_failed_record_needs_no_scores(finished, tmp_path: Path) -> None:
     assert read_record(tmp_path / "a.json")["failed"] == "It broke."
 
 
-def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="nowhere"):
-        load_records(tmp_path / "nowhere")
+def test_a_folder_without_predictions_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no predictions"):
         load_predictions(tmp_path)

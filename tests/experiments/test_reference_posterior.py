@@ -14,7 +14,7 @@ from experiments.engine.results import read_results
 from experiments.studies.reference_posterior import study as experiment
 from experiments.studies.reference_posterior.section import NUTS_ARM, figure, programs, table
 
-TINY = replace(experiment.QUICK, samples=8, warmup=15, draws=20, steps=2)
+TINY = experiment.Settings(samples=8, warmup=15, chains=1, draws=20, steps=2)
 
 
 def forbidden(*_: object, **__: object) -> Any:
@@ -73,8 +73,7 @@ def made_up() -> dict[str, Any]:
     }
     family = {"largest_difference": 3.25, "quantiles": [levels, levels]}
     return {
-        "settings": {"draws": 4000, "chains": 2, "samples": 500},
-        "environment": {},
+        "about": {"draws": 4000, "chains": 2, "samples": 500},
         "programs": {
             "phi*theta": {
                 NUTS_ARM: nuts,
@@ -108,10 +107,6 @@ def test_figure() -> None:
     assert first.get_ylabel() == "Posterior of phi*theta\nCumulative probability"
     assert [line.get_label() for line in first.lines] == ["NUTS", "weibull", "delta", "true gate"]
     assert first.lines[-1].get_xdata()[0] == 0.4
-
-
-def test_settings_have_arguments() -> None:
-    assert set(experiment.HELP) == set(vars(experiment.Settings()))
 
 
 def test_means_are_compared_in_standard_deviations_of_nuts() -> None:

@@ -1,7 +1,6 @@
 """The experiment on simulation-based calibration: what is kept, what is not repeated, how it is shown."""
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ from experiments.studies.sbc.section import (
     table,
 )
 
-TINY = replace(experiment.QUICK, steps=2, start=2)
+TINY = experiment.Settings(steps=2, start=2, draws=7, thin=2, warmup=10)
 N, L = 80, 15
 
 
@@ -111,11 +110,6 @@ def test_what_was_interrupted_goes_on(tmp_path: Path, monkeypatch: pytest.Monkey
         assert len({tuple(ranks) for ranks in found["ranks"]}) == 3  # of three data sets
 
 
-def test_settings_have_arguments() -> None:
-    assert set(experiment.HELP) == set(vars(TINY)) | set(experiment.SIMULATIONS)
-    assert set(experiment.QUICK_SIMULATIONS) == set(experiment.SIMULATIONS)
-
-
 # The arms --------------------------------------------------------------------------------------------------
 
 
@@ -168,8 +162,7 @@ def made_up() -> dict[str, Any]:
     even = np.tile(np.arange(L + 1), 5)
     top, ends = np.full(N, L), np.tile([0, L], N // 2)
     return {
-        "environment": {},
-        "settings": {"draws": L, "steps": 300},
+        "about": {"draws": L, "steps": 300},
         "programs": {
             "phi": {
                 PRIOR: arm(np.stack([even, even, top], 1), "phi", "phi"),
@@ -242,8 +235,7 @@ def test_controls_that_do_what_they_have_to_and_others() -> None:
     assert f"phi, {TOO_SURE}: 0 uneven gates" in said
     assert f"phi, {PRIOR}: log-likelihood even" in said
     assert not any("gamma" in words for words in said)  # no control
-    stored = {"settings": made_up()["settings"], "programs": {"phi": {NUTS_ARM: right[PRIOR]}}}
-    assert surprises("phi", stored["programs"]["phi"]) == [f"phi, {NUTS_ARM}: log-likelihood uneven"]
+    assert surprises("phi", {NUTS_ARM: right[PRIOR]}) == [f"phi, {NUTS_ARM}: log-likelihood uneven"]
 
 
 def test_a_control_gone_wrong_is_said(tmp_path: Path) -> None:

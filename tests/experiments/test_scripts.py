@@ -2,7 +2,6 @@
 
 import re
 import sys
-from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -10,33 +9,42 @@ import pytest
 
 from bara_pyro.methods import METHODS
 from bara_pyro.runs.config import load_config
+from experiments.engine import search
 from experiments.engine.arguments import shared_settings
 from experiments.engine.spaces import searched
 from experiments.engine.study import load_study
+from experiments.page import spec
 from experiments.page.spec import find_study, study_names
 
 SCRIPTS = [name for name in study_names() if find_study(name).load is load_study]
-OTHERS = [name for name in study_names() if name not in SCRIPTS]
 RATES = {"train.lr": 0.002}
+FOUND = {"laplace": {"method.prior_precision": 100.0}}
+
+
+def study_of(script: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return the module of a study, with choices that nobody searched for."""
+    module = import_module(f"experiments.studies.{script}.study")
+    for place in (module, search):
+        monkeypatch.setattr(place, "chosen", lambda method: RATES | FOUND.get(method, {}), raising=False)
+    return module
 
 
 def asked_for(
     script: str, monkeypatch: pytest.MonkeyPatch, *arguments: str
-) -> tuple[str, dict[str, Any], Any]:
-    """Run a script without its runs; return the name, the arms and the arguments that it has come to."""
-    module, calls = import_module(f"experiments.studies.{script}.study"), []
-    found = {"laplace": {"method.prior_precision": 100.0}}
-    monkeypatch.setattr(module, "chosen", lambda method: RATES | found.get(method, {}), raising=False)
-    monkeypatch.setattr(module, "run_study", lambda name, arms, args, **_: calls.append((name, arms, args)))
+) -> tuple[str, dict[str, Any], Any, dict[str, Any]]:
+    """Run a script without its runs; return the name, the arms, the arguments and more that it came to."""
+    calls: list[Any] = []
+    run = lambda name, arms, args, **more: calls.append((name, arms, args, more))  # noqa: E731
+    monkeypatch.setattr(spec, "run_study", run)
     monkeypatch.setattr(sys, "argv", [script, *arguments])
-    module.main()
+    study_of(script, monkeypatch).STUDY.main()
     (call,) = calls
     return call
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_arms_are_different_runs_that_can_be_started(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    name, arms, args = asked_for(script, monkeypatch)
+    name, arms, args, _ = asked_for(script, monkeypatch)
     assert name == script
     assert len(arms) > 2
     hashes = {
@@ -48,40 +56,28 @@ def test_arms_are_different_runs_that_can_be_started(script: str, monkeypatch: p
         assert load_config(overrides=dict(settings)).train.lr == rate
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_help(script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(sys, "argv", [script, "--help"])
-    with pytest.raises(SystemExit) as stopped:
-        import_module(f"experiments.studies.{script}.study").main()
-    assert stopped.value.code == 0
-    said = capsys.readouterr().out
-    for option in ("--model", "--data-dir", "--methods", "--tasks", "--seeds", "--steps", "--launcher"):
-        assert option in said
-
-
-@pytest.mark.parametrize("script", OTHERS)
+@pytest.mark.parametrize("script", study_names())
 def test_every_option_is_explained(
     script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", [script, "--help"])
     with pytest.raises(SystemExit) as stopped:
-        import_module(f"experiments.studies.{script}.study").main()
+        find_study(script).main()
     assert stopped.value.code == 0
     said = capsys.readouterr().out
     assert f"python -m experiments {script}" in said
-    options = said.split("\noptions:\n")[1]
-    for option in re.split(r"\n  (?=-)", options):
-        assert re.search(r"(  +|\n +)\S.*[a-z]{2}", option), option
+    options = re.split(r"\n  (?=-)", said.split("\noptions:\n")[1])
+    assert all(re.search(r"(  +|\n +)\S.*[a-z]{2}", option) for option in options), options
 
 
 def test_the_main_table_has_every_method(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, arms, args = asked_for("in_distribution", monkeypatch)
+    _, arms, args, _ = asked_for("in_distribution", monkeypatch)
     assert set(arms) == set(METHODS) == set(searched())
     assert len(args.tasks) == 6
 
 
 def test_larger_baselines_keep_their_scaling(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, arms, _ = asked_for("parameter_budget", monkeypatch)
+    _, arms, *_ = asked_for("parameter_budget", monkeypatch)
     for name, settings in arms.items():
         adapter = load_config(overrides=dict(settings)).adapter
         assert adapter.lora_alpha / adapter.r == 2.0
@@ -89,29 +85,29 @@ def test_larger_baselines_keep_their_scaling(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_published_recipes_take_the_rate_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    module: Any = import_module("experiments.studies.reproductions.study")
-    chosen: Callable[[str], dict] = lambda method: {"train.lr": 0.002, "method.beta": 0.1}  # noqa: E731
-    monkeypatch.setattr(module, "chosen", chosen)
-    assert module._settings("blob", {}) == {"train.lr": 0.002, "method.beta": 0.1}
-    assert module._settings("blob", module.PUBLISHED) == {"train.lr": 0.002, "method.recipe": "reproduction"}
+    _, arms, *_ = asked_for("reproductions", monkeypatch, "--methods", "laplace", "blob")
+    published = arms["blob, two optimisers, G by SGD alone"]
+    assert published == {"method": "blob", "method.recipe": "reproduction", **RATES}
+    precisions = {
+        name.removeprefix("laplace, "): load_config(overrides=dict(settings)).method.prior_precision
+        for name, settings in arms.items()
+        if name.startswith("laplace")
+    }
+    assert precisions == {
+        "prior precision of the search": 100.0,
+        "evidence maximised": None,
+        "evidence, curvature summed over tokens": None,
+        "prior precision left at 1": 1.0,
+    }
 
 
-def test_evidence_is_maximised_whatever_the_search_chose(monkeypatch: pytest.MonkeyPatch) -> None:
-    module: Any = import_module("experiments.studies.reproductions.study")
-    monkeypatch.setattr(module, "chosen", lambda method: {"train.lr": 0.002, "method.prior_precision": 100.0})
-    for name, variant in module.VARIANTS["laplace"].items():
-        config = load_config(overrides={"method": "laplace", **module._settings("laplace", variant)})
-        expected = {
-            "evidence": None,
-            "prior precision of the search": 100.0,
-            "prior precision left at 1": 1.0,
-        }
-        (precision,) = [value for key, value in expected.items() if name.startswith(key)]
-        assert config.method.prior_precision == precision
+def test_shifted_tasks_are_those_that_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    more = asked_for("out_of_distribution", monkeypatch, "--shifted", "micro-far")[3]
+    assert (more["shifted"], more["comparisons"].tested_on) == ({"micro-obqa": ["micro-far"]}, ("micro-far",))
 
 
 def test_remedies_look_at_validation_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, arms, args = asked_for("remedies", monkeypatch)
+    _, arms, args, _ = asked_for("remedies", monkeypatch)
     for settings in arms.values():
         config = load_config(overrides={**shared_settings(args), "task.name": "micro-wgs", **settings})
         assert config.task.evaluate_on == "validation"

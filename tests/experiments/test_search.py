@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from study_cases import load_records
 
 from bara_pyro.errors import ConfigError, DataError, TrainingError
 from bara_pyro.methods import METHODS
 from bara_pyro.methods.space import RATES, SearchSpace
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.store import read_json
-from experiments.engine.record import load_records
 from experiments.engine.search import Trial, best, chosen, main, search, table
 from experiments.engine.spaces import (
     BUDGET,

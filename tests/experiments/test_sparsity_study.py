@@ -1,7 +1,7 @@
 """The study of sparsity: its runs, what it reads off a run, the tables and figures of its section."""
 
-import sys
 from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from bara_pyro.data import first_rows
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import true_probabilities
 from bara_pyro.runs.system import build_system
+from experiments.engine.sweep import Job
 from experiments.studies.sparsity import study as sparsity
 from experiments.studies.sparsity.section import layer_figure, rank_table, sparsity_table
 
@@ -33,23 +34,20 @@ def entry(method: str, r: int, seed: int, percent: float) -> dict:
 
 
 def stored(ranks: tuple[int, ...] = (8, 16, 32, 64)) -> dict:
-    entries = [
+    found = [
         entry(method, r, seed, 10 + 2 * seed) for method in ("lora", "bara") for r in ranks for seed in (0, 1)
     ]
     about = {"tau": 0.1, "module": "v_proj", "rows": 6, "model": "microworld", "steps": 20, "draws": 20}
-    return {**about, "taus": [0.01, 0.1, 1.0], "entries": entries}
+    about["taus"] = [0.01, 0.1, 1.0]
+    return {"about": about, "entries": dict(enumerate(found))}
 
 
-def test_every_run_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = {}
-    monkeypatch.setattr(sparsity, "chosen", lambda method: {"train.lr": 0.002})
-    monkeypatch.setattr(
-        "experiments.engine.sweep.sweep", lambda jobs, *_, **__: seen.setdefault("jobs", jobs) and None
-    )
-    monkeypatch.setattr(sys, "argv", ["sparsity", "--seeds", "2"])
-    with pytest.raises(TypeError):
-        sparsity.main()  # it stops where the records would be
-    configs = [load_config(overrides=dict(job.settings)) for job in seen["jobs"]]
+def entries(*ranks: int) -> list[dict]:
+    return list(stored(ranks or (8, 16, 32, 64))["entries"].values())
+
+
+def test_every_run_is_another(jobs_of: Callable[..., list[Job]]) -> None:
+    configs = [load_config(overrides=dict(job.settings)) for job in jobs_of("sparsity", "--seeds", "2")]
     assert len({config.hash for config in configs}) == len(configs) == 3 * 4 * 2
     assert all(config.adapter.lora_alpha / config.adapter.r == 2 for config in configs)
 
@@ -83,16 +81,16 @@ def test_rank_that_rises_with_the_entropy_is_found_to() -> None:
 
 
 def test_table_has_the_papers_figures_beside() -> None:
-    rows = sparsity_table(stored()["entries"]).rows
+    rows = sparsity_table(entries()).rows
     own = [row for row in rows if row["reading"] == "one draw" and row["gate"] == "Φ"]
     assert own[0]["8"] == pytest.approx((11.0, 2**0.5))
     paper = [row for row in rows if row["reading"] == "paper"]
     assert len(paper) == 6
     assert paper[1]["64"] == 5.52
-    few = sparsity_table(stored((8, 16))["entries"]).rows
+    few = sparsity_table(entries(8, 16)).rows
     assert not [row for row in few if row["reading"] == "paper"]
-    assert rank_table(stored()["entries"]).rows[0]["mean"] == (4, 0)
-    assert rank_table(stored()["entries"]).rows[0]["entropy"] == pytest.approx((0.25, 0.5 / 2**0.5))
+    assert rank_table(entries()).rows[0]["mean"] == (4, 0)
+    assert rank_table(entries()).rows[0]["entropy"] == pytest.approx((0.25, 0.5 / 2**0.5))
 
 
 def test_section(tmp_path: Path) -> None:
@@ -104,7 +102,7 @@ def test_section(tmp_path: Path) -> None:
 
 
 def test_a_panel_a_rank_and_method() -> None:
-    axes = layer_figure(stored()["entries"]).axes
+    axes = layer_figure(entries()).axes
     assert len(axes) == 8
     assert [len(one.lines) for one in axes] == [1] * 4 + [3] * 4  # LoRA has A x alone
     assert list(axes[-1].lines[0].get_ydata()) == [10.0, 12.0]  # the mean of two seeds, layer by layer

@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from study_cases import load_records
 
 from bara_pyro.errors import ConfigError, DataError, TrainingError
 from bara_pyro.runs.store import read_json
 from experiments.engine import sweep as program
 from experiments.engine.launchers import LAUNCHERS, Lost
-from experiments.engine.record import load_records
 from experiments.engine.sweep import Job, plan, sweep
 
 Make = Callable[..., Job]

@@ -11,8 +11,10 @@ from study_cases import invent
 from bara_pyro.errors import DataError
 from experiments.engine.results import Results
 from experiments.engine.study import load_study
-from experiments.page import template
-from experiments.page.template import Arms, Renderer, typed_numerals
+from experiments.page import report, template, values
+from experiments.page.report import typed_numerals
+from experiments.page.spec import find_study
+from experiments.page.template import Arms, Renderer
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +47,7 @@ def test_scores_of_arms(results: Path, tmp_path: Path) -> None:
 
 def test_differences_with_the_seeds_as_the_sample(results: Path) -> None:
     study = load_study("untuned", results)
-    view = Arms(study)
+    view = Arms(find_study("untuned"), study)
     nll = {
         arm: [mean(study.arms[arm][t][s]["metrics"]["10"]["nll"] for t in study.tasks) for s in range(3)]
         for arm in ("lora", "bara")
@@ -55,7 +57,7 @@ def test_differences_with_the_seeds_as_the_sample(results: Path) -> None:
     assert (found["low"], found["high"]) == pytest.approx((expected.low, expected.high))
     assert len(view.differences("nll", "bara", "lora")) == 6
     best = min(view.arms, key=lambda arm: view.mean("nll", arm))
-    assert (view.best("nll"), view.rank("nll", best)) == (best, 1)
+    assert (view.rank("nll", best), view.rank("nll", best, lowest=False)) == (1, 3)
 
 
 def test_entries(results: Path, tmp_path: Path) -> None:
@@ -100,4 +102,4 @@ def test_settings_names_and_templates_are_no_typed_results(text: str) -> None:
 
 
 def test_examples_in_docstrings() -> None:
-    assert doctest.testmod(template).failed == 0
+    assert [doctest.testmod(module).failed for module in (report, template, values)] == [0, 0, 0]

@@ -33,19 +33,13 @@ def evaluate(
     run: Run,
     out: Annotated[
         Path | None,
-        typer.Option(
-            parser=path,
-            help="Folder for the results. (default: RUN/evaluation/<task>-<split>)",
-        ),
+        typer.Option(parser=path, help="Folder for the results. (default: RUN/evaluation/<task>-<split>)"),
     ] = None,
     overwrite: Overwrite = False,
     samples: Samples = None,
     split: Annotated[
         str | None,
-        typer.Option(
-            help="'test' or 'validation'; the run's own by default.",
-            rich_help_panel=DATA,
-        ),
+        typer.Option(help="'test' or 'validation'; the run's own by default.", rich_help_panel=DATA),
     ] = None,
     task: OtherTask = None,
     data_dir: DataDir = None,
@@ -73,9 +67,11 @@ def evaluate(
     from bara_pyro.runs.predict import rows_to_evaluate
     from bara_pyro.runs.train import train_seconds
 
-    given: Json = {"name": task, "data_dir": data_dir, "test_file": test_file, "limit": limit}
-    given |= {"text_column": text_column, "label_column": label_column}
-    given |= {"choices_column": choices_column, "context_column": context_column}
+    given: Json = {
+        "name": task, "data_dir": data_dir, "test_file": test_file, "limit": limit,
+        "text_column": text_column, "label_column": label_column, "choices_column": choices_column,
+        "context_column": context_column,
+    }  # fmt: skip
     changes = {key: value for key, value in given.items() if value is not None}
     config = _evaluation_config(stored_config(run)[0], samples, changes, split)
     data = rows_to_evaluate(run, config)

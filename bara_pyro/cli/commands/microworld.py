@@ -24,8 +24,7 @@ def build(
     ] = None,
     layers: Annotated[int | None, typer.Option(min=1, help="Depth. (default: 4, as shipped)")] = None,
     card_file: Annotated[
-        Path | None,
-        typer.Option("--card", parser=path, help="Measure every task, too, and write this file."),
+        Path | None, typer.Option("--card", parser=path, help="Measure every task, too, and write this file.")
     ] = None,
 ) -> None:
     """Pretrain the small world's language model from nothing (up to 20 minutes on two cores)."""

@@ -10,14 +10,10 @@ from bara_pyro.cli.options import Set
 def params(
     method: Annotated[str, typer.Option(help="Method; `bara methods` lists them.")] = "bara",
     arch: Annotated[
-        str | None,
-        typer.Option(
-            help="A published architecture, for example qwen2.5-7b; needs no weights.",
-        ),
+        str | None, typer.Option(help="A published architecture, for example qwen2.5-7b; needs no weights.")
     ] = None,
     model: Annotated[
-        str | None,
-        typer.Option(help="Or a model: 'microworld', a local folder or a hub name."),
+        str | None, typer.Option(help="Or a model: 'microworld', a local folder or a hub name.")
     ] = None,
     assignments: Set = None,
 ) -> None:

@@ -26,9 +26,7 @@ def predict(
     input_file: Annotated[
         Path,
         typer.Option(
-            "--input",
-            parser=path,
-            help="Rows like those trained on, in a file; answers are not needed.",
+            "--input", parser=path, help="Rows like those trained on, in a file; answers are not needed."
         ),
     ],
     output: Annotated[Path, typer.Option(parser=path, help="File to write: .jsonl, .csv, .tsv or .parquet.")],

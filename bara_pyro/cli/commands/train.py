@@ -10,13 +10,9 @@ from bara_pyro.cli.options import OutFolder, Overwrite, Set, path
 from bara_pyro.types import Json
 
 FILES = "Settings in files"
-Method = Annotated[
-    str | None,
-    typer.Option(help="What to train: see `bara methods`. (default: bara)"),
-]
+Method = Annotated[str | None, typer.Option(help="What to train: see `bara methods`. (default: bara)")]
 Config = Annotated[
-    Path | None,
-    typer.Option(parser=path, help="YAML file with any of the settings.", rich_help_panel=FILES),
+    Path | None, typer.Option(parser=path, help="YAML file with any of the settings.", rich_help_panel=FILES)
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, with its own settings.")]
 

@@ -8,38 +8,25 @@ Any folder or hub name will do. Settings are those chosen on the first backbone:
 
 from pathlib import Path
 
-from experiments.engine.arguments import experiment_parser
-from experiments.engine.run import run_study
-from experiments.engine.search import chosen
+from experiments.engine.search import crossed
 from experiments.engine.spaces import tagged
 from experiments.page.parts import by_variant
 from experiments.page.spec import arm_study
 
-
-def main() -> None:
-    """Run the experiment."""
-    tasks = ("micro-wgs", "micro-arcc")
-    parser = experiment_parser(__doc__, runs="runs/study", methods=tagged("main"), tasks=tasks)
-    parser.add_argument(
-        "--backbones",
-        metavar="NAME",
-        nargs="+",
-        default=["microworld", "runs/backbones/small"],
-        help="language models: hub names or local folders; default: %(default)s",
-    )
-    args = parser.parse_args()
-    arms = {
-        f"{method}, {Path(name).name}": {"method": method, **chosen(method), "backbone.name": name}
-        for name in args.backbones
-        for method in args.methods
-    }
-    run_study("backbones", arms, args)
-
-
+OPTION = {
+    "metavar": "NAME",
+    "nargs": "+",
+    "default": ["microworld", "runs/backbones/small"],
+    "help": "language models: hub names or local folders; default: %(default)s",
+}
 STUDY = arm_study(
+    "backbones",
+    __doc__,
     "Backbones",
     "The same settings on other language models; nothing was tuned again.",
-    main,
     by_variant,
+    lambda args: crossed(args.methods, {Path(name).name: {"backbone.name": name} for name in args.backbones}),
+    methods=tagged("main"),
+    options={"--backbones": OPTION},
     order=14,
 )

@@ -3,12 +3,12 @@
 python -m experiments demo --run runs/demo
 """
 
-import argparse
 from pathlib import Path
 
 from bara_pyro.cli.scores import score_table
 from bara_pyro.cli.terminal import say
 from bara_pyro.runs.store import read_json
+from experiments.engine.arguments import command_line
 from experiments.engine.results import RESULTS, Results
 from experiments.page.parts import Part
 from experiments.page.spec import entry_study
@@ -21,9 +21,7 @@ def parts(results: Results) -> list[Part]:
 
 def main() -> None:
     """Keep the scores of a demonstration that was run."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--run", metavar="DIR", type=Path, default=Path("runs/demo"),
         help="folder that `bara demo` wrote; default: %(default)s")  # fmt: skip
     stored = read_json(parser.parse_args().run / "results.json")

@@ -7,7 +7,7 @@ Random weights: the cost does not depend on what a model knows. Each method is t
 process, so that a slow moment hits both, and written as soon as it is done: what is there is not repeated.
 """
 
-import argparse
+from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -32,8 +32,8 @@ from bara_pyro.runs.system import System, adapter_options, count_parameters
 from bara_pyro.runs.train import what_is_fitted
 from benchmarks.speed import interleaved, peak_memory
 from benchmarks.systems import NUM_DATA, SIZES, TARGETS, Size, labels_of, make_batch, make_lm
-from experiments.engine.arguments import positive
-from experiments.engine.results import RESULTS, Entry, Results, resumed
+from experiments.engine.arguments import command_line, positive
+from experiments.engine.results import RESULTS, Entry, Results, having, resumed
 from experiments.page.parts import Part
 from experiments.page.spec import entry_study
 
@@ -136,17 +136,14 @@ def _median_seconds(
     calls: Mapping[str, Callable[[], object]], device: str, rounds: int, warmup: int = 2
 ) -> dict[str, float]:
     """Time calls to where the device is done with them."""
-
-    def waiting(call: Callable[[], object]) -> Callable[[], object]:
-        def timed() -> None:
-            call()
-            torch.cuda.synchronize()
-
-        return timed
-
     if device.startswith("cuda"):
-        calls = {name: waiting(call) for name, call in calls.items()}
+        calls = {name: partial(_waiting, call) for name, call in calls.items()}
     return interleaved(calls, rounds, warmup)
+
+
+def _waiting(call: Callable[[], object]) -> None:
+    call()
+    torch.cuda.synchronize()
 
 
 def _peak_of_gpu(call: Callable[[], object]) -> float:
@@ -169,7 +166,7 @@ def ratios(found: Sequence[Entry]) -> list[dict[str, Any]]:
     ]
 
 
-def run(size: str, args: argparse.Namespace) -> list[Entry]:
+def run(size: str, args: Namespace) -> list[Entry]:
     """Measure the methods of a size that have not been measured alike, writing each as soon as it is done."""
     about = {"device": args.device, "dtype": args.dtype, "rounds": args.rounds, "size": size}
     about["environment"] = environment()
@@ -193,11 +190,10 @@ def run(size: str, args: argparse.Namespace) -> list[Entry]:
 
 def parts(results: Results) -> list[Part]:
     """Return a table a size and device."""
-    places: dict[tuple[str, str], list[Entry]] = {}
-    for entry in results.entries.values():
-        places.setdefault((entry["size"], entry["device"]), []).append(entry)
     tables: list[Part] = []
-    for (size, device), found in places.items():
+    entries = results.entries.values()
+    for size, device in dict.fromkeys((entry["size"], entry["device"]) for entry in entries):
+        found = having(entries, size=size, device=device)
         about = found[0]["environment"]
         caption = f"{size}, {found[0]['dtype']}, {device} ({about['gpu'] or about['machine']})"
         tables.append(Table(COLUMNS, ratios(found), caption))
@@ -212,9 +208,7 @@ def facts(results: Results) -> dict[str, Any]:
 
 def main() -> None:
     """Measure, print and keep."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     add = parser.add_argument
     add("--sizes", nargs="+", choices=SIZES, default=["micro", "896"], help="shapes; default: %(default)s")
     add("--methods", nargs="+", choices=sorted(METHODS), default=list(METHODS), help="default: all")

@@ -3,9 +3,7 @@
 python -m experiments guides_and_gates
 """
 
-from experiments.engine.arguments import experiment_parser
-from experiments.engine.run import run_study
-from experiments.engine.search import chosen
+from experiments.engine.search import crossed
 from experiments.engine.spaces import tagged
 from experiments.page.parts import by_method
 from experiments.page.spec import arm_study
@@ -28,26 +26,13 @@ VARIANTS: dict[str, dict[str, object]] = {
         "train.local_lr_scale": 1.0,
     },
 }
-
-
-def main() -> None:
-    """Run the experiment."""
-    methods = tagged("ours")
-    args = experiment_parser(
-        __doc__, runs="runs/study", methods=methods, tasks=("micro-wgs", "micro-arcc")
-    ).parse_args()
-    arms = {
-        f"{method}, {variant}": {"method": method, **chosen(method), **settings}
-        for method in args.methods
-        for variant, settings in VARIANTS.items()
-    }
-    run_study("guides_and_gates", arms, args)
-
-
 STUDY = arm_study(
+    "guides_and_gates",
+    __doc__,
     "Posterior families, gates and noise levels",
     "Variants of BaRA's guide, one setting changed each.",
-    main,
     by_method,
+    lambda args: crossed(args.methods, VARIANTS),
+    methods=tagged("ours"),
     order=17,
 )

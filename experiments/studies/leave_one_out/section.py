@@ -9,9 +9,9 @@ from scipy.stats import spearmanr
 
 from bara_pyro.report import Column, Table
 from bara_pyro.report.style import GREY, PALETTE, dress, legend_of, new_figure
-from experiments.engine.results import Results
+from experiments.engine.results import Results, distinct, having
 from experiments.page.parts import Part, Picture
-from experiments.page.values import display, spread
+from experiments.page.values import display, spread_rows
 
 QUESTION = """\
 Methods with some spread ranked by PSIS-LOO on training rows ({samples} draws; {model}, {steps:,} training
@@ -37,52 +37,49 @@ Entries = Sequence[dict[str, Any]]
 def parts(results: Results) -> list[Part]:
     """Return a table a task and the figure."""
     entries = list(results.entries.values())
-    tables = [task_table(task, entries) for task in dict.fromkeys(entry["task"] for entry in entries)]
+    tables = [task_table(task, entries) for task in distinct(entries, "task")]
     caption = "PSIS-LOO on training rows against unseen rows, a point a method and seed; dotted: equal."
     return [*tables, Picture(lambda: loo_figure(entries), "leave-one-out", caption)]
 
 
+def rows_of(task: str, entries: Entries) -> list[dict[str, Any]]:
+    """Return the rows of one task, all seeds, the methods that are best on average first."""
+    found = [
+        {**row, "hope": row["elpd"] - row["unseen"], "high": 100 * row["unreliable"] / row["rows"]}
+        for entry in having(entries, task=task)
+        for row in entry["rows"]
+    ]
+    order = {m: -mean(row["elpd"] for row in having(found, method=m)) for m in distinct(found, "method")}
+    return sorted(found, key=lambda row: order[row["method"]])
+
+
 def task_table(task: str, entries: Entries) -> Table:
     """Return a row a method of one task; means over seeds with their spread."""
-    found = [entry for entry in entries if entry["task"] == task]
-    rows = [
-        {"method": display(m), **{key: spread(value) for key, value in values.items()}}
-        for m, values in by_method(found).items()
-    ]
-    count = found[0]["rows"][0]["rows"]
-    caption = f"{task}, {count} training rows; Spearman's ρ of both columns {agreement(found):+.2f}"
-    return Table(COLUMNS, rows, caption)
+    found = rows_of(task, entries)
+    rows = spread_rows(found, ["method"], [column.key for column in COLUMNS[1:]])
+    shown = [{**row, "method": display(row["method"])} for row in rows]
+    said = f"{found[0]['rows']} training rows; Spearman's ρ of both columns {agreement(found):+.2f}"
+    return Table(COLUMNS, shown, f"{task}, {said}")
 
 
-def by_method(entries: Entries) -> dict[str, dict[str, list[float]]]:
-    """Return the columns of one task: method, best first on average -> column -> values, one a seed."""
-    found: dict[str, dict[str, list[float]]] = {}
-    for entry in entries:
-        for row in entry["rows"]:
-            own = found.setdefault(row["method"], {column.key: [] for column in COLUMNS[1:]})
-            high = 100 * row["unreliable"] / row["rows"]
-            for key, value in {**row, "hope": row["elpd"] - row["unseen"], "high": high}.items():
-                if key in own:
-                    own[key].append(value)
-    return dict(sorted(found.items(), key=lambda item: -mean(item[1]["elpd"])))
-
-
-def agreement(entries: Entries) -> float:
+def agreement(found: Entries) -> float:
     """Return the rank correlation of PSIS-LOO and unseen rows over the methods, means over seeds."""
-    values = by_method(entries).values()
-    return float(spearmanr([mean(v["elpd"]) for v in values], [mean(v["unseen"]) for v in values]).statistic)
+    methods = [having(found, method=method) for method in distinct(found, "method")]
+    seen, unseen = ([mean(row[key] for row in own) for own in methods] for key in ("elpd", "unseen"))
+    return float(spearmanr(seen, unseen).statistic)
 
 
 def loo_figure(entries: Entries) -> Figure:
     """Draw PSIS-LOO against unseen rows: a panel a task, a marker a method."""
-    tasks = list(dict.fromkeys(entry["task"] for entry in entries))
+    tasks = distinct(entries, "task")
     figure = new_figure(3.6 * len(tasks) + 1.6, 3.4)
     for axes, task in zip(figure.subplots(1, len(tasks), squeeze=False)[0], tasks, strict=True):
-        found = by_method([entry for entry in entries if entry["task"] == task])
-        for index, method in enumerate(sorted(found)):
+        found = rows_of(task, entries)
+        for index, method in enumerate(sorted(distinct(found, "method"))):
             look: dict[str, Any] = {"color": PALETTE[index % len(PALETTE)], "marker": "osD^vP*X"[index % 8]}
-            own = found[method]
-            axes.plot(own["elpd"], own["unseen"], linestyle="", markersize=6, label=display(method), **look)
+            own = having(found, method=method)
+            x, y = ([row[key] for row in own] for key in ("elpd", "unseen"))
+            axes.plot(x, y, linestyle="", markersize=6, label=display(method), **look)
         ends = [*axes.get_xlim(), *axes.get_ylim()]
         axes.plot([min(ends), max(ends)], [min(ends), max(ends)], ":", color=GREY, linewidth=1.0)
         dress(axes, "PSIS-LOO, training rows (nats a row)", "Unseen rows (nats a row)", task)

@@ -9,7 +9,6 @@ is in the results is not made again.
 """
 
 from argparse import Namespace
-from pathlib import Path
 from typing import Any
 
 from bara_pyro.cli.terminal import progress, say
@@ -18,43 +17,26 @@ from bara_pyro.diagnostics.arviz.inference_data import to_inference_data
 from bara_pyro.diagnostics.arviz.loo import compare
 from bara_pyro.errors import TrainingError
 from bara_pyro.runs.folder import load_system
-from experiments.engine.arguments import experiment_parser, positive, shared_settings
+from experiments.engine.arguments import experiment_parser, positive
+from experiments.engine.read_off import about_runs
+from experiments.engine.record import Record
 from experiments.engine.results import results_option, resumed
-from experiments.engine.search import chosen
+from experiments.engine.search import chosen_job
 from experiments.engine.spaces import tagged
-from experiments.engine.sweep import Job, finished_runs
+from experiments.engine.sweep import finished_runs
 from experiments.page.spec import entry_study
 from experiments.studies.leave_one_out.section import QUESTION, parts
-
-Record = dict[str, Any]
-
-
-def jobs_of(args: Namespace) -> dict[tuple[str, int, str], Job]:
-    """Return the runs: task, seed and method -> job."""
-    return {
-        (task, seed, method): Job(
-            {**shared_settings(args), "method": method, **chosen(method), "task.name": task, "seed": seed}
-        )
-        for task in args.tasks
-        for seed in range(args.seeds)
-        for method in args.methods
-    }
 
 
 def ranked(records: dict[str, Record], args: Namespace) -> list[dict[str, Any]]:
     """Return the rows of the comparison of one task and seed, best first.
 
-    Args:
-        records: method -> record of its run.
-        args: with `runs`, `rows` and `samples`.
-
-    Returns:
-        Rows of `bara_pyro.diagnostics.arviz.loo.compare`, its nats as means over the training rows looked at,
-        and `unseen`: the mean log probability of the test rows under S = 10 (nats).
+    They are those of `bara_pyro.diagnostics.arviz.loo.compare`, its nats as means over the training rows
+    looked at, and `unseen`: the mean log probability of the test rows under S = 10 (nats).
     """
     data = {
         method: to_inference_data(
-            load_system(Path(args.runs) / record["config_hash"]),
+            load_system(args.runs / record["config_hash"]),
             split="train",
             rows=args.rows,
             samples=args.samples,
@@ -81,16 +63,14 @@ def main() -> None:
     add("--samples", type=positive, default=100, help="posterior draws; default: %(default)s")
     results_option(parser, "leave_one_out")
     args = parser.parse_args()
-    jobs = jobs_of(args)
-    records = finished_runs(jobs, args)
-    about = {
-        "model": Path(args.model or "microworld").name,
-        "steps": args.steps,
-        "rows": args.rows,
-        "samples": args.samples,
-        "methods": args.methods,
+    jobs = {
+        (task, seed, method): chosen_job(args, method, task, seed)
+        for task in args.tasks
+        for seed in range(args.seeds)
+        for method in args.methods
     }
-    results = resumed(args.results, about)
+    records = finished_runs(jobs, args)
+    results = resumed(args.results, about_runs(args, "rows", "samples", "methods"))
     places = list(dict.fromkeys((task, seed) for task, seed, _ in jobs))
     with progress("leave one out", len(places)) as advance:
         for task, seed in places:
@@ -105,10 +85,4 @@ def main() -> None:
     say(f"{len(places)} comparisons are in {args.results}: python -m experiments report")
 
 
-STUDY = entry_study(
-    "Leave one out",
-    QUESTION,
-    main,
-    parts,
-    order=25,
-)
+STUDY = entry_study("Leave one out", QUESTION, main, parts, order=25)

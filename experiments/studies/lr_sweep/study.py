@@ -13,7 +13,7 @@ from typing import Any
 
 from bara_pyro.report import Column, Table
 from experiments.engine.arguments import experiment_parser, shared_settings
-from experiments.engine.results import RESULTS, Entry, Results, resumed
+from experiments.engine.results import RESULTS, Results, distinct, having, resumed
 from experiments.engine.sweep import Job, finished_runs
 from experiments.page.parts import Part
 from experiments.page.spec import entry_study, shared_facts
@@ -58,17 +58,16 @@ def main() -> None:
 
 def parts(results: Results) -> list[Part]:
     """Return a table a metric: a row an arm, a column a rate."""
-    groups: dict[tuple[str, float], list[Entry]] = {}
-    for entry in results.entries.values():
-        groups.setdefault((entry["arm"], entry["lr"]), []).append(entry)
-    arms, rates = (list(dict.fromkeys(names)) for names in zip(*groups, strict=True))
+    entries = results.entries.values()
     tables: list[Part] = []
     for key, heading, digits in SHOWN:
-        columns = [
-            Column("arm", heading), *(Column(f"{rate:g}", f"lr {rate:g}", format=digits) for rate in rates)
-        ]  # fmt: skip
-        cells = {place: over_seeds(dict(enumerate(runs)), score("10", key)) for place, runs in groups.items()}
-        rows = [{"arm": arm, **{f"{rate:g}": cells[arm, rate] for rate in rates}} for arm in arms]
+        rates = [f"{rate:g}" for rate in distinct(entries, "lr")]
+        columns = [Column("arm", heading), *(Column(rate, f"lr {rate}", format=digits) for rate in rates)]
+        rows = []
+        for arm in distinct(entries, "arm"):
+            of = {rate: having(entries, arm=arm, lr=float(rate)) for rate in rates}
+            cells = {rate: over_seeds(dict(enumerate(found)), score("10", key)) for rate, found in of.items()}
+            rows.append({"arm": arm, **cells})
         tables.append(Table(columns, rows))
     return tables
 

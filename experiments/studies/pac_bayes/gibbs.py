@@ -57,12 +57,7 @@ def divergence(q: MeanWeibull, p: TorchDistribution) -> Tensor:
 def fit_phi(system: System, rows: EncodedSplit, prior: TorchDistribution, steps: int, seed: int) -> None:
     """Go on fitting q(Phi), and nothing else, to n rows: mean NLL + KL(q(Phi) || prior) / n.
 
-    Args:
-        system: trained.
-        rows: the n rows.
-        prior: of Phi; not the model's own where it is an earlier posterior.
-        steps: optimiser steps of `FIT_BATCH` rows.
-        seed: of batches and noise.
+    The prior is not the model's own where it is an earlier posterior; a step is of `FIT_BATCH` rows.
 
     Raises:
         TrainingError: the loss is not finite.
@@ -90,15 +85,9 @@ def bound_of(draws: Tensor, labels: Tensor, kl: float, loss: str) -> GibbsBound:
 
 
 def risk(draws: Tensor, truth: Tensor, loss: str) -> dict[str, float]:
-    """Return the expected loss of a draw under the true answer probabilities, in units of the loss.
+    """Return the expected loss of a draw under the true answer probabilities, `mean` and standard `error`.
 
-    Args:
-        draws: log-probabilities, `S x n x C`.
-        truth: `n x C`.
-        loss: a key of `LOSSES`.
-
-    Returns:
-        `mean` and its standard error over rows, `error`.
+    In units of the loss, a key of `LOSSES`; draws are log-probabilities, `S x n x C`, the truth is `n x C`.
     """
     probs, top, classes = draws.exp().clamp(max=1.0), draws.argmax(-1), draws.shape[-1]
     values = [LOSSES[loss].values(probs[..., c], top == c, classes, CAP) for c in range(classes)]

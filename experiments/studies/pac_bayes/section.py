@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from operator import itemgetter
 from statistics import mean
 from typing import Any
 
@@ -12,10 +11,10 @@ from matplotlib.figure import Figure
 from bara_pyro.diagnostics.bounds.pac_bayes import LOSSES, GibbsBound
 from bara_pyro.report import Column, Table
 from bara_pyro.report.style import GREY, INK, PALETTE, SMALL, dress, legend_of, new_figure
-from experiments.engine.results import Results
+from experiments.engine.results import Results, distinct, having
 from experiments.page.parts import Folded, Part, Picture
 from experiments.page.spec import shared_facts
-from experiments.page.values import display, spread
+from experiments.page.values import display, spread_rows
 
 NAME, LOSS = "pac_bayes", "drawn-answer"
 ARMS = ("prior", "informed", "held-out", "usual")
@@ -109,11 +108,6 @@ def places(entries: Entries) -> list[tuple[str, int]]:
     return sorted({(e["form"], e["n"]) for e in entries})
 
 
-def of_place(entries: Entries, form: str, n: int) -> Entries:
-    """Return the entries of a form and a number of rows: a seed each."""
-    return [e for e in entries if (e["form"], e["n"]) == (form, n)]
-
-
 def table(entries: Entries, about: Mapping[str, Any], loss: str) -> Table:
     """Return a row a form, number of rows and arm; means over seeds with their spread."""
     rates = not LOSSES[loss].capped
@@ -122,25 +116,31 @@ def table(entries: Entries, about: Mapping[str, Any], loss: str) -> Table:
         Column(c.key, c.heading, c.unit, c.format.replace("{digits}", digits))
         for c in (*COLUMNS, *(AVERAGE if loss == LOSS else ()))
     ]
-    rows = []
-    for form, n in places(entries):
-        for arm in ARMS:
-            found = [e["arms"][arm] for e in of_place(entries, form, n)]
-            numbers = [arm["losses"][loss] for arm in found]
-
-            def cell(read: Callable[[Any], float], of: Sequence[Any] = numbers, by: float = scale) -> Any:
-                return spread([by * read(part) for part in of])
-
-            row = {"form": display(form), "n": n, "arm": arm, "kl": spread([a["kl"] for a in found])}
-            row |= {key: cell(itemgetter(key)) for key in ("measured", "drawn", "bound")}
-            row |= {key: cell(itemgetter("mean"), [x[key] for x in numbers]) for key in ("own", "test")}
-            row["error"] = mean(scale * x["own"]["error"] for x in numbers)
-            row["holds"] = share([x["bound"] >= x["own"]["mean"] for x in numbers])
-            row["vacuous"] = share([x["bound"] >= guess(about, loss) for x in numbers])
-            row["average"] = cell(lambda x: x["average"]["own"]["mean"], found)
-            row["twice"] = cell(lambda x: min(1.0, 2 * x["bound"]))
-            rows.append(row)
+    flat = [
+        _numbers(e, arm, loss, scale)
+        | {"vacuous": e["arms"][arm]["losses"][loss]["bound"] >= guess(about, loss)}
+        for form, n in places(entries)
+        for e in having(entries, form=form, n=n)
+        for arm in ARMS
+    ]
+    by = ("form", "n", "arm")
+    shown = ("kl", "measured", "drawn", "bound", "own", "test", *(column.key for column in AVERAGE))
+    rows = spread_rows(flat, by, shown)
+    for row in rows:
+        found = having(flat, **{key: row[key] for key in by})
+        row["error"] = mean(e["error"] for e in found)
+        row |= {key: share([e[key] for e in found]) for key in ("holds", "vacuous")}
     return Table(columns, rows, f"{loss}, {unit}; a guess: {scale * guess(about, loss):.{digits}f}")
+
+
+def _numbers(entry: Mapping[str, Any], name: str, loss: str, scale: float) -> dict[str, Any]:
+    """Return the numbers of an arm of an entry; all but the KL times `scale`."""
+    arm, x = entry["arms"][name], entry["arms"][name]["losses"][loss]
+    found = {key: scale * x[key] for key in ("measured", "drawn", "bound")}
+    found |= {key: scale * x[key]["mean"] for key in ("own", "test")} | {"error": scale * x["own"]["error"]}
+    found |= {"average": scale * arm["average"]["own"]["mean"], "twice": scale * min(1.0, 2 * x["bound"])}
+    about = {"form": display(entry["form"]), "n": entry["n"], "arm": name, "kl": arm["kl"]}
+    return {**about, **found, "holds": x["bound"] >= x["own"]["mean"]}
 
 
 def share(flags: Sequence[bool]) -> str:
@@ -170,13 +170,13 @@ def verdicts(entries: Entries) -> list[str]:
 
 def figure(entries: Entries, about: Mapping[str, Any]) -> Figure:
     """Draw bounds, measured and true risks of a drawn answer against n: a panel a form."""
-    forms = list(dict.fromkeys(form for form, _ in places(entries)))
+    forms = sorted(distinct(entries, "form"))
     result = new_figure(4.3 * len(forms) + 0.4, 4.0)
     panels = result.subplots(1, len(forms), squeeze=False, sharey=True)[0]
     for axes, form in zip(panels, forms, strict=True):
         sizes = [n for name, n in places(entries) if name == form]
         for i, arm in enumerate(ARMS):
-            _draw_arm(axes, [of_place(entries, form, n) for n in sizes], sizes, i, arm)
+            _draw_arm(axes, [having(entries, form=form, n=n) for n in sizes], sizes, i, arm)
         level = 100 * guess(about, LOSS)
         axes.axhline(level, color=GREY, linestyle=":", linewidth=1.4)
         axes.annotate("a guess", (1, level), xycoords=("axes fraction", "data"), ha="right", va="bottom",

@@ -8,8 +8,8 @@ Phi, and give the bound; others of it, which nothing else looks at, give the tru
 the true answer probabilities. What is done is not repeated.
 """
 
-import argparse
 import random
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,7 +29,7 @@ from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import true_probabilities
 from bara_pyro.runs.system import System, build_system, encode_split, load_data
 from bara_pyro.runs.train import train
-from experiments.engine.arguments import positive
+from experiments.engine.arguments import command_line, positive
 from experiments.engine.results import results_option, resumed
 from experiments.engine.search import chosen
 from experiments.engine.spaces import tagged
@@ -96,9 +96,7 @@ def true_risks(system: System, places: dict[str, Part], seed: int) -> dict[str, 
     return found
 
 
-def prepared(
-    form: str, seed: int, args: argparse.Namespace, backbone: Any
-) -> tuple[System, Sequence[Example]]:
+def prepared(form: str, seed: int, args: Namespace, backbone: Any) -> tuple[System, Sequence[Example]]:
     """Return a system trained on the first part, or read back, and the rows of the second.
 
     Raises:
@@ -118,9 +116,7 @@ def prepared(
     return system, second
 
 
-def arms(
-    system: System, second: Sequence[Example], n: int, seed: int, args: argparse.Namespace
-) -> dict[str, Any]:
+def arms(system: System, second: Sequence[Example], n: int, seed: int, args: Namespace) -> dict[str, Any]:
     """Return what is kept of every arm with n rows of the second part; the system is left as it was."""
     rows = part_of(system, second[:n]).split
     labels = torch.tensor(rows.labels)
@@ -168,9 +164,7 @@ def kept(bounds: dict[str, GibbsBound], risks: dict[str, Any], *, held_out: bool
 
 def main() -> None:
     """Run what is missing and write the results."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     add = parser.add_argument
     add(
         "--forms",
@@ -194,7 +188,7 @@ def main() -> None:
     run(parser.parse_args())
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: Namespace) -> None:
     """Do the entries that a results file lacks, writing it after each."""
     torch.set_num_threads(1)
     about = {"task": TASK, "classes": CLASSES, "first": FIRST, "cap": CAP} | {
@@ -216,11 +210,4 @@ def run(args: argparse.Namespace) -> None:
     say(f"Written to {args.results}: python -m experiments report")
 
 
-STUDY = entry_study(
-    "What can be guaranteed",
-    QUESTION,
-    main,
-    parts,
-    facts=facts,
-    order=26,
-)
+STUDY = entry_study("What can be guaranteed", QUESTION, main, parts, facts=facts, order=26)

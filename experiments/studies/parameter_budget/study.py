@@ -3,36 +3,37 @@
 python -m experiments parameter_budget
 """
 
-from experiments.engine.arguments import experiment_parser
-from experiments.engine.run import run_study
+from argparse import Namespace
+
+from experiments.engine.run import Arms
 from experiments.engine.search import chosen
 from experiments.engine.spaces import tagged
 from experiments.page.parts import variants
 from experiments.page.spec import arm_study
 
 
-def main() -> None:
-    """Run the experiment."""
-    methods = tagged("ranked", "ours")
-    tasks = ("micro-wgs", "micro-arcc", "micro-arce")
-    parser = experiment_parser(__doc__, runs="runs/study", methods=methods, tasks=tasks)
-    parser.add_argument("--rank", type=int, default=16, help="of the baselines; default: %(default)s")
-    args = parser.parse_args()
-    arms = {}
+def arms(args: Namespace) -> Arms:
+    """Return each method at rank 8, and baselines at the larger rank, too."""
+    found = {}
     for method in args.methods:
         settings = {"method": method, **chosen(method)}
-        arms[f"{method}, r = 8"] = {**settings, "adapter.r": 8}
+        found[f"{method}, r = 8"] = {**settings, "adapter.r": 8}
         if method not in tagged("ours"):
             # The scaling alpha / r stays at 2, as in the published budget table.
             larger = {"adapter.r": args.rank, "adapter.lora_alpha": 2.0 * args.rank}
-            arms[f"{method}, r = {args.rank}"] = {**settings, **larger}
-    run_study("parameter_budget", arms, args)
+            found[f"{method}, r = {args.rank}"] = {**settings, **larger}
+    return found
 
 
 STUDY = arm_study(
+    "parameter_budget",
+    __doc__,
     "Parameter budget",
     "Baselines of twice the rank against BaRA of rank 8.",
-    main,
     variants,
+    arms,
+    methods=tagged("ranked", "ours"),
+    tasks=("micro-wgs", "micro-arcc", "micro-arce"),
+    options={"--rank": {"type": int, "default": 16, "help": "of the baselines; default: %(default)s"}},
     order=13,
 )

@@ -6,9 +6,11 @@
 The prior acts through the KL terms, and theta's has a small weight by default: `--beta-theta` gives it more.
 """
 
-from experiments.engine.arguments import experiment_parser
-from experiments.engine.run import run_study
-from experiments.engine.search import chosen
+from argparse import Namespace
+from typing import Any
+
+from experiments.engine.run import Arms
+from experiments.engine.search import crossed
 from experiments.engine.spaces import tagged
 from experiments.page.parts import by_method
 from experiments.page.spec import arm_study
@@ -16,32 +18,32 @@ from experiments.page.spec import arm_study
 GAMMAS = ((1.0, 1.0), (0.5, 1.0), (2.0, 1.0), (1.0, 0.5), (1.0, 2.0))
 
 
-def main() -> None:
-    """Run the experiment."""
-    methods = tagged("ours")
-    parser = experiment_parser(__doc__, runs="runs/study", methods=methods, tasks=("micro-wgs", "micro-arcc"))
-    parser.add_argument("--beta-theta", type=float, help="weight of KL(theta); default: that of the method")
-    parser.add_argument("--name", default="prior_sensitivity", help="of the results; default: %(default)s")
-    args = parser.parse_args()
-    arms = {}
-    for method in args.methods:
-        for a, b in GAMMAS:
-            prior = {"name": "gamma", "concentration": a, "rate": b}
-            settings = {"method": method, **chosen(method), "method.beta_theta": args.beta_theta}
-            arms[f"{method}, Gamma({a:g}, {b:g})"] = {
-                **settings,
-                "method.phi_prior": prior,
-                "method.theta_prior": prior,
-                # The cap on the noise level that costs nothing is that of the prior: 1 / sqrt(a) or more.
-                "method.max_kappa": max(1.0, a**-0.5),
-            }
-    run_study(args.name, arms, args)
+def arms(args: Namespace) -> Arms:
+    """Return each method under each prior."""
+    variants: dict[str, dict[str, Any]] = {}
+    for a, b in GAMMAS:
+        prior = {"name": "gamma", "concentration": a, "rate": b}
+        variants[f"Gamma({a:g}, {b:g})"] = {
+            "method.beta_theta": args.beta_theta,
+            "method.phi_prior": prior,
+            "method.theta_prior": prior,
+            # The cap on the noise level that costs nothing is that of the prior: 1 / sqrt(a) or more.
+            "method.max_kappa": max(1.0, a**-0.5),
+        }
+    return crossed(args.methods, variants)
 
 
 STUDY = arm_study(
+    "prior_sensitivity",
+    __doc__,
     "Prior sensitivity",
     "BaRA under the five Gamma(shape, rate) priors of the paper.",
-    main,
     by_method,
+    arms,
+    methods=tagged("ours"),
+    options={
+        "--beta-theta": {"type": float, "help": "weight of KL(theta); default: that of the method"},
+        "--name": {"default": "prior_sensitivity", "help": "of the results; default: %(default)s"},
+    },
     order=16,
 )

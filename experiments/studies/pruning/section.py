@@ -7,10 +7,11 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from bara_pyro.report import Column, Table
-from bara_pyro.report.style import dress, legend_of, line_style, new_figure
-from experiments.engine.results import Results
+from bara_pyro.report.style import dress, legend_of, new_figure
+from experiments.engine.results import Results, distinct, having
+from experiments.page.figures import marked
 from experiments.page.parts import Part, Picture
-from experiments.page.values import display, spread
+from experiments.page.values import display, spread_rows
 
 QUESTION = """\
 Units (a direction of a module's rank) dropped in the order of what they add to their layer's output, measured
@@ -34,12 +35,13 @@ def parts(results: Results) -> list[Part]:
 def tolerance_table(entries: Entries) -> Table:
     """Return the percentage of units left at each tolerance: a row a method and task."""
     tolerances = list(entries[0]["kept"])
-    rows = []
-    for method in _methods(entries):
-        for task in dict.fromkeys(entry["task"] for entry in entries):
-            found = [e for e in entries if (e["method"], e["task"]) == (method, task)]
-            left = {t: spread([100 * e["kept"][t] / e["units"] for e in found]) for t in tolerances}
-            rows.append({"method": display(method), "task": task, **left})
+    flat = [
+        {"method": display(e["method"]), "task": e["task"]}
+        | {t: 100 * kept / e["units"] for t, kept in e["kept"].items()}
+        for method in distinct(entries, "method")
+        for e in having(entries, method=method)
+    ]
+    rows = spread_rows(flat, ("method", "task"), tolerances)
     columns = [Column("method", "method"), Column("task", "task")]
     columns += [Column(t, f"left at {t}", "%", ".1f") for t in tolerances]
     return Table(columns, rows, "Units left, by the largest change of a probability that is allowed")
@@ -58,45 +60,34 @@ def curve_table(entries: Entries) -> Table:
         Column("time", "time", format=".2f"),
     )
     keys = [column.key for column in columns[2:]]
-    rows = []
-    for method in _methods(entries):
-        for point in range(len(entries[0]["curve"])):
-            row: dict[str, Any] = {"method": display(method)}
-            row["share"] = mean(e["curve"][point]["share"] for e in entries if e["method"] == method)
-            rows.append(row | {key: spread(_by_seed(entries, method, point, key)) for key in keys})
+    rows = spread_rows(_points(entries), ("method", "point", "share"), keys)
     return Table(columns, rows, "Along the curve of kept rank, mean over tasks")
 
 
 def curve_figure(entries: Entries) -> Figure:
     """Draw accuracy, NLL and the largest change of a probability against the share of units kept."""
     figure = new_figure(3.1 * len(SHOWN) + 0.3, 3.0)
-    points = range(len(entries[0]["curve"]))
+    points = _points(entries)
     for axes, (key, label) in zip(figure.subplots(1, len(SHOWN)), SHOWN.items(), strict=True):
-        for index, method in enumerate(_methods(entries)):
-            kept = [mean(e["curve"][p]["share"] for e in entries if e["method"] == method) for p in points]
-            values = [mean(_by_seed(entries, method, p, key)) for p in points]
-            axes.plot(
-                kept,
-                values,
-                marker="osD"[index % 3],
-                markersize=4,
-                label=display(method),
-                **line_style(index),
-            )
+        for index, method in enumerate(distinct(points, "method")):
+            rows = spread_rows(having(points, method=method), ("point", "share"), [key])
+            values = [value[0] if isinstance(value := row[key], tuple) else value for row in rows]
+            axes.plot([row["share"] for row in rows], values, label=method, **marked(index))
         dress(axes, "Units kept (%)", label)
         axes.set_xlim(103, 0)
     legend_of(figure.axes[0], loc="best")
     return figure
 
 
-def _methods(entries: Entries) -> list[str]:
-    return list(dict.fromkeys(entry["method"] for entry in entries))
-
-
-def _by_seed(entries: Entries, method: str, point: int, key: str) -> list[float]:
-    """Return the means over tasks, one a seed."""
-    own = [e for e in entries if e["method"] == method]
-    return [
-        mean(e["curve"][point][key] for e in own if e["seed"] == seed)
-        for seed in dict.fromkeys(e["seed"] for e in own)
-    ]
+def _points(entries: Entries) -> list[dict[str, Any]]:
+    """Return the points of the curves, each number the mean over tasks, one a method, point and seed."""
+    found = []
+    for method in distinct(entries, "method"):
+        own = having(entries, method=method)
+        for point in range(len(own[0]["curve"])):
+            share = mean(e["curve"][point]["share"] for e in own)
+            for seed in distinct(own, "seed"):
+                curves = [e["curve"][point] for e in having(own, seed=seed)]
+                numbers = {key: mean(c[key] for c in curves) for key in curves[0]}
+                found.append(numbers | {"method": display(method), "point": point, "share": share})
+    return found

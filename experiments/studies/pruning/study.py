@@ -10,23 +10,21 @@ pruned is not pruned again.
 """
 
 from argparse import Namespace
-from pathlib import Path
 from typing import Any
 
-from bara_pyro.cli.terminal import progress, say
 from bara_pyro.data import first_rows
 from bara_pyro.diagnostics.gates.prune import prune
 from bara_pyro.diagnostics.gates.prune_curve import prune_curve
-from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.system import System
-from experiments.engine.arguments import experiment_parser, positive, shared_settings
-from experiments.engine.results import results_option, resumed
-from experiments.engine.search import chosen
+from experiments.engine.arguments import experiment_parser, positive
+from experiments.engine.read_off import about_runs, read_off
+from experiments.engine.results import results_option
+from experiments.engine.search import chosen_job
 from experiments.engine.spaces import tagged
-from experiments.engine.sweep import Job, finished_runs
 from experiments.page.spec import entry_study
 from experiments.studies.pruning.section import QUESTION, parts
 
+TASKS = ("micro-wgs", "micro-arcc")
 TOLERANCES = (0.01, 0.05, 0.2)
 SAMPLES = 10
 
@@ -48,53 +46,23 @@ def look(system: System, args: Namespace) -> dict[str, Any]:
     }
 
 
-def jobs_of(args: Namespace) -> dict[tuple[str, str, int], Job]:
-    """Return the runs: method, task and seed -> job."""
-    return {
-        (method, task, seed): Job(
-            {**shared_settings(args), "method": method, **chosen(method), "task.name": task, "seed": seed}
-        )
+def main() -> None:
+    """Train what is missing, prune what has not been, write after each."""
+    parser = experiment_parser(__doc__, runs="runs/study", methods=tagged("reference", "ours"), tasks=TASKS)
+    add = parser.add_argument
+    add("--rows", type=positive, default=400, help="test rows to score; default: %(default)s")
+    add("--calibration", type=positive, default=256,
+        help="training rows for importance; default: %(default)s")  # fmt: skip
+    results_option(parser, "pruning")
+    args = parser.parse_args()
+    jobs = {
+        (method, task, seed): chosen_job(args, method, task, seed)
         for seed in range(args.seeds)
         for task in args.tasks
         for method in args.methods
     }
+    about = about_runs(args, "rows", "calibration", samples=SAMPLES)
+    read_off(jobs, ("method", "task", "seed"), look, about, args, by_hash=True)
 
 
-def main() -> None:
-    """Train what is missing, prune what has not been, write after each."""
-    methods, tasks = tagged("reference", "ours"), ("micro-wgs", "micro-arcc")
-    parser = experiment_parser(__doc__, runs="runs/study", methods=methods, tasks=tasks)
-    add = parser.add_argument
-    add("--rows", type=positive, default=400, help="test rows to score; default: %(default)s")
-    add(
-        "--calibration", type=positive, default=256, help="training rows for importance; default: %(default)s"
-    )
-    results_option(parser, "pruning")
-    args = parser.parse_args()
-    jobs = jobs_of(args)
-    done = finished_runs(jobs, args)
-    about = {
-        "model": Path(args.model or "microworld").name,
-        "steps": args.steps,
-        "rows": args.rows,
-        "calibration": args.calibration,
-        "samples": SAMPLES,
-    }
-    results = resumed(args.results, about)
-    with progress("prune", len(done)) as advance:
-        for (method, task, seed), record in done.items():
-            if record["config_hash"] not in results.entries:
-                system = load_system(Path(args.runs) / record["config_hash"])
-                found = {"method": method, "task": task, "seed": seed, **look(system, args)}
-                results.add(record["config_hash"], found)
-            advance(1)
-    say(f"{len(done)} of {len(jobs)} runs are in {args.results}: python -m experiments report")
-
-
-STUDY = entry_study(
-    "Pruning",
-    QUESTION,
-    main,
-    parts,
-    order=21,
-)
+STUDY = entry_study("Pruning", QUESTION, main, parts, order=21)

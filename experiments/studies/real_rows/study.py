@@ -10,7 +10,7 @@ from typing import Any
 from bara_pyro.report import Column, Table
 from bara_pyro.runs.config import load_config
 from experiments.engine.arguments import experiment_parser, shared_settings
-from experiments.engine.results import Entry, Results, results_option, resumed
+from experiments.engine.results import Results, having, results_option, resumed
 from experiments.engine.spaces import tagged
 from experiments.engine.sweep import Job, finished_runs
 from experiments.page.parts import Part
@@ -38,16 +38,9 @@ def main() -> None:
     )
     results_option(parser, "real_rows")
     args = parser.parse_args()
+    shared = {**shared_settings(args), "task.max_length": 512}
     jobs = {
-        (task, method, seed): Job(
-            {
-                **shared_settings(args),
-                "method": method,
-                "task.name": task,
-                "task.max_length": 512,
-                "seed": seed,
-            }
-        )
+        (task, method, seed): Job({**shared, "method": method, "task.name": task, "seed": seed})
         for seed in range(args.seeds)
         for task in args.tasks
         for method in args.methods
@@ -60,17 +53,16 @@ def main() -> None:
 
 def parts(results: Results) -> list[Part]:
     """Return a row a task, method and number of draws: mean and spread over the seeds there are."""
-    groups: dict[tuple[str, str], list[Entry]] = {}
-    for entry in results.entries.values():
-        groups.setdefault((entry["task"], entry["method"]), []).append(entry)
+    entries = results.entries.values()
     rows: list[dict[str, Any]] = []
-    for (task, method), found in groups.items():
+    for task, method in dict.fromkeys((entry["task"], entry["method"]) for entry in entries):
+        found = having(entries, task=task, method=method)
         rate = found[0]["settings"].get("train.lr", load_config().train.lr)
-        run = {"task": task, "method": method, "lr": rate}
+        run = {"task": task, "method": method, "lr": rate, "seeds": len(found)}
         for samples in ("0",) if method == "lora" else ("0", "10"):
             reports = dict(enumerate(found))
-            row = {key: over_seeds(reports, score(samples, key)) for key in ("acc", "ece", "nll", "brier")}
-            rows.append({**run, "S": int(samples), "seeds": len(found), **row})
+            scores = {column.key: over_seeds(reports, score(samples, column.key)) for column in COLUMNS[5:]}
+            rows.append({**run, "S": int(samples), **scores})
     return [Table(COLUMNS, rows)]
 
 

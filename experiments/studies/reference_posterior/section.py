@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import pandas as pd
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -37,24 +38,21 @@ def families(arms: Mapping[str, Any]) -> list[str]:
 
 def table(latent: str, arms: Mapping[str, Any]) -> Table:
     """Return a row a family: mean and worst over the gates, predictions, bound and evidence."""
-    rows, scale = [], torch.tensor(arms[NUTS_ARM]["sd"])
+    rows = []
     for family in families(arms):
         arm = arms[family]
-        ratio, distance = (
-            torch.tensor([gate[key] for gate in arm["gates"]]) for key in ("sd_ratio", "wasserstein")
-        )
-        exact, guide = (torch.tensor([gate[key] for gate in arm["gates"]]) for key in ("mean", "guide_mean"))
-        beyond = sum(gate["ks"] > gate["ks_noise"] for gate in arm["gates"])
+        gates = pd.DataFrame(arm["gates"])
+        shift = (gates["guide_mean"] - gates["mean"]).abs() / arms[NUTS_ARM]["sd"]
         rows.append(
             {
                 "family": family,
-                "sd": float(ratio.mean()),
-                "lowest": float(ratio.min()),
-                "highest": float(ratio.max()),
-                "shift": float((guide - exact).abs().div(scale).max()),  # standard deviations of NUTS
-                "wasserstein": float(distance.mean()),
-                "worst": float(distance.max()),
-                "beyond": f"{beyond} of {len(arm['gates'])}",
+                "sd": gates["sd_ratio"].mean(),
+                "lowest": gates["sd_ratio"].min(),
+                "highest": gates["sd_ratio"].max(),
+                "shift": shift.max(),  # standard deviations of NUTS
+                "wasserstein": gates["wasserstein"].mean(),
+                "worst": gates["wasserstein"].max(),
+                "beyond": f"{(gates['ks'] > gates['ks_noise']).sum()} of {len(gates)}",
                 "difference": arm["largest_difference"],
                 **{key: (arm["importance"] or {}).get(key) for key in ("evidence", "gap", "k_hat")},
             }

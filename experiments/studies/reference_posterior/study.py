@@ -8,9 +8,8 @@ stay as they are; every guide is fitted to the same rows by SVI. Once with globa
 kinds, on rows of one token. What is done is not repeated: an arm is kept as soon as it is finished.
 """
 
-import argparse
 import time
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from bara_pyro.cli.architectures import shaped
 from bara_pyro.cli.terminal import say, show
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.data.split import collate_ids
@@ -32,7 +32,7 @@ from bara_pyro.models.bara import BaRA, Latent
 from bara_pyro.report import save
 from bara_pyro.runs.evaluate import environment
 from bara_pyro.runs.store import read_tensors, write_tensors
-from experiments.engine.arguments import positive
+from experiments.engine.arguments import given, quick_parser, setting
 from experiments.engine.results import RESULTS, Results, resumed
 from experiments.page.spec import entry_study
 from experiments.studies.reference_posterior.section import (
@@ -60,38 +60,19 @@ CASES: dict[Latent, dict[str, int]] = {
 class Settings:
     """What the results depend on: the arguments of the same names."""
 
-    seed: int = 0
-    samples: int = 400
-    warmup: int = 200
-    chains: int = 2
-    steps: int = 1000
-    draws: int = 2000
-
-
-QUICK = Settings(samples=16, warmup=8, chains=1, steps=10, draws=60)
-HELP = {
-    "seed": "of weights, rows, chains and draws",
-    "samples": "draws of NUTS a chain",
-    "warmup": "its warm-up steps",
-    "chains": "its chains, one after the other",
-    "steps": "of SVI for each guide",
-    "draws": "from each guide",
-}
+    seed: int = setting(0, 0, "of weights, rows, chains and draws")
+    samples: int = setting(400, 16, "draws of NUTS a chain")
+    warmup: int = setting(200, 8, "its warm-up steps")
+    chains: int = setting(2, 1, "its chains, one after the other")
+    steps: int = setting(1000, 10, "of SVI for each guide")
+    draws: int = setting(2000, 60, "from each guide")
 
 
 def program(latent: Latent, settings: Settings) -> tuple[BaRA, Batch, Tensor]:
     """Return a program, rows with answers drawn from it, and the gates behind them (float64, `G`)."""
     case = CASES[latent]
-    config = Qwen2Config(
-        vocab_size=VOCABULARY,
-        hidden_size=16,
-        intermediate_size=24,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=32,
-        initializer_range=0.3,
-        tie_word_embeddings=False,
+    config = shaped(
+        Qwen2Config, VOCABULARY, 16, 24, 2, 2, 1, max_position_embeddings=32, initializer_range=0.3
     )
     torch.manual_seed(settings.seed)
     backbone = Backbone(Qwen2ForCausalLM(config))
@@ -215,23 +196,12 @@ def started(path: Path, settings: Any) -> Results:
 
 def main() -> None:
     """Run what is missing and print the tables."""
-    quick = argparse.ArgumentParser(add_help=False)
-    quick.add_argument("--quick", action="store_true", help="tiny numbers, all files under --runs")
-    hasty = quick.parse_known_args()[0].quick
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, parents=[quick]
-    )
-    add = parser.add_argument
-    for field in fields(Settings):
-        kind = int if field.name == "seed" else positive
-        default = getattr(QUICK if hasty else Settings(), field.name)
-        add(f"--{field.name}", metavar="N", type=kind, default=default,
-            help=f"{HELP[field.name]}; default: %(default)s")  # fmt: skip
-    runs = Path("runs") / (f"{NAME}-quick" if hasty else NAME)
+    parser, hasty = quick_parser(__doc__, Settings)
+    add, runs = parser.add_argument, Path("runs") / (f"{NAME}-quick" if hasty else NAME)
     add("--runs", metavar="DIR", type=Path, default=runs, help="draws of NUTS; default: %(default)s")
     add("--results", metavar="FILE", type=Path, help="default: experiments/results; with --quick in --runs")
     args = parser.parse_args()
-    settings = Settings(**{field.name: getattr(args, field.name) for field in fields(Settings)})
+    settings = given(Settings, args)
     path = args.results or (args.runs if hasty else RESULTS) / f"{NAME}.json"
     torch.set_num_threads(1)
     results = started(path, settings)
@@ -242,10 +212,4 @@ def main() -> None:
     say(f"Written: {path}, {picture}; for the page: python -m experiments report")
 
 
-STUDY = entry_study(
-    "The variational posterior beside NUTS",
-    QUESTION,
-    main,
-    parts,
-    order=23,
-)
+STUDY = entry_study("The variational posterior beside NUTS", QUESTION, main, parts, order=23)

@@ -6,10 +6,10 @@ Each arm changes one thing of the settings that the search chose. LoRA gets the 
 that a remedy which helps both is told from one which helps BaRA.
 """
 
+from argparse import Namespace
 from typing import Any
 
-from experiments.engine.arguments import experiment_parser
-from experiments.engine.run import run_study
+from experiments.engine.run import Arms
 from experiments.engine.search import chosen
 from experiments.engine.spaces import halfway, space, tagged
 from experiments.page.parts import by_method
@@ -40,25 +40,25 @@ OURS: dict[str, dict[str, Any]] = {
 }
 
 
-def main() -> None:
-    """Run the experiment."""
-    methods, tasks = tagged("reference", "ours"), ("micro-wgs", "micro-arcc")
-    args = experiment_parser(__doc__, runs="runs/study", methods=methods, tasks=tasks).parse_args()
-    args.assignments = ["task.evaluate_on=validation", *args.assignments]
-    arms = {}
+def arms(args: Namespace) -> Arms:
+    """Return each method with each change, all asked validation rows."""
+    found = {}
     for method in args.methods:
-        settings = {"method": method, **chosen(method)}
+        settings = {"method": method, **chosen(method), "task.evaluate_on": "validation"}
         own = OURS if method in tagged("ours") else {}
         for name, change in (common(settings, args.steps) | own).items():
-            arms[f"{method}, {name}"] = {**settings, **change}
-    run_study("remedies", arms, args)
+            found[f"{method}, {name}"] = {**settings, **change}
+    return found
 
 
 STUDY = arm_study(
+    "remedies",
+    __doc__,
     "Remedies",
     "What would bring BaRA ahead where it is not: one thing changed each, of the settings that the "
     "search chose; scores on validation rows.",
-    main,
     by_method,
+    arms,
+    methods=tagged("reference", "ours"),
     order=18,
 )

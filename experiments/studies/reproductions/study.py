@@ -6,10 +6,10 @@ Every arm has the learning rate, and every mended form the regularisation, that 
 method.
 """
 
+from argparse import Namespace
 from typing import Any
 
-from experiments.engine.arguments import experiment_parser
-from experiments.engine.run import run_study
+from experiments.engine.run import Arms
 from experiments.engine.search import chosen
 from experiments.page.parts import by_method
 from experiments.page.spec import arm_study
@@ -50,16 +50,13 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
 }
 
 
-def main() -> None:
-    """Run the experiment."""
-    methods, tasks = list(VARIANTS), ("micro-wgs", "micro-arcc")
-    args = experiment_parser(__doc__, runs="runs/study", methods=methods, tasks=tasks).parse_args()
-    arms = {
+def arms(args: Namespace) -> Arms:
+    """Return each method as published, and mended."""
+    return {
         f"{method}, {name}": {"method": method, **_settings(method, settings)}
         for method in args.methods
         for name, settings in VARIANTS.get(method, {"as it is": {}}).items()
     }
-    run_study("reproductions", arms, args)
 
 
 def _settings(method: str, settings: dict[str, Any]) -> dict[str, Any]:
@@ -71,9 +68,12 @@ def _settings(method: str, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 STUDY = arm_study(
+    "reproductions",
+    __doc__,
     "Published objectives",
     "Methods as published (`recipe: reproduction`) beside the valid objectives of all other tables.",
-    main,
     by_method,
+    arms,
+    methods=list(VARIANTS),
     order=19,
 )

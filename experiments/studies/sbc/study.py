@@ -12,10 +12,9 @@ Ranks are kept after every simulation, and none is done twice: what was interrup
 --simulations adds to what there is.
 """
 
-import argparse
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from bara_pyro.diagnostics.posterior.sbc import Sampler, fit_guide, nuts_sampler
 from bara_pyro.guides.families import FAMILIES as GUIDES
 from bara_pyro.guides.prior import PriorGuide
 from bara_pyro.models.bara import BaRA, Latent
-from experiments.engine.arguments import positive
+from experiments.engine.arguments import given, quick_parser, setting
 from experiments.engine.results import RESULTS, Results, results_option
 from experiments.page.spec import entry_study
 from experiments.studies.reference_posterior import study as reference_posterior
@@ -56,27 +55,20 @@ NOTHING: dict[str, Any] = {"ranks": [], "seconds": 0.0}
 class Settings:
     """What a simulation's ranks depend on: the arguments of the same names."""
 
-    seed: int = 0
-    steps: int = 600
-    start: int = 500
-    draws: int = 63
-    thin: int = 4
-    warmup: int = 200
+    seed: int = setting(0, 0, "of weights, rows, data sets and draws")
+    steps: int = setting(600, 4, "of SVI for each data set")
+    start: int = setting(500, 4, "of SVI for the guide that each fit starts from")
+    draws: int = setting(63, 7, "among which the truth is ranked")
+    thin: int = setting(4, 2, "draws of NUTS of which one is kept")
+    warmup: int = setting(200, 10, "warm-up steps of NUTS")
 
 
-QUICK = Settings(steps=4, start=4, draws=7, thin=2, warmup=10)
-SIMULATIONS = {"simulations": 100, "controls": 30}
-QUICK_SIMULATIONS = {"simulations": 3, "controls": 1}
-HELP = {
-    "seed": "of weights, rows, data sets and draws",
-    "steps": "of SVI for each data set",
-    "start": "of SVI for the guide that each fit starts from",
-    "draws": "among which the truth is ranked",
-    "thin": "draws of NUTS of which one is kept",
-    "warmup": "warm-up steps of NUTS",
-    "simulations": "data sets for each family",
-    "controls": "data sets for each control",
-}
+@dataclass(frozen=True)
+class Wanted:
+    """How many simulations: the arguments of the same names."""
+
+    simulations: int = setting(100, 3, "data sets for each family")
+    controls: int = setting(30, 1, "data sets for each control")
 
 
 def prior_sampler(model: BaRA, draws: int) -> Sampler:
@@ -103,14 +95,7 @@ def sampler_of(arm: str, model: BaRA, batch: Batch, settings: Settings) -> Sampl
 
 
 def run(latent: Latent, results: Results, settings: Settings, wanted: Mapping[str, int]) -> None:
-    """Do the simulations of a program that are not done, writing the results after each.
-
-    Args:
-        latent: the program, one of `CASES`.
-        results: those so far, which are added to.
-        settings: what the ranks depend on.
-        wanted: arm -> number of simulations, in all.
-    """
+    """Do the simulations that are not done, `wanted` of each arm, writing the results after each."""
     arms = {arm: results.entries.get(f"{latent} {arm}", NOTHING) for arm in ARMS}
     missing = [arm for arm in ARMS if len(arms[arm]["ranks"]) < wanted[arm]]
     if not missing:
@@ -138,20 +123,10 @@ def run(latent: Latent, results: Results, settings: Settings, wanted: Mapping[st
 
 def main() -> None:
     """Run what is missing and print the tables."""
-    quick = argparse.ArgumentParser(add_help=False)
-    quick.add_argument("--quick", action="store_true", help="tiny numbers, results under runs")
-    hasty = quick.parse_known_args()[0].quick
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, parents=[quick]
-    )
-    add = parser.add_argument
-    defaults = asdict(QUICK) | QUICK_SIMULATIONS if hasty else asdict(Settings()) | SIMULATIONS
-    for name, default in defaults.items():
-        add(f"--{name}", metavar="N", type=int if name == "seed" else positive, default=default,
-            help=f"{HELP[name]}; default: %(default)s")  # fmt: skip
+    parser, hasty = quick_parser(__doc__, Settings, Wanted)
     results_option(parser, NAME, Path("runs") / f"{NAME}-quick" if hasty else RESULTS)
     args = parser.parse_args()
-    settings = Settings(**{field.name: getattr(args, field.name) for field in fields(Settings)})
+    settings = given(Settings, args)
     torch.set_num_threads(1)
     results = started(args.results, settings)
     for latent in CASES:
@@ -161,11 +136,4 @@ def main() -> None:
     say(f"Written: {args.results}; for the page: python -m experiments report")
 
 
-STUDY = entry_study(
-    "Simulation-based calibration",
-    QUESTION,
-    main,
-    parts,
-    facts=facts,
-    order=24,
-)
+STUDY = entry_study("Simulation-based calibration", QUESTION, main, parts, facts=facts, order=24)

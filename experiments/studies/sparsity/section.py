@@ -1,25 +1,23 @@
 """The section on sparsity: the paper's table, its layer-wise panels, and curves over the threshold."""
 
-from collections import defaultdict
 from collections.abc import Sequence
+from operator import itemgetter
 from statistics import mean
 from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bara_pyro.report import Column, Table
-from bara_pyro.report.style import PALETTE, dress, legend_of, line_style, new_figure
-from experiments.engine.results import Results
+from bara_pyro.report.style import PALETTE, dress, legend_of, new_figure
+from experiments.engine.results import Results, distinct, having
+from experiments.page.figures import marked
 from experiments.page.parts import Part, Picture
 from experiments.page.spec import shared_facts
-from experiments.page.values import Value, display, spread
+from experiments.page.values import Value, display, spread, spread_rows
 
 GATES = {"phi": "Φ", "theta": "θ", "psi": "Ψ = Φθ"}
-READINGS = {
-    "draw": "one draw",
-    "mean": "mean gate",
-    "expectation": "expectation",
-}
+READINGS = {"draw": "one draw", "mean": "mean gate", "expectation": "expectation"}
 # Of the paper's table on ARC-Challenge with Qwen2.5-7B, r = 8, 16, 32, 64 (percent).
 PAPER = {
     ("phi", "lora"): (0, 0, 0, 0),
@@ -37,15 +35,12 @@ gates, the mean gate, and the expectation over {draws} draws. The paper's figure
 ARC-Challenge and do not say which reading they are.
 """
 
-RANK_KEYS = ("mean", "over_rows", "over_modules", "within_modules", "entropy", "error")
-
 Entries = Sequence[dict[str, Any]]
 
 
 def facts(results: Results) -> dict[str, Any]:
     """Return what the question names."""
-    tasks = dict.fromkeys(entry["task"] for entry in results.entries.values())
-    return {**shared_facts(results), "tasks": ", ".join(tasks)}
+    return {**shared_facts(results), "tasks": ", ".join(distinct(results.entries.values(), "task"))}
 
 
 def parts(results: Results) -> list[Part]:
@@ -69,7 +64,7 @@ def sparsity_table(entries: Entries) -> Table:
     ranks = _ranks(entries)
     rows: list[dict[str, object]] = []
     for gate, name in GATES.items():
-        for method in dict.fromkeys(entry["method"] for entry in entries):
+        for method in distinct(entries, "method"):
             readings = {"expectation": "–"} if method == "lora" else READINGS
             for reading, words in readings.items():
                 row: dict[str, object] = {"gate": name, "method": display(method), "reading": words}
@@ -85,14 +80,11 @@ def sparsity_table(entries: Entries) -> Table:
 
 def rank_table(entries: Entries) -> Table:
     """Return the effective rank: mean, spread over rows and over layers."""
-    rows = []
-    for method in dict.fromkeys(entry["method"] for entry in entries):
-        for r in _ranks(entries):
-            found = [e["rank"] for e in entries if (e["method"], e["r"]) == (method, r)]
-            if found:
-                numbers = {key: [item.get(key) for item in found] for key in RANK_KEYS}
-                cells = {key: spread([v for v in values if v is not None]) for key, values in numbers.items()}
-                rows.append({"method": display(method), "r": r, **cells})
+    flat = [
+        {"method": display(e["method"]), "r": e["r"], **e["rank"]}
+        for method in distinct(entries, "method")
+        for e in sorted(having(entries, method=method), key=itemgetter("r"))
+    ]
     columns = (
         Column("method", "method"),
         Column("r", "r", format="d"),
@@ -107,39 +99,21 @@ def rank_table(entries: Entries) -> Table:
         "Effective rank: units above τ, expectation; its spreads are standard deviations; ρ: Spearman's "
         "correlation over rows with the entropy of the true answer, and with whether the answer is wrong"
     )
-    return Table(columns, rows, caption)
+    return Table(columns, spread_rows(flat, ("method", "r"), [c.key for c in columns[2:]]), caption)
 
 
 def layer_figure(entries: Entries) -> Figure:
     """Draw sparsity against the layer: a column of panels a rank, a row a method, lines for the gates."""
-    ranks, methods = _ranks(entries), list(dict.fromkeys(entry["method"] for entry in entries))
+    ranks, methods = _ranks(entries), distinct(entries, "method")
     figure = new_figure(2.3 * len(ranks) + 0.6, 1.9 * len(methods) + 0.5)
     grid = figure.subplots(len(methods), len(ranks), squeeze=False, sharex=True, sharey=True)
     for row, method in enumerate(methods):
         for column, r in enumerate(ranks):
             axes = grid[row, column]
-            found = [e for e in entries if (e["method"], e["r"]) == (method, r)]
-            for index, (gate, name) in enumerate(GATES.items()):
-                if found and not (method == "lora" and gate != "theta"):
-                    by_layer = [
-                        mean(v)
-                        for v in zip(*(e["expectation"]["by_module"][gate] for e in found), strict=True)
-                    ]
-                    label = "A x" if method == "lora" else name
-                    axes.plot(
-                        range(len(by_layer)),
-                        by_layer,
-                        marker="osD"[index],
-                        markersize=3.5,
-                        label=label,
-                        **line_style(index),
-                    )
-            dress(
-                axes,
-                "Layer" if row == len(methods) - 1 else "",
-                f"{display(method)}\nsparsity (%)" if column == 0 else "",
-                f"r = {r}" if row == 0 else "",
-            )
+            found = having(entries, method=method, r=r)
+            _draw_gates(axes, method, [e["expectation"]["by_module"] for e in found])
+            below, beside = "" if row < len(methods) - 1 else "Layer", f"{display(method)}\nsparsity (%)"
+            dress(axes, below, "" if column else beside, "" if row else f"r = {r}")
             axes.set_ylim(0, 100)
             axes.xaxis.get_major_locator().set_params(integer=True)
     for row in range(len(methods)):
@@ -149,18 +123,13 @@ def layer_figure(entries: Entries) -> Figure:
 
 def curve_figure(entries: Entries, taus: Sequence[float], tau: float) -> Figure:
     """Draw sparsity against the threshold, a panel a method, at the smallest rank."""
-    methods = list(dict.fromkeys(entry["method"] for entry in entries))
+    methods = distinct(entries, "method")
     figure = new_figure(3.0 * len(methods) + 0.4, 2.9)
     r = _ranks(entries)[0]
     for axes, method in zip(
         figure.subplots(1, len(methods), squeeze=False, sharey=True)[0], methods, strict=True
     ):
-        found = [e["curve"] for e in entries if (e["method"], e["r"]) == (method, r)]
-        for index, (gate, name) in enumerate(GATES.items()):
-            if found and not (method == "lora" and gate != "theta"):
-                values = [mean(v) for v in zip(*(curve[gate] for curve in found), strict=True)]
-                label = "A x" if method == "lora" else name
-                axes.plot(taus, values, marker="osD"[index], markersize=3.5, label=label, **line_style(index))
+        _draw_gates(axes, method, [e["curve"] for e in having(entries, method=method, r=r)], taus)
         axes.axvline(tau, color=PALETTE[-1], linewidth=0.8, linestyle=":")
         axes.set_xscale("log")
         axes.set_ylim(0, 100)
@@ -169,13 +138,22 @@ def curve_figure(entries: Entries, taus: Sequence[float], tau: float) -> Figure:
     return figure
 
 
+def _draw_gates(
+    axes: Axes, method: str, found: Sequence[dict[str, Any]], x: Sequence[float] | None = None
+) -> None:
+    """Draw the mean over runs of what each gate has; of LoRA its activations alone."""
+    for index, (gate, name) in enumerate(GATES.items()):
+        if found and (method != "lora" or gate == "theta"):
+            values = [mean(numbers) for numbers in zip(*(run[gate] for run in found), strict=True)]
+            label = "A x" if method == "lora" else name
+            axes.plot(range(len(values)) if x is None else x, values, label=label, **marked(index, 3.5))
+
+
 def _ranks(entries: Entries) -> list[int]:
-    return sorted({entry["r"] for entry in entries})
+    return sorted(distinct(entries, "r"))
 
 
 def _over_seeds(entries: Entries, method: str, r: int, reading: str, gate: str) -> Value:
-    by_seed = defaultdict(list)
-    for entry in entries:
-        if (entry["method"], entry["r"]) == (method, r) and gate in entry[reading]["overall"]:
-            by_seed[entry["seed"]].append(entry[reading]["overall"][gate])
-    return spread([mean(found) for found in by_seed.values()])
+    found = [e for e in having(entries, method=method, r=r) if gate in e[reading]["overall"]]
+    seeds = distinct(found, "seed")
+    return spread([mean(e[reading]["overall"][gate] for e in having(found, seed=seed)) for seed in seeds])

@@ -10,26 +10,23 @@ BaRA's gates are given: one draw, the mean gate, and the expectation over draws.
 
 import math
 from argparse import Namespace
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bara_pyro.cli.terminal import progress, say
 from bara_pyro.core.gate_draws import GateDraws
 from bara_pyro.data import EncodedSplit, first_rows
 from bara_pyro.diagnostics.gates.rank import effective_rank, rank_summary, relation
 from bara_pyro.diagnostics.gates.sparsity import gate_sparsity, sparsity_curve
 from bara_pyro.metrics import posterior_predictive
 from bara_pyro.runs.evaluate import system_gates, true_probabilities
-from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.system import System
-from experiments.engine.arguments import experiment_parser, shared_settings
-from experiments.engine.results import results_option, resumed
-from experiments.engine.search import chosen
+from experiments.engine.arguments import experiment_parser
+from experiments.engine.read_off import about_runs, read_off
+from experiments.engine.results import results_option
+from experiments.engine.search import chosen_job
 from experiments.engine.spaces import tagged
-from experiments.engine.sweep import Job, finished_runs
 from experiments.page.spec import entry_study
 from experiments.studies.sparsity.section import QUESTION, facts, parts
 
@@ -78,27 +75,6 @@ def _percent(draws: GateDraws, tau: float) -> dict[str, Any]:
     return {"overall": found.overall, "by_module": by_module}
 
 
-def jobs_of(args: Namespace) -> dict[tuple[str, int, str, int], Job]:
-    """Return the runs: method, rank, task and seed -> job."""
-    return {
-        (method, r, task, seed): Job(
-            {
-                **shared_settings(args),
-                "method": method,
-                **chosen(method),
-                "adapter.r": r,
-                "adapter.lora_alpha": 2.0 * r,
-                "task.name": task,
-                "seed": seed,
-            }
-        )
-        for seed in range(args.seeds)
-        for task in args.tasks
-        for method in args.methods
-        for r in args.ranks
-    }
-
-
 def main() -> None:
     """Train what is missing, look, write."""
     methods = tagged("reference", "ours")
@@ -110,34 +86,18 @@ def main() -> None:
     add("--module", default="v_proj", help="last name of the modules to look at; default: %(default)s")
     results_option(parser, "sparsity")
     args = parser.parse_args()
-    jobs = jobs_of(args)
-    done = finished_runs(jobs, args)
-    about = {
-        "model": Path(args.model or "microworld").name,
-        "tau": args.tau,
-        "module": args.module,
-        "rows": args.rows,
-        "steps": args.steps,
-        "taus": list(TAUS),
-        "draws": READINGS["expectation"],
+    jobs = {
+        (method, r, task, seed): chosen_job(
+            args, method, task, seed, {"adapter.r": r, "adapter.lora_alpha": 2.0 * r}
+        )
+        for seed in range(args.seeds)
+        for task in args.tasks
+        for method in args.methods
+        for r in args.ranks
     }
-    results = resumed(args.results, about)
-    with progress("look at the gates", len(done)) as advance:
-        for (method, r, task, seed), record in done.items():
-            key = f"{method} {r} {task} {seed}"
-            if key not in results.entries:
-                system = load_system(Path(args.runs) / record["config_hash"])
-                entry = {"method": method, "r": r, "task": task, "seed": seed, "hash": record["config_hash"]}
-                results.add(key, {**entry, **look(system, args)})
-            advance(1)
-    say(f"{len(done)} of {len(jobs)} runs are in {args.results}: python -m experiments report")
+    draws = READINGS["expectation"]
+    about = about_runs(args, "tau", "module", "rows", taus=list(TAUS), draws=draws)
+    read_off(jobs, ("method", "r", "task", "seed"), look, about, args)
 
 
-STUDY = entry_study(
-    "Sparsity",
-    QUESTION,
-    main,
-    parts,
-    facts=facts,
-    order=20,
-)
+STUDY = entry_study("Sparsity", QUESTION, main, parts, facts=facts, order=20)

@@ -1,16 +1,18 @@
 """The section on what the uncertainties mean: tables by training rows and task, one figure."""
 
 from collections.abc import Sequence
+from operator import itemgetter
 from statistics import mean
 from typing import Any
 
 from matplotlib.figure import Figure
 
 from bara_pyro.report import Column, Table
-from bara_pyro.report.style import dress, legend_of, line_style, new_figure
-from experiments.engine.results import Results
+from bara_pyro.report.style import dress, legend_of, new_figure
+from experiments.engine.results import Results, distinct, having
+from experiments.page.figures import marked
 from experiments.page.parts import Part, Picture
-from experiments.page.values import display, spread
+from experiments.page.values import display, spread_rows
 
 QUESTION = """\
 Each method trained on the first rows of {task} ({steps:,} steps, settings of the search; {seeds}) and asked
@@ -47,38 +49,26 @@ def parts(results: Results) -> list[Part]:
 
 def table_rows(entries: Entries) -> list[dict[str, Any]]:
     """Return a row a method, number of training rows and task; means over seeds with their spread."""
-    rows = []
-    for method in dict.fromkeys(entry["method"] for entry in entries):
-        for size in sorted({entry["size"] for entry in entries}):
-            found = [e["tasks"] for e in entries if (e["method"], e["size"]) == (method, size)]
-            for task in found[0] if found else ():
-                row: dict[str, Any] = {"method": display(method), "size": size, "task": task}
-                for column in COLUMNS[3:]:
-                    values = [tasks[task].get(column.key) for tasks in found]
-                    row[column.key] = spread([value for value in values if value is not None])
-                rows.append(row)
-    return rows
+    flat = [
+        {"method": display(e["method"]), "size": e["size"], "task": task, **numbers}
+        for method in distinct(entries, "method")
+        for e in sorted(having(entries, method=method), key=itemgetter("size"))
+        for task, numbers in e["tasks"].items()
+    ]
+    return spread_rows(flat, ("method", "size", "task"), [column.key for column in COLUMNS[3:]])
 
 
 def size_figure(entries: Entries) -> Figure:
     """Draw epistemic uncertainty against the number of training rows: a panel a task, a line a method."""
     tasks = list(entries[0]["tasks"])
-    methods = list(dict.fromkeys(entry["method"] for entry in entries))
     figure = new_figure(3.1 * len(tasks) + 0.3, 3.0)
     panels = figure.subplots(1, len(tasks), squeeze=False, sharey=True)[0]
     for axes, task in zip(panels, tasks, strict=True):
-        for index, method in enumerate(methods):
-            own = [e for e in entries if e["method"] == method]
-            sizes = sorted({e["size"] for e in own})
-            values = [_mean_of([e for e in own if e["size"] == n], task) for n in sizes]
-            axes.plot(
-                sizes,
-                values,
-                marker="osDv^"[index % 5],
-                markersize=4,
-                label=display(method),
-                **line_style(index),
-            )
+        for index, method in enumerate(distinct(entries, "method")):
+            own = having(entries, method=method)
+            sizes = sorted(distinct(own, "size"))
+            values = [mean(e["tasks"][task]["epistemic"] for e in having(own, size=n)) for n in sizes]
+            axes.plot(sizes, values, label=display(method), **marked(index))
         axes.set_xscale("log")
         axes.set_yscale("log")
         axes.set_xticks(sizes, [f"{n:,}" for n in sizes])
@@ -86,7 +76,3 @@ def size_figure(entries: Entries) -> Figure:
         dress(axes, "Training rows", "Epistemic uncertainty (nats)" if axes is panels[0] else "", task)
     legend_of(panels[0], loc="best")
     return figure
-
-
-def _mean_of(entries: Entries, task: str) -> float:
-    return mean(e["tasks"][task]["epistemic"] for e in entries)

@@ -8,7 +8,7 @@ of the large four-way task, and splits its uncertainty on test rows of the task 
 BaRA the epistemic part is split into that of the global and of the local gates, by nested draws.
 """
 
-import argparse
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,18 +19,12 @@ from bara_pyro.cli.terminal import say
 from bara_pyro.core.backbone import load_backbone
 from bara_pyro.data import first_rows
 from bara_pyro.diagnostics.gates.rank import relation
-from bara_pyro.metrics import (
-    accuracy,
-    decompose,
-    decompose_nested,
-    kl_from_truth,
-    posterior_predictive,
-)
+from bara_pyro.metrics import accuracy, decompose, decompose_nested, kl_from_truth, posterior_predictive
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import draw, true_probabilities
 from bara_pyro.runs.system import System, build_system, load_data
 from bara_pyro.runs.train import train
-from experiments.engine.arguments import positive
+from experiments.engine.arguments import command_line, positive
 from experiments.engine.record import on_task
 from experiments.engine.results import results_option, resumed
 from experiments.engine.search import chosen
@@ -75,7 +69,7 @@ def measure(system: System, rows: int) -> dict[str, float]:
     return found
 
 
-def one(method: str, size: int, seed: int, args: argparse.Namespace, backbone: Any) -> dict[str, Any]:
+def one(method: str, size: int, seed: int, args: Namespace, backbone: Any) -> dict[str, Any]:
     """Train a method on the first `size` rows, or go on with it, and measure it on every task."""
     settings = {
         "method": method,
@@ -94,9 +88,7 @@ def one(method: str, size: int, seed: int, args: argparse.Namespace, backbone: A
 
 def main() -> None:
     """Run what is missing and write the results."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     add = parser.add_argument
     add("--methods", nargs="+", metavar="NAME", default=tagged("short"), help="default: %(default)s")
     add("--sizes", nargs="+", metavar="N", type=positive, default=list(SIZES),
@@ -123,10 +115,4 @@ def main() -> None:
     say(f"Written to {args.results}: python -m experiments report")
 
 
-STUDY = entry_study(
-    "What the uncertainties mean",
-    QUESTION,
-    main,
-    parts,
-    order=22,
-)
+STUDY = entry_study("What the uncertainties mean", QUESTION, main, parts, order=22)
