@@ -12,7 +12,8 @@ from torch import Tensor
 
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.frozen import frozen, read
-from bara_pyro.core.program import AdapterOptions, module_key
+from bara_pyro.core.program import AdapterOptions
+from bara_pyro.core.sites import module_key
 from bara_pyro.data.types import Batch
 from bara_pyro.models.gaussian_lora import Deviations, GaussianLoRA
 

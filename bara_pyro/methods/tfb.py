@@ -10,22 +10,20 @@ is the largest for which noise changes the loss on the anchor rows by no more th
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 import torch
 from pydantic import Field, NonNegativeFloat, PositiveInt
 from torch import Tensor
 
-from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.program import AdapterOptions
 from bara_pyro.data import EncodedSplit
 from bara_pyro.errors import TrainingError
 from bara_pyro.guides.posthoc import PosthocGuide
-from bara_pyro.methods.base import Fit, Method, MethodConfig, register_method
+from bara_pyro.methods.base import Fit, Method, MethodConfig, pair, register_method
 from bara_pyro.methods.bisection import largest_feasible
-from bara_pyro.methods.space import RATES, SearchSpace
+from bara_pyro.methods.space import SearchSpace
 from bara_pyro.metrics import nll, posterior_predictive
-from bara_pyro.models.gaussian_lora import weight_site
 from bara_pyro.models.lora import LowRankAdapter
 from bara_pyro.models.posthoc import PosthocLoRA
 
@@ -72,14 +70,6 @@ class TFBConfig(MethodConfig):
 
 
 TFBFit = Fit[PosthocLoRA, PosthocGuide, TFBConfig]
-
-
-def build_tfb(
-    backbone: Backbone, num_data: int, adapter: AdapterOptions, config: TFBConfig
-) -> tuple[PosthocLoRA, PosthocGuide]:
-    """Return the program, an ordinary LoRA in training, and a guide without scales yet."""
-    model = PosthocLoRA(backbone, num_data, random="A", flipout=config.flipout, **adapter)
-    return model, PosthocGuide(model, by_row=True)
 
 
 @torch.no_grad()
@@ -182,7 +172,7 @@ def fit_tfb(fit: TFBFit) -> dict[str, float]:
         TrainingError: the tolerance is a share of 0.
     """
     model = fit.model
-    values = {weight_site("lora_A", a.target.path): rotate(a) for a in model.adapters.values()}
+    values = {a.target.site("lora_A"): rotate(a) for a in model.adapters.values()}
     noise = Noise(fit, values)
     model.mark_fitted()
     sigma = 0.0
@@ -221,12 +211,12 @@ register_method(
         "tfb",
         "TFB: noise fitted to a trained LoRA, flipout (arXiv 2412.05723)",
         TFBConfig,
-        build_tfb,
+        pair(partial(PosthocLoRA, random="A"), partial(PosthocGuide, by_row=True)),
         finish=fit_tfb,
         peft=True,
         display="TFB",
         order=11,
         tags=frozenset({"spread"}),
-        search=SearchSpace(RATES, "method.tolerance", (0.001, 0.01)),
+        search=SearchSpace("method.tolerance", (0.001, 0.01)),
     )
 )

@@ -9,7 +9,7 @@ from posterior_cases import KAPPA, MEAN, ONE_TOKEN, PATH, Grid, one_gate, weibul
 from scipy import stats
 from torch.testing import assert_close
 
-from bara_pyro.core.program import module_key
+from bara_pyro.core.sites import module_key
 from bara_pyro.diagnostics.posterior.importance import importance_estimate, log_weights, summarise
 from bara_pyro.diagnostics.posterior.joint import draw, evaluate
 from bara_pyro.errors import ConfigError, DataError, TrainingError
