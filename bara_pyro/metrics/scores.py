@@ -1,8 +1,8 @@
 """Scores of a classifier's predictive distribution: accuracy, calibration, likelihood.
 
 Each takes `log_probs` (`n x C`, natural log of the posterior-predictive probabilities, already averaged over
-draws) and `labels` (`n`), computes in float64 and is a mean over examples, never over batches. `DataError`: the
-input is empty, ragged or no log-probabilities.
+draws) and `labels` (`n`), computes in float64 and is a mean over examples, never over batches. `DataError`:
+the input is empty, ragged or no log-probabilities.
 """
 
 import math

@@ -1,7 +1,7 @@
 """What the spread of the posterior draws says: predictive distribution, kinds of uncertainty, detection.
 
-Draws are `S x n x C`, natural log of the probabilities under each posterior draw; `DataError`: they are empty,
-ragged or no log-probabilities.
+Draws are `S x n x C`, natural log of the probabilities under each posterior draw; `DataError`: they are
+empty, ragged or no log-probabilities.
 """
 
 import math
