@@ -1,7 +1,6 @@
 """The deep ensemble: every member is a LoRA of its own, and predictions are a mixture of all of them."""
 
 import copy
-import json
 from pathlib import Path
 
 import pyro
@@ -244,13 +243,6 @@ def test_the_first_member_of_a_run_is_the_lora_run_of_its_seed(tmp_path: Path) -
         assert_close(theirs[0], own, rtol=0, atol=2e-5)
     split = lora.split("test")
     assert_close(draw(ensemble, split, 1)[0], draw(lora, split, 1)[0], rtol=0, atol=1e-4)
-
-
-def test_the_folder_does_not_claim_to_be_a_lora(tmp_path: Path) -> None:
-    peft = pytest.importorskip("peft")
-    train(build_system(tiny_run(tmp_path, {"name": "ensemble"})), tmp_path / "run")
-    config = json.loads((tmp_path / "run" / "adapter_config.json").read_text())
-    assert config["peft_type"] not in {kind.value for kind in peft.PeftType}
 
 
 def test_wrong_settings_are_named() -> None:
