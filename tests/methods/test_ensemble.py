@@ -3,7 +3,6 @@
 import copy
 from pathlib import Path
 
-import pyro
 import pytest
 import torch
 from core_cases import backbone, make_batch
@@ -143,17 +142,6 @@ def test_a_member_is_trained_as_if_alone(case: str) -> None:
             assert_close(theirs.grad[m], own.grad, atol=2e-6, rtol=1e-3)
             # A 300th of a step: Adam divides by gradients that may be small.
             assert_close(theirs[m], own, rtol=0, atol=1e-4, msg=lambda text, name=name: f"{name}: {text}")
-
-
-def test_stock_svi_trains_the_members() -> None:
-    model, guide = toy()
-    before = copy.deepcopy(model.state_dict())
-    stock = pyro.infer.SVI(model, guide, pyro.optim.Adam({"lr": 0.02}), TraceMeanField_ELBO())
-    losses = [stock.step(make_batch()) for _ in range(8)]
-    assert losses[-1] < losses[0]
-    for name, value in model.state_dict().items():
-        for m in range(M):
-            assert not torch.equal(value[m], before[name][m]), (name, m)
 
 
 def test_draws_are_the_members_whatever_their_number() -> None:
