@@ -102,17 +102,15 @@ class AmortizedGuide(SiteGuide):
         sites: dict[str, _Raw] = {}
         for name, site in latents.global_sites.items():
             # Always a noise level an entry: what "scalar" saves is width times as many weights of A_kappa.
-            size = (*site.shape[:-1], latents.r * (2 if self.noisy else 1))
-            sites[name] = _Raw(torch.zeros(size))
             self.sizes[name] = (latents.r, latents.r if self.noisy else 0)
+            sites[name] = _Raw(torch.zeros(*site.shape[:-1], sum(self.sizes[name])))
         for name, site in latents.local_sites.items():
             rank = site.shape[-1]
-            levels = (rank if shape_width == "vector" else 1) if self.noisy else 0
-            raw = nn.init.orthogonal_(torch.empty(rank + levels, site.width))
+            self.sizes[name] = (rank, (rank if shape_width == "vector" else 1) if self.noisy else 0)
+            raw = nn.init.orthogonal_(torch.empty(sum(self.sizes[name]), site.width))
             if not random_kappa:
                 raw[rank:] = 0
             sites[name] = _Raw(raw)
-            self.sizes[name] = (rank, levels)
         self.sites = by_name(sites)
         self._raw = dict(zip(sites, self.sites.values(), strict=True))  # read at every site: a plain dict
         self._local = frozenset(latents.local_sites)

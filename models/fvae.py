@@ -16,10 +16,7 @@ Sizes a module, for r latents, an encoder of h units and a decoder of K layers o
     B                  out r
     encoders           2 (d h + h + 2 (h r + r))
     decoder            2 r w + w + (K - 1)(w^2 + w) + w d + d, and d for c where it is learned
-Over the 57 modules of Qwen2.5-7B, r = h = 8, w = 128, K = 3: 33,983,792 (the official code has 33,984,248: it
-allocates r numbers a module that nothing uses). With K = 1 and c fixed: 31,897,136, which is the
-33,531,440 that we read behind the 33.53 M of arXiv 2606.29184 less an A of LoRA's, 8 d a module, that nothing
-uses either.
+docs/methods.md compares them with the published counts.
 
 Left out of the published code: its dropout of 0.1 in encoders and decoder during training.
 """

@@ -62,6 +62,5 @@ class PosthocLoRA(GaussianLoRA):
 
     def weight_of(self, site: str) -> Tensor:
         """Return the mean of the weight whose deviation is `site`."""
-        declared = self.latents.sites[site]
-        mean: Tensor = getattr(self.adapters[module_key(str(declared.path))], declared.family)
-        return mean
+        weight, path = site.split("/", 1)
+        return self.get_parameter(f"adapters.{module_key(path)}.{weight}")

@@ -9,7 +9,7 @@ from bara_pyro.core.svi import SVI, SVIOptions, adamw
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.methods.allocation import Budget, RankAllocator, Triplets
-from bara_pyro.methods.base import Fit, Method, MethodConfig, pair, register_method, setting
+from bara_pyro.methods.base import Fit, Method, MethodConfig, given, pair, register_method, setting
 from bara_pyro.methods.recipes import Training, common
 from bara_pyro.methods.space import SearchSpace
 from bara_pyro.models.adalora import AdaLoRA
@@ -77,7 +77,7 @@ def adalora_svi(model: AdaLoRA, guide: DeltaGuide, train: Training, config: AdaL
         end=train.steps - int(config.t_final * train.steps),
         interval=config.mask_interval,
     )
-    allocator = RankAllocator(modules, optim, budget, beta1=config.beta1, beta2=config.beta2)
+    allocator = RankAllocator(modules, optim, budget, **given(RankAllocator, config))
     return AdaLoRASVI(model, guide, optim, allocator=allocator, **common(optim, train))
 
 
