@@ -64,8 +64,8 @@ class LaplaceGuide(PointGuide):
         check_choice("predictive", mode, Predictive)
         if not isinstance(model.likelihood, AnswerLikelihood):
             raise ConfigError(
-                f"The Laplace approximation's curvature is that of one categorical over the answers, not of "
-                f"{type(model.likelihood).__name__}: leave out likelihood, or choose another method."
+                "The Laplace approximation knows the curvature of answers that are one token each, not "
+                f"of {type(model.likelihood).__name__}: take labels=letters, or choose another method."
             )
         if model.weights != ("lora_A", "lora_B") or model.flipout or logit_samples < 1:
             raise ConfigError(

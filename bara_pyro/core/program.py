@@ -236,11 +236,9 @@ class AdaptedLM(PyroModule):
                     poutine.mask(mask=cast(BoolTensor, self.counted(batch))),
                     self.attached(latents, lead),
                 ):
-                    segments = batch.segments
+                    segments = None if batch.segments is None else batch.segments.repeat(copies)
                     hidden = self.backbone.hidden(
-                        batch.input_ids.repeat(copies),
-                        batch.attention_mask.repeat(copies),
-                        None if segments is None else segments.repeat(copies),
+                        batch.input_ids.repeat(copies), batch.attention_mask.repeat(copies), segments
                     )
                 hidden = hidden.reshape(*lead, *hidden.shape[1:])
                 return self.likelihood.observe(hidden, batch, partial(self.logits, latents))

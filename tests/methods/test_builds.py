@@ -5,7 +5,7 @@ import math
 import pyro
 import pytest
 import torch
-from core_cases import make_batch, make_lm, randomise
+from core_cases import backbone, make_batch, make_lm, randomise
 from fit_cases import assert_runs_come_back, tiny_run
 from method_cases import made, svi_of, trained
 from pyro.infer import SVI as STOCK
@@ -13,8 +13,9 @@ from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
 
 from bara_pyro.cli.architectures import empty_backbone
 from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.likelihood import AnswerLikelihood, TextLikelihood
 from bara_pyro.errors import ConfigError
-from bara_pyro.methods import METHODS, method_config
+from bara_pyro.methods import METHODS, build, method_config
 from bara_pyro.runs.system import count_parameters
 
 LORA = 3_768_320
@@ -135,3 +136,11 @@ def test_a_reproduced_run_comes_back(method: str, settings: dict[str, object], t
 def test_settings_out_of_range_are_named(method: str, setting: str, value: object) -> None:
     with pytest.raises(ConfigError, match=rf"method\.{setting} = {value!r}"):
         method_config({"name": method, setting: value})
+
+
+@pytest.mark.parametrize("method", ["laplace", "temperature"])
+def test_what_is_fitted_to_answers_of_one_token_refuses_texts(method: str) -> None:
+    """The curvature is that of a categorical over tokens, the temperature divides their logits."""
+    with pytest.raises(ConfigError, match=r"not .* TextLikelihood.*: take labels=letters, or .*\.$"):
+        build(method_config(method), backbone(), 4, {"likelihood": TextLikelihood()})
+    build(method_config(method), backbone(), 4, {"likelihood": AnswerLikelihood()})

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,18 +15,14 @@ from laplace_cases import (
     weights_of,
 )
 from method_cases import made
-from torch import Tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
 
 from bara_pyro.cli.architectures import empty_backbone
 from bara_pyro.core.elbo import MeanFieldELBO
-from bara_pyro.core.likelihood import AnswerLikelihood, Head, Likelihood
 from bara_pyro.core.prediction import predict
-from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.laplace import LaplaceGuide
-from bara_pyro.methods import build, method_config
 from bara_pyro.methods.laplace import fit_laplace
 from bara_pyro.models.gaussian_lora import GaussianLoRA
 from bara_pyro.runs.store import read_tensors
@@ -103,23 +98,3 @@ def test_mistakes_are_named() -> None:
             toy(**{name: "other"})
     with pytest.raises(ConfigError, match="choose one of"):
         fit_laplace(guide, halves(), tokens="other")
-
-
-class Foreign(Likelihood):
-    """Not a categorical over the answers."""
-
-    def observe(self, hidden: Tensor, batch: Batch, head: Head) -> Tensor:
-        raise NotImplementedError
-
-    def observed(self, batch: Batch) -> bool:
-        return True
-
-
-def test_another_likelihood_is_refused() -> None:
-    """The curvature is that of the categorical over the answers, whatever the program observes."""
-    program = partial(GaussianLoRA, backbone(), 4, r=2, random="AB", prior_scale=0.2)
-    with pytest.raises(ConfigError, match=r"one categorical over the answers, not of Foreign: .*\.$"):
-        LaplaceGuide(program(likelihood=Foreign()))
-    LaplaceGuide(program(likelihood=AnswerLikelihood()))
-    with pytest.raises(ConfigError, match="not of Foreign"):
-        build(method_config("laplace"), backbone(), 4, {"likelihood": Foreign()})
