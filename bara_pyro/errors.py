@@ -5,6 +5,7 @@ print it as it is, without a traceback.
 """
 
 import signal
+from typing import get_args
 
 
 class BaraError(Exception):
@@ -56,3 +57,9 @@ def unknown(kind: str, name: object, known: object) -> str:
     "Unknown prior 'gama': choose one of exponential, gamma."
     """
     return f"Unknown {kind} {name!r}: choose one of {', '.join(sorted(map(str, known)))}."  # type: ignore[call-overload]
+
+
+def check_choice(kind: str, value: object, known: object) -> None:
+    """Raise `ConfigError` for a value that is none of those of `known`, a `Literal`."""
+    if value not in get_args(known):
+        raise ConfigError(unknown(kind, value, get_args(known)))

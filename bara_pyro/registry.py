@@ -7,16 +7,17 @@ name is first asked for::
     weibull = "my_package.priors:weibull"
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pkgutil import iter_modules
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 from bara_pyro.errors import ConfigError, unknown
 
 Item = TypeVar("Item")
+Kind = TypeVar("Kind")
 
 
 class Registry(Mapping[str, Item], Generic[Item]):
@@ -43,12 +44,29 @@ class Registry(Mapping[str, Item], Generic[Item]):
         Raises:
             ConfigError: the name is no text, or is taken.
         """
-        if not isinstance(name, str) or not name:
-            raise ConfigError(f"A {self.kind} needs a name, not {name!r}.")
+        self._check_name(name)
         if self._items.get(name, item) is not item:
             raise ConfigError(f"The {self.kind} name {name!r} is already registered: choose another.")
         self._items[name] = item
         return item
+
+    def named(self, name: str) -> Callable[[Kind], Kind]:
+        """Return a decorator that registers what stands below it: `@REGISTRY.named("name")`.
+
+        Raises:
+            ConfigError: the name is no text, or is taken.
+        """
+        self._check_name(name)
+
+        def decorator(item: Kind) -> Kind:
+            self.register(name, cast(Item, item))
+            return item
+
+        return decorator
+
+    def _check_name(self, name: object) -> None:
+        if not isinstance(name, str) or not name:
+            raise ConfigError(f'A {self.kind} needs a name, such as "mine", not {name!r}.')
 
     def find(self, name: object) -> Item:
         """Return the thing of a name.

@@ -9,7 +9,7 @@ level into a distribution.
 """
 
 import math
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from pyro.distributions import TorchDistribution
@@ -19,9 +19,9 @@ from torch.nn import functional as F
 
 from bara_pyro.core.distributions import KAPPA_MAX, KAPPA_MIN, MEAN_MIN, bound_kappa, bound_mean
 from bara_pyro.core.guide import SiteGuide
-from bara_pyro.core.program import AdaptedLM, module_key
+from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.sites import by_name
-from bara_pyro.errors import ConfigError, unknown
+from bara_pyro.errors import ConfigError, check_choice
 
 NORM_MIN = 1e-6  # smallest norm to divide by: an input of zeros stays one
 
@@ -79,13 +79,9 @@ class AmortizedGuide(SiteGuide):
     ) -> None:
         super().__init__(model)
         latents = model.latents
-        for kind, value, known in (
-            ("shape", shape, Shape),
-            ("shape_width", shape_width, Width),
-            ("activation", activation, Activation),
-        ):
-            if value not in get_args(known):
-                raise ConfigError(unknown(kind, value, get_args(known)))
+        check_choice("shape", shape, Shape)
+        check_choice("shape_width", shape_width, Width)
+        check_choice("activation", activation, Activation)
         if not KAPPA_MIN <= init_kappa <= max_kappa <= KAPPA_MAX:
             raise ConfigError(
                 f"init_kappa={init_kappa} and max_kappa={max_kappa} must lie in [{KAPPA_MIN}, {KAPPA_MAX}], "
@@ -106,19 +102,17 @@ class AmortizedGuide(SiteGuide):
         sites: dict[str, _Raw] = {}
         for name, site in latents.global_sites.items():
             # Always a noise level an entry: what "scalar" saves is width times as many weights of A_kappa.
-            size = (*site.shape[:-1], latents.r * (2 if self.noisy else 1))
-            sites[module_key(name)] = _Raw(torch.zeros(size))
             self.sizes[name] = (latents.r, latents.r if self.noisy else 0)
+            sites[name] = _Raw(torch.zeros(*site.shape[:-1], sum(self.sizes[name])))
         for name, site in latents.local_sites.items():
             rank = site.shape[-1]
-            levels = (rank if shape_width == "vector" else 1) if self.noisy else 0
-            raw = nn.init.orthogonal_(torch.empty(rank + levels, site.width))
+            self.sizes[name] = (rank, (rank if shape_width == "vector" else 1) if self.noisy else 0)
+            raw = nn.init.orthogonal_(torch.empty(sum(self.sizes[name]), site.width))
             if not random_kappa:
                 raw[rank:] = 0
-            sites[module_key(name)] = _Raw(raw)
-            self.sizes[name] = (rank, levels)
+            sites[name] = _Raw(raw)
         self.sites = by_name(sites)
-        self._raw = dict(zip((*latents.global_sites, *latents.local_sites), self.sites.values(), strict=True))
+        self._raw = dict(zip(sites, self.sites.values(), strict=True))  # read at every site: a plain dict
         self._local = frozenset(latents.local_sites)
         self.to(model.backbone.device)
 

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bara_pyro.core.guide import SiteGuide
-from bara_pyro.core.program import module_key
 from bara_pyro.core.sites import by_name
 from bara_pyro.errors import ConfigError
 from bara_pyro.models.clora import CLoRA
@@ -61,11 +60,11 @@ class ContextualGuide(SiteGuide):
         root = math.sqrt(init_scale)
         offset = math.log(root / (1 - root))  # sigmoid(offset)^2 = init_scale
         networks = {
-            module_key(name): ContextNetwork(site.width, hidden, 2 * site.shape[-1], offset)
+            name: ContextNetwork(site.width, hidden, 2 * site.shape[-1], offset)
             for name, site in model.latents.local_sites.items()
         }
         self.sites = by_name(networks)
-        self._networks = dict(zip(model.latents.local_sites, self.sites.values(), strict=True))
+        self._networks = dict(zip(networks, self.sites.values(), strict=True))
         self.to(model.backbone.device)
 
     def get_posterior(self, name: str, prior: TorchDistribution) -> TorchDistribution:

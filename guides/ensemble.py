@@ -1,13 +1,13 @@
 """The guide of a deep ensemble: nothing to fit, and a predictive that is the mixture of its members."""
 
-from typing import Literal, get_args
+from typing import Literal
 
 from torch import Tensor
 
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.prediction import point_log_probs
 from bara_pyro.data.types import Batch
-from bara_pyro.errors import ConfigError, unknown
+from bara_pyro.errors import check_choice
 from bara_pyro.models.ensemble import Ensemble
 
 Average = Literal["probabilities", "logits"]
@@ -31,8 +31,7 @@ class EnsembleGuide(SiteGuide):
 
     def __init__(self, model: Ensemble, *, average: Average = "probabilities") -> None:
         super().__init__(model)
-        if average not in get_args(Average):
-            raise ConfigError(unknown("average", average, get_args(Average)))
+        check_choice("average", average, Average)
         self.average = average
         self.copies = model.members
 

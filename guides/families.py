@@ -18,9 +18,4 @@ def register_guide(name: str) -> Callable[[Family], Family]:
     Raises:
         ConfigError: there is no name, or it is taken.
     """
-
-    def decorator(family: Family) -> Family:
-        FAMILIES.register(name, family)
-        return family
-
-    return decorator
+    return FAMILIES.named(name)

@@ -10,7 +10,6 @@ from pyro.distributions import Normal, TorchDistribution
 from torch import nn
 
 from bara_pyro.core.guide import SiteGuide
-from bara_pyro.core.program import module_key
 from bara_pyro.core.sites import by_name
 from bara_pyro.errors import ConfigError
 from bara_pyro.models.fvae import FVAE, MLP
@@ -39,9 +38,9 @@ class FVAEGuide(SiteGuide):
             encoder = MLP([site.width, width, 2 * site.shape[-1]])
             nn.init.zeros_(encoder.heads.weight)
             nn.init.zeros_(encoder.heads.bias)
-            encoders[module_key(name)] = encoder
+            encoders[name] = encoder
         self.sites = by_name(encoders)
-        self._encoders = dict(zip(model.latents.local_sites, self.sites.values(), strict=True))
+        self._encoders = dict(zip(encoders, self.sites.values(), strict=True))
         self.to(model.backbone.device)
 
     def get_posterior(self, name: str, prior: TorchDistribution) -> TorchDistribution:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from bara_pyro.core.distributions.kronecker import KroneckerNormal
 from bara_pyro.core.frozen import frozen
-from bara_pyro.core.program import module_key
+from bara_pyro.core.sites import module_key
 
 
 @dataclass

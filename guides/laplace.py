@@ -7,20 +7,21 @@ predictive  logits ~ Normal(f(x), J Sigma J^T), J the derivative in the weights 
 
 import math
 from collections.abc import Iterator
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
+from bara_pyro.core.likelihood import AnswerLikelihood
 from bara_pyro.core.prediction import noise_seed
-from bara_pyro.core.program import module_key
+from bara_pyro.core.sites import module_key
 from bara_pyro.data.types import Batch
-from bara_pyro.errors import ConfigError, unknown
+from bara_pyro.errors import ConfigError, check_choice
 from bara_pyro.guides.kronecker import Factors, KroneckerPosterior
 from bara_pyro.guides.linearisation import Linearisation
 from bara_pyro.guides.point import PointGuide
-from bara_pyro.models.gaussian_lora import GaussianLoRA, weight_site
+from bara_pyro.models.gaussian_lora import GaussianLoRA
 
 Subset = Literal["all", "last"]
 Predictive = Literal["glm", "probit", "sampled"]
@@ -59,12 +60,13 @@ class LaplaceGuide(PointGuide):
         max_gigabytes: float = 16.0,
     ) -> None:
         super().__init__(model)
-        for kind, value, known in (
-            ("subset", subset, Subset),
-            ("predictive", mode, Predictive),
-        ):
-            if value not in get_args(known):
-                raise ConfigError(unknown(kind, value, get_args(known)))
+        check_choice("subset", subset, Subset)
+        check_choice("predictive", mode, Predictive)
+        if not isinstance(model.likelihood, AnswerLikelihood):
+            raise ConfigError(
+                "The Laplace approximation knows the curvature of answers that are one token each, not "
+                f"of {type(model.likelihood).__name__}: take labels=letters, or choose another method."
+            )
         if model.weights != ("lora_A", "lora_B") or model.flipout or logit_samples < 1:
             raise ConfigError(
                 f"The Laplace approximation needs random='AB' without flipout, and logit_samples="
@@ -80,8 +82,6 @@ class LaplaceGuide(PointGuide):
             )
         # Empty until there is a posterior. In a tuple: Pyro does not look into it.
         self._posterior: tuple[KroneckerPosterior, ...] = ()
-
-    # The posterior ------------------------------------------------------------------------------------------
 
     def law(self, name: str) -> TorchDistribution:
         """Return the posterior of a deviation; a point before the fit and outside the subset."""
@@ -110,8 +110,8 @@ class LaplaceGuide(PointGuide):
         sizes = {}
         for a in self.adapters:
             rows = answers if a.target.is_head else a.target.out_features
-            sizes[weight_site("lora_A", a.target.path)] = (a.r, a.target.in_features)
-            sizes[weight_site("lora_B", a.target.path)] = (rows, a.r)
+            sizes[a.target.site("lora_A")] = (a.r, a.target.in_features)
+            sizes[a.target.site("lora_B")] = (rows, a.r)
         return sizes
 
     def prepare(self, saved: dict[str, Tensor]) -> None:
@@ -154,8 +154,6 @@ class LaplaceGuide(PointGuide):
         if not self._posterior:
             raise ConfigError("There is no Laplace approximation yet: train with the method laplace first.")
         return self._posterior[0]
-
-    # The predictive -----------------------------------------------------------------------------------------
 
     def linearised(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return mean and covariance of the logits in the linearised model, float64, `B x C`, `B x C x C`.

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from bara_pyro.core.guide import PosteriorMean, SiteGuide
 from bara_pyro.core.program import tapped
 from bara_pyro.data.types import Batch
-from bara_pyro.models.gaussian_lora import GaussianAdapter, GaussianLoRA, weight_site
+from bara_pyro.models.gaussian_lora import GaussianAdapter, GaussianLoRA
 
 
 class Linearisation:
@@ -42,10 +42,10 @@ class Linearisation:
         self._cut = model.full_vocab
         self._outputs = [seen[a.target.path][1] for a in adapters]
         self.inputs: dict[str, Tensor] = {}
-        for adapter in adapters:
-            x = self._real(seen[adapter.target.path][0])
-            self.inputs[weight_site("lora_A", adapter.target.path)] = x
-            self.inputs[weight_site("lora_B", adapter.target.path)] = F.linear(x, adapter.lora_A.detach())
+        for a in adapters:
+            x = self._real(seen[a.target.path][0])
+            self.inputs[a.target.site("lora_A")] = x
+            self.inputs[a.target.site("lora_B")] = F.linear(x, a.lora_A.detach())
 
     def gradients(self, direction: Tensor) -> dict[str, Tensor]:
         """Return the gradients of `sum_c direction_c log p_c` at the output of every matrix.
@@ -69,8 +69,8 @@ class Linearisation:
                 up = up[self._answers]
                 grad = grad[..., self._answers] if self._cut else grad
             below = self._real(grad) * adapter.scaling
-            out[weight_site("lora_A", adapter.target.path)] = below @ up
-            out[weight_site("lora_B", adapter.target.path)] = below
+            out[adapter.target.site("lora_A")] = below @ up
+            out[adapter.target.site("lora_B")] = below
         return out
 
     def _real(self, values: Tensor) -> Tensor:

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bara_pyro.core.guide import SiteGuide
-from bara_pyro.core.program import module_key
-from bara_pyro.core.sites import by_name
+from bara_pyro.core.sites import by_name, module_key
 from bara_pyro.errors import ConfigError
 from bara_pyro.models.gaussian_lora import GaussianLoRA
 
@@ -43,8 +42,8 @@ class Scale(PyroModule):
 
 
 def scales(raw: dict[str, Tensor], *, trainable: bool = True) -> Mapping[str, Scale]:
-    """Return one `Scale` a site, under names that a module may have."""
-    return by_name({module_key(n): Scale(value, trainable) for n, value in raw.items()})
+    """Return one `Scale` a site."""
+    return by_name({name: Scale(value, trainable) for name, value in raw.items()})
 
 
 class NormalGuide(DeviationGuide):

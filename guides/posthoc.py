@@ -5,7 +5,7 @@ from pyro.distributions import Normal, TorchDistribution
 from torch import Tensor
 
 from bara_pyro.core.frozen import read
-from bara_pyro.core.program import module_key
+from bara_pyro.core.sites import module_key
 from bara_pyro.guides.normal import DeviationGuide, scales
 from bara_pyro.models.posthoc import PosthocLoRA
 

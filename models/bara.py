@@ -7,8 +7,9 @@ y = W0 x + s B ((Phi * theta) * (A x))      gate form (Definition 1 of the paper
 """
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property, partial
-from typing import Literal, NamedTuple, Unpack, get_args
+from functools import cached_property, partial, reduce
+from operator import mul
+from typing import Literal, NamedTuple, Unpack
 
 import torch
 from pyro.distributions import TorchDistribution
@@ -18,28 +19,16 @@ from torch.nn import functional as F
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.latents import Gates, Latents, Site
 from bara_pyro.core.priors import make_prior
-from bara_pyro.core.program import (
-    AdaptedLM,
-    Adapter,
-    AdapterOptions,
-    chosen_rows,
-    local_sample,
-    tempered,
-)
+from bara_pyro.core.program import AdaptedLM, Adapter, AdapterOptions, local_sample, tempered
 from bara_pyro.core.targets import Target
 from bara_pyro.data.types import Batch
-from bara_pyro.errors import ConfigError, unknown
+from bara_pyro.errors import ConfigError, check_choice
 from bara_pyro.models.lora import down_projection, up_projection
 from bara_pyro.types import Fields
 
 Form = Literal["additive", "gate"]
 Latent = Literal["phi*theta", "phi", "theta"]
 PHI, THETA = "phi", "theta"
-
-
-def theta_site(path: str) -> str:
-    """Return the site name of the local gate of the module at `path`."""
-    return f"{THETA}/{path}"
 
 
 class Gate(NamedTuple):
@@ -61,20 +50,13 @@ class BaRAAdapter(Adapter):
 
     def __init__(self, target: Target, r: int, scaling: float, form: Form) -> None:
         super().__init__(target, r, scaling)
-        self.site = theta_site(target.path)
         if form == "gate":
             self.lora_A = down_projection(r, target.in_features)
         self.form = form
         self.lora_B = up_projection(r, target.out_features)
 
     def forward(self, x: Tensor, latents: Gate, rows: Tensor | None = None) -> Tensor:
-        """Return the change of the layer's output; see `Adapter.forward`.
-
-        Args:
-            x: `[draws x] B x T x in_features`.
-            latents: see `Gate`.
-            rows: output features to compute.
-        """
+        """Return the change of the layer's output; see `Adapter.forward`."""
         phi, prior, beta = latents
         parts = []
         if phi is not None:
@@ -82,14 +64,11 @@ class BaRAAdapter(Adapter):
         if prior is not None:
             with tempered(beta):
                 fn = prior.expand([*x.shape[:-1], self.r]).to_event(1)
-                parts.append(local_sample(self.site, fn, x))
+                parts.append(local_sample(self.target.site(THETA), fn, x))
         if self.form == "gate":
             parts.append(F.linear(x, self.lora_A))
-        change = parts[0]
-        for part in parts[1:]:
-            change = change * part
-        up = chosen_rows(self.lora_B, rows)
-        out = F.linear(change, up * self.scaling)
+        change = reduce(mul, parts)
+        out = self.project_up(change, rows)
         # Phi alone in the additive form knows neither row nor token: give it the layer's shape.
         return out.expand(*x.shape[:-1], out.shape[-1])
 
@@ -127,15 +106,13 @@ class BaRA(AdaptedLM):
         beta_theta: float = 1e-5,
         **adapter: Unpack[AdapterOptions],
     ) -> None:
-        if form not in get_args(Form):
-            raise ConfigError(unknown("form", form, get_args(Form)))
-        if latent not in get_args(Latent):
-            raise ConfigError(unknown("latent", latent, get_args(Latent)))
+        check_choice("form", form, Form)
+        check_choice("latent", latent, Latent)
         if beta_phi < 0 or beta_theta < 0:
             raise ConfigError(f"beta_phi={beta_phi} and beta_theta={beta_theta} must not be negative.")
         super().__init__(backbone, num_data, partial(BaRAAdapter, form=form), **adapter)
-        self.form: Form = form
-        self.latent: Latent = latent
+        self.form = form
+        self.latent = latent
         self.phi_prior = _prior(phi_prior, backbone.device)
         self.theta_prior = _prior(theta_prior, backbone.device)
         self.beta_phi = beta_phi
@@ -149,8 +126,8 @@ class BaRA(AdaptedLM):
             sites[PHI] = Site(PHI, (len(self.targets), self.r))
         if self.latent != "phi":
             for a in self.adapters.values():
-                width = a.target.in_features
-                sites[a.site] = Site(THETA, (a.r,), a.target.path, local=True, width=width)
+                t = a.target
+                sites[t.site(THETA)] = Site(THETA, (a.r,), t.path, local=True, width=t.in_features)
         return Latents(self.r, sites, modulating=self.form == "gate")
 
     @cached_property

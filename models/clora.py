@@ -18,18 +18,12 @@ from torch.nn import functional as F
 
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.latents import Latents, Site
-from bara_pyro.core.program import AdaptedLM, AdapterOptions, chosen_rows, local_sample, tempered
-from bara_pyro.core.targets import Target
+from bara_pyro.core.program import AdaptedLM, AdapterOptions, local_sample, tempered
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 from bara_pyro.models.lora import LowRankAdapter
 
 E = "E"
-
-
-def e_site(path: str) -> str:
-    """Return the site name of the matrix E of the module at `path`, flattened row by row to `r * r`."""
-    return f"{E}/{path}"
 
 
 class Prior(NamedTuple):
@@ -40,27 +34,16 @@ class Prior(NamedTuple):
 
 
 class CLoRAAdapter(LowRankAdapter):
-    """The change of one layer; samples its E, whose guide sees `A x`."""
-
-    def __init__(self, target: Target, r: int, scaling: float) -> None:
-        super().__init__(target, r, scaling)
-        self.site = e_site(target.path)
+    """The change of one layer; samples its E, flattened row by row to `r * r`, whose guide sees `A x`."""
 
     def forward(self, x: Tensor, latents: Prior, rows: Tensor | None = None) -> Tensor:
-        """Return `s B E A x`; see `Adapter.forward`.
-
-        Args:
-            x: `[draws x] B x T x in_features`.
-            latents: prior of E and weight of its KL.
-            rows: output features to compute.
-        """
+        """Return `s B E A x`; see `Adapter.forward`."""
         h = F.linear(x, self.lora_A)
         prior = latents.law.expand([*h.shape[:-1], self.r**2]).to_event(1)
         with tempered(latents.beta):
-            e = local_sample(self.site, prior, h)
+            e = local_sample(self.target.site(E), prior, h)
         change = (e.unflatten(-1, (self.r, self.r)) @ h.unsqueeze(-1)).squeeze(-1)
-        up = chosen_rows(self.lora_B, rows)
-        return F.linear(change, up * self.scaling)
+        return self.project_up(change, rows)
 
 
 class CLoRA(AdaptedLM):
@@ -98,7 +81,8 @@ class CLoRA(AdaptedLM):
     def latents(self) -> Latents:
         """One `E/<path>` a module; its guide sees `A x`, of width r."""
         sites = {
-            a.site: Site(E, (a.r**2,), a.target.path, local=True, width=a.r) for a in self.adapters.values()
+            a.target.site(E): Site(E, (a.r**2,), a.target.path, local=True, width=a.r)
+            for a in self.adapters.values()
         }
         return Latents(self.r, sites, modulating=True)
 

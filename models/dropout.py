@@ -34,23 +34,17 @@ from bara_pyro.models.lora import LowRankAdapter
 KEEP = "keep"
 
 
-def keep_site(path: str) -> str:
-    """Return the site name of the mask of the module at `path`."""
-    return f"{KEEP}/{path}"
-
-
 class DropoutAdapter(LowRankAdapter):
     """The change of one layer; samples its mask."""
 
     def __init__(self, target: Target, r: int, scaling: float, p: float) -> None:
         super().__init__(target, r, scaling)
-        self.site = keep_site(target.path)
         self.kept = 1 - p
 
     def forward(self, x: Tensor, latents: None, rows: Tensor | None = None) -> Tensor:
         """Return `s B A (keep / (1 - p) * x)`; see `Adapter.forward`."""
         law = Bernoulli(x.new_full((), self.kept), validate_args=False)
-        keep = pyro.sample(self.site, law.expand(x.shape).to_event(1))
+        keep = pyro.sample(self.target.site(KEEP), law.expand(x.shape).to_event(1))
         up = chosen_rows(self.lora_B, rows)
         # 1 / (1 - p) goes to the small factor: one pass less over the wide input.
         return F.linear(F.linear(x * keep, self.lora_A), up * (self.scaling / self.kept))
@@ -83,10 +77,8 @@ class DropoutLoRA(AdaptedLM):
     @cached_property
     def latents(self) -> Latents:
         """`keep/<path>`, of event shape `in_features`."""
-        return Latents(
-            self.r,
-            {
-                keep_site(t.path): Site(KEEP, (t.in_features,), t.path, local=True, width=t.in_features)
-                for t in self.targets
-            },
-        )
+        sites = {
+            t.site(KEEP): Site(KEEP, (t.in_features,), t.path, local=True, width=t.in_features)
+            for t in self.targets
+        }
+        return Latents(self.r, sites)

@@ -35,13 +35,7 @@ class EnsembleAdapter(Adapter):
         self.lora_B = nn.Parameter(torch.zeros(members, target.out_features, r))
 
     def forward(self, x: Tensor, latents: None, rows: Tensor | None = None) -> Tensor:
-        """Return `s B_m A_m x`; see `Adapter.forward`.
-
-        Args:
-            x: `[draws x] M x B x T x in_features`.
-            latents: None.
-            rows: output features to compute.
-        """
+        """Return `s B_m A_m x` of x, `[draws x] M x B x T x in_features`; see `Adapter.forward`."""
         up = chosen_rows(self.lora_B, rows)
         flat = x.flatten(-3, -2)  # one matrix product a member
         out = flat @ self.lora_A.mT @ (up.mT * self.scaling)

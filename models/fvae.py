@@ -16,10 +16,7 @@ Sizes a module, for r latents, an encoder of h units and a decoder of K layers o
     B                  out r
     encoders           2 (d h + h + 2 (h r + r))
     decoder            2 r w + w + (K - 1)(w^2 + w) + w d + d, and d for c where it is learned
-Over the 57 modules of Qwen2.5-7B, r = h = 8, w = 128, K = 3: 33,983,792 (the official code has 33,984,248: it
-allocates r numbers a module that nothing uses). With K = 1 and c fixed: 31,897,136, which is the
-33,531,440 that we read behind the 33.53 M of arXiv 2606.29184 less an A of LoRA's, 8 d a module, that nothing
-uses either.
+docs/methods.md compares them with the published counts.
 
 Left out of the published code: its dropout of 0.1 in encoders and decoder during training.
 """
@@ -39,29 +36,17 @@ from torch.nn import functional as F
 
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.latents import Latents, Site
-from bara_pyro.core.program import (
-    AdaptedLM,
-    Adapter,
-    AdapterOptions,
-    chosen_rows,
-    local_sample,
-    tempered,
-)
+from bara_pyro.core.program import AdaptedLM, Adapter, AdapterOptions, local_sample, tempered
 from bara_pyro.core.sites import seen_by_pyro
 from bara_pyro.core.targets import Target
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 
-Z = ("z1", "z2")
+Z1, Z2 = "z1", "z2"
 RECONSTRUCTION, GAMMA = "reconstruction", "gamma"
 INIT_SCALE = 0.02  # of B, as published
 BETA = 1e-5  # of the autoencoders, sums over modules and tokens that outweigh the answers by far
 EPSILON = 1e-5  # added to the rank and to the decoder's scale, as published
-
-
-def z_site(number: int, path: str) -> str:
-    """Return the site name of z1 or z2 of the module at `path`."""
-    return f"{Z[number - 1]}/{path}"
 
 
 @dataclass(frozen=True)
@@ -139,31 +124,30 @@ class FVAEAdapter(Adapter):
 
     def forward(self, x: Tensor, latents: Pass, rows: Tensor | None = None) -> Tensor:
         """Return `s B z1`; see `Adapter.forward`."""
-        z1 = self._draw(1, latents.prior_z1, x, latents.share * self.weights.kl_z1)
+        z1 = self._draw(Z1, latents.prior_z1, x, latents.share * self.weights.kl_z1)
         if latents.training:
             self._reconstruct(x, z1, latents)
-        up = chosen_rows(self.lora_B, rows)
-        return F.linear(z1, up * self.scaling)
+        return self.project_up(z1, rows)
 
-    def _draw(self, number: int, prior: TorchDistribution, x: Tensor, weight: float) -> Tensor:
+    def _draw(self, family: str, prior: TorchDistribution, x: Tensor, weight: float) -> Tensor:
         with tempered(weight):
             law = prior.expand([*x.shape[:-1], self.r]).to_event(1)
-            return local_sample(z_site(number, self.target.path), law, x)
+            return local_sample(self.target.site(family), law, x)
 
     def _reconstruct(self, x: Tensor, z1: Tensor, latents: Pass) -> None:
         """Sample z2, observe x, and add the factor that replaces KL(z2) in the published code."""
         w, share = self.weights, latents.share
-        z2 = self._draw(2, latents.prior_z2, x, share * w.kl_z2)
+        z2 = self._draw(Z2, latents.prior_z2, x, share * w.kl_z2)
         mean = self.decoder.forward(torch.cat([z1, z2], dim=-1))
         # The size of c: where an entry crosses 0 the published code has no density.
         scale = mean.new_ones(()) if self.decoder_scale is None else self.decoder_scale.abs() + EPSILON
         with tempered(share * w.reconstruction):
             law = Normal(mean, scale, validate_args=False).to_event(1)
-            pyro.sample(f"{RECONSTRUCTION}/{self.target.path}", law, obs=x.detach() if w.detach else x)
+            pyro.sample(self.target.site(RECONSTRUCTION), law, obs=x.detach() if w.detach else x)
         if w.spread or w.pull:
             gamma = w.spread * z1.square().mean(-1) - w.pull * (z2 - latents.prior_z2.mean).square().mean(-1)
             with tempered(share):
-                pyro.factor(f"{GAMMA}/{self.target.path}", gamma)
+                pyro.factor(self.target.site(GAMMA), gamma)
 
 
 class FVAE(AdaptedLM):
@@ -231,11 +215,10 @@ class FVAE(AdaptedLM):
         """`z1/<path>` and `z2/<path>`; the reconstruction and the published factor."""
         sites, auxiliary = {}, {}
         for t in self.targets:
-            for number, family in enumerate(Z, start=1):
-                own = Site(family, (self.r,), t.path, local=True, width=t.in_features)
-                sites[z_site(number, t.path)] = own
+            for family in (Z1, Z2):
+                sites[t.site(family)] = Site(family, (self.r,), t.path, local=True, width=t.in_features)
             for family in (RECONSTRUCTION, GAMMA):
-                auxiliary[f"{family}/{t.path}"] = Site(family, (), t.path, local=True)
+                auxiliary[t.site(family)] = Site(family, (), t.path, local=True)
         return Latents(self.r, sites, auxiliary)
 
     def counted(self, batch: Batch) -> Tensor:

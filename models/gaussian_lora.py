@@ -30,11 +30,6 @@ from bara_pyro.models.lora import LowRankAdapter
 SIGNS = "signs"
 
 
-def weight_site(weight: str, path: str) -> str:
-    """Return the site name of the deviation of `weight` ("lora_A", "lora_B") in the module at `path`."""
-    return f"{weight}/{path}"
-
-
 class Deviations(NamedTuple):
     """One module's draw: deviations from the means, `[draws x 1 x 1 x] rows x columns`; None: not latent."""
 
@@ -53,28 +48,21 @@ class GaussianAdapter(LowRankAdapter):
     def __init__(self, target: Target, r: int, scaling: float, flipout: bool) -> None:
         super().__init__(target, r, scaling)
         self.flipout = flipout
-        self.site = f"{SIGNS}/{target.path}"
 
     def forward(self, x: Tensor, latents: Deviations, rows: Tensor | None = None) -> Tensor:
-        """Return `s (B + dB) (A + dA) x`; see `Adapter.forward`.
-
-        Args:
-            x: `[draws x] B x T x in_features`.
-            latents: the module's deviations.
-            rows: output features to compute.
-        """
+        """Return `s (B + dB) (A + dA) x`; see `Adapter.forward`."""
         change = F.linear(x, self.lora_A)
         if latents.lora_A is not None:
             change = change + (self._flipped(x, latents.lora_A) if self.flipout else apply(x, latents.lora_A))
-        up = chosen_rows(self.lora_B, rows)
-        out = F.linear(change, up * self.scaling)
+        out = self.project_up(change, rows)
         if latents.lora_B is not None:
             out = out + apply(change, chosen_rows(latents.lora_B, rows) * self.scaling)
         return out
 
     def _flipped(self, x: Tensor, deviation: Tensor) -> Tensor:
         law = Bernoulli(x.new_tensor(0.5), validate_args=False)
-        heads = pyro.sample(self.site, law.expand([*x.shape[:-1], x.shape[-1] + self.r]).to_event(1))
+        law = law.expand([*x.shape[:-1], x.shape[-1] + self.r]).to_event(1)
+        heads = pyro.sample(self.target.site(SIGNS), law)
         before, after = (2 * heads - 1).split((x.shape[-1], self.r), dim=-1)
         return after * apply(before * x, deviation)
 
@@ -134,11 +122,10 @@ class GaussianLoRA(AdaptedLM):
         for a in self.adapters.values():
             for weight in self.weights:
                 shape = tuple(getattr(a, weight).shape)
-                sites[weight_site(weight, a.target.path)] = Site(weight, shape, a.target.path)
-        if self.flipout:
-            for a in self.adapters.values():
-                width = a.target.in_features
-                sites[a.site] = Site(SIGNS, (width + a.r,), a.target.path, local=True, width=width)
+                sites[a.target.site(weight)] = Site(weight, shape, a.target.path)
+        for a in self.adapters.values() if self.flipout else ():
+            width = a.target.in_features
+            sites[a.target.site(SIGNS)] = Site(SIGNS, (width + a.r,), a.target.path, local=True, width=width)
         return Latents(self.r, sites)
 
     def global_latents(self, batch: Batch) -> Sequence[Deviations]:
@@ -155,4 +142,4 @@ class GaussianLoRA(AdaptedLM):
         mean = getattr(adapter, weight)
         scale = torch.as_tensor(self.prior_scale, dtype=mean.dtype, device=mean.device)
         prior = Normal(-mean, scale, validate_args=False).to_event(2)
-        return pyro.sample(weight_site(weight, adapter.target.path), prior)
+        return pyro.sample(adapter.target.site(weight), prior)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.program import AdaptedLM, Adapter, AdapterOptions, chosen_rows
+from bara_pyro.core.program import AdaptedLM, Adapter, AdapterOptions
 from bara_pyro.core.targets import Target
 
 
@@ -37,8 +37,7 @@ class LoRAAdapter(LowRankAdapter):
 
     def forward(self, x: Tensor, latents: None, rows: Tensor | None = None) -> Tensor:
         """Return `s B A x`; see `Adapter.forward`."""
-        up = chosen_rows(self.lora_B, rows)
-        return F.linear(F.linear(x, self.lora_A), up * self.scaling)
+        return self.project_up(F.linear(x, self.lora_A), rows)
 
 
 class LoRA(AdaptedLM):

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.frozen import frozen, read
-from bara_pyro.core.program import AdapterOptions, module_key
+from bara_pyro.core.program import AdapterOptions
+from bara_pyro.core.sites import module_key
 from bara_pyro.data.types import Batch
 from bara_pyro.models.gaussian_lora import Deviations, GaussianLoRA
 
@@ -61,6 +62,5 @@ class PosthocLoRA(GaussianLoRA):
 
     def weight_of(self, site: str) -> Tensor:
         """Return the mean of the weight whose deviation is `site`."""
-        declared = self.latents.sites[site]
-        mean: Tensor = getattr(self.adapters[module_key(str(declared.path))], declared.family)
-        return mean
+        weight, path = site.split("/", 1)
+        return self.get_parameter(f"adapters.{module_key(path)}.{weight}")

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.latents import Latents, Site
-from bara_pyro.core.program import AdaptedLM, AdapterOptions, chosen_rows
+from bara_pyro.core.program import AdaptedLM, AdapterOptions
 from bara_pyro.core.targets import Target
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
@@ -47,15 +47,8 @@ class ScalaBLAdapter(LowRankAdapter):
             self.lora_A.copy_(right)
 
     def forward(self, x: Tensor, latents: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Return `s_lora B diag(s) V x`; see `Adapter.forward`.
-
-        Args:
-            x: `[draws x] B x T x in_features`.
-            latents: its s, `[draws x 1 x] 1 x r`.
-            rows: output features to compute.
-        """
-        up = chosen_rows(self.lora_B, rows)
-        return F.linear(F.linear(x, self.lora_A) * latents, up * self.scaling)
+        """Return `s_lora B diag(s) V x`; `latents` is its s, `[draws x 1 x] 1 x r`; see `Adapter.forward`."""
+        return self.project_up(F.linear(x, self.lora_A) * latents, rows)
 
 
 class ScalaBL(AdaptedLM):

@@ -38,16 +38,9 @@ def register_prior(name: str) -> Callable[[Builder], Builder]:
     batch and event shape are ``()``.
 
     Raises:
-        ConfigError: it is used without a name, as ``@register_prior`` alone.
+        ConfigError: it is used without a name, as ``@register_prior`` alone, or the name is taken.
     """
-    if not isinstance(name, str) or not name:
-        raise ConfigError('register_prior needs a name: write @register_prior("name") above the function.')
-
-    def decorator(build: Builder) -> Builder:
-        PRIORS.register(name, build)
-        return build
-
-    return decorator
+    return PRIORS.named(name)
 
 
 def make_prior(name: str, *, device: torch.device | str | None = None, **hyper: float) -> TorchDistribution:

@@ -21,6 +21,7 @@ from pyro.distributions import TorchDistribution
 from pyro.nn import PyroModule
 from pyro.poutine.runtime import InferDict, get_plates
 from torch import BoolTensor, Tensor, nn
+from torch.nn import functional as F
 
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.foreign import shared_weights
@@ -47,8 +48,9 @@ class Adapter(PyroModule):
         scaling: `lora_alpha / r`.
     """
 
-    # Given input and output of every forward, where activations are wanted (`tapped`).
-    tap: Callable[[Tensor, Tensor], None] | None = None
+    lora_B: Tensor  # of those that end in LoRA's up-projection, `out x r`
+    # Where input and output of every forward are noted, under the layer's path (`tapped`).
+    tap: dict[str, tuple[Tensor, Tensor]] | None = None
 
     def __init__(self, target: Target, r: int, scaling: float) -> None:
         super().__init__()
@@ -74,13 +76,19 @@ class Adapter(PyroModule):
             # one (our SVI, prediction) parameters are read without a `pyro.param` statement each.
             out = self.forward(x, latents, rows)
         if self.tap is not None:
-            self.tap(x, out)
+            self.tap[self.target.path] = (x.detach(), out)
         return out
 
+    def project_up(self, change: Tensor, rows: Tensor | None) -> Tensor:
+        """Return `s B change`, what most adapters end in; `rows` as for `forward`."""
+        return F.linear(change, chosen_rows(self.lora_B, rows) * self.scaling)
 
-def module_key(name: str) -> str:
-    """Return a module path or a site's name as the name of a submodule, which must not contain dots."""
-    return name.replace(".", "/")
+    def hook(
+        self, latents: Given, lead: tuple[int, ...], layer: nn.Module, args: tuple[Tensor], output: Tensor
+    ) -> Tensor:
+        """Return a layer's output with the change added; see `AdaptedLM.attached`."""
+        change = self.change(args[0].reshape(*lead, *args[0].shape[1:]), latents)
+        return output + change.reshape(output.shape).to(output.dtype)
 
 
 def chosen_rows(weight: Tensor, rows: Tensor | None) -> Tensor:
@@ -135,15 +143,12 @@ class AdaptedLM(PyroModule):
             stays `lora_alpha / r`.
         likelihood: what is observed; an answer by default.
 
-    Attributes:
-        adapters: the adapters by `module_key` of their path, in the order of the targets.
-
     Raises:
         ConfigError: a size is not positive, or the rank pattern names an unknown module or a rank above r.
         BackboneError: a target matches nothing.
     """
 
-    adapters: Mapping[str, Adapter]
+    adapters: Mapping[str, Adapter]  # by `sites.module_key` of their path, in the order of the targets
     # Whether units can be taken out of an adapter one by one, which leaves a program with a rank pattern.
     prunable = False
     # Whether `lora_A x` is what each rank unit passes on.
@@ -165,7 +170,7 @@ class AdaptedLM(PyroModule):
         super().__init__()
         if num_data < 1 or r < 1:
             raise ConfigError(f"num_data={num_data} and r={r} must both be at least 1.")
-        # In a tuple, so that neither torch nor Pyro registers what it holds.
+        # In tuples, here and below, so that neither torch nor Pyro registers what they hold.
         self._frozen = (backbone,)
         self.num_data = num_data
         self.r = r
@@ -173,18 +178,12 @@ class AdaptedLM(PyroModule):
         self.likelihood = likelihood or AnswerLikelihood()
         self.targets = find_targets(backbone.lm, target_modules)
         self.rank_pattern = _checked_ranks(rank_pattern or {}, self.targets, r)
-        ranks = [self.rank_pattern.get(target.path, r) for target in self.targets]
-        adapters = [
-            make_adapter(target, rank, lora_alpha / r)
-            for target, rank in zip(self.targets, ranks, strict=True)
-        ]
-        self.adapters = by_name({module_key(a.target.path): a for a in adapters})
-        # Looked up once; the layers in a tuple, so that nothing of the language model is registered.
+        adapters = [make_adapter(t, self.rank_pattern.get(t.path, r), lora_alpha / r) for t in self.targets]
+        self.adapters = by_name({a.target.path: a for a in adapters})
+        # Looked up once.
         self._heads = tuple(a for a in adapters if a.target.is_head)
         self._body = tuple(
-            (adapter, backbone.lm.get_submodule(adapter.target.path))
-            for adapter in adapters
-            if not adapter.target.is_head
+            (a, backbone.lm.get_submodule(a.target.path)) for a in adapters if not a.target.is_head
         )
         self.to(backbone.device)
 
@@ -193,22 +192,15 @@ class AdaptedLM(PyroModule):
         """The frozen language model."""
         return self._frozen[0]
 
-    # What a method defines -----------------------------------------------------------------------------
-
     def global_latents(self, batch: Batch) -> Sequence[Given]:
         """Sample what is shared by all rows and tokens; return what each adapter is given, a target each."""
         return [None] * len(self.targets)
 
     def one_per_module(self, site: str, entry: TorchDistribution, beta: float) -> Sequence[Tensor]:
-        """Sample an r-vector for every module in one statement, its KL weighted by `beta`.
+        """Sample an r-vector for every module in one statement, `modules x r`, its KL weighted by `beta`.
 
-        Args:
-            site: name; its value is `modules x r`.
-            entry: prior of one entry.
-            beta: weight of the KL.
-
-        Returns:
-            One `[draws x 1 x] 1 x r` a module, which broadcasts over rows and tokens.
+        `entry` is the prior of one entry. Each module gets `[draws x 1 x] 1 x r`, which broadcasts over rows
+        and tokens.
         """
         prior = entry.expand([len(self.targets), self.r]).to_event(1)
         with pyro.plate("modules", len(self.targets), dim=-1), tempered(beta):
@@ -229,13 +221,12 @@ class AdaptedLM(PyroModule):
         """The gates, for diagnostics; None where the method has none."""
         return None
 
-    # The program ---------------------------------------------------------------------------------------
-
     def forward(self, batch: Batch) -> Tensor:
         """Run the program on a batch; return what its likelihood returns: log-probabilities, float32."""
         rows, width = batch.input_ids.shape
         draws = outer_draws()
         lead = (*draws, rows)
+        copies = (torch.Size(draws).numel(), 1)
         indices = torch.arange(rows, device=batch.input_ids.device)
         with shared_weights() or nullcontext():
             latents = self.global_latents(batch)
@@ -245,12 +236,9 @@ class AdaptedLM(PyroModule):
                     poutine.mask(mask=cast(BoolTensor, self.counted(batch))),
                     self.attached(latents, lead),
                 ):
-                    copies = torch.Size(draws).numel()
-                    segments = batch.segments
+                    segments = None if batch.segments is None else batch.segments.repeat(copies)
                     hidden = self.backbone.hidden(
-                        batch.input_ids.repeat(copies, 1),
-                        batch.attention_mask.repeat(copies, 1),
-                        None if segments is None else segments.repeat(copies, 1),
+                        batch.input_ids.repeat(copies), batch.attention_mask.repeat(copies), segments
                     )
                 hidden = hidden.reshape(*lead, *hidden.shape[1:])
                 return self.likelihood.observe(hidden, batch, partial(self.logits, latents))
@@ -273,14 +261,12 @@ class AdaptedLM(PyroModule):
     def attached(self, latents: Sequence[Given], lead: tuple[int, ...]) -> Iterator[None]:
         """Hang the adapters of the body on the language model while the block runs.
 
-        Args:
-            latents: what each adapter is given.
-            lead: leading shape of every layer input, `[draws x] B`, to which the language model's flat
-                batch dimension is unfolded before an adapter sees it.
+        Each is given its `latents`, and its layer's input with the flat batch dimension of the language model
+        unfolded to `lead`, `[draws x] B`.
         """
         with ExitStack() as stack:
             for adapter, layer in self._body:
-                hook = _hook(adapter, latents[adapter.target.index], lead)
+                hook = partial(adapter.hook, latents[adapter.target.index], lead)
                 stack.callback(layer.register_forward_hook(hook).remove)
             yield
 
@@ -302,23 +288,11 @@ def tapped(adapters: Iterable[Adapter]) -> Iterator[dict[str, tuple[Tensor, Tens
     Inputs are float32, `[draws x] B x T x in_features` (T = 1 at the answer head), and carry no gradient.
     """
     seen: dict[str, tuple[Tensor, Tensor]] = {}
-
-    def tap_of(path: str) -> Callable[[Tensor, Tensor], None]:
-        return lambda x, change: seen.update({path: (x.detach(), change)})
-
     adapters = tuple(adapters)
     try:
         for adapter in adapters:
-            adapter.tap = tap_of(adapter.target.path)
+            adapter.tap = seen
         yield seen
     finally:
         for adapter in adapters:
             adapter.tap = None
-
-
-def _hook(adapter: Adapter, latents: Given, lead: tuple[int, ...]) -> Callable[..., Tensor]:
-    def hook(layer: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        change = adapter.change(args[0].reshape(*lead, *args[0].shape[1:]), latents)
-        return output + change.reshape(output.shape).to(output.dtype)
-
-    return hook

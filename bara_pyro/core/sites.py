@@ -26,6 +26,12 @@ def seen_by_pyro(kind: type[Kind]) -> type[Kind]:
     return cast(type[Kind], type(PyroModule).__getitem__(PyroModule, kind))
 
 
+def module_key(name: str) -> str:
+    """Return a module path or a site's name as the name of a submodule, which must not contain dots."""
+    return name.replace(".", "/")
+
+
 def by_name(modules: Mapping[str, Kind]) -> Mapping[str, Kind]:
-    """Return modules under their names as one module, for an attribute of a `PyroModule`."""
-    return cast(Mapping[str, Kind], seen_by_pyro(nn.ModuleDict)(modules))
+    """Return modules by the `module_key` of their names as one module, for an attribute of a `PyroModule`."""
+    keyed = {module_key(name): module for name, module in modules.items()}
+    return cast(Mapping[str, Kind], seen_by_pyro(nn.ModuleDict)(keyed))

@@ -33,6 +33,10 @@ class Target:
     out_features: int
     is_head: bool
 
+    def site(self, family: str) -> str:
+        """Return the name of this module's site of a family: `theta/model.layers.0.self_attn.q_proj`."""
+        return f"{family}/{self.path}"
+
 
 def widths(layer: nn.Module) -> tuple[int, int]:
     """Return `(in_features, out_features)` of a linear layer; GPT-2's `Conv1D` stores them transposed."""

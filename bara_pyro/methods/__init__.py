@@ -4,6 +4,26 @@ Adding one: write a program in `models/`, a guide in `guides/` (or take one), an
 the pair; docs/contributing.md walks through it.
 """
 
-from bara_pyro.methods.base import METHODS, Fit, Method, MethodConfig, build, method_config, register_method
+from bara_pyro.methods.base import (
+    METHODS,
+    Fit,
+    Method,
+    MethodConfig,
+    build,
+    method_config,
+    pair,
+    register_method,
+    setting,
+)
 
-__all__ = ["METHODS", "Fit", "Method", "MethodConfig", "build", "method_config", "register_method"]
+__all__ = [
+    "METHODS",
+    "Fit",
+    "Method",
+    "MethodConfig",
+    "build",
+    "method_config",
+    "pair",
+    "register_method",
+    "setting",
+]

@@ -5,38 +5,30 @@ from typing import Unpack
 from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
 from torch.optim import Optimizer
 
-from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.defaults import default
-from bara_pyro.core.program import AdapterOptions
 from bara_pyro.core.svi import SVI, SVIOptions, adamw
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.methods.allocation import Budget, RankAllocator, Triplets
-from bara_pyro.methods.base import Fit, Method, MethodConfig, register_method
+from bara_pyro.methods.base import Fit, Method, MethodConfig, given, pair, register_method, setting
 from bara_pyro.methods.recipes import Training, common
-from bara_pyro.methods.space import RATES, SearchSpace
+from bara_pyro.methods.space import SearchSpace
 from bara_pyro.models.adalora import AdaLoRA
 
 
 class AdaLoRAConfig(MethodConfig):
     """Settings of AdaLoRA. The authors' GLUE scripts: t_init 0.09 to 0.15, t_final 0.46 to 0.58."""
 
-    init_r: PositiveInt | None = Field(
-        default(AdaLoRA, "init_r"),
-        description="rank that training starts from, at least adapter.r; null: 1.5 times it",
+    init_r: PositiveInt | None = setting(
+        AdaLoRA, "init_r", "rank that training starts from, at least adapter.r; null: 1.5 times it"
     )
-    orth_weight: NonNegativeFloat = Field(
-        default(AdaLoRA, "orth_weight"), description="weight of the distance from orthogonality"
+    orth_weight: NonNegativeFloat = setting(
+        AdaLoRA, "orth_weight", "weight of the distance from orthogonality"
     )
     t_init: float = Field(0.1, ge=0, lt=1, description="share of the steps before ranks are taken away")
     t_final: float = Field(0.5, ge=0, lt=1, description="share of the steps after the last allocation")
     mask_interval: PositiveInt = Field(10, description="steps between two allocations")
-    beta1: float = Field(
-        default(RankAllocator, "beta1"), gt=0, lt=1, description="of the running mean of the sensitivity"
-    )
-    beta2: float = Field(
-        default(RankAllocator, "beta2"), gt=0, lt=1, description="of the running mean of the uncertainty"
-    )
+    beta1: float = setting(RankAllocator, "beta1", "of the running mean of the sensitivity", gt=0, lt=1)
+    beta2: float = setting(RankAllocator, "beta2", "of the running mean of the uncertainty", gt=0, lt=1)
 
     @model_validator(mode="after")
     def _leaves_time(self) -> "AdaLoRAConfig":
@@ -74,14 +66,6 @@ class AdaLoRASVI(SVI[AdaLoRA, DeltaGuide]):
         self.allocator.step()
 
 
-def build_adalora(
-    backbone: Backbone, num_data: int, adapter: AdapterOptions, config: AdaLoRAConfig
-) -> tuple[AdaLoRA, DeltaGuide]:
-    """Return the program and its empty guide."""
-    model = AdaLoRA(backbone, num_data, init_r=config.init_r, orth_weight=config.orth_weight, **adapter)
-    return model, DeltaGuide(model)
-
-
 def adalora_svi(model: AdaLoRA, guide: DeltaGuide, train: Training, config: AdaLoRAConfig) -> AdaLoRASVI:
     """Return the inference that allocates ranks."""
     optim = adamw(model, guide, train.lr, weight_decay=train.weight_decay)
@@ -93,7 +77,7 @@ def adalora_svi(model: AdaLoRA, guide: DeltaGuide, train: Training, config: AdaL
         end=train.steps - int(config.t_final * train.steps),
         interval=config.mask_interval,
     )
-    allocator = RankAllocator(modules, optim, budget, beta1=config.beta1, beta2=config.beta2)
+    allocator = RankAllocator(modules, optim, budget, **given(RankAllocator, config))
     return AdaLoRASVI(model, guide, optim, allocator=allocator, **common(optim, train))
 
 
@@ -108,11 +92,11 @@ register_method(
         "adalora",
         "AdaLoRA: singular values kept by importance (arXiv 2303.10512)",
         AdaLoRAConfig,
-        build_adalora,
+        pair(AdaLoRA, DeltaGuide),
         svi=adalora_svi,
         finish=final_ranks,
         display="AdaLoRA",
         order=13,
-        search=SearchSpace(RATES, "method.orth_weight", (0.01, 1.0)),
+        search=SearchSpace("method.orth_weight", (0.01, 1.0)),
     )
 )

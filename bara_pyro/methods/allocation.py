@@ -50,6 +50,7 @@ class Budget:
         return step >= self.end or (step > self.start and step % self.interval == 0)
 
 
+@dataclass
 class RankAllocator:
     """Keeps the most important singular values of all modules, by Equations 8 to 10 of the AdaLoRA paper.
 
@@ -63,27 +64,18 @@ class RankAllocator:
     after the optimiser's step, the gradient the one before; at equal scores the first is kept where the
     others drop both.
 
-    Args:
+    Attributes:
         modules: the parameters.
         optim: what trains them, an Adam.
         budget: the schedule.
         beta1, beta2: of the running means.
     """
 
-    def __init__(
-        self,
-        modules: Sequence[Triplets],
-        optim: Optimizer,
-        budget: Budget,
-        *,
-        beta1: float = 0.85,
-        beta2: float = 0.85,
-    ) -> None:
-        self.modules = modules
-        self.optim = optim
-        self.budget = budget
-        self.beta1 = beta1
-        self.beta2 = beta2
+    modules: Sequence[Triplets]
+    optim: Optimizer
+    budget: Budget
+    beta1: float = 0.85
+    beta2: float = 0.85
 
     @torch.no_grad()
     def step(self) -> None:

@@ -3,13 +3,12 @@
 from pydantic import Field, NonNegativeFloat, PositiveInt, field_validator
 
 from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.defaults import default
 from bara_pyro.core.priors import make_prior
 from bara_pyro.core.program import AdapterOptions
 from bara_pyro.guides.amortized import Activation, AmortizedGuide, Shape, Width
 from bara_pyro.guides.families import FAMILIES
-from bara_pyro.methods.base import Method, MethodConfig, register_method
-from bara_pyro.methods.space import RATES, SearchSpace
+from bara_pyro.methods.base import Method, MethodConfig, pair, register_method, setting
+from bara_pyro.methods.space import SearchSpace
 from bara_pyro.models.bara import BaRA, Form, Latent
 from bara_pyro.types import Json
 
@@ -17,55 +16,39 @@ from bara_pyro.types import Json
 class BaRAConfig(MethodConfig):
     """Settings of BaRA."""
 
-    form: Form = Field(
-        default(BaRA, "form"), description="'additive': B (Phi * theta); 'gate': B ((Phi * theta) * A x)"
+    form: Form = setting(BaRA, "form", "'additive': B (Phi * theta); 'gate': B ((Phi * theta) * A x)")
+    latent: Latent = setting(BaRA, "latent", "'phi*theta', 'phi' or 'theta'")
+    phi_prior: Json = setting(
+        BaRA, "phi_prior", "prior of Phi and its hyper-parameters", validate_default=True
     )
-    latent: Latent = Field(default(BaRA, "latent"), description="'phi*theta', 'phi' or 'theta'")
-    phi_prior: Json = Field(
-        default(BaRA, "phi_prior"), validate_default=True, description="prior of Phi and its hyper-parameters"
+    theta_prior: Json = setting(
+        BaRA, "theta_prior", "prior of theta and its hyper-parameters", validate_default=True
     )
-    theta_prior: Json = Field(
-        default(BaRA, "theta_prior"),
-        validate_default=True,
-        description="prior of theta and its hyper-parameters",
-    )
-    beta_phi: NonNegativeFloat = Field(
-        default(BaRA, "beta_phi"), description="weight of KL(Phi); 1 is the exact ELBO"
-    )
-    beta_theta: NonNegativeFloat = Field(
-        default(BaRA, "beta_theta"), description="weight of KL(theta); 1 is the exact ELBO"
-    )
+    beta_phi: NonNegativeFloat = setting(BaRA, "beta_phi", "weight of KL(Phi); 1 is the exact ELBO")
+    beta_theta: NonNegativeFloat = setting(BaRA, "beta_theta", "weight of KL(theta); 1 is the exact ELBO")
     guide: str = Field("weibull", description="posterior family: 'weibull', 'gamma', 'lognormal', 'delta'")
-    shape: Shape = Field(
-        default(AmortizedGuide, "shape"),
-        description="'kappa': softplus gives 1/k; 'k': softplus gives k (the text)",
+    shape: Shape = setting(
+        AmortizedGuide, "shape", "'kappa': softplus gives 1/k; 'k': softplus gives k (the text)"
     )
-    shape_width: Width = Field(
-        default(AmortizedGuide, "shape_width"), description="'vector' or 'scalar' noise level of a gate"
+    shape_width: Width = setting(AmortizedGuide, "shape_width", "'vector' or 'scalar' noise level of a gate")
+    init_kappa: float = setting(
+        AmortizedGuide, "init_kappa", "noise level at the start; Algorithm 1: 0.693", gt=0
     )
-    init_kappa: float = Field(
-        default(AmortizedGuide, "init_kappa"),
-        gt=0,
-        description="noise level at the start; Algorithm 1: 0.693",
+    max_kappa: float = setting(
+        AmortizedGuide, "max_kappa", "largest noise level; 1 is that of a Gamma(1, b) prior", gt=0
     )
-    max_kappa: float = Field(
-        default(AmortizedGuide, "max_kappa"),
-        gt=0,
-        description="largest noise level; 1 is that of a Gamma(1, b) prior",
+    random_kappa: bool = setting(
+        AmortizedGuide, "random_kappa", "start with random noise levels, as the paper's Algorithm 1"
     )
-    random_kappa: bool = Field(
-        default(AmortizedGuide, "random_kappa"),
-        description="start with random noise levels, as the paper's Algorithm 1",
+    normalize_input: bool | None = setting(
+        AmortizedGuide,
+        "normalize_input",
+        "divide what the amortiser sees by its root mean square; null: in the gate form; Algorithm 1: false",
     )
-    normalize_input: bool | None = Field(
-        default(AmortizedGuide, "normalize_input"),
-        description="divide what the amortiser sees by its root mean square; null: in the gate form; "
-        "Algorithm 1: false",
+    activation: Activation = setting(
+        AmortizedGuide, "activation", "of theta's mean: 'softplus', 'relu', 'topk'"
     )
-    activation: Activation = Field(
-        default(AmortizedGuide, "activation"), description="of theta's mean: 'softplus', 'relu', 'topk'"
-    )
-    top_k: PositiveInt = Field(default(AmortizedGuide, "top_k"), description="gates left open by 'topk'")
+    top_k: PositiveInt = setting(AmortizedGuide, "top_k", "gates left open by 'topk'")
 
     @field_validator("guide")
     @classmethod
@@ -87,29 +70,7 @@ class BaRAConfig(MethodConfig):
 def _build(
     backbone: Backbone, num_data: int, adapter: AdapterOptions, config: BaRAConfig
 ) -> tuple[BaRA, AmortizedGuide]:
-    model = BaRA(
-        backbone,
-        num_data,
-        form=config.form,
-        latent=config.latent,
-        phi_prior=config.phi_prior,
-        theta_prior=config.theta_prior,
-        beta_phi=config.beta_phi,
-        beta_theta=config.beta_theta,
-        **adapter,
-    )
-    guide = FAMILIES[config.guide](
-        model,
-        shape=config.shape,
-        shape_width=config.shape_width,
-        init_kappa=config.init_kappa,
-        max_kappa=config.max_kappa,
-        random_kappa=config.random_kappa,
-        normalize_input=config.normalize_input,
-        activation=config.activation,
-        top_k=config.top_k,
-    )
-    return model, guide
+    return pair(BaRA, FAMILIES[config.guide])(backbone, num_data, adapter, config)
 
 
 register_method(
@@ -121,7 +82,7 @@ register_method(
         display="BaRA",
         order=14,
         tags=frozenset({"ours", "main", "short", "spread"}),
-        search=SearchSpace(RATES, "method.init_kappa", (0.25, 0.8)),
+        search=SearchSpace("method.init_kappa", (0.25, 0.8)),
     )
 )
 register_method(
@@ -134,6 +95,6 @@ register_method(
         display="BaRA gate",
         order=15,
         tags=frozenset({"ours", "main", "short", "spread"}),
-        search=SearchSpace(RATES, "method.init_kappa", (0.25, 0.8)),
+        search=SearchSpace("method.init_kappa", (0.25, 0.8)),
     )
 )

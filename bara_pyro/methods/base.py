@@ -1,5 +1,6 @@
 """What a method is, and the registry of methods."""
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
@@ -8,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
 from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.defaults import default
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.program import AdaptedLM, AdapterOptions
 from bara_pyro.core.svi import SVI
@@ -26,6 +28,21 @@ class MethodConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     name: str = Field(description="the method")
+
+
+def setting(of: Callable[..., object], parameter: str, description: str, **limits: Any) -> Any:
+    """Return a field whose default is that of a parameter of a program, a guide, a function.
+
+    With `limits`, further arguments of `pydantic.Field`, such as `gt=0`. Under the parameter's own name it is
+    what `given` finds.
+    """
+    return Field(default(of, parameter), description=description, **limits)
+
+
+def given(to: Callable[..., object], config: MethodConfig) -> dict[str, Any]:
+    """Return the settings that a program or guide has parameters for, under the same names."""
+    fields = type(config).model_fields
+    return {name: getattr(config, name) for name in inspect.signature(to).parameters if name in fields}
 
 
 M = TypeVar("M", bound=AdaptedLM)
@@ -71,7 +88,7 @@ class Method(Generic[M, G, C]):
         name: what `--method` takes.
         summary: one line for `bara methods`.
         config: the class of its settings.
-        build: `(backbone, num_data, adapter settings, method settings) -> (model, guide)`.
+        build: `(backbone, num_data, adapter settings, method settings) -> (model, guide)`; see `pair`.
         defaults: settings that this name presets.
         train: settings of the section `train` that this name presets.
         svi: `(model, guide, training settings, method settings) -> SVI`: how it is trained; by default one
@@ -104,6 +121,23 @@ class Method(Generic[M, G, C]):
     order: int = 100
     tags: frozenset[str] = frozenset()
     search: SearchSpace | None = None
+
+
+def pair(
+    program: Callable[..., M], guide: Callable[..., G]
+) -> Callable[[Backbone, int, AdapterOptions, MethodConfig], tuple[M, G]]:
+    """Return what builds a program and its guide, each of the settings of its parameters' names.
+
+    What is no setting is fixed by `functools.partial`.
+    """
+
+    def build(
+        backbone: Backbone, num_data: int, adapter: AdapterOptions, config: MethodConfig
+    ) -> tuple[M, G]:
+        model = program(backbone, num_data, **given(program, config), **adapter)
+        return model, guide(model, **given(guide, config))
+
+    return build
 
 
 METHODS: Registry[Method[Any, Any, Any]] = Registry("method", "bara_pyro.methods", ("bara_pyro.methods.*",))

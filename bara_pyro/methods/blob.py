@@ -1,17 +1,15 @@
 """BLoB: Bayesian LoRA by backpropagation (Wang et al., NeurIPS 2024, arXiv 2406.11675)."""
 
+from functools import partial
 from typing import Literal
 
 from pydantic import Field, NonNegativeFloat
 
-from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.defaults import default
-from bara_pyro.core.program import AdapterOptions
 from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.guides.normal import NormalGuide
-from bara_pyro.methods.base import Method, MethodConfig, register_method
+from bara_pyro.methods.base import Method, MethodConfig, pair, register_method, setting
 from bara_pyro.methods.recipes import Recipe, Training, TwoStepSVI, common, default_svi, kl_cycle
-from bara_pyro.methods.space import RATES, SearchSpace
+from bara_pyro.methods.space import SearchSpace
 from bara_pyro.models.gaussian_lora import GaussianLoRA
 
 
@@ -23,38 +21,16 @@ class BLoBConfig(MethodConfig):
         description="'elbo': one AdamW on the bound; 'reproduction': the published scheme",
     )
     prior_scale: float = Field(0.2, gt=0, description="standard deviation of A's prior")
-    init_scale: float = Field(
-        default(NormalGuide, "init_scale"),
-        gt=0,
-        description="posterior scales start between its square's half and it",
+    init_scale: float = setting(
+        NormalGuide, "init_scale", "posterior scales start between its square's half and it", gt=0
     )
-    transform: Literal["square", "softplus"] = Field(
-        default(NormalGuide, "transform"), description="sigma = G^2 or softplus(G)"
-    )
+    transform: Literal["square", "softplus"] = setting(NormalGuide, "transform", "sigma = G^2 or softplus(G)")
     flipout: bool = Field(True, description="random signs a token; off: one draw of A a forward")
-    beta: NonNegativeFloat = Field(
-        default(GaussianLoRA, "beta"), description="weight of KL(A) in 'elbo'; 1 is the exact ELBO"
-    )
+    beta: NonNegativeFloat = setting(GaussianLoRA, "beta", "weight of KL(A) in 'elbo'; 1 is the exact ELBO")
     kl_lr: float = Field(0.01, gt=0, description="'reproduction': rate of the descent on the KL")
     scale_optimizer: Literal["sgd", "adamw"] = Field(
         "sgd", description="'reproduction': what moves G along the likelihood: both occur in published code"
     )
-
-
-def build_blob(
-    backbone: Backbone, num_data: int, adapter: AdapterOptions, config: BLoBConfig
-) -> tuple[GaussianLoRA, NormalGuide]:
-    """Return the program and the guide."""
-    model = GaussianLoRA(
-        backbone,
-        num_data,
-        random="A",
-        prior_scale=config.prior_scale,
-        beta=config.beta,
-        flipout=config.flipout,
-        **adapter,
-    )
-    return model, NormalGuide(model, init_scale=config.init_scale, transform=config.transform)
 
 
 def blob_svi(model: GaussianLoRA, guide: NormalGuide, train: Training, config: BLoBConfig) -> SVI:
@@ -75,12 +51,12 @@ register_method(
         "blob",
         "BLoB: Gaussian A, flipout (arXiv 2406.11675)",
         BLoBConfig,
-        build_blob,
+        pair(partial(GaussianLoRA, random="A"), NormalGuide),
         svi=blob_svi,
         peft=True,
         display="BLoB",
         order=6,
         tags=frozenset({"paper", "main", "short", "ranked", "spread"}),
-        search=SearchSpace(RATES, "method.beta", (0.1, 0.01)),
+        search=SearchSpace("method.beta", (0.1, 0.01)),
     )
 )

@@ -3,14 +3,11 @@
 from pydantic import Field, NonNegativeFloat, PositiveInt
 from torch.optim import AdamW
 
-from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.defaults import default
-from bara_pyro.core.program import AdapterOptions
 from bara_pyro.core.svi import SVI
 from bara_pyro.guides.contextual import ContextualGuide
-from bara_pyro.methods.base import Method, MethodConfig, register_method
+from bara_pyro.methods.base import Method, MethodConfig, pair, register_method, setting
 from bara_pyro.methods.recipes import Recipe, Training, TwoStepSVI, common, default_svi, kl_cycle
-from bara_pyro.methods.space import RATES, SearchSpace
+from bara_pyro.methods.space import SearchSpace
 from bara_pyro.models.clora import CLoRA
 
 # Of the public code, whatever the backbone: a factor 1e-6, and the mean over LLaMA-2-7B's 65 modules.
@@ -25,21 +22,13 @@ class CLoRAConfig(MethodConfig):
         description="'elbo': one AdamW on the (tempered) bound; 'reproduction': AdamW for A and B, plain "
         "descent for the networks, published weights",
     )
-    prior_scale: float = Field(
-        default(CLoRA, "prior_scale"), gt=0, description="standard deviation of E's prior"
+    prior_scale: float = setting(CLoRA, "prior_scale", "standard deviation of E's prior", gt=0)
+    hidden: PositiveInt = setting(ContextualGuide, "hidden", "width of the networks that give E's posterior")
+    init_scale: float = setting(
+        ContextualGuide, "init_scale", "posterior scale at the start; published: 0.25", gt=0, lt=1
     )
-    hidden: PositiveInt = Field(
-        default(ContextualGuide, "hidden"), description="width of the networks that give E's posterior"
-    )
-    init_scale: float = Field(
-        default(ContextualGuide, "init_scale"),
-        gt=0,
-        lt=1,
-        description="posterior scale at the start; published: 0.25",
-    )
-    beta: NonNegativeFloat = Field(
-        default(CLoRA, "beta"),
-        description="weight of KL(E), a sum over tokens, in 'elbo'; 1 is the exact ELBO",
+    beta: NonNegativeFloat = setting(
+        CLoRA, "beta", "weight of KL(E), a sum over tokens, in 'elbo'; 1 is the exact ELBO"
     )
     kl_lr: float = Field(
         0.01, gt=0, description="'reproduction': rate of the networks; published: 0.01 to 0.02"
@@ -53,13 +42,6 @@ class CLoRAConfig(MethodConfig):
     kl_weight: NonNegativeFloat = Field(
         PUBLISHED_KL_WEIGHT, description="'reproduction': factor of the KL beside pi_i; published: 1e-6 / 65"
     )
-
-
-def _build(
-    backbone: Backbone, num_data: int, adapter: AdapterOptions, config: CLoRAConfig
-) -> tuple[CLoRA, ContextualGuide]:
-    model = CLoRA(backbone, num_data, prior_scale=config.prior_scale, beta=config.beta, **adapter)
-    return model, ContextualGuide(model, hidden=config.hidden, init_scale=config.init_scale)
 
 
 def _svi(model: CLoRA, guide: ContextualGuide, train: Training, config: CLoRAConfig) -> SVI:
@@ -85,11 +67,11 @@ register_method(
         "clora",
         "C-LoRA: y = W0 x + s B E(x) A x, an r x r matrix a token (NeurIPS 2025)",
         CLoRAConfig,
-        _build,
+        pair(CLoRA, ContextualGuide),
         svi=_svi,
         display="C-LoRA",
         order=8,
         tags=frozenset({"paper", "spread"}),
-        search=SearchSpace(RATES, "method.beta", (1e-4, 1e-6)),
+        search=SearchSpace("method.beta", (1e-4, 1e-6)),
     )
 )

@@ -3,16 +3,13 @@
 from typing import Unpack
 
 import torch
-from pydantic import Field, PositiveInt
+from pydantic import PositiveInt
 from torch.optim import Optimizer
 
-from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.defaults import default
 from bara_pyro.core.elbo import ElboTerms
-from bara_pyro.core.program import AdapterOptions
 from bara_pyro.core.svi import SVI, SVIOptions, adamw
 from bara_pyro.guides.ensemble import Average, EnsembleGuide
-from bara_pyro.methods.base import Method, MethodConfig, register_method
+from bara_pyro.methods.base import Method, MethodConfig, pair, register_method, setting
 from bara_pyro.methods.recipes import Training, common
 from bara_pyro.methods.space import SearchSpace
 from bara_pyro.models.ensemble import Ensemble
@@ -21,12 +18,13 @@ from bara_pyro.models.ensemble import Ensemble
 class EnsembleConfig(MethodConfig):
     """Settings of the deep ensemble."""
 
-    members: PositiveInt = Field(
-        default(Ensemble, "members"), description="number of LoRAs; the compared papers' count is that of 3"
+    members: PositiveInt = setting(
+        Ensemble, "members", "number of LoRAs; the compared papers' count is that of 3"
     )
-    average: Average = Field(
-        default(EnsembleGuide, "average"),
-        description="of the members' predictions for S >= 1; 'logits': as published code evaluates",
+    average: Average = setting(
+        EnsembleGuide,
+        "average",
+        "of the members' predictions for S >= 1; 'logits': as published code evaluates",
     )
 
 
@@ -67,14 +65,6 @@ class EnsembleSVI(SVI[Ensemble, EnsembleGuide]):
         self.optim.step()
 
 
-def build_ensemble(
-    backbone: Backbone, num_data: int, adapter: AdapterOptions, config: EnsembleConfig
-) -> tuple[Ensemble, EnsembleGuide]:
-    """Return the program and its guide."""
-    model = Ensemble(backbone, num_data, members=config.members, **adapter)
-    return model, EnsembleGuide(model, average=config.average)
-
-
 def ensemble_svi(
     model: Ensemble, guide: EnsembleGuide, train: Training, config: EnsembleConfig
 ) -> EnsembleSVI:
@@ -88,7 +78,7 @@ register_method(
         "ensemble",
         "Deep ensemble of LoRAs",
         EnsembleConfig,
-        build_ensemble,
+        pair(Ensemble, EnsembleGuide),
         svi=ensemble_svi,
         display="Ensemble",
         order=4,

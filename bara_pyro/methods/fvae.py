@@ -1,15 +1,16 @@
 """FVAE-LoRA: a factorised variational autoencoder of each layer's input (arXiv 2510.19640)."""
 
+from functools import partial
+
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
 from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.defaults import default
 from bara_pyro.core.program import AdapterOptions
 from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.guides.fvae import FVAEGuide
-from bara_pyro.methods.base import Method, MethodConfig, register_method
+from bara_pyro.methods.base import Method, MethodConfig, pair, register_method, setting
 from bara_pyro.methods.recipes import Recipe, Training, common, default_svi
-from bara_pyro.methods.space import RATES, SearchSpace
+from bara_pyro.methods.space import SearchSpace
 from bara_pyro.models.fvae import FVAE, Weights
 
 PUBLISHED_EPS = 1e-8  # Adam's, in the official script
@@ -31,19 +32,17 @@ class FVAEConfig(MethodConfig):
     recipe: Recipe = Field(
         "elbo", description="'elbo': the bound, tempered by beta; 'reproduction': the official code's loss"
     )
-    encoder_width: PositiveInt | None = Field(
-        default(FVAEGuide, "hidden"), description="units of the encoders' hidden layer; null: the rank"
+    encoder_width: PositiveInt | None = setting(
+        FVAEGuide, "hidden", "units of the encoders' hidden layer; null: the rank"
     )
-    decoder_layers: PositiveInt = Field(
-        default(FVAE, "decoder_layers"), description="hidden layers of the decoder; arXiv 2606.29184: 1"
+    decoder_layers: PositiveInt = setting(
+        FVAE, "decoder_layers", "hidden layers of the decoder; arXiv 2606.29184: 1"
     )
-    decoder_width: PositiveInt = Field(default(FVAE, "decoder_width"), description="their units")
-    learn_scale: bool = Field(
-        default(FVAE, "learn_scale"), description="learn the decoder's scales; arXiv 2606.29184: false"
-    )
-    z2_mean: float = Field(default(FVAE, "z2_mean"), description="mean of z2's prior; z1's is 0")
-    beta: NonNegativeFloat = Field(
-        default(Weights, "kl_z1"), description="'elbo': weight of the autoencoders; 1 is the exact ELBO"
+    decoder_width: PositiveInt = setting(FVAE, "decoder_width", "their units")
+    learn_scale: bool = setting(FVAE, "learn_scale", "learn the decoder's scales; arXiv 2606.29184: false")
+    z2_mean: float = setting(FVAE, "z2_mean", "mean of z2's prior; z1's is 0")
+    beta: NonNegativeFloat = setting(
+        Weights, "kl_z1", "'elbo': weight of the autoencoders; 1 is the exact ELBO"
     )
     ce_weight: float = Field(1000.0, gt=0, description="'reproduction': weight of the cross-entropy")
     rec_weight: NonNegativeFloat = Field(1.0, description="'reproduction': of the reconstruction")
@@ -76,17 +75,8 @@ def _weights(config: FVAEConfig) -> Weights:
 def _build(
     backbone: Backbone, num_data: int, adapter: AdapterOptions, config: FVAEConfig
 ) -> tuple[FVAE, FVAEGuide]:
-    model = FVAE(
-        backbone,
-        num_data,
-        weights=_weights(config),
-        z2_mean=config.z2_mean,
-        decoder_layers=config.decoder_layers,
-        decoder_width=config.decoder_width,
-        learn_scale=config.learn_scale,
-        **adapter,
-    )
-    return model, FVAEGuide(model, hidden=config.encoder_width)
+    program = partial(FVAE, weights=_weights(config))
+    return pair(program, partial(FVAEGuide, hidden=config.encoder_width))(backbone, num_data, adapter, config)
 
 
 def _svi(model: FVAE, guide: FVAEGuide, train: Training, config: FVAEConfig) -> SVI:
@@ -114,6 +104,6 @@ register_method(
         display="FVAE-LoRA",
         order=9,
         tags=frozenset({"paper"}),
-        search=SearchSpace(RATES, "method.beta", (1e-4, 1e-6)),
+        search=SearchSpace("method.beta", (1e-4, 1e-6)),
     )
 )

@@ -9,18 +9,17 @@ of training rows and delta > 0 that is the negative ELBO divided by it, and `1 /
 the prior. Published values of `ess` lie far above: a posterior colder than the exact one.
 """
 
+from functools import partial
 from typing import TYPE_CHECKING, Unpack
 
 import torch
 from pydantic import Field
 
-from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.program import AdapterOptions
 from bara_pyro.core.svi import SVI, SVIOptions, parameters
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.posthoc import PosthocGuide
-from bara_pyro.methods.base import Fit, Method, MethodConfig, register_method
+from bara_pyro.methods.base import Fit, Method, MethodConfig, pair, register_method
 from bara_pyro.methods.recipes import Training, common
 from bara_pyro.methods.space import SearchSpace
 from bara_pyro.models.posthoc import PosthocLoRA
@@ -103,14 +102,6 @@ class IVONSVI(SVI[PosthocLoRA, PosthocGuide]):
             self.guide.scale(site).copy_(own.view_as(p))
 
 
-def build_ivon(
-    backbone: Backbone, num_data: int, adapter: AdapterOptions, config: IVONConfig
-) -> tuple[PosthocLoRA, PosthocGuide]:
-    """Return the program, an ordinary LoRA in training, and a guide that the optimiser fills."""
-    model = PosthocLoRA(backbone, num_data, random="AB", **adapter)
-    return model, PosthocGuide(model)
-
-
 def ivon_svi(model: PosthocLoRA, guide: PosthocGuide, train: Training, config: IVONConfig) -> SVI:
     """Return the inference.
 
@@ -161,7 +152,7 @@ register_method(
         "ivon",
         "IVON-LoRA: variational online Newton (arXiv 2411.04421); needs ivon-opt",
         IVONConfig,
-        build_ivon,
+        pair(partial(PosthocLoRA, random="AB"), PosthocGuide),
         train={"lr": 0.03},
         svi=ivon_svi,
         finish=fit_ivon,
@@ -169,6 +160,6 @@ register_method(
         display="IVON",
         order=12,
         tags=frozenset({"spread"}),
-        search=SearchSpace(NATURAL_RATES, "method.ess", (1e5, 1e7)),
+        search=SearchSpace("method.ess", (1e5, 1e7), NATURAL_RATES),
     )
 )

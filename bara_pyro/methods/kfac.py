@@ -12,13 +12,13 @@ token this is the GGN's block of W exactly.
 """
 
 from collections.abc import Iterable
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from bara_pyro.data.types import Batch
-from bara_pyro.errors import ConfigError, DataError, unknown
+from bara_pyro.errors import DataError, check_choice
 from bara_pyro.guides.kronecker import Factors
 from bara_pyro.guides.laplace import LaplaceGuide
 from bara_pyro.guides.linearisation import Linearisation
@@ -45,8 +45,7 @@ def kfac(
         ConfigError: an unknown way to count tokens.
         DataError: a batch has no labels.
     """
-    if tokens not in get_args(Tokens):
-        raise ConfigError(unknown("tokens", tokens, get_args(Tokens)))
+    check_choice("tokens", tokens, Tokens)
     inputs: dict[str, Tensor] = {}
     outputs: dict[str, Tensor] = {}
     count: dict[str, int] = {}

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Sequence
+from functools import partial
 from itertools import islice
 from typing import Literal
 
@@ -10,15 +11,14 @@ import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.defaults import default
 from bara_pyro.core.program import AdapterOptions
 from bara_pyro.data import batches
 from bara_pyro.data.types import Batch
 from bara_pyro.guides.laplace import LaplaceGuide, Predictive, Subset
-from bara_pyro.methods.base import Fit, Method, MethodConfig, register_method
+from bara_pyro.methods.base import Fit, Method, MethodConfig, pair, register_method, setting
 from bara_pyro.methods.evidence import adam_precision, best_precision, effective_parameters, log_evidence
 from bara_pyro.methods.kfac import Tokens, kfac
-from bara_pyro.methods.space import RATES, SearchSpace
+from bara_pyro.methods.space import SearchSpace
 from bara_pyro.models.gaussian_lora import GaussianLoRA
 
 Optimiser = Literal["bisection", "adam"]
@@ -34,16 +34,14 @@ class LaplaceConfig(MethodConfig):
         description="training: 'mle' (with train.weight_decay=0.01 the decay that papers call MAP) or 'map'",
     )
     prior_scale: PositiveFloat = Field(0.4, description="'map': standard deviation of the prior in training")
-    subset: Subset = Field(
-        default(LaplaceGuide, "subset"), description="'all' adapters, or 'last': that of the output embedding"
+    subset: Subset = setting(
+        LaplaceGuide, "subset", "'all' adapters, or 'last': that of the output embedding"
     )
-    predictive: Predictive = Field(
-        default(LaplaceGuide, "mode"),
-        description="'glm': linearised; 'probit': without draws; 'sampled': draws of the weights",
+    predictive: Predictive = setting(
+        LaplaceGuide, "mode", "'glm': linearised; 'probit': without draws; 'sampled': draws of the weights"
     )
-    logit_samples: PositiveInt = Field(
-        default(LaplaceGuide, "logit_samples"),
-        description="'glm': draws of the logits a row; as published 100000",
+    logit_samples: PositiveInt = setting(
+        LaplaceGuide, "logit_samples", "'glm': draws of the logits a row; as published 100000"
     )
     prior_precision: PositiveFloat | None = Field(
         None, description="precision of the prior in the fit; null: that of greatest evidence"
@@ -54,8 +52,8 @@ class LaplaceConfig(MethodConfig):
     tokens: Tokens = Field(
         "mean", description="input factors: 'mean' over tokens; 'sum', as published, overcounts them"
     )
-    max_gigabytes: PositiveFloat = Field(
-        default(LaplaceGuide, "max_gigabytes"), description="most memory that the factors may take"
+    max_gigabytes: PositiveFloat = setting(
+        LaplaceGuide, "max_gigabytes", "most memory that the factors may take"
     )
     batch_size: PositiveInt = Field(8, description="rows a pass of the fit")
 
@@ -63,22 +61,8 @@ class LaplaceConfig(MethodConfig):
 def _build(
     backbone: Backbone, num_data: int, adapter: AdapterOptions, config: LaplaceConfig
 ) -> tuple[GaussianLoRA, LaplaceGuide]:
-    model = GaussianLoRA(
-        backbone,
-        num_data,
-        random="AB",
-        prior_scale=config.prior_scale,
-        beta=1.0 if config.base == "map" else 0.0,
-        **adapter,
-    )
-    guide = LaplaceGuide(
-        model,
-        subset=config.subset,
-        mode=config.predictive,
-        logit_samples=config.logit_samples,
-        max_gigabytes=config.max_gigabytes,
-    )
-    return model, guide
+    program = partial(GaussianLoRA, random="AB", beta=1.0 if config.base == "map" else 0.0)
+    return pair(program, partial(LaplaceGuide, mode=config.predictive))(backbone, num_data, adapter, config)
 
 
 def fit_laplace(
@@ -160,6 +144,6 @@ register_method(
         display="Laplace",
         order=5,
         tags=frozenset({"paper", "main"}),
-        search=SearchSpace(RATES, "method.prior_precision", (100.0, 1000.0)),
+        search=SearchSpace("method.prior_precision", (100.0, 1000.0)),
     )
 )

@@ -1,17 +1,17 @@
 """ScalaBL: a posterior over r singular values a module (Samplawski et al., UAI 2025)."""
 
+from functools import partial
 from typing import Literal
 
 from pydantic import Field, NonNegativeFloat
 
 from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.defaults import default
 from bara_pyro.core.program import AdapterOptions
 from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.guides.scalabl import ScalaBLGuide
-from bara_pyro.methods.base import Method, MethodConfig, register_method
+from bara_pyro.methods.base import Method, MethodConfig, pair, register_method, setting
 from bara_pyro.methods.recipes import Recipe, Training, TwoStepSVI, common, default_svi, kl_cycle
-from bara_pyro.methods.space import RATES, SearchSpace
+from bara_pyro.methods.space import SearchSpace
 from bara_pyro.models.scalabl import ScalaBL
 
 
@@ -23,27 +23,21 @@ class ScalaBLConfig(MethodConfig):
         description="'elbo': one AdamW on the bound; 'reproduction': AdamW on the likelihood, then descent "
         "on the KL, whose prior has the public code's accidental shift",
     )
-    kl: Literal["q||p", "p||q"] = Field(
-        default(ScalaBLGuide, "kl"),
-        description="order of the KL; 'p||q': that of the public code, with which there is no bound",
+    kl: Literal["q||p", "p||q"] = setting(
+        ScalaBLGuide, "kl", "order of the KL; 'p||q': that of the public code, with which there is no bound"
     )
-    init_scale: float = Field(
-        default(ScalaBLGuide, "init_scale"),
-        gt=0,
-        description="posterior scales start between this / sqrt(2) and this",
+    init_scale: float = setting(
+        ScalaBLGuide, "init_scale", "posterior scales start between this / sqrt(2) and this", gt=0
     )
-    beta: NonNegativeFloat = Field(
-        default(ScalaBL, "beta"), description="weight of the KL in 'elbo'; 1 is the exact ELBO"
-    )
+    beta: NonNegativeFloat = setting(ScalaBL, "beta", "weight of the KL in 'elbo'; 1 is the exact ELBO")
     kl_lr: float = Field(0.2, gt=0, description="'reproduction': rate of the descent on the KL")
 
 
 def _build(
     backbone: Backbone, num_data: int, adapter: AdapterOptions, config: ScalaBLConfig
 ) -> tuple[ScalaBL, ScalaBLGuide]:
-    published = config.recipe == "reproduction"
-    model = ScalaBL(backbone, num_data, beta=config.beta, shifted_prior=published, **adapter)
-    return model, ScalaBLGuide(model, init_scale=config.init_scale, kl=config.kl)
+    program = partial(ScalaBL, shifted_prior=config.recipe == "reproduction")
+    return pair(program, ScalaBLGuide)(backbone, num_data, adapter, config)
 
 
 def _svi(model: ScalaBL, guide: ScalaBLGuide, train: Training, config: ScalaBLConfig) -> SVI:
@@ -64,6 +58,6 @@ register_method(
         display="ScalaBL",
         order=7,
         tags=frozenset({"paper", "main", "ranked", "spread"}),
-        search=SearchSpace(RATES, "method.beta", (0.1, 0.01)),
+        search=SearchSpace("method.beta", (0.1, 0.01)),
     )
 )

@@ -11,11 +11,11 @@ class SearchSpace:
     """The trials of one method.
 
     Attributes:
-        lr: four learning rates, rising.
         regulariser: the dotted setting of a regularisation strength; None where the method has none.
         values: the values of it to try besides the default one.
+        lr: four learning rates, rising.
     """
 
-    lr: tuple[float, ...] = RATES
     regulariser: str | None = None
     values: tuple[float, ...] = ()
+    lr: tuple[float, ...] = RATES

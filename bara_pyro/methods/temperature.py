@@ -5,10 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.program import AdapterOptions
 from bara_pyro.guides.delta import DeltaGuide
-from bara_pyro.methods.base import Fit, Method, MethodConfig, register_method
+from bara_pyro.methods.base import Fit, Method, MethodConfig, pair, register_method
 from bara_pyro.methods.bisection import sign_change
 from bara_pyro.methods.space import SearchSpace
 from bara_pyro.metrics import nll
@@ -24,21 +22,12 @@ class TemperatureConfig(MethodConfig):
     Published code has AdamW move the scalar 1/T, which nothing keeps positive, for 5,000 steps of 4 rows at
     rate 1e-3. The NLL is convex in 1/T, so the exact minimum over all rows takes milliseconds instead. That
     code stops at BoolQ, whose validation split is the one tested on: rows must be set aside from train.
+
+    Trainable are LoRA's parameters, which `bara params` counts; the second stage fits one more.
     """
 
 
 TemperatureFit = Fit[TemperedLoRA, DeltaGuide, TemperatureConfig]
-
-
-def build_temperature(
-    backbone: Backbone, num_data: int, adapter: AdapterOptions, config: TemperatureConfig
-) -> tuple[TemperedLoRA, DeltaGuide]:
-    """Return the program and its empty guide.
-
-    Trainable are LoRA's parameters, which `bara params` counts; the second stage fits one more.
-    """
-    model = TemperedLoRA(backbone, num_data, **adapter)
-    return model, DeltaGuide(model)
 
 
 def check_validation(fit: TemperatureFit) -> None:
@@ -96,7 +85,7 @@ register_method(
         "temperature",
         "LoRA by maximum likelihood, then a temperature fitted on validation rows (Guo et al., 2017)",
         TemperatureConfig,
-        build_temperature,
+        pair(TemperedLoRA, DeltaGuide),
         finish=fit_temperature,
         check=check_validation,
         peft=True,  # the LoRA; whoever reads it so divides the logits by the temperature himself

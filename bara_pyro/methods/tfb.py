@@ -9,23 +9,21 @@ is the largest for which noise changes the loss on the anchor rows by no more th
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 import torch
 from pydantic import Field, NonNegativeFloat, PositiveInt
 from torch import Tensor
+from torch.nn import functional as F
 
-from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.program import AdapterOptions
 from bara_pyro.data import EncodedSplit
 from bara_pyro.errors import TrainingError
 from bara_pyro.guides.posthoc import PosthocGuide
-from bara_pyro.methods.base import Fit, Method, MethodConfig, register_method
+from bara_pyro.methods.base import Fit, Method, MethodConfig, pair, register_method
 from bara_pyro.methods.bisection import largest_feasible
-from bara_pyro.methods.space import RATES, SearchSpace
+from bara_pyro.methods.space import SearchSpace
 from bara_pyro.metrics import nll, posterior_predictive
-from bara_pyro.models.gaussian_lora import weight_site
 from bara_pyro.models.lora import LowRankAdapter
 from bara_pyro.models.posthoc import PosthocLoRA
 
@@ -74,14 +72,6 @@ class TFBConfig(MethodConfig):
 TFBFit = Fit[PosthocLoRA, PosthocGuide, TFBConfig]
 
 
-def build_tfb(
-    backbone: Backbone, num_data: int, adapter: AdapterOptions, config: TFBConfig
-) -> tuple[PosthocLoRA, PosthocGuide]:
-    """Return the program, an ordinary LoRA in training, and a guide without scales yet."""
-    model = PosthocLoRA(backbone, num_data, random="A", flipout=config.flipout, **adapter)
-    return model, PosthocGuide(model, by_row=True)
-
-
 @torch.no_grad()
 def rotate(adapter: LowRankAdapter) -> Tensor:
     """Replace B by `U D` and A by `V^T A` in place; return D, `r`, on the CPU, in float64.
@@ -93,11 +83,9 @@ def rotate(adapter: LowRankAdapter) -> Tensor:
     u, d, vt = torch.linalg.svd(b, full_matrices=False)
     d = torch.where(d > NEGLIGIBLE * d[0], d, 0.0)
     rank = len(d)  # below r where the layer has fewer outputs
-    values = torch.zeros(adapter.r, dtype=d.dtype)
-    values[:rank] = d
     adapter.lora_B.zero_()[:, :rank].copy_(u * d)
     adapter.lora_A.zero_()[:rank].copy_(vt @ a)
-    return values
+    return F.pad(d, (0, adapter.r - rank))
 
 
 class Noise:
@@ -143,27 +131,16 @@ def anchor_split(split: EncodedSplit, limit: int | None) -> EncodedSplit:
     """Return at most `limit` rows of a split, chosen at random but always the same."""
     if limit is None or limit >= len(split):
         return split
-    chosen = torch.randperm(len(split), generator=torch.Generator().manual_seed(0))[:limit].sort().values
-    rows = chosen.tolist()
-    return replace(
-        split,
-        token_ids=tuple(split.token_ids[row] for row in rows),
-        labels=tuple(split.labels[row] for row in rows),
-        ids=tuple(split.ids[row] for row in rows),
-    )
+    chosen = torch.randperm(len(split), generator=torch.Generator().manual_seed(0))[:limit]
+    return split.take(chosen.sort().values.tolist())
 
 
 def published_search(
     feasible: Callable[[float], bool], low: float, high: float, halvings: int, *, infeasible: bool
 ) -> float:
-    """Return what the bisection of the published code returns.
+    """Return what the bisection of the published code returns; neither `low` nor `high` is tried.
 
-    Args:
-        feasible: whether a sigma is allowed.
-        low: lower end of the search; it is not tried.
-        high: upper end; it is not tried either.
-        halvings: number of steps.
-        infeasible: the bug: return the last sigma that was too large (or `high`), not the last allowed one.
+    `infeasible` is its bug: the last sigma that was too large (or `high`), not the last allowed one.
     """
     for _ in range(halvings):
         middle = (low + high) / 2
@@ -182,7 +159,7 @@ def fit_tfb(fit: TFBFit) -> dict[str, float]:
         TrainingError: the tolerance is a share of 0.
     """
     model = fit.model
-    values = {weight_site("lora_A", a.target.path): rotate(a) for a in model.adapters.values()}
+    values = {a.target.site("lora_A"): rotate(a) for a in model.adapters.values()}
     noise = Noise(fit, values)
     model.mark_fitted()
     sigma = 0.0
@@ -200,13 +177,14 @@ def fit_tfb(fit: TFBFit) -> dict[str, float]:
 
 def _search(noise: Noise, c: TFBConfig) -> float:
     if c.recipe == "reproduction":
-        rows = len(noise.split) if c.divide_by_rows else 1
-        allowed = c.tolerance * noise.start * rows
-
-        def feasible(sigma: float) -> bool:
-            return noise.change(sigma) < allowed
-
-        return published_search(feasible, c.low, c.high, c.halvings, infeasible=c.return_infeasible)
+        share = c.tolerance * noise.start * (len(noise.split) if c.divide_by_rows else 1)
+        return published_search(
+            lambda sigma: noise.change(sigma) < share,
+            c.low,
+            c.high,
+            c.halvings,
+            infeasible=c.return_infeasible,
+        )
     allowed = c.tolerance * max(noise.start, c.nll_floor)
     if allowed == 0:
         raise TrainingError(
@@ -221,12 +199,12 @@ register_method(
         "tfb",
         "TFB: noise fitted to a trained LoRA, flipout (arXiv 2412.05723)",
         TFBConfig,
-        build_tfb,
+        pair(partial(PosthocLoRA, random="A"), partial(PosthocGuide, by_row=True)),
         finish=fit_tfb,
         peft=True,
         display="TFB",
         order=11,
         tags=frozenset({"spread"}),
-        search=SearchSpace(RATES, "method.tolerance", (0.001, 0.01)),
+        search=SearchSpace("method.tolerance", (0.001, 0.01)),
     )
 )

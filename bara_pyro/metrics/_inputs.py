@@ -21,8 +21,7 @@ DECIMALS = 12
 def as_float64(values: Numbers, name: str, dims: int) -> Tensor:
     """Return `values` as a detached float64 CPU tensor (not every accelerator has float64).
 
-    Raises:
-        DataError: when the input is ragged, empty or does not have `dims` dimensions.
+    `DataError`: it is ragged, empty or does not have `dims` dimensions.
     """
     try:
         # Without a dtype torch reads Python floats as float32; with one it would convert on the device.
@@ -42,8 +41,7 @@ def as_float64(values: Numbers, name: str, dims: int) -> Tensor:
 def check_log_probs(log_probs: Numbers, name: str = "log_probs", dims: int = 2) -> Tensor:
     """Return `log_probs` (`... x C`, nats) in float64.
 
-    Raises:
-        DataError: when it is empty or ragged, holds NaN, or its rows do not sum to 1 (logits, for example).
+    `DataError`: it is empty or ragged, holds NaN, or its rows do not sum to 1 (logits, for example).
     """
     checked = as_float64(log_probs, name, dims)
     if torch.isnan(checked).any():
@@ -63,8 +61,7 @@ def check_log_probs(log_probs: Numbers, name: str = "log_probs", dims: int = 2) 
 def check_labels(labels: Tensor | Sequence[int], rows: int, classes: int) -> Tensor:
     """Return `labels` (`n`) as a long CPU tensor.
 
-    Raises:
-        DataError: when there is not one label a row, or a label is not a class index in `0..classes - 1`.
+    `DataError`: there is not one label a row, or a label is not a class index in `0..classes - 1`.
     """
     given = as_float64(labels, "labels", 1)
     if len(given) != rows:
@@ -81,21 +78,13 @@ def check_labels(labels: Tensor | Sequence[int], rows: int, classes: int) -> Ten
 
 
 def check_predictions(log_probs: Numbers, labels: Tensor | Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Return checked `log_probs` (float64, `n x C`) and `labels` (long, `n`).
-
-    Raises:
-        DataError: see `check_log_probs` and `check_labels`.
-    """
+    """Return checked `log_probs` (float64, `n x C`) and `labels` (long, `n`)."""
     checked = check_log_probs(log_probs)
     return checked, check_labels(labels, *checked.shape)
 
 
 def check_bins(n_bins: int) -> int:
-    """Return `n_bins`.
-
-    Raises:
-        ConfigError: when it is not a positive integer.
-    """
+    """Return `n_bins`; `ConfigError`: it is not a positive integer."""
     if not isinstance(n_bins, int) or n_bins < 1:
         raise ConfigError(f"n_bins is {n_bins!r}: give a positive integer.")
     return n_bins

@@ -20,18 +20,6 @@ from bara_pyro.metrics.reliability import DEFAULT_BINS, bin_index
 from bara_pyro.metrics.scores import brier_per_example, nll_per_example
 
 
-def _acc(log_probs: Tensor, labels: Tensor) -> Tensor:
-    return 100.0 * correctness(log_probs, labels)[1][:, None]
-
-
-def _nll(log_probs: Tensor, labels: Tensor) -> Tensor:
-    return nll_per_example(log_probs, labels)[:, None]
-
-
-def _brier(log_probs: Tensor, labels: Tensor) -> Tensor:
-    return brier_per_example(log_probs, labels)[:, None]
-
-
 def _ece(log_probs: Tensor, labels: Tensor) -> Tensor:
     """Each row's signed gap in the column of its bin: ECE is the sum of |column means|."""
     confidence, correct = correctness(log_probs, labels)
@@ -42,9 +30,9 @@ def _ece(log_probs: Tensor, labels: Tensor) -> Tensor:
 
 
 PER_ROW: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "acc": _acc,
-    "nll": _nll,
-    "brier": _brier,
+    "acc": lambda log_probs, labels: 100.0 * correctness(log_probs, labels)[1][:, None],
+    "nll": lambda log_probs, labels: nll_per_example(log_probs, labels)[:, None],
+    "brier": lambda log_probs, labels: brier_per_example(log_probs, labels)[:, None],
     "ece": _ece,
 }
 """Per metric, `n x k` numbers: the metric is the sum of the absolute values of their column means."""
@@ -127,10 +115,8 @@ def paired_bootstrap(
     if metric not in PER_ROW:
         raise ConfigError(unknown("metric", metric, PER_ROW))
     dims = 3 if isinstance(log_probs_a, Tensor) and log_probs_a.dim() == 3 else 2
-    a, b = (
-        check_log_probs(log_probs_a, "log_probs_a", dims),
-        check_log_probs(log_probs_b, "log_probs_b", dims),
-    )
+    a = check_log_probs(log_probs_a, "log_probs_a", dims)
+    b = check_log_probs(log_probs_b, "log_probs_b", dims)
     if a.shape != b.shape:
         raise DataError(
             f"The systems have shapes {tuple(a.shape)} and {tuple(b.shape)}: score the same rows and seeds."

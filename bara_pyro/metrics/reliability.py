@@ -64,15 +64,6 @@ def reliability_bins(
 ) -> ReliabilityBins:
     """Return counts, accuracy and confidence in bins of equal width (Guo et al. 2017, figure 1).
 
-    Args:
-        log_probs: `n x C`, natural log of the posterior-predictive probabilities.
-        labels: `n`, index of the right class.
-        n_bins: number of bins on 0..1.
-
-    Returns:
-        The bins; their `ece` equals `metrics.ece` of the same arguments.
-
-    Raises:
-        DataError: when the input is empty, ragged or not log-probabilities.
+    Arguments and errors are those of `metrics.ece`, which the `ece` of the result equals.
     """
     return bin_means(*correctness(*check_predictions(log_probs, labels)), n_bins)

@@ -1,7 +1,8 @@
 """Scores of a classifier's predictive distribution: accuracy, calibration, likelihood.
 
 Each takes `log_probs` (`n x C`, natural log of the posterior-predictive probabilities, already averaged over
-draws) and `labels` (`n`), computes in float64 and is a mean over examples, never over batches.
+draws) and `labels` (`n`), computes in float64 and is a mean over examples, never over batches. `DataError`:
+the input is empty, ragged or no log-probabilities.
 """
 
 import math
@@ -26,15 +27,7 @@ BELOW_ONE = math.nextafter(1.0, 0.0)
 
 
 def accuracy(log_probs: Numbers, labels: Tensor | Sequence[int]) -> float:
-    """Return the percentage of rows whose most probable class is the label (first class among equals).
-
-    Args:
-        log_probs: `n x C`, natural log of the posterior-predictive probabilities.
-        labels: `n`, index of the right class.
-
-    Raises:
-        DataError: when the input is empty, ragged or not log-probabilities.
-    """
+    """Return the percentage of rows whose most probable class is the label (first class among equals)."""
     _, correct = correctness(*check_predictions(log_probs, labels))
     return 100.0 * float(correct.mean())
 
@@ -42,13 +35,7 @@ def accuracy(log_probs: Numbers, labels: Tensor | Sequence[int]) -> float:
 def ece(log_probs: Numbers, labels: Tensor | Sequence[int], n_bins: int = DEFAULT_BINS) -> float:
     """Return the expected calibration error in percent: top label, equal-width bins, L1 (Guo et al. 2017).
 
-    Args:
-        log_probs: `n x C`, natural log of the posterior-predictive probabilities.
-        labels: `n`, index of the right class.
-        n_bins: number of bins on 0..1, each closed on the left, the last one on both sides.
-
-    Raises:
-        DataError: when the input is empty, ragged or not log-probabilities.
+    Bins are closed on the left, the last one on both sides.
     """
     # Imported here: it takes seconds, which no command but evaluation should pay.
     from torchmetrics.functional.classification import binary_calibration_error
@@ -67,15 +54,8 @@ def adaptive_ece(log_probs: Numbers, labels: Tensor | Sequence[int], n_bins: int
     """Return the calibration error in percent over bins of equal mass (Nguyen and O'Connor 2015).
 
     Rows are sorted by confidence and cut into `n_bins` runs whose sizes differ by at most one. Rows of equal
-    confidence share their mean correctness, so that the order in which they come does not matter.
-
-    Args:
-        log_probs: `n x C`, natural log of the posterior-predictive probabilities.
-        labels: `n`, index of the right class.
-        n_bins: number of bins; with fewer rows than bins, each row is its own bin.
-
-    Raises:
-        DataError: when the input is empty, ragged or not log-probabilities.
+    confidence share their mean correctness, so that the order in which they come does not matter. With fewer
+    rows than bins, each row is its own bin.
     """
     confidence, correct = correctness(*check_predictions(log_probs, labels))
     gaps = (mean_over_ties(confidence, correct) - confidence)[confidence.argsort()]
@@ -98,27 +78,12 @@ def nll(log_probs: Numbers, labels: Tensor | Sequence[int]) -> float:
     """Return the mean negative log-likelihood of the labels in nats.
 
     Nothing is floored: probability 0 on one right answer makes it infinite.
-
-    Args:
-        log_probs: `n x C`, natural log of the posterior-predictive probabilities.
-        labels: `n`, index of the right class.
-
-    Raises:
-        DataError: when the input is empty, ragged or not log-probabilities.
     """
     return float(nll_per_example(*check_predictions(log_probs, labels)).mean()) + 0.0  # no "-0.0"
 
 
 def brier(log_probs: Numbers, labels: Tensor | Sequence[int]) -> float:
-    """Return the mean Brier score (Brier 1950), summed over classes: 0 is perfect, 2 the worst.
-
-    Args:
-        log_probs: `n x C`, natural log of the posterior-predictive probabilities.
-        labels: `n`, index of the right class.
-
-    Raises:
-        DataError: when the input is empty, ragged or not log-probabilities.
-    """
+    """Return the mean Brier score (Brier 1950), summed over classes: 0 is perfect, 2 the worst."""
     return float(brier_per_example(*check_predictions(log_probs, labels)).mean())
 
 

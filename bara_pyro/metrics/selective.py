@@ -1,4 +1,7 @@
-"""Selective prediction: how the error falls when the least certain rows are left unanswered."""
+"""Selective prediction: how the error falls when the least certain rows are left unanswered.
+
+Arguments and errors are those of `metrics.scores`.
+"""
 
 from collections.abc import Sequence
 
@@ -14,15 +17,8 @@ def risk_coverage(log_probs: Numbers, labels: Tensor | Sequence[int]) -> tuple[T
     Rows of equal confidence are taken in random order, in expectation, so that the curve does not depend
     on the order of the rows.
 
-    Args:
-        log_probs: `n x C`, natural log of the posterior-predictive probabilities.
-        labels: `n`, index of the right class.
-
     Returns:
         Coverage (percent, `n`, rising to 100) and risk (percent of the covered rows that are wrong, `n`).
-
-    Raises:
-        DataError: when the input is empty, ragged or not log-probabilities.
     """
     confidence, correct = correctness(*check_predictions(log_probs, labels))
     error = mean_over_ties(confidence, 1.0 - correct)[confidence.argsort(descending=True)]
@@ -34,12 +30,5 @@ def aurc(log_probs: Numbers, labels: Tensor | Sequence[int]) -> float:
     """Return the area under the risk-coverage curve in percent: 0 is perfect, lower is better.
 
     It is the mean of the risk over the coverages 1/n, 2/n, ..., 1 (Geifman and El-Yaniv 2017).
-
-    Args:
-        log_probs: `n x C`, natural log of the posterior-predictive probabilities.
-        labels: `n`, index of the right class.
-
-    Raises:
-        DataError: when the input is empty, ragged or not log-probabilities.
     """
     return float(risk_coverage(log_probs, labels)[1].mean())

@@ -1,6 +1,8 @@
 """Scores against the true answer distribution, for worlds that know `p(answer | question)`.
 
-A row whose truth is not known is a row of NaN; the scores are means over the other rows.
+Each takes `log_probs` (`n x C`, natural log of the posterior-predictive probabilities) and `truth` (`n x C`,
+true probabilities). A row whose truth is not known is a row of NaN; the scores are means over the other rows.
+Errors: see `check_truth`.
 """
 
 from collections.abc import Sequence
@@ -16,8 +18,7 @@ from bara_pyro.metrics.reliability import DEFAULT_BINS, bin_means
 def stack_truth(truths: Sequence[Sequence[float] | None], num_classes: int) -> Tensor:
     """Return the truths of a list of rows as one tensor (float64, `n x C`), NaN where there is None.
 
-    Raises:
-        DataError: when a truth does not have `num_classes` entries.
+    `DataError`: a truth does not have `num_classes` entries.
     """
     for row, truth in enumerate(truths):
         if truth is not None and len(truth) != num_classes:
@@ -29,8 +30,7 @@ def stack_truth(truths: Sequence[Sequence[float] | None], num_classes: int) -> T
 def check_truth(log_probs: Numbers, truth: Numbers) -> tuple[Tensor, Tensor]:
     """Return `log_probs` and `truth` (float64, `m x C`) of the m rows whose truth is known.
 
-    Raises:
-        DataError: when the shapes differ, no truth is known, or a truth is not a distribution.
+    `DataError`: the shapes differ, no truth is known, or a truth is not a distribution.
     """
     predicted = check_log_probs(log_probs)
     given = as_float64(truth, "truth", 2)
@@ -52,13 +52,6 @@ def kl_from_truth(log_probs: Numbers, truth: Numbers) -> float:
     """Return the mean of KL(truth || prediction) in nats: 0 only where the prediction is the truth.
 
     An answer that can be true and has probability 0 gives infinity.
-
-    Args:
-        log_probs: `n x C`, natural log of the posterior-predictive probabilities.
-        truth: `n x C`, true probabilities; a row of NaN is not known and left out.
-
-    Raises:
-        DataError: see `check_truth`.
     """
     predicted, known = check_truth(log_probs, truth)
     # 0 log 0 = 0 also where the prediction is 0, which a plain product would turn into NaN.
@@ -71,14 +64,6 @@ def calibration_against_truth(log_probs: Numbers, truth: Numbers, n_bins: int = 
 
     The outcome of a row is the true probability of the label it predicts, so the score has none of the
     noise of sampled labels that ECE counts as miscalibration. Same bins as `ece`.
-
-    Args:
-        log_probs: `n x C`, natural log of the posterior-predictive probabilities.
-        truth: `n x C`, true probabilities; a row of NaN is not known and left out.
-        n_bins: number of equal-width bins on 0..1.
-
-    Raises:
-        DataError: see `check_truth`.
     """
     predicted, known = check_truth(log_probs, truth)
     confidence, label = top_label(predicted)
@@ -90,13 +75,6 @@ def regret(log_probs: Numbers, truth: Numbers) -> float:
 
     The mean over rows of `max_c truth_c - truth_(predicted label)`, in percent: 0 for a system that always
     names a most probable answer, however badly calibrated it is.
-
-    Args:
-        log_probs: `n x C`, natural log of the posterior-predictive probabilities.
-        truth: `n x C`, true probabilities; a row of NaN is not known and left out.
-
-    Raises:
-        DataError: see `check_truth`.
     """
     predicted, known = check_truth(log_probs, truth)
     _, label = top_label(predicted)

@@ -1,4 +1,8 @@
-"""What the spread of the posterior draws says: predictive distribution, kinds of uncertainty, detection."""
+"""What the spread of the posterior draws says: predictive distribution, kinds of uncertainty, detection.
+
+Draws are `S x n x C`, natural log of the probabilities under each posterior draw; `DataError`: they are
+empty, ragged or no log-probabilities.
+"""
 
 import math
 from collections.abc import Sequence
@@ -27,30 +31,13 @@ class Uncertainty:
 
 
 def posterior_predictive(draws: Numbers) -> Tensor:
-    """Return the log of the mean over draws of the predicted probabilities (not of the logits).
-
-    Args:
-        draws: `S x n x C`, natural log of the probabilities under each posterior draw.
-
-    Returns:
-        float64, `n x C`: `logsumexp_s(draws) - log S`.
-
-    Raises:
-        DataError: when the input is empty, ragged or not log-probabilities.
-    """
+    """Return the log of the mean over draws of the probabilities (not of the logits), float64, `n x C`."""
     checked = check_log_probs(draws, "draws", dims=3)
     return torch.logsumexp(checked, dim=0) - math.log(len(checked))
 
 
 def decompose(draws: Numbers) -> Uncertainty:
-    """Split the predictive uncertainty into aleatoric and epistemic (Depeweg et al. 2018).
-
-    Args:
-        draws: `S x n x C`, natural log of the probabilities under each posterior draw.
-
-    Raises:
-        DataError: when the input is empty, ragged or not log-probabilities.
-    """
+    """Split the predictive uncertainty into aleatoric and epistemic (Depeweg et al. 2018)."""
     probs = check_log_probs(draws, "draws", dims=3).exp()
     total = torch.special.entr(probs.mean(dim=0)).sum(dim=-1)
     aleatoric = torch.special.entr(probs).sum(dim=-1).mean(dim=0)
@@ -89,15 +76,16 @@ def decompose_nested(draws: Numbers, repeats: int) -> NestedUncertainty:
     Raises:
         DataError: S is no multiple of `repeats`, or the draws are not log-probabilities.
     """
-    probs = check_log_probs(draws, "draws", dims=3).exp()
-    if repeats < 1 or len(probs) % repeats:
-        raise DataError(f"{len(probs)} draws cannot be cut into groups of {repeats}: draw a multiple of it.")
-    total = torch.special.entr(probs.mean(dim=0)).sum(dim=-1)
-    given_global = torch.special.entr(probs.unflatten(0, (-1, repeats)).mean(dim=1)).sum(dim=-1).mean(dim=0)
-    aleatoric = torch.special.entr(probs).sum(dim=-1).mean(dim=0)
-    return NestedUncertainty(
-        total, aleatoric, (total - given_global).clamp(min=0.0), (given_global - aleatoric).clamp(min=0.0)
-    )
+    checked = check_log_probs(draws, "draws", dims=3)
+    if repeats < 1 or len(checked) % repeats:
+        raise DataError(
+            f"{len(checked)} draws cannot be cut into groups of {repeats}: draw a multiple of it."
+        )
+    whole = decompose(checked)
+    groups = checked.exp().unflatten(0, (-1, repeats)).mean(dim=1)
+    inner = torch.special.entr(groups).sum(dim=-1).mean(dim=0)
+    outer, local = whole.total - inner, inner - whole.aleatoric
+    return NestedUncertainty(whole.total, whole.aleatoric, outer.clamp(min=0.0), local.clamp(min=0.0))
 
 
 def ood_auroc(in_score: Tensor | Sequence[float], out_score: Tensor | Sequence[float]) -> float:

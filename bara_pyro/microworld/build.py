@@ -76,18 +76,15 @@ def build(
     hidden_size: int = HIDDEN_SIZE,
     layers: int = LAYERS,
 ) -> BuildReport:
-    """Pretrain the backbone on the corpus of the world and write it, with its tokenizer.
+    """Pretrain the backbone on the corpus of the world and write it, with its tokenizer, to a folder.
 
     Args:
-        out: folder to write; made if it is not there.
+        out: the folder; made if it is not there.
         seed: of the initial weights and of the corpus; the world is always that of `WORLD_SEED`.
         steps: optimiser steps, `STEPS` by default.
         progress: called after each step with (step, steps, loss).
         hidden_size: width, a multiple of 32.
         layers: depth.
-
-    Returns:
-        What it got.
 
     Raises:
         ConfigError: a size out of range.

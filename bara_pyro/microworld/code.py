@@ -41,11 +41,7 @@ class CodeProblem:
 
 
 def run_program(program: str, x: int) -> int:
-    """Return the value of a program at an input.
-
-    Args:
-        program: tokens of the language, apart by white space.
-        x: the input, 0 to 19.
+    """Return the value of a program, tokens apart by white space, at an input from 0 to 19.
 
     Raises:
         DataError: the program is malformed or longer than `MAX_STEPS` tokens, or the input is out of range.

@@ -45,27 +45,16 @@ def four_way(
     era: Era,
     turned: bool = False,
 ) -> Question:
-    """Ask what somebody does in a season, with four options.
-
-    Args:
-        world: where the customs come from.
-        rng: draws the wrong options.
-        who: whom the question is about.
-        relation: what is asked.
-        season: index of the season.
-        era: whose probabilities are the truth.
-        turned: ask in the phrasing of the near-shifted task.
-    """
+    """Ask what somebody does in a season, with four options; `turned` as the near-shifted task asks."""
     custom = world.custom_of(who, relation, season)
     options = _draw_options(rng, custom)
     probabilities = custom.probabilities(era)
     when, listed = SEASONS[season], _listed(relation, options)
+    asked = f"in {when} {who.name} {relation.verb} what ?"
     if turned:
-        text = f"{who.name} {relation.verb} which of these in {when} ? {listed} Answer :"
-    else:
-        text = f"in {when} {who.name} {relation.verb} what ? {listed} Answer :"
+        asked = f"{who.name} {relation.verb} which of these in {when} ?"
     return Question(
-        text=text,
+        text=f"{asked} {listed} Answer :",
         truth=tuple(probabilities[o] for o in options),
         key=(who.name, relation.name, when),
         who=who.name,

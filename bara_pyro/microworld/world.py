@@ -57,11 +57,6 @@ class Custom:
     corpus: tuple[float, ...]
     old: int
 
-    @property
-    def certain(self) -> bool:
-        """Whether today's custom leaves no choice."""
-        return max(self.today) == 1.0
-
     def probabilities(self, era: Era) -> tuple[float, ...]:
         """Return the distribution over the eight values in the given era."""
         return self.today if era == "today" else self.corpus
@@ -85,7 +80,6 @@ class World:
             Resident(name, rng.randrange(len(KINDS)), rng.randrange(len(HOMES)), rng.randrange(len(CLANS)))
             for name in names
         ]
-        self.seed = seed
         self.residents = tuple(known[:NUM_RESIDENTS])
         self.newcomers = tuple(known[NUM_RESIDENTS:])
         self._customs = {

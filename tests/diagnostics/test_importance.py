@@ -10,7 +10,7 @@ from posterior_cases import KAPPA, MEAN, PATH, Grid, one_gate, weibull
 from scipy import stats
 from torch.testing import assert_close
 
-from bara_pyro.core.program import module_key
+from bara_pyro.core.sites import module_key
 from bara_pyro.diagnostics.posterior.importance import importance_estimate, log_weights, summarise
 from bara_pyro.diagnostics.posterior.joint import draw, evaluate
 from bara_pyro.errors import ConfigError, DataError, TrainingError

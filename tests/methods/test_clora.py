@@ -1,36 +1,40 @@
 """C-LoRA: E token by token, its bound, its two recipes, its predictions."""
 
-import math
 from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
 
 import pyro
 import pytest
 import torch
-from core_cases import backbone, hooked_forward, make_batch, make_lm, randomise
-from fit_cases import assert_runs_come_back, tiny_run
-from pyro.infer import SVI as STOCK
-from pyro.infer import Predictive, TraceMeanField_ELBO
+from core_cases import backbone, make_batch, randomise
+from method_cases import (
+    ALPHA,
+    N,
+    R,
+    assert_same_gradients,
+    assert_stock_draws_agree,
+    cross_entropy,
+    factor_of,
+    losses_of_both,
+    made,
+    plain_log_probs,
+    svi_of,
+    twin_of,
+)
 from torch import Tensor
 from torch.testing import assert_close
 
-from bara_pyro.cli.architectures import empty_backbone
-from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.core.prediction import predict
-from bara_pyro.core.svi import SVI, adamw, parameters
+from bara_pyro.core.program import Adapter
+from bara_pyro.core.svi import parameters
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.contextual import ContextualGuide
-from bara_pyro.methods import METHODS, build, method_config
+from bara_pyro.methods import method_config
 from bara_pyro.methods.recipes import kl_cycle
 from bara_pyro.models.clora import CLoRA
-from bara_pyro.runs.config import load_config
-from bara_pyro.runs.system import count_parameters
 
-N, R, ALPHA, SCALE = 12, 3, 16.0, 0.2
-ADAPTER = {"r": R, "lora_alpha": ALPHA, "target_modules": None, "full_vocab": False}
+SCALE = 0.2
 
 
 def enliven(model: CLoRA, guide: ContextualGuide) -> tuple[CLoRA, ContextualGuide]:
@@ -73,22 +77,20 @@ class PlainCLoRA:
         """The answers' log-probabilities, `B x C`; the divergences of real tokens are kept in `kl`."""
         self.kl = []
 
-        def change(path: str, x: Tensor) -> Tensor:
-            own = self.model.adapters[path.replace(".", "/")]
+        def change(own: Adapter, x: Tensor) -> Tensor:
             h = x @ own.lora_A.T
-            mean, sigma = self.moments(path, h)
+            mean, sigma = self.moments(own.target.path, h)
             e = mean + sigma * self.noise(sigma.flatten(-2).shape).view_as(sigma)
             kl = (SCALE / sigma).log() + (sigma**2 + mean**2) / (2 * SCALE**2) - 0.5
             real = batch.attention_mask[:, -x.shape[1] :]
             self.kl.append((kl.sum((-1, -2)) * real).sum())
             return ALPHA / R * torch.einsum("oi,btij,btj->bto", own.lora_B, e, h)
 
-        paths = [t.path for t in self.model.targets]
-        return hooked_forward(batch, self.model.backbone.lm, paths, "lm_head", change)
+        return plain_log_probs(self.model, batch, change)
 
     def nll(self, batch: Batch) -> Tensor:
         """Mean cross-entropy."""
-        return -self.log_probs(batch)[torch.arange(len(batch)), batch.labels].mean()
+        return cross_entropy(self.log_probs(batch), batch)
 
 
 def gaussian(size: torch.Size) -> Tensor:
@@ -102,7 +104,8 @@ def test_e_acts_token_by_token() -> None:
     x = torch.randn(2, 4, 16)
     values = torch.randn(2, 4, R * R)
     conditioned = pyro.poutine.condition(
-        lambda: adapter.forward(x, model.global_latents(make_batch())[1], None), data={adapter.site: values}
+        lambda: adapter.forward(x, model.global_latents(make_batch())[1], None),
+        data={adapter.target.site("E"): values},
     )
     with torch.no_grad():
         out = conditioned()
@@ -131,10 +134,7 @@ def test_the_objective_is_the_one_written_by_hand(beta: float) -> None:
     if beta:
         assert sum(v.item() for v in terms.kl.values()) == pytest.approx(kl.item(), rel=1e-5)
         assert kl > 100 * nll
-    ours = torch.autograd.grad(terms.loss, parameters(model, guide))
-    theirs = torch.autograd.grad(truth, parameters(model, guide))
-    for a, b in zip(ours, theirs, strict=True):
-        assert_close(a, b, rtol=1e-3, atol=1e-4 * b.abs().max().item() + 1e-6)
+    assert_same_gradients((model, guide), terms.loss, truth, rtol=1e-3, atol=1e-6, share=1e-4)
 
 
 def test_the_posterior_starts_at_the_published_noise() -> None:
@@ -156,14 +156,6 @@ def test_padding_costs_nothing() -> None:
     assert padded.kl[first].item() == pytest.approx(plain.kl[first].item(), rel=1e-5)
 
 
-@pytest.mark.parametrize(("r", "count"), [(8, 4_275_392)])
-def test_published_parameter_counts(r: int, count: int) -> None:
-    model, guide = build(method_config("clora"), empty_backbone("qwen2.5-7b"), 1, {**ADAPTER, "r": r})
-    assert count_parameters(model) + count_parameters(guide) == count
-    assert count_parameters(guide) == 57 * 8896
-    assert all(p.is_meta for p in (*model.parameters(), *guide.parameters()))
-
-
 def test_the_published_weight_of_the_kl() -> None:
     assert method_config("clora").kl_weight == pytest.approx(1.5384615e-8)
 
@@ -172,14 +164,10 @@ def test_the_published_weight_of_the_kl() -> None:
 def test_the_published_scheme_step_by_step(accumulate: int) -> None:
     """Three steps beside torch's AdamW over A and B and torch's SGD over the networks, one backward pass."""
     # Weights at which the KL shows; a large batch on paper makes the cycle short.
-    settings = {"name": "clora", "recipe": "reproduction", "hidden": 8, "nll_weight": 2.0, "kl_weight": 0.02}
-    sizes = {"train.steps": 5, "train.lr": 1e-3, "train.batch_size": 64}
-    config = load_config(overrides={"method": settings, **sizes})
-    model, guide = enliven(*build(config.method, backbone(), N, ADAPTER))
-    twin, double = build(config.method, backbone(), N, ADAPTER)
-    twin.load_state_dict(model.state_dict())
-    double.load_state_dict(guide.state_dict())
-    svi = METHODS["clora"].svi(model, guide, config.train, config.method)
+    settings = {"recipe": "reproduction", "hidden": 8, "nll_weight": 2.0, "kl_weight": 0.02}
+    model, guide = enliven(*made("clora", **settings))
+    twin, double = twin_of((model, guide))
+    svi = svi_of("clora", (model, guide), settings, steps=5, lr=1e-3, batch_size=64)
     cycle, start = kl_cycle(N, 64), [p.detach().clone() for p in parameters(model, guide)]
     pieces = [make_batch()] if accumulate == 1 else [make_batch(choose=[0]), make_batch(choose=[1, 2, 3])]
     adam = torch.optim.AdamW(twin.parameters(), lr=1e-3, weight_decay=0.0, eps=1e-6)
@@ -188,8 +176,7 @@ def test_the_published_scheme_step_by_step(accumulate: int) -> None:
     for step in range(3):
         torch.manual_seed(step)
         svi.step(*pieces)
-        factor = 1.0 if step == 0 else (5 - step) / 4  # warm-up of one step, then down to 0 at step 5
-        adam.param_groups[0]["lr"], sgd.param_groups[0]["lr"] = 1e-3 * factor, 0.01 * factor
+        adam.param_groups[0]["lr"], sgd.param_groups[0]["lr"] = 1e-3 * factor_of(step), 0.01 * factor_of(step)
         adam.zero_grad()
         sgd.zero_grad()
         torch.manual_seed(step)
@@ -215,45 +202,12 @@ def test_no_draws_means_the_mean_of_e() -> None:
 
 @pytest.mark.parametrize("parallel", [False, True])
 def test_stock_predictive_draws_the_same_law(parallel: bool) -> None:
-    model, guide = toy()
-    batch, draws = replace(make_batch(), labels=None), 500 if parallel else 60
-    sites = ("_RETURN", "E/lm_head", "E/model.layers.0.self_attn.v_proj")
-    out = Predictive(model, guide=guide, num_samples=draws, parallel=parallel, return_sites=sites)(batch)
-    assert out[sites[1]].shape == (draws, 4, 1, R * R)
-    assert out[sites[2]].shape == (draws, 4, 7, R * R)
-    stock = out["_RETURN"].double().exp().reshape(draws, 4, 3)
-    ours = predict(model, guide, batch, samples=500).exp()
-    error = (stock.var(0) / draws + ours.var(0) / 500).sqrt()
-    assert ((stock.mean(0) - ours.mean(0)).abs() < 4.5 * error).all()
-    assert (stock.std(0) > 5e-3).all()
+    assert_stock_draws_agree(toy(), parallel=parallel)
 
 
 def test_stock_svi_takes_the_same_path() -> None:
-    losses = []
-    for stock in (False, True):
-        pyro.clear_param_store()
-        torch.manual_seed(3)
-        pair = toy(beta=1e-2)
-        if stock:
-            svi = STOCK(*pair, pyro.optim.Adam({"lr": 0.01, "eps": 1e-4 * N}), TraceMeanField_ELBO())
-        else:
-            svi = SVI(*pair, torch.optim.Adam(parameters(*pair), lr=0.01, eps=1e-4))
-        pyro.set_rng_seed(1)
-        losses.append([svi.step(make_batch()) for _ in range(8)])
-    assert losses[0] == pytest.approx(losses[1], rel=2e-3)
-
-
-def test_a_reproduced_run_comes_back(tmp_path: Path) -> None:
-    settings = {"name": "clora", "recipe": "reproduction", "hidden": 8}
-    assert_runs_come_back(tiny_run(tmp_path, settings), tmp_path)
-
-
-def test_float32_under_a_bfloat16_backbone() -> None:
-    model = CLoRA(Backbone(make_lm("qwen2", torch.bfloat16)), 4, r=R)
-    guide = ContextualGuide(model)
-    svi = SVI(model, guide, adamw(model, guide, 1e-2))
-    assert all(math.isfinite(svi.step(make_batch())) for _ in range(3))
-    assert {p.dtype for p in svi.parameters} == {torch.float32}
+    ours, stock = losses_of_both(lambda: toy(beta=1e-2))
+    assert ours == pytest.approx(stock, rel=2e-3)
 
 
 def test_a_posterior_without_noise_stays_finite() -> None:
@@ -275,5 +229,3 @@ def test_bad_settings_are_refused() -> None:
     for options in ({"prior_scale": 0.0}, {"beta": -1.0}):
         with pytest.raises(ConfigError, match=str(next(iter(options.values())))):
             CLoRA(backbone(), N, **options)
-    with pytest.raises(ConfigError, match=r"method\.init_scale"):
-        method_config({"name": "clora", "init_scale": 2})

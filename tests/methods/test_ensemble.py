@@ -1,20 +1,18 @@
 """The deep ensemble: every member is a LoRA of its own, and predictions are a mixture of all of them."""
 
 import copy
-import json
 from pathlib import Path
 
-import pyro
 import pytest
 import torch
-from core_cases import backbone, hooked_forward, make_batch
+from core_cases import backbone, make_batch
 from fit_cases import tiny_run
+from method_cases import ALPHA, UNLABELLED, N, Pair, R, plain_log_probs, svi_of
 from pyro.infer import Predictive, TraceMeanField_ELBO
 from safetensors import safe_open
 from torch import Tensor
 from torch.testing import assert_close
 
-from bara_pyro.cli.architectures import empty_backbone
 from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.core.prediction import _bytes_per_row, predict
 from bara_pyro.core.svi import SVI
@@ -22,17 +20,15 @@ from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.ensemble import EnsembleGuide
-from bara_pyro.methods import METHODS, build, method_config
 from bara_pyro.metrics import posterior_predictive
 from bara_pyro.models.ensemble import Ensemble
 from bara_pyro.models.lora import LoRA
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.folder import load_system
-from bara_pyro.runs.sections import TrainConfig
-from bara_pyro.runs.system import build_system, count_parameters
+from bara_pyro.runs.system import build_system
 from bara_pyro.runs.train import train
 
-N, R, M = 12, 3, 3
+M = 3
 PARTS = [[0, 1], [2, 3]]
 
 
@@ -48,13 +44,10 @@ def toy(arch: str = "qwen2", *, average: str = "probabilities") -> tuple[Ensembl
 
 def member_log_probs(model: Ensemble, batch: Batch, member: int) -> Tensor:
     """One member's answers by plain LoRA, `B x C`."""
-
-    def change(path: str, x: Tensor) -> Tensor:
-        own = model.adapters[path.replace(".", "/")]
-        return 16.0 / R * (x @ own.lora_A[member].T) @ own.lora_B[member].T
-
     with torch.no_grad():
-        return hooked_forward(batch, model.backbone.lm, [t.path for t in model.targets], "lm_head", change)
+        return plain_log_probs(
+            model, batch, lambda a, x: ALPHA / R * (x @ a.lora_A[member].T) @ a.lora_B[member].T
+        )
 
 
 def all_log_probs(model: Ensemble, batch: Batch) -> Tensor:
@@ -68,9 +61,6 @@ def single(model: Ensemble, member: int) -> LoRA:
         for own, theirs in zip(lora.parameters(), model.parameters(), strict=True):
             own.copy_(theirs[member])
     return lora
-
-
-# The program ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("arch", ["qwen2", "gpt2"])
@@ -114,8 +104,6 @@ def test_members_start_from_their_own_values_whatever_their_number() -> None:
         assert bool(two.any()) == (not torch.equal(four[2], four[3]))  # all but B, which is 0
 
 
-# Training ------------------------------------------------------------------------------------------------
-
 SETTINGS = {
     "plain": {},
     "clipped": {"clip_norm": 0.05},
@@ -126,11 +114,8 @@ SETTINGS = {
 }
 
 
-def svi_of(method: str, model: LoRA | Ensemble, guide: object, settings: dict) -> SVI:
-    settings = dict(settings)
-    eps = settings.pop("eps", None)
-    c = TrainConfig(steps=6, lr=0.03, **settings)
-    svi = METHODS[method].svi(model, guide, c, method_config(method))
+def inference(method: str, pair: Pair, eps: float | None = None, **settings: object) -> SVI:
+    svi = svi_of(method, pair, steps=6, lr=0.03, **settings)
     for group in svi.optim.param_groups:
         group["eps"] = eps or group["eps"]
     return svi
@@ -141,8 +126,8 @@ def test_a_member_is_trained_as_if_alone(case: str) -> None:
     model, guide = toy()
     settings = SETTINGS[case]
     loras = [single(model, m) for m in range(M)]
-    alone = [svi_of("lora", lora, DeltaGuide(lora), settings) for lora in loras]
-    together = svi_of("ensemble", model, guide, settings)
+    alone = [inference("lora", (lora, DeltaGuide(lora)), **settings) for lora in loras]
+    together = inference("ensemble", (model, guide), **settings)
     pieces = [make_batch(choose=part) for part in PARTS] if "accumulate" in settings else [make_batch()]
     for _ in range(6):
         loss = together.step(*pieces)
@@ -157,20 +142,6 @@ def test_a_member_is_trained_as_if_alone(case: str) -> None:
             assert_close(theirs.grad[m], own.grad, atol=2e-6, rtol=1e-3)
             # A 300th of a step: Adam divides by gradients that may be small.
             assert_close(theirs[m], own, rtol=0, atol=1e-4, msg=lambda text, name=name: f"{name}: {text}")
-
-
-def test_stock_svi_trains_the_members() -> None:
-    model, guide = toy()
-    before = copy.deepcopy(model.state_dict())
-    stock = pyro.infer.SVI(model, guide, pyro.optim.Adam({"lr": 0.02}), TraceMeanField_ELBO())
-    losses = [stock.step(make_batch()) for _ in range(8)]
-    assert losses[-1] < losses[0]
-    for name, value in model.state_dict().items():
-        for m in range(M):
-            assert not torch.equal(value[m], before[name][m]), (name, m)
-
-
-# Predictions ---------------------------------------------------------------------------------------------
 
 
 def test_draws_are_the_members_whatever_their_number() -> None:
@@ -215,29 +186,18 @@ def test_members_are_cut_by_rows_where_memory_is_short(samples: int) -> None:
     assert largest == [M, 2 * M, 4 * M]  # one, two and all rows at a time, every member of them
 
 
-def test_predicting_leaves_torchs_generator_alone() -> None:
-    before = torch.get_rng_state()
-    predict(*toy(), make_batch(), samples=3)
-    torch.manual_seed(0)
-    assert torch.equal(torch.get_rng_state(), before)  # toy seeds with 3, the fixture with 0
-
-
 @pytest.mark.parametrize("parallel", [False, True])
 def test_stock_predictive_answers_for_every_member(parallel: bool) -> None:
     model, guide = toy()
     count = 400 if parallel else 50  # one forward for all, or one a draw
-    batch = Batch(*(getattr(make_batch(), k) for k in ("input_ids", "attention_mask", "answer_ids")))
     sampler = Predictive(model, guide=guide, num_samples=count, parallel=parallel, return_sites=("y",))
     with torch.no_grad():
-        answers = sampler(batch)["y"]
+        answers = sampler(UNLABELLED)["y"]
     assert answers.shape == (count, M, 4, 1)
     share = (answers == 0).double().mean(0).squeeze(-1)
     truth = all_log_probs(model, make_batch())[..., 0].double().exp()
     error = (truth * (1 - truth) / count).sqrt()
     assert ((share - truth).abs() < 4.5 * error + 1e-9).all()
-
-
-# Runs ----------------------------------------------------------------------------------------------------
 
 
 def test_every_member_is_saved_and_loaded(tmp_path: Path) -> None:
@@ -273,24 +233,7 @@ def test_the_first_member_of_a_run_is_the_lora_run_of_its_seed(tmp_path: Path) -
     assert_close(draw(ensemble, split, 1)[0], draw(lora, split, 1)[0], rtol=0, atol=1e-4)
 
 
-def test_the_folder_does_not_claim_to_be_a_lora(tmp_path: Path) -> None:
-    peft = pytest.importorskip("peft")
-    train(build_system(tiny_run(tmp_path, {"name": "ensemble"})), tmp_path / "run")
-    config = json.loads((tmp_path / "run" / "adapter_config.json").read_text())
-    assert config["peft_type"] not in {kind.value for kind in peft.PeftType}
-
-
-def test_published_count_of_three_members() -> None:
-    adapter = {"r": 8, "lora_alpha": 16.0, "target_modules": None, "full_vocab": False}
-    model, guide = build(method_config("ensemble"), empty_backbone("qwen2.5-7b"), 10, adapter)
-    assert count_parameters(model) + count_parameters(guide) == 11_304_960
-
-
 def test_wrong_settings_are_named() -> None:
-    with pytest.raises(ConfigError, match=r"method\.members = 0"):
-        method_config({"name": "ensemble", "members": 0})
-    with pytest.raises(ConfigError, match=r"method\.average = 'mean'"):
-        method_config({"name": "ensemble", "average": "mean"})
     with pytest.raises(ConfigError, match="members=0"):
         Ensemble(backbone(), N, members=0)
     with pytest.raises(ConfigError, match="'mean'"):

@@ -6,31 +6,34 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-import pyro
 import pytest
 import torch
-from core_cases import backbone, hooked_forward, make_batch, mean_forward, randomise
+from core_cases import make_batch, randomise
 from fit_cases import assert_runs_come_back, tiny_run
-from pyro.infer import SVI as STOCK
-from pyro.infer import Predictive, TraceMeanField_ELBO
+from method_cases import (
+    ALPHA,
+    Pair,
+    R,
+    assert_same_mean,
+    assert_stock_draws_agree,
+    cross_entropy,
+    factor_of,
+    made,
+    plain_log_probs,
+)
 from torch import Tensor
 from torch.testing import assert_close
 
-from bara_pyro.cli.architectures import empty_backbone
 from bara_pyro.core.prediction import predict
+from bara_pyro.core.program import Adapter
 from bara_pyro.core.svi import SVI
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, TrainingError
-from bara_pyro.guides.posthoc import PosthocGuide
-from bara_pyro.methods import METHODS, build, method_config
+from bara_pyro.methods import METHODS
 from bara_pyro.models.posthoc import PosthocLoRA
 from bara_pyro.runs.config import load_config
-from bara_pyro.runs.system import build_system, count_parameters
+from bara_pyro.runs.system import build_system
 from bara_pyro.runs.train import train
-
-N, R, ALPHA = 4, 3, 16.0
-ADAPTER = {"r": R, "lora_alpha": ALPHA, "target_modules": None, "full_vocab": False}
-Pair = tuple[PosthocLoRA, PosthocGuide]
 
 
 @pytest.fixture
@@ -40,7 +43,7 @@ def ivon() -> ModuleType:
 
 def toy() -> Pair:
     torch.manual_seed(3)
-    model, guide = build(method_config("ivon"), backbone(), N, ADAPTER)
+    model, guide = made("ivon")
     return randomise(model, 0.1), guide
 
 
@@ -51,13 +54,12 @@ def ivon_svi(pair: Pair, **settings: object) -> SVI:
 
 def log_probs_at(model: PosthocLoRA, batch: Batch, weights: list[Tensor]) -> Tensor:
     """The answers' log-probabilities at weights A, B, A, B, .. of the modules in order."""
-    paths = [target.path for target in model.targets]
 
-    def change(path: str, x: Tensor) -> Tensor:
-        down, up = weights[2 * paths.index(path) : 2 * paths.index(path) + 2]
+    def change(adapter: Adapter, x: Tensor) -> Tensor:
+        down, up = weights[2 * adapter.target.index :][:2]
         return ALPHA / R * x @ (up @ down).T
 
-    return hooked_forward(batch, model.backbone.lm, paths, "lm_head", change)
+    return plain_log_probs(model, batch, change)
 
 
 class Plain:
@@ -84,8 +86,7 @@ class Plain:
         sigma = (self.ess * (self.h + self.delta)) ** -0.5
         theta = self.m + torch.randn(len(self.m)) * sigma
         leaf = theta.float().requires_grad_()
-        log_probs = log_probs_at(self.model, batch, self.weights(leaf))
-        (-log_probs[torch.arange(len(batch)), batch.labels].mean()).backward()
+        cross_entropy(log_probs_at(self.model, batch, self.weights(leaf)), batch).backward()
         g = leaf.grad.double()
         hhat = g * (theta - self.m) / sigma**2
         self.gbar = b1 * self.gbar + (1 - b1) * g
@@ -110,9 +111,7 @@ def test_three_steps_are_those_of_the_formula(ivon: ModuleType, clip: float | No
     plain = Plain(pair[0], ess=500.0, h=0.3, delta=delta)
     start = plain.m.clone()
     for step in range(3):
-        rate = 0.05 * (
-            1.0 if step == 0 else (10 - step) / 9
-        )  # warm-up of one step, then down to 0 at step 10
+        rate = 0.05 * factor_of(step, 10)
         plain.step(batch, step, rate, 0.7, 0.9, math.inf if clip is None else clip)
         torch.manual_seed(step)
         svi.step(batch)
@@ -206,18 +205,13 @@ def fitted_toy() -> Pair:
     return model, guide
 
 
-def agree(first: Tensor, second: Tensor) -> None:
-    """Mean and variance of the probabilities over draws, each within 4.5 standard errors (24 numbers)."""
-
-    def moments(log_probs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        p = log_probs.exp()
-        square = (p - p.mean(0)).square()
-        return p.mean(0), p.var(0) / len(p), square.mean(0), square.var(0) / len(p)
-
-    a, b = moments(first), moments(second)
-    assert (a[2] > 1e-4).all()  # there is something to agree on
-    assert ((a[0] - b[0]).abs() < 4.5 * (a[1] + b[1]).sqrt()).all()
-    assert ((a[2] - b[2]).abs() < 4.5 * (a[3] + b[3]).sqrt()).all()
+def assert_same_variance(first: Tensor, second: Tensor) -> None:
+    """Of the probabilities over draws, within 4.5 standard errors."""
+    (a, error_a), (b, error_b) = (
+        (square.mean(0), square.var(0) / len(square))
+        for square in ((p - p.mean(0)).square() for p in (first.exp(), second.double().exp()))
+    )
+    assert ((a - b).abs() < 4.5 * (error_a + error_b).sqrt()).all()
 
 
 def test_predictions_are_draws_of_all_weights() -> None:
@@ -232,32 +226,19 @@ def test_predictions_are_draws_of_all_weights() -> None:
         drawn = [
             log_probs_at(model, batch, [m + s * torch.randn_like(m) for m, s in weights]) for _ in range(600)
         ]
-    agree(predict(*pair, batch, samples=1500), torch.stack(drawn).double())
+    ours, theirs = predict(*pair, batch, samples=1500), torch.stack(drawn)
+    assert_same_mean(ours, theirs, least=0.01)
+    assert_same_variance(ours, theirs)
     mean = log_probs_at(model, batch, [m for m, _ in weights])
     assert_close(predict(*pair, batch, samples=0)[0].float(), mean, rtol=0, atol=1e-5)
 
 
-def test_stock_predictive_and_stock_svi() -> None:
-    pair, batch = fitted_toy(), make_batch()
-    unlabelled = Batch(batch.input_ids, batch.attention_mask, batch.answer_ids, None, batch.ids)
-    pyro.set_rng_seed(5)
-    stock = Predictive(pair[0], guide=pair[1], num_samples=600, parallel=True, return_sites=("_RETURN",))
-    agree(predict(*pair, batch, samples=600), stock(unlabelled)["_RETURN"].double().reshape(600, 4, 3))
-    few = Predictive(pair[0], guide=pair[1], num_samples=3, return_sites=("_RETURN",))
-    assert few(unlabelled)["_RETURN"].reshape(3, 4, 3).std(0).min() > 0
-    pyro.clear_param_store()  # the names of the first model
-    svi = STOCK(*toy(), pyro.optim.Adam({"lr": 0.01}), TraceMeanField_ELBO())
-    first = svi.step(batch)
-    assert first == pytest.approx(-float(mean_forward(*toy(), batch)[torch.arange(4), batch.labels].sum()))
-    assert svi.evaluate_loss(batch) < first
-    assert not any(p.requires_grad for p in pair[1].parameters())
+@pytest.mark.parametrize("parallel", [True, False])
+def test_stock_predictive(parallel: bool) -> None:
+    assert_stock_draws_agree(fitted_toy(), parallel=parallel)
 
 
-def test_count_and_preset() -> None:
-    model, guide = build(method_config("ivon"), empty_backbone("qwen2.5-7b"), 1, {**ADAPTER, "r": 8})
-    assert count_parameters(model) + count_parameters(guide) == 3_768_320
-    assert sum(p.numel() for p in guide.parameters()) == 3_768_320  # one frozen scale a weight
-    assert all(p.is_meta for m in (model, guide) for p in m.parameters() if p.ndim)  # all but the switch
+def test_preset() -> None:
     assert load_config(overrides={"method": "ivon"}).train.lr == 0.03
     assert load_config(overrides={"method": "ivon", "train.lr": 0.1}).train.lr == 0.1
 

@@ -1,13 +1,12 @@
 """Laplace-LoRA: training, folders of runs, sizes and mistakes."""
 
 import json
-import math
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from core_cases import backbone, make_batch, make_lm, mean_forward, randomise
+from core_cases import backbone, make_batch, mean_forward, randomise
 from fit_cases import assert_runs_come_back, tiny_run
 from laplace_cases import (
     fitted,
@@ -15,22 +14,20 @@ from laplace_cases import (
     toy,
     weights_of,
 )
+from method_cases import made
 from torch.nn import functional as F
 from torch.testing import assert_close
 
 from bara_pyro.cli.architectures import empty_backbone
-from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.core.prediction import predict
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.laplace import LaplaceGuide
-from bara_pyro.methods import build, method_config
 from bara_pyro.methods.laplace import fit_laplace
 from bara_pyro.models.gaussian_lora import GaussianLoRA
 from bara_pyro.runs.store import read_tensors
-from bara_pyro.runs.system import count_parameters
-
-ADAPTER = {"r": 8, "lora_alpha": 16.0, "target_modules": None, "full_vocab": False}
+from bara_pyro.runs.system import build_system, count_parameters
+from bara_pyro.runs.train import train
 
 
 def test_before_the_fit_it_is_a_point() -> None:
@@ -45,8 +42,7 @@ def test_before_the_fit_it_is_a_point() -> None:
 
 @pytest.mark.parametrize("base", ["mle", "map"])
 def test_the_objective_of_training(base: str) -> None:
-    config = method_config({"name": "laplace", "base": base, "prior_scale": 0.5})
-    model, guide = build(config, backbone(), 12, {**ADAPTER, "r": 2})
+    model, guide = made("laplace", r=2, base=base, prior_scale=0.5)
     randomise(model)
     batch = make_batch()
     weights = weights_of(model)
@@ -59,10 +55,8 @@ def test_the_objective_of_training(base: str) -> None:
     assert loss.item() == pytest.approx(truth.item(), rel=1e-5)
 
 
-def test_parameters_of_a_published_architecture() -> None:
-    model, guide = build(method_config("laplace"), empty_backbone("qwen2.5-7b"), 1, ADAPTER)
-    assert count_parameters(model) + count_parameters(guide) == 3_768_320
-    assert not list(guide.parameters())
+def test_the_memory_of_a_published_architecture() -> None:
+    model, guide = made("laplace", r=8, frozen=empty_backbone("qwen2.5-7b"))
     # 85 factors of side 3584 (57 inputs, 28 outputs), 28 of 512, small ones; 12 bytes an entry.
     with pytest.raises(ConfigError, match=r"13\.2 GB.*max_gigabytes=1:.*subset=last"):
         LaplaceGuide(model, max_gigabytes=1.0).check_size(4)
@@ -84,9 +78,6 @@ def test_runs_come_back(settings: dict, tmp_path: Path) -> None:
 
 
 def test_factors_that_are_too_large_are_refused_before_training(tmp_path: Path) -> None:
-    from bara_pyro.runs.system import build_system
-    from bara_pyro.runs.train import train
-
     system = build_system(tiny_run(tmp_path, {"name": "laplace", "max_gigabytes": 1e-6}))
     with pytest.raises(ConfigError, match="choose subset=last"):
         train(system, tmp_path / "run")
@@ -107,13 +98,3 @@ def test_mistakes_are_named() -> None:
             toy(**{name: "other"})
     with pytest.raises(ConfigError, match="choose one of"):
         fit_laplace(guide, halves(), tokens="other")
-
-
-def test_bfloat16_backbone() -> None:
-    frozen = Backbone(make_lm("qwen2", torch.bfloat16))
-    model = randomise(GaussianLoRA(frozen, 4, r=2, random="AB", prior_scale=0.2, beta=0.0), 0.3)
-    guide = LaplaceGuide(model)
-    figures = fit_laplace(guide, halves())
-    assert all(map(math.isfinite, figures.values()))
-    assert predict(model, guide, make_batch(), samples=2).isfinite().all()
-    assert figures["mean_logit_variance"] > 0

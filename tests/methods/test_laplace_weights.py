@@ -1,8 +1,5 @@
 """Laplace-LoRA: the posterior of the weights, its draws, and stock inference."""
 
-from dataclasses import replace
-
-import pyro
 import pytest
 import torch
 from core_cases import make_batch
@@ -11,10 +8,9 @@ from laplace_cases import (
     dense_covariance,
     fitted,
     plain_log_probs,
-    toy,
     weights_of,
 )
-from pyro.infer import Predictive, TraceMeanField_ELBO
+from method_cases import assert_same_mean, assert_stock_draws_agree
 from torch import Tensor
 from torch.distributions import MultivariateNormal
 from torch.testing import assert_close
@@ -55,8 +51,8 @@ def test_the_law_of_a_matrix(rows: Tensor | None) -> None:
 
 def test_sampled_weights_through_the_network() -> None:
     model, guide, factors, _ = fitted(mode="sampled")
-    batch, draws = make_batch(), 1000
-    own = predict(model, guide, batch, samples=draws).exp()
+    batch = make_batch()
+    own = predict(model, guide, batch, samples=1000)
     weights = weights_of(model)
     laws = {
         site: MultivariateNormal(
@@ -68,11 +64,8 @@ def test_sampled_weights_through_the_network() -> None:
     with torch.no_grad():
         for _ in range(200):
             drawn = {s: w + laws[s].sample().reshape(w.shape).float() for s, w in weights.items()}
-            seen.append(plain_log_probs(model, drawn, batch).double().exp())
-    theirs = torch.stack(seen)
-    error = (own.mean(0) - theirs.mean(0)) / (own.var(0) / draws + theirs.var(0) / 200).sqrt()
-    assert error.abs().max() < 4.5
-    assert own.std(0).min() > 0.01
+            seen.append(plain_log_probs(model, drawn, batch))
+    assert_same_mean(own, torch.stack(seen), least=0.01)
 
 
 def test_every_matrix_has_its_own_dense_law() -> None:
@@ -93,18 +86,6 @@ def test_the_last_layer_alone_is_random() -> None:
         assert bool(drawn.any()) == (HEAD in site)
 
 
-def test_stock_inference_runs() -> None:
-    model, guide = toy()
-    svi = pyro.infer.SVI(model, guide, pyro.optim.Adam({"lr": 0.01}), TraceMeanField_ELBO())
-    losses = [svi.step(make_batch()) for _ in range(8)]
-    assert losses[-1] < losses[0]
-    pyro.clear_param_store()
-    model, guide, _, _ = fitted(mode="sampled")
-    unlabelled = replace(make_batch(), labels=None)
-    ours = predict(model, guide, make_batch(), samples=600).exp()
-    stock = Predictive(model, guide=guide, num_samples=600, parallel=True, return_sites=("_RETURN",))
-    theirs = stock(unlabelled)["_RETURN"].double().exp().reshape(600, 4, 3)
-    error = (ours.mean(0) - theirs.mean(0)) / ((ours.var(0) + theirs.var(0)) / 600).sqrt()
-    assert error.abs().max() < 4.5
-    one = Predictive(model, guide=guide, num_samples=2, return_sites=("_RETURN",))(unlabelled)["_RETURN"]
-    assert not torch.equal(one[0], one[1])
+@pytest.mark.parametrize("parallel", [True, False])
+def test_stock_predictive(parallel: bool) -> None:
+    assert_stock_draws_agree(fitted(mode="sampled")[:2], parallel=parallel)

@@ -1,39 +1,41 @@
 """ScalaBL: its divergence in both orders, its bound, its two recipes, its predictions."""
 
 import math
-from dataclasses import replace
-from pathlib import Path
 
-import pyro
 import pytest
 import torch
-from core_cases import backbone, hooked_forward, make_batch, make_lm, randomise
-from fit_cases import assert_runs_come_back, tiny_run
+from core_cases import backbone, make_batch, randomise
+from method_cases import (
+    ALPHA,
+    N,
+    R,
+    assert_same_gradients,
+    assert_stock_draws_agree,
+    cross_entropy,
+    factor_of,
+    losses_of_both,
+    made,
+    plain_log_probs,
+    svi_of,
+    twin_of,
+)
 from pyro.distributions import Normal
-from pyro.infer import SVI as STOCK
-from pyro.infer import Predictive, TraceMeanField_ELBO
 from scipy import integrate, stats
 from torch import Tensor
 from torch.distributions import kl_divergence
 from torch.testing import assert_close
 
 from bara_pyro.cli.architectures import empty_backbone
-from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.core.prediction import predict
-from bara_pyro.core.svi import SVI, adamw, parameters
+from bara_pyro.core.svi import parameters
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.scalabl import ScalaBLGuide
-from bara_pyro.methods import METHODS, build, method_config
 from bara_pyro.methods.recipes import kl_cycle, kl_share
 from bara_pyro.models.lora import LoRA
 from bara_pyro.models.scalabl import ScalaBL
-from bara_pyro.runs.config import load_config
-from bara_pyro.runs.system import count_parameters
 
-N, R, ALPHA = 12, 3, 16.0
-ADAPTER = {"r": R, "lora_alpha": ALPHA, "target_modules": None, "full_vocab": False}
 ORDERS = ["q||p", "p||q"]
 
 
@@ -63,12 +65,9 @@ def registered(log_s: Tensor, log_sigma: Tensor, kl: str, prior: type = Normal) 
 
 def log_probs_at(model: ScalaBL, batch: Batch, s: Tensor) -> Tensor:
     """The answers' log-probabilities at given singular values, `modules x r`."""
-
-    def change(path: str, x: Tensor) -> Tensor:
-        own = model.adapters[path.replace(".", "/")]
-        return ALPHA / R * x @ (own.lora_B @ s[own.target.index].diag() @ own.lora_A).T
-
-    return hooked_forward(batch, model.backbone.lm, [t.path for t in model.targets], "lm_head", change)
+    return plain_log_probs(
+        model, batch, lambda a, x: ALPHA / R * x @ (a.lora_B @ s[a.target.index].diag() @ a.lora_A).T
+    )
 
 
 def drawn(guide: ScalaBLGuide, seed: int) -> Tensor:
@@ -79,7 +78,7 @@ def drawn(guide: ScalaBLGuide, seed: int) -> Tensor:
 
 
 def nll_at(model: ScalaBL, batch: Batch, s: Tensor) -> Tensor:
-    return -log_probs_at(model, batch, s)[torch.arange(4), batch.labels].mean()
+    return cross_entropy(log_probs_at(model, batch, s), batch)
 
 
 @pytest.mark.parametrize("kl", ORDERS)
@@ -123,10 +122,7 @@ def test_the_objective_is_the_one_written_by_hand(kl: str, beta: float) -> None:
     torch.manual_seed(5)
     terms = MeanFieldELBO().terms(model, guide, batch)
     assert terms.loss.item() == pytest.approx(truth.item(), rel=1e-5)
-    ours = torch.autograd.grad(terms.loss, parameters(model, guide))
-    theirs = torch.autograd.grad(truth, parameters(model, guide))
-    for a, b in zip(ours, theirs, strict=True):
-        assert_close(a, b, rtol=1e-4, atol=1e-4)
+    assert_same_gradients((model, guide), terms.loss, truth, rtol=1e-4, atol=1e-4)
 
 
 def test_it_starts_at_the_singular_value_decomposition_of_loras_a() -> None:
@@ -149,32 +145,21 @@ def test_it_starts_at_the_singular_value_decomposition_of_loras_a() -> None:
 
 def test_at_width_3584_the_singular_values_are_nearly_one() -> None:
     """Each row of A has norm sqrt(1/3), and wide rows are nearly orthogonal: 0.577 of the notes."""
-    model, guide = build(method_config("scalabl"), empty_backbone("qwen2.5-7b"), 1, {"r": 8})
+    model, _ = made("scalabl", r=8, frozen=empty_backbone("qwen2.5-7b"))
     s = torch.stack([adapter.singular_values for adapter in model.adapters.values()])
     assert (s.mean() - 3**-0.5).abs() < 0.01
     assert (s - 3**-0.5).abs().max() < 0.06
-    assert all(p.is_meta for p in (*model.parameters(), *guide.parameters()))
-
-
-@pytest.mark.parametrize(("r", "count"), [(8, 3_769_232), (16, 7_538_464)])
-def test_published_parameter_counts(r: int, count: int) -> None:
-    model, guide = build(method_config("scalabl"), empty_backbone("qwen2.5-7b"), 1, {**ADAPTER, "r": r})
-    assert count_parameters(model) + count_parameters(guide) == count
 
 
 @pytest.mark.parametrize("kl", ORDERS)
 def test_the_published_scheme_step_by_step(kl: str) -> None:
     """Three steps beside torch's AdamW on the cross-entropy and torch's SGD on pi_i KL, from one point."""
-    settings = {"name": "scalabl", "recipe": "reproduction", "kl": kl, "init_scale": 0.5}
-    # A large batch on paper makes the cycle short, so that the KL of the first steps has weight.
-    sizes = {"train.steps": 5, "train.lr": 1e-3, "train.batch_size": 64}
-    config = load_config(overrides={"method": settings, **sizes})
-    model, guide = build(config.method, backbone(), N, ADAPTER)
+    settings = {"recipe": "reproduction", "kl": kl, "init_scale": 0.5}
+    model, guide = made("scalabl", **settings)
     randomise(model)
-    twin, double = build(config.method, backbone(), N, ADAPTER)
-    twin.load_state_dict(model.state_dict())
-    double.load_state_dict(guide.state_dict())
-    svi = METHODS["scalabl"].svi(model, guide, config.train, config.method)
+    twin, double = twin_of((model, guide))
+    # A large batch on paper makes the cycle short, so that the KL of the first steps has weight.
+    svi = svi_of("scalabl", (model, guide), settings, steps=5, lr=1e-3, batch_size=64)
     batch, cycle, start = make_batch(), kl_cycle(N, 64), guide.log_sigma.detach().clone()
     assert cycle == 4
     adam = torch.optim.AdamW(parameters(twin, double), lr=1e-3, weight_decay=0.0, eps=1e-6)
@@ -182,8 +167,7 @@ def test_the_published_scheme_step_by_step(kl: str) -> None:
     for step in range(3):
         torch.manual_seed(step)
         svi.step(batch)
-        factor = 1.0 if step == 0 else (5 - step) / 4  # warm-up of one step, then down to 0 at step 5
-        adam.param_groups[0]["lr"], sgd.param_groups[0]["lr"] = 1e-3 * factor, 0.2 * factor
+        adam.param_groups[0]["lr"], sgd.param_groups[0]["lr"] = 1e-3 * factor_of(step), 0.2 * factor_of(step)
         adam.zero_grad()
         sgd.zero_grad()
         nll = nll_at(twin, batch, drawn(double, step))
@@ -225,9 +209,7 @@ def test_what_the_reversed_divergence_does_to_the_noise() -> None:
 
 
 def test_one_vector_a_draw_is_shared_by_all_rows() -> None:
-    pair = toy()
-    same = replace(make_batch(((5, 7, 9),) * 4), labels=None)
-    p = predict(*pair, same, samples=20).exp()
+    p = predict(*toy(), make_batch(((5, 7, 9),) * 4), samples=20).exp()
     assert (p - p[:, :1]).abs().max() < 1e-6
     assert p.std(0).min() > 1e-3
 
@@ -242,53 +224,13 @@ def test_no_draws_means_the_mean_of_s() -> None:
 
 @pytest.mark.parametrize(("kl", "parallel"), [("q||p", False), ("p||q", True)])
 def test_stock_predictive_draws_the_same_law(kl: str, parallel: bool) -> None:
-    model, guide = toy(kl=kl)
-    batch, draws = replace(make_batch(), labels=None), 600 if parallel else 60
-    predictive = Predictive(
-        model, guide=guide, num_samples=draws, parallel=parallel, return_sites=("_RETURN", "s")
-    )
-    out = predictive(batch)
-    assert out["s"].reshape(draws, -1, R).shape == (draws, len(model.targets), R)
-    stock = out["_RETURN"].double().exp().reshape(draws, 4, 3)
-    ours = predict(model, guide, batch, samples=600).exp()
-    error = (stock.var(0) / draws + ours.var(0) / 600).sqrt()
-    assert ((stock.mean(0) - ours.mean(0)).abs() < 4.5 * error).all()
-    assert (stock.std(0) > 5e-3).all()
+    assert_stock_draws_agree(toy(kl=kl), parallel=parallel)
 
 
 @pytest.mark.parametrize("kl", ORDERS)
 def test_stock_svi_takes_the_same_path(kl: str) -> None:
-    losses = []
-    for stock in (False, True):
-        pyro.clear_param_store()
-        torch.manual_seed(3)
-        pair = toy(kl=kl)
-        if stock:
-            optim = pyro.optim.Adam({"lr": 0.01, "eps": 1e-4 * N})
-            svi = STOCK(*pair, optim, TraceMeanField_ELBO())
-        else:
-            svi = SVI(*pair, torch.optim.Adam(parameters(*pair), lr=0.01, eps=1e-4))
-        pyro.set_rng_seed(1)
-        losses.append([svi.step(make_batch()) for _ in range(8)])
-    assert losses[0] == pytest.approx(losses[1], rel=2e-3)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [{"recipe": "elbo"}, {"recipe": "reproduction", "kl": "p||q"}],
-    ids=lambda s: s["recipe"],
-)
-def test_a_run_comes_back(settings: dict[str, str], tmp_path: Path) -> None:
-    system = assert_runs_come_back(tiny_run(tmp_path, {"name": "scalabl", **settings}), tmp_path)
-    assert not torch.equal(system.guide.log_s, ScalaBLGuide(system.model).log_s)
-
-
-def test_float32_under_a_bfloat16_backbone() -> None:
-    model = ScalaBL(Backbone(make_lm("qwen2", torch.bfloat16)), 4, r=R)
-    guide = ScalaBLGuide(model)
-    svi = SVI(model, guide, adamw(model, guide, 1e-2))
-    assert all(math.isfinite(svi.step(make_batch())) for _ in range(3))
-    assert {p.dtype for p in svi.parameters} == {torch.float32}
+    ours, stock = losses_of_both(lambda: toy(kl=kl))
+    assert ours == pytest.approx(stock, rel=2e-3)
 
 
 def test_bad_settings_are_refused() -> None:
@@ -300,18 +242,14 @@ def test_bad_settings_are_refused() -> None:
         ScalaBL(backbone(), N, beta=-1.0)
     with pytest.raises(ConfigError, match="r=17 must not exceed the width 16"):
         ScalaBL(backbone(), N, r=17)
-    with pytest.raises(ConfigError, match=r"method\.kl"):
-        method_config({"name": "scalabl", "kl": "backwards"})
 
 
 @pytest.mark.parametrize("kl", ["q||p", "p||q"])
 def test_the_accidental_prior_of_the_public_code(kl: str) -> None:
     torch.manual_seed(3)
-    config = method_config({"name": "scalabl", "recipe": "reproduction", "kl": kl})
-    adapter = {"r": 4, "lora_alpha": 16.0, "target_modules": None, "full_vocab": False}
-    model, guide = build(config, backbone(), 4, adapter)
+    model, guide = made("scalabl", recipe="reproduction", kl=kl)
     u = model.shift.double()
-    assert u.shape == (len(model.targets), 4)
+    assert u.shape == (len(model.targets), R)
     assert 0.05 / 2**0.5 <= u.min() < u.max() <= 0.05
     mean, sigma = guide.log_s.detach().double().exp(), guide.log_sigma.detach().double().exp()
     (m1, s1), (m2, s2) = [((mean, sigma), (u, 1 + u)), ((u, 1 + u), (mean, sigma))][kl == "p||q"]
@@ -319,6 +257,6 @@ def test_the_accidental_prior_of_the_public_code(kl: str) -> None:
     found = MeanFieldELBO().terms(model, guide, make_batch()).kl["s"]
     assert found.item() == pytest.approx(truth.item(), rel=1e-5)
     # The bound's own arm keeps the prior of the paper, and draws nothing for it.
-    plain, _ = build(method_config("scalabl"), backbone(), 4, adapter)
+    plain, _ = made("scalabl")
     assert plain.shift.item() == 0.0
     assert "shift" not in {**dict(model.named_parameters()), **model.state_dict()}

@@ -2,39 +2,29 @@
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyro
 import pytest
 import torch
 from core_cases import backbone, make_batch, mean_forward, randomise
 from fit_cases import assert_runs_come_back, tiny_run
-from pyro.infer import SVI as STOCK
-from pyro.infer import Predictive, TraceMeanField_ELBO
+from method_cases import N, R, stock_draws
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 from torch import Tensor
 from torch.testing import assert_close
 
-from bara_pyro.cli.architectures import empty_backbone
-from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.errors import DataError
 from bara_pyro.guides.delta import DeltaGuide
-from bara_pyro.methods import build, method_config
 from bara_pyro.methods.temperature import COLDEST, HOTTEST, best_log_temperature
 from bara_pyro.metrics import accuracy, ece, nll
-from bara_pyro.models.lora import LoRA
 from bara_pyro.models.temperature import TemperedLoRA
 from bara_pyro.runs.config import RunConfig, load_config
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.folder import load_system
-from bara_pyro.runs.system import build_system, count_parameters
+from bara_pyro.runs.system import build_system
 from bara_pyro.runs.train import train
-
-N, R = 4, 3
-ADAPTER = {"r": R, "lora_alpha": 16.0, "target_modules": None, "full_vocab": False}
 
 
 def nll_at(logits: Tensor, labels: Tensor, log_temperature: float) -> float:
@@ -99,22 +89,6 @@ def test_the_program_divides_the_logits(full_vocab: bool) -> None:
     assert (warm - plain).abs().max() > 0.1
 
 
-def test_training_is_that_of_lora_to_the_bit() -> None:
-    ends = []
-    for make in (LoRA, TemperedLoRA):
-        torch.manual_seed(0)
-        model = make(backbone(), N, r=R)
-        guide = DeltaGuide(model)
-        svi = SVI(model, guide, adamw(model, guide, 0.01))
-        for _ in range(3):
-            svi.step(make_batch())
-        ends.append(dict(model.named_parameters()))
-    assert ends[1].pop("log_temperature").item() == 0.0
-    assert ends[0].keys() == ends[1].keys()
-    for name, value in ends[0].items():
-        assert torch.equal(value, ends[1][name])
-
-
 def validated(config: RunConfig) -> RunConfig:
     return load_config(overrides={"task.validation_rows": 12}, base=config)
 
@@ -151,22 +125,7 @@ def test_no_validation_rows_is_said_before_training(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_stock_pyro_runs_and_leaves_the_temperature_frozen() -> None:
-    model, guide = toy(2.5)
-    batch = make_batch()
-    svi = STOCK(model, guide, pyro.optim.Adam({"lr": 0.01}), TraceMeanField_ELBO())
-    first = svi.step(batch)
-    assert svi.evaluate_loss(batch) < first
-    assert model.log_temperature.item() == pytest.approx(math.log(2.5))
-    assert [n for n, p in model.named_parameters() if not p.requires_grad] == ["log_temperature"]
-    out = Predictive(model, guide=guide, num_samples=3, return_sites=("_RETURN",))(
-        replace(batch, labels=None)
-    )
-    truth = mean_forward(model, guide, batch)
-    assert_close(out["_RETURN"].reshape(3, 4, 3), truth.expand(3, -1, -1))
-
-
-def test_count_of_a_published_architecture() -> None:
-    model, guide = build(method_config("temperature"), empty_backbone("qwen2.5-7b"), 1, {**ADAPTER, "r": 8})
-    assert count_parameters(model) + count_parameters(guide) == 3_768_320
-    assert sum(p.numel() for p in model.parameters() if not p.requires_grad) == 1
+def test_stock_predictive_divides_too() -> None:
+    pair = toy(2.5)
+    truth = mean_forward(*pair, make_batch())
+    assert_close(stock_draws(pair, 3, parallel=False), truth.expand(3, -1, -1))

@@ -1,48 +1,40 @@
 """TFB: the rotation, the isotropic posterior, the two searches, and whole runs."""
 
 import json
-import math
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-import pyro
 import pytest
 import torch
 from core_cases import backbone, make_batch, mean_forward, randomise
 from fit_cases import assert_runs_come_back, tiny_run
+from method_cases import N, R, assert_stock_draws_agree, made
 from pyro import poutine
-from pyro.infer import SVI as STOCK
-from pyro.infer import Predictive, TraceMeanField_ELBO
 from torch import Tensor
 from torch.testing import assert_close
 
-from bara_pyro.cli.architectures import empty_backbone
 from bara_pyro.core.prediction import predict
-from bara_pyro.core.svi import SVI, adamw, parameters
-from bara_pyro.data.types import Batch
 from bara_pyro.errors import TrainingError
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.posthoc import PosthocGuide
-from bara_pyro.methods import METHODS, build, method_config
+from bara_pyro.methods import method_config
 from bara_pyro.methods.bisection import LARGEST, largest_feasible
 from bara_pyro.methods.tfb import SEARCH, Noise, _search, anchor_split, published_search, rotate
 from bara_pyro.models.lora import LoRA
 from bara_pyro.models.posthoc import PosthocLoRA
-from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.folder import load_system
-from bara_pyro.runs.system import System, build_system, count_parameters
+from bara_pyro.runs.system import System, build_system
 from bara_pyro.runs.train import train
 
-N, R, SIGMA = 4, 3, 0.3
-ADAPTER = {"r": R, "lora_alpha": 16.0, "target_modules": None, "full_vocab": False}
+SIGMA = 0.3
 
 
 def toy(flipout: bool = True) -> tuple[PosthocLoRA, PosthocGuide]:
     """A fitted pair, sigma = `SIGMA`."""
-    model = randomise(PosthocLoRA(backbone(), N, r=R, random="A", flipout=flipout))
-    guide = PosthocGuide(model, by_row=True)
+    model, guide = made("tfb", flipout=flipout)
+    randomise(model)
     with torch.no_grad():
         for adapter in model.adapters.values():
             guide.scale(f"lora_A/{adapter.target.path}").copy_((SIGMA / rotate(adapter)).unsqueeze(-1))
@@ -272,22 +264,9 @@ def test_anchor_rows(tmp_path: Path) -> None:
     assert fitted["nll_0"] == pytest.approx(-float(best.mean()), rel=1e-9)
 
 
-def test_training_is_that_of_lora_to_the_bit() -> None:
-    ends = []
-    for name in ("lora", "tfb"):
-        torch.manual_seed(0)
-        model, guide = build(method_config(name), backbone(), N, ADAPTER)
-        svi = SVI(model, guide, adamw(model, guide, 0.01))
-        for _ in range(3):
-            svi.step(make_batch())
-        ends.append(parameters(model, guide))
-    for one, two in zip(*ends, strict=True):
-        assert torch.equal(one, two)
-
-
 def test_a_point_until_it_is_fitted() -> None:
-    model = randomise(PosthocLoRA(backbone(), N, r=R, random="A", flipout=True))
-    guide = PosthocGuide(model, by_row=True)
+    model, guide = made("tfb")
+    randomise(model)
     assert not guide.stochastic
     trace = poutine.trace(model.forward).get_trace(make_batch())
     assert trace.stochastic_nodes + trace.observation_nodes == ["data", "tokens", "y"]
@@ -297,72 +276,6 @@ def test_a_point_until_it_is_fitted() -> None:
     assert drawn.std(0).min() > 1e-3
 
 
-@pytest.mark.parametrize("flipout", [False, True])
-def test_a_row_is_answered_alike_in_any_company(flipout: bool) -> None:
-    pair = toy(flipout)
-    together = predict(*pair, make_batch(), samples=5)
-    padded = predict(*pair, make_batch(pad=3), samples=5)
-    assert_close(padded, together, rtol=0, atol=1e-5)
-    for row in range(4):
-        assert_close(
-            predict(*pair, make_batch(choose=[row]), samples=5)[:, 0], together[:, row], rtol=0, atol=1e-5
-        )
-
-
 @pytest.mark.parametrize("parallel", [False, True])
 def test_stock_predictive(parallel: bool) -> None:
-    pair, draws = toy(), 600
-    batch = make_batch()
-    unlabelled = Batch(batch.input_ids, batch.attention_mask, batch.answer_ids, None, batch.ids)
-    ours = predict(*pair, batch, samples=draws).exp()
-    pyro.set_rng_seed(5)
-    count = draws if parallel else draws // 10
-    stock = Predictive(
-        pair[0], guide=pair[1], num_samples=count, parallel=parallel, return_sites=("_RETURN",)
-    )
-    theirs = stock(unlabelled)["_RETURN"].double().exp().reshape(count, 4, 3)
-    error = (ours.var(0) / draws + theirs.var(0) / count).sqrt()
-    assert ((ours.mean(0) - theirs.mean(0)).abs() < 4.5 * error).all()
-
-
-def test_stock_svi_trains_lora_and_leaves_the_frozen_alone() -> None:
-    model = PosthocLoRA(
-        backbone(), N, r=R, random="A"
-    )  # signs have no reparametrised draw, which it asks for
-    guide = PosthocGuide(model, by_row=True)
-    batch = make_batch()
-    loss = -float(mean_forward(model, guide, batch)[torch.arange(4), batch.labels].sum())
-    svi = STOCK(model, guide, pyro.optim.Adam({"lr": 0.01}), TraceMeanField_ELBO())
-    assert svi.step(batch) == pytest.approx(loss, rel=1e-5)
-    assert svi.evaluate_loss(batch) < loss
-    model.mark_fitted()
-    assert math.isfinite(svi.evaluate_loss(batch))
-    frozen = [n for m in (model, guide) for n, p in m.named_parameters() if not p.requires_grad]
-    assert len(frozen) == 1 + len(model.targets)
-
-
-def test_count_of_a_published_architecture() -> None:
-    model, guide = build(method_config("tfb"), empty_backbone("qwen2.5-7b"), 1, {**ADAPTER, "r": 8})
-    assert count_parameters(model) + count_parameters(guide) == 3_768_320
-    assert all(p.is_meta for m in (model, guide) for p in m.parameters() if p.ndim)  # all but the switch
-
-
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
-def test_peft_reads_the_mean(folder: Path) -> None:
-    peft = pytest.importorskip("peft")
-    from transformers import AutoModelForCausalLM
-
-    system = load_system(folder / "whole")
-    lm = AutoModelForCausalLM.from_pretrained(folder / "backbone")
-    other = peft.PeftModel.from_pretrained(lm, folder / "whole")
-    split = system.split("test")
-    batch = split.batch([0], system.answer_ids)
-    with torch.no_grad():
-        logits = other(input_ids=batch.input_ids).logits[:, -1, batch.answer_ids]
-    truth = draw(system, split, 0)[0, 0]
-    assert_close(logits[0].double().log_softmax(-1), truth, rtol=0, atol=1e-4)
-
-
-def test_a_registered_method_with_settings() -> None:
-    assert METHODS["tfb"].finish is not None
-    assert load_config(overrides={"method": "tfb", "method.tolerance": 0.01}).method.tolerance == 0.01
+    assert_stock_draws_agree(toy(), parallel=parallel)

@@ -10,8 +10,9 @@ from bara_pyro.core.distributions.weibull import EULER, MeanWeibull
 
 
 @register_kl(MeanWeibull, Gamma)
-def kl_mean_weibull_gamma(q: MeanWeibull, p: Gamma) -> Tensor:
-    r"""Return KL(MeanWeibull(m, kappa) || Gamma(a, b)) in nats, shape ``batch_shape``.
+@register_kl(MeanWeibull, Exponential)
+def kl_mean_weibull(q: MeanWeibull, p: Gamma | Exponential) -> Tensor:
+    r"""Return KL(MeanWeibull(m, kappa) || Gamma(a, b)) in nats, shape ``batch_shape``; Exponential: a = 1.
 
     .. math:: g (a \kappa - 1) - \log\kappa + b m - 1 - a (\log(b m) - \log\Gamma(1 + \kappa)) + \log\Gamma(a)
 
@@ -19,43 +20,29 @@ def kl_mean_weibull_gamma(q: MeanWeibull, p: Gamma) -> Tensor:
     :class:`MeanWeibull`, which leave no Gamma function outside a logarithm. It is exactly 0 where the two
     laws are one: ``m = 1 / b``, ``kappa = a = 1``.
     """
-    return _weibull_gamma(q.kappa, q.log_norm, q.mean, p.concentration, p.rate)
-
-
-@register_kl(MeanWeibull, Exponential)
-def kl_mean_weibull_exponential(q: MeanWeibull, p: Exponential) -> Tensor:
-    """Return KL(MeanWeibull || Exponential(rate)) in nats: the Gamma prior with concentration 1."""
-    return _weibull_gamma(q.kappa, q.log_norm, q.mean, p.rate.new_ones(()), p.rate)
+    return _weibull_gamma(q.kappa, q.log_norm, q.mean, p)
 
 
 @register_kl(Weibull, Gamma)
-def kl_weibull_gamma(q: Weibull, p: Gamma) -> Tensor:
-    """Return KL(Weibull(scale, concentration) || Gamma) in nats, for torch's and Pyro's own Weibull.
+@register_kl(Weibull, Exponential)
+def kl_weibull(q: Weibull, p: Gamma | Exponential) -> Tensor:
+    """Return KL(Weibull(scale, concentration) || Gamma or Exponential) in nats, for torch's and Pyro's own.
 
     Its mean overflows float32 from ``concentration < 0.03`` at unit scale; then so does the divergence.
     """
-    return _weibull_gamma(*_mean_parameters(q), p.concentration, p.rate)
+    kappa = q.concentration_reciprocal
+    log_norm = torch.lgamma(1 + kappa).neg()
+    return _weibull_gamma(kappa, log_norm, q.scale * torch.exp(-log_norm), p)
 
 
-@register_kl(Weibull, Exponential)
-def kl_weibull_exponential(q: Weibull, p: Exponential) -> Tensor:
-    """Return KL(Weibull(scale, concentration) || Exponential(rate)) in nats."""
-    return _weibull_gamma(*_mean_parameters(q), p.rate.new_ones(()), p.rate)
-
-
-def _weibull_gamma(kappa: Tensor, log_norm: Tensor, mean: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    a, b = unexpanded(a), unexpanded(b)
+def _weibull_gamma(kappa: Tensor, log_norm: Tensor, mean: Tensor, p: Gamma | Exponential) -> Tensor:
+    b = unexpanded(p.rate)
+    a = unexpanded(p.concentration) if isinstance(p, Gamma) else b.new_ones(())
     # Each group is 0 on its own at kappa = a = b * mean = 1. log(b * mean) stands next to b * mean because
     # b * (1 / b) may round to 1 - eps, and (1 - eps) - 1 - log(1 - eps) is still 0.
     scaled_mean = mean * b
     shape = torch.addcmul(torch.lgamma(a) - EULER, a * EULER, kappa) - kappa.log()
     return shape + torch.addcmul(scaled_mean - 1, a, scaled_mean.log() + log_norm, value=-1)
-
-
-def _mean_parameters(q: Weibull) -> tuple[Tensor, Tensor, Tensor]:
-    """Return kappa, ``-lgamma(1 + kappa)`` and the mean of a Weibull law in torch's parameters."""
-    log_norm = torch.lgamma(1 + q.concentration_reciprocal).neg()
-    return q.concentration_reciprocal, log_norm, q.scale * torch.exp(-log_norm)
 
 
 def unexpanded(value: Tensor) -> Tensor:

@@ -20,7 +20,8 @@ from torch.nn import functional as F
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.latents import Gates
 from bara_pyro.core.prediction import Drawn, record
-from bara_pyro.core.program import AdaptedLM, Adapter, chosen_rows, module_key, tapped
+from bara_pyro.core.program import AdaptedLM, Adapter, chosen_rows, tapped
+from bara_pyro.core.sites import module_key
 from bara_pyro.data import EncodedSplit, batches
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError

@@ -56,7 +56,7 @@ class VeRA(AdaptedLM):
         backbone: Backbone,
         num_data: int,
         *,
-        prior: str = "gamma",
+        prior: str = "weibull",
         beta: float = 1.0,
         **adapter: Unpack[AdapterOptions],
     ) -> None:

@@ -13,7 +13,7 @@ from bara_pyro.core.distributions import MeanWeibull
 from bara_pyro.core.distributions.weibull import EULER
 from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.core.guide import SiteGuide
-from bara_pyro.core.program import module_key
+from bara_pyro.core.sites import module_key
 from bara_pyro.core.svi import linear_schedule
 from bara_pyro.data import EncodedSplit, training_batches
 from bara_pyro.diagnostics.bounds.pac_bayes import LOSSES, GibbsBound, gibbs_bound

@@ -1,0 +1,146 @@
+"""What building a method gives: published counts, types beside a bfloat16 backbone, settings refused."""
+
+import math
+
+import pyro
+import pytest
+import torch
+from core_cases import backbone, make_batch, make_lm, randomise
+from fit_cases import assert_runs_come_back, tiny_run
+from method_cases import made, svi_of, trained
+from pyro.infer import SVI as STOCK
+from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
+
+from bara_pyro.cli.architectures import empty_backbone
+from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.likelihood import AnswerLikelihood, TextLikelihood
+from bara_pyro.errors import ConfigError
+from bara_pyro.methods import METHODS, build, method_config
+from bara_pyro.runs.system import count_parameters
+
+LORA = 3_768_320
+# Qwen2.5-7B: 57 modules of input width d, r = 8; FVAE-LoRA: encoders of 8 units, a decoder of 128.
+D, MODULES, R8, W = 3584, 57, 8, 128
+UP = 28 * R8 * (D + 512) + R8 * 152_064
+ENCODERS = 2 * (R8 * D + R8 + 2 * (R8 * R8 + R8))
+FIRST, INNER, LAST = 2 * R8 * W + W, W * W + W, W * D + D
+OFFICIAL = UP + MODULES * (ENCODERS + FIRST + 2 * INNER + LAST + D)
+SMALL = UP + MODULES * (ENCODERS + FIRST + LAST)
+COUNTS = [
+    ("map_decoupled", {}, LORA),
+    ("map_prior", {}, LORA),
+    ("mc_dropout", {}, LORA),
+    ("laplace", {}, LORA),
+    ("tfb", {}, LORA),
+    ("ivon", {}, LORA),
+    ("temperature", {}, LORA),
+    ("ensemble", {}, 11_304_960),
+    ("blob", {}, 5_402_624),
+    ("blob", {"r": 16}, 10_805_248),
+    ("scalabl", {}, 3_769_232),
+    ("scalabl", {"r": 16}, 7_538_464),
+    ("clora", {}, LORA + 57 * 8896),
+    ("adalora", {"init_r": 8}, 3_768_776),
+    ("adalora", {}, 5_653_164),
+    ("fvae", {}, OFFICIAL),
+    ("fvae", {"decoder_layers": 1, "learn_scale": False}, SMALL),
+]
+# Set after training, moved by no gradient: a temperature, a switch, a scale a weight.
+FROZEN = {"temperature": 1, "tfb": 1 + 57 * 8, "ivon": 1 + LORA}
+
+
+@pytest.mark.parametrize(("method", "settings", "count"), COUNTS)
+def test_published_parameter_counts(method: str, settings: dict[str, int], count: int) -> None:
+    pair = made(method, frozen=empty_backbone("qwen2.5-7b"), **{"r": 8, **settings})
+    assert sum(map(count_parameters, pair)) == count
+    values = [p for module in pair for p in module.parameters()]
+    assert sum(p.numel() for p in values if not p.requires_grad) == FROZEN.get(method, 0)
+    assert all(p.is_meta for p in values if p.ndim)  # nothing is allocated; the switch stays on the CPU
+
+
+def test_counts_by_hand_are_the_published_ones_less_what_is_never_used() -> None:
+    assert OFFICIAL == 33_984_248 - MODULES * R8  # lora_E
+    assert SMALL == 33_531_440 - MODULES * R8 * D  # lora_A
+
+
+@pytest.mark.parametrize(
+    ("method", "recipe"), [*((m, {}) for m in METHODS), ("fvae", {"recipe": "reproduction"})], ids=str
+)
+def test_float32_under_a_bfloat16_backbone(method: str, recipe: dict[str, str]) -> None:
+    if method == "ivon":
+        pytest.importorskip("ivon", reason="ivon-opt is optional: it is under the GPL")
+    pair = made(method, frozen=Backbone(make_lm("qwen2", torch.bfloat16)), **recipe)
+    svi = svi_of(method, pair, recipe)
+    assert all(math.isfinite(svi.step(make_batch())) for _ in range(3))
+    assert {p.dtype for p in svi.parameters} == {torch.float32}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_stock_svi_trains(method: str) -> None:
+    """The loss falls; every parameter moves but for those that are set after training."""
+    # Signs and masks have no reparameterised draw, which the mean-field bound asks for.
+    settings = {"flipout": False} if method in ("blob", "tfb") else {}
+    elbo = Trace_ELBO() if method == "mc_dropout" else TraceMeanField_ELBO()
+    model, guide = made(method, **settings)
+    randomise(model, 0.05)
+    values = [p for module in (model, guide) for p in module.parameters()]
+    before = [p.detach().clone() for p in values]
+    svi = STOCK(model, guide, pyro.optim.Adam({"lr": 0.02}), elbo)
+    losses = [svi.step(make_batch()) for _ in range(16)]
+    assert sum(losses[-4:]) < sum(losses[:4])
+    for old, new in zip(before, values, strict=True):
+        assert torch.equal(old, new) != new.requires_grad
+    pyro.clear_param_store()
+
+
+@pytest.mark.parametrize("method", ["temperature", "tfb", "laplace"])
+def test_training_is_that_of_lora_to_the_bit(method: str) -> None:
+    """What is fitted after training leaves training alone."""
+    ends = []
+    for name in ("lora", method):
+        torch.manual_seed(0)
+        ends.append(trained(made(name)))
+    for one, two in zip(*ends, strict=True):
+        assert torch.equal(one, two)
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("scalabl", {"recipe": "reproduction", "kl": "p||q"}),
+        ("clora", {"recipe": "reproduction", "hidden": 8}),
+        ("fvae", {"recipe": "reproduction"}),
+        ("blob", {"recipe": "reproduction"}),
+    ],
+    ids=str,
+)
+def test_a_reproduced_run_comes_back(method: str, settings: dict[str, object], tmp_path) -> None:
+    assert_runs_come_back(tiny_run(tmp_path, {"name": method, **settings}), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("method", "setting", "value"),
+    [
+        ("scalabl", "kl", "backwards"),
+        ("clora", "init_scale", 2),
+        ("mc_dropout", "p", 1),
+        ("ensemble", "members", 0),
+        ("ensemble", "average", "mean"),
+        ("adalora", "beta1", 1),
+        ("fvae", "beta", -1),
+        ("fvae", "decoder_layers", 0),
+        ("fvae", "ce_weight", 0),
+        ("fvae", "recipe", "vae"),
+    ],
+)
+def test_settings_out_of_range_are_named(method: str, setting: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=rf"method\.{setting} = {value!r}"):
+        method_config({"name": method, setting: value})
+
+
+@pytest.mark.parametrize("method", ["laplace", "temperature"])
+def test_what_is_fitted_to_answers_of_one_token_refuses_texts(method: str) -> None:
+    """The curvature is that of a categorical over tokens, the temperature divides their logits."""
+    with pytest.raises(ConfigError, match=r"not .* TextLikelihood.*: take labels=letters, or .*\.$"):
+        build(method_config(method), backbone(), 4, {"likelihood": TextLikelihood()})
+    build(method_config(method), backbone(), 4, {"likelihood": AnswerLikelihood()})
