@@ -13,7 +13,7 @@ import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
-from bara_pyro.core.likelihood import AnswerLikelihood
+from bara_pyro.core.likelihood import require_answer_tokens
 from bara_pyro.core.prediction import noise_seed
 from bara_pyro.core.sites import module_key
 from bara_pyro.data.types import Batch
@@ -62,11 +62,7 @@ class LaplaceGuide(PointGuide):
         super().__init__(model)
         check_choice("subset", subset, Subset)
         check_choice("predictive", mode, Predictive)
-        if not isinstance(model.likelihood, AnswerLikelihood):
-            raise ConfigError(
-                "The Laplace approximation knows the curvature of answers that are one token each, not "
-                f"of {type(model.likelihood).__name__}: take labels=letters, or choose another method."
-            )
+        require_answer_tokens(model.likelihood, "Laplace approximations")
         if model.weights != ("lora_A", "lora_B") or model.flipout or logit_samples < 1:
             raise ConfigError(
                 f"The Laplace approximation needs random='AB' without flipout, and logit_samples="

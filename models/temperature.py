@@ -8,9 +8,8 @@ from torch import Tensor
 
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.frozen import frozen, read
-from bara_pyro.core.likelihood import AnswerLikelihood
+from bara_pyro.core.likelihood import require_answer_tokens
 from bara_pyro.core.program import AdapterOptions, Given
-from bara_pyro.errors import ConfigError
 from bara_pyro.models.lora import LoRA
 
 
@@ -29,11 +28,7 @@ class TemperedLoRA(LoRA):
 
     def __init__(self, backbone: Backbone, num_data: int, **adapter: Unpack[AdapterOptions]) -> None:
         super().__init__(backbone, num_data, **adapter)
-        if not isinstance(self.likelihood, AnswerLikelihood):
-            raise ConfigError(
-                "A temperature is fitted to the logits of answers that are one token each, not to what "
-                f"{type(self.likelihood).__name__} sees: take labels=letters, or choose another method."
-            )
+        require_answer_tokens(self.likelihood, "Temperatures")
         self.log_temperature = frozen(torch.zeros((), device=backbone.device))
 
     @torch.no_grad()

@@ -11,7 +11,7 @@ from torch import BoolTensor, Tensor
 
 from bara_pyro.data.texts import TextBatch
 from bara_pyro.data.types import Batch
-from bara_pyro.errors import DataError
+from bara_pyro.errors import ConfigError, DataError
 
 LIKELIHOOD = "y"
 """The site that every likelihood observes."""
@@ -97,6 +97,23 @@ class AnswerLikelihood(ClosedSet):
     def scores(self, hidden: Tensor, batch: Batch, head: Head) -> Tensor:
         """Return the answer tokens' logits."""
         return head(hidden[..., -1:, :], batch.answer_ids)
+
+
+def require_answer_tokens(likelihood: Likelihood, who: str) -> None:
+    """Refuse a program whose answers are not one token each.
+
+    Args:
+        likelihood: of the program.
+        who: reads the answer tokens' logits, in the plural, as a sentence begins.
+
+    Raises:
+        ConfigError: the likelihood is another than `AnswerLikelihood`.
+    """
+    if not isinstance(likelihood, AnswerLikelihood):
+        raise ConfigError(
+            f"{who} are for answers of one token each, and this model has another likelihood "
+            f"({type(likelihood).__name__}): train with task.labels=letters."
+        )
 
 
 # The score, in nats, of a text that a row does not offer: its probability is 0, its logarithm a number.

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from bara_pyro.core.likelihood import require_answer_tokens
 from bara_pyro.diagnostics.arviz.export import DrawnAnswers, export_draws
 from bara_pyro.diagnostics.bounds.guarantees import Guarantees, guarantees
 from bara_pyro.diagnostics.context import Context, Options, look
@@ -85,8 +86,10 @@ def look_inside(
         on_part: called with 1 after each diagnostic.
 
     Raises:
+        ConfigError: the answers are whole texts.
         DataError: the split has no rows.
     """
+    require_answer_tokens(system.model.likelihood, "Inspections")
     began = time.perf_counter()
     context = look(folder, system, options or Options())
     found: dict[str, object] = {}

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from app_cases import Bara, Place, questions, write_rows
+from app_cases import Bara, Place, assert_one_sentence, questions, write_rows
 
 from bara_pyro.cli.running import run
 from bara_pyro.data import task_from_rows
@@ -106,3 +106,13 @@ def test_texts_that_the_tokenizer_cannot_read_are_refused(place: Place) -> None:
     settings = {"backbone.name": str(place.backbone), "task.labels": "texts"}
     with pytest.raises(DataError, match="cannot read the answer 'żółw'"):
         build_system(load_config(overrides=settings), task=task_from_rows(rows))
+
+
+@pytest.mark.parametrize("command", ["inspect", "prune"])
+def test_diagnostics_of_answer_tokens_are_refused(
+    scored: tuple[Path, Path], tmp_path: Path, bara: Bara, command: str
+) -> None:
+    out = ("--out", tmp_path / "out") if command == "prune" else ()
+    found = bara(command, scored[0], *out)
+    assert_one_sentence(found, "answers of one token each")
+    assert not (tmp_path / "out").exists()

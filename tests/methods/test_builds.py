@@ -141,6 +141,6 @@ def test_settings_out_of_range_are_named(method: str, setting: str, value: objec
 @pytest.mark.parametrize("method", ["laplace", "temperature"])
 def test_what_is_fitted_to_answers_of_one_token_refuses_texts(method: str) -> None:
     """The curvature is that of a categorical over tokens, the temperature divides their logits."""
-    with pytest.raises(ConfigError, match=r"not .* TextLikelihood.*: take labels=letters, or .*\.$"):
+    with pytest.raises(ConfigError, match=r"answers of one token each, .*TextLikelihood.*labels=letters"):
         build(method_config(method), backbone(), 4, {"likelihood": TextLikelihood()})
     build(method_config(method), backbone(), 4, {"likelihood": AnswerLikelihood()})

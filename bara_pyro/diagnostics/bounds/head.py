@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.distributions import MEAN_MIN
 from bara_pyro.core.latents import Gates
+from bara_pyro.core.likelihood import require_answer_tokens
 from bara_pyro.core.prediction import record
 from bara_pyro.core.program import Adapter, tapped
 from bara_pyro.core.sites import module_key
@@ -45,6 +46,7 @@ def head_adapter(system: System) -> tuple[Adapter, Gates]:
         ConfigError: the method is not BaRA in gate form, or the head is not adapted.
     """
     gates = system.model.gates
+    require_answer_tokens(system.model.likelihood, "Certificates")
     if gates is None:
         raise ConfigError(
             f"The method {system.config.method.name!r} has no gate to certify: train bara-gate instead."

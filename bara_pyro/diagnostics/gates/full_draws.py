@@ -13,6 +13,7 @@ from bara_pyro.core.distributions import has_analytic_kl
 from bara_pyro.core.gate_draws import product
 from bara_pyro.core.guide import PRIOR, SiteGuide
 from bara_pyro.core.latents import Gates
+from bara_pyro.core.likelihood import require_answer_tokens
 from bara_pyro.core.prediction import Drawn, noise_seed, record
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.sites import law_of
@@ -96,6 +97,7 @@ def full_draws(
         batch_size: rows a batch; the configured one if None.
     """
     model, gates, c = system.model, system.model.gates, system.config.predict
+    require_answer_tokens(model.likelihood, "Diagnostics of draws")
     if gates is None:
         return FullDraws(draw(system, part, samples, seed=seed))
     rows, units = (samples, len(part)), (len(modules), gates.r)

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.latents import Gates
+from bara_pyro.core.likelihood import require_answer_tokens
 from bara_pyro.core.prediction import Drawn, record
 from bara_pyro.core.program import AdaptedLM, Adapter, chosen_rows, tapped
 from bara_pyro.core.sites import module_key
@@ -153,6 +154,7 @@ def _copy_posterior(old: SiteGuide, new: SiteGuide, gates: Gates, order: dict[st
 
 def _checked(system: System) -> AdaptedLM:
     model = system.model
+    require_answer_tokens(model.likelihood, "Pruned adapters")
     if not model.prunable:
         raise ConfigError(f"{system.config.method.name} cannot be pruned: BaRA and LoRA can.")
     if model.rank_pattern:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bara_pyro.core.gate_draws import chosen_modules
+from bara_pyro.core.likelihood import require_answer_tokens
 from bara_pyro.core.prediction import record
 from bara_pyro.data import Example, encode
 from bara_pyro.diagnostics.context import Context
@@ -105,6 +106,7 @@ def token_maps(
     """
     check_tau(tau)
     model, gates, tokenizer = system.model, system.model.gates, system.backbone.tokenizer
+    require_answer_tokens(model.likelihood, "Token maps")
     if gates is None:
         raise ConfigError(f"{system.config.method.name} has no gates: token maps are of a BaRA run.")
     body = [target.path for target in model.targets if not target.is_head]
