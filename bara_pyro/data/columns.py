@@ -2,40 +2,20 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 
 from bara_pyro.data.types import Columns
 from bara_pyro.errors import DataError
 
 QUESTIONS = ("question", "question_stem", "prompt", "query", "instruction")
 TEXTS = (
-    *(
-        "text",
-        "sentence",
-        "input",
-        "inputs",
-        "content",
-        "review",
-        "review_text",
-        "comment",
-        "tweet",
-        "message",
-    ),
-    *("utterance", "article", "document", "body", "passage", "description", "headline", "title", "ctx"),
+    *("text", "sentence", "input", "inputs", "content", "review", "review_text", "comment", "tweet"),
+    *("message", "utterance", "article", "document", "body", "passage", "description", "headline"),
+    *("title", "ctx"),
 )
 LABELS = (
-    *(
-        "answer",
-        "label",
-        "labels",
-        "target",
-        "class",
-        "category",
-        "answer_key",
-        "gold",
-        "gold_label",
-        "intent",
-    ),
-    *("sentiment", "emotion", "topic", "output", "y"),
+    *("answer", "label", "labels", "target", "class", "category", "answer_key", "gold", "gold_label"),
+    *("intent", "sentiment", "emotion", "topic", "output", "y"),
 )
 CHOICES = ("choices", "options", "endings", "candidates", "alternatives")
 CONTEXTS = ("context", "passage", "background", "paragraph", "document", "article")
@@ -49,25 +29,27 @@ KINDS = {
 }
 
 
-def find_columns(
-    there: Sequence[str], given: dict[str, str | None], place: str, *, answers: bool = True
-) -> Columns:
-    """Return the columns to read: those given, else those that have a usual name.
+@dataclass(frozen=True)
+class Given:
+    """Columns that the user names, where they have no usual names, or others than in the rows trained on."""
 
-    Args:
-        there: the columns of the rows.
-        given: per kind ("text", "label", "choices", "context") the column that the user named.
-        place: the file, for errors.
-        answers: whether a column of answers is needed.
+    text: str | None = None
+    label: str | None = None
+    choices: str | None = None
+    context: str | None = None
+
+
+def find_columns(there: Sequence[str], given: Given, place: str, *, answers: bool = True) -> Columns:
+    """Return the columns to read, of those `there`: those given, else those that have a usual name.
 
     Raises:
         DataError: a named column is not there, or no column has a usual name; columns found are named.
     """
     listed = ", ".join(map(repr, there))
-    for kind, name in given.items():
-        if name is not None and name not in there:
+    found = {kind: name for kind, name in asdict(given).items() if name is not None}
+    for kind, name in found.items():
+        if name not in there:
             raise DataError(f"{place} has no column {name!r} ({KINDS[kind][0]}): it has {listed}.")
-    found = {kind: name for kind, name in given.items() if name is not None}
     for kind in KINDS:
         # Another text is context only to a question: beside a text to be classified it may be anything.
         asked = kind != "context" or is_question(found.get("text", ""))
@@ -78,7 +60,7 @@ def find_columns(
         kinds = " and no column for ".join(KINDS[kind][1] for kind in lacking)
         options = " and ".join(KINDS[kind][0] for kind in lacking)
         raise DataError(f"{place} has no column for {kinds} among {listed}: name it with {options}.")
-    return Columns(found["text"], found.get("label"), found.get("choices"), found.get("context"))
+    return Columns(**found)
 
 
 def is_question(column: str) -> bool:
@@ -88,9 +70,8 @@ def is_question(column: str) -> bool:
 
 def columns_note(columns: Columns) -> str:
     """Return the sentence that tells a user which columns are read."""
-    kinds = {"text": columns.text, "label": columns.label, "choices": columns.choices}
-    kinds["context"] = columns.context
-    return "columns read: " + ", ".join(f"{kind} {name!r}" for kind, name in kinds.items() if name)
+    named = [f"{kind} {name!r}" for kind, name in asdict(columns).items() if name]
+    return "columns read: " + ", ".join(named)
 
 
 def _usual(kind: str, there: Sequence[str], taken: Sequence[str]) -> str | None:

@@ -169,12 +169,10 @@ def _texts(
     return tuple(map(of_row, examples))
 
 
-def _unknown(rows: Sequence[Sequence[int]], tokenizer: Tokenizer) -> float:
+def _unknown(rows: Sequence[list[int]], tokenizer: Tokenizer) -> float:
     """Return the percentage of unknown tokens; 0 for tokenizers that can spell everything."""
     total = sum(map(len, rows))
-    if tokenizer.unk_token_id is None or not total:
-        return 0.0
-    return 100 * sum(list(row).count(tokenizer.unk_token_id) for row in rows) / total
+    return 100 * sum(row.count(tokenizer.unk_token_id) for row in rows) / max(total, 1)
 
 
 def collate(
@@ -216,7 +214,5 @@ def _front_ids(tokenizer: Tokenizer) -> list[int]:
 
 
 def _pad_id(tokenizer: Tokenizer) -> int:
-    for token in (tokenizer.pad_token_id, tokenizer.eos_token_id):
-        if token is not None:
-            return int(token)
-    return 0
+    known = (token for token in (tokenizer.pad_token_id, tokenizer.eos_token_id) if token is not None)
+    return int(next(known, 0))

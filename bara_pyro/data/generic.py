@@ -19,12 +19,8 @@ def own_example(
 ) -> Example:
     """Turn a row of one's own into an `Example`; its label is -1 where it has no answer.
 
-    Args:
-        row: one.
-        row_id: its identifier.
-        columns: what to read.
-        names: the classes; empty where the row lists its options.
-        indices: whether a whole number means a class by its index, where no class reads like that.
+    `names` are the classes, empty where the row lists its options; with `indices` a whole number means a
+    class by its index, where no class reads like that.
     """
     text = _own_text(row, columns.text)
     context = "" if columns.context is None else str(row.get(columns.context) or "").strip()
@@ -33,11 +29,9 @@ def own_example(
         key = columns.choices or "choices"
         options, called = listed_options(row.get(key), key)
         label = -1 if missing(answer) else _choice(answer, options, called)
-        letters = LETTERS[: len(options)]
-        shown = called or (tuple(options) if len(set(options)) == len(options) else letters)
-        return Example(
-            row_id, lettered(text, options), label, context, options=tuple(shown), texts=tuple(options)
-        )
+        texts = tuple(options)
+        shown = called or (texts if len(set(texts)) == len(texts) else LETTERS[: len(texts)])
+        return Example(row_id, lettered(text, texts), label, context, options=shown, texts=texts)
     label = -1 if missing(answer) else _label(answer, names, indices)
     if context or is_question(columns.text):
         return Example(row_id, with_cue(text), label, context)
@@ -50,11 +44,7 @@ def with_cue(question: str) -> str:
 
 
 def listed_options(choices: object, key: str) -> tuple[list[str], tuple[str, ...]]:
-    """Return the options as texts, and what the row calls them; a text is cut at "|".
-
-    Raises:
-        DataError: they are no list of 2 to 26 (or ARC's dictionary of such).
-    """
+    """Return the options as texts, and what the row calls them; a text is cut at "|"."""
     if isinstance(choices, str) and "|" in choices:
         choices = choices.split("|")
     if isinstance(choices, dict):

@@ -37,15 +37,11 @@ def encode_labels(task: Task, tokenizer: Tokenizer, style: str = "auto") -> Task
         return task
     if style == "auto" and _single_tokens(tokenizer, task.labels):
         return task
-    return as_letters(task, usable_codes(tokenizer, len(task.names)))
+    return as_letters(task, _usable_codes(tokenizer, len(task.names)))
 
 
-def usable_codes(tokenizer: Tokenizer, count: int) -> tuple[str, ...]:
-    """Return the first of `CODES` that are single, different tokens.
-
-    Raises:
-        DataError: there are fewer than `count`.
-    """
+def _usable_codes(tokenizer: Tokenizer, count: int) -> tuple[str, ...]:
+    """Return the first of `CODES` that are single, different tokens."""
     found: dict[int, str] = {}
     for code in CODES:
         tokens = label_tokens(tokenizer, code)
@@ -91,16 +87,8 @@ def as_letters(task: Task, codes: Sequence[str] = CODES) -> Task:
         stem = example.question.removesuffix(ANSWER).rstrip()
         return replace(example, question=lettered(stem, task.labels, codes))
 
-    meaning = ", ".join(f"{code} = {label}" for code, label in zip(codes, task.labels, strict=True))
-    return replace(
-        task,
-        labels=codes,
-        names=task.labels,
-        train=tuple(map(rewrite, task.train)),
-        validation=tuple(map(rewrite, task.validation)),
-        test=tuple(map(rewrite, task.test)),
-        notes=(*task.notes, f"labels asked for as letters: {meaning}"),
-    )
+    note = f"labels asked for as letters: {_meaning(codes, task.labels)}"
+    return task.each_row(rewrite, labels=codes, names=task.labels, notes=(*task.notes, note))
 
 
 def as_asked(task: Task, labels: Sequence[str], names: Sequence[str]) -> Task:
@@ -144,14 +132,7 @@ def as_asked(task: Task, labels: Sequence[str], names: Sequence[str]) -> Task:
             truth[place] = likely
         return replace(example, label=label, truth=tuple(truth))
 
-    ordered = replace(
-        task,
-        labels=names,
-        names=names,
-        train=tuple(map(reorder, task.train)),
-        validation=tuple(map(reorder, task.validation)),
-        test=tuple(map(reorder, task.test)),
-    )
+    ordered = task.each_row(reorder, labels=names, names=names)
     return ordered if labels == names else as_letters(ordered, labels)
 
 

@@ -64,12 +64,6 @@ def load_task(
     """
     if labels not in LABEL_STYLES:
         raise ConfigError(unknown("label style", labels, LABEL_STYLES))
-    if not is_file_name(name):
-        columns = (text_column, label_column, choices_column, context_column)
-        if test_file or classes or any(columns):
-            raise ConfigError(
-                f"test_file, classes and columns are for a file of one's own, and {name!r} is none."
-            )
     if is_file_name(name):
         task = task_from_rows(
             name,
@@ -82,6 +76,10 @@ def load_task(
             test_fraction=test_fraction,
             validation_rows=validation_rows,
             seed=seed,
+        )
+    elif test_file or classes or text_column or label_column or choices_column or context_column:
+        raise ConfigError(
+            f"test_file, classes and columns are for a file of one's own, and {name!r} is none."
         )
     elif name in TASKS:
         task = _make(TASKS.find(name), validation_rows, seed)
@@ -117,8 +115,7 @@ def _load_known(key: str, data_dir: str | Path | None, revision: str | None) -> 
         train, test, notes = _from_hub(source, revision)
     else:
         train, test, notes = _from_folder(key, source, Path(data_dir))
-    if source.note:
-        notes = [*notes, source.note]
+    notes += [source.note] if source.note else []
     return Task(key, source.labels, tuple(train), (), tuple(test), tuple(notes), source.names)
 
 
@@ -131,7 +128,7 @@ def _from_hub(source: Source, revision: str | None) -> Loaded:
         return _checked(rows, source, f"{source.hub} ({source.config or 'default'}), {split}", split)
 
     test = source.hub_test or source.test
-    where = f"{source.hub}" + (f", {source.config}" if source.config else "")
+    where = f"{source.hub}, {source.config}" if source.config else source.hub
     notes = [f"{where} at revision {revision or 'main'}", _test_note(source, test)]
     return examples(source.train) if source.train else [], examples(test), notes
 

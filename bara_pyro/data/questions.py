@@ -1,27 +1,18 @@
 """Rows for a model that was trained on a task: read as that task's rows were, asked as they were asked."""
 
-from dataclasses import dataclass
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
-from bara_pyro.data.columns import find_columns
+from bara_pyro.data.columns import Given, find_columns
 from bara_pyro.data.generic import listed_options, own_example, with_cue
 from bara_pyro.data.labels import as_asked
 from bara_pyro.data.registry import SOURCES
 from bara_pyro.data.rows import to_examples
-from bara_pyro.data.schemas import Row, missing
+from bara_pyro.data.schemas import Row, Schema, missing
 from bara_pyro.data.tables import Data, Table, read_table
 from bara_pyro.data.types import Columns, Example, Task
 from bara_pyro.errors import DataError
-
-
-@dataclass(frozen=True)
-class Given:
-    """Columns that the user names, where they have other names than in the rows trained on."""
-
-    text: str | None = None
-    label: str | None = None
-    choices: str | None = None
-    context: str | None = None
 
 
 def load_questions(
@@ -43,40 +34,37 @@ def load_questions(
     Raises:
         DataError: rows that cannot be read, or whose classes or options are not the task's.
     """
-    table = read_table(data)
+    table, given = read_table(data), given or Given()
     source = SOURCES.get(task.name) if task.columns is None else None
-    if source is not None and given in (None, Given()) and {*source.columns} <= {*table.columns}:
-        answer = source.answer if answers else None
-        rows = to_examples(table.rows, source.schema, table.place, "row", answer=answer)
-        _check_options(rows, task, table.place)
-        natural = Task(_stem(table), source.labels, test=rows, names=source.names)
-        return list(as_asked(natural, task.labels, task.names).test)
-    columns = _columns(table, task, given or Given(), answers)
-
-    def schema(row: Row, row_id: str) -> Example:
-        if task.names:
-            _check_classes(row, columns, task)
-        elif columns.choices is None or missing(row.get(columns.choices)):
-            return _whole_prompt(row, row_id, columns, task)
-        return own_example(row, row_id, columns, task.names)
-
-    rows = to_examples(table.rows, schema, table.place, "row", answer=columns.label if answers else None)
+    labels = names = task.names
+    schema: Schema
+    answer: str | None
+    if source is not None and given == Given() and {*source.columns} <= {*table.columns}:
+        labels, names = source.labels, source.names
+        schema, answer = source.schema, source.answer
+    else:
+        columns = _columns(table, task, given, answers)
+        schema, answer = partial(_own_row, columns, task), columns.label
+    rows = to_examples(table.rows, schema, table.place, "row", answer=answer if answers else None)
     _check_options(rows, task, table.place)
-    if not task.names:
-        return rows
-    natural = Task(_stem(table), task.names, test=rows, names=task.names)
+    natural = Task(Path(table.place).stem, labels, test=rows, names=names)
     return list(as_asked(natural, task.labels, task.names).test)
 
 
 def _columns(table: Table, task: Task, given: Given, answers: bool) -> Columns:
     """Return the columns to read: named by the user, else trained on, else of a usual name."""
-    known = task.columns or Columns("")
-    there = set(table.columns)
-    named = {
-        kind: getattr(given, kind) or (name if (name := getattr(known, kind)) in there else None)
-        for kind in ("text", "label", "choices", "context")
-    }
-    return find_columns(table.columns, named, table.place, answers=answers)
+    there = table.columns
+    known = {kind: name for kind, name in asdict(task.columns or Given()).items() if name in there}
+    named = {kind: name or known.get(kind) for kind, name in asdict(given).items()}
+    return find_columns(there, Given(**named), table.place, answers=answers)
+
+
+def _own_row(columns: Columns, task: Task, row: Row, row_id: str) -> Example:
+    if task.names:
+        _check_classes(row, columns, task)
+    elif columns.choices is None or missing(row.get(columns.choices)):
+        return _whole_prompt(row, row_id, columns, task)
+    return own_example(row, row_id, columns, task.names)
 
 
 def _check_classes(row: Row, columns: Columns, task: Task) -> None:
@@ -113,7 +101,3 @@ def _check_options(rows: list[Example], task: Task, place: str) -> None:
                 f"{place}, row {number}: it has {len(row.options)} options, and the answers of task "
                 f"{task.name!r} end at {task.labels[-1]}."
             )
-
-
-def _stem(table: Table) -> str:
-    return Path(table.place).stem

@@ -60,8 +60,12 @@ def parse_lines(path: Path) -> Rows:
     """Parse JSON lines; blank lines are skipped. Errors name the line."""
     rows: Rows = []
     for number, line in enumerate(text_in(path).split("\n"), start=1):
-        if line.strip():
-            rows.append(_object(line, path, f"line {number}"))
+        if not line.strip():
+            continue
+        value = parse_json(line, path, f"line {number}")
+        if not isinstance(value, dict):
+            raise DataError(f"{path}, line {number} is not a JSON object: {line.strip()[:60]!r}.")
+        rows.append(value)
     return some(rows, path)
 
 
@@ -75,13 +79,6 @@ def parse_json(text: str, path: Path, place: str = "") -> Any:
     except (RecursionError, ValueError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else "a number is too long"
         raise DataError(f"{path}{', ' if place else ''}{place} cannot be read: {reason}.") from error
-
-
-def _object(line: str, path: Path, place: str) -> Json:
-    value = parse_json(line, path, place)
-    if not isinstance(value, dict):
-        raise DataError(f"{path}, {place} is not a JSON object: {line.strip()[:60]!r}.")
-    return value
 
 
 def text_in(path: Path) -> str:

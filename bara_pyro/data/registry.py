@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from bara_pyro.data import schemas
 from bara_pyro.data.schemas import Schema
@@ -18,9 +19,9 @@ class Source:
 
     Attributes:
         hub, config: where it lives on the Hugging Face hub.
+        paper: the name that papers give it.
         schema: what turns a row into an `Example`.
         labels: the classes.
-        paper: the name that papers give it.
         columns: the columns that its schema reads the question from.
         answer: the column of the answer.
         names: what the classes are called; empty where each row lists options of its own.
@@ -34,9 +35,9 @@ class Source:
 
     hub: str
     config: str | None
+    paper: str
     schema: Schema
     labels: tuple[str, ...]
-    paper: str
     columns: tuple[str, ...]
     answer: str
     names: tuple[str, ...] = ()
@@ -47,116 +48,47 @@ class Source:
     note: str = ""
 
 
-_ARC_NOTE = "five classes A to E, of which most rows offer four; numeric labels 1-4 are read as A-D"
-_OOD_NOTE = "evaluated only (out of distribution): its dev rows are not used"
+# Of a schema: the function, the classes, the columns of the question and that of the answer.
+_ARC = (schemas.ai2_arc, LETTERS[:5], ("question", "choices"), "answerKey")
+_OPENBOOKQA = (schemas.openbookqa, LETTERS[:4], ("question_stem", "choices"), "answerKey")
+_WINOGRANDE = (schemas.winogrande, LETTERS[:2], ("sentence", "option1", "option2"), "answer")
+_BOOLQ = (schemas.boolq, ("False", "True"), ("question", "passage"), "answer")
+_MMLU = (schemas.mmlu, LETTERS[:4], ("question", "choices"), "answer")
+_HELLASWAG = (schemas.hellaswag, LETTERS[:4], ("ctx", "endings"), "label")
+_TRUTHFUL_QA = (schemas.truthful_qa, LETTERS[:13], ("question", "mc1_targets"), "mc1_targets")
+_AG_NEWS = (schemas.ag_news, LETTERS[:4], ("text",), "label")
 
-_ARC = (schemas.ai2_arc, LETTERS[:5])
-_MMLU = (schemas.mmlu, LETTERS[:4])
-_WINOGRANDE = (schemas.winogrande, LETTERS[:2])
+_ARC_NOTE = "five classes A to E, of which most rows offer four; numeric labels 1-4 are read as A-D"
+_BOOLQ_NOTE = "labels as the passage says (True is 'True'); the code of earlier papers swaps them"
+_OOD: dict[str, Any] = {
+    "train": None,
+    "test": "test",
+    "note": "evaluated only (out of distribution): its dev rows are not used",
+}
+_TRUTHFUL_NOTE = "options shuffled by row id (the right one stands first in the source); 13 classes, A to M"
 
 SOURCES: dict[str, Source] = {
-    "arc_easy": Source(
-        "allenai/ai2_arc", "ARC-Easy", *_ARC, "ARC-E", ("question", "choices"), "answerKey", note=_ARC_NOTE
-    ),
-    "arc_challenge": Source(
-        "allenai/ai2_arc",
-        "ARC-Challenge",
-        *_ARC,
-        "ARC-C",
-        ("question", "choices"),
-        "answerKey",
-        note=_ARC_NOTE,
-    ),
-    "openbookqa": Source(
-        "allenai/openbookqa",
-        "main",
-        schemas.openbookqa,
-        LETTERS[:4],
-        "OBQA",
-        ("question_stem", "choices"),
-        "answerKey",
-    ),
-    "winogrande_s": Source(
-        "allenai/winogrande",
-        "winogrande_s",
-        *_WINOGRANDE,
-        "WG-S",
-        ("sentence", "option1", "option2"),
-        "answer",
-    ),
-    "winogrande_m": Source(
-        "allenai/winogrande",
-        "winogrande_m",
-        *_WINOGRANDE,
-        "WG-M",
-        ("sentence", "option1", "option2"),
-        "answer",
-    ),
+    "arc_easy": Source("allenai/ai2_arc", "ARC-Easy", "ARC-E", *_ARC, note=_ARC_NOTE),
+    "arc_challenge": Source("allenai/ai2_arc", "ARC-Challenge", "ARC-C", *_ARC, note=_ARC_NOTE),
+    "openbookqa": Source("allenai/openbookqa", "main", "OBQA", *_OPENBOOKQA),
+    "winogrande_s": Source("allenai/winogrande", "winogrande_s", "WG-S", *_WINOGRANDE),
+    "winogrande_m": Source("allenai/winogrande", "winogrande_m", "WG-M", *_WINOGRANDE),
     "boolq": Source(
-        "google/boolq",
-        None,
-        schemas.boolq,
-        ("False", "True"),
-        "BoolQ",
-        ("question", "passage"),
-        "answer",
-        names=("False", "True"),
-        without_train=1600,
-        note="labels as the passage says (True is 'True'); the code of earlier papers swaps them",
+        "google/boolq", None, "BoolQ", *_BOOLQ, names=_BOOLQ[1], without_train=1600, note=_BOOLQ_NOTE
     ),
-    "mmlu_college_chemistry": Source(
-        "cais/mmlu",
-        "college_chemistry",
-        *_MMLU,
-        "Chem",
-        ("question", "choices"),
-        "answer",
-        train=None,
-        test="test",
-        note=_OOD_NOTE,
-    ),
-    "mmlu_college_physics": Source(
-        "cais/mmlu",
-        "college_physics",
-        *_MMLU,
-        "Phy",
-        ("question", "choices"),
-        "answer",
-        train=None,
-        test="test",
-        note=_OOD_NOTE,
-    ),
-    "hellaswag": Source(
-        "Rowan/hellaswag",
-        None,
-        schemas.hellaswag,
-        LETTERS[:4],
-        "HellaSwag",
-        ("ctx", "endings"),
-        "label",
-        without_train=0,
-    ),
+    "mmlu_college_chemistry": Source("cais/mmlu", "college_chemistry", "Chem", *_MMLU, **_OOD),
+    "mmlu_college_physics": Source("cais/mmlu", "college_physics", "Phy", *_MMLU, **_OOD),
+    "hellaswag": Source("Rowan/hellaswag", None, "HellaSwag", *_HELLASWAG, without_train=0),
     "truthful_qa": Source(
         "truthfulqa/truthful_qa",
         "multiple_choice",
-        schemas.truthful_qa,
-        LETTERS[:13],
         "TruthfulQA mc1",
-        ("question", "mc1_targets"),
-        "mc1_targets",
+        *_TRUTHFUL_QA,
         train=None,
-        note="options shuffled by row id (the right one stands first in the source); 13 classes, A to M",
+        note=_TRUTHFUL_NOTE,
     ),
     "ag_news": Source(
-        "fancyzhx/ag_news",
-        None,
-        schemas.ag_news,
-        LETTERS[:4],
-        "AG News",
-        ("text",),
-        "label",
-        names=schemas.AG_NEWS_TOPICS,
-        hub_test="test",
+        "fancyzhx/ag_news", None, "AG News", *_AG_NEWS, names=schemas.AG_NEWS_TOPICS, hub_test="test"
     ),
 }
 

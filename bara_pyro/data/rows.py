@@ -11,26 +11,19 @@ from bara_pyro.errors import ConfigError, DataError
 def to_examples(
     rows: Rows, schema: Schema, place: str, split: str, *, answer: str | None = None
 ) -> list[Example]:
-    """Turn every row into an `Example`.
+    """Turn every row of a file or hub split (`place`, for errors) into an `Example`.
 
     A row's id is its own where it has one, else '<split>-<row>'; rows count from 1 in ids and in errors.
 
-    Args:
-        rows: the rows of one split.
-        schema: see `data.schemas`.
-        place: the file or hub split, for errors.
-        split: the prefix of ids.
-        answer: the column of the answer, where every row needs one.
-
     Raises:
-        DataError: a row that the schema refuses or that lacks its answer, or two rows with one id (results
-            are stored under it).
+        DataError: a row that the schema refuses or that lacks its answer (where the column of one is given),
+            or two rows with one id (results are stored under it).
     """
     examples: list[Example] = []
     first: dict[str, int] = {}
     for number, row in enumerate(rows, start=1):
-        own = row.get("id")
-        row_id = f"{split}-{number}" if own is None or not str(own).strip() else str(own).strip()
+        own = "" if row.get("id") is None else str(row["id"]).strip()
+        row_id = own or f"{split}-{number}"
         try:
             examples.append(schema(row, row_id))
         except DataError as error:
@@ -84,14 +77,7 @@ def divide(rows: Sequence[Example], test_fraction: float) -> tuple[list[Example]
     Within a class, the rows with the smallest hashes of their ids are tested on. So the division follows from
     the ids alone: it is the same for every seed and order of the rows, and mostly stays when rows are added.
     Shares are rounded so that the test rows are the nearest whole number to `test_fraction` of all (largest
-    remainders), and a class keeps at least one row to train on.
-
-    Args:
-        rows: all of them, with known labels.
-        test_fraction: between 0 and 1.
-
-    Returns:
-        Train and test, each in the order of `rows`.
+    remainders), and a class keeps at least one row to train on. Both parts keep the order of `rows`.
     """
     by_class: dict[int, list[Example]] = {}
     for row in rows:
@@ -106,8 +92,9 @@ def divide(rows: Sequence[Example], test_fraction: float) -> tuple[list[Example]
             wanted -= 1
     tested: set[str] = set()
     for label, members in by_class.items():
-        first = sorted(members, key=lambda row: (digest(row.id), row.id))[: counts[label]]
-        tested |= {row.id for row in first}
+        tested |= set(
+            sorted((row.id for row in members), key=lambda row: (digest(row), row))[: counts[label]]
+        )
     return [row for row in rows if row.id not in tested], [row for row in rows if row.id in tested]
 
 

@@ -72,14 +72,10 @@ def index_of(answer: object, known: Sequence[object]) -> int:
 
 
 def named_options(choices: object, key: str) -> tuple[list[str], tuple[str, ...]]:
-    """Return the options of a row and what the row calls them.
-
-    Args:
-        choices: a list of texts, or ARC's `{"text": [...], "label": [...]}`.
-        key: the column, for errors.
+    """Return the options of a row, a list of texts or ARC's `{"text": [...], "label": [...]}`, and its names.
 
     Raises:
-        DataError: anything else, fewer than 2 or more than 26 options, or as many names as options are not.
+        DataError: anything else, fewer than 2 or more than 26 options, or not as many different names.
     """
     if not isinstance(choices, Mapping):
         return options_of(choices, key), ()
@@ -98,9 +94,7 @@ def ai2_arc(row: Row, row_id: str) -> Example:
     question = text_of(row, "question")
     options, names = named_options(row.get("choices"), "choices")
     names = names or LETTERS[: len(options)]
-    answer = row.get("answerKey")
-    place = index_of(answer if answer is None else str(answer).strip(), names)
-    return _choice(row_id, question, options, place, names)
+    return _choice(row_id, question, options, _place(row.get("answerKey"), names), names)
 
 
 def openbookqa(row: Row, row_id: str) -> Example:
@@ -131,16 +125,13 @@ def boolq(row: Row, row_id: str) -> Example:
 def mmlu(row: Row, row_id: str) -> Example:
     """MMLU (cais/mmlu): four options, the answer is an index."""
     options = options_of(row.get("choices"), "choices")
-    places = tuple(str(place) for place in range(len(options)))
-    return _choice(row_id, text_of(row, "question"), options, _place(row.get("answer"), places), places)
+    return _indexed(row_id, text_of(row, "question"), options, row.get("answer"))
 
 
 def hellaswag(row: Row, row_id: str) -> Example:
     """HellaSwag (Rowan/hellaswag): which ending follows; the text to go on from is part of the question."""
     endings = options_of(row.get("endings"), "endings")
-    places = tuple(str(place) for place in range(len(endings)))
-    stem = f"What comes next? {text_of(row, 'ctx')}"
-    return _choice(row_id, stem, endings, _place(row.get("label"), places), places)
+    return _indexed(row_id, f"What comes next? {text_of(row, 'ctx')}", endings, row.get("label"))
 
 
 def truthful_qa(row: Row, row_id: str) -> Example:
@@ -167,6 +158,11 @@ def ag_news(row: Row, row_id: str) -> Example:
     label = index_of(answer, AG_NEWS_TOPICS if isinstance(answer, str) else range(len(AG_NEWS_TOPICS)))
     question = lettered("What is the topic of this article?", AG_NEWS_TOPICS)
     return Example(row_id, question, label, text_of(row, "text"))
+
+
+def _indexed(row_id: str, stem: str, options: Sequence[str], answer: object) -> Example:
+    places = tuple(map(str, range(len(options))))
+    return _choice(row_id, stem, options, _place(answer, places), places)
 
 
 def _choice(row_id: str, stem: str, options: Sequence[str], label: int, names: tuple[str, ...]) -> Example:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from bara_pyro.data.texts import Texts, with_texts
+from bara_pyro.data.texts import Texts, pad_left, with_texts
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 
@@ -18,21 +18,12 @@ def collate_ids(
     answer_ids: Tensor,
     pad_id: int,
 ) -> Batch:
-    """Pad B rows on the left to the longest, so that the answer is read in the last column of each.
-
-    Returns:
-        A `Batch`; its labels are None where any of them is not known (-1).
-    """
+    """Pad B rows on the left to the longest; the labels are None where any of them is not known (-1)."""
     if not token_ids:
         raise ConfigError("A batch needs at least one row.")
-    width = max(map(len, token_ids))
-    input_ids = torch.full((len(token_ids), width), pad_id, dtype=torch.long)
-    mask = torch.zeros(len(token_ids), width, dtype=torch.bool)
-    for row, tokens in enumerate(token_ids):
-        input_ids[row, width - len(tokens) :] = torch.tensor(tokens, dtype=torch.long)
-        mask[row, width - len(tokens) :] = True
-    known = None if min(labels) < 0 else torch.tensor(labels, dtype=torch.long)
-    return Batch(input_ids, mask, answer_ids, known, tuple(ids))
+    mask = pad_left(0, [[1] * len(tokens) for tokens in token_ids]).bool()
+    known = None if min(labels) < 0 else torch.tensor(labels)
+    return Batch(pad_left(pad_id, token_ids), mask, answer_ids, known, tuple(ids))
 
 
 @dataclass(frozen=True)

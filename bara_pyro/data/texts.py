@@ -63,18 +63,17 @@ def with_texts(batch: Batch, texts: Sequence[Texts]) -> TextBatch:
     real = batch.attention_mask.sum(-1).tolist()
     prompts = [ids[-count:].tolist() for ids, count in zip(batch.input_ids, real, strict=True)]
     pad = int(batch.input_ids[0, 0])  # any token will do: it is masked
-    rows = [_lay_out(prompt, own) for prompt, own in zip(prompts, texts, strict=True)]
-    classes = len(texts[0])
+    rows = list(map(_lay_out, prompts, texts))
     return TextBatch(
-        input_ids=_right(pad, [row.read for row in rows]),
-        attention_mask=_right(0, [[1] * len(row.read) for row in rows]).bool(),
+        input_ids=pad_left(pad, [row.read for row in rows]),
+        attention_mask=pad_left(0, [[1] * len(row.read) for row in rows]).bool(),
         answer_ids=batch.answer_ids,
         labels=batch.labels,
         ids=batch.ids,
-        segments=_right(0, [row.segments for row in rows]),
-        tokens=_right(0, [row.tokens for row in rows]),
-        places=_right(0, [row.places for row in rows]),
-        owners=_right(classes, [row.owners for row in rows]),
+        segments=pad_left(0, [row.segments for row in rows]),
+        tokens=pad_left(0, [row.tokens for row in rows]),
+        places=pad_left(0, [row.places for row in rows]),
+        owners=pad_left(len(texts[0]), [row.owners for row in rows]),
         lengths=torch.tensor([[len(text) for text in own] for own in texts]),
         counts=tuple(1 + len(row.read) - len(prompt) for row, prompt in zip(rows, prompts, strict=True)),
     )
@@ -104,7 +103,7 @@ def _lay_out(prompt: Sequence[int], texts: Texts) -> _Row:
     return _Row(read, segments, tokens, [len(read) - 1 - column for column in columns], owners)
 
 
-def _right(fill: int, rows: Sequence[Sequence[int]]) -> Tensor:
-    """Return rows as one tensor, filled up on the left."""
+def pad_left(fill: int, rows: Sequence[Sequence[int]]) -> Tensor:
+    """Return rows of integers as one tensor, filled up on the left."""
     width = max(map(len, rows))
     return torch.tensor([[fill] * (width - len(row)) + list(row) for row in rows])

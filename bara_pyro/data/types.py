@@ -1,8 +1,8 @@
 """What every data source turns into: `Example` (a row), `Task` (named splits), `Batch` (tensors)."""
 
 import string
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import torch
@@ -74,6 +74,12 @@ class Task:
     names: tuple[str, ...] = ()
     columns: Columns | None = None
 
+    def each_row(self, change: Callable[[Example], Example], **fields: Any) -> Self:
+        """Return the task with every row of every split changed, and with other fields replaced."""
+        for name in ("train", "validation", "test"):
+            fields[name] = tuple(map(change, getattr(self, name)))
+        return replace(self, **fields)
+
     def __post_init__(self) -> None:
         if not self.names and tuple(self.labels) != LETTERS[: len(self.labels)]:
             object.__setattr__(self, "names", tuple(self.labels))
@@ -132,8 +138,7 @@ class Batch:
 
     def to(self, device: torch.device | str) -> Self:
         """Return the same batch with its tensors on `device`."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
         moved: dict[str, Any] = {
-            name: value.to(device) for name, value in values.items() if isinstance(value, Tensor)
+            name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor)
         }
         return replace(self, **moved)

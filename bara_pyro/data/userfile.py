@@ -2,13 +2,13 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from bara_pyro.data.columns import columns_note, find_columns
+from bara_pyro.data.columns import Given, columns_note, find_columns
 from bara_pyro.data.generic import listed_options, own_example
 from bara_pyro.data.rows import carve, check_disjoint, divide, repeats, to_examples
-from bara_pyro.data.schemas import LETTERS, Row, missing
+from bara_pyro.data.schemas import LETTERS, missing
 from bara_pyro.data.tables import Data, Table, label_text, read_table
 from bara_pyro.data.types import Columns, Example, Task
 from bara_pyro.errors import ConfigError, DataError
@@ -40,9 +40,9 @@ def task_from_rows(
         name: of the task; by default that of the file, or "rows".
         text_column: column of the text or question. This and the next three are found by their usual names
             where they are None (`data.columns`), and said in the task's notes.
-        label_column: column of the answer.
-        choices_column: column of the options of each row.
-        context_column: column of a text put before the question.
+        label_column: of the answer.
+        choices_column: of the options of each row.
+        context_column: of a text put before the question.
         classes: the labels in class order, for rows without choices. By default the order that the data bring
             (a ClassLabel of `datasets`, a categorical of pandas), else sorted, numbers by size.
         test_fraction: share of `data` to test on where there is no `test`, the same in each class
@@ -56,18 +56,16 @@ def task_from_rows(
     """
     if not 0 < test_fraction < 1:
         raise ConfigError(f"test_fraction is {test_fraction}: choose a number between 0 and 1.")
-    given = {"text": text_column, "label": label_column, "choices": choices_column, "context": context_column}
+    given = Given(text_column, label_column, choices_column, context_column)
     table = read_table(data)
     columns = find_columns(table.columns, given, table.place)
     tested = None if test is None else read_table(test)
     if tested is not None:
         _check_same_kind(table, tested, columns)
-    labels, names = _answers([table] if tested is None else [table, tested], columns, classes)
+    labels, names = _answers([part for part in (table, tested) if part], columns, classes)
+    schema = partial(own_example, columns=columns, names=names, indices=classes is not None)
 
     def examples(part: Table, split: str) -> list[Example]:
-        def schema(row: Row, row_id: str) -> Example:
-            return own_example(row, row_id, columns, names, indices=classes is not None)
-
         return to_examples(part.rows, schema, part.place, split, answer=columns.label)
 
     name = name or (Path(data).stem if isinstance(data, str | Path) else "rows")
@@ -82,24 +80,17 @@ def task_from_rows(
         note = f"{len(test_rows)} of {len(whole)} rows tested on, the same share of each class, chosen by a "
         note += "hash of their ids"
     check_disjoint(train, test_rows, name)
-    notes = [
-        columns_note(columns),
-        *_class_notes(names, train, test_rows, name),
-        note,
-        *repeats(train, test_rows),
-    ]
+    classes_said = _class_notes(names, train, test_rows, name)
+    notes = [columns_note(columns), *classes_said, note, *repeats(train, test_rows)]
     kept, validation = carve(train, validation_rows, seed)
     return Task(name, labels, kept, validation, tuple(test_rows), tuple(notes), names, columns)
 
 
-def _named(columns: Columns) -> dict[str, str | None]:
-    return {kind: getattr(columns, kind) for kind in ("text", "label", "choices", "context")}
-
-
 def _check_same_kind(table: Table, tested: Table, columns: Columns) -> None:
     """Refuse a train and a test file of which only one has choices."""
-    given = columns if columns.choices in tested.columns else replace(columns, choices=None)
-    theirs = find_columns(tested.columns, _named(given), tested.place)
+    choices = columns.choices if columns.choices in tested.columns else None
+    given = Given(columns.text, columns.label, choices, columns.context)
+    theirs = find_columns(tested.columns, given, tested.place)
     if _has_choices(table, columns) != _has_choices(tested, theirs):
         raise DataError(
             f"Only one of {table.place} and {tested.place} has 'choices': give them to both or to neither."
@@ -109,10 +100,7 @@ def _check_same_kind(table: Table, tested: Table, columns: Columns) -> None:
 def _answers(
     parts: Sequence[Table], columns: Columns, classes: Sequence[str] | None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the labels of the task and the names of its classes (none where rows list their options).
-
-    The classes are those of the first part, the rows to train on.
-    """
+    """Return the labels of the task and the names of its classes (none where rows list their options)."""
     if _has_choices(parts[0], columns):
         cells = [row.get(columns.choices or "") for part in parts for row in part.rows]
         counts = [len(options) for cell in cells if (options := _options_or_none(cell))]
