@@ -92,9 +92,8 @@ def divide(rows: Sequence[Example], test_fraction: float) -> tuple[list[Example]
             wanted -= 1
     tested: set[str] = set()
     for label, members in by_class.items():
-        tested |= set(
-            sorted((row.id for row in members), key=lambda row: (digest(row), row))[: counts[label]]
-        )
+        ids = sorted((row.id for row in members), key=lambda row_id: (digest(row_id), row_id))
+        tested |= set(ids[: counts[label]])
     return [row for row in rows if row.id not in tested], [row for row in rows if row.id in tested]
 
 

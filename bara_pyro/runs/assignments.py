@@ -16,20 +16,10 @@ def collect(
     assignments: Sequence[str] | None,
     base: Json | None = None,
 ) -> Json:
-    """Return nested settings: base, a YAML or JSON file, overrides, `key=value` assignments, in that order.
-
-    Args:
-        path: YAML (or JSON) file with any subset of the settings.
-        overrides: dotted key -> value; None values are left out.
-        assignments: `"train.lr=0.001"`, values in YAML syntax.
-        base: what the others change, in place.
-
-    Raises:
-        ConfigError: an unreadable file or assignment.
-    """
+    """Return nested settings: see `bara_pyro.runs.config.load_config`; `base` is changed in place."""
     data = {} if base is None else base
     if path is not None:
-        merge(data, read_yaml(path))
+        _merge(data, _read_yaml(path))
     for key, value in (overrides or {}).items():
         if value is not None:
             set_key(data, key, value)
@@ -47,12 +37,7 @@ _Loader.add_implicit_resolver(
 )
 
 
-def read_yaml(path: Path) -> Json:
-    """Read a YAML (or JSON) file of nested settings.
-
-    Raises:
-        ConfigError: it cannot be read, or holds no mapping.
-    """
+def _read_yaml(path: Path) -> Json:
     try:
         data = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # noqa: S506 - a SafeLoader
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
@@ -78,11 +63,10 @@ def parse_assignment(text: str) -> tuple[str, object]:
         raise ConfigError(f"--set {text!r}: the value is not valid YAML.") from error
 
 
-def merge(data: Json, changes: Json) -> None:
-    """Put nested changes into nested data, in place."""
+def _merge(data: Json, changes: Json) -> None:
     for key, value in changes.items():
         if isinstance(value, dict) and isinstance(data.get(key), dict):
-            merge(data[key], value)
+            _merge(data[key], value)
         else:
             data[key] = value
 

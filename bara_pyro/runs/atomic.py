@@ -1,9 +1,10 @@
 """Text and JSON files of a run, written whole or not at all."""
 
 import json
+import math
 import os
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -27,26 +28,29 @@ def atomic_write(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """
     part = path.with_name(f".{path.name}.{os.getpid()}{PART}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    except OSError as error:
-        raise cannot_write(path, error) from error
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with part.open("wb") as file:
+                write(file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(part, path)
     finally:
         # Gone after the replacement; what an interruption leaves must not fill the disk further.
         with suppress(OSError):
             part.unlink(missing_ok=True)
 
 
-def cannot_write(path: Path, error: OSError) -> CheckpointError:
-    """Return the error to raise where writing to `path` failed."""
-    return CheckpointError(
-        f"Cannot write {path} ({error.strerror or error}): free space or choose another folder; "
-        "what was written before is intact."
-    )
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Say which file could not be written where the system refuses to within this."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(
+            f"Cannot write {path} ({error.strerror or error}): free space or choose another folder; "
+            "what was written before is intact."
+        ) from error
 
 
 def remove_parts(folder: Path) -> None:
@@ -102,6 +106,4 @@ def _finite(value: object) -> object:
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
-    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
-        return None
-    return value
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -48,8 +48,7 @@ class RunConfig(Settings):
         data = self.dump()
         if data["task"]["labels"] == "auto":
             data["task"]["labels"] = "words"
-        text = json.dumps(data, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
+        return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def load_config(

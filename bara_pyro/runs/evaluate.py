@@ -123,7 +123,7 @@ def evaluate_system(system: System, out: Path, *, on_rows: OnRows | None = None,
         "parameters": parameter_counts(system),
         "seed": system.config.seed,
         "config_hash": system.config.hash,
-        "notes": [*system.task.notes, *_length_notes(split, name, system.config.task.max_length)],
+        "notes": [*system.task.notes, *reading_notes(system, split, name)],
         "environment": environment(),
         "wall_clock_evaluate_s": round(time.perf_counter() - started, 3),
         **extra,
@@ -176,11 +176,12 @@ def majority_class(task: Task, split: EncodedSplit) -> Json:
     return {"label": (task.names or task.labels)[most], "acc": share}
 
 
-def _length_notes(split: EncodedSplit, name: str, max_length: int) -> list[str]:
-    """Say how many rows did not reach the model whole."""
+def reading_notes(system: System, split: EncodedSplit, name: str) -> list[str]:
+    """Say how many of the rows called `name` the model could not read, or not whole."""
     notes = unknown_note(split, name)
     if split.shortened:
-        notes.append(f"{len(split.shortened)} {name} rows had their context cut to {max_length} tokens")
+        length = system.config.task.max_length
+        notes.append(f"{len(split.shortened)} {name} rows had their context cut to {length} tokens")
     if split.dropped:
         notes.append(f"{len(split.dropped)} {name} rows were left out: their question is too long")
     return notes

@@ -11,10 +11,10 @@ from bara_pyro.data.tables import Data
 from bara_pyro.errors import DataError
 from bara_pyro.metrics import decompose, posterior_predictive
 from bara_pyro.runs.config import RunConfig
-from bara_pyro.runs.evaluate import OnRows, draw
+from bara_pyro.runs.evaluate import OnRows, draw, reading_notes
 from bara_pyro.runs.folder import own_rows, stored_config, stored_task
 from bara_pyro.runs.store import atomic_write, write_jsonl
-from bara_pyro.runs.system import System, encode_rows, load_data, unknown_note
+from bara_pyro.runs.system import System, encode_rows, load_data
 from bara_pyro.types import Json
 
 
@@ -56,20 +56,16 @@ def answer_rows(
         DataError: see `data.questions.load_questions`.
     """
     examples = load_questions(data, system.task, given=given)
-    c = system.config.task
     split = encode_rows(system.config, system.backbone, system.task, examples)
     if not len(split):
+        longest = system.config.task.max_length
         raise DataError(
-            f"No row has a question of at most {c.max_length} tokens (task.max_length): give shorter ones."
+            f"No row has a question of at most {longest} tokens (task.max_length): give shorter ones."
         )
     draws = draw(system, split, samples, seed=seed, on_rows=on_rows)
-    notes = unknown_note(split, "given")
-    if split.shortened:
-        notes.append(f"{len(split.shortened)} rows had their text cut to {c.max_length} tokens")
-    if split.dropped:
-        notes.append(f"{len(split.dropped)} rows left out: their question is too long")
     by_id = {example.id: example for example in examples}
-    return Answers(_rows(draws, [by_id[row_id] for row_id in split.ids], system.task), notes)
+    rows = _rows(draws, [by_id[row_id] for row_id in split.ids], system.task)
+    return Answers(rows, reading_notes(system, split, "given"))
 
 
 def _rows(draws: Tensor, examples: Sequence[Example], task: Task) -> list[Json]:
@@ -112,18 +108,12 @@ def write_answers(path: Path, answers: Answers, task: Task) -> None:
     import pandas as pd
 
     columns = [f"prob_{name}" for name in task.names or task.labels]
-    flat = [
-        {
-            **{key: value for key, value in row.items() if key != "probs"},
-            **dict(zip(columns, row["probs"].values(), strict=True)),
-        }
-        for row in answers.rows
-    ]
-    frame = pd.DataFrame(flat)
+    probs = pd.DataFrame([list(row["probs"].values()) for row in answers.rows], columns=columns)
+    frame = pd.DataFrame(answers.rows).drop(columns="probs").join(probs)
     if suffix == ".parquet":
         atomic_write(path, lambda file: frame.to_parquet(file, index=False))
     else:
-        separator = "\t" if suffix == ".tsv" else ","
+        separator = {".tsv": "\t"}.get(suffix, ",")
         atomic_write(path, lambda file: frame.to_csv(file, index=False, sep=separator))
 
 

@@ -10,33 +10,18 @@ from safetensors.torch import save
 from torch import Tensor
 
 from bara_pyro.errors import CheckpointError
-from bara_pyro.runs.atomic import (
+from bara_pyro.runs.atomic import (  # noqa: F401 - whoever may import torch finds all of it here
     SCHEMA,
     atomic_write,
-    cannot_write,
     read_json,
     read_jsonl,
     remove_parts,
     write_json,
     write_jsonl,
     write_text,
+    writing,
 )
 from bara_pyro.types import Json
-
-__all__ = [
-    "SCHEMA",
-    "atomic_write",
-    "cannot_write",
-    "load_parameters",
-    "read_json",
-    "read_jsonl",
-    "read_tensors",
-    "remove_parts",
-    "write_json",
-    "write_jsonl",
-    "write_tensors",
-    "write_text",
-]
 
 OURS = "bara_pyro"
 

@@ -28,7 +28,7 @@ from bara_pyro.runs.fingerprint import fingerprint, split_fingerprint
 from bara_pyro.runs.folder import load_weights, save_system, saved_step, write_config
 from bara_pyro.runs.manifest import CHECKPOINT, CONFIG, FITTED, LOG, MANIFEST, TRAINED, recording, verify
 from bara_pyro.runs.sections import TrainConfig
-from bara_pyro.runs.store import cannot_write, read_jsonl, remove_parts, write_json, write_jsonl
+from bara_pyro.runs.store import read_jsonl, remove_parts, write_json, write_jsonl, writing
 from bara_pyro.runs.system import System
 
 # Keeps the seeds of the noise apart from those of the initial values.
@@ -234,25 +234,19 @@ class Log:
     def add(self, record: dict[str, float]) -> None:
         """Append a record."""
         seconds = round(time.perf_counter() - self._since, 3)
-        try:
+        with writing(self.path):
             self._file.write(json.dumps({**record, "seconds": seconds}) + "\n")
             self._file.flush()
-        except OSError as error:
-            raise cannot_write(self.path, error) from error
 
     def sync(self) -> None:
         """Bring the records to the disk: a checkpoint must not be there without the lines before it."""
-        try:
+        with writing(self.path):
             os.fsync(self._file.fileno())
-        except OSError as error:
-            raise cannot_write(self.path, error) from error
 
     def close(self) -> None:
         """Close the file; all records have been flushed."""
-        try:
+        with writing(self.path):
             self._file.close()
-        except OSError as error:
-            raise cannot_write(self.path, error) from error
 
 
 def train_seconds(out: Path) -> float | None:
