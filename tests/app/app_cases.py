@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from bara_pyro.cli import app as cli
+from bara_pyro.runs.config import RunConfig, load_config
 
 COLOURS = ("red", "blue", "green", "grey")
 THINGS = ("fox", "hen", "cat", "owl", "bee", "ant", "cow", "pig", "ram", "elk")
@@ -61,7 +62,8 @@ def questions() -> list[dict[str, str]]:
     ]
 
 
-def write_rows(path: Path, rows: list[dict]) -> Path:
+def write_rows(path: Path, rows: Iterable[dict]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
@@ -72,6 +74,11 @@ class Place:
 
     backbone: Path
     rows: Path
+
+    def config(self, **settings: object) -> RunConfig:
+        """The configuration of a run here; of a dotted key, `__` stands for the dot."""
+        named = {"backbone.name": str(self.backbone), "task.name": str(self.rows)}
+        return load_config(overrides=named | {key.replace("__", "."): v for key, v in settings.items()})
 
     def arguments(self, out: Path, method: str = "bara", **settings: object) -> list[str]:
         settings = {"train.log_every": 1, "predict.samples": [0, 3], "train.steps": 8, **settings}

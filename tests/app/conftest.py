@@ -1,9 +1,12 @@
 """Fixtures of the tests of runs, commands and files."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 from app_cases import Bara, Place, make_bara, questions, save_backbone, write_rows
+
+from bara_pyro.cli.running import run as train
 
 
 @pytest.fixture(scope="session")
@@ -20,16 +23,12 @@ def bara(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
 @pytest.fixture(scope="module")
 def finished(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of BaRA; tests copy it before they change it."""
-    from bara_pyro.cli.running import run
-    from bara_pyro.runs.config import load_config
-
     out = tmp_path_factory.mktemp("finished") / "run"
-    settings = {
-        "backbone.name": str(place.backbone),
-        "task.name": str(place.rows),
-        "train.steps": 8,
-        "train.log_every": 1,
-        "predict.samples": [0, 3],
-    }
-    run(load_config(overrides=settings), out)
+    train(place.config(train__steps=8, train__log_every=1, predict__samples=[0, 3]), out)
     return out
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    """A copy of the finished run, to be changed or spoiled."""
+    return shutil.copytree(finished, tmp_path / "copy")

@@ -26,22 +26,20 @@ def die() -> None:
 
 def after(module: object, name: str, times: int = 1) -> None:
     """Die when a function of a module has returned for the given time."""
-    _wrap(module, name, times, before=False)
+    _wrap(module, name, times, late=True)
 
 
 def before(module: object, name: str, times: int = 1) -> None:
     """Die when a function of a module is called for the given time."""
-    _wrap(module, name, times, before=True)
+    _wrap(module, name, times, late=False)
 
 
-def _wrap(module: object, name: str, times: int, before: bool) -> None:
+def _wrap(module: object, name: str, times: int, late: bool) -> None:
     original, calls = getattr(module, name), [0]
 
     def wrapped(*args: object, **kwargs: object) -> object:
         calls[0] += 1
-        if before and calls[0] == times:
-            die()
-        result = original(*args, **kwargs)
+        result = original(*args, **kwargs) if late or calls[0] < times else None
         if calls[0] == times:
             die()
         return result

@@ -43,13 +43,8 @@ HEAVY = {"torch", "transformers", "matplotlib", "numpy", "datasets", "pandas"}
     "arguments",
     [
         *("", "--help", "--version", "methods", "methods --json", "tasks", "train --help", "nothing"),
-        *(
-            "train --stepz 1",
-            "train --out x --lr -1",
-            "train --out x --method bora",
-            "predict RUN --output x",
-        ),
-        *("train --out /proc/x", "evaluate absent", "demo --steps 0", "train --out x --set train.stepz=1"),
+        *("train --stepz 1", "train --out x --lr -1", "train --out x --method bora", "train --out /proc/x"),
+        *("train --out x --set train.stepz=1", "predict RUN --output x", "evaluate absent", "demo --steps 0"),
     ],
 )
 def test_lists_help_and_slips_load_nothing_heavy(arguments: str) -> None:
@@ -113,13 +108,6 @@ def test_without_a_terminal_progress_is_a_line_now_and_then(
     assert lines == [f"train: {step} of 100, {step} s, nll {step}" for step in (30, 60, 90)]
 
 
-def test_usage_errors(bara: Bara) -> None:
-    for arguments in (["train"], ["nothing"], ["train", "--out", "x", "--steps", "many"]):
-        result = bara(*arguments)
-        assert result.code == 2
-        assert "Traceback" not in result.err
-
-
 def test_lists(bara: Bara) -> None:
     methods = bara("methods")
     assert methods.code == 0
@@ -136,7 +124,6 @@ def test_rows_of_a_task(place: Place, bara: Bara) -> None:
     assert "answers no, yes" in result.out
     assert "Answer:" in result.out
     assert bara("tasks", "micro-wgs").code == 0
-    assert_one_sentence(bara("tasks", "nothing"), "'nothing'")
 
 
 @pytest.fixture(scope="module")
@@ -150,16 +137,8 @@ def test_demo_with_the_truth(small_world: Path, tmp_path: Path, bara: Bara) -> N
     result = bara("demo", "--quick", "--out", out, "--model", small_world)
     assert result.code == 0, result.err
     assert files_of(out) == {
-        "lora",
-        "bara",
-        "bara-gate",
-        "index.html",
-        "results.json",
-        "results.md",
-        "reliability-s10.png",
-        "reliability-s0.png",
-        "elbo.png",
-        "manifest.json",
+        *("lora", "bara", "bara-gate", "index.html", "results.json", "results.md", "manifest.json"),
+        *("reliability-s10.png", "reliability-s0.png", "elbo.png"),
     }
     rows = read_json(out / "results.json")["rows"]
     names = [(row["method"], row.get("S")) for row in rows]

@@ -238,18 +238,16 @@ def test_stored_results_keep_their_names() -> None:
 
 def test_labels_chosen_by_themselves_have_the_hash_of_words() -> None:
     """Where words can be asked for, the two are the same run."""
-    hashes = {
-        style: load_config(overrides={"task.labels": style}).hash for style in ("auto", "words", "letters")
-    }
-    assert hashes["auto"] == hashes["words"] == load_config().hash != hashes["letters"]
+    styles = ("auto", "words", "letters")
+    auto, words, letters = (load_config(overrides={"task.labels": style}).hash for style in styles)
+    assert auto == words == load_config().hash != letters
 
 
 def test_what_cannot_fit_is_refused_with_the_estimate(
     place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """By hand: r (in + out) of each module six times, and hidden states of the longest rows, in float32."""
-    settings = {"backbone.name": str(place.backbone), "task.name": str(place.rows), "train.batch_size": 8}
-    config = load_config(overrides=settings)
+    config = place.config(train__batch_size=8)
     system = build_system(config)
     split = system.split("train")
     widths = sum(target.in_features + target.out_features for target in system.model.targets)

@@ -3,9 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from app_cases import Bara, assert_one_sentence
+from app_cases import Bara
 
-from bara_pyro.cli.architectures import ARCHITECTURES
 from bara_pyro.errors import ConfigError
 from bara_pyro.methods import METHODS, Method, MethodConfig, method_config, register_method
 
@@ -56,8 +55,3 @@ def test_a_scalar_noise_level_gives_the_published_count_of_the_gate_form(bara: B
         "params", "--method", "bara-gate", "--arch", "qwen2.5-7b", "--set", "method.shape_width=scalar"
     )
     assert f"{MODULES * 17 * D + MODULES * 2 * R + UP:,}" in result.out
-
-
-def test_params_needs_exactly_one_model(bara: Bara) -> None:
-    assert_one_sentence(bara("params"), "--arch", "--model")
-    assert_one_sentence(bara("params", "--arch", "gpt-5"), "'gpt-5'", *ARCHITECTURES)

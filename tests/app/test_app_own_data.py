@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from app_cases import Bara, Place, assert_one_sentence, questions, write_rows
 
+from bara_pyro.cli import running
 from bara_pyro.data import task_from_rows
 from bara_pyro.errors import CheckpointError
 from bara_pyro.runs.config import load_config
@@ -36,12 +37,10 @@ def write_csv(path: Path, rows: list[dict], separator: str = ";") -> Path:
 @pytest.fixture(scope="module")
 def lettered(place: Place, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A run on a semicolon file of labels that are several tokens, and the file."""
-    from bara_pyro.cli.running import run
-
     folder = tmp_path_factory.mktemp("lettered")
     rows = write_csv(folder / "likely.csv", long_rows())
-    settings = {"backbone.name": str(place.backbone), "task.name": str(rows), "train.steps": 4}
-    run(load_config(overrides={**settings, "predict.samples": [0, 2]}), folder / "run")
+    config = Place(place.backbone, rows).config(train__steps=4, predict__samples=[0, 2])
+    running.run(config, folder / "run")
     return folder / "run", rows
 
 
@@ -81,22 +80,17 @@ def test_the_order_of_classes_does_not_matter(
     lettered: tuple[Path, Path], tmp_path: Path, bara: Bara
 ) -> None:
     run, _ = lettered
+    both = ["very likely", "not at all"]
     rows = [
-        {
-            "question": row["text"],
-            "choices": ["very likely", "not at all"][:: 1 if i % 2 else -1],
-            "answer": row["label"],
-        }
+        {"question": row["text"], "choices": both[:: 1 if i % 2 else -1], "answer": row["label"]}
         for i, row in enumerate(long_rows())
     ]
     same = write_rows(tmp_path / "same.jsonl", rows)
     turned = write_rows(tmp_path / "turned.jsonl", [{**row, "choices": row["choices"][::-1]} for row in rows])
     for path in (same, turned):
         assert bara("evaluate", run, "--task", path).code == 0
-    scores = [
-        read_json(run / "evaluation" / f"{name}-test" / "metrics.json")["metrics"]
-        for name in ("same", "turned")
-    ]
+    names = ("same-test", "turned-test")
+    scores = [read_json(run / "evaluation" / name / "metrics.json")["metrics"] for name in names]
     assert scores[0] == scores[1]
     assert scores[0]["0"]["n"] == 40
 
@@ -114,35 +108,23 @@ def test_other_classes_are_refused(lettered: tuple[Path, Path], tmp_path: Path, 
 def test_nothing_of_the_users_is_overwritten(lettered: tuple[Path, Path], tmp_path: Path, bara: Bara) -> None:
     run, rows = lettered
     before = rows.read_bytes()
-    for extra in ([], ["--overwrite"]):
-        result = bara("predict", run, "--input", rows, "--output", rows, *extra)
-        assert_one_sentence(result, str(rows), "what is read")
     link = tmp_path / "link.csv"
     link.symlink_to(rows)
-    assert_one_sentence(
-        bara("predict", run, "--input", rows, "--output", link, "--overwrite"), "what is read"
-    )
+    for output in (rows, link):
+        result = bara("predict", run, "--input", rows, "--output", output, "--overwrite")
+        assert_one_sentence(result, str(output), "what is read")
     assert rows.read_bytes() == before
-    mine = tmp_path / "mine.jsonl"
-    mine.write_text("mine")
-    assert_one_sentence(bara("predict", run, "--input", rows, "--output", mine), "--overwrite")
-    assert mine.read_text() == "mine"
+    mine = write_rows(tmp_path / "mine.jsonl", [{}])
     assert bara("predict", run, "--input", rows, "--output", mine, "--overwrite").code == 0
     assert len(read_jsonl(mine)) == 40
-    assert_one_sentence(bara("predict", run, "--input", rows, "--output", tmp_path), "is a folder")
-    assert_one_sentence(
-        bara("predict", run, "--input", rows, "--output", tmp_path / "a.txt"), "a.txt", ".jsonl"
-    )
 
 
 def test_options_of_each_row(place: Place, tmp_path: Path, bara: Bara) -> None:
     """Rows in ARC's schema, with labels 1, 2: predictions are 1 and 2, and three options are refused."""
+    options = {"text": ["no", "yes"], "label": ["1", "2"]}
+    key = {"no": "1", "yes": "2"}
     rows = [
-        {
-            "question": row["question"],
-            "choices": {"text": ["no", "yes"], "label": ["1", "2"]},
-            "answerKey": "2" if row["answer"] == "yes" else "1",
-        }
+        {"question": row["question"], "choices": options, "answerKey": key[row["answer"]]}
         for row in questions()
     ]
     path, out = write_rows(tmp_path / "exam.jsonl", rows), tmp_path / "run"

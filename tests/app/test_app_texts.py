@@ -7,8 +7,8 @@ from app_cases import Bara, Place, assert_one_sentence, questions, write_rows
 
 from bara_pyro.cli.running import run
 from bara_pyro.data import task_from_rows
+from bara_pyro.data.schemas import unlisted
 from bara_pyro.errors import DataError
-from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import untrained_scores
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.predict import answer_rows
@@ -33,8 +33,8 @@ def scored(place: Place, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path
     rows = write_rows(
         folder / "likely.jsonl", [{"text": r["question"], "label": LONG[r["answer"]]} for r in questions()]
     )
-    settings = {"backbone.name": str(place.backbone), "task.name": str(rows), "task.labels": "texts"}
-    run(load_config(overrides={**settings, "train.steps": 4, "predict.samples": [0, 2]}), folder / "run")
+    config = Place(place.backbone, rows).config(task__labels="texts", train__steps=4, predict__samples=[0, 2])
+    run(config, folder / "run")
     return folder / "run", rows
 
 
@@ -57,8 +57,9 @@ def test_predictions_speak_the_users_labels(scored: tuple[Path, Path], tmp_path:
 @pytest.mark.parametrize("score", ["sum", "mean"])
 def test_options_of_each_row_are_learnt(place: Place, tmp_path: Path, score: str) -> None:
     task = task_from_rows(own_options())
-    settings = {"backbone.name": str(place.backbone), "task.labels": "texts", "task.text_score": score}
-    config = load_config(overrides={**settings, "train.steps": 40, "train.lr": 0.01, "method.name": "lora"})
+    config = place.config(
+        task__labels="texts", task__text_score=score, train__steps=40, train__lr=0.01, method__name="lora"
+    )
     system = build_system(config, task=task)
     before = untrained_scores(system)["nll"]
     run(system.config, tmp_path / "run", system=system)
@@ -74,8 +75,6 @@ def test_options_of_each_row_are_learnt(place: Place, tmp_path: Path, score: str
 
 def test_an_option_that_is_not_listed_is_not_scored() -> None:
     """The prompt of a row whose options are scored does not list them."""
-    from bara_pyro.data.schemas import unlisted
-
     example = task_from_rows(own_options()).train[0]
     assert "A) no" in example.question
     assert unlisted(example).question == example.question.split("\n")[0] + "\nAnswer:"
@@ -88,24 +87,21 @@ def test_more_classes_than_letters(place: Place, tmp_path: Path) -> None:
         for i in range(40)
     ]
     task = task_from_rows(rows * 4, rows)
-    settings = {"backbone.name": str(place.backbone), "task.labels": "texts", "train.steps": 2}
-    system = build_system(load_config(overrides=settings), task=task)
+    system = build_system(place.config(task__labels="texts", train__steps=2), task=task)
     assert len(system.task.labels) == 40
     run(system.config, tmp_path / "run", system=system)
     assert len(read_jsonl(tmp_path / "run" / "predictions.jsonl")[0]["probs"]["0"]) == 40
 
 
 def test_texts_that_are_not_known_are_refused(place: Place) -> None:
-    settings = {"backbone.name": str(place.backbone), "task.labels": "texts", "task.name": "micro-arcc"}
     with pytest.raises(DataError, match="does not know the texts of its answers"):
-        build_system(load_config(overrides=settings))
+        build_system(place.config(task__labels="texts", task__name="micro-arcc"))
 
 
 def test_texts_that_the_tokenizer_cannot_read_are_refused(place: Place) -> None:
     rows = [{"text": f"yes {i}", "label": "yes" if i % 2 else "żółw"} for i in range(40)]
-    settings = {"backbone.name": str(place.backbone), "task.labels": "texts"}
     with pytest.raises(DataError, match="cannot read the answer 'żółw'"):
-        build_system(load_config(overrides=settings), task=task_from_rows(rows))
+        build_system(place.config(task__labels="texts"), task=task_from_rows(rows))
 
 
 @pytest.mark.parametrize("command", ["inspect", "prune"])

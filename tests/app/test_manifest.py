@@ -35,11 +35,6 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.fixture
-def run(finished: Path, tmp_path: Path) -> Path:
-    return shutil.copytree(finished, tmp_path / "copy")
-
-
 def test_the_manifest_lists_every_file_but_itself(finished: Path) -> None:
     assert {path.name for path in finished.iterdir()} == set(FILES)
     listed = read_manifest(finished)
@@ -85,6 +80,13 @@ def test_scores_that_are_damaged_are_written_anew_by_resuming(run: Path, bara: B
     assert_one_sentence(refused, f"bara train --resume --out {run}")
     assert bara("train", "--resume", "--out", run).code == 0
     assert bara("evaluate", run).code == 0
+
+
+def test_a_run_of_a_later_version(run: Path) -> None:
+    (run / MANIFEST).unlink()
+    write_json(run / "config.json", {**read_json(run / "config.json"), "schema": 99, "manifest": None})
+    with pytest.raises(CheckpointError, match="schema 99"):
+        load_system(run)
 
 
 def test_a_setting_edited_before_training_is_over(run: Path) -> None:

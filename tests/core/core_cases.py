@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import torch
 from scipy import special
@@ -13,9 +15,13 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPTNeoXConfig, LlamaC
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.guide import PosteriorMean, SiteGuide
 from bara_pyro.core.program import AdaptedLM
+from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.data.split import collate_ids
 from bara_pyro.data.types import Batch
+from bara_pyro.guides.delta import DeltaGuide
+from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.models.bara import BaRA
+from bara_pyro.models.lora import LoRA
 
 VOCAB = 61
 ANSWERS = torch.tensor([7, 3, 50])
@@ -59,7 +65,7 @@ def make_lm(arch: str, dtype: torch.dtype = torch.float32) -> nn.Module:
 
 def backbone(arch: str = "qwen2") -> Backbone:
     """One a process: no test may change it, and some check that none does."""
-    return _backbone(arch)
+    return _backbone(arch)  # to a cache, an argument left out is another than its default
 
 
 @lru_cache
@@ -75,15 +81,8 @@ def make_batch(
     batch = collate_ids(
         [rows[i] for i in chosen], [LABELS[i] for i in chosen], [IDS[i] for i in chosen], ANSWERS, pad_id
     )
-    if not pad:
-        return batch
-    return Batch(
-        F.pad(batch.input_ids, (pad, 0), value=pad_id),
-        F.pad(batch.attention_mask, (pad, 0), value=False),
-        batch.answer_ids,
-        batch.labels,
-        batch.ids,
-    )
+    wide = {"input_ids": F.pad(batch.input_ids, (pad, 0), value=pad_id)}
+    return replace(batch, **wide, attention_mask=F.pad(batch.attention_mask, (pad, 0)))
 
 
 def randomise(model: AdaptedLM, scale: float = 0.3, seed: int = 0) -> AdaptedLM:
@@ -94,6 +93,59 @@ def randomise(model: AdaptedLM, scale: float = 0.3, seed: int = 0) -> AdaptedLM:
             if name.endswith("lora_B"):
                 value.copy_(scale * torch.randn(value.shape, generator=generator))
     return model
+
+
+def bara_pair(
+    arch: str = "qwen2",
+    guide: type = WeibullGuide,
+    *,
+    num_data: int = 4,
+    r: int = 3,
+    seed: int | None = None,
+    scale: float = 0.0,
+    move: float = 0.0,
+    fit: dict | None = None,
+    **options: Any,
+) -> tuple[BaRA, Any]:
+    """BaRA and a guide for it; B random of that scale, the guide moved away from its start.
+
+    `seed` is set before both are made; `fit` are the guide's options, `options` those of the program.
+    """
+    if seed is not None:
+        torch.manual_seed(seed)
+    model = BaRA(backbone(arch), num_data, r=r, **options)
+    if scale:
+        randomise(model, scale)
+    fitted = guide(model, **(fit or {}))
+    with torch.no_grad():
+        for weight in fitted.parameters() if move else ():
+            weight.add_(move * torch.randn_like(weight))
+    return model, fitted
+
+
+def lora_pair(
+    arch: str = "qwen2", *, num_data: int = 4, scale: float = 0.3, **options: Any
+) -> tuple[LoRA, DeltaGuide]:
+    """LoRA with a random B, and the guide of what has no latents."""
+    model = randomise(LoRA(backbone(arch), num_data, **{"r": 3, **options}), scale)
+    return model, DeltaGuide(model)
+
+
+def trainer(pair: tuple[AdaptedLM, SiteGuide], lr: float = 1e-2, **options: Any) -> SVI:
+    """Our SVI with AdamW."""
+    return SVI(*pair, adamw(*pair, lr), **options)
+
+
+def gamma_priors(**priors: tuple[float, float]) -> dict[str, dict]:
+    """Settings of Gamma priors from (concentration, rate), by the kind of latent."""
+    return {
+        f"{kind}_prior": {"name": "gamma", "concentration": a, "rate": b} for kind, (a, b) in priors.items()
+    }
+
+
+def unlabelled(**options: Any) -> Batch:
+    """`make_batch` without its labels."""
+    return replace(make_batch(**options), labels=None)
 
 
 def mean_forward(model: AdaptedLM, guide: SiteGuide, batch: Batch) -> Tensor:

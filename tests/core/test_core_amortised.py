@@ -5,7 +5,7 @@ import math
 import pyro
 import pytest
 import torch
-from core_cases import backbone, make_batch
+from core_cases import backbone, bara_pair, make_batch
 from pyro.distributions import Gamma
 from torch import Tensor
 from torch.distributions import kl_divergence
@@ -29,7 +29,7 @@ PRIOR = Gamma(1.0, 1.0)
 
 
 def guide_of(family: type = WeibullGuide, **options: object) -> AmortizedGuide:
-    return family(BaRA(backbone(), 4, r=R), **options)
+    return bara_pair(guide=family, r=R, fit=options)[1]
 
 
 def posterior(guide: AmortizedGuide, x: Tensor) -> torch.distributions.Distribution:
@@ -116,8 +116,8 @@ def test_an_input_of_zeros_has_no_direction() -> None:
 
 def test_what_is_normalised_by_default() -> None:
     for form, expected in (("additive", False), ("gate", True)):
-        model = BaRA(backbone(), 4, r=R, form=form)
-        assert WeibullGuide(model).normalize_input is expected
+        model, guide = bara_pair(r=R, form=form)
+        assert guide.normalize_input is expected
         assert WeibullGuide(model, normalize_input=not expected).normalize_input is not expected
 
 
@@ -150,13 +150,9 @@ def test_activations() -> None:
 
 
 def test_the_amortiser_has_a_rate_of_its_own() -> None:
-    model = BaRA(backbone(), 4, r=R)
-    guide = WeibullGuide(model)
-    rates = {
-        id(p): g["lr"]
-        for g in adamw(model, guide, 1e-3, local_lr_scale=0.2).param_groups
-        for p in g["params"]
-    }
+    model, guide = bara_pair()
+    groups = adamw(model, guide, 1e-3, local_lr_scale=0.2).param_groups
+    rates = {id(p): group["lr"] for group in groups for p in group["params"]}
     for name, p in [*model.named_parameters(), *guide.named_parameters()]:
         assert rates.pop(id(p)) == pytest.approx(2e-4 if "theta" in name else 1e-3), name
     assert not rates
@@ -164,15 +160,13 @@ def test_the_amortiser_has_a_rate_of_its_own() -> None:
 
 @pytest.mark.parametrize(("form", "share"), [("additive", 1.0), ("gate", 0.1)])
 def test_gates_are_slow_by_default(form: str, share: float) -> None:
-    model = BaRA(backbone(), 4, r=R, form=form)
-    *_, amortiser = adamw(model, WeibullGuide(model), 1e-3).param_groups
+    *_, amortiser = adamw(*bara_pair(form=form), 1e-3).param_groups
     assert amortiser["lr"] == pytest.approx(1e-3 * share)
 
 
 @pytest.mark.parametrize("options", [{}, {"latent": "phi"}, {"latent": "theta"}])
 def test_a_rate_for_parts_that_are_not_there(options: dict) -> None:
-    model = BaRA(backbone(), 4, r=R, **options)
-    guide = DeltaGuide(model)
+    model, guide = bara_pair(guide=DeltaGuide, **options)
     held = [p for group in adamw(model, guide, 1e-3).param_groups for p in group["params"]]
     assert len(held) == len([*model.parameters(), *guide.parameters()])
 

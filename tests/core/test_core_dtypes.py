@@ -5,11 +5,10 @@ import math
 import pyro
 import pytest
 import torch
-from core_cases import CONFIGS, backbone, make_batch, make_lm
+from core_cases import CONFIGS, backbone, bara_pair, make_batch, make_lm, trainer
 from pyro import poutine
 
 from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.models.bara import BaRA
 
@@ -27,7 +26,7 @@ def test_bfloat16_backbone(arch: str) -> None:
     assert frozen.dtype == torch.bfloat16
     model = BaRA(frozen, 4, r=3, form="gate")
     guide = WeibullGuide(model)
-    svi = SVI(model, guide, adamw(model, guide, 1e-2))
+    svi = trainer((model, guide))
     losses = [svi.step(make_batch()) for _ in range(3)]
     assert all(map(math.isfinite, losses))
     assert latent_dtypes(guide, model) == {torch.float32}
@@ -40,9 +39,8 @@ def test_bfloat16_backbone(arch: str) -> None:
 
 @pytest.mark.parametrize("arch", ["qwen2", "gpt2"])
 def test_autocast_training(arch: str) -> None:
-    model = BaRA(backbone(arch), 4, r=3, form="gate")
-    guide = WeibullGuide(model)
-    svi = SVI(model, guide, adamw(model, guide, 1e-2), autocast=torch.bfloat16)
+    model, guide = bara_pair(arch, form="gate")
+    svi = trainer((model, guide), autocast=torch.bfloat16)
     seen = []
     layer = backbone(arch).lm.get_submodule(model.targets[0].path)
     handle = layer.register_forward_hook(lambda _, __, out: seen.append(out.dtype))
@@ -58,8 +56,7 @@ def test_autocast_training(arch: str) -> None:
 
 def test_autocast_reaches_neither_adapter_nor_posterior() -> None:
     # At a site that sees the same input, autocast must not change the posterior by a bit.
-    model = BaRA(backbone("qwen2"), 4, r=3, form="gate")
-    guide = WeibullGuide(model)
+    model, guide = bara_pair(form="gate")
     x = torch.randn(2, 5, 16)
     adapter = next(iter(model.adapters.values()))
     torch.nn.init.normal_(adapter.lora_B)

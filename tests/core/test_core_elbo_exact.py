@@ -1,17 +1,24 @@
 """With B = 0 the answer does not depend on the latents, and the bound has a closed form."""
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 import torch
 from core_cases import (
     ROWS,
     backbone,
+    bara_pair,
+    gamma_priors,
     hooked_forward,
+    lora_pair,
     make_batch,
     noise_level,
     plain_forward,
     quadrature_kl,
     randomise,
     seen,
+    unlabelled,
 )
 from torch import Tensor
 from torch.nn import functional as F
@@ -19,10 +26,10 @@ from torch.nn import functional as F
 from bara_pyro.core.distributions import KAPPA_MAX
 from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.data.types import Batch
+from bara_pyro.errors import DataError
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.models.bara import BaRA
-from bara_pyro.models.lora import LoRA
 
 N, R = 12, 3
 PHI, THETA = (0.7, 1.3), (2.0, 0.5)  # Gamma (concentration, rate): unlike, so that a swap shows
@@ -30,17 +37,10 @@ PARTS = [[0, 1], [2, 3]]
 
 
 def toy(arch: str = "qwen2", **options: object) -> tuple[BaRA, WeibullGuide]:
-    """B = 0, and a guide that is not at its start."""
-    priors = {
-        f"{site}_prior": {"name": "gamma", "concentration": a, "rate": b}
-        for site, (a, b) in (("phi", PHI), ("theta", THETA))
-    }
-    model = BaRA(backbone(arch), N, r=R, **{"beta_theta": 1.0, **priors, **options})
-    guide = WeibullGuide(model, random_kappa=True, max_kappa=KAPPA_MAX)
-    with torch.no_grad():
-        for weight in guide.parameters():
-            weight.add_(0.1 * torch.randn_like(weight))  # kappa stays inside its bounds
-    return model, guide
+    """B = 0, and a guide that is not at its start; kappa stays inside its bounds."""
+    fit = {"random_kappa": True, "max_kappa": KAPPA_MAX}
+    settings = {"num_data": N, "r": R, "beta_theta": 1.0, **gamma_priors(phi=PHI, theta=THETA), **options}
+    return bara_pair(arch, move=0.1, fit=fit, **settings)
 
 
 def closed_form(model: BaRA, guide: WeibullGuide, batch: Batch) -> dict[str, float]:
@@ -119,32 +119,21 @@ def test_the_reported_divergences_do_not_carry_their_weights() -> None:
     assert plain == weighted
 
 
-def test_minibatches_average_to_the_whole() -> None:
-    model, guide = toy()
-    elbo = MeanFieldELBO()
-    whole = elbo.terms(model, guide, make_batch()).loss.item()
-    parts = [elbo.terms(model, guide, make_batch(choose=rows)).loss.item() for rows in PARTS]
+@pytest.mark.parametrize("make", [toy, partial(lora_pair, num_data=N)], ids=["bara", "lora"])
+def test_minibatches_average_to_the_whole(make: Callable) -> None:
+    pair, elbo = make(), MeanFieldELBO()
+    whole = elbo.terms(*pair, make_batch()).loss.item()
+    parts = [elbo.terms(*pair, make_batch(choose=rows)).loss.item() for rows in PARTS]
     assert sum(parts) / 2 == pytest.approx(whole, rel=2e-6)
     assert abs(parts[0] - parts[1]) > 1e-2 * whole
 
 
-def test_minibatches_average_to_the_whole_for_lora() -> None:
-    model = randomise(LoRA(backbone(), N, r=R))
-    guide = DeltaGuide(model)
-    elbo = MeanFieldELBO()
-    whole = elbo.terms(model, guide, make_batch()).loss.item()
-    parts = [elbo.terms(model, guide, make_batch(choose=rows)).loss.item() for rows in PARTS]
-    assert sum(parts) / 2 == pytest.approx(whole, rel=2e-6)
-
-
 def test_lora_without_latents_is_the_cross_entropy() -> None:
-    model = LoRA(backbone(), N, r=R)
     batch = make_batch()
     with torch.no_grad():
         nll = F.nll_loss(plain_forward(batch, backbone().lm), batch.labels).item()
-    assert MeanFieldELBO().terms(model, DeltaGuide(model), batch).loss.item() == pytest.approx(
-        N * nll, rel=2e-6
-    )
+    loss = MeanFieldELBO().terms(*lora_pair(num_data=N, scale=0.0), batch).loss
+    assert loss.item() == pytest.approx(N * nll, rel=2e-6)
 
 
 @pytest.mark.parametrize("arch", ["qwen2", "gpt2"])
@@ -186,10 +175,5 @@ def test_delta_posteriors_give_the_map_objective() -> None:
 
 
 def test_batches_without_labels_are_refused() -> None:
-    from bara_pyro.errors import DataError
-
-    model, guide = toy()
-    batch = make_batch()
-    unlabelled = Batch(batch.input_ids, batch.attention_mask, batch.answer_ids)
     with pytest.raises(DataError, match="no labels"):
-        MeanFieldELBO().terms(model, guide, unlabelled)
+        MeanFieldELBO().terms(*toy(), unlabelled())

@@ -4,14 +4,11 @@ from collections.abc import Iterator
 
 import pyro
 import pytest
-from core_cases import backbone, make_batch
+from core_cases import backbone, bara_pair, make_batch, trainer
 from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
 
 from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.core.prediction import predict
-from bara_pyro.core.svi import SVI, adamw
-from bara_pyro.guides.weibull import WeibullGuide
-from bara_pyro.models.bara import BaRA
 
 
 @pytest.fixture
@@ -23,31 +20,25 @@ def calls() -> Iterator[list]:
     handle.remove()
 
 
-def pair() -> tuple[BaRA, WeibullGuide]:
-    model = BaRA(backbone(), 4, r=3, beta_theta=1.0)
-    return model, WeibullGuide(model)
+def svi(kind: str) -> pyro.infer.SVI:
+    pair = bara_pair(beta_theta=1.0)
+    if kind == "ours":
+        return trainer(pair)
+    elbos = {"mean field": TraceMeanField_ELBO, "trace": Trace_ELBO, "our ELBO": MeanFieldELBO}
+    return pyro.infer.SVI(*pair, pyro.optim.Adam({"lr": 1e-3}), elbos[kind]())
 
 
-def test_our_svi(calls: list) -> None:
-    model, guide = pair()
-    svi = SVI(model, guide, adamw(model, guide, 1e-3))
-    svi.step(make_batch())
+@pytest.mark.parametrize("kind", ["ours", "mean field", "trace", "our ELBO"])
+def test_training(calls: list, kind: str) -> None:
+    used = svi(kind)
+    used.step(make_batch())
     assert len(calls) == 1
-    svi.evaluate_loss(make_batch())
-    assert len(calls) == 2
-
-
-@pytest.mark.parametrize("elbo", [TraceMeanField_ELBO, Trace_ELBO, MeanFieldELBO])
-def test_stock_svi(calls: list, elbo: type) -> None:
-    svi = pyro.infer.SVI(*pair(), pyro.optim.Adam({"lr": 1e-3}), elbo())
-    svi.step(make_batch())
-    assert len(calls) == 1
-    svi.evaluate_loss(make_batch())
+    used.evaluate_loss(make_batch())
     assert len(calls) == 2
 
 
 def test_prediction(calls: list) -> None:
-    predict(*pair(), make_batch(), samples=10)
+    predict(*bara_pair(), make_batch(), samples=10)
     assert len(calls) == 1
-    predict(*pair(), make_batch(), samples=0)
+    predict(*bara_pair(), make_batch(), samples=0)
     assert len(calls) == 2

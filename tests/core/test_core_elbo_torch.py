@@ -5,7 +5,7 @@ import statistics
 import pyro
 import pytest
 import torch
-from core_cases import PlainBaRA, backbone, make_batch, randomise
+from core_cases import PlainBaRA, bara_pair, gamma_priors, make_batch
 from pyro.infer import TraceMeanField_ELBO
 from torch.testing import assert_close
 
@@ -20,12 +20,9 @@ CASES = [("qwen2", "additive"), ("qwen2", "gate"), ("gpt2", "additive"), ("gpt_n
 
 
 def toy(arch: str = "qwen2", form: str = "gate", scale: float = 0.3) -> tuple[BaRA, WeibullGuide]:
-    priors = {
-        f"{site}_prior": {"name": "gamma", "concentration": a, "rate": b}
-        for site, (a, b) in (("phi", PHI), ("theta", THETA))
-    }
-    model = randomise(BaRA(backbone(arch), N, r=R, form=form, beta_theta=1.0, **priors), scale)
-    return model, WeibullGuide(model, random_kappa=True, max_kappa=KAPPA_MAX)
+    fit = {"random_kappa": True, "max_kappa": KAPPA_MAX}
+    options = {"form": form, "beta_theta": 1.0, **gamma_priors(phi=PHI, theta=THETA)}
+    return bara_pair(arch, num_data=N, r=R, scale=scale, fit=fit, **options)
 
 
 def gradients(model: BaRA, guide: WeibullGuide) -> dict[str, torch.Tensor]:
@@ -91,17 +88,14 @@ def test_the_expectation_is_that_of_brute_force() -> None:
     pyro.set_rng_seed(11)
     terms = [MeanFieldELBO().terms(model, guide, batch) for _ in range(300)]
     brute = [plain.objective(batch, PHI, THETA) for _ in range(300)]
-    for ours, truth in (
-        ([t.nll.item() / 3 for t in terms], [float(b["nll"]) for b in brute]),
-        (
-            [float(sum(v for k, v in t.kl.items() if k != "phi")) for t in terms],
-            [float(b["kl_theta"]) for b in brute],
-        ),
-        (
-            [t.loss.item() for t in terms],
-            [float(N / 4 * (b["nll"] + b["kl_theta"]) + b["kl_phi"]) for b in brute],
-        ),
-    ):
+    # Per part: of ours, and of brute force.
+    parts = (
+        (lambda t: t.nll / 3, lambda b: b["nll"]),
+        (lambda t: sum(v for k, v in t.kl.items() if k != "phi"), lambda b: b["kl_theta"]),
+        (lambda t: t.loss, lambda b: N / 4 * (b["nll"] + b["kl_theta"]) + b["kl_phi"]),
+    )
+    for of_terms, of_brute in parts:
+        ours, truth = [float(of_terms(t)) for t in terms], [float(of_brute(b)) for b in brute]
         agree(ours, truth)
         mean, error = mean_and_error(truth)
         assert 0 < error < 0.02 * mean  # tight enough to notice a wrong part

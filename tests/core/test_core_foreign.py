@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pyro
 import pytest
 import torch
-from core_cases import backbone, make_batch, randomise
+from core_cases import bara_pair, make_batch
 from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
 from pyro.infer.autoguide import AutoDelta, AutoDiagonalNormal, AutoNormal, init_to_mean
 from torch import Tensor
@@ -26,8 +26,7 @@ def _empty_store() -> None:
 
 
 def toy(beta: float = 1.0) -> BaRA:
-    torch.manual_seed(0)
-    return randomise(BaRA(backbone(), N, r=R, beta_phi=beta, beta_theta=beta))
+    return bara_pair(num_data=N, r=R, seed=0, scale=0.3, beta_phi=beta, beta_theta=beta)[0]
 
 
 def loss_and_draws(elbo: Callable, beta: float, pad: int) -> tuple[float, dict[str, Tensor]]:
@@ -80,11 +79,11 @@ def test_a_point_guide_is_weighted_too() -> None:
 
 def test_one_site_for_all_latents_is_refused() -> None:
     batch = make_batch()
-    tempered = BaRA(backbone(), N, r=R, latent="phi", beta_phi=0.5)
+    tempered, _ = bara_pair(latent="phi", beta_phi=0.5)
     with pytest.raises(ConfigError, match="AutoNormal"):
         Trace_ELBO().loss(tempered, AutoDiagonalNormal(tempered), batch)
     pyro.clear_param_store()
-    plain = BaRA(backbone(), N, r=R, latent="phi")
+    plain, _ = bara_pair(latent="phi")
     assert math.isfinite(Trace_ELBO().loss(plain, AutoDiagonalNormal(plain), batch))
 
 

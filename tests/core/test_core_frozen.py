@@ -2,16 +2,13 @@
 
 import pytest
 import torch
-from core_cases import CONFIGS, backbone, make_batch, plain_forward, randomise
+from core_cases import CONFIGS, backbone, bara_pair, lora_pair, make_batch, plain_forward, randomise, trainer
 from torch import nn
 
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.prediction import predict
-from bara_pyro.core.svi import SVI, adamw
+from bara_pyro.core.svi import SVI
 from bara_pyro.data.types import Batch
-from bara_pyro.guides.delta import DeltaGuide
-from bara_pyro.guides.weibull import WeibullGuide
-from bara_pyro.models.bara import BaRA
 from bara_pyro.models.lora import LoRA
 
 
@@ -27,12 +24,11 @@ def test_training_and_prediction_leave_the_backbone_bit_for_bit(arch: str) -> No
     with torch.no_grad():
         before = plain_forward(batch, frozen.lm)
     assert hooks(frozen.lm) == 0
-    model = randomise(BaRA(frozen, 4, r=3, form="gate"))
-    guide = WeibullGuide(model)
-    svi = SVI(model, guide, adamw(model, guide, 0.1))
+    pair = bara_pair(arch, scale=0.3, form="gate")
+    svi = trainer(pair, 0.1)
     for _ in range(3):
         svi.step(batch)
-    predict(model, guide, batch, samples=2)
+    predict(*pair, batch, samples=2)
     with torch.no_grad():
         after = plain_forward(batch, frozen.lm)
     assert torch.equal(before, after)
@@ -47,7 +43,7 @@ def test_training_and_prediction_leave_the_backbone_bit_for_bit(arch: str) -> No
 def test_an_exception_inside_leaves_no_hook(
     qwen: Backbone, batch: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = randomise(LoRA(qwen, 4, r=3))
+    model, _ = lora_pair()
     with torch.no_grad():
         before = plain_forward(batch, qwen.lm)
     seen = []
@@ -66,7 +62,7 @@ def test_an_exception_inside_leaves_no_hook(
 
 
 def test_a_hook_of_the_user_survives(qwen: Backbone, batch: Batch) -> None:
-    model = LoRA(qwen, 4, r=3)
+    model, _ = lora_pair()
     calls = []
     layer = qwen.lm.get_submodule(model.targets[0].path)
     handle = layer.register_forward_hook(lambda *_: calls.append(1))
@@ -91,8 +87,7 @@ def test_two_programs_on_one_backbone_do_not_meet(qwen: Backbone, batch: Batch) 
 def test_every_trainable_parameter_and_nothing_else_gets_a_gradient(
     qwen: Backbone, batch: Batch, form: str
 ) -> None:
-    model = LoRA(qwen, 4, r=3) if form == "lora" else BaRA(qwen, 4, r=3, form=form)
-    guide = DeltaGuide(model) if form == "lora" else WeibullGuide(model)
+    model, guide = lora_pair(scale=0.0) if form == "lora" else bara_pair(form=form)
     svi = SVI(model, guide, torch.optim.SGD([*model.parameters(), *guide.parameters()], lr=1e-3))
     for step in range(2):
         svi.step(batch)
@@ -106,9 +101,8 @@ def test_every_trainable_parameter_and_nothing_else_gets_a_gradient(
     assert not {id(value) for value in model.parameters()} & {id(value) for value in qwen.lm.parameters()}
 
 
-def test_the_program_does_not_hold_the_backbone_as_a_module(qwen: Backbone) -> None:
-    model = BaRA(qwen, 4, r=3)
-    guide = WeibullGuide(model)
+def test_the_program_does_not_hold_the_backbone_as_a_module() -> None:
+    model, guide = bara_pair()
     sizes = {name: tuple(value.shape) for name, value in model.named_parameters()}
     assert sizes == {
         **{

@@ -2,8 +2,9 @@
 
 import pytest
 import torch
-from core_cases import backbone, make_batch, noise_level
+from core_cases import bara_pair, make_batch, noise_level
 from torch.nn import functional as F
+from torch.testing import assert_close
 
 from bara_pyro.core.distributions import KAPPA_MAX
 from bara_pyro.core.elbo import MeanFieldELBO
@@ -27,25 +28,22 @@ def fit(model: BaRA, guide: WeibullGuide, rows: tuple, steps: int) -> dict[str, 
 
 @pytest.mark.parametrize(("rate", "max_kappa"), [(0.5, KAPPA_MAX), (2.0, 1.0)])
 def test_phi_goes_to_its_prior(rate: float, max_kappa: float) -> None:
-    model = BaRA(backbone(), 4, r=3, latent="phi", phi_prior={"name": "gamma", "rate": rate})
-    guide = WeibullGuide(model, max_kappa=max_kappa)
+    prior = {"name": "gamma", "rate": rate}
+    model, guide = bara_pair(fit={"max_kappa": max_kappa}, latent="phi", phi_prior=prior)
     start = MeanFieldELBO().terms(model, guide, make_batch()).kl["phi"].item()
     kl = fit(model, guide, ((5,),), 300)
     raw = guide.sites["phi"].weight
     assert start > 1
     assert abs(kl["phi"]) < 1e-4
-    torch.testing.assert_close(F.softplus(raw[:, :3]), torch.full((5, 3), 1 / rate), rtol=0.01, atol=0)
-    torch.testing.assert_close(
-        noise_level(raw[:, 3:]).clamp_max(max_kappa), torch.ones(5, 3), rtol=0.01, atol=0
-    )
+    kappa = noise_level(raw[:, 3:]).clamp_max(max_kappa)
+    assert_close(F.softplus(raw[:, :3]), torch.full((5, 3), 1 / rate), rtol=0.01, atol=0)
+    assert_close(kappa, torch.ones(5, 3), rtol=0.01, atol=0)
 
 
 def test_theta_goes_to_its_prior() -> None:
     # Few tokens: a map linear in the input can then give every one of them the same posterior.
-    model = BaRA(
-        backbone(), 4, r=3, latent="theta", beta_theta=1.0, theta_prior={"name": "gamma", "rate": 2.0}
-    )
-    guide = WeibullGuide(model)
+    prior = {"name": "gamma", "rate": 2.0}
+    model, guide = bara_pair(latent="theta", beta_theta=1.0, theta_prior=prior)
     rows = ((5, 7), (11, 12))
     start = MeanFieldELBO().terms(model, guide, make_batch(rows=rows)).kl
     end = fit(model, guide, rows, 300)

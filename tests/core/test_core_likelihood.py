@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pyro
 import torch
-from core_cases import backbone, make_batch, mean_forward, randomise
+from core_cases import backbone, bara_pair, make_batch, mean_forward, trainer
 from pyro import poutine
 from pyro.distributions import Categorical
 from torch import Tensor
@@ -13,7 +13,6 @@ from torch.testing import assert_close
 from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.core.likelihood import LIKELIHOOD, Head, Likelihood
 from bara_pyro.core.prediction import predict
-from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.data.types import Batch
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.models.bara import BaRA
@@ -41,9 +40,7 @@ class NextTokens(Likelihood):
 
 
 def toy(form: str = "gate") -> tuple[BaRA, WeibullGuide]:
-    torch.manual_seed(3)
-    model = randomise(BaRA(backbone(), N, r=R, form=form, likelihood=NextTokens()))
-    return model, WeibullGuide(model)
+    return bara_pair(r=R, seed=3, scale=0.3, form=form, likelihood=NextTokens())
 
 
 def plain_nll(batch: Batch) -> Tensor:
@@ -57,12 +54,12 @@ def plain_nll(batch: Batch) -> Tensor:
 
 
 def test_it_is_the_language_models_own_at_the_start() -> None:
-    model = BaRA(backbone(), N, r=R, likelihood=NextTokens())
+    model, guide = bara_pair(r=R, likelihood=NextTokens())
     batch = make_batch(pad=2)
     with torch.no_grad():
         truth = plain_nll(batch)
-    assert_close(-mean_forward(model, WeibullGuide(model), batch), truth, rtol=1e-5, atol=1e-4)
-    nll = MeanFieldELBO().terms(model, WeibullGuide(model), batch).nll
+    assert_close(-mean_forward(model, guide, batch), truth, rtol=1e-5, atol=1e-4)
+    nll = MeanFieldELBO().terms(model, guide, batch).nll
     assert_close(nll, truth.sum(), rtol=1e-5, atol=1e-4)
 
 
@@ -81,7 +78,7 @@ def test_it_trains_and_predicts() -> None:
     model, guide = toy()
     batch = make_batch()
     before = predict(model, guide, batch, samples=0)
-    svi = SVI(model, guide, adamw(model, guide, 0.02))
+    svi = trainer((model, guide), 0.02)
     for _ in range(30):
         svi.step(batch)
     after = predict(model, guide, batch, samples=0)

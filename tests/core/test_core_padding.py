@@ -2,24 +2,15 @@
 
 import pytest
 import torch
-from core_cases import CONFIGS, ROWS, backbone, make_batch, mean_forward, plain_forward, randomise
+from core_cases import CONFIGS, ROWS, backbone, bara_pair, lora_pair, make_batch, mean_forward, plain_forward
 from torch.testing import assert_close
-
-from bara_pyro.guides.delta import DeltaGuide
-from bara_pyro.guides.weibull import WeibullGuide
-from bara_pyro.models.bara import BaRA
-from bara_pyro.models.lora import LoRA
 
 
 @pytest.mark.parametrize("arch", CONFIGS)
 @pytest.mark.parametrize("method", ["lora", "additive", "gate"])
 def test_each_row_alone_equals_the_batch(arch: str, method: str) -> None:
-    if method == "lora":
-        model = randomise(LoRA(backbone(arch), 4, r=3))
-        guide = DeltaGuide(model)
-    else:
-        model = randomise(BaRA(backbone(arch), 4, r=3, form=method))
-        guide = WeibullGuide(model)
+    lora = method == "lora"
+    model, guide = lora_pair(arch) if lora else bara_pair(arch, scale=0.3, form=method)
     # The pad token is a word that occurs in the rows: only the mask may keep it out.
     together = mean_forward(model, guide, make_batch(pad=3, pad_id=5))
     for i in range(len(ROWS)):

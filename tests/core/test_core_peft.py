@@ -4,11 +4,8 @@ import copy
 
 import pytest
 import torch
-from core_cases import backbone, make_batch, mean_forward, plain_forward, randomise
+from core_cases import backbone, lora_pair, make_batch, mean_forward, plain_forward
 from torch.testing import assert_close
-
-from bara_pyro.guides.delta import DeltaGuide
-from bara_pyro.models.lora import LoRA
 
 peft = pytest.importorskip("peft")
 
@@ -24,7 +21,7 @@ CASES = [
 @pytest.mark.parametrize(("arch", "names"), CASES)
 def test_same_weights_same_answers(arch: str, names: list[str]) -> None:
     batch = make_batch()
-    model = randomise(LoRA(backbone(arch), 4, r=3, lora_alpha=6, target_modules=names))
+    model, guide = lora_pair(arch, lora_alpha=6, target_modules=names)
     config = peft.LoraConfig(
         r=3,
         lora_alpha=6,
@@ -42,7 +39,7 @@ def test_same_weights_same_answers(arch: str, names: list[str]) -> None:
     with torch.no_grad():
         truth = plain_forward(batch, other)
         unadapted = plain_forward(batch, backbone(arch).lm)
-    assert_close(mean_forward(model, DeltaGuide(model), batch), truth, rtol=0, atol=1e-5)
+    assert_close(mean_forward(model, guide, batch), truth, rtol=0, atol=1e-5)
     assert (truth - unadapted).abs().max() > 1e-2
     count = sum(p.numel() for p in other.parameters() if p.requires_grad)
     assert sum(p.numel() for p in model.parameters()) == count
@@ -50,7 +47,7 @@ def test_same_weights_same_answers(arch: str, names: list[str]) -> None:
 
 def test_same_initial_law_of_a() -> None:
     # PEFT draws A uniformly on +-1/sqrt(in): same support, same variance (1 / (3 in)).
-    model = LoRA(backbone("qwen2"), 4, r=512, target_modules=["q_proj"])
+    model, _ = lora_pair(r=512, scale=0.0, target_modules=["q_proj"])
     down = next(iter(model.adapters.values())).lora_A.detach()
     assert down.abs().max() <= 16**-0.5
     error = (4 / 45) ** 0.5 / 16 / down.numel() ** 0.5  # the variance of u^2 is 4/45 for u ~ U(-1, 1)

@@ -3,14 +3,15 @@
 import math
 from dataclasses import replace
 
+import pyro
 import pytest
 import torch
-from core_cases import backbone, hooked_forward, make_batch, parts_of, randomise, seen
+from core_cases import backbone, bara_pair, hooked_forward, lora_pair, make_batch, parts_of, seen
 from torch import Tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from bara_pyro.core.prediction import predict
+from bara_pyro.core.prediction import RowSeeded, predict
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.amortized import AmortizedGuide
 from bara_pyro.guides.delta import DeltaGuide
@@ -18,20 +19,13 @@ from bara_pyro.guides.gamma import GammaGuide
 from bara_pyro.guides.lognormal import LogNormalGuide
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.models.bara import BaRA
-from bara_pyro.models.lora import LoRA
 
 S = 6
 GUIDES = [WeibullGuide, GammaGuide, LogNormalGuide, DeltaGuide]
 
 
 def toy(guide: type = WeibullGuide, arch: str = "qwen2", **options: object) -> tuple[BaRA, AmortizedGuide]:
-    torch.manual_seed(2)
-    model = randomise(BaRA(backbone(arch), 4, r=3, **{"form": "gate", **options}), 0.2)
-    fitted = guide(model)
-    with torch.no_grad():
-        for weight in fitted.parameters():
-            weight.add_(0.2 * torch.randn_like(weight))
-    return model, fitted
+    return bara_pair(arch, guide, seed=2, scale=0.2, move=0.2, **{"form": "gate", **options})
 
 
 def close(first: Tensor, second: Tensor) -> None:
@@ -122,11 +116,7 @@ def test_local_draws_are_not_shared() -> None:
 @pytest.mark.parametrize("samples", [0, 3])
 @pytest.mark.parametrize("guide", [*GUIDES, "lora"])
 def test_torchs_generator_is_left_alone(guide: type | str, samples: int) -> None:
-    if guide == "lora":
-        model = LoRA(backbone(), 4, r=3)
-        pair = (model, DeltaGuide(model))
-    else:
-        pair = toy(guide)
+    pair = lora_pair() if guide == "lora" else toy(guide)
     before = torch.get_rng_state()
     predict(*pair, make_batch(), samples=samples)
     assert torch.equal(before, torch.get_rng_state())
@@ -167,9 +157,7 @@ def test_no_draws_means_the_mean_gate(guide: type, form: str) -> None:
 def test_without_noise_the_draws_are_the_mean_gate() -> None:
     gaps = []
     for kappa in (0.01, 0.04, 0.16):
-        torch.manual_seed(2)
-        model = randomise(BaRA(backbone(), 4, r=3, form="gate"), 0.2)
-        guide = WeibullGuide(model, init_kappa=kappa)
+        model, guide = bara_pair(seed=2, scale=0.2, fit={"init_kappa": kappa}, form="gate")
         with torch.no_grad():
             for weight in guide.sites.parameters():
                 weight[3:] = 0.0 if weight.shape[0] == 6 else weight[3:]
@@ -182,8 +170,7 @@ def test_without_noise_the_draws_are_the_mean_gate() -> None:
 
 
 def test_lora_repeats_its_one_answer() -> None:
-    model = randomise(LoRA(backbone(), 4, r=3))
-    pair = (model, DeltaGuide(model))
+    pair = lora_pair()
     out = predict(*pair, make_batch(), samples=5)
     assert out.shape == (5, 4, 3)
     assert torch.equal(out, predict(*pair, make_batch(), samples=0).expand(5, -1, -1))
@@ -197,10 +184,6 @@ def test_a_negative_number_of_draws_is_refused() -> None:
 def test_the_law_of_a_draw_is_the_guides() -> None:
     # One token, one row, head only: theta's draws against the moments of the posterior.
     model, guide = toy(latent="theta", target_modules=["lm_head"], form="additive")
-    import pyro
-
-    from bara_pyro.core.prediction import RowSeeded
-
     batch = make_batch(((5, 7, 9),), choose=[0])
     seen: dict[str, Tensor] = {}
 

@@ -1,31 +1,21 @@
 """`pyro.infer.Predictive`, in sequence and in parallel, and our prediction: one distribution."""
 
-from dataclasses import replace
-
 import pyro
 import pytest
 import torch
-from core_cases import backbone, make_batch, randomise
+from core_cases import bara_pair, lora_pair, make_batch, unlabelled
 from pyro.infer import Predictive
 from torch import Tensor
 
 from bara_pyro.core.prediction import predict
 from bara_pyro.guides.gamma import GammaGuide
 from bara_pyro.guides.weibull import WeibullGuide
-from bara_pyro.models.bara import BaRA
-from bara_pyro.models.lora import LoRA
 
 S = 300
 
 
 def toy(form: str = "gate", guide: type = WeibullGuide, **options: object) -> tuple:
-    torch.manual_seed(2)
-    model = randomise(BaRA(backbone(), 4, r=3, form=form, **options), 0.1)
-    return model, guide(model)
-
-
-def unlabelled() -> object:
-    return replace(make_batch(), labels=None)
+    return bara_pair(guide=guide, seed=2, scale=0.1, form=form, **options)
 
 
 def returned(pair: tuple, samples: int, parallel: bool) -> Tensor:
@@ -72,7 +62,7 @@ def test_rows_share_phi_and_not_theta() -> None:
     # The correlation of two rows over draws, which marginal moments do not see.
     pair = toy(latent="phi")
     pyro.set_rng_seed(7)
-    same = replace(make_batch(((5, 7, 9),) * 4), labels=None)
+    same = unlabelled(rows=((5, 7, 9),) * 4)
     out = Predictive(pair[0], guide=pair[1], num_samples=20, parallel=True, return_sites=("_RETURN",))(same)
     p = out["_RETURN"].reshape(20, 4, 3)
     assert (p - p[:, :1]).abs().max() < 1e-5
@@ -107,7 +97,7 @@ def test_shapes_of_the_sites(parallel: bool) -> None:
 
 @pytest.mark.parametrize("parallel", [False, True])
 def test_a_program_without_latents(parallel: bool) -> None:
-    model = randomise(LoRA(backbone(), 4, r=3))
+    model, _ = lora_pair()
     predictive = Predictive(model, num_samples=4, parallel=parallel, return_sites=("_RETURN", "y"))
     out = predictive(unlabelled())
     assert out["y"].shape == (4, 4, 1)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from core_cases import backbone, make_batch
+from core_cases import backbone, make_batch, unlabelled
 from pyro import poutine
 from pyro.distributions import Exponential, Gamma
 
@@ -94,9 +94,7 @@ def test_decompositions_sample_what_they_say(
 
 
 def test_without_labels_the_answer_is_sampled(qwen: Backbone) -> None:
-    batch = make_batch()
-    unlabelled = Batch(batch.input_ids, batch.attention_mask, batch.answer_ids)
-    y = poutine.trace(BaRA(qwen, N, r=R)).get_trace(unlabelled).nodes["y"]
+    y = poutine.trace(BaRA(qwen, N, r=R)).get_trace(unlabelled()).nodes["y"]
     assert not y["is_observed"]
     assert y["value"].shape == (B, 1)
     assert set(y["value"].flatten().tolist()) <= {0, 1, 2}

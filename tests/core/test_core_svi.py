@@ -6,12 +6,11 @@ from collections.abc import Callable
 import pyro
 import pytest
 import torch
-from core_cases import backbone, make_batch, make_lm, randomise
+from core_cases import bara_pair, lora_pair, make_batch, make_lm, trainer, unlabelled
 from torch.testing import assert_close
 
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.svi import SVI, adamw, linear_schedule, parameters
-from bara_pyro.data.types import Batch
 from bara_pyro.errors import BackboneError, DataError, TrainingError
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.weibull import WeibullGuide
@@ -24,14 +23,11 @@ HALVES = ([0], [1, 2, 3])  # unequal, and of unequal padding
 
 def lora() -> tuple[LoRA, DeltaGuide]:
     torch.manual_seed(7)
-    model = randomise(LoRA(backbone(), N, r=3))
-    return model, DeltaGuide(model)
+    return lora_pair(num_data=N)
 
 
 def bara(**options: object) -> tuple[BaRA, WeibullGuide]:
-    torch.manual_seed(7)
-    model = BaRA(backbone(), N, r=3, form="gate", **{"beta_theta": 1.0, **options})
-    return model, WeibullGuide(model)
+    return bara_pair(num_data=N, seed=7, form="gate", **{"beta_theta": 1.0, **options})
 
 
 def sgd(pair: tuple, lr: float = 1.0) -> torch.optim.SGD:
@@ -172,7 +168,7 @@ def test_a_loss_that_is_not_finite_stops_before_the_step(poison: Callable, site:
 
 def test_only_the_sites_at_fault_are_named() -> None:
     pair = bara(latent="phi", target_modules=["lm_head"])
-    svi = SVI(*pair, adamw(*pair, 0.1))
+    svi = trainer(pair, 0.1)
     with torch.no_grad():
         pair[0].adapters["lm_head"].lora_B[7] = math.nan  # row of an answer
     with pytest.raises(TrainingError, match=r"\(likelihood of y\)"):
@@ -181,7 +177,7 @@ def test_only_the_sites_at_fault_are_named() -> None:
 
 def test_a_gradient_that_is_not_finite_names_its_parameter() -> None:
     pair = bara()
-    svi = SVI(*pair, adamw(*pair, 0.1))
+    svi = trainer(pair, 0.1)
     name, value = next((n, p) for n, p in pair[0].named_parameters() if "v_proj" in n)
     value.register_hook(lambda grad: grad * math.inf)
     before = snapshot(svi)
@@ -244,8 +240,7 @@ def test_activation_checkpointing_is_refused() -> None:
     lm.gradient_checkpointing_disable()
     frozen = Backbone(lm)
     model = BaRA(frozen, N, r=3)
-    guide = WeibullGuide(model)
-    svi = SVI(model, guide, adamw(model, guide, 1e-3))
+    svi = trainer((model, WeibullGuide(model)))
     lm.gradient_checkpointing_enable()  # and later, too
     with pytest.raises(BackboneError, match="Activation checkpointing is on"):
         svi.step(make_batch())
@@ -253,9 +248,8 @@ def test_activation_checkpointing_is_refused() -> None:
 
 def test_a_batch_without_labels_is_refused() -> None:
     pair = bara()
-    svi = SVI(*pair, adamw(*pair, 1e-3))
-    batch = make_batch()
+    svi = trainer(pair)
     before = snapshot(svi)
     with pytest.raises(DataError, match="no labels"):
-        svi.step(Batch(batch.input_ids, batch.attention_mask, batch.answer_ids))
+        svi.step(unlabelled())
     assert unchanged(svi, before)

@@ -3,7 +3,7 @@
 import pyro
 import pytest
 import torch
-from core_cases import backbone, make_batch, randomise
+from core_cases import backbone, bara_pair, make_batch
 from pyro.infer import SVI as STOCK
 from pyro.infer import TraceMeanField_ELBO
 from torch.testing import assert_close
@@ -17,9 +17,7 @@ N = 4
 
 def fresh(form: str) -> tuple[BaRA, WeibullGuide]:
     pyro.clear_param_store()
-    torch.manual_seed(3)
-    model = randomise(BaRA(backbone(), N, r=3, form=form, beta_theta=1.0), 0.1)
-    return model, WeibullGuide(model)
+    return bara_pair(num_data=N, seed=3, scale=0.1, form=form, beta_theta=1.0)
 
 
 def named(pair: tuple[BaRA, WeibullGuide]) -> dict[str, torch.Tensor]:
@@ -55,9 +53,7 @@ def test_other_draws_same_posterior() -> None:
     batch, tails = make_batch(), []
     for start, seed in ((0.0, 1), (0.4, 2)):
         pyro.clear_param_store()
-        torch.manual_seed(3)
-        model = randomise(BaRA(backbone(), N, r=2, latent="phi", target_modules=["lm_head"]), 0.2)
-        guide = WeibullGuide(model)
+        model, guide = bara_pair(r=2, seed=3, scale=0.2, latent="phi", target_modules=["lm_head"])
         with torch.no_grad():
             guide.sites["phi"].weight.add_(start)
         if seed == 1:

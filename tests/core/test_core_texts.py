@@ -3,14 +3,13 @@
 import pyro
 import pytest
 import torch
-from core_cases import CONFIGS, IDS, LABELS, ROWS, backbone, make_batch, parts_of, randomise
+from core_cases import CONFIGS, IDS, LABELS, ROWS, bara_pair, lora_pair, make_batch, parts_of, trainer
 from torch import Tensor
 from torch.testing import assert_close
 
 from bara_pyro.core.likelihood import NOT_OFFERED, AnswerLikelihood, TextLikelihood
 from bara_pyro.core.prediction import predict
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.data.split import EncodedSplit
 from bara_pyro.data.texts import TextBatch
 from bara_pyro.data.types import Batch
@@ -38,20 +37,13 @@ def text_batch(rows: tuple[int, ...] = ALL, texts: tuple = TEXTS) -> Batch:
     return encoded(texts).batch(rows, torch.empty(0, dtype=torch.long))
 
 
-def lora(arch: str = "qwen2", *, mean: bool = False) -> LoRA:
+def lora(arch: str = "qwen2", *, mean: bool = False) -> tuple[LoRA, DeltaGuide]:
     torch.manual_seed(2)
-    likelihood = TextLikelihood(mean=mean)
-    return randomise(LoRA(backbone(arch), 4, r=3, likelihood=likelihood, target_modules="all-linear"))
+    return lora_pair(arch, likelihood=TextLikelihood(mean=mean), target_modules="all-linear")
 
 
 def bara(likelihood: TextLikelihood | AnswerLikelihood, **options: object) -> tuple[BaRA, WeibullGuide]:
-    torch.manual_seed(2)
-    model = randomise(BaRA(backbone(), 4, r=3, form="gate", likelihood=likelihood, **options), 0.2)
-    guide = WeibullGuide(model)
-    with torch.no_grad():
-        for weight in guide.parameters():
-            weight.add_(0.2 * torch.randn_like(weight))
-    return model, guide
+    return bara_pair(seed=2, scale=0.2, move=0.2, form="gate", likelihood=likelihood, **options)
 
 
 def looped(model: AdaptedLM, *, mean: bool) -> Tensor:
@@ -85,8 +77,8 @@ def looped(model: AdaptedLM, *, mean: bool) -> Tensor:
 @pytest.mark.parametrize("arch", CONFIGS)
 @torch.no_grad()
 def test_scores_are_those_of_a_loop_over_texts(arch: str, mean: bool) -> None:
-    model = lora(arch, mean=mean)
-    found = predict(model, DeltaGuide(model), text_batch(), samples=0)[0]
+    model, guide = lora(arch, mean=mean)
+    found = predict(model, guide, text_batch(), samples=0)[0]
     truth = looped(model, mean=mean)
     assert_close(found[TEXT_OFFERED].float(), truth[TEXT_OFFERED], rtol=1e-4, atol=1e-5)
     assert (found[~TEXT_OFFERED] < NOT_OFFERED / 2).all()
@@ -97,7 +89,7 @@ TEXT_OFFERED = torch.tensor([[bool(text) for text in texts] for texts in TEXTS])
 
 def test_the_sums_differ_from_the_means() -> None:
     """A guard: a likelihood that forgot to divide would be noticed."""
-    first, second = looped(lora(), mean=False), looped(lora(), mean=True)
+    first, second = looped(lora()[0], mean=False), looped(lora()[0], mean=True)
     assert (first - second)[TEXT_OFFERED].abs().max() > 0.1
 
 
@@ -122,9 +114,8 @@ def test_a_row_does_not_depend_on_the_others(budget: int | None) -> None:
 
 def test_the_objective_is_cross_entropy_over_texts() -> None:
     """LoRA has no latent: the loss is the loop's NLL, scaled to all N rows, and training lowers it."""
-    model = lora()
-    guide = DeltaGuide(model)
-    svi = SVI(model, guide, adamw(model, guide, 1e-2))
+    model, guide = lora()
+    svi = trainer((model, guide))
     batch = text_batch()
     with torch.no_grad():
         nll = -looped(model, mean=False)[torch.arange(4), list(LABELS)].sum()
@@ -147,9 +138,8 @@ def test_gates_of_the_head_cost_a_kl_a_position_that_is_read() -> None:
 
 
 def test_a_batch_without_texts_is_refused() -> None:
-    model = lora()
     with pytest.raises(DataError, match="no texts to score"):
-        predict(model, DeltaGuide(model), make_batch(), samples=0)
+        predict(*lora(), make_batch(), samples=0)
 
 
 def test_the_layout_of_a_row() -> None:

@@ -5,15 +5,10 @@ import logging
 
 import datasets
 import pytest
+from app_cases import write_rows
 
 from bara_pyro.data import SOURCES, Example, Generated, Task, load_task, register_task, registry
 from bara_pyro.errors import ConfigError, DataError
-
-
-def write(path, rows):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
 
 
 def arc_rows(count, prefix="Q", **changes):
@@ -27,8 +22,8 @@ def arc_rows(count, prefix="Q", **changes):
 
 @pytest.fixture
 def arc(tmp_path):
-    write(tmp_path / "arc_easy" / "train.jsonl", arc_rows(20))
-    write(tmp_path / "arc_easy" / "validation.jsonl", arc_rows(6, "V"))
+    write_rows(tmp_path / "arc_easy" / "train.jsonl", arc_rows(20))
+    write_rows(tmp_path / "arc_easy" / "validation.jsonl", arc_rows(6, "V"))
     return tmp_path
 
 
@@ -54,7 +49,7 @@ def test_hub_name_of_several_datasets():
 
 def test_changed_file_is_read_afresh_and_quietly(arc, capfd, caplog):
     assert len(load_task("arc_easy", arc).test) == 6
-    write(arc / "arc_easy" / "validation.jsonl", arc_rows(9, "V"))
+    write_rows(arc / "arc_easy" / "validation.jsonl", arc_rows(9, "V"))
     bars, level = datasets.are_progress_bars_disabled(), logging.getLogger("datasets").level
     assert len(load_task("arc_easy", arc).test) == 9
     assert (datasets.are_progress_bars_disabled(), logging.getLogger("datasets").level) == (bars, level)
@@ -85,7 +80,7 @@ def test_validation_rows_out_of_range(arc, rows):
 
 def test_repeated_and_leaked_rows_are_noted(arc):
     rows = arc_rows(3, "V") + arc_rows(1, "V", id="W") + arc_rows(1, "Q", id="X")
-    write(arc / "arc_easy" / "validation.jsonl", rows)
+    write_rows(arc / "arc_easy" / "validation.jsonl", rows)
     notes = load_task("arc_easy", arc).notes
     assert "1 test rows repeat another test row" in notes
     assert "1 test rows also stand in train" in notes
@@ -96,23 +91,15 @@ def boolq_rows(count):
 
 
 def test_boolq_without_train_file_is_divided_and_says_so(tmp_path):
-    write(tmp_path / "boolq" / "validation.jsonl", boolq_rows(1605))
+    write_rows(tmp_path / "boolq" / "validation.jsonl", boolq_rows(1605))
     task = load_task("boolq", tmp_path)
     assert (task.labels, len(task.train), len(task.test)) == (("False", "True"), 1600, 5)
     assert (task.train[0].id, task.test[0].id) == ("validation-1", "validation-1601")
     assert "no train file: trained on validation rows 1 to 1600, tested on the 5 others" in task.notes
     assert any("swaps them" in note for note in task.notes)
-    write(tmp_path / "boolq" / "train.jsonl", boolq_rows(3))
+    write_rows(tmp_path / "boolq" / "train.jsonl", boolq_rows(3))
     task = load_task("boolq", tmp_path)
     assert (len(task.train), len(task.test), task.train[0].id) == (3, 1605, "train-1")
-
-
-def test_boolq_as_letters(tmp_path):
-    write(tmp_path / "boolq" / "validation.jsonl", boolq_rows(4))
-    task = load_task("boolq", tmp_path, labels="letters")
-    assert task.labels == ("A", "B")
-    assert task.test[0].question == "True or False: is it 3?\nA) False\nB) True\nAnswer:"
-    assert task.test[0].label == 1
 
 
 def test_unknown_label_style(arc):
@@ -122,7 +109,7 @@ def test_unknown_label_style(arc):
 
 def test_evaluated_only(tmp_path):
     row = {"question": "q", "subject": "s", "choices": ["a", "b", "c", "d"], "answer": 3}
-    write(tmp_path / "mmlu_college_physics" / "test.jsonl", [row])
+    write_rows(tmp_path / "mmlu_college_physics" / "test.jsonl", [row])
     task = load_task("mmlu_college_physics", tmp_path)
     assert (len(task.train), len(task.test), task.test[0].label) == (0, 1, 3)
     with pytest.raises(ConfigError, match="there are no train rows to take them from"):
@@ -151,36 +138,27 @@ def test_missing_split(arc):
         load_task("arc_easy", arc)
 
 
+FIRST = json.dumps(arc_rows(1)[0])
 BROKEN = {
     "empty": ("", r"validation\.jsonl is empty: a split needs at least one row"),
     "blank": ("\n \n", r"validation\.jsonl is empty"),
-    "cut off": (json.dumps(arc_rows(1)[0]) + '\n{"id": "V', r"validation\.jsonl, line 2 is not valid JSON"),
-    "no object": (
-        json.dumps(arc_rows(1)[0]) + "\n[1]\n",
-        r"validation\.jsonl, line 2 is not a JSON object: '\[1\]'",
-    ),
+    "cut off": (FIRST + '\n{"id": "V', r"validation\.jsonl, line 2 is not valid JSON"),
+    "no object": (FIRST + "\n[1]\n", r"validation\.jsonl, line 2 is not a JSON object: '\[1\]'"),
+    "not text": (b'{"id": "\xff\xfe"}', r"validation\.jsonl is not UTF-8 text \(byte 8\)"),
 }
 
 
 @pytest.mark.parametrize("case", BROKEN)
 def test_broken_files(arc, case):
-    text, sentence = BROKEN[case]
-    (arc / "arc_easy" / "validation.jsonl").write_text(text)
+    content, sentence = BROKEN[case]
+    content = content if isinstance(content, bytes) else content.encode()
+    (arc / "arc_easy" / "validation.jsonl").write_bytes(content)
     with pytest.raises(DataError, match=sentence):
         load_task("arc_easy", arc)
 
 
-def test_not_text(arc):
-    (arc / "arc_easy" / "validation.jsonl").write_bytes(b'{"id": "\xff\xfe"}')
-    with pytest.raises(DataError, match=r"validation\.jsonl is not UTF-8 text \(byte 8\)"):
-        load_task("arc_easy", arc)
-
-
 ROWS = {
-    "no answer": (
-        {"answerKey": ""},
-        "row 2: it has no answer in 'answerKey': fill it in, or leave the row out",
-    ),
+    "no answer": ({"answerKey": ""}, "row 2: it has no answer in 'answerKey': fill it in, or leave the row"),
     "absent": ({"answerKey": None}, "row 2: it has no answer in 'answerKey'"),
     "unknown": ({"answerKey": "Z"}, "row 2: its answer 'Z' is none of A, B"),
     "number": ({"question": 3}, "row 2: it has no text in 'question' \\(found 3\\)"),
@@ -194,7 +172,7 @@ def test_bad_row_names_file_and_row(arc, case):
     change, sentence = ROWS[case]
     rows = arc_rows(3, "V")
     rows[1] |= change
-    path = write(arc / "arc_easy" / "validation.jsonl", rows)
+    path = write_rows(arc / "arc_easy" / "validation.jsonl", rows)
     where = "" if case == "id of train" else f"{path}, "
     with pytest.raises(DataError, match=f"^{where}{sentence}"):
         load_task("arc_easy", arc)
@@ -203,7 +181,7 @@ def test_bad_row_names_file_and_row(arc, case):
 def test_answer_beyond_the_classes(tmp_path):
     choices = {"text": list("abcde"), "label": list("ABCDE")}
     row = {"id": "1", "question_stem": "q", "choices": choices, "answerKey": "E"}
-    write(tmp_path / "openbookqa" / "validation.jsonl", [row])
+    write_rows(tmp_path / "openbookqa" / "validation.jsonl", [row])
     with pytest.raises(DataError, match="row 1: its answer is option 5, and the classes end at D"):
         load_task("openbookqa", tmp_path)
 

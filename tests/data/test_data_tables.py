@@ -5,6 +5,7 @@ import json
 import datasets
 import pandas as pd
 import pytest
+from app_cases import write_rows
 
 from bara_pyro.data import load_task, task_from_rows
 from bara_pyro.data.rows import divide
@@ -27,7 +28,7 @@ def in_file(path, rows=ROWS):
     if path.suffix == ".parquet":
         pd.DataFrame(rows).to_parquet(path)
     elif path.suffix == ".jsonl":
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_rows(path, rows)
     elif path.suffix == ".json":
         path.write_text(json.dumps(rows))
     else:
@@ -82,9 +83,8 @@ def test_the_order_of_classes_is_the_one_that_the_data_bring(tmp_path):
     assert load_task(str(tmp_path / "rows.parquet")) == task
     frame = pd.DataFrame(ROWS).astype({"label": pd.CategoricalDtype(order)})
     assert task_from_rows(frame) == task
-    assert task_from_rows(
-        [{**r, "label": n % 12} for n, r in enumerate(ROWS)], text_column="text"
-    ).names == tuple(map(str, range(12)))
+    twelve = task_from_rows([{**row, "label": n % 12} for n, row in enumerate(ROWS)])
+    assert twelve.names == tuple(map(str, range(12)))  # by size, not as texts
 
 
 def test_empty_cells_and_numbers_of_a_frame():
@@ -148,10 +148,9 @@ def test_the_division_is_stratified(counts):
         assert abs(tested - 0.2 * count) < 1
         assert tested < count
     again = divide(rows[::-1], 0.2)
-    assert ({r.id for r in again[0]}, {r.id for r in again[1]}) == (
-        {r.id for r in train},
-        {r.id for r in test},
-    )
+    assert [{row.id for row in part} for part in again] == [
+        {row.id for row in part} for part in (train, test)
+    ]
 
 
 def test_a_stray_label_is_told_and_an_untrained_one_is_refused():

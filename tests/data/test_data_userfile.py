@@ -3,14 +3,14 @@
 import json
 
 import pytest
+from app_cases import write_rows
 
 from bara_pyro.data import load_task
 from bara_pyro.errors import ConfigError, DataError
 
 
 def lines(path, rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return str(path)
+    return str(write_rows(path, rows))
 
 
 def reviews(count, answers=("bad", "good")):
@@ -82,10 +82,6 @@ BAD = {
         r"r\.jsonl, row 2: it has no answer in 'answer'",
     ),
     "no key": ([PLAIN, {"question": "q"}, PLAIN | {"answer": "b"}], "row 2: it has no answer"),
-    "no columns": (
-        [{"a": 1, "b": 2}],
-        "no column for the text or question and no column for the answer among 'a', 'b'",
-    ),
     "one answer": ([PLAIN], r"one answer only, 'a', in 'answer': at least two are needed"),
     "some choices": ([TWO, PLAIN], "row 2 has no 'choices', unlike row 1: give them to all or to none"),
     "option": ([TWO | {"answer": "C"}], "row 1: its answer 'C' is no letter from A to B"),
@@ -106,26 +102,28 @@ def test_bad_files(tmp_path, case):
         load_task(lines(tmp_path / "r.jsonl", rows))
 
 
-def test_files_that_cannot_be_parsed(tmp_path):
+BROKEN = {
+    "t.csv: wide": ("question,answer\nq,a\nq,a,b\n", r"t\.csv, row 2 has not as many cells as the header"),
+    "t.csv: empty": ("", r"t\.csv is empty"),
+    "t.json: broken": ("[{]", "line 1 is not valid JSON"),
+    "t.json: object": ("{}", "must hold a list of objects"),
+    "t.json: numbers": ("[1]", "row 1 is not a JSON object: 1"),
+    "t.json: empty": ("[]", "is empty"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_files_that_cannot_be_parsed(tmp_path, case):
+    text, sentence = BROKEN[case]
+    path = tmp_path / case.split(":")[0]
+    path.write_text(text)
+    with pytest.raises(DataError, match=sentence):
+        load_task(str(path))
+
+
+def test_files_that_are_absent_or_of_another_kind(tmp_path):
     with pytest.raises(DataError, match=r"There is no file .*none\.jsonl"):
         load_task(str(tmp_path / "none.jsonl"))
-    table = tmp_path / "t.csv"
-    table.write_text("question,answer\nq,a\nq,a,b\n")
-    with pytest.raises(DataError, match=r"t\.csv, row 2 has not as many cells as the header"):
-        load_task(str(table))
-    table.write_text("")
-    with pytest.raises(DataError, match=r"t\.csv is empty"):
-        load_task(str(table))
-    listed = tmp_path / "t.json"
-    for text, sentence in {
-        "[{]": "line 1 is not valid JSON",
-        "{}": "must hold a list of objects",
-        "[1]": "row 1 is not a JSON object: 1",
-        "[]": "is empty",
-    }.items():
-        listed.write_text(text)
-        with pytest.raises(DataError, match=sentence):
-            load_task(str(listed))
     with pytest.raises(DataError, match=r"e\.txt is no \.csv, \.tsv, \.jsonl, \.json or \.parquet file"):
         load_task(lines(tmp_path / "r.jsonl", reviews(4)), test_file=str(tmp_path / "e.txt"))
 

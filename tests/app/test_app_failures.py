@@ -1,0 +1,154 @@
+"""What fails while a run is made: one clear sentence, an exit code, no traceback, nothing lost."""
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from app_cases import Bara, Place, Result, assert_one_sentence, files_of, questions, save_backbone, write_rows
+from safetensors.torch import save_file
+
+from bara_pyro.errors import BackboneError, TrainingError
+from bara_pyro.methods import METHODS
+from bara_pyro.runs import train as training
+from bara_pyro.runs.folder import load_system
+from bara_pyro.runs.store import read_jsonl, read_tensors
+from bara_pyro.runs.system import build_system
+
+
+def interrupted(place: Place, out: Path) -> None:
+    """Leave a run that was stopped after its first checkpoint."""
+
+    def stop(step: int, _: dict[str, float]) -> None:
+        if step == 5:
+            raise KeyboardInterrupt
+
+    config = place.config(train__steps=8, train__checkpoint_every=2, train__log_every=1)
+    with pytest.raises(KeyboardInterrupt):
+        training.train(build_system(config), out, on_step=stop)
+
+
+def test_resuming_with_a_checkpoint_that_does_not_fit(place: Place, tmp_path: Path, bara: Bara) -> None:
+    backbone = shutil.copytree(place.backbone, tmp_path / "backbone")
+    rows = Path(shutil.copy(place.rows, tmp_path / "rows.jsonl"))
+    out = tmp_path / "run"
+    interrupted(Place(backbone, rows), out)
+    checkpoint = out / "checkpoint.safetensors"
+    content = checkpoint.read_bytes()
+
+    def resumed() -> Result:
+        return bara("train", "--out", out, "--resume")
+
+    save_backbone(backbone, seed=1)
+    assert_one_sentence(resumed(), "another backbone")
+    save_backbone(backbone)
+    first, *others = questions()
+    write_rows(rows, [{**first, "question": "is the fox blue ?"}, *others])
+    assert_one_sentence(resumed(), "another training data")
+    write_rows(rows, questions())
+    checkpoint.write_bytes(content[:-1])
+    assert_one_sentence(resumed(), "checkpoint.safetensors", "truncated")
+    save_file({"a": torch.ones(1)}, checkpoint)
+    assert_one_sentence(resumed(), "checkpoint.safetensors", "not written by")
+    checkpoint.write_bytes(content)
+    assert resumed().code == 0
+
+
+@pytest.mark.parametrize("method", ["lora", "bara", "bara-gate"])
+def test_a_loss_that_is_not_finite_keeps_the_last_good_state(
+    method: str, place: Place, tmp_path: Path, bara: Bara
+) -> None:
+    out = tmp_path / "run"
+    result = bara(*place.arguments(out, method), "--lr", "1e30")
+    assert_one_sentence(
+        result, "Training stopped at step 2", "parameters after step 0 are kept", "learning rate"
+    )
+    assert any(site in result.err for site in ("of y", "theta/", "phi", "lora_"))
+    assert [record["step"] for record in read_jsonl(out / "train_log.jsonl")] == [1]
+    for name in ("adapter_model.safetensors", "guide.safetensors"):
+        tensors, metadata = read_tensors(out / name)
+        assert all(value.isfinite().all() and value.abs().max() < 100 for value in tensors.values())
+        assert metadata["step"] == 0
+    assert load_system(out).config.method.name == method
+
+
+def test_the_state_kept_is_the_one_before_the_step_that_broke(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states: list[list[torch.Tensor]] = []
+    real = training.SVI.step
+
+    def step(svi: training.SVI, *batches: object) -> float:
+        states.append([p.detach().clone() for p in svi.parameters])
+        if len(states) == 5:
+            raise TrainingError("The loss is nan (KL of phi): lower the learning rate.")
+        return real(svi, *batches)
+
+    monkeypatch.setattr(training.SVI, "step", step)
+    system = build_system(place.config())
+    with pytest.raises(TrainingError, match=r"stopped at step 5, the parameters after step 3 .*KL of phi"):
+        training.train(system, tmp_path / "run")
+    # The fifth loss was computed with the parameters after step 4: the last good ones are those after step 3.
+    kept = load_system(tmp_path / "run")
+    assert all(torch.equal(a, b) for a, b in zip(training.make_svi(kept).parameters, states[3], strict=True))
+
+
+@pytest.mark.filterwarnings("ignore:`gradient_checkpointing_enable`:FutureWarning")
+def test_activation_checkpointing_is_refused(place: Place) -> None:
+    system = build_system(place.config())
+    system.backbone.lm.gradient_checkpointing_enable()
+    svi = training.make_svi(system)
+    batch = system.split("train").batch([0, 1], system.answer_ids)
+    with pytest.raises(BackboneError, match="Activation checkpointing is on"):
+        svi.step(batch)
+
+
+@pytest.mark.parametrize(
+    "file", ["checkpoint", "train_log", "adapter_model", "guide", "predictions", "metrics"]
+)
+def test_a_disk_that_fills_up(
+    file: str, place: Place, tmp_path: Path, bara: Bara, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was written before stays, and the run goes on once there is space."""
+    out = tmp_path / "run"
+    arguments = place.arguments(out, **{"train.checkpoint_every": 3})
+    replace = os.replace
+
+    def full(source: Path, target: Path) -> None:
+        if Path(target).name.startswith(file):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        replace(source, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", full)
+        assert_one_sentence(bara(*arguments), f"{file}", "No space left on device", "free space")
+    assert not [name for name in files_of(out) if name.endswith(".part")]
+    assert bara("train", "--out", out, "--resume").code == 0
+    whole = tmp_path / "whole"
+    assert bara(*place.arguments(whole, **{"train.checkpoint_every": 3})).code == 0
+    for name in ("adapter_model.safetensors", "guide.safetensors", "predictions.jsonl"):
+        assert (out / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_a_log_that_cannot_be_written(
+    place: Place, tmp_path: Path, bara: Bara, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("bara_pyro.runs.train.os.fsync", full)
+    result = bara(*place.arguments(tmp_path / "run", **{"train.checkpoint_every": 3}))
+    assert_one_sentence(result, "No space left on device")
+
+
+def test_the_installed_command_prints_no_traceback(place: Place, tmp_path: Path) -> None:
+    arguments = [*place.arguments(tmp_path / "run"), "--method", "bora"]
+    command = [sys.executable, "-m", "bara_pyro.cli.app", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
+    known = ", ".join(sorted(METHODS))
+    error = f"Error: Unknown method 'bora': choose one of {known}.\n"
+    assert (done.returncode, done.stderr, done.stdout) == (2, error, "")
