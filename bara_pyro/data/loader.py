@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bara_pyro.data.labels import as_letters
-from bara_pyro.data.reading import Rows, read_hub, read_split
+from bara_pyro.data.reading import Rows, read_hub, read_split, some
 from bara_pyro.data.registry import SOURCES, SUFFIXES, TASKS, Generated, Source, resolve
 from bara_pyro.data.rows import carve, check_disjoint, repeats, to_examples
 from bara_pyro.data.types import Example, Task
@@ -169,9 +169,7 @@ def _test_note(source: Source, split: str) -> str:
 
 def _checked(rows: Rows, source: Source, place: str, split: str) -> list[Example]:
     """Turn rows into examples whose labels fit the classes of the source."""
-    if not rows:
-        raise DataError(f"{place} is empty: a split needs at least one row.")
-    examples = to_examples(rows, source.schema, place, split, answer=source.answer)
+    examples = to_examples(some(rows, place), source.schema, place, split, answer=source.answer)
     for number, example in enumerate(examples, start=1):
         if example.label >= len(source.labels):
             raise DataError(

@@ -98,10 +98,10 @@ def text_in(path: Path) -> str:
         raise DataError(f"{path} cannot be read ({error.strerror}).") from error
 
 
-def some(rows: Rows, path: Path) -> Rows:
+def some(rows: Rows, place: Path | str) -> Rows:
     """Return the rows; raise `DataError` where there are none."""
     if not rows:
-        raise DataError(f"{path} is empty: a split needs at least one row.")
+        raise DataError(f"{place} is empty: a split needs at least one row.")
     return rows
 
 

@@ -18,11 +18,7 @@ from bara_pyro.types import Json
 def save_checkpoint(folder: Path, svi: SVI, step: int, identity: dict[str, str]) -> None:
     """Write parameters, optimiser, schedule and random states after `step` steps, in one atomic file.
 
-    Args:
-        folder: of the run.
-        svi: what is being trained.
-        step: number of steps done.
-        identity: what a run that goes on from here must share (configuration, backbone, rows), by name.
+    `identity`: what a run that goes on from here must share (configuration, backbone, rows), by name.
     """
     tensors: dict[str, Tensor] = {"rng/cpu": torch.get_rng_state()}
     if svi.model.backbone.device.type == "cuda":

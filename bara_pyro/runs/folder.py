@@ -10,7 +10,7 @@ from bara_pyro.data import Columns, Task, encode_labels, is_file_name
 from bara_pyro.errors import CheckpointError
 from bara_pyro.methods import METHODS
 from bara_pyro.registry import PLUGINS
-from bara_pyro.runs.config import RunConfig, parse_config
+from bara_pyro.runs.config import RunConfig, load_config, parse_config
 from bara_pyro.runs.fingerprint import fingerprint
 from bara_pyro.runs.manifest import (
     ADAPTER,
@@ -90,13 +90,7 @@ def _peft_targets(system: System) -> list[str]:
 
 
 def save_system(system: System, folder: Path, step: int) -> None:
-    """Write the parameters of model and guide as safetensors, and the manifest of all that training wrote.
-
-    Args:
-        system: fitted.
-        folder: of the run.
-        step: number of training steps behind them.
-    """
+    """Write the parameters after `step` steps as safetensors, and the manifest of all that training wrote."""
     metadata = {
         "method": system.config.method.name,
         "config_hash": system.config.hash,
@@ -189,11 +183,8 @@ def load_system(
     """
     check_run(folder)
     config, stored = stored_config(folder)
-    data = config.dump()
-    data["backbone"] |= {k: v for k, v in (("name", backbone), ("device", device)) if v is not None}
-    if data_dir is not None:
-        data["task"]["data_dir"] = str(data_dir)
-    config = parse_config(data)
+    moved = {"backbone.name": backbone, "backbone.device": device, "task.data_dir": data_dir}
+    config = load_config(overrides=moved, base=config)
     where = find_device(config.backbone.device)
     own = task is None and with_rows
     if task is None:

@@ -50,12 +50,7 @@ def read_manifest(folder: Path) -> Listed | None:
 
 @contextmanager
 def recording(folder: Path, *names: str) -> Iterator[None]:
-    """Write files of a folder within this: they are listed once all of them are there.
-
-    Args:
-        folder: where `manifest.json` is; made if needed.
-        names: of the files, or `ALL`; one that is not written is not listed.
-    """
+    """Write files of a folder within this (`names`, or `ALL`): those that are there then are listed."""
     _write(folder, {**(read_manifest(folder) or {}), **dict.fromkeys(names)})
     yield
     found = [path.name for path in folder.iterdir() if path.is_file()] if ALL in names else names
@@ -89,11 +84,7 @@ def check_run(folder: Path) -> None:
 
 
 def verify(folder: Path, names: Iterable[str] | None = None) -> None:
-    """Compare the files of a folder with what its manifest lists; without a manifest nothing is known.
-
-    Args:
-        folder: of a run.
-        names: which of the listed files to look at; all by default.
+    """Compare files of a folder (all by default) with what its manifest lists; without one nothing is known.
 
     Raises:
         CheckpointError: a file is missing, or is not the one that was written.

@@ -50,11 +50,7 @@ class System:
     guide: SiteGuide
 
     def split(self, name: str) -> EncodedSplit:
-        """Return a split as token ids.
-
-        Raises:
-            DataError: the split is empty, or a question is too long.
-        """
+        """Return a split as token ids; see `encode_split`."""
         return encode_split(self.config, self.backbone, self.task, name)
 
 
@@ -171,12 +167,7 @@ def assemble(
 ) -> System:
     """Build model and guide on a loaded backbone, with initial values from the configuration's seed.
 
-    Args:
-        config: the settings.
-        backbone: loaded.
-        task: loaded.
-        num_data: number of training examples.
-        rank_pattern: of a pruned adapter: path of a module -> its rank.
+    `rank_pattern` is that of a pruned adapter: path of a module -> its rank.
     """
     task = encode_labels(task, backbone.tokenizer, config.task.labels)
     texts = config.task.labels == "texts"

@@ -43,11 +43,7 @@ def make_svi(system: System) -> SVI:
 
 
 def check_free(out: Path, resume: bool) -> None:
-    """Refuse to start a run where there is one already.
-
-    Raises:
-        ConfigError: `out` holds a run and `resume` is False, or it is a file.
-    """
+    """Refuse a file, and a folder that holds a run unless `resume`."""
     if out.exists() and not out.is_dir():
         raise ConfigError(f"{out} is a file: give --out a folder.")
     if (out / CONFIG).exists() and not resume:
@@ -219,9 +215,7 @@ def _stopped(error: TrainingError, system: System, out: Path, step: int, good: L
 class Log:
     """`train_log.jsonl`: one object a line, with the seconds of training so far.
 
-    Args:
-        path: the file; what it holds beyond step `start` will be written again and is dropped.
-        start: the step that training goes on from.
+    What it holds beyond step `start`, from which training goes on, will be written again and is dropped.
     """
 
     def __init__(self, path: Path, start: int) -> None:

@@ -65,12 +65,6 @@ def test_a_written_file_replaces_the_old_one_and_can_be_read_by_others(writer: s
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_a_file_where_a_folder_should_be(tmp_path: Path) -> None:
-    (tmp_path / "run").write_text("")
-    with pytest.raises(CheckpointError, match="Cannot write"):
-        write_text(tmp_path / "run" / "file", "x")
-
-
 def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
     (tmp_path / ".metrics.json.123.part").write_text("{")
     write_json(tmp_path / "metrics.json", {})

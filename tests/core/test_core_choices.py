@@ -7,7 +7,6 @@ import torch
 from core_cases import bara_pair, make_batch, trainer
 
 from bara_pyro.core.elbo import MeanFieldELBO
-from bara_pyro.core.priors import PRIORS
 from bara_pyro.errors import ConfigError, MissingKLError
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.gamma import GammaGuide
@@ -21,10 +20,6 @@ SAMPLED = {
     *((guide, "halfcauchy") for guide in ("weibull", "gamma", "lognormal")),
     *((guide, "inversegamma") for guide in ("weibull", "gamma")),
 }
-
-
-def test_the_list_of_priors_is_complete() -> None:
-    assert set(NAMES) <= set(PRIORS)
 
 
 @pytest.mark.parametrize("guide", GUIDES)

@@ -107,12 +107,6 @@ def test_global_draws_are_shared_by_rows_and_batches() -> None:
     close(predict(*pair, other, samples=S), out[:, :1])
 
 
-def test_local_draws_are_not_shared() -> None:
-    out = predict(*toy(latent="theta"), make_batch(((5, 7, 9),) * 4), samples=S)
-    for i in range(1, 4):
-        assert (out[:, 0] - out[:, i]).abs().max() > 1e-3
-
-
 @pytest.mark.parametrize("samples", [0, 3])
 @pytest.mark.parametrize("guide", [*GUIDES, "lora"])
 def test_torchs_generator_is_left_alone(guide: type | str, samples: int) -> None:

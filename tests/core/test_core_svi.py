@@ -1,7 +1,6 @@
 """Our SVI: one optimiser over everything, accumulation, clipping, schedule, and what it refuses."""
 
 import math
-from collections.abc import Callable
 
 import pyro
 import pytest
@@ -104,7 +103,7 @@ def test_the_parameter_store_stays_empty() -> None:
 
 def test_clipping_is_by_the_joint_norm() -> None:
     moves = []
-    for clip in (None, 0.25):
+    for clip in (None, 0.25, 1e6):
         pair = bara()
         svi = SVI(*pair, sgd(pair), clip_norm=clip)
         before = snapshot(svi)
@@ -112,52 +111,30 @@ def test_clipping_is_by_the_joint_norm() -> None:
         svi.step(make_batch())
         delta = [(p - q).flatten() for p, q in zip(svi.parameters, before, strict=True)]
         moves.append((torch.cat(delta).detach(), svi.last["grad_norm"]))
-    (free, norm), (clipped, reported) = moves
+    (free, norm), (clipped, reported), (large, _) = moves
     assert norm > 0.5
     assert reported == pytest.approx(norm)  # the norm before clipping
     assert float(free.norm()) == pytest.approx(norm, rel=1e-5)
     assert_close(clipped, free * 0.25 / norm, rtol=1e-4, atol=1e-6)
-
-
-def test_clipping_leaves_small_gradients_alone() -> None:
-    results = []
-    for clip in (None, 1e6):
-        pair = bara()
-        svi = SVI(*pair, sgd(pair), clip_norm=clip)
-        pyro.set_rng_seed(1)
-        svi.step(make_batch())
-        results.append(snapshot(svi))
-    for p, q in zip(*results, strict=True):
-        assert torch.equal(p, q)
-
-
-def poison_adapter(model: BaRA, guide: WeibullGuide) -> None:
-    next(p for n, p in model.named_parameters() if n.endswith("lora_B"))[0, 0] = math.nan
-
-
-def poison_phi(model: BaRA, guide: WeibullGuide) -> None:
-    guide.sites["phi"].weight[0, 0] = math.nan
-
-
-def poison_theta(model: BaRA, guide: WeibullGuide) -> None:
-    guide.sites["theta/model/layers/1/self_attn/v_proj"].weight[0, 0] = math.inf
+    assert torch.equal(large, free)  # a gradient within the limit is left alone
 
 
 @pytest.mark.parametrize(
-    ("poison", "site"),
+    ("name", "value", "site"),
     [
-        (poison_adapter, "theta/model.layers.0.self_attn.v_proj|likelihood of y|KL of theta"),
-        (poison_phi, "KL of phi"),
-        (poison_theta, r"KL of theta/model\.layers\.1\.self_attn\.v_proj"),
+        ("lora_B", math.nan, "theta/model.layers.0.self_attn.v_proj|likelihood of y|KL of theta"),
+        ("sites.phi.weight", math.nan, "KL of phi"),
+        ("1/self_attn/v_proj.weight", math.inf, r"KL of theta/model\.layers\.1\.self_attn\.v_proj"),
     ],
 )
-def test_a_loss_that_is_not_finite_stops_before_the_step(poison: Callable, site: str) -> None:
+def test_a_loss_that_is_not_finite_stops_before_the_step(name: str, value: float, site: str) -> None:
     pair = bara()
     optim = adamw(*pair, 0.1)
     svi = SVI(*pair, optim, scheduler=linear_schedule(optim, 10))
     svi.step(make_batch())
+    named = [item for module in pair for item in module.named_parameters()]
     with torch.no_grad():
-        poison(*pair)
+        next(p for own, p in named if own.endswith(name))[0, 0] = value
     before, at = [p.detach().clone().nan_to_num(7.0) for p in svi.parameters], svi.scheduler.last_epoch
     with pytest.raises(TrainingError, match=site):
         svi.step(make_batch(choose=[0]), make_batch())
@@ -217,17 +194,6 @@ def test_a_step_uses_the_schedule() -> None:
         rates.append(optim.param_groups[0]["lr"])
         svi.step(make_batch())
     assert rates == pytest.approx([0.5, 1, 1, 0.5])
-
-
-def test_adamw_holds_every_parameter_and_no_other() -> None:
-    pair = bara()
-    optim = adamw(*pair, 1e-3, weight_decay=0.1)
-    held = [id(p) for group in optim.param_groups for p in group["params"]]
-    own = [id(p) for module in pair for p in module.parameters()]
-    assert held == own
-    assert len(set(held)) == len(held)
-    assert optim.defaults["lr"] == 1e-3
-    assert optim.defaults["weight_decay"] == 0.1
 
 
 # Later versions of transformers rename the method.
