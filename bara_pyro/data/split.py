@@ -68,7 +68,7 @@ class EncodedSplit:
         """Return the rows at these places as a left-padded batch, as wide as its longest row."""
         part = self.take(rows)
         plain = collate_ids(part.token_ids, part.labels, part.ids, answer_ids, self.pad_id)
-        return with_texts(plain, part.texts) if part.texts else plain
+        return with_texts(plain, part.token_ids, part.texts) if part.texts else plain
 
 
 def first_rows(split: EncodedSplit, count: int) -> EncodedSplit:

@@ -53,15 +53,11 @@ class TextBatch(Batch):
         return replace(super().questions(rows), **own)
 
 
-def with_texts(batch: Batch, texts: Sequence[Texts]) -> TextBatch:
-    """Return prompts with the texts of their rows behind them.
+def with_texts(batch: Batch, prompts: Sequence[Sequence[int]], texts: Sequence[Texts]) -> TextBatch:
+    """Return a batch of these B prompts with the texts of their rows behind them.
 
-    Args:
-        batch: B prompts, left-padded.
-        texts: of each row; all with the same number C of texts, of which at least two are not empty.
+    Each row has the same number C of texts, of which at least two are not empty.
     """
-    real = batch.attention_mask.sum(-1).tolist()
-    prompts = [ids[-count:].tolist() for ids, count in zip(batch.input_ids, real, strict=True)]
     pad = int(batch.input_ids[0, 0])  # any token will do: it is masked
     rows = list(map(_lay_out, prompts, texts))
     return TextBatch(

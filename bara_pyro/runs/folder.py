@@ -23,7 +23,15 @@ from bara_pyro.runs.manifest import (
     recording,
     verify,
 )
-from bara_pyro.runs.store import SCHEMA, load_parameters, read_json, read_tensors, write_json, write_tensors
+from bara_pyro.runs.store import (
+    SCHEMA,
+    check_schema,
+    load_parameters,
+    read_json,
+    read_tensors,
+    write_json,
+    write_tensors,
+)
 from bara_pyro.runs.system import System, assemble, find_device, load_data
 from bara_pyro.types import Json
 
@@ -139,11 +147,7 @@ def stored_config(folder: Path) -> tuple[RunConfig, Json]:
     known = {"config", "config_hash", "num_data", "backbone_fingerprint", "task", "labels"}
     if not isinstance(stored, dict) or not known <= stored.keys():
         raise CheckpointError(f"{folder / CONFIG} is not the configuration of a run of ours.")
-    if stored.get("schema") != SCHEMA:
-        raise CheckpointError(
-            f"{folder / CONFIG} has schema {stored.get('schema')}, this version reads {SCHEMA}: "
-            "use the version of bara_pyro that wrote it."
-        )
+    check_schema(stored, folder / CONFIG)
     if missing := [module for module in stored.get("plugins", []) if module not in sys.modules]:
         # Not imported from here: a folder that somebody sent must not choose what code is run.
         raise CheckpointError(

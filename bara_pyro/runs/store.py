@@ -55,12 +55,17 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], Json]:
         ) from error
     if OURS not in header:
         raise CheckpointError(f"{path} was not written by {OURS}: give the file of a run of ours.")
-    if metadata.get("schema") != SCHEMA:
+    check_schema(metadata, path)
+    return tensors, metadata
+
+
+def check_schema(stored: Json, path: Path) -> None:
+    """Raise `CheckpointError` where a file has another schema than this version reads."""
+    if stored.get("schema") != SCHEMA:
         raise CheckpointError(
-            f"{path} has schema {metadata.get('schema')}, this version reads {SCHEMA}: "
+            f"{path} has schema {stored.get('schema')}, this version reads {SCHEMA}: "
             "use the version of bara_pyro that wrote it."
         )
-    return tensors, metadata
 
 
 def load_parameters(module: torch.nn.Module, tensors: dict[str, Tensor], path: Path) -> None:

@@ -124,5 +124,16 @@ def assert_one_sentence(result: Result, *parts: str) -> None:
         assert part in lines[0], (part, lines[0])
 
 
+def assert_answers(rows: list[dict], names: list[str]) -> None:
+    """Assert that predictions are distributions over these names, with uncertainty in two parts."""
+    for row in rows:
+        assert set(row) == {"id", "label", "probs", "total", "aleatoric", "epistemic"}
+        assert list(row["probs"]) == names
+        assert sum(row["probs"].values()) == pytest.approx(1)
+        assert row["label"] == max(row["probs"], key=row["probs"].__getitem__)
+        assert row["total"] == pytest.approx(row["aleatoric"] + row["epistemic"], abs=1e-9)
+        assert row["epistemic"] >= 0
+
+
 def files_of(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}

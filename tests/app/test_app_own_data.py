@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from app_cases import Bara, Place, assert_one_sentence, questions, write_rows
+from app_cases import Bara, Place, assert_answers, assert_one_sentence, questions, write_rows
 
 from bara_pyro.cli import running
 from bara_pyro.data import task_from_rows
@@ -62,11 +62,7 @@ def test_predictions_speak_the_users_labels(lettered: tuple[Path, Path], tmp_pat
     assert bara("predict", run, "--input", rows, "--output", out, "--samples", 2).code == 0
     found = read_jsonl(out)
     assert len(found) == 40
-    for row in found:
-        assert list(row["probs"]) == ["not at all", "very likely"]
-        assert sum(row["probs"].values()) == pytest.approx(1)
-        assert row["label"] == max(row["probs"], key=row["probs"].__getitem__)
-        assert row["total"] == pytest.approx(row["aleatoric"] + row["epistemic"])
+    assert_answers(found, ["not at all", "very likely"])
     for name, read in (("a.csv", pd.read_csv), ("a.parquet", pd.read_parquet)):
         assert bara("predict", run, "--input", rows, "--output", tmp_path / name, "--samples", 2).code == 0
         frame = read(tmp_path / name)
@@ -130,9 +126,7 @@ def test_options_of_each_row(place: Place, tmp_path: Path, bara: Bara) -> None:
     path, out = write_rows(tmp_path / "exam.jsonl", rows), tmp_path / "run"
     assert bara(*Place(place.backbone, path).arguments(out)).code == 0
     assert bara("predict", out, "--input", path, "--output", tmp_path / "p.jsonl").code == 0
-    for row in read_jsonl(tmp_path / "p.jsonl"):
-        assert list(row["probs"]) == ["1", "2"]
-        assert row["label"] in ("1", "2")
+    assert_answers(read_jsonl(tmp_path / "p.jsonl"), ["1", "2"])
     three = {"text": ["a", "b", "c"], "label": ["1", "2", "3"]}
     wide = write_rows(tmp_path / "wide.jsonl", [{**rows[0], "choices": three}])
     result = bara("predict", out, "--input", wide, "--output", tmp_path / "w.jsonl")

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from app_cases import Bara, Place, assert_one_sentence, questions, write_rows
+from app_cases import Bara, Place, assert_answers, assert_one_sentence, questions, write_rows
 
 from bara_pyro.cli.running import run
 from bara_pyro.data import task_from_rows
@@ -46,9 +46,7 @@ def test_predictions_speak_the_users_labels(scored: tuple[Path, Path], tmp_path:
     assert bara("predict", folder, "--input", rows, "--output", out, "--samples", 2).code == 0
     found = read_jsonl(out)
     assert len(found) == 40
-    for row in found:
-        assert list(row["probs"]) == ["no yes no", "yes yes"]
-        assert sum(row["probs"].values()) == pytest.approx(1)
+    assert_answers(found, ["no yes no", "yes yes"])
     assert bara("evaluate", folder).code == 0
     evaluated = read_jsonl(next(folder.glob("evaluation/*/predictions.jsonl")))
     assert evaluated == read_jsonl(folder / "predictions.jsonl")

@@ -1,6 +1,7 @@
 """Letters for classes of any name and number, and rows asked as a run was trained to be asked."""
 
 import pytest
+from data_cases import byte_level, word_level
 
 from bara_pyro.data import Example, Task, answer_token_ids, as_asked, as_letters, encode_labels
 from bara_pyro.data.labels import CODES
@@ -13,8 +14,8 @@ def task_of(*names):
     return Task("t", names, test=ROWS)
 
 
-def test_words_where_they_are_single_tokens_else_letters(make_word_level):
-    tokenizer = make_word_level(["yes", "no", "A", "B", "C"])
+def test_words_where_they_are_single_tokens_else_letters():
+    tokenizer = word_level(["yes", "no", "A", "B", "C"])
     assert encode_labels(task_of("yes", "no"), tokenizer) == task_of("yes", "no")
     found = encode_labels(task_of("so so", "no"), tokenizer)
     assert (found.labels, found.names) == (("A", "B"), ("so so", "no"))
@@ -30,8 +31,8 @@ def test_words_where_they_are_single_tokens_else_letters(make_word_level):
 
 
 @pytest.mark.parametrize("count", [26, 27, 60, 62])
-def test_more_classes_than_capital_letters(make_byte_level, count):
-    tokenizer = make_byte_level()
+def test_more_classes_than_capital_letters(count):
+    tokenizer = byte_level()
     names = tuple(f"class number {i}" for i in range(count))
     found = encode_labels(Task("many", names, test=ROWS), tokenizer)
     assert found.labels == CODES[:count]
@@ -39,8 +40,8 @@ def test_more_classes_than_capital_letters(make_byte_level, count):
     assert f"{found.labels[-1]}) class number {count - 1}\nAnswer:" in found.test[0].question
 
 
-def test_codes_that_are_no_token_are_passed_over(make_word_level):
-    tokenizer = make_word_level(["A", "C", "x", "7", "AB"])
+def test_codes_that_are_no_token_are_passed_over():
+    tokenizer = word_level(["A", "C", "x", "7", "AB"])
     names = tuple(f"class {i}" for i in range(5))
     assert encode_labels(Task("few", names), tokenizer).labels == ("A", "C", "x", "7", "AB")
 
