@@ -9,8 +9,10 @@ from safetensors import SafetensorError
 from torch import Tensor
 from torch.nn import functional as F
 from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
     AutoConfig,
     AutoModelForCausalLM,
+    AutoModelForImageTextToText,
     AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -22,12 +24,12 @@ from transformers.utils import logging
 from bara_pyro.errors import BackboneError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-# Output transformations that some architectures apply after the output embedding.
-_LOGIT_TRANSFORMS = ("final_logit_softcapping", "logit_scale", "logits_scaling")
+# Of the largest logit: how far the parts of a language model may be from the whole before it is refused.
+TOLERANCE = 0.02
 
 
 class Backbone:
-    """The frozen language model, split into body and answer head.
+    """The frozen language model, split into body, output embedding and what is done to its logits.
 
     A plain object, not an `nn.Module`: as an attribute of a Pyro model its millions of frozen parameters stay
     out of Pyro's sight. The model object is not changed beyond `eval()` and `requires_grad_(False)`.
@@ -38,22 +40,21 @@ class Backbone:
         name: how the user named it, for messages and configuration files.
 
     Raises:
-        BackboneError: activation checkpointing is on, or the logits are transformed after the output layer.
+        BackboneError: activation checkpointing is on.
     """
 
     def __init__(
         self, lm: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None, name: str = ""
     ) -> None:
-        for attribute in _LOGIT_TRANSFORMS:
-            value = getattr(lm.config, attribute, None)
-            if value not in (None, 1.0):
-                raise BackboneError(
-                    f"{type(lm).__name__} transforms its logits ({attribute}={value}), which the answer head "
-                    "does not reproduce: choose a backbone without it."
-                )
         self.lm = lm.eval().requires_grad_(False)
         self.tokenizer: PreTrainedTokenizerBase = tokenizer  # None where no text is read
         self.name = name
+        text = lm.config.get_text_config()
+        # Cohere multiplies its logits, Granite divides them, Gemma bends them.
+        self._scale = (getattr(text, "logit_scale", None) or 1.0) / (
+            getattr(text, "logits_scaling", None) or 1.0
+        )
+        self._cap: float | None = getattr(text, "final_logit_softcapping", None)
         # Found once: `check` runs before every training step.
         self._switches = [m for m in lm.modules() if hasattr(m, "gradient_checkpointing")]
         self.check()
@@ -102,12 +103,44 @@ class Backbone:
         )[0]
 
     def logits(self, hidden: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Apply the output embedding to `... x d`; with `rows` (`C` token ids) only those rows of it."""
+        """Apply the output embedding to `... x d`; with `rows` (`C` token ids) only those rows of it.
+
+        What comes out is what an adapter of that layer is added to; `finished` makes logits of the sum.
+        """
         head = self.lm.get_output_embeddings()
         if rows is None:
             return head(hidden)
         bias = getattr(head, "bias", None)
         return F.linear(hidden, head.weight[rows], None if bias is None else bias[rows])
+
+    @property
+    def plain_head(self) -> bool:
+        """Whether the logits are what the output embedding gives, unchanged."""
+        return self._scale == 1 and self._cap is None
+
+    def finished(self, logits: Tensor) -> Tensor:
+        """Do to the output embedding's values what the architecture does to them: scale, soft cap."""
+        if self._scale != 1:
+            logits = logits * self._scale
+        return logits if self._cap is None else self._cap * torch.tanh(logits / self._cap)
+
+    @torch.no_grad()
+    def verify(self) -> None:
+        """Compare the parts with the whole on four tokens.
+
+        Raises:
+            BackboneError: the language model does more than its parts here, so that answers would be wrong.
+        """
+        vocabulary = self.lm.get_input_embeddings().weight.shape[0]
+        ids = torch.arange(4, device=self.device).remainder(vocabulary).unsqueeze(0)
+        whole = self.lm(input_ids=ids, use_cache=False).logits.float()
+        parts = self.finished(self.logits(self.hidden(ids, torch.ones_like(ids))).float())
+        off, size = float((parts - whole).abs().max()), float(whole.abs().max())
+        if not off <= TOLERANCE * size:
+            raise BackboneError(
+                f"{type(self.lm).__name__} does more to its logits than bara_pyro knows of (they are off by "
+                f"{off:.2g} of {size:.2g}): choose a backbone of another architecture."
+            )
 
 
 def _seen(real: Tensor, segments: Tensor) -> Tensor:
@@ -134,7 +167,8 @@ def load_backbone(
         random_seed: if given, the folder's configuration with random weights, for tests and benchmarks.
 
     Raises:
-        BackboneError: nothing of that name can be read; the message names it and the way out.
+        BackboneError: nothing of that name can be read (the message names it and the way out), or its
+            architecture is one that is not reproduced (`Backbone.verify`).
     """
     if dtype not in DTYPES:
         raise BackboneError(f"Unknown dtype {dtype!r}: choose one of {', '.join(DTYPES)}.")
@@ -150,7 +184,9 @@ def load_backbone(
             f"Cannot load the backbone {str(name)!r} ({reason}): give 'microworld', a folder with "
             "config.json, model.safetensors and a tokenizer, or a hub name that can be reached."
         ) from error
-    return Backbone(lm.to(device), tokenizer, str(name))
+    backbone = Backbone(lm.to(device), tokenizer, str(name))
+    backbone.verify()
+    return backbone
 
 
 def _load_tokenizer(path: str) -> PreTrainedTokenizerBase:
@@ -162,10 +198,15 @@ def _load_tokenizer(path: str) -> PreTrainedTokenizerBase:
 
 
 def _load_lm(path: str, dtype: torch.dtype, random_seed: int | None) -> PreTrainedModel:
+    config = AutoConfig.from_pretrained(path)
+    # Models that read images, too, are loaded whole; their text tower is adapted.
+    kind = (
+        AutoModelForCausalLM if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING else AutoModelForImageTextToText
+    )
     if random_seed is not None:
         torch.manual_seed(random_seed)
-        return AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(path), dtype=dtype)
-    lm, info = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, output_loading_info=True)
+        return kind.from_config(config, dtype=dtype)
+    lm, info = kind.from_pretrained(path, dtype=dtype, output_loading_info=True)
     if info["missing_keys"]:
         # transformers would go on with random values in their place.
         raise ValueError(f"its weights lack {min(info['missing_keys'])}")

@@ -279,7 +279,7 @@ def _chunks(total: int, step: int) -> list[slice]:
 def _bytes_per_row(model: AdaptedLM, batch: Batch) -> int:
     """Estimate the activations alive at once for one sequence: some layers', attention scores, logits."""
     width = batch.input_ids.shape[1]
-    config = model.backbone.lm.config
+    config = model.backbone.lm.config.get_text_config()
     hidden = getattr(config, "hidden_size", 1024)
     inner = getattr(config, "intermediate_size", None) or 4 * hidden
     heads = getattr(config, "num_attention_heads", 1)

@@ -255,6 +255,7 @@ class AdaptedLM(PyroModule):
         out = self.backbone.logits(hidden, wanted).float()
         for adapter in self._heads:
             out = out + adapter.change(hidden, latents[adapter.target.index], wanted)
+        out = self.backbone.finished(out)
         return out[..., rows] if self.full_vocab and rows is not None else out
 
     @contextmanager

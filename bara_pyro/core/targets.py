@@ -12,7 +12,12 @@ from bara_pyro.errors import BackboneError
 
 # The query and value projections under each architecture's own names; the output embedding, whose name
 # differs between versions of transformers, is looked up.
-DEFAULT_TARGETS: dict[str, tuple[str, ...]] = {"gpt2": ("c_attn",), "gpt_neox": ("query_key_value",)}
+DEFAULT_TARGETS: dict[str, tuple[str, ...]] = {
+    "falcon": ("query_key_value",),
+    "gpt2": ("c_attn",),
+    "gpt_neox": ("query_key_value",),
+    "phi3": ("qkv_proj",),
+}
 FALLBACK_TARGETS = ("q_proj", "v_proj")
 
 
@@ -49,8 +54,11 @@ def widths(layer: nn.Module) -> tuple[int, int]:
     )
 
 
-def _linears(lm: nn.Module) -> dict[str, nn.Module]:
-    return {name: layer for name, layer in lm.named_modules() if isinstance(layer, nn.Linear | Conv1D)}
+def _linears(lm: PreTrainedModel) -> dict[str, nn.Module]:
+    """Return the linear layers that a text passes through: not those of a tower for images."""
+    text = {id(layer) for layer in (*lm.get_decoder().modules(), lm.get_output_embeddings())}
+    found = {name: layer for name, layer in lm.named_modules() if isinstance(layer, nn.Linear | Conv1D)}
+    return {name: layer for name, layer in found.items() if id(layer) in text}
 
 
 def _select(pattern: str | Sequence[str], linears: dict[str, nn.Module], head: str) -> list[str]:
@@ -95,7 +103,10 @@ def find_targets(lm: PreTrainedModel, target_modules: str | Sequence[str] | None
     linears = _linears(lm)
     head = head_path(lm)
     if target_modules is None:
-        target_modules = (*DEFAULT_TARGETS.get(lm.config.model_type, FALLBACK_TARGETS), head)
+        target_modules = (
+            *DEFAULT_TARGETS.get(lm.config.get_text_config().model_type, FALLBACK_TARGETS),
+            head,
+        )
     names = _select(target_modules, linears, head)
     if not names:
         raise BackboneError("target_modules is empty: name at least one linear layer to adapt.")

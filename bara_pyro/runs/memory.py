@@ -26,7 +26,7 @@ def training_bytes(config: RunConfig, backbone: Backbone, split: EncodedSplit) -
     parameters = c.r * sum(target.in_features + target.out_features for target in targets)
     size = min(config.train.batch_size // config.train.accumulate, len(split))
     tokens = sum(sorted(lengths(split))[-size:])
-    lm = backbone.lm.config
+    lm = backbone.lm.config.get_text_config()
     states = KEPT * tokens * int(lm.hidden_size) * int(lm.num_hidden_layers)
     return FLOAT * (COPIES * parameters + states)
 

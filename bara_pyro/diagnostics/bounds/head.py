@@ -51,6 +51,11 @@ def head_adapter(system: System) -> tuple[Adapter, Gates]:
         raise ConfigError(
             f"The method {system.config.method.name!r} has no gate to certify: train bara-gate instead."
         )
+    if not system.backbone.plain_head:
+        raise ConfigError(
+            "The certificate is about logits that are linear in the last hidden state, which those of this "
+            "language model are not: take another --model."
+        )
     if not gates.modulating:
         raise ConfigError(
             "Definition 1 of the paper covers the gate form only, and this run has the additive form: "

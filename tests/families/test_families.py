@@ -1,0 +1,113 @@
+"""Every family of language models: attached, trained, read back, detached; logits as the model gives them."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from app_cases import Place, word_tokenizer
+from family_cases import FAMILIES, PAGE, make_lm, modules_with_hooks, page_with, table
+from torch.testing import assert_close
+
+from bara_pyro.core.backbone import Backbone, load_backbone
+from bara_pyro.core.targets import find_targets
+from bara_pyro.data.split import collate_ids
+from bara_pyro.errors import BackboneError
+from bara_pyro.guides.delta import DeltaGuide
+from bara_pyro.models.lora import LoRA
+from bara_pyro.runs.config import load_config
+from bara_pyro.runs.evaluate import draw
+from bara_pyro.runs.folder import load_system
+from bara_pyro.runs.system import build_system
+from bara_pyro.runs.train import train
+
+ROWS = [[3, 4, 5], [6, 7, 8, 9, 10, 11], [12, 4]]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.no_grad()
+def test_logits_without_an_adapter_are_the_models_own(family: str) -> None:
+    """On padded rows, against the model's own forward of each row by itself."""
+    lm = make_lm(family)
+    backbone = Backbone(lm)
+    backbone.verify()
+    batch = collate_ids(ROWS, [0, 1, 0], ["a", "b", "c"], torch.tensor([3, 5, 7]), 1)
+    model = LoRA(backbone, 3, r=2)
+    hidden = backbone.hidden(batch.input_ids, batch.attention_mask)[:, -1:]
+    found = model.logits([None] * len(model.targets), hidden)[:, 0]
+    alone = [lm(input_ids=torch.tensor([row]), use_cache=False).logits[0, -1] for row in ROWS]
+    assert_close(found, torch.stack(alone), rtol=1e-4, atol=1e-5)
+
+
+def nll(log_probs: torch.Tensor, labels: tuple[int, ...]) -> float:
+    return -float(log_probs[0, torch.arange(len(labels)), list(labels)].mean())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_trained_saved_read_and_detached(family: str, place: Place, tmp_path: Path) -> None:
+    folder = tmp_path / "lm"
+    make_lm(family).save_pretrained(folder)
+    word_tokenizer().save_pretrained(folder)
+    settings = {"backbone.name": str(folder), "task.name": str(place.rows), "train.steps": 30}
+    config = load_config(overrides={**settings, "train.lr": 0.01, "method.name": "bara-gate", "adapter.r": 4})
+    backbone = load_backbone(folder)
+    ids = torch.tensor(ROWS[1:2])
+    with torch.no_grad():
+        before = backbone.lm(input_ids=ids, use_cache=False).logits
+    system = build_system(config, backbone=backbone)
+    split = system.split("train")
+    untrained = draw(system, split, 0)
+    train(system, tmp_path / "run")
+    assert nll(draw(system, split, 0), split.labels) < nll(untrained, split.labels)
+    drawn = draw(system, split, 3)
+    assert (drawn.exp().std(0) > 0).all()
+    read = load_system(tmp_path / "run")
+    assert torch.equal(draw(read, read.split("train"), 3), drawn)
+    assert modules_with_hooks(backbone.lm) == []
+    with torch.no_grad():
+        assert torch.equal(backbone.lm(input_ids=ids, use_cache=False).logits, before)
+
+
+def test_a_tower_for_images_is_left_alone() -> None:
+    for family in ("LLaVA (its text tower)", "Gemma 3 with images (its text tower)"):
+        lm = make_lm(family)
+        assert any("vision" in name and name.endswith("q_proj") for name, _ in lm.named_modules())
+        assert not [t.path for t in find_targets(lm, "all-linear") if "vision" in t.path]
+
+
+@pytest.mark.parametrize("family", ["Gemma 2", "Granite"])
+def test_logits_that_are_not_known_are_refused(family: str) -> None:
+    """A guard: without what the architecture does to its logits the comparison fails."""
+    backbone = Backbone(make_lm(family))
+    backbone._cap, backbone._scale = None, 1.0
+    with pytest.raises(BackboneError, match="does more to its logits"):
+        backbone.verify()
+
+
+def test_a_new_output_layer_is_read_off_the_model() -> None:
+    """A model of the Llama family whose logits are squared: no setting of its configuration says so."""
+    lm = make_lm("Llama, SmolLM2")
+    lm.lm_head.register_forward_hook(lambda layer, args, output: output.square())
+    backbone = Backbone(lm)
+    backbone.logits = lambda hidden, rows=None: hidden @ lm.lm_head.weight.T  # as `rows` are computed
+    with pytest.raises(BackboneError, match="LlamaForCausalLM does more to its logits"):
+        backbone.verify()
+
+
+def test_an_adapted_soft_cap_bends_the_sum() -> None:
+    """The cap comes after the adapter, as it would if the adapter were merged into the output layer."""
+    backbone = Backbone(make_lm("Gemma 2"))
+    torch.manual_seed(0)
+    model = LoRA(backbone, 3, r=2, target_modules=["lm_head"])
+    adapter = model.adapters["lm_head"]
+    with torch.no_grad():
+        adapter.lora_B.normal_()
+        batch = collate_ids(ROWS, [0, 1, 0], ["a", "b", "c"], torch.tensor([3, 5, 7]), 1)
+        hidden = backbone.hidden(batch.input_ids, batch.attention_mask)[:, -1:]
+        merged = backbone.lm.lm_head.weight + adapter.scaling * adapter.lora_B @ adapter.lora_A
+        truth = 3.0 * torch.tanh(hidden @ merged.T / 3.0)
+        assert_close(model.logits([None], hidden), truth, rtol=1e-4, atol=1e-5)
+        assert DeltaGuide(model).model is model
+
+
+def test_the_table_of_the_docs_is_read_off_the_models() -> None:
+    assert page_with(table()) == PAGE.read_text(), "python tests/families/family_cases.py writes it anew"
