@@ -8,7 +8,6 @@ from torch import Tensor
 
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.frozen import frozen, read
-from bara_pyro.core.likelihood import require_answer_tokens
 from bara_pyro.core.program import AdapterOptions, Given
 from bara_pyro.models.lora import LoRA
 
@@ -19,16 +18,12 @@ class TemperedLoRA(LoRA):
     `T = exp(log_temperature)` is positive whatever the parameter, and no temperature changes which answer is
     the most probable. The parameter is frozen at T = 1, where the program is LoRA bit for bit, while the
     adapters are trained, and fitted afterwards.
-
-    Raises:
-        ConfigError: the likelihood is not that of answers of one token.
     """
 
     prunable = False  # the temperature belongs to the units that it was fitted with
 
     def __init__(self, backbone: Backbone, num_data: int, **adapter: Unpack[AdapterOptions]) -> None:
         super().__init__(backbone, num_data, **adapter)
-        require_answer_tokens(self.likelihood, "Temperatures")
         self.log_temperature = frozen(torch.zeros((), device=backbone.device))
 
     @torch.no_grad()

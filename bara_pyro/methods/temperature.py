@@ -5,6 +5,9 @@ import math
 import torch
 from torch import Tensor
 
+from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.likelihood import require_answer_tokens
+from bara_pyro.core.program import AdapterOptions
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.methods.base import Fit, Method, MethodConfig, pair, register_method
 from bara_pyro.methods.bisection import sign_change
@@ -80,12 +83,25 @@ def fit_temperature(fit: TemperatureFit) -> dict[str, float]:
     }
 
 
+def build_tempered(
+    backbone: Backbone, num_data: int, adapter: AdapterOptions, config: TemperatureConfig
+) -> tuple[TemperedLoRA, DeltaGuide]:
+    """Return program and guide; `best_log_temperature` divides the answers' logits, so these must be tokens'.
+
+    Raises:
+        ConfigError: the likelihood is not that of answers of one token.
+    """
+    model, guide = pair(TemperedLoRA, DeltaGuide)(backbone, num_data, adapter, config)
+    require_answer_tokens(model.likelihood, "Temperatures")
+    return model, guide
+
+
 register_method(
     Method(
         "temperature",
         "LoRA by maximum likelihood, then a temperature fitted on validation rows (Guo et al., 2017)",
         TemperatureConfig,
-        pair(TemperedLoRA, DeltaGuide),
+        build_tempered,
         finish=fit_temperature,
         check=check_validation,
         peft=True,  # the LoRA; whoever reads it so divides the logits by the temperature himself
