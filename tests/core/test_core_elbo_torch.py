@@ -5,14 +5,16 @@ import statistics
 import pyro
 import pytest
 import torch
-from core_cases import PlainBaRA, bara_pair, gamma_priors, make_batch
+from core_cases import PlainBaRA, backbone, bara_pair, gamma_priors, make_batch
 from pyro.infer import TraceMeanField_ELBO
 from torch.testing import assert_close
 
 from bara_pyro.core.distributions import KAPPA_MAX
 from bara_pyro.core.elbo import MeanFieldELBO
+from bara_pyro.guides.fvae import FVAEGuide
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.models.bara import BaRA
+from bara_pyro.models.fvae import FVAE
 
 N, R = 12, 3
 PHI, THETA = (0.7, 1.3), (2.0, 0.5)
@@ -153,3 +155,20 @@ def test_terms_average_particles_too() -> None:
     assert_close(three.nll, torch.stack([t.nll for t in singles]).mean())
     for site, kl in three.kl.items():
         assert_close(kl, torch.stack([t.kl[site] for t in singles]).mean())
+    two = MeanFieldELBO(num_particles=2)
+    pyro.set_rng_seed(15)
+    assert_close(two.terms(model, guide, batch).loss, torch.stack([t.loss for t in singles[:2]]).mean())
+
+
+@torch.no_grad()
+def test_terms_average_what_else_is_observed() -> None:
+    """The reconstructions of FVAE, observed beside the answers."""
+    model = FVAE(backbone(), 4, r=2)
+    guide, batch = FVAEGuide(model), make_batch()
+    pyro.set_rng_seed(16)
+    singles = [MeanFieldELBO().terms(model, guide, batch) for _ in range(2)]
+    pyro.set_rng_seed(16)
+    both = MeanFieldELBO(num_particles=2).terms(model, guide, batch)
+    assert both.extra
+    for site, value in both.extra.items():
+        assert_close(value, torch.stack([t.extra[site] for t in singles]).mean())

@@ -53,6 +53,14 @@ def test_the_seed_decides(guide: type) -> None:
     assert ((first - other).abs() > 1e-4).any() == (guide is not DeltaGuide)
 
 
+@pytest.mark.parametrize("guide", [WeibullGuide, GammaGuide])
+def test_the_seed_decides_local_draws_too(guide: type) -> None:
+    """Where there are no others: of laws whose noise is fixed, and of those that are drawn one by one."""
+    pair = toy(guide, latent="theta")
+    first, second = (predict(*pair, make_batch(), samples=S, seed=seed) for seed in (3, 4))
+    assert ((first - second).abs() > 1e-4).any()
+
+
 @pytest.mark.parametrize("arch", ["qwen2", "gpt2"])
 @pytest.mark.parametrize("guide", GUIDES)
 def test_company_order_and_padding_do_not_matter(guide: type, arch: str) -> None:
