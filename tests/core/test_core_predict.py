@@ -53,10 +53,11 @@ def test_the_seed_decides(guide: type) -> None:
     assert ((first - other).abs() > 1e-4).any() == (guide is not DeltaGuide)
 
 
+@pytest.mark.parametrize("latent", ["phi", "theta"])
 @pytest.mark.parametrize("guide", [WeibullGuide, GammaGuide])
-def test_the_seed_decides_local_draws_too(guide: type) -> None:
-    """Where there are no others: of laws whose noise is fixed, and of those that are drawn one by one."""
-    pair = toy(guide, latent="theta")
+def test_the_seed_decides_each_kind_of_draw(guide: type, latent: str) -> None:
+    """Of laws whose noise is fixed, and of those that are drawn one by one."""
+    pair = toy(guide, latent=latent)
     first, second = (predict(*pair, make_batch(), samples=S, seed=seed) for seed in (3, 4))
     assert ((first - second).abs() > 1e-4).any()
 
