@@ -178,15 +178,19 @@ def load_backbone(
             tokenizer = _load_tokenizer(path)
             lm = _load_lm(path, DTYPES[dtype], random_seed)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        reason = first.split(". ")[0].rstrip(".")
         raise BackboneError(
-            f"Cannot load the backbone {str(name)!r} ({reason}): give 'microworld', a folder with "
+            f"Cannot load the backbone {str(name)!r} ({reason_of(error)}): give 'microworld', a folder with "
             "config.json, model.safetensors and a tokenizer, or a hub name that can be reached."
         ) from error
     backbone = Backbone(lm.to(device), tokenizer, str(name))
     backbone.verify()
     return backbone
+
+
+def reason_of(error: Exception) -> str:
+    """Return the first sentence of what transformers says went wrong, without its full stop."""
+    first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return first.split(". ")[0].rstrip(".")
 
 
 def _load_tokenizer(path: str) -> PreTrainedTokenizerBase:

@@ -27,7 +27,9 @@ def batches(
         ConfigError: `batch_size` is not positive.
     """
     _check_batch_size(batch_size)
-    order = sorted(range(len(split)), key=lambda row: len(split.token_ids[row]) if by_length else 0)
+    order = list(range(len(split)))
+    if by_length:
+        order.sort(key=split.lengths.__getitem__)
     for start in range(0, len(order), batch_size):
         yield split.batch(order[start : start + batch_size], answer_ids)
 

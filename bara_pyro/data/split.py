@@ -54,6 +54,12 @@ class EncodedSplit:
     def __len__(self) -> int:
         return len(self.ids)
 
+    @property
+    def lengths(self) -> list[int]:
+        """Number of tokens that each row has in a batch, with the texts behind its prompt."""
+        behind = [sum(max(0, len(text) - 1) for text in texts) for texts in self.texts] or [0] * len(self)
+        return [len(prompt) + more for prompt, more in zip(self.token_ids, behind, strict=True)]
+
     def take(self, rows: Sequence[int]) -> "EncodedSplit":
         """Return the rows at these places, in this order, as a split of their own."""
         return replace(

@@ -7,7 +7,6 @@ configuration, which is saved.
 
 import io
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
@@ -16,14 +15,14 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-from bara_pyro.core.backbone import DTYPES, quiet_transformers
+from bara_pyro.core.backbone import DTYPES, quiet_transformers, reason_of
 from bara_pyro.errors import BackboneError, ConfigError, unknown
 
 MAGIC = b"GGUF"
 SUFFIX = ".gguf"
 
 
-def convert_gguf(file: Path, out: Path, *, dtype: str = "bfloat16") -> int:
+def convert_gguf(file: Path, out: Path, *, dtype: str = "bfloat16", card: str = "") -> int:
     """Write the language model and the tokenizer of a GGUF file as a Hugging Face folder.
 
     The folder appears whole or not at all.
@@ -33,6 +32,7 @@ def convert_gguf(file: Path, out: Path, *, dtype: str = "bfloat16") -> int:
         out: the folder; it must not exist, or be empty.
         dtype: "float32", "bfloat16" or "float16", of the weights written. A quantised file holds no more than
             bfloat16 keeps.
+        card: text of the folder's README.md; none if "".
 
     Returns:
         The number of parameters.
@@ -53,11 +53,13 @@ def convert_gguf(file: Path, out: Path, *, dtype: str = "bfloat16") -> int:
             tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
             read = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
         except (OSError, ValueError, KeyError, RuntimeError, NotImplementedError, ImportError) as error:
-            raise BackboneError(f"{file} cannot be read as GGUF ({_reason(error)}).") from error
+            raise BackboneError(f"{file} cannot be read as GGUF ({reason_of(error)}).") from error
         lm = _plain(read, DTYPES[dtype])
         with _appearing(out) as folder:
             lm.save_pretrained(folder)
             tokenizer.save_pretrained(folder)
+            if card:
+                (folder / "README.md").write_text(card)
     return sum(p.numel() for p in lm.parameters())
 
 
@@ -71,10 +73,6 @@ def _check(file: Path) -> None:
         import gguf  # noqa: F401 - transformers needs it, and says so less clearly
     except ImportError as error:
         raise BackboneError("The package gguf is not installed: pip install 'bara-pyro[gguf]'.") from error
-
-
-def _reason(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].split(". ")[0].rstrip(".")
 
 
 def _plain(read: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
@@ -100,4 +98,3 @@ def _appearing(out: Path) -> Iterator[Path]:
         if out.exists():
             out.rmdir()
         os.replace(folder, out)
-    shutil.rmtree(holder, ignore_errors=True)

@@ -25,19 +25,10 @@ def training_bytes(config: RunConfig, backbone: Backbone, split: EncodedSplit) -
     targets = find_targets(backbone.lm, c.target_modules)
     parameters = c.r * sum(target.in_features + target.out_features for target in targets)
     size = min(config.train.batch_size // config.train.accumulate, len(split))
-    tokens = sum(sorted(lengths(split))[-size:])
+    tokens = sum(sorted(split.lengths)[-size:])
     lm = backbone.lm.config.get_text_config()
     states = KEPT * tokens * int(lm.hidden_size) * int(lm.num_hidden_layers)
     return FLOAT * (COPIES * parameters + states)
-
-
-def lengths(split: EncodedSplit) -> list[int]:
-    """Return the number of tokens that each row has in a batch, with the texts behind its prompt."""
-    prompts = map(len, split.token_ids)
-    if not split.texts:
-        return list(prompts)
-    behind = (sum(max(0, len(text) - 1) for text in texts) for texts in split.texts)
-    return [prompt + more for prompt, more in zip(prompts, behind, strict=True)]
 
 
 def check_memory(config: RunConfig, backbone: Backbone, split: EncodedSplit) -> None:

