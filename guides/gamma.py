@@ -15,8 +15,6 @@ class GammaGuide(AmortizedGuide):
     kappa = 1, the exponential distribution), so that a noise level means about the same in every family.
     """
 
-    fixed_noise = False
-
     def family(self, mean: Tensor, kappa: Tensor) -> Gamma:
         """Return the Gamma distribution with mean `mean` and coefficient of variation `kappa`."""
         concentration = kappa.reciprocal().square()

@@ -14,7 +14,7 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 
 from bara_pyro.core.likelihood import require_answer_tokens
-from bara_pyro.core.prediction import noise_seed
+from bara_pyro.core.noise import noise_seed
 from bara_pyro.core.sites import module_key
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, check_choice

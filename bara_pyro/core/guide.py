@@ -31,8 +31,6 @@ class SiteGuide(AutoMessenger):  # type: ignore[metaclass]  # Pyro computes the 
         model: the program whose latents the guide approximates.
     """
 
-    # False where the random numbers that a draw takes depend on the parameters (rejection sampling).
-    fixed_noise = True
     # Forwards of the language model that `predictive` runs at once for a row, which its memory goes with.
     copies = 1
 

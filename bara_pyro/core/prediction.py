@@ -1,10 +1,9 @@
 """Posterior-predictive draws, S of them in one batched forward, reproducible row by row.
 
-The noise of a row depends on the seed, the row's identifier and the site alone: not on the batch size, on
-the other rows, on padding or on how the draws are cut into chunks.
+The noise of a draw depends on the seed, the row's identifier, the token's position and the site alone: not on
+the batch, on padding, on how the draws are cut into chunks or on how many there are (`bara_pyro.core.noise`).
 """
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -13,10 +12,10 @@ import torch
 from pyro import poutine
 from pyro.distributions import TorchDistribution
 from torch import Tensor
-from torch.distributions.utils import lazy_property
 from torch.nn import functional as F
 
 from bara_pyro.core.guide import Posterior, PosteriorMean, SiteGuide
+from bara_pyro.core.noise import Addresses
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.sites import value_of
 from bara_pyro.data.types import Batch
@@ -181,95 +180,45 @@ def _forward(
                 return model.likelihood.predicted(model.forward(batch)).unsqueeze(0).cpu()
         with (
             pyro.plate("draws", chunk.stop - chunk.start, dim=-3),
-            RowSeeded(guide, batch, seed, samples, chunk, repeats),
+            Addressed(guide, addresses_of(batch, seed, chunk, repeats)),
         ):
             return model.likelihood.predicted(model.forward(batch)).cpu()
 
 
-class RowSeeded(Posterior):
-    """Draws whose noise is seeded by row and site.
+class Addressed(Posterior):
+    """Draws whose noise is a function of site, draw, row and position alone.
 
     Args:
         guide: the fitted guide.
-        batch: the rows, with their identifiers.
-        seed: base seed.
-        samples: total number S of draws, of which `chunk` is computed.
-        chunk: the draws of this forward.
-        repeats: draws that share the global latents.
+        addresses: of the draws, rows and positions of the forward.
     """
 
-    def __init__(
-        self, guide: SiteGuide, batch: Batch, seed: int, samples: int, chunk: slice, repeats: int = 1
-    ) -> None:
+    def __init__(self, guide: SiteGuide, addresses: Addresses) -> None:
         super().__init__(guide)
-        self.seed = seed
-        self.samples = samples
-        self.repeats = repeats
-        self.chunk = chunk
-        self.ids = batch.ids
-        self.device = batch.input_ids.device
-        self.lengths = batch.attention_mask.sum(-1).tolist()
-        self.asked = batch.asked
-        sites, targets = guide.model.latents.local_sites, guide.model.targets
-        heads = {target.path for target in targets if target.is_head}
-        self.of_head = {name for name, site in sites.items() if site.path in heads}
+        self.addresses = addresses
 
     def value(self, name: str, fn: TorchDistribution) -> Tensor:
-        """Return the draws of this chunk: `draws x 1 x (1 or modules) x event` or `draws x B x T x event`."""
-        # The plate of draws stands outside: a global posterior does not have its dimension yet.
-        if name not in self.guide.model.latents.local_sites:
-            _seed(self.seed, name, self.device)
-            drawn = fn.sample((self.samples // self.repeats,))
-            drawn = drawn.repeat_interleave(self.repeats, dim=0)[self.chunk]
-            # The plates of rows and tokens stand between the draws and the site's own batch dimensions.
-            return drawn.reshape(len(drawn), *(1,) * (2 - len(fn.batch_shape)), *drawn.shape[1:])
-        out = fn.mean.clone()
-        # Real tokens only, at the right: padding must not consume noise. The head sees what is asked for.
-        widths = self.asked if name in self.of_head else self.lengths
-        for row, (row_id, width) in enumerate(zip(self.ids, widths, strict=True)):
-            out[:, row, -width:] = self._row(fn, row, width, f"{name}/{row_id}")
-        return out
-
-    def _row(self, fn: TorchDistribution, row: int, width: int, key: str) -> Tensor:
-        """Sample one row's posteriors for all S draws' worth of noise; return this chunk's."""
-        base: TorchDistribution = fn.base_dist
-        values = {name: getattr(base, name)[:, row, -width:] for name in _given(base)}
-        if not self.guide.fixed_noise:
-            # One stream a draw: what an earlier draw takes from a shared one depends on its parameters.
-            out = []
-            for draw, number in enumerate(range(self.samples)[self.chunk]):
-                _seed(self.seed, f"{key}/{number}", self.device)
-                own = {name: v[draw] for name, v in values.items()}
-                out.append(type(base)(**own, validate_args=False).sample())
-            return torch.stack(out)
-        _seed(self.seed, key, self.device)
-        count = self.chunk.stop - self.chunk.start
-        if count == self.samples:
-            return type(base)(**values, validate_args=False).sample()
-        # Earlier chunks consumed the front of this stream: draw it again at full length and cut.
-        full = {name: v[:1].expand(self.samples, *v.shape[1:]).clone() for name, v in values.items()}
-        for name, v in values.items():
-            full[name][self.chunk] = v
-        return type(base)(**full, validate_args=False).sample()[self.chunk]
+        """Return the draws: `draws x 1 x (1 or modules) x event` or `draws x B x T x event`."""
+        if name in self.guide.model.latents.local_sites:
+            return self.addresses.draw_local(name, fn)
+        # The plate of draws stands outside: a global posterior does not have its dimension yet. The plates of
+        # rows and tokens stand between the draws and the site's own batch dimensions.
+        drawn = self.addresses.draw_global(name, fn)
+        return drawn.reshape(len(drawn), *(1,) * (2 - len(fn.batch_shape)), *drawn.shape[1:])
 
 
-def _given(fn: TorchDistribution) -> list[str]:
-    """Return the parameters of a distribution; of two ways to give one law (probs, logits) the one used."""
-    lazy = [name for name in fn.arg_constraints if isinstance(getattr(type(fn), name, None), lazy_property)]
-    return [name for name in fn.arg_constraints if name not in lazy or name in vars(fn)]
-
-
-def noise_seed(seed: int, key: str) -> int:
-    """Return a seed that follows from a base seed and a key; `hash()` would differ between processes."""
-    digest = hashlib.blake2b(f"{seed}/{key}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1
-
-
-def _seed(seed: int, key: str, device: torch.device) -> None:
-    """Seed a device's generator by a base seed and a key."""
-    # Where there is no GPU, torch.manual_seed stores a stack trace a call: slow, and memory never given back.
-    seeder = torch.default_generator.manual_seed if device.type == "cpu" else torch.manual_seed
-    seeder(noise_seed(seed, key))
+def addresses_of(batch: Batch, seed: int, draws: slice, repeats: int = 1) -> Addresses:
+    """Return the addresses of some draws of a batch, which is padded on the left."""
+    device = batch.input_ids.device
+    lengths = batch.attention_mask.sum(-1, keepdim=True)
+    return Addresses(
+        seed,
+        torch.arange(draws.start, draws.stop, device=device),
+        batch.ids,
+        # The answer head sees the last tokens alone: columns are counted from the right.
+        lambda width: lengths - width + torch.arange(width, device=device),
+        repeats,
+    )
 
 
 def _chunks(total: int, step: int) -> list[slice]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from bara_pyro.core.prediction import RowSeeded, predict
+from bara_pyro.core.prediction import Addressed, addresses_of, predict
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.amortized import AmortizedGuide
 from bara_pyro.guides.delta import DeltaGuide
@@ -190,14 +190,15 @@ def test_the_law_of_a_draw_is_the_guides() -> None:
     batch = make_batch(((5, 7, 9),), choose=[0])
     seen: dict[str, Tensor] = {}
 
-    class Spy(RowSeeded):
+    class Spy(Addressed):
         def value(self, name: str, fn: torch.distributions.Distribution) -> Tensor:
             seen[name], seen["mean"] = super().value(name, fn), fn.mean
             seen["variance"] = fn.variance
             return seen[name]
 
-    count = 4000
-    with torch.no_grad(), pyro.plate("draws", count, dim=-3), Spy(guide, batch, 0, count, slice(0, count)):
+    count = 20_000
+    addresses = addresses_of(batch, 0, slice(0, count))
+    with torch.no_grad(), pyro.plate("draws", count, dim=-3), Spy(guide, addresses):
         model.forward(replace(batch, labels=None))
     draws = seen["theta/lm_head"].reshape(count, 3).double()
     mean, variance = seen["mean"][0].flatten().double(), seen["variance"][0].flatten().double()

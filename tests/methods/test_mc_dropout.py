@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from bara_pyro.core.elbo import MeanFieldELBO
-from bara_pyro.core.prediction import RowSeeded, predict
+from bara_pyro.core.prediction import Addressed, addresses_of, predict
 from bara_pyro.core.program import Adapter
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.delta import DeltaGuide
@@ -79,7 +79,7 @@ def test_the_law_of_a_mask(p: float) -> None:
     batch, draws = make_batch(), 500
     seen: dict[str, Tensor] = {}
 
-    class Spy(RowSeeded):
+    class Spy(Addressed):
         def value(self, name: str, fn: torch.distributions.Distribution) -> Tensor:
             seen[name] = super().value(name, fn)
             return seen[name]
@@ -87,7 +87,7 @@ def test_the_law_of_a_mask(p: float) -> None:
     with (
         torch.no_grad(),
         pyro.plate("draws", draws, dim=-3),
-        Spy(guide, batch, 0, draws, slice(0, draws)),
+        Spy(guide, addresses_of(batch, 0, slice(0, draws))),
     ):
         model.forward(UNLABELLED)
     one = seen["keep/model.layers.0.self_attn.q_proj"]
@@ -136,7 +136,7 @@ def test_without_dropout_it_is_lora() -> None:
 def test_draws_are_those_of_torchs_dropout() -> None:
     """Our predictive against torch's own dropout in front of A: mean and variance of the probabilities."""
     model, guide = toy()
-    draws = 600
+    draws = 2000
     ours = predict(model, guide, make_batch(), samples=draws)
     many = make_batch(choose=[0, 1, 2, 3] * draws)  # all draws in one forward
     with torch.no_grad():

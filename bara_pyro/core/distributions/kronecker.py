@@ -69,7 +69,10 @@ class KroneckerNormal(TorchDistribution):
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Draw matrices, `sample_shape + batch_shape + m x n`."""
         shape = self._extended_shape(torch.Size(sample_shape))
-        noise = torch.randn(shape, dtype=self.scale.dtype, device=self.scale.device)
+        return self.of_noise(torch.randn(shape, dtype=self.scale.dtype, device=self.scale.device))
+
+    def of_noise(self, noise: Tensor) -> Tensor:
+        """Return the draw that standard normal numbers of its shape give."""
         if self.rows is None:
             return self.row_vectors @ (noise * self.scale) @ self.column_vectors.mT
         out = noise * self.precision.rsqrt().to(noise.dtype)

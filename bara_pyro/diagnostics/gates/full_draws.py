@@ -14,7 +14,8 @@ from bara_pyro.core.gate_draws import product
 from bara_pyro.core.guide import PRIOR, SiteGuide
 from bara_pyro.core.latents import Gates
 from bara_pyro.core.likelihood import require_answer_tokens
-from bara_pyro.core.prediction import Drawn, noise_seed, record
+from bara_pyro.core.noise import noise_seed
+from bara_pyro.core.prediction import Drawn, record
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.sites import law_of
 from bara_pyro.data import EncodedSplit, batches, first_rows

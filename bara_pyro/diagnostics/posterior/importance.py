@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from bara_pyro.core.guide import SiteGuide
-from bara_pyro.core.prediction import noise_seed
+from bara_pyro.core.noise import noise_seed
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.types import Batch
 from bara_pyro.diagnostics.arviz.compat import pareto_k

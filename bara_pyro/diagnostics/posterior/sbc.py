@@ -17,7 +17,7 @@ from torch import Tensor
 
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.likelihood import LIKELIHOOD
-from bara_pyro.core.prediction import noise_seed
+from bara_pyro.core.noise import noise_seed
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.sites import value_of
 from bara_pyro.core.svi import SVI, adamw, linear_schedule

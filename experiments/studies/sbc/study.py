@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from bara_pyro.cli.terminal import progress, say, show
-from bara_pyro.core.prediction import noise_seed
+from bara_pyro.core.noise import noise_seed
 from bara_pyro.data.types import Batch
 from bara_pyro.diagnostics.posterior.joint import Values, draw, seeded
 from bara_pyro.diagnostics.posterior.sbc import Sampler, fit_guide, nuts_sampler, sbc, svi_sampler, too_sure

@@ -1,0 +1,215 @@
+r"""Noise by address: a draw is a pure function of (seed, site, draw, row, position, unit).
+
+No generator is seeded and none advances, so that a row's noise depends neither on the batch, its padding, the
+order of anything nor the device, and what is computed again (activations, a key-value cache) sees the same
+latents. The generator is SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) on integer tensors: each coordinate
+is mixed into the hash of those before it, and the units of one position are one SplitMix64 stream.
+"""
+
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from functools import singledispatch
+
+import torch
+from pyro.distributions import Delta, TorchDistribution
+from torch import Tensor
+from torch.distributions import Bernoulli, Distribution, Gamma, Independent, Normal, TransformedDistribution
+
+from bara_pyro.core.distributions import MeanWeibull
+from bara_pyro.core.distributions.kronecker import KroneckerNormal
+from bara_pyro.errors import ConfigError
+
+Uniform = Callable[[int], Tensor]
+"""Number of a stream -> uniform numbers in (0, 1), float32, of the shape of the value to draw."""
+
+BITS = 23  # of a uniform number k / 2^23 + 2^-24: its distance to both 0 and 1 is exact in float32
+ATTEMPTS = 64  # of a rejection sampler that accepts 95 % and more at each
+
+
+def _signed(value: int) -> int:
+    return value - 2**64 if value >= 2**63 else value
+
+
+GOLDEN = _signed(0x9E3779B97F4A7C15)
+FIRST, SECOND = _signed(0xBF58476D1CE4E5B9), _signed(0x94D049BB133111EB)
+
+
+def noise_seed(seed: int, key: str) -> int:
+    """Return a seed, 63 bits, that follows from a base seed and a key; `hash()` differs between processes."""
+    digest = hashlib.blake2b(f"{seed}/{key}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def mix(state: Tensor) -> Tensor:
+    """Return SplitMix64's output for a state, int64, with the wrap-around of 64-bit integers."""
+    state = state ^ _shifted(state, 30)
+    state.mul_(FIRST)
+    state.bitwise_xor_(_shifted(state, 27))
+    state.mul_(SECOND)
+    return state.bitwise_xor_(_shifted(state, 31))
+
+
+def _shifted(value: Tensor, places: int) -> Tensor:
+    """Shift right, filling with zeros: torch's own shift repeats the sign."""
+    return value.bitwise_right_shift(places).bitwise_and_((1 << (64 - places)) - 1)
+
+
+def uniform(keys: Tensor, units: int) -> Tensor:
+    """Return uniform numbers in (0, 1), float32, `... x units`, for keys `...`, int64.
+
+    Two numbers are made of the halves of each 64 bits.
+    """
+    steps = torch.arange(1, math.ceil(units / 2) + 1, device=keys.device) * GOLDEN
+    halves = mix(keys.unsqueeze(-1) + steps).view(torch.int32)[..., :units]
+    whole = halves.bitwise_right_shift(32 - BITS).bitwise_and_(2**BITS - 1)
+    return whole.to(torch.float32).add_(0.5).mul_(2.0**-BITS)
+
+
+class Addresses:
+    """Keys of every draw, row and position: what noise is a function of, beside site and unit.
+
+    Args:
+        seed: base seed.
+        draws: long, `S`: numbers of the draws.
+        ids: the B rows' identifiers.
+        positions: width of a layer's input -> long, `B x width`: each column's position in its text, counted
+            from the first real token (below 0 on padding).
+        repeats: draws that follow one another and share the global latents.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        draws: Tensor,
+        ids: Sequence[str],
+        positions: Callable[[int], Tensor],
+        repeats: int = 1,
+    ) -> None:
+        self.seed = seed
+        self.draws = draws
+        self.shared = draws // repeats
+        self.rows = torch.tensor([noise_seed(0, row_id) for row_id in ids], device=draws.device)
+        self.positions = positions
+        self._placed: dict[int, Tensor] = {}  # computed once a forward: every site of one width asks
+
+    def draw_local(self, site: str, fn: TorchDistribution) -> Tensor:
+        """Draw a site with a value a row and token, `S x B x T x event`."""
+        shape = (len(self.draws), len(self.rows), fn.batch_shape[-1], *fn.event_shape)
+        width = fn.batch_shape[-1]
+        if width not in self._placed:
+            self._placed[width] = self.positions(width) * GOLDEN
+        rows, places = self.rows[:, None], self._placed[width]
+
+        def keys(key: int) -> Tensor:
+            draws = mix(key + self.draws * GOLDEN)[:, None, None]
+            return mix(mix(draws + rows) + places)
+
+        return self._draw(site, fn, shape, keys)
+
+    def draw_global(self, site: str, fn: TorchDistribution) -> Tensor:
+        """Draw a site that all rows share, `S x batch x event`."""
+        places = torch.arange(fn.batch_shape.numel(), device=self.draws.device).reshape(fn.batch_shape)
+
+        def keys(key: int) -> Tensor:
+            draws = mix(key + self.shared * GOLDEN)
+            return mix(draws.reshape(-1, *(1,) * places.dim()) + places * GOLDEN)
+
+        return self._draw(site, fn, (len(self.shared), *fn.batch_shape, *fn.event_shape), keys)
+
+    def _draw(
+        self, site: str, fn: TorchDistribution, shape: tuple[int, ...], keys: Callable[[int], Tensor]
+    ) -> Tensor:
+        units = fn.event_shape.numel()
+
+        def numbers(stream: int) -> Tensor:
+            return uniform(keys(noise_seed(self.seed, f"{site}/{stream}")), units).reshape(shape)
+
+        return transport(fn, numbers).expand(shape)
+
+
+@singledispatch
+def transport(fn: Distribution, numbers: Uniform) -> Tensor:
+    """Return a draw of a law made of uniform numbers, of which stream 0 is used first.
+
+    By the law's quantile function; a law without one registers a way of its own, `transport.register`.
+
+    Raises:
+        ConfigError: there is neither.
+    """
+    base = getattr(fn, "base_dist", None)
+    if base is not None:  # Pyro's wrappers: a mask, an expanded view
+        return transport(base, numbers)
+    try:
+        return fn.icdf(numbers(0))
+    except NotImplementedError as error:
+        raise ConfigError(
+            f"A {type(fn).__name__} has no quantile function (icdf), which prediction draws by: give it one, "
+            "or register a way to draw it with bara_pyro.core.noise.transport.register."
+        ) from error
+
+
+@transport.register
+def _(fn: Independent, numbers: Uniform) -> Tensor:
+    return transport(fn.base_dist, numbers)
+
+
+@transport.register
+def _(fn: TransformedDistribution, numbers: Uniform) -> Tensor:
+    value = transport(fn.base_dist, numbers)
+    for change in fn.transforms:
+        value = change(value)
+    return value
+
+
+@transport.register
+def _(fn: Delta, numbers: Uniform) -> Tensor:
+    return fn.v
+
+
+@transport.register
+def _(fn: Bernoulli, numbers: Uniform) -> Tensor:
+    return (numbers(0) < fn.probs).to(fn.probs.dtype)
+
+
+@transport.register
+def _(fn: MeanWeibull, numbers: Uniform) -> Tensor:
+    log_energy = numbers(0).log_().neg_().log_()
+    value = fn.mean * torch.addcmul(fn.log_norm, fn.kappa, log_energy).exp_()
+    return value.clamp_min_(torch.finfo(value.dtype).tiny)  # at large kappa it underflows to 0
+
+
+@transport.register
+def _(fn: KroneckerNormal, numbers: Uniform) -> Tensor:
+    return fn.of_noise(_normal(numbers(0)).to(fn.scale.dtype))
+
+
+@transport.register
+def _(fn: Gamma, numbers: Uniform) -> Tensor:
+    """By Marsaglia and Tsang (ACM TOMS 26, 2000), whose attempts have streams of their own."""
+    shape = fn.concentration + (fn.concentration < 1).to(fn.concentration.dtype)
+    third = shape - 1 / 3
+    scale = (9 * third).rsqrt()
+    found, waiting = torch.ones_like(shape), torch.ones_like(shape, dtype=torch.bool)
+    for attempt in range(ATTEMPTS):
+        normal, level = _normal(numbers(2 * attempt + 1)), numbers(2 * attempt + 2)
+        cube = (1 + scale * normal).pow(3)
+        bound = 0.5 * normal.square() + third * (1 - cube + cube.clamp_min(1e-30).log())
+        accepted = (cube > 0) & (level.log() < bound)
+        found = torch.where(waiting & accepted, third * cube, found)
+        waiting = waiting & ~accepted
+        if not waiting.any():
+            break
+    # Below 1 the law is that of concentration + 1, times a power of a uniform number.
+    lifted = numbers(0).log() / fn.concentration * (fn.concentration < 1)
+    tiny = torch.finfo(fn.rate.dtype).tiny
+    return (found.clamp_min(tiny) * lifted.exp() / fn.rate).clamp_min(tiny)
+
+
+@transport.register
+def _(fn: Normal, numbers: Uniform) -> Tensor:
+    return fn.loc + fn.scale * _normal(numbers(0))
+
+
+def _normal(numbers: Tensor) -> Tensor:
+    return torch.erfinv(2 * numbers - 1).mul_(math.sqrt(2))

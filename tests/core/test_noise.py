@@ -1,0 +1,192 @@
+"""Noise by address: the generator against its definition, its numbers against their law, its coordinates."""
+
+import numpy as np
+import pytest
+import scipy.stats as st
+import torch
+from core_cases import make_batch
+from pyro import distributions as dist
+from scipy.spatial.transform import Rotation
+from scipy.special import gamma
+from torch import Tensor
+
+from bara_pyro.core.distributions import MeanWeibull
+from bara_pyro.core.distributions.kronecker import KroneckerNormal
+from bara_pyro.core.noise import GOLDEN, Addresses, Uniform, mix, transport, uniform
+from bara_pyro.core.prediction import addresses_of
+from bara_pyro.errors import ConfigError
+
+MASK = 2**64 - 1
+
+
+def splitmix64(state: int) -> int:
+    """The output function of SplitMix64 in Python's own integers (Steele, Lea and Flood, 2014)."""
+    z = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK
+    return z ^ (z >> 31)
+
+
+def addresses(seed: int = 0, draws: int = 40, rows: int = 30, start: int = 0, repeats: int = 1) -> Addresses:
+    return Addresses(
+        seed,
+        torch.arange(start, start + draws),
+        tuple(map(str, range(rows))),
+        lambda width: torch.arange(width).expand(rows, -1),
+        repeats,
+    )
+
+
+def unit(shape: tuple[int, ...]) -> dist.TorchDistribution:
+    return dist.Uniform(torch.zeros(()), torch.ones(())).expand(shape).to_event(1)
+
+
+def test_the_generator_is_splitmix64() -> None:
+    # The published first outputs of the stream that starts at 0, then states with all their bits.
+    known = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
+    states = torch.randint(-(2**63), 2**63 - 1, (200,), generator=torch.Generator().manual_seed(0))
+    found = [value & MASK for value in mix(torch.cat([torch.arange(1, 4) * GOLDEN, states])).tolist()]
+    assert found == known + [splitmix64(value & MASK) for value in states.tolist()]
+
+
+def test_uniform_numbers_are_the_halves_of_a_stream() -> None:
+    key, golden = 12345, 0x9E3779B97F4A7C15
+    found = uniform(torch.tensor([key]), 5)[0].tolist()
+    words = [splitmix64((key + i * golden) & MASK) for i in (1, 2, 3)]
+    halves = [half for word in words for half in (word & 0xFFFFFFFF, word >> 32)]
+    assert found == [(half >> 9) / 2**23 + 2**-24 for half in halves[:5]]
+
+
+def test_the_ends_of_the_interval_are_never_reached() -> None:
+    ends = torch.tensor([0.5, 2**23 - 0.5]) * 2.0**-23
+    assert ends[0] > 0
+    assert ends[1] < 1
+    assert torch.erfinv(2 * ends - 1).isfinite().all()
+    assert (-ends.log()).log().isfinite().all()
+
+
+def test_uniformity_and_independence_across_every_coordinate() -> None:
+    """A million numbers: law, bits, and neighbours along draw, row, position, unit, site and seed."""
+    numbers = addresses().draw_local("theta/a", unit((40, 30, 64, 13)))
+    assert st.kstest(numbers.flatten().numpy(), "uniform").pvalue > 1e-3
+    whole = (numbers.double() * 2**23).long()
+    for bit in range(23):
+        ones = int((whole >> bit & 1).sum())
+        assert st.binomtest(ones, whole.numel()).pvalue > 1e-4
+    centred = (numbers.double() - 0.5) * 12**0.5  # mean 0, variance 1
+    others = {
+        "site": addresses().draw_local("theta/b", unit((40, 30, 64, 13))),
+        "seed": addresses(seed=1).draw_local("theta/a", unit((40, 30, 64, 13))),
+    }
+    pairs = {name: (centred, (other.double() - 0.5) * 12**0.5) for name, other in others.items()}
+    for dim, name in enumerate(("draw", "row", "position", "unit")):
+        for lag in (1, 2):
+            size = centred.shape[dim] - lag
+            pairs[f"{name} {lag}"] = (centred.narrow(dim, 0, size), centred.narrow(dim, lag, size))
+    for name, (one, two) in pairs.items():
+        product = one * two
+        assert abs(product.mean()) < 4 / product.numel() ** 0.5, name
+        assert abs((one.square() * two.square()).mean() - 1) < 4 * 1.5 / product.numel() ** 0.5, name
+
+
+def test_no_streams_overlap() -> None:
+    """Of 2^20 addresses no two have one 64-bit state: by chance they would with probability 3e-8."""
+    a = addresses(draws=64, rows=64)
+    keys = mix(mix(mix(5 + a.draws * GOLDEN)[:, None, None] + a.rows[:, None]) + a.positions(64) * GOLDEN)
+    states = keys.unsqueeze(-1) + torch.arange(1, 5) * GOLDEN
+    assert states.unique().numel() == 64 * 64 * 64 * 4
+
+
+def test_a_draw_depends_on_its_address_alone() -> None:
+    whole = addresses().draw_local("theta", unit((40, 30, 9, 8)))
+    later = addresses(draws=10, start=7).draw_local("theta", unit((10, 30, 9, 8)))
+    assert torch.equal(later, whole[7:17])
+    narrow = addresses().draw_local("theta", unit((40, 30, 4, 3)))
+    assert torch.equal(narrow, whole[:, :, :4, :3])
+    a = addresses()
+    a.rows = a.rows[[5, 2]]
+    a.positions = lambda width: torch.arange(width).expand(2, -1)
+    assert torch.equal(a.draw_local("theta", unit((40, 2, 9, 8))), whole[:, [5, 2]])
+
+
+def test_positions_are_counted_from_the_first_real_token() -> None:
+    """Padding does not move them, and the answer head, which sees the last token alone, is at its place."""
+    batch, padded = make_batch(), make_batch(pad=3)
+    width = batch.input_ids.shape[1]
+    draws = addresses_of(batch, 0, slice(0, 5)).draw_local("theta", unit((5, 4, width, 3)))
+    wide = addresses_of(padded, 0, slice(0, 5)).draw_local("theta", unit((5, 4, width + 3, 3)))
+    head = addresses_of(batch, 0, slice(0, 5)).draw_local("theta", unit((5, 4, 1, 3)))
+    assert torch.equal(wide[:, :, 3:], draws)
+    assert torch.equal(head, draws[:, :, -1:])
+    first = batch.attention_mask.long().argmax(-1)
+    places = addresses_of(batch, 0, slice(0, 1)).positions(width)
+    assert (places[torch.arange(4), first] == 0).all()
+
+
+def test_global_draws_are_shared_in_groups() -> None:
+    law = unit((7, 3))
+    one = addresses(draws=6).draw_global("phi", law)
+    assert one.shape == (6, 7, 3)
+    grouped = addresses(draws=6, repeats=3).draw_global("phi", law)
+    assert torch.equal(grouped, one[[0, 0, 0, 1, 1, 1]])
+
+
+def fresh(count: int) -> Uniform:
+    def numbers(stream: int) -> Tensor:
+        return uniform(torch.tensor([stream * 7919 + 1]), count)[0].clone()
+
+    return numbers
+
+
+N = 100_000
+LAWS = {
+    "weibull": (
+        MeanWeibull(torch.tensor(0.7), torch.tensor(0.4)),
+        st.weibull_min(1 / 0.4, scale=0.7 / gamma(1.4)),
+    ),
+    "gamma 0.3": (dist.Gamma(torch.tensor(0.3), torch.tensor(2.0)), st.gamma(0.3, scale=0.5)),
+    "gamma 1": (dist.Gamma(torch.tensor(1.0), torch.tensor(1.0)), st.expon()),
+    "gamma 40": (dist.Gamma(torch.tensor(40.0), torch.tensor(3.0)), st.gamma(40, scale=1 / 3)),
+    "normal": (dist.Normal(torch.tensor(1.0), torch.tensor(2.0)), st.norm(1, 2)),
+    "lognormal": (dist.LogNormal(torch.tensor(0.2), torch.tensor(0.5)), st.lognorm(0.5, scale=np.exp(0.2))),
+    "half-normal": (dist.HalfNormal(torch.tensor(2.0)), st.halfnorm(scale=2)),
+    "exponential": (dist.Exponential(torch.tensor(3.0)), st.expon(scale=1 / 3)),
+    "masked": (dist.Laplace(torch.tensor(0.0), torch.tensor(1.0)).mask(False), st.laplace()),
+}
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_the_law_of_a_draw(name: str) -> None:
+    law, truth = LAWS[name]
+    draws = transport(law.expand([N]), fresh(N))
+    assert st.kstest(draws.double().numpy(), truth.cdf).pvalue > 1e-3
+    other = transport(law.expand([N]), fresh(N))
+    assert torch.equal(draws, other)
+
+
+def test_the_law_of_a_coin_and_of_a_point() -> None:
+    heads = transport(dist.Bernoulli(torch.tensor(0.3)).expand([N]), fresh(N))
+    assert st.binomtest(int(heads.sum()), N, 0.3).pvalue > 1e-3
+    assert torch.equal(transport(dist.Delta(torch.tensor([2.0])), fresh(1)), torch.tensor([2.0]))
+
+
+def test_the_law_of_a_matrix() -> None:
+    """The covariance of vec W is the inverse of F (x) G + precision I."""
+
+    def rotation(seed: int) -> Tensor:
+        return torch.tensor(Rotation.random(random_state=seed).as_matrix(), dtype=torch.float32)
+
+    f, g, precision = torch.tensor([1.0, 2.0, 5.0]), torch.tensor([0.5, 3.0, 1.0]), torch.tensor(0.7)
+    law = KroneckerNormal(rotation(0), f, rotation(1), g, precision)
+    count = 40_000
+    draws = transport(law.expand([count]), lambda stream: fresh(count * 9)(stream).reshape(count, 3, 3))
+    left, right = rotation(0) @ f.diag() @ rotation(0).T, rotation(1) @ g.diag() @ rotation(1).T
+    truth = torch.linalg.inv(torch.kron(left, right) + precision * torch.eye(9))
+    found = torch.cov(draws.reshape(count, 9).T)
+    sizes = truth.diagonal()
+    error = ((sizes[:, None] * sizes + truth.square()) / count).sqrt()
+    assert ((found - truth).abs() < 5 * error).all()
+
+
+def test_a_law_without_quantiles_is_refused() -> None:
+    with pytest.raises(ConfigError, match="VonMises has no quantile function"):
+        transport(dist.VonMises(torch.tensor(0.0), torch.tensor(1.0)), fresh(1))
