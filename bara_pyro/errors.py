@@ -21,7 +21,7 @@ class DataError(BaraError, ValueError):
 
 
 class BackboneError(BaraError, ValueError):
-    """The language model does not fit: no such module, wrong architecture, checkpointing switched on."""
+    """The language model does not fit: no such module, wrong architecture."""
 
 
 class CheckpointError(BaraError, ValueError):

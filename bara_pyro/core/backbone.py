@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -21,6 +22,7 @@ from transformers import (
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from transformers.utils import logging
 
+from bara_pyro.core.frozen_states import FrozenStates, Tokens
 from bara_pyro.errors import BackboneError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -39,8 +41,11 @@ class Backbone:
         tokenizer: its tokenizer, kept beside it for convenience.
         name: how the user named it, for messages and configuration files.
 
-    Raises:
-        BackboneError: activation checkpointing is on.
+    Attributes:
+        states: hidden states below the adapters.
+        checkpointing: whether training keeps each layer's input only and computes the rest again
+            (`bara_pyro.core.checkpointing`); as it was switched on in the language model, of which it takes
+            the place.
     """
 
     def __init__(
@@ -57,14 +62,16 @@ class Backbone:
         self._cap: float | None = getattr(text, "final_logit_softcapping", None)
         # Found once: `check` runs before every training step.
         self._switches = [m for m in lm.modules() if hasattr(m, "gradient_checkpointing")]
+        self.states = FrozenStates(lm)
+        self.checkpointing = any(module.gradient_checkpointing for module in self._switches)
         self.check()
 
     def check(self) -> None:
-        """Refuse activation checkpointing, whose recomputation would draw other latents than the forward."""
-        if any(module.gradient_checkpointing for module in self._switches):
+        """Refuse the language model's own activation checkpointing, which would lose the adapters."""
+        if any(module.gradient_checkpointing and module.training for module in self._switches):
             raise BackboneError(
-                "Activation checkpointing is on: its recomputation would redraw the latent variables; "
-                "call gradient_checkpointing_disable() on the backbone."
+                "The backbone is in training mode with activation checkpointing of its own, whose "
+                "recomputation would lose the adapters: call eval() on it, and ours takes its place."
             )
 
     @property
@@ -77,8 +84,16 @@ class Backbone:
         """The floating-point type of the frozen weights."""
         return self.lm.dtype
 
-    def hidden(self, input_ids: Tensor, attention_mask: Tensor, segments: Tensor | None = None) -> Tensor:
-        """Return the last hidden states, `B x T x d`.
+    def hidden(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        segments: Tensor | None = None,
+        *,
+        copies: int = 1,
+        below: int = 0,
+    ) -> Tensor:
+        """Return the last hidden states, `(copies B) x T x d`.
 
         Positions are counted from the first real token, so that left padding changes nothing, also for
         architectures with absolute positions.
@@ -87,7 +102,20 @@ class Backbone:
             input_ids: long, `B x T`.
             attention_mask: bool, `B x T`.
             segments: long, `B x T`, or None for one text a row; see `bara_pyro.data.types.Batch`.
+            copies: how often to run the rows, each time with other draws in the adapters.
+            below: number of lowest layers that no adapter changes: run once a row, whatever the copies, and
+                never again for a row that was seen before.
         """
+        tokens = Tokens(input_ids, attention_mask, segments)
+        inputs = self._inputs(tokens.repeat(copies) if copies > 1 else tokens)
+        if not below:
+            return self.lm.base_model(**inputs)[0]
+        states = self.states.of(below, tokens, self._inputs)
+        with self.states.standing_in(below, states.repeat(copies, 1, 1)):
+            return self.lm.base_model(**inputs)[0]
+
+    def _inputs(self, tokens: Tokens) -> dict[str, Any]:
+        input_ids, attention_mask, segments = tokens
         if segments is None:
             positions, mask = attention_mask.cumsum(-1) - 1, attention_mask.to(torch.long)
         else:
@@ -95,12 +123,12 @@ class Backbone:
             positions = seen.sum(-1) - 1  # as if each continuation stood behind the beginning by itself
             mask = torch.zeros(seen.shape, dtype=self.dtype, device=seen.device)
             mask = mask.masked_fill_(~seen, torch.finfo(self.dtype).min).unsqueeze(1)
-        return self.lm.base_model(
-            input_ids=input_ids,
-            attention_mask=mask,
-            position_ids=positions.clamp_min(0),
-            use_cache=False,
-        )[0]
+        return {
+            "input_ids": input_ids,
+            "attention_mask": mask,
+            "position_ids": positions.clamp_min(0),
+            "use_cache": False,
+        }
 
     def logits(self, hidden: Tensor, rows: Tensor | None = None) -> Tensor:
         """Apply the output embedding to `... x d`; with `rows` (`C` token ids) only those rows of it.
@@ -141,6 +169,15 @@ class Backbone:
                 f"{type(self.lm).__name__} does more to its logits than bara_pyro knows of (they are off by "
                 f"{off:.2g} of {size:.2g}): choose a backbone of another architecture."
             )
+        if self.states.layers and not self._resumes(ids):
+            self.states.layers = ()  # layers that hand on more than hidden states: always run whole
+
+    def _resumes(self, ids: Tensor) -> bool:
+        """Return whether the upper layers go on from the states of the lower ones."""
+        ones = torch.ones_like(ids)
+        half = (len(self.states.layers) + 1) // 2
+        whole, resumed = (self.hidden(ids, ones, below=depth).float() for depth in (0, half))
+        return bool((resumed - whole).abs().max() <= TOLERANCE * whole.abs().max())
 
 
 def _seen(real: Tensor, segments: Tensor) -> Tensor:

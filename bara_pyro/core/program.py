@@ -24,6 +24,7 @@ from torch import BoolTensor, Tensor, nn
 from torch.nn import functional as F
 
 from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.checkpointing import Recorded
 from bara_pyro.core.foreign import shared_weights
 from bara_pyro.core.latents import Gates, Latents
 from bara_pyro.core.likelihood import AnswerLikelihood, Likelihood
@@ -87,8 +88,14 @@ class Adapter(PyroModule):
         self, latents: Given, lead: tuple[int, ...], layer: nn.Module, args: tuple[Tensor], output: Tensor
     ) -> Tensor:
         """Return a layer's output with the change added; see `AdaptedLM.attached`."""
+        return output + self.change_of(latents, lead, layer, args, output)
+
+    def change_of(
+        self, latents: Given, lead: tuple[int, ...], layer: nn.Module, args: tuple[Tensor], output: Tensor
+    ) -> Tensor:
+        """Return the change of a layer's output, of its shape and type."""
         change = self.change(args[0].reshape(*lead, *args[0].shape[1:]), latents)
-        return output + change.reshape(output.shape).to(output.dtype)
+        return change.reshape(output.shape).to(output.dtype)
 
 
 def chosen_rows(weight: Tensor, rows: Tensor | None) -> Tensor:
@@ -177,6 +184,8 @@ class AdaptedLM(PyroModule):
         self.full_vocab = full_vocab
         self.likelihood = likelihood or AnswerLikelihood()
         self.targets = find_targets(backbone.lm, target_modules)
+        # Decoder layers below all adapters, which are run once a row.
+        self.frozen_layers = backbone.states.depth(self.targets)
         self.rank_pattern = _checked_ranks(rank_pattern or {}, self.targets, r)
         adapters = [make_adapter(t, self.rank_pattern.get(t.path, r), lora_alpha / r) for t in self.targets]
         self.adapters = by_name({a.target.path: a for a in adapters})
@@ -226,7 +235,7 @@ class AdaptedLM(PyroModule):
         rows, width = batch.input_ids.shape
         draws = outer_draws()
         lead = (*draws, rows)
-        copies = (torch.Size(draws).numel(), 1)
+        copies = torch.Size(draws).numel()
         indices = torch.arange(rows, device=batch.input_ids.device)
         with shared_weights() or nullcontext():
             latents = self.global_latents(batch)
@@ -236,9 +245,12 @@ class AdaptedLM(PyroModule):
                     poutine.mask(mask=cast(BoolTensor, self.counted(batch))),
                     self.attached(latents, lead),
                 ):
-                    segments = None if batch.segments is None else batch.segments.repeat(copies)
                     hidden = self.backbone.hidden(
-                        batch.input_ids.repeat(copies), batch.attention_mask.repeat(copies), segments
+                        batch.input_ids,
+                        batch.attention_mask,
+                        batch.segments,
+                        copies=copies,
+                        below=self.frozen_layers,
                     )
                 hidden = hidden.reshape(*lead, *hidden.shape[1:])
                 return self.likelihood.observe(hidden, batch, partial(self.logits, latents))
@@ -265,10 +277,19 @@ class AdaptedLM(PyroModule):
         Each is given its `latents`, and its layer's input with the flat batch dimension of the language model
         unfolded to `lead`, `[draws x] B`.
         """
+        recorded = Recorded() if self.backbone.checkpointing and torch.is_grad_enabled() else None
         with ExitStack() as stack:
             for adapter, layer in self._body:
-                hook = partial(adapter.hook, latents[adapter.target.index], lead)
+                given = (latents[adapter.target.index], lead)
+                if recorded is None:
+                    hook = partial(adapter.hook, *given)
+                else:
+                    hook = partial(recorded.hook, partial(adapter.change_of, *given))
                 stack.callback(layer.register_forward_hook(hook).remove)
+            if recorded is not None:
+                upper = self.backbone.states.layers[self.frozen_layers :]
+                adapted = [layer for _, layer in self._body]
+                stack.enter_context(recorded.recomputing(upper, adapted))
             yield
 
 

@@ -44,6 +44,11 @@ class BackboneConfig(Section):
         "float32", description="type of the frozen weights"
     )
     device: str = Field("cpu", description="where to compute: 'cpu', 'cuda', 'cuda:1', 'mps'")
+    states_folder: Path | None = later(
+        None,
+        "where to keep the hidden states below the lowest adapter, one file a row, for all runs; by default "
+        "in memory, up to 1 GiB",
+    )
 
 
 class TaskConfig(Section):
@@ -126,6 +131,10 @@ class TrainConfig(Section):
     clip_norm: PositiveFloat | None = Field(None, description="joint gradient norm, loss in nats per example")
     autocast: Literal["bfloat16", "float16"] | None = Field(
         None, description="autocast of the backbone's products"
+    )
+    checkpointing: bool = later(
+        False,
+        "keep each layer's input only, compute the rest again in the backward pass: less memory, more time",
     )
     sampled_kl: bool = Field(False, description="allow a one-draw KL where no analytic one is registered")
     checkpoint_every: Steps = Field(200, description="steps between checkpoints")

@@ -11,6 +11,7 @@ from bara_pyro.core.backbone import Backbone, load_backbone
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.likelihood import TextLikelihood
 from bara_pyro.core.program import AdaptedLM, AdapterOptions
+from bara_pyro.core.targets import find_targets
 from bara_pyro.data import (
     EncodedSplit,
     Example,
@@ -24,6 +25,7 @@ from bara_pyro.data import (
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.methods import build
 from bara_pyro.runs.config import RunConfig
+from bara_pyro.runs.fingerprint import fingerprint
 from bara_pyro.runs.memory import check_memory
 
 # Percentage of unknown tokens above which a data set is not what the language model can read.
@@ -102,6 +104,19 @@ def unknown_note(split: EncodedSplit, name: str) -> list[str]:
     ]
 
 
+def states_note(config: RunConfig, backbone: Backbone, split: EncodedSplit) -> list[str]:
+    """Say, where the lowest layers hold no adapter, what keeping their output takes."""
+    depth = backbone.states.depth(find_targets(backbone.lm, config.adapter.target_modules))
+    if not depth:
+        return []
+    size, folder = backbone.states.size(split.lengths), config.backbone.states_folder
+    where = "memory" if folder is None else str(folder)
+    note = f"the lowest {depth} layers hold no adapter and run once a row: {size / 2**20:,.0f} MiB in {where}"
+    if folder is None and size > backbone.states.budget:
+        note += f", of which {backbone.states.budget / 2**20:,.0f} are kept: give --states-folder for all"
+    return [note]
+
+
 def load_data(config: RunConfig) -> Task:
     """Load the task that a configuration names, its labels in words; see `data.encode_labels`."""
     c = config.task
@@ -154,7 +169,8 @@ def build_system(config: RunConfig, backbone: Backbone | None = None, task: Task
     task = encode_labels(task, backbone.tokenizer, config.task.labels)
     split = encode_split(config, backbone, task, "train")
     check_memory(config, backbone, split)
-    task = replace(task, notes=(*task.notes, *unknown_note(split, "train")))
+    notes = (*unknown_note(split, "train"), *states_note(config, backbone, split))
+    task = replace(task, notes=(*task.notes, *notes))
     return assemble(config, backbone, task, len(split))
 
 
@@ -172,6 +188,11 @@ def assemble(
     task = encode_labels(task, backbone.tokenizer, config.task.labels)
     texts = config.task.labels == "texts"
     answer_ids = answer_token_ids(backbone.tokenizer, () if texts else task.labels)
+    backbone.checkpointing = config.train.checkpointing
+    if config.backbone.states_folder is not None:
+        backbone.states.folder = (
+            config.backbone.states_folder / f"{fingerprint(backbone)}-{config.backbone.dtype}"
+        )
     torch.manual_seed(config.seed)
     adapter = adapter_options(config, rank_pattern)
     model, guide = build(config.method, backbone, num_data, adapter)

@@ -12,7 +12,7 @@ import torch
 from app_cases import Bara, Place, Result, assert_one_sentence, files_of, questions, save_backbone, write_rows
 from safetensors.torch import save_file
 
-from bara_pyro.errors import BackboneError, TrainingError
+from bara_pyro.errors import TrainingError
 from bara_pyro.methods import METHODS
 from bara_pyro.runs import train as training
 from bara_pyro.runs.folder import load_system
@@ -95,16 +95,6 @@ def test_the_state_kept_is_the_one_before_the_step_that_broke(
     # The fifth loss was computed with the parameters after step 4: the last good ones are those after step 3.
     kept = load_system(tmp_path / "run")
     assert all(torch.equal(a, b) for a, b in zip(training.make_svi(kept).parameters, states[3], strict=True))
-
-
-@pytest.mark.filterwarnings("ignore:`gradient_checkpointing_enable`:FutureWarning")
-def test_activation_checkpointing_is_refused(place: Place) -> None:
-    system = build_system(place.config())
-    system.backbone.lm.gradient_checkpointing_enable()
-    svi = training.make_svi(system)
-    batch = system.split("train").batch([0, 1], system.answer_ids)
-    with pytest.raises(BackboneError, match="Activation checkpointing is on"):
-        svi.step(batch)
 
 
 @pytest.mark.parametrize(

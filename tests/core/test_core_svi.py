@@ -5,12 +5,11 @@ import math
 import pyro
 import pytest
 import torch
-from core_cases import bara_pair, lora_pair, make_batch, make_lm, trainer, unlabelled
+from core_cases import bara_pair, lora_pair, make_batch, trainer, unlabelled
 from torch.testing import assert_close
 
-from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.svi import SVI, adamw, linear_schedule, parameters
-from bara_pyro.errors import BackboneError, DataError, TrainingError
+from bara_pyro.errors import DataError, TrainingError
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.models.bara import BaRA
@@ -194,22 +193,6 @@ def test_a_step_uses_the_schedule() -> None:
         rates.append(optim.param_groups[0]["lr"])
         svi.step(make_batch())
     assert rates == pytest.approx([0.5, 1, 1, 0.5])
-
-
-# Later versions of transformers rename the method.
-@pytest.mark.filterwarnings("ignore:`gradient_checkpointing:FutureWarning")
-def test_activation_checkpointing_is_refused() -> None:
-    lm = make_lm("qwen2")
-    lm.gradient_checkpointing_enable()
-    with pytest.raises(BackboneError, match="gradient_checkpointing_disable"):
-        Backbone(lm)
-    lm.gradient_checkpointing_disable()
-    frozen = Backbone(lm)
-    model = BaRA(frozen, N, r=3)
-    svi = trainer((model, WeibullGuide(model)))
-    lm.gradient_checkpointing_enable()  # and later, too
-    with pytest.raises(BackboneError, match="Activation checkpointing is on"):
-        svi.step(make_batch())
 
 
 def test_a_batch_without_labels_is_refused() -> None:

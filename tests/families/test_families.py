@@ -36,6 +36,9 @@ def test_logits_without_an_adapter_are_the_models_own(family: str) -> None:
     found = model.logits([None] * len(model.targets), hidden)[:, 0]
     alone = [lm(input_ids=torch.tensor([row]), use_cache=False).logits[0, -1] for row in ROWS]
     assert_close(found, torch.stack(alone), rtol=1e-4, atol=1e-5)
+    resumed = backbone.hidden(batch.input_ids, batch.attention_mask, below=1)[:, -1:]
+    assert_close(resumed, hidden, rtol=1e-4, atol=1e-5)
+    assert backbone.states.layers, "run whole where lower layers could be kept"
 
 
 def nll(log_probs: torch.Tensor, labels: tuple[int, ...]) -> float:

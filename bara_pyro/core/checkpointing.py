@@ -1,0 +1,67 @@
+"""Activation checkpointing of the frozen layers: what is computed again sees the latents that were drawn.
+
+Adapters are not run again: what they compute (small beside a decoder layer's activations) is kept, and a
+layer that is computed again in the backward pass adds the change that was made in the forward pass.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.checkpoint import checkpoint
+
+from bara_pyro.core.frozen_states import replaced_forward
+
+Change = Callable[[nn.Module, tuple[Tensor], Tensor], Tensor]
+"""A linear layer, its input and its output -> what is added to the output."""
+
+
+class Recorded:
+    """The changes of one forward pass, by the linear layer that they were added to."""
+
+    def __init__(self) -> None:
+        self._changes: dict[nn.Module, Tensor] = {}
+
+    def hook(self, change_of: Change, layer: nn.Module, args: tuple[Tensor], output: Tensor) -> Tensor:
+        """Return a layer's output with its change added, and note the change."""
+        # Outside the checkpoint's sight; detached, because a tensor that is kept as it is keeps itself alive.
+        with saved_tensors_hooks(Tensor.detach, lambda kept: kept):
+            change = change_of(layer, args, output)
+        self._changes[layer] = change.detach()
+        return output + change
+
+    @contextmanager
+    def again(self, inside: Sequence[nn.Module]) -> Iterator[None]:
+        """Add the noted changes to these linear layers while they are computed again."""
+        with ExitStack() as stack:
+            for layer in inside:
+                # With a gradient, so that autograd keeps what it kept before, in the same order.
+                change = self._changes[layer].requires_grad_()
+                stack.callback(layer.register_forward_hook(partial(_add, change)).remove)
+            yield
+
+    @contextmanager
+    def recomputing(self, layers: Sequence[nn.Module], adapted: Sequence[nn.Module]) -> Iterator[None]:
+        """Keep only the inputs of these decoder layers, run in the block; `adapted` are changed inside."""
+        with ExitStack() as stack:
+            for layer in layers:
+                own = set(layer.modules())
+                inside = [linear for linear in adapted if linear in own]
+                contexts = partial(lambda inside: (nullcontext(), self.again(inside)), inside)
+                forward = partial(_checkpointed, layer.forward, contexts)
+                stack.enter_context(replaced_forward(layer, forward))
+            yield
+
+
+def _checkpointed(forward: Callable, contexts: Callable, *args: Any, **kwargs: Any) -> Any:
+    # No random number is drawn in a frozen layer that does not train.
+    return checkpoint(
+        forward, *args, use_reentrant=False, preserve_rng_state=False, context_fn=contexts, **kwargs
+    )
+
+
+def _add(change: Tensor, layer: nn.Module, args: tuple[Tensor], output: Tensor) -> Tensor:
+    return output + change

@@ -1,0 +1,183 @@
+"""The layers below the lowest adapter: nothing in them changes, so that they are run once a row and kept."""
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from bara_pyro.core.targets import Target
+
+BUDGET = 2**30
+"""Bytes of hidden states kept in memory by default; rows beyond are computed each time."""
+NAME = "states"  # of the tensor in a file
+
+
+class Tokens(NamedTuple):
+    """What a language model reads, as in `bara_pyro.data.types.Batch`: `B x T` each."""
+
+    input_ids: Tensor
+    attention_mask: Tensor
+    segments: Tensor | None = None
+
+    def repeat(self, copies: int) -> "Tokens":
+        """Return all rows, `copies` times one after the other."""
+        segments = None if self.segments is None else self.segments.repeat(copies, 1)
+        return Tokens(self.input_ids.repeat(copies, 1), self.attention_mask.repeat(copies, 1), segments)
+
+    def chosen(self, rows: list[int], width: int) -> "Tokens":
+        """Return some rows, their last `width` tokens."""
+        segments = None if self.segments is None else self.segments[rows, -width:]
+        return Tokens(self.input_ids[rows, -width:], self.attention_mask[rows, -width:], segments)
+
+
+class _Enough(Exception):
+    """Ends a forward whose wanted states are there."""
+
+
+@contextmanager
+def replaced_forward(layer: nn.Module, forward: Callable) -> Iterator[None]:
+    """Let another function stand for a module's `forward` while the block runs; hooks stay in place."""
+    before = layer.__dict__.get("forward")  # accelerate puts one there, too
+    layer.forward = forward
+    try:
+        yield
+    finally:
+        if before is None:
+            del layer.forward
+        else:
+            layer.forward = before
+
+
+class FrozenStates:
+    """Hidden states above the lowest decoder layers of a language model, kept by a row's own tokens.
+
+    Args:
+        lm: the language model.
+        budget: bytes to keep in memory.
+
+    Attributes:
+        layers: its decoder layers; none where they are no plain list.
+        path: dotted path of that list.
+        folder: where states are kept as files, one a row, instead of in memory; what other runs on the same
+            language model left there is found again. None: in memory.
+    """
+
+    def __init__(self, lm: PreTrainedModel, budget: int = BUDGET) -> None:
+        self.lm = lm
+        self.budget = budget
+        self.folder: Path | None = None
+        lists = [module for module in lm.get_decoder().children() if isinstance(module, nn.ModuleList)]
+        self.layers: Sequence[nn.Module] = tuple(lists[0]) if len(lists) == 1 else ()
+        self.path = next((name for name, m in lm.named_modules() if self.layers and m is lists[0]), "")
+        self._kept: dict[str, Tensor] = {}
+        self._bytes = 0
+        self._others = -1  # what a layer returns beside the states; -1: it returns no tuple
+
+    def depth(self, targets: Sequence[Target]) -> int:
+        """Return how many of the lowest layers hold no adapter."""
+        found = len(self.layers)
+        for target in targets:
+            if target.is_head:
+                continue
+            inside = bool(self.layers) and target.path.startswith(f"{self.path}.")
+            found = min(found, int(target.path[len(self.path) + 1 :].split(".")[0]) if inside else 0)
+        return found
+
+    def size(self, lengths: Sequence[int]) -> int:
+        """Return the bytes that the states of rows of so many tokens take."""
+        width = int(self.lm.config.get_text_config().hidden_size)
+        return sum(lengths) * width * torch.empty((), dtype=self.lm.dtype).element_size()
+
+    def of(self, depth: int, tokens: Tokens, inputs: Callable[[Tokens], dict[str, Any]]) -> Tensor:
+        """Return the states above the lowest `depth` layers, `B x T x d`, 0 on padding.
+
+        Args:
+            depth: number of layers.
+            tokens: the rows.
+            inputs: what the language model's body is given for them.
+        """
+        lengths = tokens.attention_mask.sum(-1).tolist()
+        keys = _keys(depth, tokens, lengths)
+        found = {row: states for row, key in enumerate(keys) if (states := self._get(key)) is not None}
+        missing = [row for row in range(len(keys)) if row not in found]
+        if missing:
+            width = max(lengths[row] for row in missing)
+            computed = self.run(depth, inputs(tokens.chosen(missing, width)))
+            for row, states in zip(missing, computed, strict=True):
+                found[row] = states[-lengths[row] :]
+                self._put(keys[row], found[row])
+        out = found[0].new_zeros(*tokens.input_ids.shape, found[0].shape[-1])
+        for row, states in found.items():
+            out[row, -lengths[row] :] = states
+        return out
+
+    @torch.no_grad()
+    def run(self, depth: int, inputs: dict[str, Any]) -> Tensor:
+        """Run the lowest `depth` layers on a body's inputs; return their states, `B x T x d`."""
+        seen: list[Tensor] = []
+
+        def stop(module: nn.Module, args: object, output: Any) -> None:
+            self._others = len(output) - 1 if isinstance(output, tuple) else -1
+            seen.append(output if self._others < 0 else output[0])
+            raise _Enough
+
+        handle = self.layers[depth - 1].register_forward_hook(stop)
+        try:
+            self.lm.base_model(**inputs)
+        except _Enough:
+            pass
+        finally:
+            handle.remove()
+        return seen[0]
+
+    @contextmanager
+    def standing_in(self, depth: int, states: Tensor) -> Iterator[None]:
+        """Give layer `depth` these states, `B x T x d`, while the block runs, and skip those below it."""
+
+        def stand_in(*_: object, **__: object) -> Tensor | tuple[Tensor | None, ...]:
+            return states if self._others < 0 else (states, *[None] * self._others)
+
+        with ExitStack() as stack:
+            for layer in self.layers[:depth]:
+                stack.enter_context(replaced_forward(layer, stand_in))
+            yield
+
+    def _get(self, key: str) -> Tensor | None:
+        if self.folder is None:
+            return self._kept.get(key)
+        path = self.folder / f"{key}.safetensors"
+        return load_file(path, device=str(self.lm.device))[NAME] if path.exists() else None
+
+    def _put(self, key: str, states: Tensor) -> None:
+        size = states.numel() * states.element_size()
+        if self.folder is not None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            part = self.folder / f"{key}.{os.getpid()}.part"
+            save_file({NAME: states.contiguous()}, part)
+            part.replace(self.folder / f"{key}.safetensors")
+        elif self._bytes + size <= self.budget:
+            self._kept[key] = states.clone()  # not a view, which would keep the whole batch
+            self._bytes += size
+
+
+def _keys(depth: int, tokens: Tokens, lengths: Sequence[int]) -> list[str]:
+    """Return what rows' states are kept under: their tokens, and the type that products are made in."""
+    device = tokens.input_ids.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+    ids, segments = tokens.input_ids.cpu().numpy(), tokens.segments
+    parts = None if segments is None else segments.cpu().numpy()
+    keys = []
+    for row, n in enumerate(lengths):
+        digest = hashlib.blake2b(f"{depth}/{dtype}/{n}".encode(), digest_size=16)
+        digest.update(ids[row, -n:].tobytes())
+        if parts is not None:
+            digest.update(parts[row, -n:].tobytes())
+        keys.append(digest.hexdigest())
+    return keys
