@@ -94,13 +94,20 @@ class TaskConfig(Section):
     evaluate_on: Literal["test", "validation"] = Field(
         "test", description="the split that metrics are computed on"
     )
+    train_rows: PositiveInt | None = later(
+        None, "train on so many rows only, those set aside for validation included"
+    )
     limit: PositiveInt | None = Field(None, description="use at most so many rows of each split, to try out")
     seed: Seed = Field(0, description="seed of the split and of the microworld's rows")
 
     @model_validator(mode="after")
-    def _scores_texts(self) -> "TaskConfig":
+    def _holds_together(self) -> "TaskConfig":
         if self.text_score != "sum" and self.labels != "texts":
             raise ValueError(f"text_score={self.text_score!r} needs labels='texts' (now {self.labels!r})")
+        if self.train_rows is not None and self.train_rows <= self.validation_rows:
+            raise ValueError(
+                f"train_rows={self.train_rows} leaves none beside validation_rows={self.validation_rows}"
+            )
         return self
 
 

@@ -134,6 +134,14 @@ def load_data(config: RunConfig) -> Task:
         choices_column=c.choices_column,
         context_column=c.context_column,
     )
+    if c.train_rows is not None:
+        there = len(task.train) + len(task.validation)
+        if c.train_rows > there:
+            raise DataError(
+                f"train_rows={c.train_rows} is more than the {there} training rows of {task.name!r}: lower it."
+            )
+        kept = c.train_rows - len(task.validation)
+        task = replace(task, train=task.train[:kept], notes=(*task.notes, f"the first {kept} training rows"))
     if c.limit is None:
         return task
     return replace(
