@@ -138,7 +138,7 @@ def load_data(config: RunConfig) -> Task:
         there = len(task.train) + len(task.validation)
         if c.train_rows > there:
             raise DataError(
-                f"train_rows={c.train_rows} is more than the {there} training rows of {task.name!r}: lower it."
+                f"train_rows={c.train_rows} is more than the {there} rows of {task.name!r}: lower it."
             )
         kept = c.train_rows - len(task.validation)
         task = replace(task, train=task.train[:kept], notes=(*task.notes, f"the first {kept} training rows"))

@@ -7,8 +7,8 @@
 
 Adapters stand in the upper six of 30 layers and at the answer head, so that the 24 layers below are run once
 a row: a run then takes minutes of one core. Nothing is tuned; the temperature is fitted on a fifth of the
-rows, set aside from training. Trained on ag_news, a run is also asked the four-way questions of arc_easy: rows
-from elsewhere.
+rows, set aside from training. Trained on ag_news, a run is also asked the four-way questions of arc_easy:
+rows from elsewhere.
 """
 
 from argparse import Namespace

@@ -1,0 +1,62 @@
+"""Settings that cost less and change nothing, and the number of rows to train on, from a run's settings."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from app_cases import Place
+
+from bara_pyro.errors import ConfigError, DataError
+from bara_pyro.runs.config import load_config
+from bara_pyro.runs.store import read_jsonl
+from bara_pyro.runs.system import build_system, load_data
+from bara_pyro.runs.train import train
+
+UPPER = r".*\.1\..*(q_proj|v_proj)|lm_head"
+
+
+def trained(place: Place, out: Path, **settings: object) -> tuple[list[torch.Tensor], list[dict], str]:
+    settings = {"train__steps": 5, "train__log_every": 1, "method__name": "bara-gate", **settings}
+    system = build_system(place.config(**settings))
+    train(system, out)
+    log = [{k: v for k, v in line.items() if k != "seconds"} for line in read_jsonl(out / "train_log.jsonl")]
+    return [p.detach() for p in system.model.parameters()], log, " ".join(system.task.notes)
+
+
+def test_checkpointing_is_the_same_training(place: Place, tmp_path: Path) -> None:
+    plain = trained(place, tmp_path / "plain")
+    again = trained(place, tmp_path / "again", train__checkpointing=True)
+    assert all(torch.equal(a, b) for a, b in zip(plain[0], again[0], strict=True))
+    assert plain[1] == again[1]
+
+
+def test_states_in_a_folder_are_the_same_training(place: Place, tmp_path: Path) -> None:
+    plain = trained(place, tmp_path / "plain", adapter__target_modules=UPPER)
+    folder = tmp_path / "states"
+    runs = [
+        trained(place, tmp_path / name, adapter__target_modules=UPPER, backbone__states_folder=str(folder))
+        for name in ("first", "second")
+    ]
+    for run in runs:
+        assert all(torch.equal(a, b) for a, b in zip(plain[0], run[0], strict=True))
+    assert len(list(folder.glob("*/*.safetensors"))) > 0
+    assert "the lowest 1 layers hold no adapter" in plain[2]
+    assert str(folder) in runs[0][2]
+    assert "no adapter" not in trained(place, tmp_path / "all")[2]
+
+
+def test_so_many_training_rows(place: Place) -> None:
+    whole = load_data(place.config())
+    some = load_data(place.config(task__train_rows=7))
+    assert some.train == whole.train[:7]
+    assert some.test == whole.test
+    held = load_data(place.config(task__train_rows=7, task__validation_rows=3))
+    assert (len(held.train), len(held.validation)) == (4, 3)
+    assert not {row.id for row in held.train} & {row.id for row in held.validation}
+
+
+def test_more_training_rows_than_there_are(place: Place) -> None:
+    with pytest.raises(DataError, match="train_rows=100000 is more than the"):
+        load_data(place.config(task__train_rows=100_000))
+    with pytest.raises(ConfigError, match="train_rows=3 leaves none beside validation_rows=3"):
+        load_config(overrides={"task.train_rows": 3, "task.validation_rows": 3})
