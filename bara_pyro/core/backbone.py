@@ -15,6 +15,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
     AutoTokenizer,
+    DynamicCache,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
@@ -23,6 +24,7 @@ from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from transformers.utils import logging
 
 from bara_pyro.core.frozen_states import FrozenStates, Tokens
+from bara_pyro.core.prefix import Prefix
 from bara_pyro.errors import BackboneError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -92,6 +94,7 @@ class Backbone:
         *,
         copies: int = 1,
         below: int = 0,
+        past: Prefix | None = None,
     ) -> Tensor:
         """Return the last hidden states, `(copies B) x T x d`.
 
@@ -105,14 +108,35 @@ class Backbone:
             copies: how often to run the rows, each time with other draws in the adapters.
             below: number of lowest layers that no adapter changes: run once a row, whatever the copies, and
                 never again for a row that was seen before.
+            past: what the rows go on from; the layers below are then run again.
         """
         tokens = Tokens(input_ids, attention_mask, segments)
         inputs = self._inputs(tokens.repeat(copies) if copies > 1 else tokens)
+        if past is not None:
+            rows = past.rows(len(inputs["input_ids"]))
+            return self.lm.base_model(**_going_on(inputs, past.mask[rows]), past_key_values=past.cache(rows))[
+                0
+            ]
         if not below:
             return self.lm.base_model(**inputs)[0]
         states = self.states.of(below, tokens, self._inputs)
         with self.states.standing_in(below, states.repeat(copies, 1, 1)):
             return self.lm.base_model(**inputs)[0]
+
+    def read(self, tokens: Tokens, *, copies: int = 1, counted: Tensor | None = None) -> Prefix:
+        """Run the body on rows that others will go on from; return their keys and values.
+
+        Args:
+            tokens: the rows.
+            copies: how often, as of `hidden`.
+            counted: bool, `B x T`: the tokens that count, where these are not all that are read.
+        """
+        cache = DynamicCache()
+        inputs = self._inputs(tokens.repeat(copies) if copies > 1 else tokens)
+        self.lm.base_model(**{**inputs, "use_cache": True}, past_key_values=cache)
+        layers = tuple((layer.keys, layer.values) for layer in cache.layers)
+        mask = tokens.attention_mask if counted is None else counted
+        return Prefix(layers, mask.bool().repeat(copies, 1), per_draw=copies > 1)
 
     def _inputs(self, tokens: Tokens) -> dict[str, Any]:
         input_ids, attention_mask, segments = tokens
@@ -178,6 +202,16 @@ class Backbone:
         half = (len(self.states.layers) + 1) // 2
         whole, resumed = (self.hidden(ids, ones, below=depth).float() for depth in (0, half))
         return bool((resumed - whole).abs().max() <= TOLERANCE * whole.abs().max())
+
+
+def _going_on(inputs: dict[str, Any], before: Tensor) -> dict[str, Any]:
+    """Return a body's inputs as they are after tokens whose mask is `before`."""
+    return {
+        **inputs,
+        "attention_mask": torch.cat([before.to(torch.long), inputs["attention_mask"]], dim=-1),
+        "position_ids": inputs["position_ids"] + before.sum(-1, keepdim=True),
+        "use_cache": True,
+    }
 
 
 def _seen(real: Tensor, segments: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from bara_pyro.core.guide import Posterior, PosteriorMean, SiteGuide
 from bara_pyro.core.noise import Addresses
+from bara_pyro.core.prefix import LEAST, after, beginning, common_tokens, split
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.sites import value_of
 from bara_pyro.data.types import Batch
@@ -35,6 +36,7 @@ def predict(
     repeats: int = 1,
     seed: int = 0,
     memory_budget: int | None = None,
+    last: int | None = None,
 ) -> Tensor:
     """Draw the answers' probabilities under the posterior.
 
@@ -48,6 +50,8 @@ def predict(
         seed: of the draws. One draw of the global latents is shared by all rows and all batches.
         memory_budget: bytes that the activations of one forward may take, roughly; larger batches are cut.
             By default 32 MiB on a CPU and 2 GiB on an accelerator.
+        last: an approximation: draw for the last so many tokens of a row only, all others are read once with
+            the latents at their posterior means. None: draw for all.
 
     Returns:
         Log-probabilities, float64, `max(S, 1) x B x C` (in place of C whatever the likelihood returns a row);
@@ -55,9 +59,10 @@ def predict(
         `bara_pyro.metrics.posterior_predictive` (in probability, not in logits).
 
     Raises:
-        ConfigError: `samples` is negative or no multiple of `repeats`, or the guide belongs to another model.
+        ConfigError: `samples` is negative or no multiple of `repeats`, `last` is not positive or asked of
+            rows that hold several texts, or the guide belongs to another model.
     """
-    batch, room = _checked(model, guide, batch, samples, memory_budget)
+    batch, room = _checked(model, guide, batch, samples, memory_budget, last)
     if repeats < 1 or samples % repeats:
         raise ConfigError(f"samples={samples} must be a multiple of repeats={repeats}, and that at least 1.")
     own = _own(guide, batch, samples, seed, room)
@@ -69,7 +74,7 @@ def predict(
         return point.expand(samples, -1, -1)
     out = torch.empty(0)
     for rows, draws in _pieces(len(batch), max(samples, 1), room):
-        part = _forward(model, guide, batch.questions(rows), draws, samples, seed, repeats)
+        part = _forward(model, guide, batch.questions(rows), draws, samples, seed, repeats, last)
         if not out.numel():
             out = part.new_empty(max(samples, 1), len(batch), *part.shape[2:])
         out[draws, rows] = part
@@ -122,18 +127,29 @@ def record(
 
 
 def _checked(
-    model: AdaptedLM, guide: SiteGuide, batch: Batch, samples: int, memory_budget: int | None
+    model: AdaptedLM,
+    guide: SiteGuide,
+    batch: Batch,
+    samples: int,
+    memory_budget: int | None,
+    last: int | None = None,
 ) -> tuple[Batch, int]:
     """Return the batch with identifiers, and how many sequences a forward has room for."""
     guide.check(model)
     if samples < 0:
         raise ConfigError(f"samples={samples} must be 0 (posterior mean) or more.")
+    if last is not None and (last < 1 or batch.segments is not None):
+        raise ConfigError(f"last={last} must be at least 1 token, and of rows that hold one text each.")
     if not batch.ids:
         # Before the rows are cut into pieces: a row's noise must not depend on its place in one.
         batch = replace(batch, ids=tuple(map(str, range(len(batch)))))
     if memory_budget is None:
         memory_budget = CPU_BUDGET if batch.input_ids.device.type == "cpu" else ACCELERATOR_BUDGET
-    return batch, max(1, memory_budget // _bytes_per_row(model, batch))
+    width = batch.input_ids.shape[1]
+    each = _bytes_per_row(model, batch, width)
+    if last is not None:  # what is read once for all draws must fit, too
+        each = max(_bytes_per_row(model, batch, min(last, width)), each // max(samples, 1))
+    return batch, max(1, memory_budget // each)
 
 
 def _pieces(rows: int, draws: int, room: int) -> Iterator[tuple[slice, slice]]:
@@ -171,18 +187,41 @@ def _forward(
     samples: int,
     seed: int,
     repeats: int = 1,
+    last: int | None = None,
 ) -> Tensor:
     device = batch.input_ids.device
     # Also without draws: the answer, which is not observed, is still sampled.
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         if samples == 0:
             with PosteriorMean(guide):
-                return model.likelihood.predicted(model.forward(batch)).unsqueeze(0).cpu()
+                return model.likelihood.predicted(model.forward(_shared(model, batch))).unsqueeze(0).cpu()
+        given = batch if last is None else _drawn_last(model, guide, batch, last)
         with (
             pyro.plate("draws", chunk.stop - chunk.start, dim=-3),
             Addressed(guide, addresses_of(batch, seed, chunk, repeats)),
         ):
-            return model.likelihood.predicted(model.forward(batch)).cpu()
+            # A row's own noise is in its keys and values: only what all rows draw together can be shared.
+            given = given if model.latents.local_sites or last is not None else _shared(model, batch)
+            return model.likelihood.predicted(model.forward(given)).cpu()
+
+
+def _shared(model: AdaptedLM, batch: Batch) -> Batch:
+    """Return the rows as going on from what they all begin with, where that is long enough to be worth it."""
+    if len(batch) == 1 or batch.segments is not None:
+        return batch
+    tokens = common_tokens(batch)
+    return batch if tokens < LEAST else after(batch, tokens, model.read(beginning(batch, tokens)))
+
+
+def _drawn_last(model: AdaptedLM, guide: SiteGuide, batch: Batch, last: int) -> Batch:
+    """Return the last tokens of the rows, going on from the others, which are read at the posterior mean."""
+    if last >= batch.input_ids.shape[1]:
+        return batch
+    begin, counted = split(batch, last)
+    with PosteriorMean(guide):
+        past = model.read(begin, counted)
+    ids, mask = batch.input_ids[:, -last:], batch.attention_mask[:, -last:]
+    return replace(batch, input_ids=ids, attention_mask=mask, past=past)
 
 
 class Addressed(Posterior):
@@ -225,9 +264,8 @@ def _chunks(total: int, step: int) -> list[slice]:
     return [slice(i, min(i + step, total)) for i in range(0, total, step)]
 
 
-def _bytes_per_row(model: AdaptedLM, batch: Batch) -> int:
+def _bytes_per_row(model: AdaptedLM, batch: Batch, width: int) -> int:
     """Estimate the activations alive at once for one sequence: some layers', attention scores, logits."""
-    width = batch.input_ids.shape[1]
     config = model.backbone.lm.config.get_text_config()
     hidden = getattr(config, "hidden_size", 1024)
     inner = getattr(config, "intermediate_size", None) or 4 * hidden

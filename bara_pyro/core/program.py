@@ -26,8 +26,10 @@ from torch.nn import functional as F
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.checkpointing import Recorded
 from bara_pyro.core.foreign import shared_weights
+from bara_pyro.core.frozen_states import Tokens
 from bara_pyro.core.latents import Gates, Latents
 from bara_pyro.core.likelihood import AnswerLikelihood, Likelihood
+from bara_pyro.core.prefix import Prefix
 from bara_pyro.core.sites import by_name
 from bara_pyro.core.targets import Target, find_targets
 from bara_pyro.data.types import Batch
@@ -232,28 +234,49 @@ class AdaptedLM(PyroModule):
 
     def forward(self, batch: Batch) -> Tensor:
         """Run the program on a batch; return what its likelihood returns: log-probabilities, float32."""
-        rows, width = batch.input_ids.shape
-        draws = outer_draws()
-        lead = (*draws, rows)
-        copies = torch.Size(draws).numel()
+        rows, draws = len(batch), outer_draws()
         indices = torch.arange(rows, device=batch.input_ids.device)
         with shared_weights() or nullcontext():
             latents = self.global_latents(batch)
             with pyro.plate("data", self.num_data, subsample=indices, dim=-2):
-                with (
-                    pyro.plate("tokens", width, dim=-1),
-                    poutine.mask(mask=cast(BoolTensor, self.counted(batch))),
-                    self.attached(latents, lead),
-                ):
+                with self._adapted(batch, latents) as copies:
                     hidden = self.backbone.hidden(
                         batch.input_ids,
                         batch.attention_mask,
                         batch.segments,
                         copies=copies,
                         below=self.frozen_layers,
+                        past=batch.past,
                     )
-                hidden = hidden.reshape(*lead, *hidden.shape[1:])
+                hidden = hidden.reshape(*draws, rows, *hidden.shape[1:])
                 return self.likelihood.observe(hidden, batch, partial(self.logits, latents))
+
+    def read(self, batch: Batch, counted: Tensor | None = None) -> Prefix:
+        """Run the body of the program on rows that others will go on from; return their keys and values.
+
+        Args:
+            batch: the rows.
+            counted: bool, `B x T`: the tokens that count; by default the real ones.
+        """
+        latents = self.global_latents(batch)
+        indices = torch.arange(len(batch), device=batch.input_ids.device)
+        with (
+            pyro.plate("data", self.num_data, subsample=indices, dim=-2),
+            self._adapted(batch, latents) as copies,
+        ):
+            tokens = Tokens(batch.input_ids, batch.attention_mask)
+            return self.backbone.read(tokens, copies=copies, counted=counted)
+
+    @contextmanager
+    def _adapted(self, batch: Batch, latents: Sequence[Given]) -> Iterator[int]:
+        """Hang the adapters of the body on the language model, in the plate of tokens; yield the draws."""
+        draws = outer_draws()
+        with (
+            pyro.plate("tokens", batch.input_ids.shape[1], dim=-1),
+            poutine.mask(mask=cast(BoolTensor, self.counted(batch))),
+            self.attached(latents, (*draws, len(batch))),
+        ):
+            yield torch.Size(draws).numel()
 
     def logits(self, latents: Sequence[Given], hidden: Tensor, rows: Tensor | None = None) -> Tensor:
         """Apply the output embedding and its adapter; see `bara_pyro.core.likelihood.Head`.

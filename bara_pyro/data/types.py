@@ -101,6 +101,8 @@ class Batch:
         ids: the B stable row identifiers.
         segments: long, `B x T`, or None for one text a row: 0 on what all texts of a row begin with, c on its
             c-th continuation, whose tokens see that beginning and their own segment alone.
+        past: `bara_pyro.core.prefix.Prefix`, or None: tokens that were read before, which these rows go on
+            from.
     """
 
     input_ids: Tensor
@@ -109,6 +111,7 @@ class Batch:
     labels: Tensor | None = None
     ids: tuple[str, ...] = ()
     segments: Tensor | None = None
+    past: Any = None
 
     def __post_init__(self) -> None:
         # On the CPU only, where batches are made: on an accelerator the look would wait for the device.

@@ -165,6 +165,10 @@ class PredictConfig(Section):
         None, description="bytes of activations a forward, roughly; by default what suits the device"
     )
     seed: Seed = Field(0, description="seed of the draws of prediction")
+    last: PositiveInt | None = later(
+        None,
+        "an approximation: draw for the last so many tokens of a row, the others once at the posterior mean",
+    )
 
 
 class Settings(Section):

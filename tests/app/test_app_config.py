@@ -63,6 +63,7 @@ OTHER: dict[str, Any] = {
     "train.log_every": 12,
     "predict.samples": [0, 4],
     "predict.batch_size": 16,
+    "predict.last": 4,
     "predict.memory_budget": 1000,
     "predict.seed": 2,
     "method.form": "gate",

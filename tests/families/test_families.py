@@ -9,6 +9,8 @@ from family_cases import FAMILIES, PAGE, make_lm, modules_with_hooks, page_with,
 from torch.testing import assert_close
 
 from bara_pyro.core.backbone import Backbone, load_backbone
+from bara_pyro.core.frozen_states import Tokens
+from bara_pyro.core.prefix import split
 from bara_pyro.core.targets import find_targets
 from bara_pyro.data.split import collate_ids
 from bara_pyro.errors import BackboneError
@@ -38,6 +40,10 @@ def test_logits_without_an_adapter_are_the_models_own(family: str) -> None:
     assert_close(found, torch.stack(alone), rtol=1e-4, atol=1e-5)
     resumed = backbone.hidden(batch.input_ids, batch.attention_mask, below=1)[:, -1:]
     assert_close(resumed, hidden, rtol=1e-4, atol=1e-5)
+    begin, counted = split(batch, 2)  # nothing of the last row is left
+    past = backbone.read(Tokens(begin.input_ids, begin.attention_mask), counted=counted)
+    rest = (batch.input_ids[:, -2:], batch.attention_mask[:, -2:])
+    assert_close(backbone.hidden(*rest, past=past)[:, -1:], hidden, rtol=1e-4, atol=1e-5)
     assert backbone.states.layers, "run whole where lower layers could be kept"
 
 

@@ -1,0 +1,73 @@
+"""What rows go on from: the keys and values of tokens that were read before, once for many rows or draws."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+
+from bara_pyro.data.types import Batch
+
+LEAST = 32
+"""Tokens that the rows of a batch must have in common before they are read once for all."""
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """The keys and values of every layer.
+
+    Attributes:
+        layers: of each layer keys and values, `P x heads x T x width`.
+        mask: bool, `P x T`: the real tokens.
+        per_draw: whether there is one a draw, for all rows, rather than one a row, for all draws.
+    """
+
+    layers: tuple[tuple[Tensor, Tensor], ...]
+    mask: Tensor
+    per_draw: bool = False
+
+    def rows(self, count: int) -> Tensor:
+        """Return which of the P each of `count` sequences goes on from, draws outside, rows inside."""
+        own = torch.arange(len(self.mask), device=self.mask.device)
+        times = count // len(own)
+        return own.repeat_interleave(times) if self.per_draw else own.repeat(times)
+
+    def cache(self, rows: Tensor) -> DynamicCache:
+        """Return a cache for these sequences, to be continued in."""
+        return DynamicCache([(keys[rows], values[rows]) for keys, values in self.layers])
+
+
+def common_tokens(batch: Batch) -> int:
+    """Return how many tokens all rows begin with, the last of the shortest row left out."""
+    lengths = batch.attention_mask.sum(-1).tolist()
+    shortest = min(lengths) - 1
+    starts = [ids[len(ids) - n :][:shortest] for ids, n in zip(batch.input_ids, lengths, strict=True)]
+    same = (torch.stack(starts) == starts[0]).all(0)
+    return int(same.long().cumprod(0).sum())
+
+
+def beginning(batch: Batch, tokens: int) -> Batch:
+    """Return the first tokens of the first row, as a batch of one."""
+    length = int(batch.attention_mask[0].sum())
+    first = batch.input_ids[:1, batch.input_ids.shape[1] - length :][:, :tokens]
+    return replace(
+        batch, input_ids=first, attention_mask=torch.ones_like(first, dtype=torch.bool), ids=batch.ids[:1]
+    )
+
+
+def after(batch: Batch, tokens: int | Tensor, past: Prefix) -> Batch:
+    """Return what rows hold after their first tokens (one number, or one a row), going on from `past`."""
+    rest = batch.attention_mask & (batch.attention_mask.cumsum(-1) > tokens)
+    width = int(rest.sum(-1).max())
+    return replace(batch, input_ids=batch.input_ids[:, -width:], attention_mask=rest[:, -width:], past=past)
+
+
+def split(batch: Batch, last: int) -> tuple[Batch, Tensor]:
+    """Return all but the last tokens of the rows, and the mask of those of them that are real.
+
+    A row without any keeps a token of padding, so that it can be read; the mask leaves it out.
+    """
+    mask = batch.attention_mask[:, :-last]
+    readable = mask.clone()
+    readable[:, -1] = True
+    return replace(batch, input_ids=batch.input_ids[:, :-last], attention_mask=readable), mask

@@ -1,0 +1,90 @@
+"""What activation checkpointing saves, and what adapters in the upper layers alone cost.
+
+python -m benchmarks.cost checkpointing [--layers 24] [--tokens 512] [--rows 1]
+python -m benchmarks.cost upper [--layers 24] [--upper 6] [--tokens 128]
+
+"checkpointing": peak memory of a training step with and without, as a ratio, and whether the gradients agree
+to the last digit. "upper": seconds of a step and of S = 10 draws of rows seen before with adapters in the upper
+K of L layers, as ratios to adapters in all, interleaved medians; by count of layers it would be K / L.
+"""
+
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from dataclasses import replace
+
+import torch
+
+from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.prediction import predict
+from bara_pyro.core.svi import SVI, adamw
+from bara_pyro.guides.weibull import WeibullGuide
+from bara_pyro.models.bara import BaRA
+from benchmarks.speed import interleaved, peak_memory
+from benchmarks.systems import NUM_DATA, SIZES, Size, make_batch, make_lm
+
+
+def system(backbone: Backbone, targets: str | None = None) -> tuple[BaRA, WeibullGuide, SVI]:
+    """Return the gate form with its guide and optimiser, the same initial values each time."""
+    torch.manual_seed(0)
+    model = BaRA(backbone, NUM_DATA, form="gate", target_modules=targets)
+    guide = WeibullGuide(model)
+    return model, guide, SVI(model, guide, adamw(model, guide, 1e-3))
+
+
+def size_of(args: Namespace) -> Size:
+    """Return the size of a language model that the arguments describe."""
+    return replace(SIZES["896"], layers=args.layers, tokens=args.tokens, rows=args.rows)
+
+
+def checkpointing(args: Namespace) -> None:
+    """Measure the memory of a step, and compare the gradients."""
+    size = size_of(args)
+    backbone, batch = Backbone(make_lm(size)), make_batch(size)
+    peaks, gradients = [], []
+    for on in (False, True):
+        backbone.checkpointing = on
+        _, _, svi = system(backbone)
+        torch.manual_seed(1)
+        svi.gradients(batch)
+        gradients.append([p.grad.clone() for p in svi.parameters if p.grad is not None])
+        peaks.append(peak_memory(lambda svi=svi: svi.step(batch)))  # type: ignore[misc]
+    same = all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+    print(f"peak memory of a step {peaks[0]:9.1f} MiB")
+    print(f"with checkpointing    {peaks[1]:9.1f} MiB, {peaks[1] / peaks[0]:.3f} of it")
+    print(f"gradients the same to the last digit: {same}")
+
+
+def upper(args: Namespace) -> None:
+    """Measure step and draws with adapters in the upper layers alone."""
+    size = size_of(args)
+    backbone, batch = Backbone(make_lm(size)), make_batch(size)
+    chosen = "|".join(str(size.layers - 1 - i) for i in range(args.upper))
+    whole = system(backbone)
+    part = system(backbone, rf"model\.layers\.({chosen})\.self_attn\.[qv]_proj|lm_head")
+    t = interleaved(
+        {
+            "step": lambda: whole[2].step(batch),
+            "step, upper": lambda: part[2].step(batch),
+            "S = 10": lambda: predict(*whole[:2], batch, samples=10),
+            "S = 10, upper": lambda: predict(*part[:2], batch, samples=10),
+        },
+        args.repeats,
+        warmup=1,
+    )
+    for name in ("step", "S = 10"):
+        ratio, share = t[f"{name}, upper"] / t[name], args.upper / size.layers
+        print(f"{name:<8} upper {args.upper} of {size.layers}: {ratio:.3f} of all, by count {share:.3f}")
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("checkpointing", "upper"))
+    for name, default in {"layers": 24, "upper": 6, "tokens": 512, "rows": 1, "repeats": 5}.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    {"checkpointing": checkpointing, "upper": upper}[args.what](args)
+
+
+if __name__ == "__main__":
+    main()

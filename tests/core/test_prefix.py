@@ -1,0 +1,119 @@
+"""Tokens that are read once: for all rows that begin with them, or for all draws of a row."""
+
+from dataclasses import replace
+
+import pyro
+import pytest
+import torch
+from core_cases import ANSWERS, CONFIGS, bara_pair, lora_pair, make_batch, randomise
+from core_cases import backbone as tiny
+from torch import Tensor
+from torch.testing import assert_close
+
+from bara_pyro.core import prediction
+from bara_pyro.core.prediction import Addressed, addresses_of, predict
+from bara_pyro.core.prefix import common_tokens
+from bara_pyro.data.split import collate_ids
+from bara_pyro.data.types import Batch
+from bara_pyro.errors import ConfigError
+from bara_pyro.guides.normal import NormalGuide
+from bara_pyro.models.gaussian_lora import GaussianLoRA
+
+BEGINNING = [5, 9, 2, 31, 8]
+ROWS = [[*BEGINNING, 7], [*BEGINNING, 3, 4, 50, 6], [*BEGINNING, 7, 8]]
+
+
+def rows(texts: list[list[int]] = ROWS) -> Batch:
+    return collate_ids(texts, [0] * len(texts), list("abcd")[: len(texts)], ANSWERS, 0)
+
+
+def blob(arch: str) -> tuple[GaussianLoRA, NormalGuide]:
+    torch.manual_seed(4)
+    model = GaussianLoRA(tiny(arch), 4, random="A", prior_scale=0.2, r=3)
+    randomise(model, 0.3)
+    guide = NormalGuide(model, init_scale=0.5)
+    return model, guide
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Share what is short, and count what is read."""
+    seen: list[int] = []
+    read = prediction._shared
+
+    def noted(model, batch: Batch) -> Batch:
+        out = read(model, batch)
+        seen.append(0 if out.past is None else out.past.mask.shape[1])
+        return out
+
+    monkeypatch.setattr(prediction, "LEAST", 3)
+    monkeypatch.setattr(prediction, "_shared", noted)
+    return seen
+
+
+@pytest.mark.parametrize("arch", CONFIGS)
+@pytest.mark.parametrize("pair", [lora_pair, bara_pair, blob])
+@pytest.mark.parametrize("samples", [0, 4])
+def test_a_shared_beginning_changes_nothing(arch: str, pair, samples: int, reads: list[int]) -> None:
+    model, guide = pair(arch)
+    if pair is bara_pair:
+        randomise(model, 0.3)
+    alone = [predict(model, guide, replace(rows([text]), ids=(row,)), samples=samples)
+             for row, text in zip("abc", ROWS, strict=True)]  # fmt: skip
+    reads.clear()
+    together = predict(model, guide, rows(), samples=samples)
+    assert_close(together, torch.cat(alone, dim=1), rtol=0, atol=2e-5)
+    if not (samples and pair is bara_pair):  # whose noise is each row's own
+        assert max(reads) == len(BEGINNING)
+    else:
+        assert not any(reads)
+
+
+def test_common_tokens() -> None:
+    assert common_tokens(rows()) == 5
+    assert common_tokens(rows([[5, 9], [5, 9, 7]])) == 1  # the last token of a row is its own
+    assert common_tokens(rows([[4, 9, 1], [5, 9, 7]])) == 0
+
+
+@pytest.mark.parametrize("arch", CONFIGS)
+def test_all_tokens_drawn_is_what_no_limit_is(arch: str) -> None:
+    pair = bara_pair(arch, seed=2, scale=0.3, move=0.2, form="gate")
+    whole = predict(*pair, make_batch(), samples=5)
+    assert_close(predict(*pair, make_batch(), samples=5, last=7), whole, rtol=0, atol=1e-5)
+    assert_close(predict(*pair, make_batch(), samples=0, last=2), predict(*pair, make_batch(), samples=0))
+
+
+class LastDrawn(Addressed):
+    """The definition: means before the last k tokens, draws in them, in one forward of all tokens."""
+
+    last: int
+
+    def value(self, name: str, fn: torch.distributions.Distribution) -> Tensor:
+        drawn = super().value(name, fn)
+        before = torch.arange(drawn.shape[-2]) < drawn.shape[-2] - self.last
+        return torch.where(before[:, None], fn.mean, drawn)
+
+
+@pytest.mark.parametrize("last", [1, 2, 4])
+@pytest.mark.parametrize("arch", CONFIGS)
+def test_the_last_tokens_are_drawn_and_the_others_at_their_means(arch: str, last: int) -> None:
+    """Against one forward of all tokens (theta alone: Phi, too, is at its mean before)."""
+    model, guide = bara_pair(arch, seed=2, scale=0.3, move=0.2, form="gate", latent="theta")
+    batch = replace(make_batch(), labels=None)
+    handler = LastDrawn(guide, addresses_of(batch, 0, slice(0, 5)))
+    handler.last = last
+    with torch.no_grad(), pyro.plate("draws", 5, dim=-3), handler:
+        truth = model.forward(batch).double().log_softmax(-1)
+    found = predict(model, guide, make_batch(), samples=5, last=last)
+    assert_close(found, truth, rtol=1e-5, atol=1e-5)
+    assert (found - predict(model, guide, make_batch(), samples=5)).abs().max() > 1e-3
+    for row in range(4):  # and neither company nor memory matters
+        one = predict(model, guide, make_batch(choose=[row]), samples=5, last=last)
+        assert_close(one, found[:, [row]], rtol=1e-5, atol=1e-5)
+    small = predict(model, guide, make_batch(), samples=5, last=last, memory_budget=1)
+    assert_close(small, found, rtol=1e-5, atol=1e-5)
+
+
+def test_what_cannot_be_is_refused() -> None:
+    with pytest.raises(ConfigError, match="last=0 must be at least 1"):
+        predict(*bara_pair(), make_batch(), samples=2, last=0)
