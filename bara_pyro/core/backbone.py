@@ -229,6 +229,8 @@ def load_backbone(
             f"Cannot load the backbone {str(name)!r} ({reason_of(error)}): give 'microworld', a folder with "
             "config.json, model.safetensors and a tokenizer, or a hub name that can be reached."
         ) from error
+    if dtype not in DTYPES:
+        quantized.check(lm, dtype)
     backbone = Backbone(lm.to(device), tokenizer, str(name))
     backbone.verify()
     return backbone

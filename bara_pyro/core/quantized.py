@@ -17,6 +17,9 @@ from bara_pyro.errors import BackboneError
 
 PACKAGES = {"int8": ("torchao", "accelerate"), "int4": ("bitsandbytes", "accelerate")}
 
+# What a quantised weight has, and no other.
+MARKS = {"int8": "qdata", "int4": "quant_state"}
+
 
 def settings(dtype: str, device: str | torch.device) -> dict[str, Any]:
     """Return the arguments with which `from_pretrained` quantises weights while it reads them.
@@ -42,6 +45,20 @@ def settings(dtype: str, device: str | torch.device) -> dict[str, Any]:
             load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
         )
     return {"dtype": torch.bfloat16, "quantization_config": config, "device_map": {"": torch.device(device)}}
+
+
+def check(lm: nn.Module, dtype: str) -> None:
+    """Refuse a language model that a quantised type would leave as it is, or whose layers cannot compute so.
+
+    Raises:
+        BackboneError: no weight is quantised, or a layer with int8 weights has a forward of its own.
+    """
+    held = [layer for layer in lm.modules() if hasattr(getattr(layer, "weight", None), MARKS[dtype])]
+    own = [layer for layer in held if dtype == "int8" and type(layer).forward is not nn.Linear.forward]
+    if own or not held:
+        raise BackboneError(
+            f"The linear layers of a {type(lm).__name__} cannot be held in {dtype}: choose another dtype."
+        )
 
 
 def keep_gradients(lm: nn.Module) -> None:

@@ -10,7 +10,7 @@ from typing import get_args
 import pytest
 import torch
 from app_cases import Place, word_tokenizer
-from family_cases import modules_with_hooks
+from family_cases import make_lm, modules_with_hooks
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
@@ -171,6 +171,21 @@ def test_bits_that_weights_take(dtype: str, folder: Path) -> None:
     stored = {name: value for name, value in stored.items() if "quant_map" not in name and "__" not in name}
     bits = 8 * sum(value.numel() * value.element_size() for value in stored.values()) / (128 * 64)
     assert bits == {"int8": 8 + 32 / 64, "int4": 4 + 32 / 64}[dtype]
+
+
+@pytest.mark.parametrize(
+    ("family", "dtype"),
+    [
+        pytest.param("GPT-2", "int8", marks=needs["int8"]),  # Conv1D
+        pytest.param("Falcon", "int8", marks=needs["int8"]),  # a forward of its own
+        pytest.param("Falcon", "int4", marks=needs["int4"]),
+    ],
+)
+def test_a_family_that_cannot_be_held_so_is_refused(family: str, dtype: str, tmp_path: Path) -> None:
+    make_lm(family).save_pretrained(tmp_path)
+    word_tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(BackboneError, match=rf"The linear layers of a \w+ cannot be held in {dtype}"):
+        load_backbone(tmp_path, dtype=dtype)
 
 
 def test_a_layout_without_gradients_is_refused() -> None:
