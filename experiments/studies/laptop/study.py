@@ -69,9 +69,9 @@ STUDY = entry_study(
     "A real language model on a laptop",
     """\
 SmolLM2-135M-Instruct in {backbone[dtype]} on {task[name]}: {task[train_rows]} training rows, {task[limit]} to
-test on (of the official test split, divided here), {train[steps]} steps of {train[batch_size]}, rank {adapter[r]},
-adapters on `{adapter[target_modules]}`, one seed, nothing tuned, one process of one thread, beside other work
-on the machine. The commands stand in the README.
+test on (of the official test split, divided here), {train[steps]} steps of {train[batch_size]},
+rank {adapter[r]}, adapters on `{adapter[target_modules]}`, one seed,
+nothing tuned, one process of one thread, beside other work on the machine. The commands stand in the README.
 """,
     main,
     parts,
