@@ -1,10 +1,16 @@
 """Types of what is read from files: names and values that are checked where they are used."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 Json = dict[str, Any]
 """An object as JSON and YAML have it."""
 
 Fields = Mapping[str, Any]
 """The same, only to be read."""
+
+FloatType = Literal["float32", "bfloat16", "float16"]
+"""Names of the floating-point types of weights."""
+
+WeightType = Literal[FloatType, "int8", "int4"]
+"""Names of the types that the frozen weights of a language model can have; see `bara_pyro.core.quantized`."""

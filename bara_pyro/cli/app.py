@@ -1,5 +1,6 @@
 """`bara`: train, evaluate and predict from the command line."""
 
+import logging
 import sys
 import tempfile
 import traceback
@@ -58,6 +59,9 @@ def main() -> None:
     terminal.mode = terminal.Mode(debug="--debug" in sys.argv)
     if not terminal.mode.debug:
         warnings.filterwarnings("ignore", category=FutureWarning, module=r"arviz.*")
+        for library in ("torchao", "bitsandbytes", "torch.utils._pytree"):
+            # Where these are installed, transformers imports them, and they say what they would like to have.
+            logging.getLogger(library).setLevel(logging.ERROR)
     try:
         code = app(prog_name="bara", standalone_mode=False) or 0
     except UsageError as error:

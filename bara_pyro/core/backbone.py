@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from safetensors import SafetensorError
@@ -23,11 +23,13 @@ from transformers import (
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from transformers.utils import logging
 
+from bara_pyro.core import quantized
 from bara_pyro.core.frozen_states import FrozenStates, Tokens
 from bara_pyro.core.prefix import Prefix
 from bara_pyro.errors import BackboneError
+from bara_pyro.types import FloatType, WeightType
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in get_args(FloatType)}
 # Of the largest logit: how far the parts of a language model may be from the whole before it is refused.
 TOLERANCE = 0.02
 
@@ -48,11 +50,15 @@ class Backbone:
         checkpointing: whether training keeps each layer's input only and computes the rest again
             (`bara_pyro.core.checkpointing`); as it was switched on in the language model, of which it takes
             the place.
+
+    Raises:
+        BackboneError: 4-bit weights are laid out for inference alone.
     """
 
     def __init__(
         self, lm: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None, name: str = ""
     ) -> None:
+        quantized.keep_gradients(lm)
         self.lm = lm.eval().requires_grad_(False)
         self.tokenizer: PreTrainedTokenizerBase = tokenizer  # None where no text is read
         self.name = name
@@ -233,26 +239,32 @@ def load_backbone(
 
     Args:
         name: `"microworld"` (ships with the package), a local Hugging Face folder, or a hub name.
-        dtype: `"float32"`, `"bfloat16"` or `"float16"`, of the frozen weights.
+        dtype: `"float32"`, `"bfloat16"` or `"float16"`, of the frozen weights; `"int8"` or `"int4"`, of those
+            of its linear layers, the others in bfloat16 (`bara_pyro.core.quantized`).
         device: where to put it.
         random_seed: if given, the folder's configuration with random weights, for tests and benchmarks.
 
     Raises:
-        BackboneError: nothing of that name can be read (the message names it and the way out), or its
-            architecture is one that is not reproduced (`Backbone.verify`).
+        BackboneError: nothing of that name can be read (the message names it and the way out), its
+            architecture is one that is not reproduced (`Backbone.verify`), or a package is missing.
     """
-    if dtype not in DTYPES:
-        raise BackboneError(f"Unknown dtype {dtype!r}: choose one of {', '.join(DTYPES)}.")
+    if dtype not in get_args(WeightType):
+        raise BackboneError(f"Unknown dtype {dtype!r}: choose one of {', '.join(get_args(WeightType))}.")
+    if random_seed is not None and dtype not in DTYPES:
+        raise BackboneError(f"Random weights cannot be {dtype}: choose one of {', '.join(DTYPES)}.")
+    how = {"dtype": DTYPES[dtype]} if dtype in DTYPES else quantized.settings(dtype, device)
     path = _resolve(name)
     try:
         with quiet_transformers():
             tokenizer = _load_tokenizer(path)
-            lm = _load_lm(path, DTYPES[dtype], random_seed)
+            lm = _load_lm(path, how, random_seed)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise BackboneError(
             f"Cannot load the backbone {str(name)!r} ({reason_of(error)}): give 'microworld', a folder with "
             "config.json, model.safetensors and a tokenizer, or a hub name that can be reached."
         ) from error
+    if dtype not in DTYPES:
+        quantized.check(lm, dtype)
     backbone = Backbone(lm.to(device), tokenizer, str(name))
     backbone.verify()
     return backbone
@@ -272,7 +284,7 @@ def _load_tokenizer(path: str) -> PreTrainedTokenizerBase:
     return AutoTokenizer.from_pretrained(path)
 
 
-def _load_lm(path: str, dtype: torch.dtype, random_seed: int | None) -> PreTrainedModel:
+def _load_lm(path: str, how: dict[str, Any], random_seed: int | None) -> PreTrainedModel:
     config = AutoConfig.from_pretrained(path)
     # Models that read images, too, are loaded whole; their text tower is adapted.
     kind = (
@@ -280,8 +292,8 @@ def _load_lm(path: str, dtype: torch.dtype, random_seed: int | None) -> PreTrain
     )
     if random_seed is not None:
         torch.manual_seed(random_seed)
-        return kind.from_config(config, dtype=dtype)
-    lm, info = kind.from_pretrained(path, dtype=dtype, output_loading_info=True)
+        return kind.from_config(config, dtype=how["dtype"])
+    lm, info = kind.from_pretrained(path, output_loading_info=True, **how)
     if info["missing_keys"]:
         # transformers would go on with random values in their place.
         raise ValueError(f"its weights lack {min(info['missing_keys'])}")

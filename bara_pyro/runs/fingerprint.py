@@ -15,11 +15,13 @@ SAMPLE = 16
 def fingerprint(backbone: Backbone) -> str:
     """Return 16 hexadecimal digits over the names, shapes and some values of all frozen tensors.
 
-    Values are rounded to bfloat16 first, so that the same weights loaded in another type agree.
+    Values are rounded to bfloat16 first, so that the same weights loaded in another floating-point type
+    agree; quantised ones are others.
     """
     digest = hashlib.sha256()
     for name, value in sorted(backbone.lm.state_dict().items()):
         digest.update(f"{name}{tuple(value.shape)}".encode())
+        value = getattr(value, "qdata", value)  # of torchao's int8 weights the integers
         if value.device.type != "meta":
             spread = value.flatten()[:: max(1, value.numel() // SAMPLE)][:SAMPLE]
             digest.update(spread.to(torch.bfloat16).view(torch.int16).cpu().numpy().tobytes())

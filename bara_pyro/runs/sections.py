@@ -17,7 +17,7 @@ from pydantic import (
 
 from bara_pyro.errors import ConfigError
 from bara_pyro.settings import later, validation_sentence
-from bara_pyro.types import Json
+from bara_pyro.types import Json, WeightType
 
 MOST_SEED = 2**32 - 1  # what every generator of random numbers takes, NumPy's the least
 # Above these a run is a slip of the finger: it would not fit, or not end.
@@ -40,8 +40,9 @@ class BackboneConfig(Section):
     """Which frozen language model."""
 
     name: str = Field("microworld", description="'microworld', a local Hugging Face folder, or a hub name")
-    dtype: Literal["float32", "bfloat16", "float16"] = Field(
-        "float32", description="type of the frozen weights"
+    dtype: WeightType = Field(
+        "float32",
+        description="type of the frozen weights; int8, int4: of linear layers, others in bfloat16",
     )
     device: str = Field("cpu", description="where to compute: 'cpu', 'cuda', 'cuda:1', 'mps'")
     states_folder: Path | None = later(

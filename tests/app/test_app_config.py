@@ -165,7 +165,7 @@ def test_order_of_precedence(tmp_path: Path) -> None:
         ("train.lr=.nan", ["train.lr", "nan"]),
         ("train.lr=fast", ["train.lr", "'fast'", "number"]),
         ("train.accumulate=3", ["accumulate=3", "batch_size=4"]),
-        ("backbone.dtype=int8", ["backbone.dtype", "'int8'", "bfloat16"]),
+        ("backbone.dtype=float8", ["backbone.dtype", "'float8'", "bfloat16"]),
         ("task.test_fraction=1", ["task.test_fraction", "less than 1"]),
         ("train.steps", ["key=value"]),
         ("train.steps=[1", ["YAML"]),

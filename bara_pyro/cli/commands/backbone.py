@@ -1,17 +1,16 @@
 """`bara backbone`: language models as folders, from the package index or from a GGUF file."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from bara_pyro.cli.options import OutFolder, path
 from bara_pyro.cli.wrap import wrap
+from bara_pyro.types import FloatType
 
 app = typer.Typer(help="Get a language model as a folder.", no_args_is_help=True)
-DType = Annotated[
-    Literal["float32", "bfloat16", "float16"], typer.Option(help="Type of the weights that are written.")
-]
+DType = Annotated[FloatType, typer.Option(help="Type of the weights that are written.")]
 
 
 def get(

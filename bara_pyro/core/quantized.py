@@ -1,0 +1,82 @@
+"""Frozen weights in 8 or 4 bits, by libraries that are imported only where they are asked for.
+
+The linear layers of the body are quantised, weights alone: what they are multiplied with, norms, embeddings
+and the output embedding, whose single rows are read, stay in bfloat16, adapters and latents in float32.
+`"int8"`: torchao, one scale an output feature. `"int4"`: bitsandbytes, NF4 in blocks of 64, as in QLoRA
+(Dettmers et al. 2023, arXiv 2305.14314).
+"""
+
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import BitsAndBytesConfig, TorchAoConfig
+
+from bara_pyro.errors import BackboneError
+
+PACKAGES = {"int8": ("torchao", "accelerate"), "int4": ("bitsandbytes", "accelerate")}
+
+# What a quantised weight has, and no other.
+MARKS = {"int8": "qdata", "int4": "quant_state"}
+
+
+def settings(dtype: str, device: str | torch.device) -> dict[str, Any]:
+    """Return the arguments with which `from_pretrained` quantises weights while it reads them.
+
+    Args:
+        dtype: `"int8"` or `"int4"`.
+        device: where the weights are to be.
+
+    Raises:
+        BackboneError: a package is not installed.
+    """
+    for package in PACKAGES[dtype]:
+        if find_spec(package) is None:
+            raise BackboneError(
+                f"The dtype {dtype} needs the package {package}: pip install 'bara-pyro[quantized]'."
+            )
+    if dtype == "int8":
+        from torchao.quantization import Int8WeightOnlyConfig
+
+        config: TorchAoConfig | BitsAndBytesConfig = TorchAoConfig(Int8WeightOnlyConfig())
+    else:
+        config = BitsAndBytesConfig(
+            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
+        )
+    return {"dtype": torch.bfloat16, "quantization_config": config, "device_map": {"": torch.device(device)}}
+
+
+def check(lm: nn.Module, dtype: str) -> None:
+    """Refuse a language model that a quantised type would leave as it is, or whose layers cannot compute so.
+
+    Raises:
+        BackboneError: no weight is quantised, or a layer with int8 weights has a forward of its own.
+    """
+    held = [layer for layer in lm.modules() if hasattr(getattr(layer, "weight", None), MARKS[dtype])]
+    own = [layer for layer in held if dtype == "int8" and type(layer).forward is not nn.Linear.forward]
+    if own or not held:
+        raise BackboneError(
+            f"The linear layers of a {type(lm).__name__} cannot be held in {dtype}: choose another dtype."
+        )
+
+
+def keep_gradients(lm: nn.Module) -> None:
+    """Keep bitsandbytes from laying 4-bit weights out for inference alone.
+
+    On a CPU with AVX512-BF16 the first forward without a gradient would put them into a layout whose products
+    have none: training afterwards would go on, and silently without the gradient through those layers.
+
+    Raises:
+        BackboneError: that has happened already.
+    """
+    for name, layer in lm.named_modules():
+        if not hasattr(layer, "support_avx512bf16_for_cpu"):
+            continue
+        layer.support_avx512bf16_for_cpu = False
+        state = getattr(layer.weight, "quant_state", None)
+        if getattr(state, "packing_format_for_cpu", False):
+            raise BackboneError(
+                f"bitsandbytes has laid out the 4-bit weights of {name} for inference alone, where gradients "
+                "are lost: load the language model anew, and use it first in a Backbone."
+            )

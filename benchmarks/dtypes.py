@@ -1,0 +1,72 @@
+"""What the type of the frozen weights costs: their size, a training step, and NLL before and after training.
+
+python -m benchmarks.dtypes --model FOLDER --task ag_news [--data-dir FOLDER] [--dtypes bfloat16 int8 int4]
+"""
+
+import json
+import math
+import statistics
+import time
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+
+import torch
+from torch import Tensor, nn
+
+from bara_pyro.data import EncodedSplit, training_batches
+from bara_pyro.runs.config import load_config
+from bara_pyro.runs.evaluate import draw
+from bara_pyro.runs.system import System, build_system
+from bara_pyro.runs.train import make_svi
+
+
+def stored_bytes(model: nn.Module) -> int:
+    """Return the bytes of all that a model holds, tied weights once, scales of quantised ones included."""
+    parts: list[Tensor] = []
+    for value in model.state_dict().values():
+        parts += [value.qdata, value.scale] if hasattr(value, "qdata") else [value]
+    return sum({part.data_ptr(): part.numel() * part.element_size() for part in parts}.values())
+
+
+def nll(system: System, split: EncodedSplit) -> tuple[float, float]:
+    """Return the mean of a split's NLL at the posterior mean, in nats, and its standard error."""
+    log_probs = draw(system, split, 0)[0]
+    costs = -log_probs[torch.arange(len(split)), torch.tensor(split.labels)]
+    return float(costs.mean()), float(costs.std()) / math.sqrt(len(split))
+
+
+def measured(dtype: str, args: Namespace) -> dict[str, float]:
+    """Train on a backbone of one type."""
+    where = {"backbone.name": args.model, "task.name": args.task, "task.data_dir": args.data_dir}
+    sizes = {"task.limit": args.rows, "train.steps": args.steps, "method.name": args.method}
+    system = build_system(load_config(overrides={"backbone.dtype": dtype, **where, **sizes}))
+    split, test, svi = system.split("train"), system.split("test"), make_svi(system)
+    found = dict(zip(("nll_before", "error_before"), nll(system, test), strict=True))
+    torch.manual_seed(0)
+    seconds = []
+    for step in range(args.steps):
+        batch = split.batch(training_batches(len(split), 4, seed=0, step=step), system.answer_ids)
+        start = time.perf_counter()
+        svi.step(batch)
+        seconds.append(time.perf_counter() - start)
+    found |= dict(zip(("nll_after", "error_after"), nll(system, test), strict=True))
+    return {"MB": stored_bytes(system.backbone.lm) / 1e6, **found, "step_s": statistics.median(seconds)}
+
+
+def main() -> None:
+    """Print a line of JSON for each type."""
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--model", required=True, help="a Hugging Face folder or a hub name")
+    add("--task", default="ag_news", help="default: %(default)s")
+    add("--data-dir", help="local rows, instead of the hub")
+    add("--dtypes", nargs="+", default=["bfloat16", "int8", "int4"], help="default: %(default)s")
+    add("--method", default="lora", help="default: %(default)s")
+    add("--rows", type=int, default=200, help="of each split; default: %(default)s")
+    add("--steps", type=int, default=60, help="of 4 rows; default: %(default)s")
+    args = parser.parse_args()
+    for dtype in args.dtypes:
+        print(json.dumps({"dtype": dtype, **measured(dtype, args)}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
