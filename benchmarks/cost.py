@@ -4,8 +4,8 @@ python -m benchmarks.cost checkpointing [--layers 24] [--tokens 512] [--rows 1]
 python -m benchmarks.cost upper [--layers 24] [--upper 6] [--tokens 128]
 
 "checkpointing": peak memory of a training step with and without, as a ratio, and whether the gradients agree
-to the last digit. "upper": seconds of a step and of S = 10 draws of rows seen before with adapters in the upper
-K of L layers, as ratios to adapters in all, interleaved medians; by count of layers it would be K / L.
+to the last digit. "upper": seconds of a step and of S = 10 draws of rows seen before with adapters in the
+upper K of L layers, as ratios to adapters in all, interleaved medians; by count of layers it would be K / L.
 """
 
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
