@@ -14,6 +14,7 @@ _HOME = {
     "MeanWeibull": "core.distributions",
     "SVI": "core.svi",
     "Task": "data",
+    "attached": "core.attached",
     "answer_rows": "runs.predict",
     "adamw": "core.svi",
     "answer_token_ids": "data",
