@@ -32,6 +32,10 @@ class TrainingError(BaraError, RuntimeError):
     """Training had to stop: the loss is not finite. The last good state is kept."""
 
 
+class ProcessLostError(BaraError, RuntimeError):
+    """Another process of a training that several share is gone, or does not answer."""
+
+
 class MissingKLError(BaraError, TypeError):
     """No analytic KL is registered for a pair of posterior and prior, and sampling it was not asked for."""
 

@@ -8,6 +8,7 @@ from bara_pyro.errors import ConfigError, MissingKLError, Stopped
 from bara_pyro.runs.config import RunConfig, differences, load_config
 from bara_pyro.runs.evaluate import evaluate_system
 from bara_pyro.runs.folder import stored_config
+from bara_pyro.runs.launched import rank
 from bara_pyro.runs.manifest import clear, discard, is_run
 from bara_pyro.runs.system import System, build_system
 from bara_pyro.runs.train import train as fit
@@ -35,16 +36,18 @@ def train_and_show(out: Path, config: RunConfig, *, resume: bool) -> None:
     """Train, evaluate, print the scores; what `out` held is removed unless it is gone on with."""
     system = build_system(config)
     say_notes(system.task.notes)
-    if not resume:
+    if not resume and not rank():
         clear(out)  # only now that the settings, the data and the model are found to be good
     try:
         report = run(config, out, resume=resume, system=system)
     except MissingKLError:  # said by the first step: there is nothing to keep
-        if not resume:
+        if not resume and not rank():
             discard(out)
         raise
     except KeyboardInterrupt as stop:
         raise _stopped(stop, out) from stop
+    if rank():
+        return
     show_scores(report)
     say(f"Written to {out}")
     result(report)
@@ -64,7 +67,10 @@ def _stopped(stop: KeyboardInterrupt, out: Path) -> Stopped:
 def run(
     config: RunConfig, out: Path, *, resume: bool = False, system: System | None = None, name: str = ""
 ) -> Json:
-    """Train and evaluate one configuration with a progress bar; return what metrics.json holds."""
+    """Train and evaluate one configuration with a progress bar; return what metrics.json holds.
+
+    Of several processes that train together the first evaluates, and the others return nothing.
+    """
     system = system or build_system(config)
     label = name or f"{config.method.name} on {system.task.name}"
     with progress(f"train {label}", config.train.steps) as advance:
@@ -74,6 +80,8 @@ def run(
             resume=resume,
             on_step=lambda step, parts: advance(completed=step, note=f"nll {parts['nll']:.3f}"),
         )
+    if rank():
+        return {}  # the first process evaluates
     return evaluate_with_progress(system, out, label, wall_clock_train_s=train_seconds(out))
 
 

@@ -1,4 +1,4 @@
-"""A fitted program as an ordinary language model: `forward`, `generate` and pipelines with its gates in place."""
+"""A fitted program as an ordinary language model: `forward`, `generate`, pipelines with gates in place."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager

@@ -13,6 +13,7 @@ from bara_pyro.core.elbo import ElboTerms, MeanFieldELBO
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.latents import Site
 from bara_pyro.core.program import AdaptedLM
+from bara_pyro.core.ranks import Ranks
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import TrainingError
 
@@ -44,6 +45,9 @@ class SVI(Generic[M, G]):
         autocast: dtype of the backbone's matrix products under `torch.autocast`, or None.
     """
 
+    # Whether the noise of several processes must be the same: a draw that the whole step is about.
+    common_noise = False
+
     def __init__(
         self,
         model: M,
@@ -64,6 +68,7 @@ class SVI(Generic[M, G]):
         self.clip_norm = clip_norm
         self.autocast = autocast
         self.parameters = parameters(model, guide)
+        self.ranks: Ranks | None = None  # the processes that gradients are averaged over, if there are several
         self.last: dict[str, float] = {}
 
     def step(self, *batches: Batch) -> float:
@@ -102,10 +107,17 @@ class SVI(Generic[M, G]):
             share = len(batch) / rows
             with self._autocast(batch.input_ids.device):
                 terms = self.elbo.terms(self.model, self.guide, batch)
-            self._check_finite(terms)
+            if self.ranks is None:
+                self._check_finite(terms)
             self.backward(terms, share)
             for key, value in self._per_example(terms, len(batch)).items():
                 parts[key] = parts.get(key, 0.0) + share * value
+        if self.ranks is not None:
+            parts = self.ranks.average(self.accumulated(), parts)
+            if not math.isfinite(parts["loss"]):  # of all processes, so that all of them stop here
+                raise TrainingError(
+                    f"The loss is {parts['loss']}: lower the learning rate, or set a clipping norm."
+                )
         norm = nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
         if not math.isfinite(norm):
             raise TrainingError(
@@ -123,6 +135,10 @@ class SVI(Generic[M, G]):
         of the data. With `update`, what a method with a training scheme of its own overrides.
         """
         (terms.loss * (share / self.model.num_data)).backward()
+
+    def accumulated(self) -> list[Tensor]:
+        """Return what `backward` adds to, which is linear in the rows: what processes average."""
+        return [p.grad for p in self.parameters if p.grad is not None]
 
     def update(self) -> None:
         """Move the parameters along their gradients, which are finite and clipped."""

@@ -57,6 +57,7 @@ class IVONSVI(SVI[PosthocLoRA, PosthocGuide]):
     """
 
     optim: "IVON"
+    common_noise = True  # that one draw is of all processes, too: curvature is gradient times noise
 
     def __init__(
         self, model: PosthocLoRA, guide: PosthocGuide, optim: "IVON", **options: Unpack[SVIOptions]

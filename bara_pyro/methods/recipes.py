@@ -127,6 +127,10 @@ class TwoStepSVI(SVI):
                 total.add_(grad)
         nll.backward()
 
+    def accumulated(self) -> list[Tensor]:
+        """Return both gradients."""
+        return [*super().accumulated(), *self._kl_grads]
+
     def _kl(self, site: str, terms: ElboTerms, share: float) -> Tensor:
         """Return a micro-batch's part of a site's KL: its own rows' of a local one."""
         kl = terms.kl[site].to(terms.nll.dtype)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bara_pyro.core.ranks import ALONE, Ranks
 from bara_pyro.core.svi import SVI
 from bara_pyro.errors import CheckpointError
 from bara_pyro.runs.manifest import CHECKPOINT
@@ -15,14 +16,24 @@ from bara_pyro.runs.store import load_parameters, read_tensors, write_tensors
 from bara_pyro.types import Json
 
 
-def save_checkpoint(folder: Path, svi: SVI, step: int, identity: dict[str, str]) -> None:
+def save_checkpoint(
+    folder: Path, svi: SVI, step: int, identity: dict[str, str], ranks: Ranks = ALONE
+) -> None:
     """Write parameters, optimiser, schedule and random states after `step` steps, in one atomic file.
 
-    `identity`: what a run that goes on from here must share (configuration, backbone, rows), by name.
+    `identity`: what a run that goes on from here must share (configuration, backbone, rows), by name. Of
+    several processes, all of which call this, the first writes, with the random states of all.
     """
-    tensors: dict[str, Tensor] = {"rng/cpu": torch.get_rng_state()}
+    states = {"cpu": torch.get_rng_state()}
     if svi.model.backbone.device.type == "cuda":
-        tensors["rng/cuda"] = torch.cuda.get_rng_state(svi.model.backbone.device)
+        states["cuda"] = torch.cuda.get_rng_state(svi.model.backbone.device)
+    tensors: dict[str, Tensor] = {
+        _rng_key(kind, rank): state
+        for kind, own in states.items()
+        for rank, state in enumerate(ranks.gather(own))
+    }
+    if not ranks.first:
+        return
     for prefix, module in (("model", svi.model), ("guide", svi.guide)):
         tensors |= {f"{prefix}/{name}": value for name, value in module.named_parameters()}
     optim = svi.optim.state_dict()
@@ -48,8 +59,10 @@ def save_checkpoint(folder: Path, svi: SVI, step: int, identity: dict[str, str])
     write_tensors(folder / CHECKPOINT, tensors, {**metadata, "digest": _digest(tensors, metadata)})
 
 
-def load_checkpoint(folder: Path, svi: SVI, identity: dict[str, str]) -> int:
+def load_checkpoint(folder: Path, svi: SVI, identity: dict[str, str], ranks: Ranks = ALONE) -> int:
     """Restore the state that `save_checkpoint` wrote; return its step (0 where there is no checkpoint yet).
+
+    A process that had no part in what was written keeps its random state.
 
     Raises:
         CheckpointError: truncated, foreign, or of another configuration, backbone or set of rows.
@@ -83,10 +96,15 @@ def load_checkpoint(folder: Path, svi: SVI, identity: dict[str, str]) -> int:
     svi.optim.load_state_dict({"state": state, "param_groups": metadata["param_groups"]})
     if svi.scheduler is not None:
         svi.scheduler.load_state_dict(metadata["scheduler"])
-    torch.set_rng_state(tensors["rng/cpu"])
-    if "rng/cuda" in tensors:
-        torch.cuda.set_rng_state(tensors["rng/cuda"], svi.model.backbone.device)
+    if (key := _rng_key("cpu", ranks.rank)) in tensors:
+        torch.set_rng_state(tensors[key])
+    if (key := _rng_key("cuda", ranks.rank)) in tensors:
+        torch.cuda.set_rng_state(tensors[key], svi.model.backbone.device)
     return int(metadata["step"])
+
+
+def _rng_key(kind: str, rank: int) -> str:
+    return f"rng/{kind}/{rank}" if rank else f"rng/{kind}"
 
 
 def _digest(tensors: dict[str, Tensor], metadata: Json) -> str:

@@ -26,6 +26,7 @@ from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.methods import build
 from bara_pyro.runs.config import RunConfig
 from bara_pyro.runs.fingerprint import fingerprint
+from bara_pyro.runs.launched import local_rank
 from bara_pyro.runs.memory import check_memory
 
 # Percentage of unknown tokens above which a data set is not what the language model can read.
@@ -208,13 +209,15 @@ def assemble(
 
 
 def find_device(name: str) -> torch.device:
-    """Return a device that is there.
+    """Return a device that is there; of several processes on a machine, "cuda" gives each a GPU of its own.
 
     Raises:
         ConfigError: the name is unknown, or there is no such device.
     """
     try:
         device = torch.device(name)
+        if device.type == "cuda" and device.index is None and (own := local_rank()) is not None:
+            device = torch.device("cuda", own)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise ConfigError(

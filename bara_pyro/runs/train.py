@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -17,10 +17,11 @@ from torch import Tensor
 
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.program import AdaptedLM
+from bara_pyro.core.ranks import ALONE, Ranks, joined
 from bara_pyro.core.svi import SVI
 from bara_pyro.data import EncodedSplit, training_batches
 from bara_pyro.data.types import Batch
-from bara_pyro.errors import ConfigError, Stopped, TrainingError
+from bara_pyro.errors import ConfigError, ProcessLostError, Stopped, TrainingError
 from bara_pyro.methods import METHODS, Fit, MethodConfig
 from bara_pyro.runs.checkpoint import load_checkpoint, save_checkpoint
 from bara_pyro.runs.evaluate import draw
@@ -31,8 +32,8 @@ from bara_pyro.runs.sections import TrainConfig
 from bara_pyro.runs.store import read_jsonl, remove_parts, write_json, write_jsonl, writing
 from bara_pyro.runs.system import System
 
-# Keeps the seeds of the noise apart from those of the initial values.
-NOISE = 2**32
+# Keeps the seeds of the noise apart from those of the initial values, and those of processes from each other.
+NOISE, NOISE_OF_RANK = 2**32, 2**33
 OnStep = Callable[[int, dict[str, float]], None]
 
 
@@ -53,6 +54,9 @@ def check_free(out: Path, resume: bool) -> None:
 def train(system: System, out: Path, *, resume: bool = False, on_step: OnStep | None = None) -> None:
     """Fit a system and write its folder.
 
+    Where `torchrun` or `accelerate launch` started several processes, each trains on its share of every step's
+    rows, and the first alone finishes and writes: `out` must be a folder that all of them see.
+
     Args:
         system: from `build_system`; fitted in place.
         out: folder of the run.
@@ -64,24 +68,35 @@ def train(system: System, out: Path, *, resume: bool = False, on_step: OnStep | 
         ConfigError: `out` holds a run already and `resume` is False, or the method cannot be finished here.
         CheckpointError: the checkpoint is unusable or a file cannot be written.
         TrainingError: the loss is not finite; the last good parameters are in `out`.
+        ProcessLostError: another of several processes is gone.
     """
-    check_free(out, resume)
+    with joined(system.backbone.device, system.config.train.process_timeout) as ranks:
+        if ranks.first:
+            check_free(out, resume)
+        ranks.take_over([])  # the first has made room by now
+        _train(system, out, ranks, on_step)
+
+
+def _train(system: System, out: Path, ranks: Ranks, on_step: OnStep | None) -> None:
     verify(out, TRAINED)
     if saved_step(system, out) == system.config.train.steps:
         load_weights(system, out)
-        if not (out / MANIFEST).exists():
+        if ranks.first and not (out / MANIFEST).exists():
             with recording(out, *TRAINED):
                 pass  # killed right before it was written, or an older run
     else:
         method = METHODS[system.config.method.name]
         if method.check is not None:
             method.check(what_is_fitted(system))
-        _fit(system, out, on_step)
+        _fit(system, out, ranks, on_step)
+        if not ranks.first:
+            return
         if method.finish is not None:
             write_json(out / FITTED, method.finish(what_is_fitted(system)))
         save_system(system, out, system.config.train.steps)
-    (out / CHECKPOINT).unlink(missing_ok=True)
-    remove_parts(out)
+    if ranks.first:
+        (out / CHECKPOINT).unlink(missing_ok=True)
+        remove_parts(out)
 
 
 def what_is_fitted(system: System) -> Fit[AdaptedLM, SiteGuide, MethodConfig]:
@@ -97,45 +112,57 @@ def what_is_fitted(system: System) -> Fit[AdaptedLM, SiteGuide, MethodConfig]:
     )
 
 
-def _fit(system: System, out: Path, on_step: OnStep | None) -> None:
+def _fit(system: System, out: Path, ranks: Ranks, on_step: OnStep | None) -> None:
     c = system.config.train
     split = system.split("train")
     svi = make_svi(system)
+    svi.ranks = ranks if ranks.size > 1 else None
     identity = {
         "configuration": system.config.hash,
         "backbone": fingerprint(system.backbone),
         "training data": split_fingerprint(split),
     }
     # The noise of training follows from the seed, not from what was drawn since the model was built.
-    torch.manual_seed(NOISE + system.config.seed)
-    start = load_checkpoint(out, svi, identity)
-    (out / MANIFEST).unlink(missing_ok=True)  # nothing is whole until training is over
-    write_config(system, out)
-    log = Log(out / LOG, start)
+    torch.manual_seed(NOISE + system.config.seed + (0 if svi.common_noise else NOISE_OF_RANK * ranks.rank))
+    start = load_checkpoint(out, svi, identity, ranks)
+    ranks.take_over([p.detach() for p in svi.parameters])
     good = LastGood(svi)
-    with Brake() as brake, closing(log):
-        for step in range(start, c.steps):
-            good.before()
-            try:
-                svi.step(*micro_batches(system, split, c, step))
-            except TrainingError as error:
-                raise _stopped(error, system, out, step, good) from error
-            good.after()
-            done = step + 1
-            if done % c.log_every == 0 or done == c.steps:
-                log.add({"step": done, **svi.last})
-            stopped = brake.signal  # looked at once: it may come at any moment
-            if stopped or (done % c.checkpoint_every == 0 and done < c.steps):
-                log.sync()
-                save_checkpoint(out, svi, done, identity)
-            if on_step is not None:
-                on_step(done, svi.last)
-            if stopped:
-                raise Stopped(
-                    f"Stopped after step {done} of {c.steps}: {out} keeps all of it, go on with "
-                    f"`bara train --resume --out {out}`.",
-                    stopped,
-                )
+    done = start
+    with Brake() as brake, ExitStack() as stack:
+        log = None
+        if ranks.first:
+            (out / MANIFEST).unlink(missing_ok=True)  # nothing is whole until training is over
+            write_config(system, out)
+            log = stack.enter_context(closing(Log(out / LOG, start)))
+        try:
+            for step in range(start, c.steps):
+                good.before()
+                svi.step(*micro_batches(system, split, c, step, ranks))
+                good.after()
+                done = step + 1
+                if log and (done % c.log_every == 0 or done == c.steps):
+                    log.add({"step": done, **svi.last})
+                stopped = ranks.largest(brake.signal)  # looked at once: it may come at any moment
+                if stopped or (done % c.checkpoint_every == 0 and done < c.steps):
+                    if log:
+                        log.sync()
+                    save_checkpoint(out, svi, done, identity, ranks)
+                if on_step is not None:
+                    on_step(done, svi.last)
+                if stopped:
+                    raise Stopped(
+                        f"Stopped after step {done} of {c.steps}: {out} keeps all of it, go on with "
+                        f"`bara train --resume --out {out}`.",
+                        stopped,
+                    )
+        except TrainingError as error:
+            raise _stopped(error, system, out, done, good, ranks) from error
+        except ProcessLostError as error:
+            raise ProcessLostError(
+                f"Stopped after step {done} of {c.steps}, because another process of this training is gone or "
+                f"does not answer: {out} keeps what was written up to the last checkpoint, start all of them "
+                "again with --resume."
+            ) from error
 
 
 class Brake:
@@ -167,10 +194,17 @@ class Brake:
         self.signal = number
 
 
-def micro_batches(system: System, split: EncodedSplit, c: TrainConfig, step: int) -> list[Batch]:
-    """Return the rows of a step, cut into `accumulate` pieces."""
-    rows = training_batches(len(split), c.batch_size, system.config.seed, step)
-    size = c.batch_size // c.accumulate
+def micro_batches(
+    system: System, split: EncodedSplit, c: TrainConfig, step: int, ranks: Ranks = ALONE
+) -> list[Batch]:
+    """Return this process's share of the rows of a step, cut into `accumulate` pieces."""
+    rows = ranks.share(training_batches(len(split), c.batch_size, system.config.seed, step))
+    if len(rows) % c.accumulate:
+        raise ConfigError(
+            f"train.accumulate={c.accumulate} must divide the {len(rows)} rows a step of each of {ranks.size} "
+            "processes."
+        )
+    size = len(rows) // c.accumulate
     pieces = [rows[i : i + size] for i in range(0, len(rows), size)]
     return [split.batch(piece, system.answer_ids).to(system.backbone.device) for piece in pieces]
 
@@ -202,11 +236,14 @@ class LastGood:
         return self._good is not None
 
 
-def _stopped(error: TrainingError, system: System, out: Path, step: int, good: LastGood) -> TrainingError:
+def _stopped(
+    error: TrainingError, system: System, out: Path, step: int, good: LastGood, ranks: Ranks
+) -> TrainingError:
     """Save the last good parameters and return the error that says so."""
     kept = "there is no good state to keep"
     if good.restore():
-        save_system(system, out, step - 1)
+        if ranks.first:
+            save_system(system, out, step - 1)
         kept = f"the parameters after step {step - 1} are kept in {out}"
     reason = str(error).rstrip(".")
     return TrainingError(f"Training stopped at step {step + 1}, {kept}: {reason[0].lower()}{reason[1:]}.")

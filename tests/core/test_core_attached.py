@@ -62,9 +62,15 @@ def test_the_language_model_is_left_as_it_was() -> None:
     model, guide = bara_pair(seed=0, scale=0.3)
     lm, batch = model.backbone.lm, make_batch()
     before, keys = asked(lm, batch), {name: value.clone() for name, value in lm.state_dict().items()}
-    with pytest.raises(RuntimeError, match="inside"), bp.attached((model, guide)):
-        assert not torch.equal(asked(lm, batch), before)
-        raise RuntimeError("inside")
+
+
+    def fail() -> None:
+        with bp.attached((model, guide)):
+            assert not torch.equal(asked(lm, batch), before)
+            raise RuntimeError("inside")
+
+    with pytest.raises(RuntimeError, match="inside"):
+        fail()
     assert torch.equal(asked(lm, batch), before)
     assert all(torch.equal(value, keys[name]) for name, value in lm.state_dict().items())
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in lm.modules())

@@ -30,14 +30,21 @@ def train(
     """Fine-tune a model on a task, then evaluate it on the test rows; writes one folder.
 
     Settings of the method itself are given with --set, for example --set method.form=gate.
+
+    With several GPUs or machines: torchrun --nproc-per-node 4 -m bara_pyro train ..., or accelerate launch -m
+    bara_pyro train ...; --batch-size stays the rows of a step, which the processes share.
     """
     from bara_pyro.cli.catalogue import check_method
+    from bara_pyro.cli import terminal
     from bara_pyro.cli.outputs import check_folder, check_writable
     from bara_pyro.errors import ConfigError
     from bara_pyro.runs.assignments import collect
+    from bara_pyro.runs.launched import rank
     from bara_pyro.runs.manifest import TRAINED, is_run, verify
     from bara_pyro.runs.sections import check_settings
 
+    if rank():  # one of several processes: the first shows and writes what there is
+        terminal.mode.quiet, terminal.mode.json = True, False
     # What can be wrong is looked for before anything slow is imported.
     settings = collect(config, {"method": method, **given}, assignments or [])
     check_settings(settings)
@@ -49,7 +56,7 @@ def train(
         if not is_run(out):
             raise ConfigError(f"There is no run in {out}: leave out --resume to start one there.")
         check_writable(out)
-    else:
+    elif not rank():
         check_folder(out, overwrite=overwrite)
 
     from bara_pyro.cli.running import resumed, train_and_show
