@@ -68,7 +68,9 @@ class SVI(Generic[M, G]):
         self.clip_norm = clip_norm
         self.autocast = autocast
         self.parameters = parameters(model, guide)
-        self.ranks: Ranks | None = None  # the processes that gradients are averaged over, if there are several
+        self.ranks: Ranks | None = (
+            None  # the processes that gradients are averaged over, if there are several
+        )
         self.last: dict[str, float] = {}
 
     def step(self, *batches: Batch) -> float:

@@ -63,7 +63,6 @@ def test_the_language_model_is_left_as_it_was() -> None:
     lm, batch = model.backbone.lm, make_batch()
     before, keys = asked(lm, batch), {name: value.clone() for name, value in lm.state_dict().items()}
 
-
     def fail() -> None:
         with bp.attached((model, guide)):
             assert not torch.equal(asked(lm, batch), before)

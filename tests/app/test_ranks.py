@@ -1,0 +1,142 @@
+"""Two processes train as one does with all rows; one that is lost costs nothing that was written."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from app_cases import Bara, Place, files_of
+from ranks_driver import REPEATS, SETTINGS
+from safetensors.torch import load_file
+from torch.testing import assert_close
+
+from bara_pyro.runs.store import read_json, read_jsonl
+
+WEIGHTS = ("adapter_model.safetensors", "guide.safetensors")
+
+
+@pytest.fixture(scope="module")
+def ran(place: Place, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, list]]:
+    root = tmp_path_factory.mktemp("ranks")
+    settings = {
+        "backbone.name": str(place.backbone),
+        "task.name": str(place.rows),
+        "train.steps": 8,
+        "train.batch_size": 4,
+        "train.checkpoint_every": 3,
+        "train.log_every": 1,
+        "train.process_timeout": 60,
+    }
+    driver = Path(__file__).parent / "ranks_driver.py"
+    command = [sys.executable, str(driver), json.dumps(settings), str(root)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    return root, json.loads(done.stdout.splitlines()[-1])
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return {name + key: value for name in WEIGHTS for key, value in load_file(run / name).items()}
+
+
+def log(run: Path) -> list[dict]:
+    return [{**record, "seconds": 0} for record in read_jsonl(run / "train_log.jsonl")]
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_two_processes_are_one_with_all_rows(name: str, ran) -> None:
+    root, ends = ran
+    for run in ("2", "1"):
+        assert all(end == [0, ""] for end in ends[f"{name}: {run}"]), ends
+    two, one = root / name / "two", root / name / "one"
+    ours, theirs = weights(two), weights(one)
+    for key, value in theirs.items():
+        assert torch.equal(ours[key], value), key  # halves and doubles are exact
+    for own, other in zip(log(two), log(one), strict=True):
+        assert own == pytest.approx(other, rel=1e-6)
+
+
+def test_two_processes_are_one_with_all_rows_at_once(ran) -> None:
+    root, ends = ran
+    assert ends["lora at once"] == [[0, ""]]
+    assert_close(weights(root / "lora" / "two"), weights(root / "lora" / "whole"), atol=1e-5, rtol=0)
+
+
+def test_the_gradient_is_the_same_in_expectation(ran) -> None:
+    """Each process draws its own Phi, one alone draws one for all rows: both are unbiased."""
+    root, _ = ran
+    one, two = (load_file(root / f"gradients{count}") for count in (1, 2))
+    error = ((one["variance"] + two["variance"]) / REPEATS).sqrt()
+    z = (one["mean"] - two["mean"]) / error.clamp_min(1e-12)
+    assert z[error > 0].square().mean() < 1.2
+    assert z.abs().max() < 6
+
+
+@pytest.mark.parametrize("name", ["killed", "first", "interrupted"])
+def test_going_on_gives_the_same_bits(name: str, ran) -> None:
+    root, ends = ran
+    assert all(end == [0, ""] for end in ends[f"{name}, again"])
+    run, whole = root / "stopped" / name, root / "stopped" / "whole"
+    assert files_of(run) == files_of(whole)
+    for file in (*WEIGHTS, "config.json"):
+        assert (run / file).read_bytes() == (whole / file).read_bytes(), file
+    assert log(run) == log(whole)
+
+
+@pytest.mark.parametrize(("name", "lost"), [("killed", 1), ("killed first", 0)])
+def test_one_that_is_killed_stops_the_other_with_a_sentence(name: str, lost: int, ran) -> None:
+    _, ends = ran
+    assert ends[name][lost] == [-signal.SIGKILL, ""]
+    code, said = ends[name][1 - lost]
+    assert code == 0
+    assert said.startswith("ProcessLostError: Stopped after step 5 of 8, because another process")
+    assert said.endswith("--resume.")
+
+
+def test_a_signal_to_one_stops_both_at_the_same_step(ran) -> None:
+    _, ends = ran
+    (_, first), (_, second) = ends["interrupted"]
+    assert first == second
+    assert first.startswith("Stopped: Stopped after step 5 of 8")
+
+
+def test_a_loss_that_breaks_in_one_stops_both(ran) -> None:
+    root, ends = ran
+    (_, first), (_, second) = ends["infinite"]
+    assert first == second
+    assert first.startswith("TrainingError: Training stopped at step 4, the parameters after step 2 are kept")
+    assert (root / "stopped" / "infinite" / "guide.safetensors").exists()
+
+
+def test_rows_that_cannot_be_shared_are_refused(ran) -> None:
+    for _, said in ran[1]["uneven"]:
+        assert said.startswith(
+            "ConfigError: train.batch_size=3 rows a step cannot be shared evenly by 2 proc"
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["torchrun", "accelerate"])
+def test_launched(launcher: str, place: Place, tmp_path: Path, bara: Bara) -> None:
+    """The command under a launcher: one process writes and prints, and another command reads the run."""
+    if launcher == "torchrun":
+        command = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    else:
+        pytest.importorskip("accelerate")
+        command = ["accelerate.commands.launch", "--cpu", "--num_processes", "2", "--main_process_port", "0"]
+    out = tmp_path / "run"
+    arguments = [*place.arguments(out, "lora"), "--json"]
+    done = subprocess.run(
+        [sys.executable, "-m", *command, "-m", "bara_pyro", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == read_json(out / "metrics.json")
+    assert bara("evaluate", out).code == 0
+    alone = tmp_path / "alone"
+    assert bara(*place.arguments(alone, "lora")).code == 0
+    assert_close(weights(out), weights(alone), atol=1e-5, rtol=0)
