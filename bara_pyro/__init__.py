@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any
 
 _HOME = {
+    "BaRATrainer": "runs.trainer",
     "Backbone": "core.backbone",
     "Batch": "data",
     "Example": "data",

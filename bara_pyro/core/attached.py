@@ -25,6 +25,17 @@ class Fitted(Protocol):
     def guide(self) -> SiteGuide: ...  # noqa: D102
 
 
+def pair_of(run: Fitted | tuple[AdaptedLM, SiteGuide]) -> tuple[AdaptedLM, SiteGuide]:
+    """Return program and guide.
+
+    Raises:
+        ConfigError: the guide belongs to another model.
+    """
+    model, guide = run if isinstance(run, tuple) else (run.model, run.guide)
+    guide.check(model)
+    return model, guide
+
+
 @contextmanager
 def attached(
     run: Fitted | tuple[AdaptedLM, SiteGuide], draws: Mean | int = "mean"
@@ -54,8 +65,7 @@ def attached(
         ConfigError: the guide belongs to another model, or the program is more than adapters in a language
             model (an ensemble's members, a temperature of the answers).
     """
-    model, guide = run if isinstance(run, tuple) else (run.model, run.guide)
-    guide.check(model)
+    model, guide = pair_of(run)
     if type(model).forward is not AdaptedLM.forward or type(model).logits is not AdaptedLM.logits:
         raise ConfigError(
             f"{type(model).__name__} is more than adapters in one language model, which `attached` cannot "

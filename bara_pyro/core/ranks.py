@@ -11,6 +11,8 @@ from torch import Tensor, distributed
 
 from bara_pyro.errors import ConfigError, ProcessLostError
 
+CPU = torch.device("cpu")
+
 
 @dataclass(frozen=True)
 class Ranks:
@@ -26,7 +28,7 @@ class Ranks:
 
     rank: int = 0
     size: int = 1
-    device: torch.device = torch.device("cpu")
+    device: torch.device = CPU
 
     @property
     def first(self) -> bool:

@@ -112,7 +112,7 @@ class SVI(Generic[M, G]):
             if self.ranks is None:
                 self._check_finite(terms)
             self.backward(terms, share)
-            for key, value in self._per_example(terms, len(batch)).items():
+            for key, value in per_example(self.model, terms, len(batch)).items():
                 parts[key] = parts.get(key, 0.0) + share * value
         if self.ranks is not None:
             parts = self.ranks.average(self.accumulated(), parts)
@@ -158,17 +158,6 @@ class SVI(Generic[M, G]):
     def _autocast(self, device: torch.device) -> AbstractContextManager:
         return nullcontext() if self.autocast is None else torch.autocast(device.type, self.autocast)
 
-    def _per_example(self, terms: ElboTerms, rows: int) -> dict[str, float]:
-        n, latents = self.model.num_data, self.model.latents
-        parts = {"loss": terms.loss.detach() / n, "nll": terms.nll.detach() / n}
-        values = [("kl_", latents.sites[name], kl) for name, kl in terms.kl.items()]
-        # What a program does not declare is taken for a factor of the whole.
-        values += [("", latents.auxiliary.get(name, Site(name)), v) for name, v in terms.extra.items()]
-        for prefix, site, value in values:
-            key, own = prefix + site.family, value.detach() / rows if site.local else value.detach()
-            parts[key] = parts.get(key, torch.zeros(())) + own
-        return dict(zip(parts, torch.stack([v.double().cpu() for v in parts.values()]).tolist(), strict=True))
-
     def _check_finite(self, terms: ElboTerms) -> None:
         if terms.loss.isfinite():
             return
@@ -185,6 +174,28 @@ class SVI(Generic[M, G]):
                 if value.grad is not None and not value.grad.isfinite().all():
                     return name
         return "some parameter"
+
+
+def per_example(model: AdaptedLM, terms: ElboTerms, rows: int) -> dict[str, float]:
+    """Return the parts of a bound as they are logged.
+
+    Args:
+        model: the program.
+        terms: of a batch.
+        rows: in the batch.
+
+    Returns:
+        In nats per example `loss`, `nll` and what is local (`kl_theta`), in nats what is global (`kl_phi`).
+    """
+    n, latents = model.num_data, model.latents
+    parts = {"loss": terms.loss.detach() / n, "nll": terms.nll.detach() / n}
+    values = [("kl_", latents.sites[name], kl) for name, kl in terms.kl.items()]
+    # What a program does not declare is taken for a factor of the whole.
+    values += [("", latents.auxiliary.get(name, Site(name)), v) for name, v in terms.extra.items()]
+    for prefix, site, value in values:
+        key, own = prefix + site.family, value.detach() / rows if site.local else value.detach()
+        parts[key] = parts.get(key, torch.zeros(())) + own
+    return dict(zip(parts, torch.stack([v.double().cpu() for v in parts.values()]).tolist(), strict=True))
 
 
 def parameters(model: AdaptedLM, guide: SiteGuide) -> list[Tensor]:

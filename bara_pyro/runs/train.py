@@ -54,8 +54,8 @@ def check_free(out: Path, resume: bool) -> None:
 def train(system: System, out: Path, *, resume: bool = False, on_step: OnStep | None = None) -> None:
     """Fit a system and write its folder.
 
-    Where `torchrun` or `accelerate launch` started several processes, each trains on its share of every step's
-    rows, and the first alone finishes and writes: `out` must be a folder that all of them see.
+    Where `torchrun` or `accelerate launch` started several processes, each trains on its share of the rows of
+    every step, and the first alone finishes and writes: `out` must be a folder that all of them see.
 
     Args:
         system: from `build_system`; fitted in place.
@@ -159,9 +159,9 @@ def _fit(system: System, out: Path, ranks: Ranks, on_step: OnStep | None) -> Non
             raise _stopped(error, system, out, done, good, ranks) from error
         except ProcessLostError as error:
             raise ProcessLostError(
-                f"Stopped after step {done} of {c.steps}, because another process of this training is gone or "
-                f"does not answer: {out} keeps what was written up to the last checkpoint, start all of them "
-                "again with --resume."
+                f"Stopped after step {done} of {c.steps}, because another process of this training is gone "
+                f"or does not answer: {out} keeps what was written up to the last checkpoint, start all of "
+                "them again with --resume."
             ) from error
 
 
@@ -201,8 +201,8 @@ def micro_batches(
     rows = ranks.share(training_batches(len(split), c.batch_size, system.config.seed, step))
     if len(rows) % c.accumulate:
         raise ConfigError(
-            f"train.accumulate={c.accumulate} must divide the {len(rows)} rows a step of each of {ranks.size} "
-            "processes."
+            f"train.accumulate={c.accumulate} must divide the {len(rows)} rows a step of each of "
+            f"{ranks.size} processes."
         )
     size = len(rows) // c.accumulate
     pieces = [rows[i : i + size] for i in range(0, len(rows), size)]

@@ -44,7 +44,9 @@ def svi_of(method: str, pair: Pair, settings: dict[str, object] | None = None, *
 
 def twin_of(pair: Pair) -> Pair:
     """The same again, on the same backbone."""
-    memo = {id(pair[0].backbone): pair[0].backbone}
+    frozen = pair[0].backbone
+    # Its layers, too, which the program points to: copies of them would never run.
+    memo = {id(part): part for part in (frozen, *frozen.lm.modules())}
     return copy.deepcopy(pair, memo)
 
 

@@ -34,8 +34,8 @@ def train(
     With several GPUs or machines: torchrun --nproc-per-node 4 -m bara_pyro train ..., or accelerate launch -m
     bara_pyro train ...; --batch-size stays the rows of a step, which the processes share.
     """
-    from bara_pyro.cli.catalogue import check_method
     from bara_pyro.cli import terminal
+    from bara_pyro.cli.catalogue import check_method
     from bara_pyro.cli.outputs import check_folder, check_writable
     from bara_pyro.errors import ConfigError
     from bara_pyro.runs.assignments import collect

@@ -1,0 +1,177 @@
+"""`BaRATrainer` against our SVI on the same batches, and what Trainer brings: logs, checkpoints, evaluation."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from core_cases import ANSWERS, IDS, LABELS, ROWS, make_lm
+from method_cases import made, twin_of
+from torch.testing import assert_close
+from transformers import EvalPrediction, TrainerCallback, TrainingArguments, get_scheduler
+
+import bara_pyro as bp
+from bara_pyro.core.svi import SVI, adamw, parameters
+from bara_pyro.data import EncodedSplit
+from bara_pyro.data.types import Batch
+from bara_pyro.errors import ConfigError
+from bara_pyro.runs.trainer import Bound
+
+METHODS = ("lora", "bara", "bara-gate", "blob", "mc_dropout", "fvae")
+TIMES = 3
+SPLIT = EncodedSplit(
+    token_ids=tuple(list(row) for row in ROWS) * TIMES,
+    labels=LABELS * TIMES,
+    ids=tuple(f"{name}{time}" for time in range(TIMES) for name in IDS),
+    pad_id=0,
+)
+STEPS = 7
+
+
+def arguments(out: Path, **settings: Any) -> TrainingArguments:
+    return TrainingArguments(
+        **{
+            "output_dir": str(out),
+            "max_steps": STEPS,
+            "per_device_train_batch_size": 3,
+            "learning_rate": 0.01,
+            "warmup_steps": 2,
+            "weight_decay": 0.1,
+            "logging_steps": 1,
+            "save_strategy": "no",
+            "use_cpu": True,
+            "disable_tqdm": True,
+            "dataloader_pin_memory": False,
+            **settings,
+        }
+    )
+
+
+def trainer_of(pair: tuple, out: Path, args: dict | None = None, **options: Any) -> bp.BaRATrainer:
+    return bp.BaRATrainer(
+        pair, arguments(out, **(args or {})), train_dataset=SPLIT, answer_ids=ANSWERS, **options
+    )
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[Batch]:
+    """The batches that Trainer asked the loss of; the noise of the n-th has the seed n."""
+    batches: list[Batch] = []
+    forward = Bound.forward
+
+    def noted(self: Bound, batch: Batch) -> Any:
+        batches.append(batch)
+        torch.manual_seed(len(batches))
+        return forward(self, batch)
+
+    monkeypatch.setattr(Bound, "forward", noted)
+    return batches
+
+
+def seeded(svi: SVI, monkeypatch: pytest.MonkeyPatch) -> SVI:
+    terms, calls = svi.elbo.terms, [0]
+
+    def numbered(*args: Any) -> Any:
+        calls[0] += 1
+        torch.manual_seed(calls[0])
+        return terms(*args)
+
+    monkeypatch.setattr(svi.elbo, "terms", numbered)
+    return svi
+
+
+@pytest.mark.parametrize("pieces", [1, 2])
+@pytest.mark.parametrize("method", METHODS)
+def test_parameters_are_those_of_our_svi(
+    method: str, pieces: int, seen: list[Batch], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = made(method, num_data=len(SPLIT))
+    twin = twin_of(pair)
+    trainer = trainer_of(pair, tmp_path, {"gradient_accumulation_steps": pieces, "max_steps": 4})
+    trainer.train()
+    assert len(seen) == 4 * pieces
+    optim = adamw(*twin, 0.01, weight_decay=0.1)
+    svi = SVI(*twin, optim, scheduler=get_scheduler("linear", optim, 2, 4), clip_norm=1.0)
+    seeded(svi, monkeypatch)
+    for step, logged in enumerate(trainer.state.log_history[:4]):
+        svi.step(*seen[step * pieces : (step + 1) * pieces])
+        for name, value in svi.last.items():
+            assert logged[name] == pytest.approx(value, rel=1e-5, abs=1e-6)
+    for ours, theirs in zip(parameters(*pair), parameters(*twin), strict=True):
+        assert_close(ours, theirs, atol=1e-6, rtol=0)
+    assert len(trainer.optimizer.param_groups) == len(optim.param_groups)
+
+
+def test_a_run_that_is_gone_on_with_is_the_uninterrupted_one(tmp_path: Path) -> None:
+    pair = made("bara-gate", num_data=len(SPLIT))
+    twin, again = twin_of(pair), twin_of(pair)
+    keep = {"save_strategy": "steps", "save_steps": 3}
+    trainer_of(pair, tmp_path / "whole", keep).train()
+
+    class Stop(TrainerCallback):
+        def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
+            control.should_training_stop = True
+            return control
+
+    trainer_of(twin, tmp_path / "half", keep, callbacks=[Stop()]).train()
+    files = {path.name for path in (tmp_path / "half" / "checkpoint-3").iterdir()}
+    assert files == {
+        "model.safetensors",
+        "optimizer.pt",
+        "scheduler.pt",
+        "rng_state.pth",
+        "trainer_state.json",
+    }
+    trainer_of(again, tmp_path / "half", keep).train(resume_from_checkpoint=True)
+    for ours, theirs in zip(parameters(*again), parameters(*pair), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_evaluation_is_that_of_the_predictive(tmp_path: Path) -> None:
+    pair = made("bara", num_data=len(SPLIT))
+    tables: list[np.ndarray] = []
+
+    def accuracy(found: EvalPrediction) -> dict[str, float]:
+        tables.append(found.predictions)
+        return {"accuracy": float((found.predictions.argmax(-1) == found.label_ids).mean())}
+
+    options = {"eval_dataset": SPLIT, "compute_metrics": accuracy, "eval_samples": 3}
+    trainer = trainer_of(pair, tmp_path, {"per_device_eval_batch_size": 5, "seed": 11}, **options)
+    scores = trainer.evaluate()
+    log_probs = bp.posterior_predictive(
+        bp.predict(*pair, SPLIT.batch(range(len(SPLIT)), ANSWERS), samples=3, seed=11)
+    )
+    labels = torch.tensor(SPLIT.labels)
+    assert_close(torch.tensor(tables[0]), log_probs, atol=1e-6, rtol=0)
+    assert scores["eval_loss"] == pytest.approx(-float(log_probs[range(len(SPLIT)), labels].mean()))
+    assert scores["eval_accuracy"] == pytest.approx(float((log_probs.argmax(-1) == labels).double().mean()))
+    assert trainer.predict(SPLIT).predictions.shape == (len(SPLIT), len(ANSWERS))
+
+
+def test_the_best_checkpoint_is_loaded(tmp_path: Path) -> None:
+    pair = made("lora", num_data=len(SPLIT))
+    keep = {"save_strategy": "steps", "save_steps": 2, "eval_strategy": "steps", "eval_steps": 2}
+    more = {"load_best_model_at_end": True, "max_steps": 6, "save_only_model": True}
+    trainer = trainer_of(pair, tmp_path, keep | more, eval_dataset=SPLIT)
+    trainer.train()
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(trainer.state.best_metric)
+
+
+def backbone_on_meta() -> bp.Backbone:
+    return bp.Backbone(make_lm("qwen2").to("meta"))
+
+
+WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
+    "optimiser": (lambda out: trainer_of(made("lora"), out, {"optim": "sgd"}), "sgd.*optimizers="),
+    "guide": (lambda out: trainer_of((made("lora")[0], made("lora")[1]), out), "another model"),
+    "device": (lambda out: trainer_of(made("lora", frozen=backbone_on_meta()), out), "on meta.*use_cpu"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_cannot_be_trained_is_refused(case: str, tmp_path: Path) -> None:
+    act, said = WRONG[case]
+    with pytest.raises(ConfigError, match=said):
+        act(tmp_path)
