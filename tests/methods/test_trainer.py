@@ -1,4 +1,4 @@
-"""`BaRATrainer` against our SVI on the same batches, and what Trainer brings: logs, checkpoints, evaluation."""
+"""`BaRATrainer` against our SVI on the same batches, and what Trainer brings: logs, checkpoints, scores."""
 
 from collections.abc import Callable
 from pathlib import Path
