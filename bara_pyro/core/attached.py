@@ -5,10 +5,12 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Literal, Protocol
 
 import torch
+from pyro.distributions import TorchDistribution
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from bara_pyro.core.guide import Posterior, PosteriorMean, SiteGuide
+from bara_pyro.core.noise import Addresses
 from bara_pyro.core.program import AdaptedLM, Adapter, Given
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
@@ -62,17 +64,20 @@ def attached(
         The language model.
 
     Raises:
-        ConfigError: the guide belongs to another model, or the program is more than adapters in a language
-            model (an ensemble's members, a temperature of the answers).
+        ConfigError: `draws` is neither, the guide belongs to another model, or the program is more than
+            adapters in a language model (an ensemble's members, a temperature of the answers).
     """
     model, guide = pair_of(run)
+    if draws != "mean" and not isinstance(draws, int):
+        raise ConfigError(f"draws={draws!r}: give 'mean', or the seed of one draw.")
     if type(model).forward is not AdaptedLM.forward or type(model).logits is not AdaptedLM.logits:
         raise ConfigError(
             f"{type(model).__name__} is more than adapters in one language model, which `attached` cannot "
             "show: use bara_pyro.predict."
         )
     lm = model.backbone.lm
-    law = PosteriorMean(guide)
+    # A guide whose draws do not differ, or are none of its latents, stands for its mean, as in `predict`.
+    law = PosteriorMean(guide) if draws == "mean" or not guide.stochastic else OneDraw(guide, draws)
     nothing = torch.zeros(1, 1, dtype=torch.long, device=model.backbone.device)
     with torch.no_grad(), law:
         latents = model.global_latents(Batch(nothing, nothing == 0, nothing[0]))
@@ -81,6 +86,9 @@ def attached(
             layer = lm.get_submodule(adapter.target.path)
             hook = _Hook(adapter, latents[adapter.target.index], law)
             stack.callback(layer.register_forward_hook(hook).remove)
+        if isinstance(law, OneDraw):
+            placed = lm.get_decoder().register_forward_pre_hook(law.place, with_kwargs=True)
+            stack.callback(placed.remove)
         yield lm
 
 
@@ -95,3 +103,60 @@ class _Hook:
             output = output.float()  # as `AdaptedLM.logits` adds it
         with self.law:
             return self.adapter.hook(self.latents, tuple(args[0].shape[:1]), layer, args, output)
+
+
+class OneDraw(Posterior):
+    """One draw of the posterior, whose noise is a function of seed, site, row and position alone.
+
+    Args:
+        guide: the fitted guide.
+        seed: of the draw.
+    """
+
+    def __init__(self, guide: SiteGuide, seed: int) -> None:
+        super().__init__(guide)
+        self.seed = seed
+        self._see(torch.zeros(1, 1, dtype=torch.long, device=guide.model.backbone.device))
+
+    def place(self, decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Note where the tokens of a forward stand in their texts; called before it."""
+        self._see(positions_of(*args[:1], **kwargs))
+
+    def _see(self, positions: Tensor) -> None:
+        first = torch.zeros(1, dtype=torch.long, device=positions.device)
+        ids = tuple(map(str, range(len(positions))))
+        # The output embedding may see the last tokens alone.
+        self.addresses = Addresses(self.seed, first, ids, lambda width: positions[:, -width:])
+
+    def value(self, name: str, fn: TorchDistribution) -> Tensor:
+        """Return the draw of a site, of the law's batch and event shape."""
+        if name in self.guide.model.latents.local_sites:
+            return self.addresses.draw_local(name, fn)[0]
+        return self.addresses.draw_global(name, fn)[0]
+
+
+def positions_of(
+    input_ids: Tensor | None = None,
+    *,
+    inputs_embeds: Tensor | None = None,
+    position_ids: Tensor | None = None,
+    attention_mask: Tensor | None = None,
+    past_key_values: Any = None,
+    **_: object,
+) -> Tensor:
+    """Return the position of every token that a decoder is given, from its first real one: long, `B x T`.
+
+    Arguments are those of a Hugging Face decoder: by its positions, if it is given any, else by its mask (of
+    all tokens, cached ones included), else by the length of its cache.
+    """
+    given = inputs_embeds if input_ids is None else input_ids
+    if given is None:
+        raise ConfigError("The language model was given neither input_ids nor inputs_embeds: give one.")
+    rows, width = given.shape[:2]
+    if position_ids is not None:
+        # Those of images have several planes, of which the first counts tokens.
+        return position_ids.reshape(-1, *position_ids.shape[-2:])[0].expand(rows, width)
+    if isinstance(attention_mask, Tensor) and attention_mask.dim() == 2:
+        return (attention_mask.long().cumsum(-1) - 1)[:, -width:]
+    start = 0 if past_key_values is None else int(past_key_values.get_seq_length())
+    return torch.arange(start, start + width, device=given.device).expand(rows, width)

@@ -1,0 +1,34 @@
+"""`attached` with every method's program: its mean and one draw are those of `predict`."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from core_cases import make_batch, randomise
+from method_cases import made
+from torch.testing import assert_close
+
+import bara_pyro as bp
+from bara_pyro.errors import ConfigError
+from bara_pyro.methods import METHODS
+
+MORE_THAN_ADAPTERS = {"ensemble", "temperature"}
+
+
+@pytest.mark.parametrize("draws", ["mean", 7])
+@pytest.mark.parametrize("method", list(METHODS))
+def test_logits_are_those_of_predict(method: str, draws: str | int) -> None:
+    model, guide = made(method)
+    randomise(model)
+    batch = replace(make_batch(pad=1), labels=None, ids=())
+    if method in MORE_THAN_ADAPTERS:
+        with pytest.raises(ConfigError, match="use bara_pyro"), bp.attached((model, guide), draws):
+            pass
+        return
+    samples, seed = (0, 0) if draws == "mean" else (1, int(draws))
+    with torch.no_grad(), bp.attached((model, guide), draws) as lm:
+        positions = (batch.attention_mask.cumsum(-1) - 1).clamp_min(0)
+        mask = batch.attention_mask.long()
+        out = lm(input_ids=batch.input_ids, attention_mask=mask, position_ids=positions)
+    ours = out.logits[:, -1, batch.answer_ids].double().log_softmax(-1)
+    assert_close(ours, bp.predict(model, guide, batch, samples=samples, seed=seed)[0], atol=5e-6, rtol=0)
