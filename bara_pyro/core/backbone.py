@@ -32,6 +32,8 @@ from bara_pyro.types import FloatType, WeightType
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in get_args(FloatType)}
 # Of the largest logit: how far the parts of a language model may be from the whole before it is refused.
 TOLERANCE = 0.02
+AUTO = "auto"
+"""In place of a device: spread over the GPUs that are there, by accelerate."""
 
 
 class Backbone:
@@ -84,7 +86,7 @@ class Backbone:
 
     @property
     def device(self) -> torch.device:
-        """Where the frozen weights are."""
+        """Where rows go and where adapters and guide are: with the weights, of several devices the first."""
         return self.lm.device
 
     @property
@@ -124,10 +126,10 @@ class Backbone:
                 0
             ]
         if not below:
-            return self.lm.base_model(**inputs)[0]
+            return self.lm.base_model(**inputs)[0].to(input_ids.device)
         states = self.states.of(below, tokens, self._inputs)
         with self.states.standing_in(below, states.repeat(copies, 1, 1)):
-            return self.lm.base_model(**inputs)[0]
+            return self.lm.base_model(**inputs)[0].to(input_ids.device)
 
     def read(self, tokens: Tokens, *, copies: int = 1, counted: Tensor | None = None) -> Prefix:
         """Run the body on rows that others will go on from; return their keys and values.
@@ -165,11 +167,13 @@ class Backbone:
 
         What comes out is what an adapter of that layer is added to; `finished` makes logits of the sum.
         """
-        head = self.lm.get_output_embeddings()
+        head, home = self.lm.get_output_embeddings(), hidden.device
+        hidden = hidden.to(head.weight.device)
         if rows is None:
-            return head(hidden)
+            return head(hidden).to(home)
+        rows = rows.to(head.weight.device)
         bias = getattr(head, "bias", None)
-        return F.linear(hidden, head.weight[rows], None if bias is None else bias[rows])
+        return F.linear(hidden, head.weight[rows], None if bias is None else bias[rows]).to(home)
 
     @property
     def plain_head(self) -> bool:
@@ -241,31 +245,42 @@ def load_backbone(
         name: `"microworld"` (ships with the package), a local Hugging Face folder, or a hub name.
         dtype: `"float32"`, `"bfloat16"` or `"float16"`, of the frozen weights; `"int8"` or `"int4"`, of those
             of its linear layers, the others in bfloat16 (`bara_pyro.core.quantized`).
-        device: where to put it.
+        device: where to put it; "auto" spreads it over the GPUs of the machine (accelerate's device map).
         random_seed: if given, the folder's configuration with random weights, for tests and benchmarks.
 
     Raises:
         BackboneError: nothing of that name can be read (the message names it and the way out), its
-            architecture is one that is not reproduced (`Backbone.verify`), or a package is missing.
+            architecture is one that is not reproduced (`Backbone.verify`), a package is missing, or "auto"
+            finds too little memory.
     """
     if dtype not in get_args(WeightType):
         raise BackboneError(f"Unknown dtype {dtype!r}: choose one of {', '.join(get_args(WeightType))}.")
     if random_seed is not None and dtype not in DTYPES:
         raise BackboneError(f"Random weights cannot be {dtype}: choose one of {', '.join(DTYPES)}.")
-    how = {"dtype": DTYPES[dtype]} if dtype in DTYPES else quantized.settings(dtype, device)
+    place = "cpu" if device == AUTO else device
+    how = {"dtype": DTYPES[dtype]} if dtype in DTYPES else quantized.settings(dtype, place)
+    if device == AUTO:
+        how["device_map"] = AUTO
     path = _resolve(name)
     try:
         with quiet_transformers():
             tokenizer = _load_tokenizer(path)
             lm = _load_lm(path, how, random_seed)
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+    except (ImportError, OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise BackboneError(
             f"Cannot load the backbone {str(name)!r} ({reason_of(error)}): give 'microworld', a folder with "
             "config.json, model.safetensors and a tokenizer, or a hub name that can be reached."
         ) from error
+    if device != AUTO:
+        lm = lm.to(device)
+    elif any(parameter.is_meta for parameter in lm.parameters()):
+        raise BackboneError(
+            f"{str(name)!r} does not fit the GPUs of this machine, and weights that come and go are not "
+            "supported: load it in bfloat16, or give more GPUs."
+        )
     if dtype not in DTYPES:
         quantized.check(lm, dtype)
-    backbone = Backbone(lm.to(device), tokenizer, str(name))
+    backbone = Backbone(lm, tokenizer, str(name))
     backbone.verify()
     return backbone
 

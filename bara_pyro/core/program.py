@@ -54,6 +54,8 @@ class Adapter(PyroModule):
     lora_B: Tensor  # of those that end in LoRA's up-projection, `out x r`
     # Where input and output of every forward are noted, under the layer's path (`tapped`).
     tap: dict[str, tuple[Tensor, Tensor]] | None = None
+    # Where the parameters and latents are; the layer may be on another GPU.
+    home: torch.device | None = None
 
     def __init__(self, target: Target, r: int, scaling: float) -> None:
         super().__init__()
@@ -73,7 +75,7 @@ class Adapter(PyroModule):
 
     def change(self, x: Tensor, latents: Given, rows: Tensor | None = None) -> Tensor:
         """Run `forward` in float32, outside autocast, whatever the type of the layer's input."""
-        x = x.float()
+        x = x.to(device=self.home, dtype=torch.float32)
         with torch.autocast(x.device.type, enabled=False):
             # forward, not __call__: inside a running program Pyro's context is already active, and outside
             # one (our SVI, prediction) parameters are read without a `pyro.param` statement each.
@@ -97,7 +99,7 @@ class Adapter(PyroModule):
     ) -> Tensor:
         """Return the change of a layer's output, of its shape and type."""
         change = self.change(args[0].reshape(*lead, *args[0].shape[1:]), latents)
-        return change.reshape(output.shape).to(output.dtype)
+        return change.reshape(output.shape).to(output)
 
 
 def chosen_rows(weight: Tensor, rows: Tensor | None) -> Tensor:
@@ -197,6 +199,8 @@ class AdaptedLM(PyroModule):
             (a, backbone.lm.get_submodule(a.target.path)) for a in adapters if not a.target.is_head
         )
         self.to(backbone.device)
+        for adapter in adapters:
+            adapter.home = backbone.device
 
     @property
     def backbone(self) -> Backbone:

@@ -44,7 +44,9 @@ class BackboneConfig(Section):
         "float32",
         description="type of the frozen weights; int8, int4: of linear layers, others in bfloat16",
     )
-    device: str = Field("cpu", description="where to compute: 'cpu', 'cuda', 'cuda:1', 'mps'")
+    device: str = Field(
+        "cpu", description="where to compute: 'cpu', 'cuda', 'cuda:1', 'mps'; 'auto': on all GPUs"
+    )
     states_folder: Path | None = later(
         None,
         "where to keep the hidden states below the lowest adapter, one file a row, for all runs; by default "

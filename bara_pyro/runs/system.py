@@ -7,7 +7,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from bara_pyro.core.backbone import Backbone, load_backbone
+from bara_pyro.core.backbone import AUTO, Backbone, load_backbone
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.likelihood import TextLikelihood
 from bara_pyro.core.program import AdaptedLM, AdapterOptions
@@ -208,12 +208,21 @@ def assemble(
     return System(config, backbone, task, answer_ids, model, guide)
 
 
-def find_device(name: str) -> torch.device:
+def find_device(name: str) -> torch.device | str:
     """Return a device that is there; of several processes on a machine, "cuda" gives each a GPU of its own.
 
+    "auto", which spreads a language model over all GPUs, is left as it is.
+
     Raises:
-        ConfigError: the name is unknown, or there is no such device.
+        ConfigError: the name is unknown, there is no such device, or several processes would share all GPUs.
     """
+    if name == AUTO:
+        if local_rank() is not None:
+            raise ConfigError(
+                "backbone.device='auto' takes all GPUs of a machine, which several processes cannot share: "
+                "start one, or give 'cuda'."
+            )
+        return name
     try:
         device = torch.device(name)
         if device.type == "cuda" and device.index is None and (own := local_rank()) is not None:
