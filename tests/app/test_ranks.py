@@ -140,3 +140,18 @@ def test_launched(launcher: str, place: Place, tmp_path: Path, bara: Bara) -> No
     alone = tmp_path / "alone"
     assert bara(*place.arguments(alone, "lora")).code == 0
     assert_close(weights(out), weights(alone), atol=1e-5, rtol=0)
+
+
+@pytest.mark.slow
+def test_a_language_model_that_is_sharded(place: Place) -> None:
+    """By the block of docs/scale.md, against the whole one."""
+    driver = Path(__file__).parent / "fsdp_driver.py"
+    command = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(driver)]
+    done = subprocess.run(
+        [sys.executable, "-m", *command, str(place.backbone)], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["sharded"]["losses"] == pytest.approx(found["whole"]["losses"], rel=1e-5)
+    assert found["sharded"]["probabilities"] == pytest.approx(found["whole"]["probabilities"], abs=1e-6)
+    assert found["sharded"]["weights"] < 0.6 * found["whole"]["weights"]
