@@ -54,8 +54,7 @@ class Adapter(PyroModule):
     lora_B: Tensor  # of those that end in LoRA's up-projection, `out x r`
     # Where input and output of every forward are noted, under the layer's path (`tapped`).
     tap: dict[str, tuple[Tensor, Tensor]] | None = None
-    # Where the parameters and latents are; the layer may be on another GPU.
-    home: torch.device | None = None
+    home: torch.device | None = None  # where parameters and latents are; the layer may be on another GPU
 
     def __init__(self, target: Target, r: int, scaling: float) -> None:
         super().__init__()
@@ -162,8 +161,7 @@ class AdaptedLM(PyroModule):
     adapters: Mapping[str, Adapter]  # by `sites.module_key` of their path, in the order of the targets
     # Whether units can be taken out of an adapter one by one, which leaves a program with a rank pattern.
     prunable = False
-    # Whether `lora_A x` is what each rank unit passes on.
-    has_activations = False
+    has_activations = False  # whether `lora_A x` is what each rank unit passes on
 
     def __init__(
         self,
@@ -193,8 +191,7 @@ class AdaptedLM(PyroModule):
         self.rank_pattern = _checked_ranks(rank_pattern or {}, self.targets, r)
         adapters = [make_adapter(t, self.rank_pattern.get(t.path, r), lora_alpha / r) for t in self.targets]
         self.adapters = by_name({a.target.path: a for a in adapters})
-        # Looked up once.
-        self._heads = tuple(a for a in adapters if a.target.is_head)
+        self._heads = tuple(a for a in adapters if a.target.is_head)  # looked up once, as is the body
         self._body = tuple(
             (a, backbone.lm.get_submodule(a.target.path)) for a in adapters if not a.target.is_head
         )

@@ -61,6 +61,7 @@ OTHER: dict[str, Any] = {
     "train.sampled_kl": True,
     "train.checkpoint_every": 11,
     "train.log_every": 12,
+    "train.process_timeout": 30.0,
     "predict.samples": [0, 4],
     "predict.batch_size": 16,
     "predict.last": 4,

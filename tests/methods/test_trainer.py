@@ -1,5 +1,8 @@
 """`BaRATrainer` against our SVI on the same batches, and what Trainer brings: logs, checkpoints, scores."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +12,7 @@ import pytest
 import torch
 from core_cases import ANSWERS, IDS, LABELS, ROWS, make_lm
 from method_cases import made, twin_of
+from safetensors.torch import load_file
 from torch.testing import assert_close
 from transformers import EvalPrediction, TrainerCallback, TrainingArguments, get_scheduler
 
@@ -157,6 +161,22 @@ def test_the_best_checkpoint_is_loaded(tmp_path: Path) -> None:
     trainer = trainer_of(pair, tmp_path, keep | more, eval_dataset=SPLIT)
     trainer.train()
     assert trainer.evaluate()["eval_loss"] == pytest.approx(trainer.state.best_metric)
+
+
+@pytest.mark.slow
+def test_two_processes_are_one_with_all_rows(tmp_path: Path) -> None:
+    driver = str(Path(__file__).parent / "trainer_driver.py")
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+    places = os.pathsep.join(filter(None, sys.path))
+    for count in (1, 2):
+        command = [*launcher, str(count), driver, str(tmp_path / str(count))]
+        done = subprocess.run(
+            command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": places}
+        )
+        assert done.returncode == 0, done.stderr
+    one, two = (load_file(tmp_path / str(count) / "found.safetensors") for count in (1, 2))
+    assert len(one["nll"]) == 5
+    assert_close(two, one, atol=1e-5, rtol=0)
 
 
 def backbone_on_meta() -> bp.Backbone:

@@ -32,7 +32,7 @@ def train(
     Settings of the method itself are given with --set, for example --set method.form=gate.
 
     With several GPUs or machines: torchrun --nproc-per-node 4 -m bara_pyro train ..., or accelerate launch -m
-    bara_pyro train ...; --batch-size stays the rows of a step, which the processes share.
+    bara_pyro train ...; the processes share the rows of each step.
     """
     from bara_pyro.cli import terminal
     from bara_pyro.cli.catalogue import check_method
