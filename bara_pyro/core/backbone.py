@@ -122,9 +122,8 @@ class Backbone:
         inputs = self._inputs(tokens.repeat(copies) if copies > 1 else tokens)
         if past is not None:
             rows = past.rows(len(inputs["input_ids"]))
-            return self.lm.base_model(**_going_on(inputs, past.mask[rows]), past_key_values=past.cache(rows))[
-                0
-            ]
+            inputs, cache = _going_on(inputs, past.mask[rows]), past.cache(rows)
+            return self.lm.base_model(**inputs, past_key_values=cache)[0].to(input_ids.device)
         if not below:
             return self.lm.base_model(**inputs)[0].to(input_ids.device)
         states = self.states.of(below, tokens, self._inputs)
@@ -258,7 +257,7 @@ def load_backbone(
     if random_seed is not None and dtype not in DTYPES:
         raise BackboneError(f"Random weights cannot be {dtype}: choose one of {', '.join(DTYPES)}.")
     place = "cpu" if device == AUTO else device
-    how = {"dtype": DTYPES[dtype]} if dtype in DTYPES else quantized.settings(dtype, place)
+    how: dict[str, Any] = {"dtype": DTYPES[dtype]} if dtype in DTYPES else quantized.settings(dtype, place)
     if device == AUTO:
         how["device_map"] = AUTO
     path = _resolve(name)
