@@ -21,6 +21,7 @@ _HOME = {
     "build_system": "runs.system",
     "encode": "data",
     "evaluate": "metrics",
+    "export_lora": "runs.export",
     "linear_schedule": "core.svi",
     "load_backbone": "core.backbone",
     "load_config": "runs.config",

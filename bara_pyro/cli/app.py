@@ -14,6 +14,7 @@ from bara_pyro.cli import terminal
 from bara_pyro.cli.commands import backbone, microworld
 from bara_pyro.cli.commands.demo import demo
 from bara_pyro.cli.commands.evaluate import evaluate
+from bara_pyro.cli.commands.export import export
 from bara_pyro.cli.commands.inspect import inspect
 from bara_pyro.cli.commands.methods import methods
 from bara_pyro.cli.commands.params import params
@@ -29,7 +30,7 @@ app = typer.Typer(
     epilog="Start with: bara demo",
     pretty_exceptions_enable=False,
 )
-for command in (train, evaluate, predict, inspect, prune, params, methods, tasks, demo):
+for command in (train, evaluate, predict, inspect, prune, export, params, methods, tasks, demo):
     app.command(command.__name__)(wrap(command))
 app.add_typer(backbone.app, name="backbone")
 app.add_typer(microworld.app, name="microworld")

@@ -21,7 +21,7 @@ from bara_pyro.runs.manifest import (
     recording,
     verify,
 )
-from bara_pyro.runs.peft_files import join_guide, peft_config, peft_name, split_guide
+from bara_pyro.runs.peft_files import join_guide, lora_tensors, peft_config, peft_name, split_guide
 from bara_pyro.runs.store import (
     SCHEMA,
     check_schema,
@@ -66,10 +66,9 @@ def save_system(system: System, folder: Path, step: int) -> None:
         "backbone_fingerprint": fingerprint(system.backbone),
         "step": step,
     }
-    adapter = {peft_name(name): value for name, value in system.model.named_parameters()}
     own, guide = split_guide(system)
     with recording(folder, *TRAINED):
-        write_tensors(folder / ADAPTER, adapter | own, metadata)
+        write_tensors(folder / ADAPTER, lora_tensors(system.model) | own, metadata)
         # Last: a run whose guide is there is whole.
         write_tensors(folder / GUIDE, guide, metadata)
 

@@ -11,6 +11,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.sites import module_key
 from bara_pyro.core.targets import find_targets
 from bara_pyro.guides.amortized import AmortizedGuide
@@ -77,6 +78,11 @@ def peft_name(name: str) -> str:
         return name  # of the whole program, not of a layer: PEFT has no key for it
     path, parameter = name.removeprefix("adapters.").rsplit(".", 1)
     return key_of(path.replace("/", "."), parameter)
+
+
+def lora_tensors(model: AdaptedLM) -> dict[str, Tensor]:
+    """Return a program's parameters by PEFT's keys."""
+    return {peft_name(name): value for name, value in model.named_parameters()}
 
 
 def split_guide(system: System) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
