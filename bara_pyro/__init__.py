@@ -30,6 +30,8 @@ _HOME = {
     "make_prior": "core.priors",
     "posterior_predictive": "metrics",
     "predict": "core.prediction",
+    "prepare_upload": "hub",
+    "push": "hub",
     "register_prior": "core.priors",
     "register_task": "data",
     "task_from_rows": "data",

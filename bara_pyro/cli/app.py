@@ -20,6 +20,7 @@ from bara_pyro.cli.commands.methods import methods
 from bara_pyro.cli.commands.params import params
 from bara_pyro.cli.commands.predict import predict
 from bara_pyro.cli.commands.prune import prune
+from bara_pyro.cli.commands.push import push
 from bara_pyro.cli.commands.tasks import tasks
 from bara_pyro.cli.commands.train import train
 from bara_pyro.cli.wrap import wrap
@@ -30,7 +31,7 @@ app = typer.Typer(
     epilog="Start with: bara demo",
     pretty_exceptions_enable=False,
 )
-for command in (train, evaluate, predict, inspect, prune, export, params, methods, tasks, demo):
+for command in (train, evaluate, predict, inspect, prune, export, push, params, methods, tasks, demo):
     app.command(command.__name__)(wrap(command))
 app.add_typer(backbone.app, name="backbone")
 app.add_typer(microworld.app, name="microworld")

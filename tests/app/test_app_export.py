@@ -102,7 +102,9 @@ def test_plain_peft_gives_the_logits_that_were_compared(place: Place, tmp_path: 
     assert near["kl_mean"] == pytest.approx(kl.mean().item(), abs=1e-6)
     assert near["kl_max"] == pytest.approx(kl.max().item(), abs=1e-6)
     labels = torch.tensor(system.split("test").labels)
-    assert near["nll_export"] == pytest.approx(-theirs[torch.arange(len(labels)), labels].mean().item(), abs=1e-5)
+    assert near["nll_export"] == pytest.approx(
+        -theirs[torch.arange(len(labels)), labels].mean().item(), abs=1e-5
+    )
     assert 1e-5 < near["kl_max"] < 0.5  # near, and not the same
     parts = [plain_peft(place, tmp_path / "lora" / f"draw-{k}", system, len(mean)) for k in range(2)]
     assert (parts[0] - parts[1]).abs().max() > 1e-3
