@@ -8,12 +8,16 @@ model = get_peft_model(lm, bara_pyro.peft.BaRAConfig(method="bara-gate", r=8))
 model.sample(seed=0)                                                # one draw of the gates; None: means
 """
 
-try:
-    import peft as _peft  # noqa: F401 - only whether it is there
-except ImportError as error:
-    from bara_pyro.errors import ConfigError
+from bara_pyro.errors import ConfigError
 
+try:
+    import peft as _peft
+    from peft.tuners.tuners_utils import BaseTuner as _BaseTuner
+except ImportError as error:
     raise ConfigError(f"PEFT is missing ({error}): pip install 'bara-pyro[peft]'.") from error
+if not hasattr(_BaseTuner, "_remap_adapter_state_dict_for_load"):
+    # Before, what belongs to an adapter's file was decided by a list of PEFT's own methods.
+    raise ConfigError(f"PEFT {_peft.__version__} saves only methods of its own: pip install 'peft>=0.21'.")
 
 from bara_pyro.peft.config import BaRAConfig
 from bara_pyro.peft.model import BaRAModel, register
