@@ -1,14 +1,12 @@
 r"""A run as plain LoRA, which PEFT reads without bara_pyro and servers of LoRA adapters serve.
 
-What is a LoRA at its posterior mean stays what it is. BaRA's gate form,
-
-    s B ((Phi * theta(x)) * (A x)),
-
-is one up to its local gate: with theta at its mean over the tokens of given rows, and Phi at its posterior
-mean or at a draw, the gates are folded into the columns of B. How near that is, is measured. The additive
-form, s B (Phi * theta(x)), has no A x to be near to.
+What is a LoRA at its posterior mean stays what it is. BaRA is near one: at the posterior mean its change is
+s B (Phi * c(x)), with c(x) = theta(x) * (A x) in gate form and theta(x) in additive form. c becomes the
+linear map nearest to it on given rows (`bara_pyro.runs.linear_gates`), and Phi, at its posterior mean or at a
+draw, is folded into the columns of B. How near that is, is measured.
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -17,8 +15,6 @@ import torch
 from torch import Tensor
 
 from bara_pyro.core.gate_draws import gate_draws
-from bara_pyro.core.latents import Gates
-from bara_pyro.core.prediction import record
 from bara_pyro.core.sites import module_key
 from bara_pyro.data import EncodedSplit, batches, first_rows
 from bara_pyro.errors import ConfigError
@@ -27,15 +23,14 @@ from bara_pyro.metrics import posterior_predictive
 from bara_pyro.metrics.scores import nll
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import draw
+from bara_pyro.runs.linear_gates import Fit, down_projections, linear_gates
 from bara_pyro.runs.manifest import ADAPTER, PEFT_CONFIG, recording
-from bara_pyro.runs.peft_files import lora_tensors, peft_config
+from bara_pyro.runs.peft_files import is_bara, lora_tensors, peft_config
 from bara_pyro.runs.store import SCHEMA, write_json, write_tensors
 from bara_pyro.runs.system import System, assemble
 from bara_pyro.types import Json
 
 EXPORT: Final = "export.json"
-Factors = dict[str, Tensor]
-"""Path of a module -> what the columns of its B are multiplied by, `rank`."""
 
 
 @dataclass(frozen=True)
@@ -63,16 +58,18 @@ def export_lora(
     *,
     rows: EncodedSplit,
     compared_on: EncodedSplit,
+    fit: Fit = "least-squares",
     draws: int = 0,
     seed: int | None = None,
 ) -> Json:
     """Write a fitted system as plain LoRA adapters of PEFT.
 
     Args:
-        system: of a method that is a LoRA at its mean (`lora`, `blob`, ..), or BaRA in gate form.
+        system: of a method that is a LoRA at its mean (`lora`, `blob`, ..), or BaRA.
         out: folder of the adapter; each draw gets a folder `draw-<k>` in it.
-        rows: over whose tokens theta is averaged, of the training split for example.
+        rows: over whose tokens BaRA's local gates are fitted, of the training split for example.
         compared_on: rows on which predictions are compared with the run's.
+        fit: "least-squares", or "mean": theta at its mean over the rows (gate form only).
         draws: number K of draws of Phi to write as adapters of their own.
         seed: of these draws; the run's own by default.
 
@@ -84,16 +81,16 @@ def export_lora(
         ConfigError: no LoRA is near the method, or it has no Phi to draw.
     """
     seed = system.config.predict.seed if seed is None else seed
-    factors = _factors(system, rows, draws, seed)
+    down, phis = _parts(system, rows, fit, draws, seed)
     own = {"method": system.config.method.name, "config_hash": system.config.hash}
     log_probs = []
     lora = plain_lora(system)
-    for number, scale in enumerate(factors):
-        fold(system, scale, lora)
+    for number, phi in enumerate(phis):
+        fold(system, down, phi, lora)
         write_adapter(lora, out if number == 0 else out / f"draw-{number - 1}", own)
         log_probs.append(draw(lora, compared_on, 0))
     labels = compared_on.labels
-    report: Json = {"schema": SCHEMA, **own, "theta_rows": len(rows), "seed": seed}
+    report: Json = {"schema": SCHEMA, **own, "fit": fit, "fitted_rows": len(rows), "seed": seed}
     report["mean"] = asdict(nearness(draw(system, compared_on, 0), log_probs[0], labels))
     if draws:
         average = draw(system, compared_on, draws, seed=seed)
@@ -103,44 +100,25 @@ def export_lora(
     return report
 
 
-def _factors(system: System, rows: EncodedSplit, draws: int, seed: int) -> list[Factors | None]:
-    """Return by what B is multiplied: for the mean, then for each draw; None: by nothing."""
+def _parts(
+    system: System, rows: EncodedSplit, fit: Fit, draws: int, seed: int
+) -> tuple[Mapping[str, Tensor], list[Tensor | None]]:
+    """Return each module's down-projection, and Phi, `modules x r`: its mean, then each draw of it."""
     name, gates = system.config.method.name, system.model.gates
-    if METHODS[name].peft:
-        if draws:
-            raise ConfigError(f"{name!r} has no gates Phi to draw: leave --draws out.")
-        return [None]
+    if not METHODS[name].peft and (gates is None or not is_bara(system)):
+        raise ConfigError(f"No plain LoRA is near the method {name!r}: export BaRA, or a LoRA.")
+    if draws and (gates is None or gates.phi is None):
+        raise ConfigError(f"This {name!r} has no gates Phi to draw: leave --draws out.")
     if gates is None:
-        raise ConfigError(f"No plain LoRA is near the method {name!r}: export bara-gate, or a LoRA.")
-    if not gates.modulating:
+        return down_projections(system), [None]
+    if not gates.modulating and (fit == "mean" or not gates.theta):
         raise ConfigError(
-            f"No plain LoRA is near {name!r} in additive form, whose change B (Phi * theta(x)) is not linear "
-            "in the layer's input: train bara-gate to export one."
+            f"No plain LoRA is near this {name!r} with theta at its mean: its change does not depend on the "
+            "layer's input then; give --fit least-squares, and a latent with theta."
         )
-    if draws and gates.phi is None:
-        raise ConfigError(f"This {name!r} has no gates Phi to draw (latent: theta): leave --draws out.")
-    theta = theta_means(system, gates, rows) if gates.theta else {}
-    none = torch.ones(1, len(gates.modules), gates.r)
-    phi = [phi_draws(system, rows, s, seed) if gates.phi else none for s in ((0, draws) if draws else (0,))]
-    return [
-        {path: own * theta.get(path, 1.0) for path, own in zip(gates.modules, one, strict=True)}
-        for one in torch.cat(phi)
-    ]
-
-
-@torch.no_grad()
-def theta_means(system: System, gates: Gates, rows: EncodedSplit) -> Factors:
-    """Return each module's theta, averaged over the real tokens of rows: path -> `r`, 0 for pruned units."""
-    total = {path: torch.zeros(gates.r, dtype=torch.float64) for path in gates.theta}
-    count = dict.fromkeys(gates.theta, 0)
-    for batch in batches(rows, system.answer_ids, system.config.predict.batch_size, by_length=True):
-        for piece in record(system.model, system.guide, batch.to(system.backbone.device), samples=0):
-            for path, site in gates.theta.items():
-                values = piece.values[site]
-                real = values[piece.mask[:, -values.shape[1] :]]
-                total[path] += real.double().sum(0).cpu()
-                count[path] += len(real)
-    return {path: (value / count[path]).float() for path, value in total.items()}
+    down = linear_gates(system, gates, rows, fit) if gates.theta else down_projections(system)
+    phi = [phi_draws(system, rows, count, seed) for count in ((0, draws) if draws else (0,)) if gates.phi]
+    return down, [*torch.cat(phi)] if phi else [None]
 
 
 def phi_draws(system: System, rows: EncodedSplit, samples: int, seed: int) -> Tensor:
@@ -157,23 +135,18 @@ def plain_lora(system: System) -> System:
 
 
 @torch.no_grad()
-def fold(system: System, factors: Factors | None, lora: System) -> None:
-    """Give a LoRA the projections of a system, the columns of B times `factors`; pruned units are zeros."""
+def fold(system: System, down: Mapping[str, Tensor], phi: Tensor | None, lora: System) -> None:
+    """Give a LoRA down-projections, and a system's B with its columns times Phi; pruned units are zeros."""
     for target in system.model.targets:
-        ours, theirs = (
-            [
-                model.get_parameter(f"adapters.{module_key(target.path)}.{name}")
-                for name in ("lora_A", "lora_B")
-            ]
-            for model in (system.model, lora.model)
+        ours, a, b = (
+            model.get_parameter(f"adapters.{module_key(target.path)}.{name}")
+            for model, name in ((system.model, "lora_B"), (lora.model, "lora_A"), (lora.model, "lora_B"))
         )
-        rank = len(ours[0])
-        for value in theirs:
-            value.zero_()
-        theirs[0][:rank] = ours[0]
-        theirs[1][:, :rank] = ours[1]
-        if factors is not None:
-            theirs[1].mul_(factors[target.path].to(theirs[1].device))
+        own, rank = down[target.path], ours.shape[1]
+        a.zero_()[: len(own)] = own
+        b.zero_()[:, :rank] = ours
+        if phi is not None:
+            b[:, :rank].mul_(phi[target.index, :rank].to(b.device))
 
 
 def write_adapter(lora: System, folder: Path, metadata: Json) -> None:

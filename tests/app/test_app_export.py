@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from app_cases import Bara, Place, assert_one_sentence, files_of
@@ -59,8 +60,8 @@ def export(system: System, out: Path, **options: object) -> dict:
     return export_lora(system, out, rows=rows, compared_on=system.split("test"), **options)
 
 
-def gates_by_hand(system: System, rows: int) -> dict[str, tuple[Tensor, Tensor]]:
-    """Mean Phi and mean theta of each module, from the guide's raw parameters and what the layers see."""
+def gates_by_hand(system: System, rows: int) -> dict[str, tuple[Tensor, Tensor, Tensor]]:
+    """Each module's inputs, `tokens x in`, theta at them and Phi, means, from the raw parameters."""
     split = first_rows(system.split("train"), rows)
     seen: dict[str, list[Tensor]] = {}
     for batch in batches(split, system.answer_ids, 1):  # one row at a time: no padding
@@ -69,31 +70,58 @@ def gates_by_hand(system: System, rows: int) -> dict[str, tuple[Tensor, Tensor]]
         for path, (x, _) in inputs.items():
             seen.setdefault(path, []).append(x[0])
     raw = dict(system.guide.named_parameters())
-    start = system.guide.start
+    start = system.guide.start[:3]
     found = {}
     for index, (path, parts) in enumerate(seen.items()):
         x = torch.cat(parts)
-        x = x / x.square().mean(-1, keepdim=True).sqrt()
+        size = x.square().mean(-1, keepdim=True).sqrt() if system.model.form == "gate" else 1.0
         weight = raw[f"sites.theta/{path.replace('.', '/')}.weight"][:3]
-        theta = torch.nn.functional.softplus(x @ weight.T + start[:3]).mean(0)
-        found[path] = torch.nn.functional.softplus(raw["sites.phi.weight"][index, :3] + start[:3]), theta
+        theta = torch.nn.functional.softplus(x / size @ weight.T + start)
+        found[path] = x, theta, torch.nn.functional.softplus(raw["sites.phi.weight"][index, :3] + start)
     return found
 
 
-def test_the_gate_form_has_its_mean_gates_folded_into_b(place: Place, tmp_path: Path) -> None:
+def test_the_gate_form_with_theta_at_its_mean(place: Place, tmp_path: Path) -> None:
     system = fitted(place, tmp_path / "run", "bara-gate")
-    export(system, tmp_path / "lora")
+    export(system, tmp_path / "lora", fit="mean")
     tensors = load_file(tmp_path / "lora" / "adapter_model.safetensors")
-    for path, (phi, theta) in gates_by_hand(system, 12).items():
+    for path, (_, theta, phi) in gates_by_hand(system, 12).items():
         own = system.model.adapters[path.replace(".", "/")]
-        key = f"base_model.model.{path}"
-        assert torch.equal(tensors[f"{key}.lora_A.weight"], own.lora_A)
-        assert_close(tensors[f"{key}.lora_B.weight"], own.lora_B * (phi * theta), rtol=1e-5, atol=1e-7)
+        key, mean = f"base_model.model.{path}", theta.mean(0)
+        assert_close(tensors[f"{key}.lora_A.weight"], own.lora_A * mean[:, None], rtol=1e-5, atol=1e-7)
+        assert_close(tensors[f"{key}.lora_B.weight"], own.lora_B * phi, rtol=1e-5, atol=1e-7)
         assert theta.std() / theta.mean() > 0.01  # else any average would do
 
 
-def test_plain_peft_gives_the_logits_that_were_compared(place: Place, tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["bara", "bara-gate"])
+def test_least_squares_against_numpys(method: str, place: Place, tmp_path: Path) -> None:
+    system = fitted(place, tmp_path / "run", method)
+    export(system, tmp_path / "lora")
+    tensors = load_file(tmp_path / "lora" / "adapter_model.safetensors")
+    for path, (x, theta, phi) in gates_by_hand(system, 12).items():
+        own = system.model.adapters[path.replace(".", "/")]
+        start, wanted = torch.zeros(3, x.shape[1]), theta
+        if method == "bara-gate":
+            start, wanted = theta.mean(0)[:, None] * own.lora_A, theta * (x @ own.lora_A.T)
+        # The ridge as further rows: sqrt(ridge) D = sqrt(ridge) D0.
+        root = (0.01 * x.double().square().sum() / x.shape[1]).sqrt()
+        left = torch.cat([x.double(), root * torch.eye(x.shape[1])]).detach().numpy()
+        right = torch.cat([wanted, root * start.T]).detach().numpy()
+        expected = np.linalg.lstsq(left, right, rcond=None)[0].T
+        key = f"base_model.model.{path}"
+        assert_close(tensors[f"{key}.lora_A.weight"].numpy(), expected.astype("f4"), rtol=1e-3, atol=1e-5)
+        assert_close(tensors[f"{key}.lora_B.weight"], own.lora_B * phi, rtol=1e-5, atol=1e-7)
+
+
+def test_least_squares_is_nearer_than_the_mean(place: Place, tmp_path: Path) -> None:
     system = fitted(place, tmp_path / "run", "bara-gate")
+    near = {fit: export(system, tmp_path / fit, fit=fit)["mean"] for fit in ("least-squares", "mean")}
+    assert near["least-squares"]["kl_mean"] < near["mean"]["kl_mean"]
+
+
+@pytest.mark.parametrize("method", ["bara", "bara-gate"])
+def test_plain_peft_gives_the_logits_that_were_compared(method: str, place: Place, tmp_path: Path) -> None:
+    system = fitted(place, tmp_path / "run", method)
     report = export(system, tmp_path / "lora", draws=2, seed=4)
     mean = draw(system, system.split("test"), 0)[0]
     theirs = plain_peft(place, tmp_path / "lora", system, len(mean))
@@ -177,7 +205,7 @@ def test_the_command_says_how_near_and_writes_once(place: Place, tmp_path: Path,
 
 def test_what_is_no_lora_is_refused(place: Place, finished: Path, tmp_path: Path, bara: Bara) -> None:
     out = ("--out", tmp_path / "out")
-    assert_one_sentence(bara("export", finished, *out), "additive form", "bara-gate")
+    assert_one_sentence(bara("export", finished, *out, "--fit", "mean"), "least-squares")
     fitted(place, tmp_path / "plain", "lora")
     assert_one_sentence(bara("export", tmp_path / "plain", *out, "--draws", 2), "--draws")
     fitted(place, tmp_path / "many", "ensemble")

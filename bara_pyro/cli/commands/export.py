@@ -19,9 +19,14 @@ def export(
         typer.Option(
             min=1,
             max=MOST_ROWS,
-            help="Training rows over whose tokens theta is averaged; as many test rows say how near it is.",
+            help="Training rows whose tokens BaRA's local gates are fitted on; as many test rows say how "
+            "near the export is.",
         ),
     ] = 256,
+    fit: Annotated[
+        Literal["least-squares", "mean"],
+        typer.Option(help="BaRA's local gates: the nearest linear map, or (gate form) theta at its mean."),
+    ] = "least-squares",
     draws: Annotated[
         int, typer.Option(min=0, max=MOST_DRAWS, help="Draws of Phi, an adapter each, in FOLDER/draw-<k>.")
     ] = 0,
@@ -34,9 +39,9 @@ def export(
 ) -> None:
     """Write a run as plain LoRA, which PEFT and vLLM read without bara_pyro, and say how near it is.
 
-    A method that is a LoRA at its mean stays what it is. BaRA's gate form has theta put to its mean over
-    rows, and Phi to its mean or a draw. The additive form is no LoRA; PEFT reads its run folder with
-    `import bara_pyro.peft`.
+    A method that is a LoRA at its mean stays what it is. BaRA's gates depend on the token, which a LoRA's
+    weights do not: the export is the LoRA nearest to it on rows, with Phi at its mean or a draw. PEFT reads a
+    run of BaRA as it is with `import bara_pyro.peft`.
     """
     from bara_pyro.cli.outputs import check_folder
     from bara_pyro.runs.manifest import check_run
@@ -51,10 +56,10 @@ def export(
     from bara_pyro.runs.manifest import clear
 
     system = load_system(run, backbone=model, device=device)
-    averaged = first_rows(system.split("train"), rows)
+    fitted = first_rows(system.split("train"), rows)
     compared = first_rows(system.split(system.config.task.evaluate_on), rows)
     clear(out)
-    report = export_lora(system, out, rows=averaged, compared_on=compared, draws=draws, seed=seed)
+    report = export_lora(system, out, rows=fitted, compared_on=compared, fit=fit, draws=draws, seed=seed)
     for key, of in (("mean", "S = 0"), ("draws", f"S = {draws}")):
         if key in report:
             near = report[key]
