@@ -163,6 +163,20 @@ def test_what_is_a_lora_at_its_mean_stays_it(method: str, place: Place, tmp_path
     assert_close(plain_peft(place, tmp_path / "lora", system), mean[:3], rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("method", ["map_prior", "map_decoupled", "mc_dropout", "tfb"])
+def test_the_others_that_are_exact(method: str, place: Place, tmp_path: Path) -> None:
+    validation = {"task__validation_rows": 8} if method == "tfb" else {}
+    system = fitted(place, tmp_path / "run", method, **validation)
+    assert export(system, tmp_path / "lora")["mean"]["kl_max"] < 1e-8
+
+
+def test_what_is_done_to_a_loras_logits_is_measured_not_exported(place: Place, tmp_path: Path) -> None:
+    system = fitted(place, tmp_path / "run", "temperature", task__validation_rows=8)
+    report = export(system, tmp_path / "lora")
+    assert report["mean"]["kl_max"] > 1e-4
+    assert report["mean"]["same_answer"] == 100
+
+
 def test_a_pruned_run_is_filled_up_to_one_rank(place: Place, tmp_path: Path) -> None:
     system = fitted(place, tmp_path / "run", {"name": "bara-gate", "latent": "phi"})
     smaller = without(system, weakest(unit_importance(system, system.split("train")), 5))
