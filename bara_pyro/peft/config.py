@@ -1,6 +1,7 @@
 """The settings of a BaRA adapter, as PEFT keeps them in `adapter_config.json`."""
 
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import cast
 
 from peft import PeftConfig
@@ -12,6 +13,10 @@ from bara_pyro.methods import METHODS, method_config
 from bara_pyro.methods.bara import BaRAConfig as Settings
 from bara_pyro.runs.peft_files import PEFT_TYPE
 from bara_pyro.types import Json
+
+# A member of an enumeration as PEFT's own are: a text with a `.value`, its name the same, so that it is found
+# in a table under the plain text.
+TYPE = Enum("BaRAType", {PEFT_TYPE: PEFT_TYPE}, type=str)[PEFT_TYPE]  # type: ignore[misc]
 
 
 @dataclass
@@ -39,7 +44,7 @@ class BaRAConfig(PeftConfig):
     def __post_init__(self) -> None:
         """Check the settings and fill in the defaults of the method."""
         super().__post_init__()
-        self.peft_type = PEFT_TYPE
+        self.peft_type = TYPE
         if isinstance(self.target_modules, list):
             self.target_modules = set(self.target_modules)
         settings = method_config(self.method)

@@ -172,7 +172,7 @@ def guide_of(settings: Settings, r: int, path: str, rank: int, in_features: int)
     sites = phi if settings.latent == "phi" else phi | theta
     program = SimpleNamespace(
         latents=Latents(r, sites, modulating=settings.form == "gate"),
-        backbone=SimpleNamespace(device=torch.device("cpu")),
+        backbone=SimpleNamespace(device=None),  # stays where it is made: PEFT may load onto "meta"
     )
     family = FAMILIES[settings.guide]
     return family(cast(AdaptedLM, program), **given(family, settings))

@@ -19,9 +19,8 @@ from bara_pyro.core.noise import Addresses
 from bara_pyro.core.targets import find_targets
 from bara_pyro.errors import ConfigError
 from bara_pyro.models.bara import PHI
-from bara_pyro.peft.config import BaRAConfig
+from bara_pyro.peft.config import TYPE, BaRAConfig
 from bara_pyro.peft.layer import BaRALayer, Draw
-from bara_pyro.runs.peft_files import PEFT_TYPE
 
 
 class BaRAModel(BaseTuner):
@@ -138,6 +137,6 @@ def register() -> None:
     `peft.utils.register_peft_method` takes members of an enumeration that PEFT alone can extend. Its tables
     are looked up by the text that `adapter_config.json` holds, so an entry under that text is all it takes.
     """
-    PEFT_TYPE_TO_CONFIG_MAPPING[PEFT_TYPE] = BaRAConfig
-    PEFT_TYPE_TO_TUNER_MAPPING[PEFT_TYPE] = BaRAModel
-    PEFT_TYPE_TO_PREFIX_MAPPING[PEFT_TYPE] = BaRAModel.prefix
+    PEFT_TYPE_TO_CONFIG_MAPPING[TYPE] = BaRAConfig
+    PEFT_TYPE_TO_TUNER_MAPPING[TYPE] = BaRAModel
+    PEFT_TYPE_TO_PREFIX_MAPPING[TYPE] = BaRAModel.prefix

@@ -111,8 +111,16 @@ VARIANTS = [
 @pytest.mark.parametrize("method", VARIANTS, ids=lambda m: "-".join(map(str, m.values())))
 def test_every_variant_of_the_program_and_its_guide(method: dict, tmp_path: Path) -> None:
     system = trained(tmp_path, method)
-    model = peft.PeftModel.from_pretrained(base(tmp_path), tmp_path / "run")
+    model = peft.PeftModel.from_pretrained(base(tmp_path), tmp_path / "run", low_cpu_mem_usage=True)
     assert_same_answers(model, system, rows_of(system))
+
+
+def test_the_adapter_loader_of_transformers(tmp_path: Path) -> None:
+    system = trained(tmp_path, {"name": "bara-gate"})
+    batch, lm = rows_of(system), base(tmp_path)
+    lm.load_adapter(tmp_path / "run")
+    mean = predict(system.model, system.guide, batch, samples=0)[0]
+    assert_close(answers(lm, batch), mean, rtol=0, atol=TOLERANCE)
 
 
 def test_a_pruned_run(tmp_path: Path) -> None:
