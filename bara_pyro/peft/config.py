@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import cast
+from typing import Any, cast
 
 from peft import PeftConfig
 
@@ -16,7 +16,7 @@ from bara_pyro.types import Json
 
 # A member of an enumeration as PEFT's own are: a text with a `.value`, its name the same, so that it is found
 # in a table under the plain text.
-TYPE = Enum("BaRAType", {PEFT_TYPE: PEFT_TYPE}, type=str)[PEFT_TYPE]  # type: ignore[misc]
+TYPE: str = cast(Any, Enum("BaRAType", {PEFT_TYPE: PEFT_TYPE}, type=str))[PEFT_TYPE]
 
 
 @dataclass
