@@ -118,11 +118,21 @@ class AmortizedGuide(SiteGuide):
 
     def get_posterior(self, name: str, prior: TorchDistribution) -> TorchDistribution:
         """Return the site's posterior; a global site is expanded by its plate."""
-        weight = self._raw[name].weight
-        local = name in self._local
-        rank, levels = self.sizes[name]
+        x = self.input if name in self._local else None
+        return self.posterior(self._raw[name].weight, self.sizes[name][0], x)
+
+    def posterior(self, weight: Tensor, rank: int, x: Tensor | None = None) -> TorchDistribution:
+        """Return the posterior that unconstrained parameters stand for: means first, then noise levels.
+
+        Args:
+            weight: `... x (rank + levels)` of a global site, `(rank + levels) x in_features` of a local one.
+            rank: of the module.
+            x: float32, `... x in_features`: the layer's input, of a local site.
+        """
+        local = x is not None
+        levels = weight.shape[0 if local else -1] - rank
         start = self.start[self.r - rank : self.r + levels]
-        raw = self._amortise(self.input, weight, start) if local else weight + start
+        raw = self._amortise(x, weight, start) if x is not None else weight + start
         # One softplus for both halves: on small models every operation counts.
         mean, level = F.softplus(raw).split((rank, levels), dim=-1)
         rectified = local and self.activation == "relu"

@@ -14,11 +14,13 @@ from bara_pyro.cli import terminal
 from bara_pyro.cli.commands import backbone, microworld
 from bara_pyro.cli.commands.demo import demo
 from bara_pyro.cli.commands.evaluate import evaluate
+from bara_pyro.cli.commands.export import export
 from bara_pyro.cli.commands.inspect import inspect
 from bara_pyro.cli.commands.methods import methods
 from bara_pyro.cli.commands.params import params
 from bara_pyro.cli.commands.predict import predict
 from bara_pyro.cli.commands.prune import prune
+from bara_pyro.cli.commands.push import push
 from bara_pyro.cli.commands.tasks import tasks
 from bara_pyro.cli.commands.train import train
 from bara_pyro.cli.wrap import wrap
@@ -29,7 +31,7 @@ app = typer.Typer(
     epilog="Start with: bara demo",
     pretty_exceptions_enable=False,
 )
-for command in (train, evaluate, predict, inspect, prune, params, methods, tasks, demo):
+for command in (train, evaluate, predict, inspect, prune, export, push, params, methods, tasks, demo):
     app.command(command.__name__)(wrap(command))
 app.add_typer(backbone.app, name="backbone")
 app.add_typer(microworld.app, name="microworld")

@@ -5,10 +5,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from bara_pyro.core.backbone import load_backbone
-from bara_pyro.core.targets import find_targets
 from bara_pyro.data import Columns, Task, encode_labels, is_file_name
 from bara_pyro.errors import CheckpointError
-from bara_pyro.methods import METHODS
 from bara_pyro.registry import PLUGINS
 from bara_pyro.runs.config import RunConfig, load_config, parse_config
 from bara_pyro.runs.fingerprint import fingerprint
@@ -23,6 +21,7 @@ from bara_pyro.runs.manifest import (
     recording,
     verify,
 )
+from bara_pyro.runs.peft_files import join_guide, lora_tensors, peft_config, peft_name, split_guide
 from bara_pyro.runs.store import (
     SCHEMA,
     check_schema,
@@ -34,8 +33,6 @@ from bara_pyro.runs.store import (
 )
 from bara_pyro.runs.system import System, assemble, find_device, load_data
 from bara_pyro.types import Json
-
-NOT_PEFT = "no adapter of PEFT's, read it with bara_pyro.load_system(folder)"
 
 
 def write_config(system: System, folder: Path) -> None:
@@ -58,43 +55,7 @@ def write_config(system: System, folder: Path) -> None:
             **({"plugins": PLUGINS} if PLUGINS else {}),
         },
     )
-    write_json(folder / PEFT_CONFIG, _peft_config(system))
-
-
-def _peft_config(system: System) -> Json:
-    """Settings under PEFT's names where they mean the same; what is a LoRA at its mean, PEFT can read."""
-    config = system.config
-    name = config.method.name
-    return {
-        # A prefix, because PEFT has methods of the same names (AdaLoRA) in files of another make.
-        # Where PEFT cannot read it, the name that PEFT complains of says what can.
-        "peft_type": "LORA" if METHODS[name].peft else f"BARA_PYRO_{name.upper()}: {NOT_PEFT}",
-        "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": config.backbone.name,
-        "inference_mode": True,
-        "r": config.adapter.r,
-        "lora_alpha": config.adapter.lora_alpha,
-        "lora_dropout": 0.0,
-        "bias": "none",
-        "target_modules": _peft_targets(system),
-        **_peft_ranks(system),
-    }
-
-
-def _peft_ranks(system: System) -> Json:
-    """Return PEFT's rank and alpha patterns of a pruned adapter: every module keeps the scaling alpha / r."""
-    ranks, c = system.model.rank_pattern, system.config.adapter
-    if not ranks:
-        return {}
-    alphas = {path: c.lora_alpha * rank / c.r for path, rank in ranks.items()}
-    return {"rank_pattern": ranks, "alpha_pattern": alphas}
-
-
-def _peft_targets(system: System) -> list[str]:
-    """Return the last names of the adapted layers, or whole paths where those names would adapt more."""
-    paths = [target.path for target in system.model.targets]
-    names = sorted({path.rsplit(".", 1)[-1] for path in paths})
-    return names if len(find_targets(system.backbone.lm, names)) == len(paths) else paths
+    write_json(folder / PEFT_CONFIG, peft_config(system))
 
 
 def save_system(system: System, folder: Path, step: int) -> None:
@@ -105,11 +66,11 @@ def save_system(system: System, folder: Path, step: int) -> None:
         "backbone_fingerprint": fingerprint(system.backbone),
         "step": step,
     }
-    adapter = {_peft_name(name): value for name, value in system.model.named_parameters()}
+    own, guide = split_guide(system)
     with recording(folder, *TRAINED):
-        write_tensors(folder / ADAPTER, adapter, metadata)
+        write_tensors(folder / ADAPTER, lora_tensors(system.model) | own, metadata)
         # Last: a run whose guide is there is whole.
-        write_tensors(folder / GUIDE, dict(system.guide.named_parameters()), metadata)
+        write_tensors(folder / GUIDE, guide, metadata)
 
 
 def saved_step(system: System, folder: Path) -> int:
@@ -126,11 +87,12 @@ def load_weights(system: System, folder: Path) -> None:
     Raises:
         CheckpointError: a file is missing, truncated, foreign, or the two are not of one training.
     """
-    own = {_peft_name(name): name for name, _ in system.model.named_parameters()}
+    own = {peft_name(name): name for name, _ in system.model.named_parameters()}
     adapter, adapter_data = read_tensors(folder / ADAPTER)
     guide, guide_data = read_tensors(folder / GUIDE)
     if adapter_data != guide_data:
         raise CheckpointError(f"{folder / ADAPTER} and {folder / GUIDE} are not of the same training.")
+    adapter, guide = join_guide(system, adapter, guide)
     load_parameters(system.model, {own.get(k, k): v for k, v in adapter.items()}, folder / ADAPTER)
     system.guide.prepare(guide)
     load_parameters(system.guide, guide, folder / GUIDE)
@@ -237,11 +199,3 @@ def own_rows(folder: Path, config: RunConfig, stored: Json) -> Task:
             "test rows: give the rows to test on with --test-file, or train again."
         )
     return task
-
-
-def _peft_name(name: str) -> str:
-    """`adapters.model/layers/0/self_attn/q_proj.lora_B` -> PEFT's key of the same tensor."""
-    if not name.startswith("adapters."):
-        return name  # of the whole program, not of a layer: PEFT has no key for it
-    path, parameter = name.removeprefix("adapters.").rsplit(".", 1)
-    return f"base_model.model.{path.replace('/', '.')}.{parameter}.weight"

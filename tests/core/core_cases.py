@@ -42,6 +42,7 @@ CONFIGS = {
     "qwen2": Qwen2Config(**_LLAMA, tie_word_embeddings=False),
     "qwen2-tied": Qwen2Config(**_LLAMA, tie_word_embeddings=True),
     "llama": LlamaConfig(**_LLAMA, tie_word_embeddings=False),
+    "llama-tied": LlamaConfig(**_LLAMA, tie_word_embeddings=True),
     "gpt_neox": GPTNeoXConfig(**_COMMON, intermediate_size=24, rotary_pct=0.5, tie_word_embeddings=False),
     "gpt2": GPT2Config(
         vocab_size=VOCAB,

@@ -260,7 +260,7 @@ def test_peft_reads_the_folder_of_a_lora(method: str, tmp_path: Path) -> None:
 
 
 def test_folders_of_other_methods_are_not_read_as_a_lora(tmp_path: Path) -> None:
-    for method in ("bara", "adalora", "ensemble"):
+    for method in ("adalora", "ensemble"):
         train(build_system(tiny_run(tmp_path, {"name": method})), tmp_path / method)
         kind = json.loads((tmp_path / method / "adapter_config.json").read_text())["peft_type"]
         assert kind.startswith(f"BARA_PYRO_{method.upper()}: ")

@@ -1,0 +1,72 @@
+"""`bara export`: a run as plain LoRA adapters, for PEFT and for servers."""
+
+from typing import Annotated, Literal
+
+import typer
+
+from bara_pyro.cli.options import Moved, OutFolder, Overwrite, Run, RunDevice
+from bara_pyro.runs.sections import MOST_DRAWS, MOST_ROWS, MOST_SEED
+
+
+def export(
+    run: Run,
+    out: OutFolder,
+    kind: Annotated[
+        Literal["lora"], typer.Option("--as", help="lora: plain LoRA, in PEFT's files.")
+    ] = "lora",
+    rows: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            max=MOST_ROWS,
+            help="Training rows whose tokens BaRA's local gates are fitted on; as many test rows say how "
+            "near the export is.",
+        ),
+    ] = 256,
+    fit: Annotated[
+        Literal["least-squares", "mean"],
+        typer.Option(help="BaRA's local gates: the nearest linear map, or (gate form) theta at its mean."),
+    ] = "least-squares",
+    draws: Annotated[
+        int, typer.Option(min=0, max=MOST_DRAWS, help="Draws of Phi, an adapter each, in FOLDER/draw-<k>.")
+    ] = 0,
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=MOST_SEED, help="Seed of the draws; the run's own by default.")
+    ] = None,
+    overwrite: Overwrite = False,
+    model: Moved = None,
+    device: RunDevice = None,
+) -> None:
+    """Write a run as plain LoRA, which PEFT and vLLM read without bara_pyro, and say how near it is.
+
+    A method that is a LoRA at its mean stays what it is. BaRA's gates depend on the token, which a LoRA's
+    weights do not: the export is the LoRA nearest to it on rows, with Phi at its mean or a draw. PEFT reads a
+    run of BaRA as it is with `import bara_pyro.peft`.
+    """
+    from bara_pyro.cli.outputs import check_folder
+    from bara_pyro.runs.manifest import check_run
+
+    check_folder(out, overwrite=overwrite, inputs=[run])
+    check_run(run)
+
+    from bara_pyro.cli.terminal import result, say
+    from bara_pyro.data import first_rows
+    from bara_pyro.runs.export import export_lora
+    from bara_pyro.runs.folder import load_system
+    from bara_pyro.runs.manifest import clear
+
+    system = load_system(run, backbone=model, device=device)
+    fitted = first_rows(system.split("train"), rows)
+    compared = first_rows(system.split(system.config.task.evaluate_on), rows)
+    clear(out)
+    report = export_lora(system, out, rows=fitted, compared_on=compared, fit=fit, draws=draws, seed=seed)
+    for key, of in (("mean", "S = 0"), ("draws", f"S = {draws}")):
+        if key in report:
+            near = report[key]
+            say(
+                f"KL from the run at {of} to the export, {near['rows']} rows: {near['kl_mean']:.4f} nats on "
+                f"average, {near['kl_max']:.4f} at most; NLL {near['nll_run']:.4f} and "
+                f"{near['nll_export']:.4f}; the same answer in {near['same_answer']:.1f} %."
+            )
+    say(f"Written to {out}: peft.PeftModel.from_pretrained(lm, {str(out)!r}) reads it")
+    result({"out": out, **report})

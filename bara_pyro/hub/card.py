@@ -1,0 +1,198 @@
+"""The model card of a run: what it is, what it was trained on, its scores, its limits, how to load it."""
+
+from dataclasses import dataclass
+
+from huggingface_hub import EvalResult, ModelCardData
+
+from bara_pyro.data.registry import SOURCES
+from bara_pyro.methods import METHODS
+from bara_pyro.report.table import Column, Table, markdown
+from bara_pyro.runs.config import RunConfig
+from bara_pyro.types import Json
+
+COLUMNS = (
+    Column("S", "draws S"),
+    Column("acc", "accuracy %", format=".1f"),
+    Column("ece", "ECE %", format=".1f"),
+    Column("nll", "NLL nats", format=".3f"),
+    Column("brier", "Brier", format=".3f"),
+    Column("n", "rows", format=",d"),
+)
+METRICS = {"acc": "accuracy", "ece": "expected calibration error", "nll": "negative log-likelihood"}
+
+
+@dataclass(frozen=True)
+class Published:
+    """What a card tells of a run, free of private names.
+
+    Attributes:
+        name: on the hub, `user/model`.
+        base: hub name of the language model; None where it has none, or none was given.
+        config: the settings of the run.
+        stored: what its config.json holds: task, labels, number of training rows.
+        report: what its metrics.json holds.
+        peft: "LORA" or "BARA" where PEFT reads the folder, else "".
+        figure: name of the picture of its calibration.
+    """
+
+    name: str
+    base: str | None
+    config: RunConfig
+    stored: Json
+    report: Json
+    peft: str
+    figure: str
+
+
+def card(run: Published, license_name: str | None = None) -> str:
+    """Return the card in Markdown, its metadata before it as YAML."""
+    parts = [_what(run), _load(run), _data(run), _scores(run), _limits(run), _training(run)]
+    return f"---\n{_metadata(run, license_name).to_yaml()}\n---\n\n" + "\n".join(parts)
+
+
+def best_draws(report: Json) -> str:
+    """Return the largest number of draws that was evaluated: what a reader should use."""
+    return max(report["metrics"], key=int)
+
+
+def _metadata(run: Published, license_name: str | None) -> ModelCardData:
+    source, split = SOURCES.get(run.report["task"]), run.report["split"]
+    scores = run.report["metrics"][best_draws(run.report)]
+    results = [
+        EvalResult(
+            task_type="text-classification",
+            dataset_type=source.hub if source else run.report["task"],
+            dataset_name=run.report["task"],
+            dataset_split=split,
+            metric_type=key,
+            metric_name=name,
+            metric_value=round(scores[key], 4),
+        )
+        for key, name in METRICS.items()
+    ]
+    return ModelCardData(
+        library_name="peft" if run.peft else "bara-pyro",
+        base_model=run.base,
+        datasets=source.hub if source else None,
+        license=license_name,
+        pipeline_tag="text-generation",
+        tags=["bara-pyro", run.report["method"], "calibration", *(["lora"] if run.peft == "LORA" else [])],
+        model_name=run.name,
+        eval_results=results,
+    )
+
+
+def _what(run: Published) -> str:
+    summary = METHODS[run.report["method"]].summary
+    base = run.base or run.config.backbone.name
+    return (
+        f"# {run.name}\n\n{summary}. An adapter for the language model `{base}`, fine-tuned on "
+        f"`{run.report['task']}` with [bara_pyro](https://arxiv.org/abs/2606.29184); its answers are "
+        "probabilities, averaged over draws of the posterior.\n"
+    )
+
+
+def _load(run: Published) -> str:
+    model = f'"{run.base}"' if run.base else '"FOLDER"'
+    packaged = run.config.backbone.name == "microworld"
+    where = "" if packaged else f"backbone={model}, "
+    lines = [
+        "## How to load it",
+        "",
+        *([] if run.base or packaged else ["`FOLDER` is where you have the language model.", ""]),
+        "The whole posterior, with bara_pyro:",
+        "",
+        "```python",
+        "from pathlib import Path",
+        "",
+        "import bara_pyro as bp",
+        "from huggingface_hub import snapshot_download",
+        "",
+        f'folder = Path(snapshot_download("{run.name}"))',
+        f"run = bp.load_system(folder, {where}with_rows=False)",
+        f'answers = bp.answer_rows(run, "rows.jsonl", samples=10)  # columns: {_columns(run)}',
+        "print(answers.rows[0])",
+        "```",
+        "",
+    ]
+    if run.peft:
+        kept = "its gates at their means, or at one draw" if run.peft == "BARA" else "its posterior mean"
+        lines += [
+            f"In PEFT, {kept}:",
+            "",
+            "```python",
+            *(["import bara_pyro.peft"] if run.peft == "BARA" else []),
+            "from peft import PeftModel",
+            "from transformers import AutoModelForCausalLM",
+            *(["", "from bara_pyro.microworld import backbone_path"] if packaged else []),
+            "",
+            f"lm = AutoModelForCausalLM.from_pretrained({'backbone_path()' if packaged else model}, "
+            f'dtype="{run.config.backbone.dtype}")',
+            f'model = PeftModel.from_pretrained(lm, "{run.name}")',
+            *(["model.sample(seed=0)  # one draw; None: the means again"] if run.peft == "BARA" else []),
+            "```",
+            "",
+        ]
+    return "\n".join(lines)
+
+
+def _columns(run: Published) -> str:
+    """Return the columns that a row to be answered has."""
+    own, source = run.stored.get("columns"), SOURCES.get(run.report["task"])
+    named = [own[key] for key in ("context", "text", "choices") if own.get(key)] if own else ["question"]
+    return ", ".join(source.columns if source else named)
+
+
+def _data(run: Published) -> str:
+    names = run.stored.get("names") or run.stored["labels"]
+    lines = [
+        "## Data",
+        "",
+        f"- `{run.report['task']}`: {run.stored['num_data']:,} training rows, scored on the "
+        f"{run.report['split']} rows.",
+        f"- Classes: {', '.join(map(str, names))}.",
+        *(f"- {note[:1].upper()}{note[1:]}." for note in run.report["notes"]),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _scores(run: Published) -> str:
+    rows = [{"S": s if int(s) else "0 (mean)", **scores} for s, scores in run.report["metrics"].items()]
+    majority = run.report["majority_class"]
+    return (
+        f"## Scores\n\n{markdown(Table(COLUMNS, rows))}\n"
+        f"Always answering {majority['label']!r} is right in {majority['acc']:.1f} %. One run, seed "
+        f"{run.report['seed']}: another seed gives other figures.\n\n"
+        f"![Accuracy against confidence]({run.figure})\n"
+    )
+
+
+def _limits(run: Published) -> str:
+    gap = run.report["metrics"][best_draws(run.report)]["ece"]
+    return "\n".join(
+        [
+            "## Limits",
+            "",
+            f"- Calibrated to within {gap:.1f} points of ECE on rows like those above; on other rows nobody "
+            "looked.",
+            "- It answers questions with the classes above; it was not trained to write text.",
+            "- Uncertainty is that of the adapter's posterior: what the frozen language model does not know, "
+            "it does not know of.",
+            "- It needs the language model that it was trained on: bara_pyro checks that, PEFT does not.",
+            "- What the language model and the data bring with them (bias, licence), this adapter has, too.",
+            "",
+        ]
+    )
+
+
+def _training(run: Published) -> str:
+    train, adapter = run.config.train, run.config.adapter
+    counts, versions = run.report["parameters"], run.report["environment"]["versions"]
+    used = ", ".join(f"{name} {version}" for name, version in versions.items())
+    return (
+        f"## Training\n\n{train.steps:,} steps of {train.batch_size} rows, peak rate {train.lr:g}; rank "
+        f"{adapter.r}, alpha {adapter.lora_alpha:g}; {counts['trainable']:,} trainable parameters beside "
+        f"{counts['frozen']:,} frozen ones in {run.config.backbone.dtype}. All settings are in "
+        f"`config.json`. {used}.\n"
+    )

@@ -1,0 +1,140 @@
+"""The folder of a run as it is published, and its upload."""
+
+import shutil
+from pathlib import Path
+
+import torch
+from huggingface_hub import HfApi
+from huggingface_hub.errors import HfHubHTTPError
+from huggingface_hub.utils import validate_repo_id
+
+from bara_pyro.core.backbone import reason_of
+from bara_pyro.errors import CheckpointError, ConfigError
+from bara_pyro.hub.card import Published, best_draws, card
+from bara_pyro.hub.scrub import hub_name, scrubbed
+from bara_pyro.metrics import reliability_bins
+from bara_pyro.report import reliability_diagram, save
+from bara_pyro.runs.config import RunConfig, parse_config
+from bara_pyro.runs.folder import stored_config
+from bara_pyro.runs.manifest import (
+    ADAPTER,
+    CONFIG,
+    FITTED,
+    GUIDE,
+    METRICS,
+    PEFT_CONFIG,
+    PREDICTIONS,
+    check_run,
+    recording,
+)
+from bara_pyro.runs.store import read_json, read_jsonl, read_tensors, write_json, write_tensors, write_text
+from bara_pyro.types import Json
+
+# What goes wrong on the way. The HTTP client is another library in each version of the hub's; the hub's own
+# error is made of the class that all errors of that library have.
+REFUSED: tuple[type[Exception], ...] = (OSError, ValueError, *HfHubHTTPError.__bases__)
+CARD, FIGURE = "README.md", "reliability.png"
+# Neither the training log nor the predictions, which name the user's rows.
+PUBLISHED = (CONFIG, PEFT_CONFIG, ADAPTER, GUIDE, FITTED, METRICS, CARD, FIGURE)
+
+
+def prepare_upload(
+    run: Path, name: str, out: Path, *, base: str | None = None, license_name: str | None = None
+) -> Path:
+    """Write the folder that is published for a finished run: what loading needs, scores and a model card.
+
+    Paths of this machine are cut down to their last part; `bara_pyro.load_system` reads the folder.
+
+    Args:
+        run: folder of the run.
+        name: on the hub, `user/model`.
+        out: folder to write.
+        base: the language model's name on the hub, where the run has it from a folder.
+        license_name: the licence as the hub names it, for the card.
+
+    Raises:
+        CheckpointError: there is no finished run, or it was not evaluated.
+        ConfigError: the name is none of the hub's.
+    """
+    try:
+        validate_repo_id(name)
+    except ValueError as error:
+        raise ConfigError(f"{name!r} is no name on the hub ({reason_of(error)}): give user/model.") from error
+    check_run(run)
+    for needed in (METRICS, PREDICTIONS):
+        if not (run / needed).is_file():
+            raise CheckpointError(f"{run / needed} is missing: `bara train --resume --out {run}` writes it.")
+    base = base or hub_name(stored_config(run)[0].backbone.name)
+    config, stored = _public_config(run, base)
+    report: Json = scrubbed(read_json(run / METRICS))
+    settings: Json = {**read_json(run / PEFT_CONFIG), "base_model_name_or_path": base}
+    kind = settings["peft_type"].split(":")[0]
+    told = Published(name, base, config, stored, report, kind if kind in ("LORA", "BARA") else "", FIGURE)
+    out.mkdir(parents=True, exist_ok=True)
+    with recording(out, *PUBLISHED):
+        write_json(out / CONFIG, stored)
+        write_json(out / PEFT_CONFIG, settings)
+        write_json(out / METRICS, {**report, "config_hash": config.hash})
+        for file in (ADAPTER, GUIDE):
+            tensors, metadata = read_tensors(run / file)
+            write_tensors(out / file, tensors, {**metadata, "config_hash": config.hash})
+        if (run / FITTED).is_file():
+            shutil.copyfile(run / FITTED, out / FITTED)
+        _draw(run, best_draws(report), out / FIGURE)
+        write_text(out / CARD, card(told, license_name))
+    return out
+
+
+def push(
+    run: Path,
+    name: str,
+    out: Path,
+    *,
+    base: str | None = None,
+    license_name: str | None = None,
+    private: bool = False,
+) -> str:
+    """Write the folder (`prepare_upload`) and upload it; return its address.
+
+    The token is the one that huggingface_hub finds (`hf auth login`, or HF_TOKEN); nothing of it is written.
+
+    Args:
+        run: folder of the run.
+        name: on the hub, `user/model`.
+        out: folder to write.
+        base: see `prepare_upload`.
+        license_name: see `prepare_upload`.
+        private: whether a repository that is made now is private.
+
+    Raises:
+        ConfigError: the hub cannot be reached, or refuses; the folder is written then.
+    """
+    prepare_upload(run, name, out, base=base, license_name=license_name)
+    api = HfApi()
+    try:
+        api.create_repo(name, private=private, exist_ok=True)
+        return str(api.upload_folder(repo_id=name, folder_path=out, commit_message="Upload with bara push"))
+    except REFUSED as error:
+        raise ConfigError(
+            f"Cannot upload to {name} ({reason_of(error)}): the folder {out} is ready, `hf auth login` and "
+            f"`hf upload {name} {out}` do it later."
+        ) from error
+
+
+def _public_config(run: Path, base: str | None) -> tuple[RunConfig, Json]:
+    """Return the settings of a run, and its config.json, without the places where things are here."""
+    config, stored = stored_config(run)
+    data = config.dump()
+    data["backbone"] |= {"name": base or Path(data["backbone"]["name"]).name, "device": "cpu"}
+    task = data["task"]
+    task |= {key: Path(task[key]).name for key in ("name", "test_file") if task[key]} | {"data_dir": None}
+    public = parse_config(data)
+    kept = {key: value for key, value in stored.items() if key not in ("config", "config_hash")}
+    return public, {**kept, "config": public.dump(), "config_hash": public.hash}
+
+
+def _draw(run: Path, samples: str, path: Path) -> None:
+    records = read_jsonl(run / PREDICTIONS)
+    probs = torch.tensor([record["probs"][samples] for record in records], dtype=torch.float64)
+    labels = torch.tensor([record["label"] for record in records])
+    save(reliability_diagram({f"S = {samples}": reliability_bins(probs.log(), labels)}), path)

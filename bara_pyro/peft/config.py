@@ -1,0 +1,59 @@
+"""The settings of a BaRA adapter, as PEFT keeps them in `adapter_config.json`."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, cast
+
+from peft import PeftConfig
+
+from bara_pyro.core.defaults import default
+from bara_pyro.core.program import AdaptedLM
+from bara_pyro.errors import ConfigError
+from bara_pyro.methods import METHODS, method_config
+from bara_pyro.methods.bara import BaRAConfig as Settings
+from bara_pyro.runs.peft_files import PEFT_TYPE
+from bara_pyro.types import Json
+
+# A member of an enumeration as PEFT's own are: a text with a `.value`, its name the same, so that it is found
+# in a table under the plain text.
+TYPE: str = cast(Any, Enum("BaRAType", {PEFT_TYPE: PEFT_TYPE}, type=str))[PEFT_TYPE]
+
+
+@dataclass
+class BaRAConfig(PeftConfig):
+    """Settings of BaRA for PEFT.
+
+    Args:
+        r: rank.
+        lora_alpha: the change is scaled by `lora_alpha / r`.
+        target_modules: names, a regular expression or "all-linear", as PEFT matches them; by default the
+            query, value and output projections of the architecture, as everywhere in bara_pyro.
+        rank_pattern: path of a module -> its rank where that is less than r (a pruned run).
+        method: "bara", "bara-gate", or its name and settings, `{"name": "bara-gate", "init_kappa": 0.3}`.
+
+    Raises:
+        ConfigError: a method other than BaRA, or a setting that it does not have.
+    """
+
+    r: int = field(default=default(AdaptedLM, "r"))
+    lora_alpha: float = field(default=default(AdaptedLM, "lora_alpha"))
+    target_modules: list[str] | set[str] | str | None = None
+    rank_pattern: dict[str, int] = field(default_factory=dict)
+    method: str | Json = "bara"
+
+    def __post_init__(self) -> None:
+        """Check the settings and fill in the defaults of the method."""
+        super().__post_init__()
+        self.peft_type = TYPE
+        if isinstance(self.target_modules, list):
+            self.target_modules = set(self.target_modules)
+        settings = method_config(self.method)
+        if not isinstance(settings, Settings):
+            known = ", ".join(name for name, method in METHODS.items() if method.config is Settings)
+            raise ConfigError(f"PEFT has no modules for the method {settings.name!r}: choose {known}.")
+        self.method = settings.model_dump(mode="json")
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of the method, checked."""
+        return cast(Settings, method_config(self.method))

@@ -1,0 +1,142 @@
+"""The tuner that puts BaRA's layers into a language model, and its registration with PEFT."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from peft import PeftConfig
+from peft.mapping import (
+    PEFT_TYPE_TO_CONFIG_MAPPING,
+    PEFT_TYPE_TO_PREFIX_MAPPING,
+    PEFT_TYPE_TO_TUNER_MAPPING,
+)
+from peft.tuners.tuners_utils import BaseTuner
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from bara_pyro.core.noise import Addresses
+from bara_pyro.core.targets import find_targets
+from bara_pyro.errors import ConfigError
+from bara_pyro.models.bara import PHI
+from bara_pyro.peft.config import TYPE, BaRAConfig
+from bara_pyro.peft.layer import BaRALayer, Draw
+
+
+class BaRAModel(BaseTuner):
+    """A language model whose layers have BaRA's gates: at their posterior means, until `sample` is called."""
+
+    prefix = "lora_"
+    tuner_layer_cls = BaRALayer
+    target_module_mapping: ClassVar[dict[str, list[str]]] = {}
+
+    def __init__(self, model: nn.Module, config: Any, adapter_name: str, **options: Any) -> None:
+        self.draw = Draw()  # before PEFT's own, which puts the layers in: they share it
+        super().__init__(model, config, adapter_name, **options)
+        self._placing: RemovableHandle | None = None
+
+    def sample(self, seed: int | None, *, draw: int = 0, ids: Sequence[str] | None = None) -> None:
+        """Use one draw of the gates from now on: of Phi, and of theta for every row and token.
+
+        Noise is a function of seed, draw, row and position: a forward that is repeated, `generate` with a
+        cache and `bara_pyro.predict` see the same gates.
+
+        Args:
+            seed: of the draws; None: posterior means again.
+            draw: which of them; `bara_pyro.predict(..., samples=S, seed=seed)` averages draws 0 to S - 1.
+            ids: of the rows of every forward that follows; by default their numbers in the batch, which
+                is what `predict` does for rows without identifiers.
+        """
+        if self._placing is not None:
+            self._placing.remove()
+        self.draw.addresses = self._placing = None
+        if seed is not None:
+            place = partial(self._place, seed, draw, ids)
+            self._placing = self.model.register_forward_pre_hook(place, with_kwargs=True)
+
+    def unload(self) -> nn.Module:
+        """Return the language model without adapters, as it was."""
+        self.sample(None)
+        return super().unload()
+
+    def _place(
+        self,
+        seed: int,
+        draw: int,
+        ids: Sequence[str] | None,
+        model: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        """Say before a forward at which rows and positions it is, and draw Phi."""
+        mask = _mask(args, kwargs)
+        rows = mask.shape[0]
+        if mask.dim() != 2 or (ids is not None and len(ids) != rows):
+            raise ConfigError(
+                f"Draws need an attention mask of two dimensions and one id a row: the mask has {mask.dim()} "
+                f"dimensions, and there are {rows} rows and {rows if ids is None else len(ids)} ids."
+            )
+        places = mask.long().cumsum(-1) - 1
+        self.draw.addresses = Addresses(
+            seed,
+            torch.tensor([draw], device=mask.device),
+            tuple(map(str, range(rows))) if ids is None else ids,
+            lambda columns: places[:, places.shape[1] - columns :],  # the last ones: see a cache, or the head
+        )
+        self.draw.phi = {name: self._phi(name, self.draw.addresses) for name in self.active_adapters}
+
+    def _phi(self, name: str, noise: Addresses) -> dict[str, Tensor]:
+        """Draw Phi of all modules at once, as the program does: module path -> `r`."""
+        layers = [layer for layer in self.model.modules() if isinstance(layer, BaRALayer)]
+        layers = [layer for layer in layers if name in layer.lora_phi]
+        if not layers:
+            return {}
+        raw = torch.stack([layer.weight_of(PHI, name).to(noise.draws.device) for layer in layers])
+        law = layers[0].law(name, raw, layers[0].guides[name].r)
+        drawn = noise.draw_global(PHI, law)[0]
+        return {layer.path: value for layer, value in zip(layers, drawn, strict=True)}
+
+    def _prepare_adapter_config(self, peft_config: PeftConfig, model_config: dict[str, Any]) -> PeftConfig:
+        if peft_config.target_modules is None:
+            peft_config.target_modules = {target.path for target in find_targets(self.model)}
+        return peft_config
+
+    def _create_and_replace(
+        self,
+        peft_config: BaRAConfig,
+        adapter_name: str,
+        target: nn.Module,
+        target_name: str,
+        parent: nn.Module,
+        current_key: str,
+        **_: Any,
+    ) -> None:
+        layer = target if isinstance(target, BaRALayer) else BaRALayer(target, current_key, self.draw)
+        layer.add(adapter_name, peft_config)
+        if layer is not target:
+            if adapter_name not in self.active_adapters:
+                layer.requires_grad_(False)  # a further adapter is not trained by itself
+            self._replace_module(parent, target_name, layer, target)
+
+
+def _mask(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """Return which tokens of a forward are real, those in its cache included, `B x T`."""
+    mask = kwargs.get("attention_mask")
+    if mask is not None:
+        return mask
+    tokens = args[0] if args else kwargs.get("input_ids")
+    tokens = kwargs["inputs_embeds"] if tokens is None else tokens
+    cache = kwargs.get("past_key_values")
+    before = 0 if cache is None else cache.get_seq_length()
+    return torch.ones(tokens.shape[0], before + tokens.shape[1], dtype=torch.long, device=tokens.device)
+
+
+def register() -> None:
+    """Make PEFT know BaRA; once more does nothing.
+
+    `peft.utils.register_peft_method` takes members of an enumeration that PEFT alone can extend. Its tables
+    are looked up by the text that `adapter_config.json` holds, so an entry under that text is all it takes.
+    """
+    PEFT_TYPE_TO_CONFIG_MAPPING[TYPE] = BaRAConfig
+    PEFT_TYPE_TO_TUNER_MAPPING[TYPE] = BaRAModel
+    PEFT_TYPE_TO_PREFIX_MAPPING[TYPE] = BaRAModel.prefix

@@ -1,0 +1,168 @@
+r"""A run as plain LoRA, which PEFT reads without bara_pyro and servers of LoRA adapters serve.
+
+What is a LoRA at its posterior mean stays what it is. BaRA is near one: at the posterior mean its change is
+s B (Phi * c(x)), with c(x) = theta(x) * (A x) in gate form and theta(x) in additive form. c becomes the
+linear map nearest to it on given rows (`bara_pyro.runs.linear_gates`), and Phi, at its posterior mean or at a
+draw, is folded into the columns of B. How near that is, is measured.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from bara_pyro.core.gate_draws import gate_draws
+from bara_pyro.core.sites import module_key
+from bara_pyro.data import EncodedSplit, batches, first_rows
+from bara_pyro.errors import ConfigError
+from bara_pyro.methods import METHODS
+from bara_pyro.metrics import posterior_predictive
+from bara_pyro.metrics.scores import nll
+from bara_pyro.runs.config import load_config
+from bara_pyro.runs.evaluate import draw
+from bara_pyro.runs.linear_gates import Fit, down_projections, linear_gates
+from bara_pyro.runs.manifest import ADAPTER, PEFT_CONFIG, recording
+from bara_pyro.runs.peft_files import is_bara, lora_tensors, peft_config
+from bara_pyro.runs.store import SCHEMA, write_json, write_tensors
+from bara_pyro.runs.system import System, assemble
+from bara_pyro.types import Json
+
+EXPORT: Final = "export.json"
+
+
+@dataclass(frozen=True)
+class Nearness:
+    """How near predictions are to those of the run, on the same rows.
+
+    Attributes:
+        rows: number of rows.
+        kl_mean, kl_max: KL(run || export) of the answers' probabilities, nats a row.
+        nll_run, nll_export: negative log-likelihood of the labels, nats a row.
+        same_answer: percent of the rows whose likeliest answer is the same.
+    """
+
+    rows: int
+    kl_mean: float
+    kl_max: float
+    nll_run: float
+    nll_export: float
+    same_answer: float
+
+
+def export_lora(
+    system: System,
+    out: Path,
+    *,
+    rows: EncodedSplit,
+    compared_on: EncodedSplit,
+    fit: Fit = "least-squares",
+    draws: int = 0,
+    seed: int | None = None,
+) -> Json:
+    """Write a fitted system as plain LoRA adapters of PEFT.
+
+    Args:
+        system: of a method that is a LoRA at its mean (`lora`, `blob`, ..), or BaRA.
+        out: folder of the adapter; each draw gets a folder `draw-<k>` in it.
+        rows: over whose tokens BaRA's local gates are fitted, of the training split for example.
+        compared_on: rows on which predictions are compared with the run's.
+        fit: "least-squares", or "mean": theta at its mean over the rows (gate form only).
+        draws: number K of draws of Phi to write as adapters of their own.
+        seed: of these draws; the run's own by default.
+
+    Returns:
+        What `export.json` holds: `mean`, the nearness of the adapter to the run at S = 0; with draws,
+        `draws`, that of the K adapters' average to the run at S = K; see `Nearness`.
+
+    Raises:
+        ConfigError: no LoRA is near the method, or it has no Phi to draw.
+    """
+    seed = system.config.predict.seed if seed is None else seed
+    down, phis = _parts(system, rows, fit, draws, seed)
+    own = {"method": system.config.method.name, "config_hash": system.config.hash}
+    log_probs = []
+    lora = plain_lora(system)
+    for number, phi in enumerate(phis):
+        fold(system, down, phi, lora)
+        write_adapter(lora, out if number == 0 else out / f"draw-{number - 1}", own)
+        log_probs.append(draw(lora, compared_on, 0))
+    labels = compared_on.labels
+    report: Json = {"schema": SCHEMA, **own, "fit": fit, "fitted_rows": len(rows), "seed": seed}
+    report["mean"] = asdict(nearness(draw(system, compared_on, 0), log_probs[0], labels))
+    if draws:
+        average = draw(system, compared_on, draws, seed=seed)
+        report["draws"] = asdict(nearness(average, torch.cat(log_probs[1:]), labels))
+    with recording(out, EXPORT):
+        write_json(out / EXPORT, report)
+    return report
+
+
+def _parts(
+    system: System, rows: EncodedSplit, fit: Fit, draws: int, seed: int
+) -> tuple[Mapping[str, Tensor], list[Tensor | None]]:
+    """Return each module's down-projection, and Phi, `modules x r`: its mean, then each draw of it."""
+    name, gates = system.config.method.name, system.model.gates
+    if not METHODS[name].peft and (gates is None or not is_bara(system)):
+        raise ConfigError(f"No plain LoRA is near the method {name!r}: export BaRA, or a LoRA.")
+    if draws and (gates is None or gates.phi is None):
+        raise ConfigError(f"This {name!r} has no gates Phi to draw: leave --draws out.")
+    if gates is None:
+        return down_projections(system), [None]
+    if not gates.modulating and (fit == "mean" or not gates.theta):
+        raise ConfigError(
+            f"No plain LoRA is near this {name!r} with theta at its mean: its change does not depend on the "
+            "layer's input then; give --fit least-squares, and a latent with theta."
+        )
+    down = linear_gates(system, gates, rows, fit) if gates.theta else down_projections(system)
+    phi = [phi_draws(system, rows, count, seed) for count in ((0, draws) if draws else (0,)) if gates.phi]
+    return down, [*torch.cat(phi)] if phi else [None]
+
+
+def phi_draws(system: System, rows: EncodedSplit, samples: int, seed: int) -> Tensor:
+    """Return draws of Phi, those of prediction: `max(samples, 1) x modules x r`; its mean with none."""
+    one = batches(first_rows(rows, 1), system.answer_ids, 1)
+    phi = gate_draws(system.model, system.guide, one, samples=samples, seed=seed).phi
+    return torch.as_tensor(phi)
+
+
+def plain_lora(system: System) -> System:
+    """Return LoRA on the same backbone, every module of rank r: servers know one rank an adapter."""
+    config = load_config(base=system.config, overrides={"method": {"name": "lora"}})
+    return assemble(config, system.backbone, system.task, system.model.num_data)
+
+
+@torch.no_grad()
+def fold(system: System, down: Mapping[str, Tensor], phi: Tensor | None, lora: System) -> None:
+    """Give a LoRA down-projections, and a system's B with its columns times Phi; pruned units are zeros."""
+    for target in system.model.targets:
+        ours, a, b = (
+            model.get_parameter(f"adapters.{module_key(target.path)}.{name}")
+            for model, name in ((system.model, "lora_B"), (lora.model, "lora_A"), (lora.model, "lora_B"))
+        )
+        own, rank = down[target.path], ours.shape[1]
+        a.zero_()[: len(own)] = own
+        b.zero_()[:, :rank] = ours
+        if phi is not None:
+            b[:, :rank].mul_(phi[target.index, :rank].to(b.device))
+
+
+def write_adapter(lora: System, folder: Path, metadata: Json) -> None:
+    """Write the two files of a PEFT adapter, and the manifest."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with recording(folder, PEFT_CONFIG, ADAPTER):
+        write_json(folder / PEFT_CONFIG, peft_config(lora))
+        write_tensors(folder / ADAPTER, lora_tensors(lora.model), metadata)
+
+
+def nearness(run: Tensor, export: Tensor, labels: tuple[int, ...]) -> Nearness:
+    """Compare predictive distributions, given as draws of log-probabilities, `S x n x C`."""
+    p, q = posterior_predictive(run), posterior_predictive(export)
+    kl = (p.exp() * (p - q)).nan_to_num(0.0).sum(-1).clamp_min(0)  # 0 log 0 is 0
+    truth = torch.tensor(labels)
+    same = (p.argmax(-1) == q.argmax(-1)).double().mean()
+    return Nearness(
+        len(kl), float(kl.mean()), float(kl.max()), nll(p, truth), nll(q, truth), 100 * float(same)
+    )

@@ -1,0 +1,76 @@
+r"""The linear map nearest to what a module's local gates make of its input.
+
+At the posterior mean a module passes on `c(x) = theta(x) * (A x)` (gate form) or `c(x) = theta(x)` (additive
+form), times Phi, to its B. A LoRA passes on `D x`. By least squares over the tokens of given rows,
+
+    D = argmin  sum_x |c(x) - D x|^2 + ridge |D - D0|^2,
+
+with D0 = diag(mean theta) A of the gate form, 0 of the additive; "mean" is D0 itself.
+"""
+
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from bara_pyro.core.latents import Gates
+from bara_pyro.core.prediction import record
+from bara_pyro.core.program import tapped
+from bara_pyro.core.sites import module_key
+from bara_pyro.data import EncodedSplit, batches
+from bara_pyro.runs.system import System
+
+Fit = Literal["least-squares", "mean"]
+RIDGE = 1e-2  # of the inputs' mean square: the answer head has one token a row, often fewer than its width
+
+
+@torch.no_grad()
+def linear_gates(system: System, gates: Gates, rows: EncodedSplit, fit: Fit) -> dict[str, Tensor]:
+    """Return each module's D: path -> `rank x in_features`.
+
+    Takes 8 bytes times the square of a module's width, for each module.
+
+    Args:
+        system: a fitted BaRA with local gates; in additive form by least squares only.
+        gates: of its program.
+        rows: over whose real tokens the sums go.
+        fit: see above.
+    """
+    down = down_projections(system) if gates.modulating else {}
+    theta, squares, products = (dict.fromkeys(gates.theta, torch.zeros(())) for _ in range(3))
+    tokens = dict.fromkeys(gates.theta, 0)
+    for batch in batches(rows, system.answer_ids, system.config.predict.batch_size, by_length=True):
+        with tapped(system.model.adapters.values()) as seen:
+            for piece in record(system.model, system.guide, batch.to(system.backbone.device), samples=0):
+                for path, site in gates.theta.items():
+                    inputs, values = seen[path][0], piece.values[site]
+                    real = piece.mask[:, -values.shape[1] :]
+                    x, gate = (value[real].cpu().double() for value in (inputs, values))
+                    theta[path] = theta[path] + gate.sum(0)
+                    tokens[path] += len(x)
+                    if fit == "mean":
+                        continue
+                    own = gate if path not in down else gate[:, : len(down[path])] * (x @ down[path].T)
+                    squares[path] = squares[path] + x.T @ x
+                    products[path] = products[path] + own.T @ x
+    means = {path: value / tokens[path] for path, value in theta.items()}
+    start = {path: means[path][: len(value), None] * value for path, value in down.items()}
+    if fit == "mean":
+        return {path: value.float() for path, value in start.items()}
+    return {path: _ridge(products[path], squares[path], start.get(path)).float() for path in theta}
+
+
+def down_projections(system: System) -> Mapping[str, Tensor]:
+    """Return each module's A, float64, on the CPU: path -> `rank x in_features`."""
+    return {
+        target.path: system.model.get_parameter(f"adapters.{module_key(target.path)}.lora_A").cpu().double()
+        for target in system.model.targets
+    }
+
+
+def _ridge(products: Tensor, squares: Tensor, start: Tensor | None) -> Tensor:
+    ridge = RIDGE * squares.diagonal().mean()
+    regular = squares + ridge * torch.eye(len(squares), dtype=squares.dtype)
+    wanted = products if start is None else products + ridge * start
+    return torch.linalg.solve(regular, wanted, left=False)

@@ -1,0 +1,125 @@
+"""The two files of a run that PEFT reads: `adapter_config.json`, and tensors under PEFT's names.
+
+A program that is a LoRA at its mean is one to PEFT. BaRA is the method that `bara_pyro.peft` registers: what
+its guide knows of a module stands beside the module's `lora_B`, so that PEFT finds the whole adapter in one
+file and no weight is stored twice. Any other program gets PEFT's names without being PEFT's.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from bara_pyro.core.program import AdaptedLM
+from bara_pyro.core.sites import module_key
+from bara_pyro.core.targets import find_targets
+from bara_pyro.guides.amortized import AmortizedGuide
+from bara_pyro.methods import METHODS
+from bara_pyro.models.bara import PHI, THETA, BaRA
+from bara_pyro.runs.system import System
+from bara_pyro.types import Json
+
+# PEFT complains of a name that it does not know by printing it: the name says what is missing.
+PEFT_TYPE: Final = "BARA: pip install bara-pyro and `import bara_pyro.peft` before PEFT reads this adapter"
+NOT_PEFT: Final = "no adapter of PEFT's, read it with bara_pyro.load_system(folder)"
+BASE = "base_model.model."
+
+
+def is_bara(system: System) -> bool:
+    """Whether a system is what `bara_pyro.peft` makes modules of: BaRA with one of its amortised guides."""
+    return isinstance(system.model, BaRA) and isinstance(system.guide, AmortizedGuide)
+
+
+def peft_config(system: System) -> Json:
+    """Return the settings of an adapter under PEFT's names where they mean the same."""
+    config = system.config
+    name = config.method.name
+    common = {
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": config.backbone.name,
+        "inference_mode": True,
+        "r": config.adapter.r,
+        "lora_alpha": config.adapter.lora_alpha,
+        "target_modules": _targets(system),
+    }
+    if is_bara(system):
+        ranks = {"rank_pattern": system.model.rank_pattern} if system.model.rank_pattern else {}
+        return {"peft_type": PEFT_TYPE, **common, **ranks, "method": config.method.model_dump(mode="json")}
+    # A prefix, because PEFT has methods of the same names (AdaLoRA) in files of another make.
+    kind = "LORA" if METHODS[name].peft else f"BARA_PYRO_{name.upper()}: {NOT_PEFT}"
+    return {"peft_type": kind, **common, "lora_dropout": 0.0, "bias": "none", **lora_ranks(system)}
+
+
+def lora_ranks(system: System) -> Json:
+    """Return PEFT's rank and alpha patterns of a pruned adapter: every module keeps the scaling alpha / r."""
+    ranks, c = system.model.rank_pattern, system.config.adapter
+    if not ranks:
+        return {}
+    alphas = {path: c.lora_alpha * rank / c.r for path, rank in ranks.items()}
+    return {"rank_pattern": ranks, "alpha_pattern": alphas}
+
+
+def _targets(system: System) -> list[str]:
+    """Return the last names of the adapted layers, or whole paths where those names would adapt more."""
+    paths = [target.path for target in system.model.targets]
+    names = sorted({path.rsplit(".", 1)[-1] for path in paths})
+    return names if len(find_targets(system.backbone.lm, names)) == len(paths) else paths
+
+
+def key_of(path: str, parameter: str) -> str:
+    """Return PEFT's key of a module's tensor."""
+    return f"{BASE}{path}.{parameter}.weight"
+
+
+def peft_name(name: str) -> str:
+    """`adapters.model/layers/0/self_attn/q_proj.lora_B` -> PEFT's key of the same tensor."""
+    if not name.startswith("adapters."):
+        return name  # of the whole program, not of a layer: PEFT has no key for it
+    path, parameter = name.removeprefix("adapters.").rsplit(".", 1)
+    return key_of(path.replace("/", "."), parameter)
+
+
+def lora_tensors(model: AdaptedLM) -> dict[str, Tensor]:
+    """Return a program's parameters by PEFT's keys."""
+    return {peft_name(name): value for name, value in model.named_parameters()}
+
+
+def split_guide(system: System) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return the guide's parameters in two parts: those PEFT reads, by PEFT's keys, and the others.
+
+    Of BaRA's guide every module gets `lora_phi`, the parameters of its gate Phi, and `lora_theta`, the
+    weights of the amortiser of its theta, as far as there are such.
+    """
+    others: dict[str, Tensor] = dict(system.guide.named_parameters())
+    if not is_bara(system):
+        return {}, others
+    ours: dict[str, Tensor] = {}
+    phi = others.pop(_raw(PHI), None)
+    for target in system.model.targets:
+        if phi is not None:
+            ours[key_of(target.path, "lora_phi")] = phi[target.index]
+        theta = others.pop(_raw(target.site(THETA)), None)
+        if theta is not None:
+            ours[key_of(target.path, "lora_theta")] = theta
+    return ours, others
+
+
+def join_guide(
+    system: System, adapter: Mapping[str, Tensor], others: Mapping[str, Tensor]
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Undo `split_guide`: return the tensors of the adapter, and those of the guide."""
+    left, guide = dict(adapter), dict(others)
+    paths = [target.path for target in system.model.targets]
+    keys = [key_of(path, "lora_phi") for path in paths]
+    if all(key in left for key in keys):
+        guide[_raw(PHI)] = torch.stack([left.pop(key) for key in keys])
+    for target in system.model.targets:
+        if (key := key_of(target.path, "lora_theta")) in left:
+            guide[_raw(target.site(THETA))] = left.pop(key)
+    return left, guide
+
+
+def _raw(site: str) -> str:
+    """Return the name of the guide's parameter behind a site."""
+    return f"sites.{module_key(site)}.weight"

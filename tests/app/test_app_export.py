@@ -1,0 +1,226 @@
+"""`bara export --as lora`: plain LoRA of PEFT's, read where bara_pyro is not even imported."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from app_cases import Bara, Place, assert_one_sentence, files_of
+from safetensors.torch import load_file
+from torch import Tensor
+from torch.testing import assert_close
+
+from bara_pyro.core.guide import PosteriorMean
+from bara_pyro.core.program import tapped
+from bara_pyro.data import batches, first_rows
+from bara_pyro.diagnostics.gates.prune import unit_importance, weakest, without
+from bara_pyro.methods import METHODS
+from bara_pyro.runs.evaluate import draw
+from bara_pyro.runs.export import export_lora, nearness
+from bara_pyro.runs.folder import load_system
+from bara_pyro.runs.system import System, build_system
+from bara_pyro.runs.train import train
+
+pytest.importorskip("peft")
+
+PLAIN_PEFT = """
+import json, sys, warnings
+warnings.simplefilter("ignore")
+import peft, torch, transformers
+assert not any(name.startswith("bara_pyro") for name in sys.modules)
+backbone, folder, rows = sys.argv[1:]
+lm = transformers.AutoModelForCausalLM.from_pretrained(backbone)
+model = peft.PeftModel.from_pretrained(lm, folder).eval()
+with torch.no_grad():
+    print(json.dumps([model(torch.tensor([row])).logits[0, -1].tolist() for row in json.loads(rows)]))
+"""
+
+
+def plain_peft(place: Place, folder: Path, system: System, count: int = 3) -> Tensor:
+    """The answers' log-probabilities by PEFT, in a process that knows nothing of bara_pyro."""
+    rows = system.split("test").token_ids[:count]
+    command = [sys.executable, "-c", PLAIN_PEFT, place.backbone, folder, json.dumps([list(r) for r in rows])]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=True)
+    logits = torch.tensor(json.loads(done.stdout), dtype=torch.float64)
+    return logits[:, system.answer_ids].log_softmax(-1)
+
+
+def fitted(place: Place, folder: Path, method: dict | str, **settings: object) -> System:
+    config = place.config(method=method, train__steps=6, train__lr=0.05, adapter__r=3, **settings)
+    train(build_system(config), folder)
+    return load_system(folder)
+
+
+def export(system: System, out: Path, **options: object) -> dict:
+    rows = first_rows(system.split("train"), 12)
+    return export_lora(system, out, rows=rows, compared_on=system.split("test"), **options)
+
+
+def gates_by_hand(system: System, rows: int) -> dict[str, tuple[Tensor, Tensor, Tensor]]:
+    """Each module's inputs, `tokens x in`, theta at them and Phi, means, from the raw parameters."""
+    split = first_rows(system.split("train"), rows)
+    seen: dict[str, list[Tensor]] = {}
+    for batch in batches(split, system.answer_ids, 1):  # one row at a time: no padding
+        with tapped(system.model.adapters.values()) as inputs, torch.no_grad(), PosteriorMean(system.guide):
+            system.model.forward(replace(batch, labels=None))
+        for path, (x, _) in inputs.items():
+            seen.setdefault(path, []).append(x[0])
+    raw = dict(system.guide.named_parameters())
+    start = system.guide.start[:3]
+    found = {}
+    for index, (path, parts) in enumerate(seen.items()):
+        x = torch.cat(parts)
+        size = x.square().mean(-1, keepdim=True).sqrt() if system.model.form == "gate" else 1.0
+        weight = raw[f"sites.theta/{path.replace('.', '/')}.weight"][:3]
+        theta = torch.nn.functional.softplus(x / size @ weight.T + start)
+        found[path] = x, theta, torch.nn.functional.softplus(raw["sites.phi.weight"][index, :3] + start)
+    return found
+
+
+def test_the_gate_form_with_theta_at_its_mean(place: Place, tmp_path: Path) -> None:
+    system = fitted(place, tmp_path / "run", "bara-gate")
+    export(system, tmp_path / "lora", fit="mean")
+    tensors = load_file(tmp_path / "lora" / "adapter_model.safetensors")
+    for path, (_, theta, phi) in gates_by_hand(system, 12).items():
+        own = system.model.adapters[path.replace(".", "/")]
+        key, mean = f"base_model.model.{path}", theta.mean(0)
+        assert_close(tensors[f"{key}.lora_A.weight"], own.lora_A * mean[:, None], rtol=1e-5, atol=1e-7)
+        assert_close(tensors[f"{key}.lora_B.weight"], own.lora_B * phi, rtol=1e-5, atol=1e-7)
+        assert theta.std() / theta.mean() > 0.01  # else any average would do
+
+
+@pytest.mark.parametrize("method", ["bara", "bara-gate"])
+def test_least_squares_against_numpys(method: str, place: Place, tmp_path: Path) -> None:
+    system = fitted(place, tmp_path / "run", method)
+    export(system, tmp_path / "lora")
+    tensors = load_file(tmp_path / "lora" / "adapter_model.safetensors")
+    for path, (x, theta, phi) in gates_by_hand(system, 12).items():
+        own = system.model.adapters[path.replace(".", "/")]
+        start, wanted = torch.zeros(3, x.shape[1]), theta
+        if method == "bara-gate":
+            start, wanted = theta.mean(0)[:, None] * own.lora_A, theta * (x @ own.lora_A.T)
+        # The ridge as further rows: sqrt(ridge) D = sqrt(ridge) D0.
+        root = (0.01 * x.double().square().sum() / x.shape[1]).sqrt()
+        left = torch.cat([x.double(), root * torch.eye(x.shape[1])]).detach().numpy()
+        right = torch.cat([wanted, root * start.T]).detach().numpy()
+        expected = np.linalg.lstsq(left, right, rcond=None)[0].T
+        key = f"base_model.model.{path}"
+        assert_close(tensors[f"{key}.lora_A.weight"].numpy(), expected.astype("f4"), rtol=1e-3, atol=1e-5)
+        assert_close(tensors[f"{key}.lora_B.weight"], own.lora_B * phi, rtol=1e-5, atol=1e-7)
+
+
+def test_least_squares_is_nearer_than_the_mean(place: Place, tmp_path: Path) -> None:
+    system = fitted(place, tmp_path / "run", "bara-gate")
+    near = {fit: export(system, tmp_path / fit, fit=fit)["mean"] for fit in ("least-squares", "mean")}
+    assert near["least-squares"]["kl_mean"] < near["mean"]["kl_mean"]
+
+
+@pytest.mark.parametrize("method", ["bara", "bara-gate"])
+def test_plain_peft_gives_the_logits_that_were_compared(method: str, place: Place, tmp_path: Path) -> None:
+    system = fitted(place, tmp_path / "run", method)
+    report = export(system, tmp_path / "lora", draws=2, seed=4)
+    mean = draw(system, system.split("test"), 0)[0]
+    theirs = plain_peft(place, tmp_path / "lora", system, len(mean))
+    kl = (mean.exp() * (mean - theirs)).sum(-1)
+    near = report["mean"]
+    assert near["kl_mean"] == pytest.approx(kl.mean().item(), abs=1e-6)
+    assert near["kl_max"] == pytest.approx(kl.max().item(), abs=1e-6)
+    labels = torch.tensor(system.split("test").labels)
+    assert near["nll_export"] == pytest.approx(
+        -theirs[torch.arange(len(labels)), labels].mean().item(), abs=1e-5
+    )
+    assert 1e-5 < near["kl_max"] < 0.5  # near, and not the same
+    parts = [plain_peft(place, tmp_path / "lora" / f"draw-{k}", system, len(mean)) for k in range(2)]
+    assert (parts[0] - parts[1]).abs().max() > 1e-3
+    average = draw(system, system.split("test"), 2, seed=4).exp().mean(0)
+    theirs = torch.stack(parts).exp().mean(0)
+    kl = (average * (average / theirs).log()).sum(-1)
+    assert report["draws"]["kl_mean"] == pytest.approx(kl.mean().item(), abs=1e-6)
+
+
+def test_phi_alone_is_exact_draw_by_draw(place: Place, tmp_path: Path) -> None:
+    system = fitted(place, tmp_path / "run", {"name": "bara-gate", "latent": "phi"})
+    report = export(system, tmp_path / "lora", draws=2, seed=7)
+    assert report["mean"]["kl_max"] < 1e-8
+    assert report["draws"]["kl_max"] < 1e-8
+    drawn = draw(system, system.split("test"), 2, seed=7)
+    for k in range(2):
+        theirs = plain_peft(place, tmp_path / "lora" / f"draw-{k}", system)
+        assert_close(theirs, drawn[k, :3], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["lora", "blob"])
+def test_what_is_a_lora_at_its_mean_stays_it(method: str, place: Place, tmp_path: Path) -> None:
+    assert METHODS[method].peft
+    system = fitted(place, tmp_path / "run", method)
+    report = export(system, tmp_path / "lora")
+    assert report["mean"]["kl_max"] < 1e-8
+    mean = draw(system, system.split("test"), 0)[0]
+    assert_close(plain_peft(place, tmp_path / "lora", system), mean[:3], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["map_prior", "map_decoupled", "mc_dropout", "tfb"])
+def test_the_others_that_are_exact(method: str, place: Place, tmp_path: Path) -> None:
+    validation = {"task__validation_rows": 8} if method == "tfb" else {}
+    system = fitted(place, tmp_path / "run", method, **validation)
+    assert export(system, tmp_path / "lora")["mean"]["kl_max"] < 1e-8
+
+
+def test_what_is_done_to_a_loras_logits_is_measured_not_exported(place: Place, tmp_path: Path) -> None:
+    system = fitted(place, tmp_path / "run", "temperature", task__validation_rows=8)
+    report = export(system, tmp_path / "lora")
+    assert report["mean"]["kl_max"] > 1e-4
+    assert report["mean"]["same_answer"] == 100
+
+
+def test_a_pruned_run_is_filled_up_to_one_rank(place: Place, tmp_path: Path) -> None:
+    system = fitted(place, tmp_path / "run", {"name": "bara-gate", "latent": "phi"})
+    smaller = without(system, weakest(unit_importance(system, system.split("train")), 5))
+    report = export(smaller, tmp_path / "lora")
+    assert report["mean"]["kl_max"] < 1e-8
+    settings = json.loads((tmp_path / "lora" / "adapter_config.json").read_text())
+    assert "rank_pattern" not in settings
+    mean = draw(smaller, smaller.split("test"), 0)[0]
+    assert_close(plain_peft(place, tmp_path / "lora", smaller), mean[:3], rtol=0, atol=1e-5)
+
+
+def test_nearness_of_known_distributions() -> None:
+    p, q = torch.tensor([[0.5, 0.5], [1.0, 0.0]]), torch.tensor([[0.25, 0.75], [0.5, 0.5]])
+    near = nearness(p.log()[None], q.log()[None], (0, 1))
+    first = 0.5 * torch.tensor([2.0, 2 / 3]).log().sum().item()
+    assert near.kl_max == pytest.approx(torch.tensor(2.0).log().item())
+    assert near.kl_mean == pytest.approx((first + near.kl_max) / 2)
+    assert near.same_answer == 50  # a tie goes to the first
+    assert near.nll_export == pytest.approx(-torch.tensor([0.25, 0.5]).log().mean().item())
+
+
+# The command ------------------------------------------------------------------------------------------
+
+
+def test_the_command_says_how_near_and_writes_once(place: Place, tmp_path: Path, bara: Bara) -> None:
+    fitted(place, tmp_path / "run", "bara-gate")
+    arguments = ("export", tmp_path / "run", "--as", "lora", "--out", tmp_path / "out", "--rows", 8)
+    result = bara(*arguments, "--draws", 2)
+    assert result.code == 0, result.err
+    assert "8 rows" in result.out
+    assert files_of(tmp_path / "out") == {
+        *("adapter_config.json", "adapter_model.safetensors", "export.json", "manifest.json"),
+        *("draw-0", "draw-1"),
+    }
+    assert_one_sentence(bara(*arguments), "--overwrite")
+    result = bara(*arguments, "--overwrite")
+    assert result.code == 0, result.err
+    assert not (tmp_path / "out" / "draw-0").exists()
+
+
+def test_what_is_no_lora_is_refused(place: Place, finished: Path, tmp_path: Path, bara: Bara) -> None:
+    out = ("--out", tmp_path / "out")
+    assert_one_sentence(bara("export", finished, *out, "--fit", "mean"), "least-squares")
+    fitted(place, tmp_path / "plain", "lora")
+    assert_one_sentence(bara("export", tmp_path / "plain", *out, "--draws", 2), "--draws")
+    fitted(place, tmp_path / "many", "ensemble")
+    assert_one_sentence(bara("export", tmp_path / "many", *out), "'ensemble'")

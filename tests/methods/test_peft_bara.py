@@ -1,0 +1,279 @@
+"""BaRA as PEFT's: a run's folder gives, in PEFT, the answers that bara_pyro gives."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from core_cases import backbone, make_lm
+from fit_cases import tiny_run
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.testing import assert_close
+from transformers import AutoModelForCausalLM
+
+from bara_pyro.core.prediction import predict
+from bara_pyro.data import batches
+from bara_pyro.data.types import Batch
+from bara_pyro.diagnostics.gates.prune import unit_importance, weakest, without
+from bara_pyro.errors import ConfigError
+from bara_pyro.methods import build, method_config
+from bara_pyro.microworld import backbone_path
+from bara_pyro.runs.config import load_config
+from bara_pyro.runs.folder import load_system, save_system, write_config
+from bara_pyro.runs.store import read_tensors, write_tensors
+from bara_pyro.runs.system import System, build_system
+from bara_pyro.runs.train import train
+
+peft = pytest.importorskip("peft")
+import bara_pyro.peft  # noqa: E402
+
+# PEFT reads a name that transformers deprecates; nothing of ours.
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+FORMS = ["bara", "bara-gate"]
+TOLERANCE = 1e-5  # of log-probabilities of a few nats in float32; seen: 3e-7
+
+
+def trained(folder: Path, method: dict, **settings: object) -> System:
+    """A run of a few steps at a high rate, so that everything has moved; in `folder / "run"`."""
+    config = load_config(base=tiny_run(folder, method), overrides={"train.lr": 0.05, **settings})
+    system = build_system(config)
+    train(system, folder / "run")
+    return system
+
+
+def base(folder: Path) -> nn.Module:
+    return AutoModelForCausalLM.from_pretrained(folder / "backbone").eval()
+
+
+def rows_of(system: System, count: int = 5) -> Batch:
+    """Rows without identifiers, left-padded."""
+    return replace(next(batches(system.split("test"), system.answer_ids, count)), ids=())
+
+
+def arguments(batch: Batch) -> dict[str, Tensor]:
+    mask = batch.attention_mask.long()
+    positions = (mask.cumsum(-1) - 1).clamp_min(0)
+    return {"input_ids": batch.input_ids, "attention_mask": mask, "position_ids": positions}
+
+
+def answers(model: nn.Module, batch: Batch) -> Tensor:
+    """The answers' log-probabilities, `B x C`, float64, from a language model's own logits."""
+    with torch.no_grad():
+        logits = model(**arguments(batch)).logits
+    return logits[:, -1, batch.answer_ids].double().log_softmax(-1)
+
+
+def assert_same_answers(model: nn.Module, system: System, batch: Batch) -> None:
+    """Compare means and three draws with `predict`."""
+    mean = predict(system.model, system.guide, batch, samples=0)[0]
+    assert_close(answers(model, batch), mean, rtol=0, atol=TOLERANCE)
+    drawn = predict(system.model, system.guide, batch, samples=3, seed=5)
+    for number in range(3):
+        model.sample(5, draw=number)
+        assert_close(answers(model, batch), drawn[number], rtol=0, atol=TOLERANCE)
+    if system.guide.stochastic:
+        assert (drawn[0] - drawn[1]).abs().max() > 100 * TOLERANCE
+    model.sample(None)
+    assert_close(answers(model, batch), mean, rtol=0, atol=TOLERANCE)
+
+
+# What PEFT reads --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", FORMS)
+def test_peft_gives_the_answers_of_a_run_on_the_microworld(method: str, tmp_path: Path) -> None:
+    settings = {"task.name": "micro-wgs", "task.limit": 48, "train.steps": 4, "train.lr": 0.02}
+    system = build_system(load_config(overrides={"method": method, **settings}))
+    train(system, tmp_path / "run")
+    lm = AutoModelForCausalLM.from_pretrained(backbone_path(), dtype=torch.float32).eval()
+    batch = rows_of(system)
+    before = answers(lm, batch)
+    model = peft.PeftModel.from_pretrained(lm, tmp_path / "run")
+    assert (answers(model, batch) - before).abs().max() > 1e-3
+    assert_same_answers(model, system, batch)
+
+
+VARIANTS = [
+    {"name": "bara", "latent": "phi"},
+    {"name": "bara-gate", "latent": "theta"},
+    {"name": "bara-gate", "latent": "phi"},
+    {"name": "bara", "guide": "gamma"},
+    {"name": "bara-gate", "guide": "lognormal", "shape_width": "scalar"},
+    {"name": "bara-gate", "guide": "delta"},
+    {"name": "bara", "activation": "topk", "top_k": 2, "normalize_input": True, "max_kappa": 0.6},
+]
+
+
+@pytest.mark.parametrize("method", VARIANTS, ids=lambda m: "-".join(map(str, m.values())))
+def test_every_variant_of_the_program_and_its_guide(method: dict, tmp_path: Path) -> None:
+    system = trained(tmp_path, method)
+    model = peft.PeftModel.from_pretrained(base(tmp_path), tmp_path / "run", low_cpu_mem_usage=True)
+    assert_same_answers(model, system, rows_of(system))
+
+
+def test_the_adapter_loader_of_transformers(tmp_path: Path) -> None:
+    system = trained(tmp_path, {"name": "bara-gate"})
+    batch, lm = rows_of(system), base(tmp_path)
+    lm.load_adapter(tmp_path / "run")
+    mean = predict(system.model, system.guide, batch, samples=0)[0]
+    assert_close(answers(lm, batch), mean, rtol=0, atol=TOLERANCE)
+
+
+def test_a_pruned_run(tmp_path: Path) -> None:
+    system = trained(tmp_path, {"name": "bara-gate"})
+    smaller = without(system, weakest(unit_importance(system, system.split("train")), 20))
+    write_config(smaller, tmp_path / "small")
+    save_system(smaller, tmp_path / "small", 5)
+    model = peft.PeftModel.from_pretrained(base(tmp_path), tmp_path / "small")
+    assert_same_answers(model, smaller, rows_of(smaller))
+
+
+def test_rows_have_noise_of_their_own(tmp_path: Path) -> None:
+    system = trained(tmp_path, {"name": "bara"})
+    model = peft.PeftModel.from_pretrained(base(tmp_path), tmp_path / "run")
+    batch = replace(rows_of(system), ids=("p", "q", "r", "s", "t"))
+    drawn = predict(system.model, system.guide, batch, samples=1, seed=2)[0]
+    model.sample(2, ids=batch.ids)
+    assert_close(answers(model, batch), drawn, rtol=0, atol=TOLERANCE)
+    model.sample(2)
+    assert (answers(model, batch) - drawn).abs().max() > 100 * TOLERANCE
+    model.sample(2, ids=["p", "q"])
+    with pytest.raises(ConfigError, match="5 rows and 2 ids"):
+        answers(model, batch)
+
+
+def test_generation_with_a_cache_sees_the_gates_of_one_without(tmp_path: Path) -> None:
+    system = trained(tmp_path, {"name": "bara-gate"})
+    model = peft.PeftModel.from_pretrained(base(tmp_path), tmp_path / "run")
+    batch = rows_of(system)
+    scores = {}
+    for cache in (True, False):
+        model.sample(3)
+        out = model.generate(
+            input_ids=batch.input_ids,
+            attention_mask=batch.attention_mask.long(),
+            max_new_tokens=4,
+            min_new_tokens=4,
+            do_sample=False,
+            use_cache=cache,
+            output_logits=True,
+            return_dict_in_generate=True,
+        )
+        scores[cache] = torch.stack(out.logits)
+    assert_close(scores[True], scores[False], rtol=0, atol=1e-4)
+
+
+def test_what_peft_saves_it_reads_back(tmp_path: Path) -> None:
+    system = trained(tmp_path, {"name": "bara-gate"})
+    model = peft.PeftModel.from_pretrained(base(tmp_path), tmp_path / "run")
+    model.save_pretrained(tmp_path / "again", save_embedding_layers=False)
+    ours, theirs = (load_file(tmp_path / name / "adapter_model.safetensors") for name in ("run", "again"))
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[key], theirs[key]) for key in ours)
+    assert_same_answers(
+        peft.PeftModel.from_pretrained(base(tmp_path), tmp_path / "again"), system, rows_of(system)
+    )
+
+
+def test_no_weight_is_stored_twice(tmp_path: Path) -> None:
+    system = trained(tmp_path, {"name": "bara-gate"})
+    adapter, guide = (
+        read_tensors(tmp_path / "run" / f"{name}.safetensors")[0] for name in ("adapter_model", "guide")
+    )
+    own = [*system.model.parameters(), *system.guide.parameters()]
+    assert sum(value.numel() for value in own) == sum(value.numel() for value in adapter.values())
+    assert not guide
+
+
+def test_runs_of_the_first_layout_are_read(tmp_path: Path) -> None:
+    """The guide's parameters stood in `guide.safetensors`, all of them."""
+    system = trained(tmp_path, {"name": "bara-gate"})
+    folder = tmp_path / "run"
+    adapter, metadata = read_tensors(folder / "adapter_model.safetensors")
+    first = {key: value for key, value in adapter.items() if "lora_A" in key or "lora_B" in key}
+    write_tensors(folder / "adapter_model.safetensors", first, metadata)
+    write_tensors(folder / "guide.safetensors", dict(system.guide.named_parameters()), metadata)
+    (folder / "manifest.json").unlink()
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({k: v for k, v in config.items() if k != "manifest"}))
+    batch = rows_of(system)
+    again = load_system(folder)
+    assert torch.equal(predict(again.model, again.guide, batch), predict(system.model, system.guide, batch))
+
+
+def test_without_bara_pyro_pefts_error_says_what_to_install(tmp_path: Path) -> None:
+    trained(tmp_path, {"name": "bara"})
+    code = (
+        "import sys, transformers, peft\n"
+        "lm = transformers.AutoModelForCausalLM.from_pretrained(sys.argv[1] + '/backbone')\n"
+        "peft.PeftModel.from_pretrained(lm, sys.argv[1] + '/run')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("KeyError: 'BARA: pip install bara-pyro and `import bara_pyro.peft`")
+
+
+# Modules for whoever trains ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", FORMS)
+def test_get_peft_model_gives_the_programs_parameters(method: str) -> None:
+    lm = make_lm("qwen2").eval()
+    ids = torch.tensor([[5, 7, 9, 3]])
+    before = lm(ids).logits
+    torch.manual_seed(3)
+    model = peft.get_peft_model(lm, bara_pyro.peft.BaRAConfig(r=3, lora_alpha=6, method=method))
+    assert torch.equal(model(ids).logits, before)  # B starts at 0
+    own, guide = build(method_config(method), backbone(), 4, {"r": 3, "lora_alpha": 6.0})
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    expected = [*own.parameters(), *guide.parameters()]
+    assert sum(p.numel() for p in trainable) == sum(p.numel() for p in expected)
+    kinds = {name.rsplit(".", 3)[1] for name, p in model.named_parameters() if p.requires_grad}
+    assert kinds == {"lora_B", "lora_phi", "lora_theta"} | ({"lora_A"} if method == "bara-gate" else set())
+    optim = torch.optim.AdamW(trainable, lr=0.02)
+    losses = []
+    for _ in range(12):
+        loss = model(input_ids=ids, labels=ids).loss
+        optim.zero_grad()
+        loss.backward()
+        optim.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] - 0.1
+    assert all(p.grad is None for p in lm.parameters() if not p.requires_grad)
+    assert all(p.grad.abs().sum() > 0 for name, p in model.named_parameters() if "lora_theta" in name)
+
+
+def test_adapters_are_switched_and_taken_out_bit_for_bit(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    systems = {"one": trained(first, {"name": "bara"}), "two": trained(second, {"name": "bara-gate"})}
+    lm = base(first)
+    plain = {name: value.clone() for name, value in lm.state_dict().items()}
+    batch = rows_of(systems["one"])
+    untouched = answers(lm, batch)
+    model = peft.PeftModel.from_pretrained(lm, first / "run", adapter_name="one")
+    model.load_adapter(second / "run", adapter_name="two")
+    for name in ("two", "one"):
+        model.set_adapter(name)
+        assert_same_answers(model, systems[name], batch)
+    with model.disable_adapter():
+        assert torch.equal(answers(model, batch), untouched)
+    model.delete_adapter("two")
+    model.sample(1)
+    with pytest.raises(ConfigError, match="bara export --as lora"):
+        model.merge_adapter()
+    bare = model.unload()
+    assert not bare._forward_pre_hooks
+    assert torch.equal(answers(bare, batch), untouched)
+    assert all(torch.equal(value, plain[name]) for name, value in bare.state_dict().items())
+
+
+def test_other_methods_and_unknown_settings_are_refused() -> None:
+    with pytest.raises(ConfigError, match="'lora': choose bara, bara-gate"):
+        bara_pyro.peft.BaRAConfig(method="lora")
+    with pytest.raises(ConfigError, match="nothing"):
+        bara_pyro.peft.BaRAConfig(method={"name": "bara", "nothing": 1})
