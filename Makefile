@@ -31,6 +31,7 @@ lint: venv
 bench: venv
 	$(BIN)/python -m benchmarks.speed --size micro
 	$(BIN)/python -m benchmarks.speed --size 896
+	$(BIN)/python -m benchmarks.kernels --size micro
 
 # Hours: every function of the distributions, the ELBO, prediction and metrics, changed in every way by itself.
 # MUTANTS='bara_pyro.metrics.*' takes some of them; what survives: .venv/bin/mutmut results, mutmut show NAME.

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
+from pathlib import Path
 
 import peft
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from bara_pyro.cli.architectures import shaped
 from bara_pyro.core.backbone import Backbone
@@ -29,7 +30,10 @@ BETA = 1e-5
 
 @dataclass(frozen=True)
 class Size:
-    """Dimensions of a random Qwen2 and of its batches."""
+    """Dimensions of a language model and of its batches.
+
+    A random Qwen2 unless `folder`, a local Hugging Face folder whose model is loaded in bfloat16, is given.
+    """
 
     vocabulary: int
     hidden: int
@@ -39,6 +43,7 @@ class Size:
     kv_heads: int
     rows: int
     tokens: int
+    folder: str = ""
 
 
 SIZES = {
@@ -48,8 +53,27 @@ SIZES = {
 }
 
 
-def make_lm(size: Size, device: str = "cpu", dtype: torch.dtype = torch.float32) -> Qwen2ForCausalLM:
-    """Return a random language model of the given size, the same at every call."""
+def size_of(name: str) -> Size:
+    """Return the size of that name, or that of the model in a local folder (4 rows of 128 tokens).
+
+    Raises:
+        DataError: it is neither.
+    """
+    if name in SIZES:
+        return SIZES[name]
+    if not (Path(name) / "config.json").exists():
+        raise DataError(f"Unknown size {name!r}: choose {', '.join(SIZES)}, or a folder with a config.json.")
+    config = AutoConfig.from_pretrained(name)
+    heads = config.num_attention_heads
+    kv_heads = getattr(config, "num_key_value_heads", heads)
+    shape = (config.vocab_size, config.hidden_size, config.intermediate_size, config.num_hidden_layers)
+    return Size(*shape, heads, kv_heads, rows=4, tokens=128, folder=name)
+
+
+def make_lm(size: Size, device: str = "cpu", dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """Return a language model of the given size, the same at every call; `dtype` is a random one's."""
+    if size.folder:
+        return AutoModelForCausalLM.from_pretrained(size.folder, dtype=torch.bfloat16).to(device).eval()
     torch.manual_seed(0)
     config = shaped(Qwen2Config, *astuple(size)[:6])
     with torch.device(device):

@@ -9,6 +9,7 @@ level into a distribution.
 """
 
 import math
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -19,11 +20,14 @@ from torch.nn import functional as F
 
 from bara_pyro.core.distributions import KAPPA_MAX, KAPPA_MIN, MEAN_MIN, bound_kappa, bound_mean
 from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.latents import Site
+from bara_pyro.core.normalised import normalised_linear
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.sites import by_name
 from bara_pyro.errors import ConfigError, check_choice
 
-NORM_MIN = 1e-6  # smallest norm to divide by: an input of zeros stays one
+# Layers of one parent that are given one and the same input, under the names of common architectures.
+ONE_INPUT = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 
 Shape = Literal["kappa", "k"]
 Width = Literal["vector", "scalar"]
@@ -111,6 +115,10 @@ class AmortizedGuide(SiteGuide):
             if not random_kappa:
                 raw[rank:] = 0
             sites[name] = _Raw(raw)
+        # Sites whose raw values are one product, under the first of them; each of the others by itself, too,
+        # where it turns out to be given another input.
+        self._together = {name: (name,) for name in latents.local_sites} | _of_one_input(latents.local_sites)
+        self._ahead: dict[str, tuple[Tensor, TorchDistribution]] = {}  # made with the first
         self.sites = by_name(sites)
         self._raw = dict(zip(sites, self.sites.values(), strict=True))  # read at every site: a plain dict
         self._local = frozenset(latents.local_sites)
@@ -118,8 +126,22 @@ class AmortizedGuide(SiteGuide):
 
     def get_posterior(self, name: str, prior: TorchDistribution) -> TorchDistribution:
         """Return the site's posterior; a global site is expanded by its plate."""
-        x = self.input if name in self._local else None
-        return self.posterior(self._raw[name].weight, self.sizes[name][0], x)
+        if name not in self._local:
+            return self.posterior(self._raw[name].weight, self.r)
+        x = self.input
+        if name in self._ahead:
+            seen, law = self._ahead.pop(name)
+            if seen is x:
+                return law
+        names = self._together[name]
+        law, *others = (own.to_event(1) for own in self._amortised(names, x))
+        self._ahead.update({other: (x, own) for other, own in zip(names[1:], others, strict=True)})
+        return law
+
+    def _amortised(self, names: Sequence[str], x: Tensor) -> Sequence[TorchDistribution]:
+        """Return the posteriors of sites of one rank that see the same input, from one matrix product."""
+        weights: list[Tensor] = [self._raw[name].weight for name in names]
+        return self._of_product(weights, self.sizes[names[0]][0], x)
 
     def posterior(self, weight: Tensor, rank: int, x: Tensor | None = None) -> TorchDistribution:
         """Return the posterior that unconstrained parameters stand for: means first, then noise levels.
@@ -129,22 +151,34 @@ class AmortizedGuide(SiteGuide):
             rank: of the module.
             x: float32, `... x in_features`: the layer's input, of a local site.
         """
-        local = x is not None
-        levels = weight.shape[0 if local else -1] - rank
-        start = self.start[self.r - rank : self.r + levels]
-        raw = self._amortise(x, weight, start) if x is not None else weight + start
+        if x is not None:
+            return self._of_product([weight], rank, x)[0].to_event(1)
+        raw = weight + self.start[self.r - rank : self.r - rank + weight.shape[-1]]
+        return self.posteriors(raw.unsqueeze(-2), rank, local=False)[0].to_event(1)
+
+    def _of_product(self, weights: Sequence[Tensor], rank: int, x: Tensor) -> Sequence[TorchDistribution]:
+        size = len(weights[0])
+        start = self.start[self.r - rank : self.r - rank + size]
+        weight = weights[0]
+        if len(weights) > 1:
+            weight, start = torch.cat(list(weights)), start.repeat(len(weights))
+        product = normalised_linear if self.normalize_input else F.linear
+        raw = product(x, weight, start).unflatten(-1, (len(weights), size))
+        return self.posteriors(raw, rank, local=True)
+
+    def posteriors(self, raw: Tensor, rank: int, local: bool) -> Sequence[TorchDistribution]:
+        """Return the distributions of K sites from raw parameters, `... x K x (rank + levels)`.
+
+        Each has the batch shape `... x rank`; what they compute may be shared.
+        """
+        return [self._posterior(own, rank, local) for own in raw.unbind(-2)]
+
+    def _posterior(self, raw: Tensor, rank: int, local: bool) -> TorchDistribution:
         # One softplus for both halves: on small models every operation counts.
-        mean, level = F.softplus(raw).split((rank, levels), dim=-1)
+        mean, level = F.softplus(raw).split((rank, raw.shape[-1] - rank), dim=-1)
         rectified = local and self.activation == "relu"
         mean = bound_mean(raw[..., :rank]) if rectified else self._mean(mean, local)
-        return self.family(mean, self._kappa(level, mean.shape) if self.noisy else mean).to_event(1)
-
-    def _amortise(self, x: Tensor, weight: Tensor, start: Tensor) -> Tensor:
-        if not self.normalize_input:
-            return F.linear(x, weight, start)
-        # The few outputs are divided, not the wide input: autograd would keep a copy of it for every layer.
-        size = torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(NORM_MIN) / x.shape[-1] ** 0.5
-        return torch.addcdiv(start, F.linear(x, weight), size)
+        return self.family(mean, self._kappa(level, mean.shape) if self.noisy else mean)
 
     def local_parameters(self) -> list[nn.Parameter]:
         """Return the amortiser's weights, which `bara_pyro.core.svi.adamw` gives a rate of their own."""
@@ -155,7 +189,7 @@ class AmortizedGuide(SiteGuide):
         raise NotImplementedError
 
     def _mean(self, level: Tensor, local: bool) -> Tensor:
-        mean = level + MEAN_MIN  # added, not clamped: softplus underflows to 0, with no way back
+        mean = bound_mean(level)  # softplus underflows to 0
         if local and self.activation == "topk":
             largest = mean.topk(min(self.top_k, mean.shape[-1]), dim=-1).indices
             kept = torch.zeros_like(mean).scatter(-1, largest, 1.0)
@@ -165,6 +199,17 @@ class AmortizedGuide(SiteGuide):
     def _kappa(self, level: Tensor, shape: torch.Size) -> Tensor:
         kappa = bound_kappa(level if self.shape == "kappa" else level.reciprocal(), self.max_kappa)
         return kappa if kappa.shape == shape else kappa.expand(shape)
+
+
+def _of_one_input(sites: Mapping[str, Site]) -> dict[str, tuple[str, ...]]:
+    """Return the sites of layers that are given one and the same input and have one rank, under the first."""
+    found: dict[Hashable, list[str]] = {}
+    for name, site in sites.items():
+        parent, _, layer = str(site.path).rpartition(".")
+        for kin in ONE_INPUT:
+            if layer in kin:
+                found.setdefault((parent, kin, site.width, site.shape), []).append(name)
+    return {names[0]: tuple(names) for names in found.values()}
 
 
 def _softplus_inverse(value: float) -> float:

@@ -9,7 +9,7 @@ y = W0 x + s B ((Phi * theta) * (A x))      gate form (Definition 1 of the paper
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial, reduce
 from operator import mul
-from typing import Literal, NamedTuple, Unpack
+from typing import Literal, NamedTuple, Unpack, cast
 
 import torch
 from pyro.distributions import TorchDistribution
@@ -35,12 +35,14 @@ class Gate(NamedTuple):
     """What one layer's gate is made of.
 
     Attributes:
-        phi: its draw of Phi, `[draws x 1 x] 1 x r`; None where there is none.
+        phi: its draw of Phi, `[draws x 1 x] 1 x r`; None where there is none, or where `up` has it.
+        up: `s B diag(Phi)`, `out x r`; None where the layer makes it itself.
         prior: of one entry of theta; None where there is none.
         beta: weight of theta's KL.
     """
 
     phi: Tensor | None
+    up: Tensor | None
     prior: TorchDistribution | None
     beta: float
 
@@ -57,7 +59,7 @@ class BaRAAdapter(Adapter):
 
     def forward(self, x: Tensor, latents: Gate, rows: Tensor | None = None) -> Tensor:
         """Return the change of the layer's output; see `Adapter.forward`."""
-        phi, prior, beta = latents
+        phi, up, prior, beta = latents
         parts = []
         if phi is not None:
             parts.append(phi if phi.shape[-1] == self.r else phi[..., : self.r])
@@ -68,7 +70,7 @@ class BaRAAdapter(Adapter):
         if self.form == "gate":
             parts.append(F.linear(x, self.lora_A))
         change = reduce(mul, parts)
-        out = self.project_up(change, rows)
+        out = self.project_up(change, rows) if up is None else F.linear(change, up)
         # Phi alone in the additive form knows neither row nor token: give it the layer's shape.
         return out.expand(*x.shape[:-1], out.shape[-1])
 
@@ -92,6 +94,7 @@ class BaRA(AdaptedLM):
 
     adapters: Mapping[str, BaRAAdapter]
     prunable = True
+    one_input = True
 
     def __init__(
         self,
@@ -114,7 +117,10 @@ class BaRA(AdaptedLM):
         self.form = form
         self.latent = latent
         self.phi_prior = _prior(phi_prior, backbone.device)
-        self.theta_prior = _prior(theta_prior, backbone.device)
+        # One law where both are alike: their KL is then evaluated together.
+        self.theta_prior = (
+            self.phi_prior if theta_prior == phi_prior else _prior(theta_prior, backbone.device)
+        )
         self.beta_phi = beta_phi
         self.beta_theta = beta_theta
 
@@ -144,10 +150,30 @@ class BaRA(AdaptedLM):
     def global_latents(self, batch: Batch) -> Sequence[Gate]:
         """Sample `phi`; theta's prior is made once for all layers."""
         prior = None if self.latent == "phi" else self.theta_prior
-        phi: Sequence[Tensor | None] = [None] * len(self.targets)
-        if self.latent != "theta":
-            phi = self.one_per_module(PHI, self.phi_prior, self.beta_phi)
-        return [Gate(own, prior, self.beta_theta) for own in phi]
+        if self.latent == "theta":
+            return [Gate(None, None, prior, self.beta_theta)] * len(self.targets)
+        phi = self.one_per_module(PHI, self.phi_prior, self.beta_phi)
+        gates = [Gate(own, None, prior, self.beta_theta) for own in phi]
+        if phi[0].dim() == 2 and (prior is not None or self.form == "gate"):
+            for index, up in self._ups(phi).items():
+                gates[index] = Gate(None, up, prior, self.beta_theta)
+        return gates
+
+    def _ups(self, phi: Sequence[Tensor]) -> dict[int, Tensor]:
+        """Return `s B diag(Phi)` of the layers of the body: B once is smaller than gates of all tokens.
+
+        Layers of one shape at once, because on an accelerator a step waits for the number of operations.
+        """
+        alike: dict[torch.Size, list[BaRAAdapter]] = {}
+        for adapter, _ in self._body:
+            alike.setdefault(adapter.lora_B.shape, []).append(cast(BaRAAdapter, adapter))
+        out: dict[int, Tensor] = {}
+        for shape, adapters in alike.items():
+            indices = [adapter.target.index for adapter in adapters]
+            gates = torch.stack([phi[index] for index in indices])[..., : shape[-1]]
+            ups = torch.stack([adapter.lora_B for adapter in adapters]) * (gates * adapters[0].scaling)
+            out |= dict(zip(indices, ups.unbind(), strict=True))
+        return out
 
 
 def _prior(prior: str | Fields, device: torch.device) -> TorchDistribution:

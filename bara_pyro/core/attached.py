@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from bara_pyro.core.guide import Posterior, PosteriorMean, SiteGuide
 from bara_pyro.core.noise import Addresses
-from bara_pyro.core.program import AdaptedLM, Adapter, Given
+from bara_pyro.core.program import AdaptedLM, Adapter, Given, unfolding
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 
@@ -102,7 +102,9 @@ class _Hook:
         if self.adapter.target.is_head:
             output = output.float()  # as `AdaptedLM.logits` adds it
         with self.law:
-            return self.adapter.hook(self.latents, tuple(args[0].shape[:1]), layer, args, output)
+            return self.adapter.hook(
+                self.latents, unfolding(tuple(args[0].shape[:1]), once=False), layer, args, output
+            )
 
 
 class OneDraw(Posterior):

@@ -1,6 +1,6 @@
 """The evidence lower bound with analytic KL terms only, and its parts."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.distributions import kl_divergence
 
 from bara_pyro.core.distributions import has_analytic_kl
+from bara_pyro.core.distributions.stacked import FLOAT64_SUM, Pair, kind, kl_sums
 from bara_pyro.core.foreign import AUXILIARY
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.likelihood import LIKELIHOOD
@@ -20,9 +21,6 @@ from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.sites import law_of, value_of
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import DataError, MissingKLError
-
-# Above this many terms a float32 sum of KL values loses digits that the gradient needs.
-FLOAT64_SUM = 1_000_000
 
 
 @dataclass
@@ -94,6 +92,7 @@ class MeanFieldELBO(TraceMeanField_ELBO):
         nll: Tensor | float = 0.0
         kl: dict[str, Tensor] = {}
         extra: dict[str, Tensor] = {}
+        alike: dict[Hashable, dict[str, Message]] = {}
         for name, site in model_trace.nodes.items():
             if site["type"] != "sample":
                 continue
@@ -108,11 +107,20 @@ class MeanFieldELBO(TraceMeanField_ELBO):
             posterior = guide_trace.nodes[name]
             if posterior["fn"] is site["fn"]:
                 continue
+            draw = guide_trace.nodes.get(name + AUXILIARY)
+            if draw is None and (group := _kind(posterior, site)) is not None:
+                alike.setdefault(group, {})[name] = site
+                continue
             divergence = self._kl(name, posterior, site)
-            if (draw := guide_trace.nodes.get(name + AUXILIARY)) is not None:
+            if draw is not None:
                 divergence = divergence + _log_prob({**draw, "mask": site["mask"]}, 1.0)
             loss = loss + _total(divergence, site["scale"])
             kl[name] = divergence.sum()
+        for sites in alike.values():
+            sums = kl_sums([_pair(guide_trace.nodes[name], site) for name, site in sites.items()])
+            kl.update(zip(sites, sums, strict=True))
+            loss = loss + _weighted([site["scale"] for site in sites.values()], sums)
+        kl = {name: kl[name] for name in model_trace.nodes if name in kl}
         return ElboTerms(loss=torch.as_tensor(loss + nll), nll=torch.as_tensor(nll), kl=kl, extra=extra)
 
     def _kl(self, name: str, posterior: Message, prior: Message) -> Tensor:
@@ -145,6 +153,28 @@ def _total(values: Tensor, scale: Tensor | float) -> Tensor:
     if isinstance(scale, Tensor) and scale.ndim:
         values, scale = values * scale, 1.0
     return values.sum(dtype=dtype) * scale
+
+
+def _pair(posterior: Message, prior: Message) -> Pair:
+    mask = prior["mask"]
+    return Pair(law_of(posterior), law_of(prior), mask if isinstance(mask, Tensor) else None)
+
+
+def _kind(posterior: Message, prior: Message) -> Hashable | None:
+    """Return what sites share whose KL is evaluated at once; None for one that is evaluated alone."""
+    scale, mask = prior["scale"], prior["mask"]
+    if mask is False or (isinstance(scale, Tensor) and scale.ndim):
+        return None
+    pair = _pair(posterior, prior)
+    return kind(pair) if has_analytic_kl(pair.q, pair.p) else None
+
+
+def _weighted(scales: list[Tensor | float], values: list[Tensor]) -> Tensor:
+    """Return the sum of scalars, each times its scale: few of them differ."""
+    by_scale: dict[Tensor | float, list[Tensor]] = {}
+    for scale, value in zip(scales, values, strict=True):
+        by_scale.setdefault(scale, []).append(value)
+    return torch.stack([torch.stack(own).sum() * scale for scale, own in by_scale.items()]).sum()
 
 
 def _log_prob(site: Message, scale: Tensor | float) -> Tensor:

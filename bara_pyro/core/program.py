@@ -88,17 +88,26 @@ class Adapter(PyroModule):
         return F.linear(change, chosen_rows(self.lora_B, rows) * self.scaling)
 
     def hook(
-        self, latents: Given, lead: tuple[int, ...], layer: nn.Module, args: tuple[Tensor], output: Tensor
+        self,
+        latents: Given,
+        unfolded: Callable[[Tensor], Tensor],
+        layer: nn.Module,
+        args: tuple[Tensor],
+        output: Tensor,
     ) -> Tensor:
         """Return a layer's output with the change added; see `AdaptedLM.attached`."""
-        return output + self.change_of(latents, lead, layer, args, output)
+        return output + self.change_of(latents, unfolded, layer, args, output)
 
     def change_of(
-        self, latents: Given, lead: tuple[int, ...], layer: nn.Module, args: tuple[Tensor], output: Tensor
+        self,
+        latents: Given,
+        unfolded: Callable[[Tensor], Tensor],
+        layer: nn.Module,
+        args: tuple[Tensor],
+        output: Tensor,
     ) -> Tensor:
         """Return the change of a layer's output, of its shape and type."""
-        change = self.change(args[0].reshape(*lead, *args[0].shape[1:]), latents)
-        return change.reshape(output.shape).to(output)
+        return self.change(unfolded(args[0]), latents).reshape(output.shape).to(output)
 
 
 def chosen_rows(weight: Tensor, rows: Tensor | None) -> Tensor:
@@ -162,6 +171,8 @@ class AdaptedLM(PyroModule):
     # Whether units can be taken out of an adapter one by one, which leaves a program with a rank pattern.
     prunable = False
     has_activations = False  # whether `lora_A x` is what each rank unit passes on
+    # Whether adapters of layers that are given one tensor are given one, too: a guide then knows them by it.
+    one_input = False
 
     def __init__(
         self,
@@ -302,9 +313,10 @@ class AdaptedLM(PyroModule):
         unfolded to `lead`, `[draws x] B`.
         """
         recorded = Recorded() if self.backbone.checkpointing and torch.is_grad_enabled() else None
+        unfolded = unfolding(lead, self.one_input)
         with ExitStack() as stack:
             for adapter, layer in self._body:
-                given = (latents[adapter.target.index], lead)
+                given = (latents[adapter.target.index], unfolded)
                 if recorded is None:
                     hook = partial(adapter.hook, *given)
                 else:
@@ -315,6 +327,18 @@ class AdaptedLM(PyroModule):
                 adapted = [layer for _, layer in self._body]
                 stack.enter_context(recorded.recomputing(upper, adapted))
             yield
+
+
+def unfolding(lead: tuple[int, ...], once: bool) -> Callable[[Tensor], Tensor]:
+    """Return what unfolds the first dimension to `lead`, in float32; `once` for one tensor given in turn."""
+    last: list[Tensor] = []
+
+    def unfolded(x: Tensor) -> Tensor:
+        if not (once and last and last[0] is x):
+            last[:] = x, x.reshape(*lead, *x.shape[1:]).float()
+        return last[1]
+
+    return unfolded
 
 
 def _checked_ranks(ranks: Mapping[str, int], targets: Sequence[Target], r: int) -> dict[str, int]:

@@ -121,14 +121,15 @@ class SVI(Generic[M, G]):
                     f"The loss is {parts['loss']}: lower the learning rate, or set a clipping norm."
                 )
         norm = nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
-        if not math.isfinite(norm):
+        size = float(norm)
+        if not math.isfinite(size):
             raise TrainingError(
                 f"The gradient of {self._non_finite_gradient()} is not finite: "
                 "lower the learning rate, or set a clipping norm."
             )
         if self.clip_norm is not None:
             nn.utils.clip_grads_with_norm_(self.parameters, self.clip_norm, norm)
-        return {**parts, "grad_norm": float(norm)}
+        return {**parts, "grad_norm": size}
 
     def backward(self, terms: ElboTerms, share: float) -> None:
         """Add the gradients of one micro-batch, which is the share `share` of the step's rows.
@@ -159,7 +160,7 @@ class SVI(Generic[M, G]):
         return nullcontext() if self.autocast is None else torch.autocast(device.type, self.autocast)
 
     def _check_finite(self, terms: ElboTerms) -> None:
-        if terms.loss.isfinite():
+        if math.isfinite(terms.loss.detach()):
             return
         sites = [f"KL of {site}" for site, kl in terms.kl.items() if not kl.isfinite()]
         sites += [site for site, value in terms.extra.items() if not value.isfinite()]
@@ -188,14 +189,17 @@ def per_example(model: AdaptedLM, terms: ElboTerms, rows: int) -> dict[str, floa
         In nats per example `loss`, `nll` and what is local (`kl_theta`), in nats what is global (`kl_phi`).
     """
     n, latents = model.num_data, model.latents
-    parts = {"loss": terms.loss.detach() / n, "nll": terms.nll.detach() / n}
-    values = [("kl_", latents.sites[name], kl) for name, kl in terms.kl.items()]
+    values = [("loss", n, terms.loss), ("nll", n, terms.nll)]
+    sites = [("kl_", latents.sites[name], kl) for name, kl in terms.kl.items()]
     # What a program does not declare is taken for a factor of the whole.
-    values += [("", latents.auxiliary.get(name, Site(name)), v) for name, v in terms.extra.items()]
-    for prefix, site, value in values:
-        key, own = prefix + site.family, value.detach() / rows if site.local else value.detach()
-        parts[key] = parts.get(key, torch.zeros(())) + own
-    return dict(zip(parts, torch.stack([v.double().cpu() for v in parts.values()]).tolist(), strict=True))
+    sites += [("", latents.auxiliary.get(name, Site(name)), v) for name, v in terms.extra.items()]
+    values += [(prefix + site.family, rows if site.local else 1, v) for prefix, site, v in sites]
+    parts: dict[str, float] = {}
+    # In one copy off the device, however many sites there are.
+    numbers = torch.stack([value.detach() for *_, value in values]).double().tolist()
+    for (key, share, _), number in zip(values, numbers, strict=True):
+        parts[key] = parts.get(key, 0.0) + number / share
+    return parts
 
 
 def parameters(model: AdaptedLM, guide: SiteGuide) -> list[Tensor]:

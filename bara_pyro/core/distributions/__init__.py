@@ -8,6 +8,7 @@ from bara_pyro.core.distributions import kl as kl  # imported for what they regi
 from bara_pyro.core.distributions import moments as moments
 from bara_pyro.core.distributions.analytic import has_analytic_kl
 from bara_pyro.core.distributions.bounds import KAPPA_MAX, KAPPA_MIN, MEAN_MIN, bound_kappa, bound_mean
+from bara_pyro.core.distributions.drawn import RawGates
 from bara_pyro.core.distributions.weibull import MeanWeibull
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "KAPPA_MIN",
     "MEAN_MIN",
     "MeanWeibull",
+    "RawGates",
     "bound_kappa",
     "bound_mean",
     "has_analytic_kl",

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
 from torch.distributions.utils import broadcast_all
+
+from bara_pyro.core.distributions.drawn import RawGates, log_of
 
 EULER = 0.5772156649015329
 """The Euler-Mascheroni constant g: the mean of -log E for E ~ Exp(1)."""
@@ -47,22 +50,38 @@ class MeanWeibull(TorchDistribution):
     arg_constraints = {"mean": constraints.positive, "kappa": constraints.positive}  # noqa: RUF012
     support = constraints.positive
     has_rsample = True
+    _mean: Tensor | None
+    _kappa: Tensor | None
     _log_norm: Tensor | None
+    _gates: RawGates | None = None  # of `from_raw`: where mean and kappa come from when they are needed
+    _index: int
 
     def __init__(
         self, mean: Tensor | float, kappa: Tensor | float, validate_args: bool | None = None
     ) -> None:
         if not (isinstance(mean, Tensor) and isinstance(kappa, Tensor) and mean.shape == kappa.shape):
             mean, kappa = broadcast_all(mean, kappa)
-        self._mean, self.kappa = _at_least_float32(mean), _at_least_float32(kappa)
+        self._mean, self._kappa = _at_least_float32(mean), _at_least_float32(kappa)
         self._log_norm = None
         super().__init__(self._mean.shape, validate_args=validate_args)
+
+    @classmethod
+    def from_raw(cls, gates: RawGates, index: int = 0) -> MeanWeibull:
+        """Return the law of one of K gates, which are drawn together; see :class:`.RawGates`.
+
+        The same law as that of ``bound_mean(softplus(raw mean))`` and ``bound_kappa(softplus(raw kappa))``.
+        """
+        law = cls.__new__(cls)
+        law._gates, law._index = gates, index
+        law._mean = law._kappa = law._log_norm = None
+        super(MeanWeibull, law).__init__(gates.shape, validate_args=False)
+        return law
 
     def expand(self, batch_shape: Sequence[int], _instance: MeanWeibull | None = None) -> MeanWeibull:
         """Return a view of batch shape ``batch_shape`` that shares the parameters and ``log_norm``."""
         new = self._get_checked_instance(MeanWeibull, _instance)
         batch_shape = torch.Size(batch_shape)
-        new._mean, new.kappa = self._mean.expand(batch_shape), self.kappa.expand(batch_shape)
+        new._mean, new._kappa = self.mean.expand(batch_shape), self.kappa.expand(batch_shape)
         # Nearly every use needs it: computed here, on the smaller tensor, rather than once per view.
         new._log_norm = self.log_norm.expand(batch_shape)
         super(MeanWeibull, new).__init__(batch_shape, validate_args=False)
@@ -79,15 +98,19 @@ class MeanWeibull(TorchDistribution):
     @property
     def log_scale(self) -> Tensor:
         """Log of the Weibull scale."""
-        return self._mean.log() + self.log_norm
+        return self.mean.log() + self.log_norm
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Draw reparameterised samples of shape ``sample_shape + batch_shape``, all strictly positive."""
-        shape, tiny = self._extended_shape(torch.Size(sample_shape)), torch.finfo(self._mean.dtype).tiny
-        # The first clamp: some generators return an exact 0, whose log turns the gradient of kappa into NaN.
-        # The second: at large kappa a draw can underflow to 0, outside the support.
-        log_energy = self._mean.new_empty(shape).exponential_().clamp_(min=tiny).log_()
-        return (self._mean * torch.addcmul(self.log_norm, self.kappa, log_energy).exp()).clamp(min=tiny)
+        if self._gates is not None and not sample_shape:
+            drawn = self._gates.draw(self._index)
+            if drawn is not None:
+                return drawn
+        shape = self._extended_shape(torch.Size(sample_shape))
+        log_energy = log_of(self.mean.new_empty(shape).exponential_())
+        value = self.mean * torch.addcmul(self.log_norm, self.kappa, log_energy).exp()
+        # At large kappa a draw can underflow to 0, outside the support.
+        return value.clamp(min=torch.finfo(value.dtype).tiny)
 
     def _log_energy(self, value: Tensor) -> Tensor:
         """Return log E of the noise that gives ``value``: log((value / scale) ** (1 / kappa))."""
@@ -109,7 +132,7 @@ class MeanWeibull(TorchDistribution):
     def icdf(self, value: Tensor) -> Tensor:
         """Return the quantile at probability ``value`` in (0, 1)."""
         log_energy = torch.log(-torch.log1p(-value))
-        return torch.addcmul(self.log_norm, self.kappa, log_energy).exp() * self._mean
+        return torch.addcmul(self.log_norm, self.kappa, log_energy).exp() * self.mean
 
     def entropy(self) -> Tensor:
         """Return the differential entropy in nats, shape ``batch_shape``."""
@@ -118,7 +141,19 @@ class MeanWeibull(TorchDistribution):
     @property
     def mean(self) -> Tensor:
         """The mean, shape ``batch_shape``."""
+        if self._mean is None:
+            self._mean, self._kappa = self._of_gates()
         return self._mean
+
+    @property
+    def kappa(self) -> Tensor:
+        """The reciprocal of the shape, shape ``batch_shape``."""
+        if self._kappa is None:
+            self._mean, self._kappa = self._of_gates()
+        return self._kappa
+
+    def _of_gates(self) -> tuple[Tensor, Tensor]:
+        return cast(RawGates, self._gates).parameters(self._index)
 
     @property
     def mode(self) -> Tensor:
@@ -128,12 +163,12 @@ class MeanWeibull(TorchDistribution):
     @property
     def stddev(self) -> Tensor:
         """The standard deviation; unlike the root of ``variance`` it never squares the mean."""
-        return self._mean * self._squared_cv().sqrt()
+        return self.mean * self._squared_cv().sqrt()
 
     @property
     def variance(self) -> Tensor:
         """The variance; in float32 at ``kappa = 0.01`` about three digits survive (use float64)."""
-        return self._mean.square() * self._squared_cv()
+        return self.mean.square() * self._squared_cv()
 
     def _squared_cv(self) -> Tensor:
         # Gamma(1 + 2 kappa) / Gamma(1 + kappa)^2 - 1, whose two factors overflow long before the quotient.

@@ -1,0 +1,115 @@
+"""The KL divergences of many latents in as few operations as that of one: their laws one below the other."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import torch
+from pyro.distributions import Independent, TorchDistribution
+from torch import Tensor
+from torch.distributions import kl_divergence
+from torch.distributions.utils import lazy_property
+
+from bara_pyro.core.distributions.kl import unexpanded
+
+# Above this many terms a float32 sum of KL values loses digits that the gradient needs.
+FLOAT64_SUM = 1_000_000
+
+
+class Pair(NamedTuple):
+    """Posterior and prior of one latent, and which of their batch counts.
+
+    Attributes:
+        q, p: of the same batch and event shape.
+        mask: bool, broadcasts to the batch shape; None: all of it.
+    """
+
+    q: TorchDistribution
+    p: TorchDistribution
+    mask: Tensor | None
+
+
+def kind(pair: Pair) -> Hashable | None:
+    """Return what pairs share that `kl_sums` takes together; None for one that it does not take.
+
+    It takes laws that are independent from entry to entry: `to_event` of a law of single numbers. That they
+    have an analytic KL is the caller's to know.
+    """
+    q, p = pair.q, pair.p
+    if not (_entrywise(q) and _entrywise(p) and q.event_shape == p.event_shape):
+        return None
+    priors = tuple(_number(value) for value in _parameters(p.base_dist).values())
+    dtype = next(iter(_parameters(q.base_dist).values())).dtype
+    return type(q.base_dist), type(p.base_dist), q.event_shape, priors, dtype
+
+
+def kl_sums(pairs: Sequence[Pair]) -> list[Tensor]:
+    """Return ``KL(q || p)`` of each pair in nats, summed over all its entries that count.
+
+    Args:
+        pairs: all of one `kind`.
+
+    """
+    event = pairs[0].q.event_shape
+    q = _stacked([pair.q.base_dist for pair in pairs], event)
+    p = _stacked([pair.p.base_dist for pair in pairs], event, numbers=True)
+    values = kl_divergence(q, p).flatten(1).sum(-1)
+    sizes = [pair.q.batch_shape.numel() for pair in pairs]
+    if any(pair.mask is not None for pair in pairs):
+        values = torch.where(torch.cat([_rows_that_count(pair, values) for pair in pairs]), values, 0.0)
+    return _segment_sums(values, sizes)
+
+
+def _entrywise(law: TorchDistribution) -> bool:
+    """Whether the law is ``to_event`` of one of single numbers, with no batch dimension left over."""
+    return (
+        isinstance(law, Independent)
+        and not law.base_dist.event_shape
+        and law.reinterpreted_batch_ndims == len(law.event_shape)
+        and bool(_parameters(law.base_dist))
+    )
+
+
+def _parameters(law: TorchDistribution) -> dict[str, Tensor]:
+    """Return what a law is made from; of two ways to give one law (probs, logits) the one used."""
+    lazy = [name for name in law.arg_constraints if isinstance(getattr(type(law), name, None), lazy_property)]
+    names = [name for name in law.arg_constraints if name not in lazy or name in vars(law)]
+    return {name: getattr(law, name) for name in names}
+
+
+def _number(value: Tensor) -> int | None:
+    """Return the address of the one number that a parameter repeats; None where it is more than one."""
+    single = unexpanded(value)
+    return single.data_ptr() if single.numel() == 1 and value.numel() > 1 else None
+
+
+def _stacked(
+    laws: Sequence[TorchDistribution], event: torch.Size, *, numbers: bool = False
+) -> TorchDistribution:
+    """Return laws of one kind as one, ``N x event``; with `numbers`, what is one number stays one."""
+    stacked: dict[str, Any] = {}
+    for name, first in _parameters(laws[0]).items():
+        if numbers and _number(first) is not None:
+            stacked[name] = unexpanded(first).reshape(())
+        else:
+            stacked[name] = torch.cat([getattr(law, name).reshape(-1, *event) for law in laws])
+    return type(laws[0])(**stacked, validate_args=False)
+
+
+def _rows_that_count(pair: Pair, like: Tensor) -> Tensor:
+    shape = pair.q.batch_shape
+    mask = like.new_ones((), dtype=torch.bool) if pair.mask is None else pair.mask
+    return mask.expand(shape).reshape(-1)
+
+
+def _segment_sums(values: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+    """Return the sums of consecutive pieces of these sizes; neighbours of one size in one operation."""
+    runs = [(size, len(list(run))) for size, run in groupby(sizes)]
+    dtype = torch.float64 if max(sizes) > FLOAT64_SUM else values.dtype
+    sums: list[Tensor] = []
+    pieces = values.split([size * number for size, number in runs])
+    for piece, (size, number) in zip(pieces, runs, strict=True):
+        sums += piece.reshape(number, size).sum(-1, dtype=dtype).unbind()
+    return sums
