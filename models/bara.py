@@ -154,7 +154,9 @@ class BaRA(AdaptedLM):
             return [Gate(None, None, prior, self.beta_theta)] * len(self.targets)
         phi = self.one_per_module(PHI, self.phi_prior, self.beta_phi)
         gates = [Gate(own, None, prior, self.beta_theta) for own in phi]
-        if phi[0].dim() == 2 and (prior is not None or self.form == "gate"):
+        # In training only: predictions with and without a dimension of draws then round alike.
+        training = torch.is_grad_enabled() and phi[0].dim() == 2
+        if training and (prior is not None or self.form == "gate"):
             for index, up in self._ups(phi).items():
                 gates[index] = Gate(None, up, prior, self.beta_theta)
         return gates
