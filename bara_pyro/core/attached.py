@@ -1,6 +1,6 @@
 """A fitted program as an ordinary language model: `forward`, `generate`, pipelines with gates in place."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Literal, Protocol
 
@@ -81,10 +81,11 @@ def attached(
     nothing = torch.zeros(1, 1, dtype=torch.long, device=model.backbone.device)
     with torch.no_grad(), law:
         latents = model.global_latents(Batch(nothing, nothing == 0, nothing[0]))
+    unfolded = unfolding(None, model.one_input)
     with ExitStack() as stack:
         for adapter in model.adapters.values():
             layer = lm.get_submodule(adapter.target.path)
-            hook = _Hook(adapter, latents[adapter.target.index], law)
+            hook = _Hook(adapter, latents[adapter.target.index], law, unfolded)
             stack.callback(layer.register_forward_hook(hook).remove)
         if isinstance(law, OneDraw):
             placed = lm.get_decoder().register_forward_pre_hook(law.place, with_kwargs=True)
@@ -95,16 +96,16 @@ def attached(
 class _Hook:
     """Adds an adapter's change to its layer's output, its local latents taken from a posterior."""
 
-    def __init__(self, adapter: Adapter, latents: Given, law: Posterior) -> None:
-        self.adapter, self.latents, self.law = adapter, latents, law
+    def __init__(
+        self, adapter: Adapter, latents: Given, law: Posterior, unfolded: Callable[[Tensor], Tensor]
+    ) -> None:
+        self.adapter, self.latents, self.law, self.unfolded = adapter, latents, law, unfolded
 
     def __call__(self, layer: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
         if self.adapter.target.is_head:
             output = output.float()  # as `AdaptedLM.logits` adds it
         with self.law:
-            return self.adapter.hook(
-                self.latents, unfolding(tuple(args[0].shape[:1]), once=False), layer, args, output
-            )
+            return self.adapter.hook(self.latents, self.unfolded, layer, args, output)
 
 
 class OneDraw(Posterior):

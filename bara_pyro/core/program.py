@@ -329,13 +329,16 @@ class AdaptedLM(PyroModule):
             yield
 
 
-def unfolding(lead: tuple[int, ...], once: bool) -> Callable[[Tensor], Tensor]:
-    """Return what unfolds the first dimension to `lead`, in float32; `once` for one tensor given in turn."""
+def unfolding(lead: tuple[int, ...] | None, once: bool) -> Callable[[Tensor], Tensor]:
+    """Return what unfolds the first dimension to `lead` (None: leaves it), in float32.
+
+    `once`: what is given in turn as one tensor is returned as one.
+    """
     last: list[Tensor] = []
 
     def unfolded(x: Tensor) -> Tensor:
         if not (once and last and last[0] is x):
-            last[:] = x, x.reshape(*lead, *x.shape[1:]).float()
+            last[:] = x, (x if lead is None else x.reshape(*lead, *x.shape[1:])).float()
         return last[1]
 
     return unfolded
