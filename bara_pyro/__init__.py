@@ -25,7 +25,7 @@ _HOME = {
     "evaluate": "metrics",
     "export_lora": "runs.export",
     "linear_schedule": "core.svi",
-    "load_backbone": "core.backbone",
+    "load_backbone": "core.loading",
     "load_config": "runs.config",
     "load_system": "runs.folder",
     "load_task": "data",

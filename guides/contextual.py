@@ -69,7 +69,7 @@ class ContextualGuide(SiteGuide):
 
     def get_posterior(self, name: str, prior: TorchDistribution) -> TorchDistribution:
         """Return the posterior of one module's E at every token."""
-        # forward, not __call__, which would enter Pyro's module context: see `bara_pyro.core.program`.
+        # forward, not __call__, which would enter Pyro's module context: see `bara_pyro.core.adapter`.
         mean, raw = self._networks[name].forward(self.input).chunk(2, dim=-1)
         return Normal(mean, raw.sigmoid().square() + SIGMA_MIN, validate_args=False).to_event(1)
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from bara_pyro.core.adapter import tapped
 from bara_pyro.core.guide import PosteriorMean, SiteGuide
-from bara_pyro.core.program import tapped
 from bara_pyro.data.types import Batch
 from bara_pyro.models.gaussian_lora import GaussianAdapter, GaussianLoRA
 

@@ -24,10 +24,11 @@ from pyro import poutine
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bara_pyro.core.adapter import Adapter, chosen_rows
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.defaults import default
 from bara_pyro.core.latents import Latents, Site
-from bara_pyro.core.program import AdaptedLM, Adapter, AdapterOptions, chosen_rows
+from bara_pyro.core.program import AdaptedLM, AdapterOptions
 from bara_pyro.core.targets import Target
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError

@@ -18,8 +18,9 @@ import torch
 from pyro import poutine
 from torch import Tensor, nn
 
+from bara_pyro.core.adapter import Adapter, chosen_rows
 from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.program import AdaptedLM, Adapter, AdapterOptions, chosen_rows
+from bara_pyro.core.program import AdaptedLM, AdapterOptions
 from bara_pyro.core.targets import Target
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError

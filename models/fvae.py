@@ -34,9 +34,10 @@ from pyro.nn import PyroModule
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bara_pyro.core.adapter import Adapter, local_sample, tempered
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.latents import Latents, Site
-from bara_pyro.core.program import AdaptedLM, Adapter, AdapterOptions, local_sample, tempered
+from bara_pyro.core.program import AdaptedLM, AdapterOptions
 from bara_pyro.core.sites import seen_by_pyro
 from bara_pyro.core.targets import Target
 from bara_pyro.data.types import Batch

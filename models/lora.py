@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bara_pyro.core.adapter import Adapter
 from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.program import AdaptedLM, Adapter, AdapterOptions
+from bara_pyro.core.program import AdaptedLM, AdapterOptions
 from bara_pyro.core.targets import Target
 
 

@@ -6,9 +6,10 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
+from bara_pyro.core.adapter import Given
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.frozen import frozen, read
-from bara_pyro.core.program import AdapterOptions, Given
+from bara_pyro.core.program import AdapterOptions
 from bara_pyro.models.lora import LoRA
 
 

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from bara_pyro.cli.card import MAX_WAY, CardRow
-from bara_pyro.core.backbone import load_backbone
+from bara_pyro.core.loading import load_backbone
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.microworld import TASKS, World, backbone_path, load_task
 from bara_pyro.microworld.build import build

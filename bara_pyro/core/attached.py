@@ -9,9 +9,10 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from bara_pyro.core.adapter import Adapter, Given, unfolding
 from bara_pyro.core.guide import Posterior, PosteriorMean, SiteGuide
 from bara_pyro.core.noise import Addresses
-from bara_pyro.core.program import AdaptedLM, Adapter, Given, unfolding
+from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 

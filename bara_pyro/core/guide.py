@@ -14,8 +14,9 @@ from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 
+from bara_pyro.core.adapter import INPUT
 from bara_pyro.core.likelihood import LIKELIHOOD
-from bara_pyro.core.program import INPUT, AdaptedLM
+from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.sites import law_of
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
@@ -104,7 +105,7 @@ class SiteGuide(AutoMessenger):  # type: ignore[metaclass]  # Pyro computes the 
         """The adapted layer's input at the site being sampled, float32 `[draws x] B x T x in_features`."""
         x = self._inputs[-1] if self._inputs else None
         if x is None:
-            raise LookupError("This site was not sampled by bara_pyro.core.program.local_sample.")
+            raise LookupError("This site was not sampled by bara_pyro.core.adapter.local_sample.")
         return x
 
     def run(self, batch: Batch) -> tuple[Trace, Trace]:

@@ -8,7 +8,7 @@ from huggingface_hub import HfApi
 from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.utils import validate_repo_id
 
-from bara_pyro.core.backbone import reason_of
+from bara_pyro.core.loading import reason_of
 from bara_pyro.errors import CheckpointError, ConfigError
 from bara_pyro.hub.card import Published, best_draws, card
 from bara_pyro.hub.scrub import hub_name, scrubbed

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-from bara_pyro.core.backbone import DTYPES, quiet_transformers, reason_of
+from bara_pyro.core.loading import DTYPES, quiet_transformers, reason_of
 from bara_pyro.errors import BackboneError, ConfigError, unknown
 
 MAGIC = b"GGUF"

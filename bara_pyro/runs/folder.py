@@ -4,7 +4,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from bara_pyro.core.backbone import load_backbone
+from bara_pyro.core.loading import load_backbone
 from bara_pyro.data import Columns, Task, encode_labels, is_file_name
 from bara_pyro.errors import CheckpointError
 from bara_pyro.registry import PLUGINS

@@ -14,9 +14,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from bara_pyro.core.adapter import tapped
 from bara_pyro.core.latents import Gates
 from bara_pyro.core.prediction import record
-from bara_pyro.core.program import tapped
 from bara_pyro.core.sites import module_key
 from bara_pyro.data import EncodedSplit, batches
 from bara_pyro.runs.system import System

@@ -7,9 +7,10 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from bara_pyro.core.backbone import AUTO, Backbone, load_backbone
+from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.likelihood import TextLikelihood
+from bara_pyro.core.loading import AUTO, load_backbone
 from bara_pyro.core.program import AdaptedLM, AdapterOptions
 from bara_pyro.core.targets import find_targets
 from bara_pyro.data import (

@@ -20,7 +20,8 @@ from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from bara_pyro.core.backbone import Backbone, load_backbone
+from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.loading import load_backbone
 from bara_pyro.errors import BaraError, ConfigError, TrainingError, unknown
 from bara_pyro.runs.config import RunConfig, load_config
 from bara_pyro.runs.store import write_json, write_text

@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.testing import assert_close
 
+from bara_pyro.core.adapter import tapped
 from bara_pyro.core.guide import PosteriorMean
-from bara_pyro.core.program import tapped
 from bara_pyro.data import batches, first_rows
 from bara_pyro.diagnostics.gates.prune import unit_importance, weakest, without
 from bara_pyro.methods import METHODS

@@ -9,9 +9,9 @@ import torch
 from inspection_cases import fitted
 from torch.testing import assert_close
 
+from bara_pyro.core.adapter import tapped
 from bara_pyro.core.gate_draws import gate_draws
 from bara_pyro.core.prediction import point_log_probs
-from bara_pyro.core.program import tapped
 from bara_pyro.diagnostics.gates.prune import prune, unit_importance, weakest, without
 from bara_pyro.diagnostics.gates.prune_curve import prune_curve
 from bara_pyro.diagnostics.page.render_prune import curve_figure, curve_table
@@ -146,7 +146,7 @@ def test_the_folder_reads_back(tmp_path: Path) -> None:
 def test_a_pruned_lora_is_read_by_peft(tmp_path: Path) -> None:
     from peft import PeftModel
 
-    from bara_pyro.core.backbone import load_backbone
+    from bara_pyro.core.loading import load_backbone
 
     system = fitted("lora", **{"adapter.target_modules": ["q_proj", "v_proj"]})
     silence(system, 1)

@@ -15,9 +15,10 @@ from scipy import integrate, optimize, special, stats
 from study_cases import page_of
 from torch import Tensor
 
-from bara_pyro.core.backbone import Backbone, load_backbone
+from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.distributions import MeanWeibull
 from bara_pyro.core.elbo import MeanFieldELBO
+from bara_pyro.core.loading import load_backbone
 from bara_pyro.data import batches
 from bara_pyro.diagnostics.bounds.pac_bayes import GibbsBound
 from bara_pyro.diagnostics.posterior import gibbs_draws

@@ -7,7 +7,7 @@ import pytest
 import torch
 from study_cases import page_of
 
-from bara_pyro.core.backbone import load_backbone
+from bara_pyro.core.loading import load_backbone
 from bara_pyro.data import first_rows
 from bara_pyro.metrics import decompose
 from bara_pyro.runs.config import load_config

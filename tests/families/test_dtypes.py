@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from bara_pyro.core import quantized
-from bara_pyro.core.backbone import DTYPES, Backbone, load_backbone
+from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.loading import DTYPES, load_backbone
 from bara_pyro.data import training_batches
 from bara_pyro.errors import BackboneError
 from bara_pyro.runs.config import load_config

@@ -8,8 +8,9 @@ from app_cases import Place, word_tokenizer
 from family_cases import FAMILIES, PAGE, make_lm, modules_with_hooks, page_with, table
 from torch.testing import assert_close
 
-from bara_pyro.core.backbone import Backbone, load_backbone
+from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.frozen_states import Tokens
+from bara_pyro.core.loading import load_backbone
 from bara_pyro.core.prefix import split
 from bara_pyro.core.targets import find_targets
 from bara_pyro.data.split import collate_ids

@@ -12,10 +12,11 @@ from pyro.infer import Predictive, TraceMeanField_ELBO
 from torch import Tensor
 from torch.testing import assert_close
 
+from bara_pyro.core.adapter import Adapter
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.prediction import predict
-from bara_pyro.core.program import AdaptedLM, Adapter
+from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.svi import SVI, parameters
 from bara_pyro.data.types import Batch
 from bara_pyro.methods import METHODS, build, method_config

@@ -20,9 +20,9 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
 
+from bara_pyro.core.adapter import Adapter
 from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.core.prediction import Addressed, addresses_of, predict
-from bara_pyro.core.program import Adapter
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.prior import PriorGuide

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bara_pyro.core.backbone import load_backbone
+from bara_pyro.core.loading import load_backbone
 from bara_pyro.errors import BackboneError, ConfigError
 from bara_pyro.pretrained import KNOWN, fetch
 

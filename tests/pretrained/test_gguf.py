@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from bara_pyro.core.backbone import load_backbone
+from bara_pyro.core.loading import load_backbone
 from bara_pyro.errors import BackboneError, ConfigError
 from bara_pyro.pretrained import convert_gguf
 

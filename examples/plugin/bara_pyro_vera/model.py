@@ -14,11 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bara_pyro.core.adapter import Adapter, chosen_rows
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.frozen import frozen, read
 from bara_pyro.core.latents import Gates, Latents, Site
 from bara_pyro.core.priors import make_prior
-from bara_pyro.core.program import AdaptedLM, Adapter, AdapterOptions, chosen_rows
+from bara_pyro.core.program import AdaptedLM, AdapterOptions
 from bara_pyro.core.targets import Target
 
 PHI = "phi"

@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from bara_pyro.cli.terminal import progress, say, show
-from bara_pyro.core.backbone import DTYPES, Backbone
+from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.loading import DTYPES
 from bara_pyro.core.prediction import predict
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.svi import SVI

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from bara_pyro.cli.terminal import say
-from bara_pyro.core.backbone import load_backbone
+from bara_pyro.core.loading import load_backbone
 from bara_pyro.data import EncodedSplit, Example
 from bara_pyro.diagnostics.bounds.pac_bayes import GibbsBound, held_out_bound
 from bara_pyro.diagnostics.posterior.gibbs_draws import gibbs_draws

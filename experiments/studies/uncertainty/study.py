@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from bara_pyro.cli.terminal import say
-from bara_pyro.core.backbone import load_backbone
+from bara_pyro.core.loading import load_backbone
 from bara_pyro.data import first_rows
 from bara_pyro.diagnostics.gates.rank import relation
 from bara_pyro.metrics import accuracy, decompose, decompose_nested, kl_from_truth, posterior_predictive

@@ -1,0 +1,148 @@
+"""What is added to one frozen layer, and what its author needs: local latents, weights of the KL, draws."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, TypeAlias, cast
+
+import pyro
+import torch
+from pyro import poutine
+from pyro.distributions import TorchDistribution
+from pyro.nn import PyroModule
+from pyro.poutine.runtime import InferDict, get_plates
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bara_pyro.core.targets import Target
+
+Given: TypeAlias = Any
+"""What a program's `global_latents` gives one adapter: a type of the program's own."""
+
+INPUT = "input"
+"""Key of a sample statement's `infer` under which a guide is given the layer's input; see `local_sample`."""
+
+
+class Adapter(PyroModule):
+    """What is added to one frozen linear layer. Subclasses define `forward`.
+
+    Args:
+        target: the layer.
+        r: rank.
+        scaling: `lora_alpha / r`.
+    """
+
+    lora_B: Tensor  # of those that end in LoRA's up-projection, `out x r`
+    # Where input and output of every forward are noted, under the layer's path (`tapped`).
+    tap: dict[str, tuple[Tensor, Tensor]] | None = None
+    home: torch.device | None = None  # where parameters and latents are; the layer may be on another GPU
+
+    def __init__(self, target: Target, r: int, scaling: float) -> None:
+        super().__init__()
+        self.target = target
+        self.r = r
+        self.scaling = scaling
+
+    def forward(self, x: Tensor, latents: Given, rows: Tensor | None = None) -> Tensor:
+        """Return the change of the layer's output, `... x out_features`, in float32.
+
+        Args:
+            x: float32, `[draws x] B x T x in_features`, the layer's input.
+            latents: what the program's `global_latents` returned for this layer.
+            rows: output features to compute, for the answer head; all if None.
+        """
+        raise NotImplementedError
+
+    def change(self, x: Tensor, latents: Given, rows: Tensor | None = None) -> Tensor:
+        """Run `forward` in float32, outside autocast, whatever the type of the layer's input."""
+        x = x.to(device=self.home, dtype=torch.float32)
+        with torch.autocast(x.device.type, enabled=False):
+            # forward, not __call__: inside a running program Pyro's context is already active, and outside
+            # one (our SVI, prediction) parameters are read without a `pyro.param` statement each.
+            out = self.forward(x, latents, rows)
+        if self.tap is not None:
+            self.tap[self.target.path] = (x.detach(), out)
+        return out
+
+    def project_up(self, change: Tensor, rows: Tensor | None) -> Tensor:
+        """Return `s B change`, what most adapters end in; `rows` as for `forward`."""
+        return F.linear(change, chosen_rows(self.lora_B, rows) * self.scaling)
+
+    def hook(
+        self,
+        latents: Given,
+        unfolded: Callable[[Tensor], Tensor],
+        layer: nn.Module,
+        args: tuple[Tensor],
+        output: Tensor,
+    ) -> Tensor:
+        """Return a layer's output with the change added; see `AdaptedLM.attached`."""
+        return output + self.change_of(latents, unfolded, layer, args, output)
+
+    def change_of(
+        self,
+        latents: Given,
+        unfolded: Callable[[Tensor], Tensor],
+        layer: nn.Module,
+        args: tuple[Tensor],
+        output: Tensor,
+    ) -> Tensor:
+        """Return the change of a layer's output, of its shape and type."""
+        return self.change(unfolded(args[0]), latents).reshape(output.shape).to(output)
+
+
+def chosen_rows(weight: Tensor, rows: Tensor | None) -> Tensor:
+    """Return the rows of a weight, `... out x in`, that an adapter is asked to compute; all if None."""
+    return weight if rows is None else weight[..., rows, :]
+
+
+def local_sample(site: str, prior: TorchDistribution, x: Tensor) -> Tensor:
+    """Sample a local latent whose posterior may depend on the layer's input x, `[draws x] B x T x width`."""
+    return pyro.sample(site, prior, infer=cast(InferDict, {INPUT: x}))  # a key of ours, which Pyro passes on
+
+
+def tempered(beta: float) -> AbstractContextManager:
+    """Weight the KL of the sites inside by `beta`: 1 is the exact ELBO, 0 removes the term."""
+    if beta == 1:
+        return nullcontext()
+    return poutine.mask(mask=False) if beta == 0 else poutine.scale(scale=beta)
+
+
+def outer_draws() -> tuple[int, ...]:
+    """Return the shape of the vectorised plates outside the program (dimensions left of -2).
+
+    `Predictive(parallel=True)`, vectorised ELBO particles and `bara_pyro.predict` all put a plate there.
+    """
+    sizes = {f.dim: f.size for f in get_plates() if f.dim is not None and f.dim < -2}
+    return tuple(sizes.get(dim, 1) for dim in range(min(sizes, default=-2), -2))
+
+
+def unfolding(lead: tuple[int, ...] | None, once: bool) -> Callable[[Tensor], Tensor]:
+    """Return what unfolds the first dimension to `lead` (None: leaves it), in float32.
+
+    `once`: what is given in turn as one tensor is returned as one.
+    """
+    last: list[Tensor] = []
+
+    def unfolded(x: Tensor) -> Tensor:
+        if not (once and last and last[0] is x):
+            last[:] = x, (x if lead is None else x.reshape(*lead, *x.shape[1:])).float()
+        return last[1]
+
+    return unfolded
+
+
+@contextmanager
+def tapped(adapters: Iterable[Adapter]) -> Iterator[dict[str, tuple[Tensor, Tensor]]]:
+    """Note what adapters see and give while the block runs: path -> input and output of the last forward.
+
+    Inputs are float32, `[draws x] B x T x in_features` (T = 1 at the answer head), and carry no gradient.
+    """
+    seen: dict[str, tuple[Tensor, Tensor]] = {}
+    adapters = tuple(adapters)
+    try:
+        for adapter in adapters:
+            adapter.tap = seen
+        yield seen
+    finally:
+        for adapter in adapters:
+            adapter.tap = None

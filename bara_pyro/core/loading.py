@@ -1,0 +1,133 @@
+"""Loading a frozen language model and its tokenizer, from a folder, the hub or the package itself."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+from safetensors import SafetensorError
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
+from transformers.models.auto.tokenization_auto import get_tokenizer_config
+from transformers.utils import logging
+
+from bara_pyro.core import quantized
+from bara_pyro.core.backbone import Backbone
+from bara_pyro.errors import BackboneError
+from bara_pyro.types import FloatType, WeightType
+
+DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in get_args(FloatType)}
+AUTO = "auto"
+"""In place of a device: spread over the GPUs that are there, by accelerate."""
+
+
+def load_backbone(
+    name: str | Path,
+    *,
+    dtype: str = "float32",
+    device: str | torch.device = "cpu",
+    random_seed: int | None = None,
+) -> Backbone:
+    """Load a backbone and its tokenizer.
+
+    Args:
+        name: `"microworld"` (ships with the package), a local Hugging Face folder, or a hub name.
+        dtype: `"float32"`, `"bfloat16"` or `"float16"`, of the frozen weights; `"int8"` or `"int4"`, of those
+            of its linear layers, the others in bfloat16 (`bara_pyro.core.quantized`).
+        device: where to put it; "auto" spreads it over the GPUs of the machine (accelerate's device map).
+        random_seed: if given, the folder's configuration with random weights, for tests and benchmarks.
+
+    Raises:
+        BackboneError: nothing of that name can be read (the message names it and the way out), its
+            architecture is one that is not reproduced (`Backbone.verify`), a package is missing, or "auto"
+            finds too little memory.
+    """
+    if dtype not in get_args(WeightType):
+        raise BackboneError(f"Unknown dtype {dtype!r}: choose one of {', '.join(get_args(WeightType))}.")
+    if random_seed is not None and dtype not in DTYPES:
+        raise BackboneError(f"Random weights cannot be {dtype}: choose one of {', '.join(DTYPES)}.")
+    place = "cpu" if device == AUTO else device
+    how: dict[str, Any] = {"dtype": DTYPES[dtype]} if dtype in DTYPES else quantized.settings(dtype, place)
+    if device == AUTO:
+        how["device_map"] = AUTO
+    path = _resolve(name)
+    try:
+        with quiet_transformers():
+            tokenizer = _load_tokenizer(path)
+            lm = _load_lm(path, how, random_seed)
+    except (ImportError, OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        raise BackboneError(
+            f"Cannot load the backbone {str(name)!r} ({reason_of(error)}): give 'microworld', a folder with "
+            "config.json, model.safetensors and a tokenizer, or a hub name that can be reached."
+        ) from error
+    if device != AUTO:
+        lm = lm.to(device)
+    elif any(parameter.is_meta for parameter in lm.parameters()):
+        raise BackboneError(
+            f"{str(name)!r} does not fit the GPUs of this machine, and weights that come and go are not "
+            "supported: load it in bfloat16, or give more GPUs."
+        )
+    if dtype not in DTYPES:
+        quantized.check(lm, dtype)
+    backbone = Backbone(lm, tokenizer, str(name))
+    backbone.verify()
+    return backbone
+
+
+def reason_of(error: Exception) -> str:
+    """Return the first sentence of what transformers says went wrong, without its full stop."""
+    first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return first.split(". ")[0].rstrip(".")
+
+
+def _load_tokenizer(path: str) -> PreTrainedTokenizerBase:
+    # For some architectures (Qwen2 is one) transformers 5 takes their own tokenizer class whatever the folder
+    # says, and misreads a tokenizer of another kind: a folder that asks for the general class gets it.
+    if get_tokenizer_config(path).get("tokenizer_class") in ("TokenizersBackend", "PreTrainedTokenizerFast"):
+        return PreTrainedTokenizerFast.from_pretrained(path)
+    return AutoTokenizer.from_pretrained(path)
+
+
+def _load_lm(path: str, how: dict[str, Any], random_seed: int | None) -> PreTrainedModel:
+    config = AutoConfig.from_pretrained(path)
+    # Models that read images, too, are loaded whole; their text tower is adapted.
+    kind = (
+        AutoModelForCausalLM if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING else AutoModelForImageTextToText
+    )
+    if random_seed is not None:
+        torch.manual_seed(random_seed)
+        return kind.from_config(config, dtype=how["dtype"])
+    lm, info = kind.from_pretrained(path, output_loading_info=True, **how)
+    if info["missing_keys"]:
+        # transformers would go on with random values in their place.
+        raise ValueError(f"its weights lack {min(info['missing_keys'])}")
+    return lm
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Keep the bar of transformers, gone in a moment, out of our own output; put it back afterwards."""
+    before = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if before:
+            logging.enable_progress_bar()
+
+
+def _resolve(name: str | Path) -> str:
+    if str(name) == "microworld":
+        from bara_pyro.microworld import backbone_path
+
+        return str(backbone_path())
+    return str(name)
