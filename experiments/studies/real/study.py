@@ -7,7 +7,7 @@
 
 Adapters stand in the upper six of 30 layers and at the answer head, so that the 24 layers below are run once
 a row: a run then takes minutes of one core. Nothing is tuned; the temperature is fitted on a fifth of the
-rows, set aside from training. Trained on ag_news, a run is also asked the four-way questions of arc_easy:
+rows, set aside from training. Trained on ag_news, a run is also asked the questions of openbookqa:
 rows from elsewhere.
 """
 
@@ -61,7 +61,7 @@ STUDY = arm_study(
             "help": "training rows, those set aside for a temperature included; default: %(default)s",
         },
     },
-    shifted={"ag_news": ("arc_easy",)},
+    shifted={"ag_news": ("openbookqa",)},
     comparisons=Comparisons(Contrast("bara-gate", "lora", "nll")),
     order=2,
 )
