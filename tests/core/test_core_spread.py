@@ -13,7 +13,7 @@ from core_cases import backbone, make_batch, randomise
 from torch import Tensor, nn
 
 import bara_pyro as bp
-from bara_pyro.core import backbone as loading
+from bara_pyro.core import loading
 from bara_pyro.errors import BackboneError, ConfigError
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.models.bara import BaRA
