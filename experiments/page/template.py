@@ -108,7 +108,7 @@ class Arms(View):
 
         Args:
             metric: a key of a record's `metrics` (`acc` and `ece` in percent, `nll` in nats), or a path from
-                the record, `S` in it being replaced (`shifted/micro-far/auroc/S/entropy`).
+                the record, `S` in it being replaced (`shifted/micro-far/auroc/S/entropy`, `/steps`).
             arm: of the study.
             task: one of its tasks.
             S: number of draws; the largest if None.
@@ -123,7 +123,7 @@ class Arms(View):
         samples = str(S) if S is not None else draws_of(runs)[-1]
         read = score(samples, metric)
         if "/" in metric:
-            path = metric.replace("/S/", f"/{samples}/")
+            path = metric.strip("/").replace("/S/", f"/{samples}/")
             read = lambda record: at(record, path)  # noqa: E731
         found = over_tasks(runs, list(runs), read)
         if isinstance(found, tuple):
