@@ -179,6 +179,19 @@ def lacking(study: str, results: Path = RESULTS) -> list[str]:
     ]
 
 
+def whole_records(study: str, results: Path = RESULTS) -> dict[str, Record]:
+    """Return by hash the records of a study that need no run folder any more: their rows are stored, too."""
+    path = rows_path(study, results)
+    if not path.exists():
+        return {}
+    stored = {run.place for run in read_rows(path)}
+    return {
+        record["config_hash"]: record
+        for arm, record in _finished(study, results)
+        if all((on, arm, record["seed"], record["task"]) in stored for on in _tested_on(record))
+    }
+
+
 def _finished(study: str, results: Path) -> Iterator[tuple[str, Record]]:
     """Yield arm and record of each run that did not fail."""
     for arm, tasks in load_study(study, results).arms.items():

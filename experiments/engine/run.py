@@ -13,7 +13,7 @@ from experiments.engine.arguments import shared_settings, sweep_options
 from experiments.engine.compare import Comparisons, write_comparisons
 from experiments.engine.record import Record, write_records
 from experiments.engine.results import RESULTS
-from experiments.engine.rows import collect
+from experiments.engine.rows import collect, whole_records
 from experiments.engine.spaces import tagged
 from experiments.engine.study import write_study
 from experiments.engine.sweep import Job, sweep
@@ -47,7 +47,9 @@ def run_study(
         )
         for arm, task, seed in places
     ]
-    records = sweep(jobs, args.runs, **sweep_options(args))
+    # What was committed is done, also where the folder of its runs is gone.
+    known = whole_records(name, results)
+    records = sweep(jobs, args.runs, **sweep_options(args), known=known)
     runs = [
         {"hash": record["config_hash"], "arm": arm, "task": record["task"], "seed": seed}
         for (arm, _, seed), record in zip(places, records, strict=True)

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from bara_pyro.core.backbone import Backbone
@@ -42,6 +43,7 @@ from experiments.engine.record import (
 )
 
 LOCK = ".lock"
+NOTHING: Mapping[str, Record] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -149,6 +151,7 @@ def sweep(
     retry_failed: bool = False,
     strict: bool = False,
     reuse: str | None = "any",
+    known: Mapping[str, Record] = NOTHING,
 ) -> list[Record]:
     """Bring every job's run to its end and return their records.
 
@@ -162,6 +165,8 @@ def sweep(
             in the records: `failed` in a record, or in what it holds of a shifted task.
         reuse: what to do with runs that other code made: "any" takes them, "same" makes them again, None
             refuses to begin.
+        known: hash -> record of runs that are done although the folder does not hold them (another
+            machine's, whose folder is gone).
 
     Returns:
         One record a job, in the order of the jobs; those that share a run get the same one.
@@ -177,7 +182,7 @@ def sweep(
     if workers < 1:
         raise ConfigError(f"workers is {workers}: give at least 1.")
     hashes, runs = plan(jobs, folder, retry_failed, reuse)
-    found = {key: run.record() for key, run in runs.items()}
+    found = {key: run.record() or known.get(key) for key, run in runs.items()}
     records = {key: record for key, record in found.items() if record is not None}
     if reuse is None:
         check_code([*records.values()], folder)

@@ -50,3 +50,23 @@ def test_nothing_but_failures_is_an_error(base: dict[str, Any], tmp_path: Path) 
             "none", {"t": {"method": "temperature"}}, arguments(base, tmp_path / "runs"), results=tmp_path
         )
     assert not (tmp_path / "none.json").exists()
+
+
+def test_what_was_committed_is_not_done_again(base: dict[str, Any], tmp_path: Path) -> None:
+    """On another machine, which has the records and the rows, and no folder of the runs."""
+    arms = {"lora": {"method": "lora"}, "bara": {"method": "bara", "predict.samples": [0, 3]}}
+    results = tmp_path / "results"
+    run_study("some", arms, arguments(base, tmp_path / "runs"), results=results)
+    before = load_study("some", results)
+    args = arguments(base, tmp_path / "elsewhere")
+    args.seeds = 3
+    run_study("some", arms, args, results=results)
+    after = load_study("some", results)
+    (task,) = after.tasks
+    new = {after.arms[arm][task][2]["config_hash"] for arm in arms}
+    assert {path.stem for path in (tmp_path / "elsewhere" / "records").glob("*.json")} == new
+    assert all(after.arms[arm][task][seed] == before.arms[arm][task][seed] for arm in arms for seed in (0, 1))
+    assert lacking("some", results) == []
+    (results / "rows" / "some.parquet").unlink()  # without the rows a record is not enough
+    run_study("some", arms, args, results=results)
+    assert len(list((tmp_path / "elsewhere" / "records").glob("*.json"))) == 6
