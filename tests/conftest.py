@@ -1,6 +1,7 @@
 """What every test starts from: fixed seeds, an empty Pyro parameter store, one torch thread."""
 
 import random
+import signal
 from collections.abc import Iterator
 
 import numpy as np
@@ -20,3 +21,10 @@ def clean_state() -> Iterator[None]:
     pyro.clear_param_store()
     yield
     pyro.clear_param_store()
+
+
+@pytest.fixture(autouse=True)
+def interruptible() -> None:
+    """Let Ctrl-C reach what is tested, also in the background of a shell, which has it ignored."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -11,6 +11,7 @@ DEFAULTS = {
     "qwen2": {"q_proj", "v_proj", "lm_head"},
     "qwen2-tied": {"q_proj", "v_proj", "lm_head"},
     "llama": {"q_proj", "v_proj", "lm_head"},
+    "llama-tied": {"q_proj", "v_proj", "lm_head"},
     "gpt_neox": {"query_key_value", "lm_head"},
     "gpt2": {"c_attn", "lm_head"},
 }

@@ -174,7 +174,8 @@ def test_members_are_cut_by_rows_where_memory_is_short(samples: int) -> None:
     whole = predict(model, guide, make_batch(), samples=samples)
     calls: list[int] = []
     handle = backbone().lm.base_model.register_forward_hook(lambda *out: calls.append(len(out[2][0])))
-    sequence = _bytes_per_row(model, make_batch())
+    batch = make_batch()
+    sequence = _bytes_per_row(model, batch, batch.input_ids.shape[1])
     largest = []
     for budget in (1, 2 * M * sequence, 10**9):
         calls.clear()
