@@ -1,5 +1,6 @@
 """A frozen Hugging Face causal language model, as the part of the program that is not learned."""
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -100,34 +101,55 @@ class Backbone:
             copies: how often to run the rows, each time with other draws in the adapters.
             below: number of lowest layers that no adapter changes: run once a row, whatever the copies, and
                 never again for a row that was seen before.
-            past: what the rows go on from; the layers below are then run again.
+            past: what the rows go on from; it says, too, which layers are not run.
         """
         tokens = Tokens(input_ids, attention_mask, segments)
         inputs = self._inputs(tokens.repeat(copies) if copies > 1 else tokens)
         if past is not None:
             rows = past.rows(len(inputs["input_ids"]))
             inputs, cache = _going_on(inputs, past.mask[rows]), past.cache(rows)
-            return self.lm.base_model(**inputs, past_key_values=cache)[0].to(input_ids.device)
-        if not below:
-            return self.lm.base_model(**inputs)[0].to(input_ids.device)
-        states = self.states.of(below, tokens, self._inputs)
-        with self.states.standing_in(below, states.repeat(copies, 1, 1)):
+            with self._above(past.below, past.rest, copies):
+                return self.lm.base_model(**inputs, past_key_values=cache)[0].to(input_ids.device)
+        with self._above(below, self.lower(tokens, below), copies):
             return self.lm.base_model(**inputs)[0].to(input_ids.device)
 
-    def read(self, tokens: Tokens, *, copies: int = 1, counted: Tensor | None = None) -> Prefix:
+    def lower(self, tokens: Tokens, below: int) -> Tensor | None:
+        """Return the states above the lowest layers, `B x T x d`; None where there are no such layers."""
+        return self.states.of(below, tokens, self._inputs) if below else None
+
+    def read(
+        self,
+        tokens: Tokens,
+        *,
+        copies: int = 1,
+        counted: Tensor | None = None,
+        below: int = 0,
+        states: Tensor | None = None,
+    ) -> Prefix:
         """Run the body on rows that others will go on from; return their keys and values.
 
         Args:
             tokens: the rows.
             copies: how often, as of `hidden`.
             counted: bool, `B x T`: the tokens that count, where these are not all that are read.
+            below: number of lowest layers that are not run.
+            states: `B x T x d`, what these layers give.
         """
         cache = DynamicCache()
         inputs = self._inputs(tokens.repeat(copies) if copies > 1 else tokens)
-        self.lm.base_model(**{**inputs, "use_cache": True}, past_key_values=cache)
-        layers = tuple((layer.keys, layer.values) for layer in cache.layers)
+        with self._above(below, states, copies):
+            self.lm.base_model(**{**inputs, "use_cache": True}, past_key_values=cache)
+        # A layer that was not run tells how many tokens there were, and no more.
+        told = torch.zeros(*inputs["input_ids"].shape, dtype=self.dtype, device=self.device)[:, None, :, None]
+        run = [(layer.keys, layer.values) for layer in cache.layers[below:]]
         mask = tokens.attention_mask if counted is None else counted
-        return Prefix(layers, mask.bool().repeat(copies, 1), per_draw=copies > 1)
+        layers = ((told, told),) * below + tuple(run)
+        return Prefix(layers, mask.bool().repeat(copies, 1), per_draw=copies > 1, below=below)
+
+    def _above(self, below: int, states: Tensor | None, copies: int) -> AbstractContextManager[None]:
+        if states is None:
+            return nullcontext()
+        return self.states.standing_in(below, states.repeat(copies, 1, 1))
 
     def _inputs(self, tokens: Tokens) -> dict[str, Any]:
         input_ids, attention_mask, segments = tokens

@@ -210,7 +210,18 @@ def _shared(model: AdaptedLM, batch: Batch) -> Batch:
     if len(batch) == 1 or batch.segments is not None:
         return batch
     tokens = common_tokens(batch)
-    return batch if tokens < LEAST else after(batch, tokens, model.read(beginning(batch, tokens)))
+    if tokens < LEAST:
+        return batch
+    begin = beginning(batch, tokens)
+    return _with_rest(model, batch, after(batch, tokens, model.read(begin, states=model.lower(begin))))
+
+
+def _with_rest(model: AdaptedLM, batch: Batch, rest: Batch) -> Batch:
+    """Return the rest of some rows with what the layers below the adapters give it."""
+    states = model.lower(batch)
+    if states is None:
+        return rest
+    return replace(rest, past=replace(rest.past, rest=states[:, -rest.input_ids.shape[1] :]))
 
 
 def _drawn_last(model: AdaptedLM, guide: SiteGuide, batch: Batch, last: int) -> Batch:
@@ -218,10 +229,11 @@ def _drawn_last(model: AdaptedLM, guide: SiteGuide, batch: Batch, last: int) -> 
     if last >= batch.input_ids.shape[1]:
         return batch
     begin, counted = split(batch, last)
+    states = model.lower(batch)
     with PosteriorMean(guide):
-        past = model.read(begin, counted)
+        past = model.read(begin, counted, None if states is None else states[:, :-last])
     ids, mask = batch.input_ids[:, -last:], batch.attention_mask[:, -last:]
-    return replace(batch, input_ids=ids, attention_mask=mask, past=past)
+    return _with_rest(model, batch, replace(batch, input_ids=ids, attention_mask=mask, past=past))
 
 
 class Addressed(Posterior):

@@ -20,11 +20,15 @@ class Prefix:
         layers: of each layer keys and values, `P x heads x T x width`.
         mask: bool, `P x T`: the real tokens.
         per_draw: whether there is one a draw, for all rows, rather than one a row, for all draws.
+        below: number of lowest layers that are not run, neither here nor in what goes on from here.
+        rest: `B x T' x d`: what these layers would give the tokens that go on; None where all are run.
     """
 
     layers: tuple[tuple[Tensor, Tensor], ...]
     mask: Tensor
     per_draw: bool = False
+    below: int = 0
+    rest: Tensor | None = None
 
     def rows(self, count: int) -> Tensor:
         """Return which of the P each of `count` sequences goes on from, draws outside, rows inside."""

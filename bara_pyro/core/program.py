@@ -162,13 +162,15 @@ class AdaptedLM(PyroModule):
                 hidden = hidden.reshape(*draws, rows, *hidden.shape[1:])
                 return self.likelihood.observe(hidden, batch, partial(self.logits, latents))
 
-    def read(self, batch: Batch, counted: Tensor | None = None) -> Prefix:
+    def read(self, batch: Batch, counted: Tensor | None = None, states: Tensor | None = None) -> Prefix:
         """Run the body of the program on rows that others will go on from; return their keys and values.
 
         Args:
             batch: the rows.
             counted: bool, `B x T`: the tokens that count; by default the real ones.
+            states: `B x T x d`, what the layers below the adapters give; None: these are run.
         """
+        below = 0 if states is None else self.frozen_layers
         latents = self.global_latents(batch)
         indices = torch.arange(len(batch), device=batch.input_ids.device)
         with (
@@ -176,7 +178,11 @@ class AdaptedLM(PyroModule):
             self._adapted(batch, latents) as copies,
         ):
             tokens = Tokens(batch.input_ids, batch.attention_mask)
-            return self.backbone.read(tokens, copies=copies, counted=counted)
+            return self.backbone.read(tokens, copies=copies, counted=counted, below=below, states=states)
+
+    def lower(self, batch: Batch) -> Tensor | None:
+        """Return what the layers below the adapters give rows, `B x T x d`; None where there are none."""
+        return self.backbone.lower(Tokens(batch.input_ids, batch.attention_mask), self.frozen_layers)
 
     @contextmanager
     def _adapted(self, batch: Batch, latents: Sequence[Given]) -> Iterator[int]:

@@ -117,3 +117,25 @@ def test_the_last_tokens_are_drawn_and_the_others_at_their_means(arch: str, last
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(ConfigError, match="last=0 must be at least 1"):
         predict(*bara_pair(), make_batch(), samples=2, last=0)
+
+
+@pytest.mark.parametrize("arch", CONFIGS)
+@pytest.mark.parametrize("pair", [lora_pair, bara_pair])
+@pytest.mark.parametrize("last", [None, 2])
+def test_lower_layers_are_not_run_again(arch: str, pair, last: int | None, reads: list[int]) -> None:
+    """Neither for what is shared nor for what goes on from it: the same answers as of all layers."""
+    upper = r".*\.1\..*(q_proj|v_proj|query_key_value|c_attn)|lm_head|embed_out"
+    model, guide = pair(arch, target_modules=upper)
+    randomise(model, 0.3)
+    assert model.frozen_layers == 1
+    found = predict(model, guide, rows(), samples=4, last=last)
+    calls: list[object] = []
+    children = model.backbone.states.layers[0].children()
+    handles = [child.register_forward_hook(lambda *_: calls.append(1)) for child in children]
+    assert torch.equal(predict(model, guide, rows(), samples=4, last=last), found)
+    assert not calls
+    model.frozen_layers = 0
+    assert_close(found, predict(model, guide, rows(), samples=4, last=last), rtol=1e-5, atol=1e-5)
+    assert calls
+    for handle in handles:
+        handle.remove()
