@@ -101,6 +101,11 @@ class Arms(View):
         """The names of its tasks."""
         return self._stored.tasks
 
+    @property
+    def seeds(self) -> int:
+        """How many seeds every arm has on every task: the least."""
+        return min(len(seeds) for tasks in self._stored.arms.values() for seeds in tasks.values())
+
     def value(
         self, metric: str, arm: str, task: str | None = None, S: int | None = None
     ) -> tuple[float, float]:
