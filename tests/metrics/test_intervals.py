@@ -167,3 +167,32 @@ def test_holm_is_the_closed_test_of_bonferronis() -> None:
         assert holm(p) == pytest.approx(expected)
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])  # R: p.adjust(, "holm")
     assert holm([]) == []
+
+
+def test_every_term_of_two_tasks_by_a_plain_loop() -> None:
+    """Variances by seeds and by clusters, and Satterthwaite's degrees of freedom, written out in numpy."""
+    generator = np.random.default_rng(3)
+    names = frozenset("abcdefg")
+    by_seed = [generator.normal(size=3), generator.normal(size=4)]
+    common = generator.normal(size=(500, 1))  # what clusters do to all seeds and tasks alike
+    drawn = [3 * common + generator.normal(size=(500, len(own))) for own in by_seed]
+    found = crossed_interval(
+        [
+            Drawn(torch.from_numpy(own), torch.from_numpy(draws), names)
+            for own, draws in zip(by_seed, drawn, strict=True)
+        ]
+    )
+    mend, df_rows = 8 / 6, 6
+    seeds = [own.var(ddof=1) / len(own) / 4 for own in by_seed]
+    rows = mend * np.var((drawn[0].mean(1) + drawn[1].mean(1)) / 2, ddof=1)
+    for own in drawn:
+        n = own.shape[1]
+        covariance = np.cov(own.T)
+        pairs = [covariance[i, j] for i in range(n) for j in range(n) if i != j]
+        rows_of_seeds = mend * (np.mean(np.diag(covariance)) - np.mean(pairs)) / n / 4
+        rows -= rows_of_seeds
+    variance = sum(seeds) + rows
+    df = variance**2 / (seeds[0] ** 2 / 2 + seeds[1] ** 2 / 3 + rows**2 / df_rows)
+    assert found.df == pytest.approx(df, rel=1e-9)
+    half = stats.t.ppf(0.975, df) * np.sqrt(variance)
+    assert found.high - found.difference == pytest.approx(half, rel=1e-9)
