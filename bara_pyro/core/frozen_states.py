@@ -31,10 +31,11 @@ class Tokens(NamedTuple):
         segments = None if self.segments is None else self.segments.repeat(copies, 1)
         return Tokens(self.input_ids.repeat(copies, 1), self.attention_mask.repeat(copies, 1), segments)
 
-    def chosen(self, rows: list[int], width: int) -> "Tokens":
-        """Return some rows, their last `width` tokens."""
-        segments = None if self.segments is None else self.segments[rows, -width:]
-        return Tokens(self.input_ids[rows, -width:], self.attention_mask[rows, -width:], segments)
+    def chosen(self, row: int, width: int) -> "Tokens":
+        """Return one row, its last `width` tokens."""
+        one = slice(row, row + 1)
+        segments = None if self.segments is None else self.segments[one, -width:]
+        return Tokens(self.input_ids[one, -width:], self.attention_mask[one, -width:], segments)
 
 
 class _Enough(Exception):
@@ -105,16 +106,16 @@ class FrozenStates:
         """
         lengths = tokens.attention_mask.sum(-1).tolist()
         keys = _keys(depth, tokens, lengths)
-        found = {row: states for row, key in enumerate(keys) if (states := self._get(key)) is not None}
-        missing = [row for row in range(len(keys)) if row not in found]
-        if missing:
-            width = max(lengths[row] for row in missing)
-            computed = self.run(depth, inputs(tokens.chosen(missing, width)))
-            for row, states in zip(missing, computed, strict=True):
-                found[row] = states[-lengths[row] :]
-                self._put(keys[row], found[row])
+        found: list[Tensor] = []
+        for row, key in enumerate(keys):
+            states = self._get(key)
+            if states is None:
+                # Alone: in company it would round otherwise, and a run depend on what was asked before it.
+                states = self.run(depth, inputs(tokens.chosen(row, lengths[row])))[0]
+                self._put(key, states)
+            found.append(states)
         out = found[0].new_zeros(*tokens.input_ids.shape, found[0].shape[-1])
-        for row, states in found.items():
+        for row, states in enumerate(found):
             out[row, -lengths[row] :] = states
         return out
 

@@ -135,6 +135,19 @@ def test_the_lowest_adapter_decides(targets: str | list[str] | None, depth: int)
     assert_close(found, predict(model, guide, make_batch(), samples=0), rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_states_do_not_depend_on_company(dtype: torch.dtype) -> None:
+    """To the last bit: else a run that is resumed, or made after another, would not be the same run."""
+    kept = []
+    for batches in ([make_batch()], [make_batch(choose=[row], pad=row) for row in (2, 0, 3, 1)]):
+        backbone = Backbone(make_lm("qwen2", dtype))
+        for batch in batches:
+            backbone.hidden(batch.input_ids, batch.attention_mask, below=1)
+        kept.append(backbone.states._kept)
+    assert kept[0].keys() == kept[1].keys()
+    assert all(torch.equal(kept[0][key], kept[1][key]) for key in kept[0])
+
+
 def test_an_exception_leaves_the_language_model_as_it_was() -> None:
     model, guide = bara_pair(target_modules=["lm_head"])
     layers = model.backbone.states.layers
