@@ -67,17 +67,6 @@ class Adapter(PyroModule):
         """Return `s B change`, what most adapters end in; `rows` as for `forward`."""
         return F.linear(change, chosen_rows(self.lora_B, rows) * self.scaling)
 
-    def hook(
-        self,
-        latents: Given,
-        unfolded: Callable[[Tensor], Tensor],
-        layer: nn.Module,
-        args: tuple[Tensor],
-        output: Tensor,
-    ) -> Tensor:
-        """Return a layer's output with the change added; see `AdaptedLM.attached`."""
-        return output + self.change_of(latents, unfolded, layer, args, output)
-
     def change_of(
         self,
         latents: Given,
@@ -86,7 +75,7 @@ class Adapter(PyroModule):
         args: tuple[Tensor],
         output: Tensor,
     ) -> Tensor:
-        """Return the change of a layer's output, of its shape and type."""
+        """Return the change of a layer's output, of its shape and type; see `AdaptedLM.attached`."""
         return self.change(unfolded(args[0]), latents).reshape(output.shape).to(output)
 
 

@@ -106,7 +106,7 @@ class _Hook:
         if self.adapter.target.is_head:
             output = output.float()  # as `AdaptedLM.logits` adds it
         with self.law:
-            return self.adapter.hook(self.latents, self.unfolded, layer, args, output)
+            return output + self.adapter.change_of(self.latents, self.unfolded, layer, args, output)
 
 
 class OneDraw(Posterior):

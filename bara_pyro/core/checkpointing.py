@@ -19,6 +19,11 @@ Change = Callable[[nn.Module, tuple[Tensor], Tensor], Tensor]
 """A linear layer, its input and its output -> what is added to the output."""
 
 
+def added(change_of: Change, layer: nn.Module, args: tuple[Tensor], output: Tensor) -> Tensor:
+    """Return a layer's output with its change added; what is noted of it is the business of `Recorded`."""
+    return output + change_of(layer, args, output)
+
+
 class Recorded:
     """The changes of one forward pass, by the linear layer that they were added to."""
 

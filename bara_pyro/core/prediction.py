@@ -213,12 +213,12 @@ def _shared(model: AdaptedLM, batch: Batch) -> Batch:
     if tokens < LEAST:
         return batch
     begin = beginning(batch, tokens)
-    return _with_rest(model, batch, after(batch, tokens, model.read(begin, states=model.lower(begin))))
+    rest = after(batch, tokens, model.read(begin, states=model.lower(begin)))
+    return _with_rest(rest, model.lower(batch))
 
 
-def _with_rest(model: AdaptedLM, batch: Batch, rest: Batch) -> Batch:
-    """Return the rest of some rows with what the layers below the adapters give it."""
-    states = model.lower(batch)
+def _with_rest(rest: Batch, states: Tensor | None) -> Batch:
+    """Return the rest of some rows with its part of what the layers below the adapters give whole rows."""
     if states is None:
         return rest
     return replace(rest, past=replace(rest.past, rest=states[:, -rest.input_ids.shape[1] :]))
@@ -233,7 +233,7 @@ def _drawn_last(model: AdaptedLM, guide: SiteGuide, batch: Batch, last: int) -> 
     with PosteriorMean(guide):
         past = model.read(begin, counted, None if states is None else states[:, :-last])
     ids, mask = batch.input_ids[:, -last:], batch.attention_mask[:, -last:]
-    return _with_rest(model, batch, replace(batch, input_ids=ids, attention_mask=mask, past=past))
+    return _with_rest(replace(batch, input_ids=ids, attention_mask=mask, past=past), states)
 
 
 class Addressed(Posterior):

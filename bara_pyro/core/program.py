@@ -23,7 +23,7 @@ from torch import BoolTensor, Tensor
 
 from bara_pyro.core.adapter import Adapter, Given, outer_draws, tempered, unfolding
 from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.checkpointing import Recorded
+from bara_pyro.core.checkpointing import Recorded, added
 from bara_pyro.core.foreign import shared_weights
 from bara_pyro.core.frozen_states import Tokens
 from bara_pyro.core.latents import Gates, Latents
@@ -219,14 +219,11 @@ class AdaptedLM(PyroModule):
         """
         recorded = Recorded() if self.backbone.checkpointing and torch.is_grad_enabled() else None
         unfolded = unfolding(lead, self.one_input)
+        add = added if recorded is None else recorded.hook
         with ExitStack() as stack:
             for adapter, layer in self._body:
-                given = (latents[adapter.target.index], unfolded)
-                if recorded is None:
-                    hook = partial(adapter.hook, *given)
-                else:
-                    hook = partial(recorded.hook, partial(adapter.change_of, *given))
-                stack.callback(layer.register_forward_hook(hook).remove)
+                change_of = partial(adapter.change_of, latents[adapter.target.index], unfolded)
+                stack.callback(layer.register_forward_hook(partial(add, change_of)).remove)
             if recorded is not None:
                 upper = self.backbone.states.layers[self.frozen_layers :]
                 adapted = [layer for _, layer in self._body]
