@@ -1,23 +1,32 @@
-"""A real language model on real rows: SmolLM2-135M, every method with its default settings.
+r"""A real language model on real rows: SmolLM2-135M, every method with its default settings.
 
     bara backbone get smollm2 --out runs/smollm2
     python -m experiments real --model runs/smollm2 --data-dir FOLDER
     python -m experiments real --name real_few --train-rows 80 ...
     python -m experiments real --name real_texts --tasks arc_easy --set task.labels=texts ...
 
+With settings that were chosen on a quarter of the training rows, as many trials for each method:
+
+    python -m experiments search --model runs/smollm2 --data-dir FOLDER --tasks ag_news --steps 400
+        --methods lora ... --validation-rows 80 --out experiments/hyperparameters_smollm2.json
+        --set backbone.dtype=bfloat16 --set task.train_rows=320 --set task.max_length=512
+        --set 'adapter.target_modules=model\.layers\.2[789]\..*_proj|lm_head'
+    python -m experiments real --name real_tuned --choices experiments/hyperparameters_smollm2.json ...
+
 Adapters stand at every linear layer of the upper three of 30 blocks and at the answer head, so that the 27
 blocks below are run once a row: a run then takes minutes of one core. Where they stand was chosen by LoRA's
-scores on validation rows (docs/decisions.md); nothing else is tuned. The temperature is fitted on a fifth of
-the rows, set aside from training. Trained on ag_news, a run is also asked the questions of openbookqa: rows
-from elsewhere.
+scores on validation rows (docs/decisions.md). The temperature is fitted on a fifth of the rows, set aside from
+training. Trained on ag_news, a run is also asked the questions of openbookqa: rows from elsewhere.
 
 What is stored as real_attention is one seed with adapters at query and value of the upper six blocks.
 """
 
 from argparse import Namespace
+from pathlib import Path
 
 from experiments.engine.compare import Comparisons, Contrast
 from experiments.engine.run import Arms
+from experiments.engine.search import chosen
 from experiments.engine.study import Study
 from experiments.page.parts import Part, main_table, shifts
 from experiments.page.spec import arm_study
@@ -28,7 +37,7 @@ HELD_OUT = 5  # one in so many rows, for a temperature
 
 
 def arms(args: Namespace) -> Arms:
-    """Return each method with its defaults, on `--train-rows` rows in all."""
+    """Return each method with its defaults, or those chosen for it, on `--train-rows` rows in all."""
     shared = {
         "backbone.dtype": "bfloat16",
         "adapter.target_modules": UPPER,
@@ -36,7 +45,10 @@ def arms(args: Namespace) -> Arms:
         "task.max_length": 512,
     }
     held_out = {"temperature": {"task.validation_rows": args.train_rows // HELD_OUT}}
-    return {name: {**shared, "method": name, **held_out.get(name, {})} for name in args.methods}
+    own = {name: chosen(name, args.choices) if args.choices else {} for name in args.methods}
+    return {
+        name: {**shared, "method": name, **held_out.get(name, {}), **own[name]} for name in args.methods
+    }
 
 
 def parts(study: Study) -> list[Part]:
@@ -49,7 +61,7 @@ STUDY = arm_study(
     "real",
     __doc__,
     "A real language model",
-    "SmolLM2-135M in bfloat16, adapters in its upper layers; nothing was tuned.",
+    "SmolLM2-135M in bfloat16, adapters in its upper layers.",
     parts,
     arms,
     methods=METHODS,
@@ -62,6 +74,11 @@ STUDY = arm_study(
             "default": 320,
             "metavar": "N",
             "help": "training rows, those set aside for a temperature included; default: %(default)s",
+        },
+        "--choices": {
+            "type": Path,
+            "metavar": "FILE",
+            "help": "settings that `experiments search --out FILE` chose; default: each method's own",
         },
     },
     shifted={"ag_news": ("openbookqa",)},
