@@ -15,8 +15,8 @@ With settings that were chosen on a quarter of the training rows, as many trials
 
 Adapters stand at every linear layer of the upper three of 30 blocks and at the answer head, so that the 27
 blocks below are run once a row: a run then takes minutes of one core. Where they stand was chosen by LoRA's
-scores on validation rows (docs/decisions.md). The temperature is fitted on a fifth of the rows, set aside from
-training. Trained on ag_news, a run is also asked the questions of openbookqa: rows from elsewhere.
+scores on validation rows (docs/decisions.md). The temperature is fitted on a fifth of the rows, which are set
+aside. Trained on ag_news, a run is also asked the questions of openbookqa: rows from elsewhere.
 
 What is stored as real_attention is one seed with adapters at query and value of the upper six blocks.
 """
@@ -46,9 +46,7 @@ def arms(args: Namespace) -> Arms:
     }
     held_out = {"temperature": {"task.validation_rows": args.train_rows // HELD_OUT}}
     own = {name: chosen(name, args.choices) if args.choices else {} for name in args.methods}
-    return {
-        name: {**shared, "method": name, **held_out.get(name, {}), **own[name]} for name in args.methods
-    }
+    return {name: {**shared, "method": name, **held_out.get(name, {}), **own[name]} for name in args.methods}
 
 
 def parts(study: Study) -> list[Part]:
