@@ -129,8 +129,7 @@ class OneDraw(Posterior):
     def _see(self, positions: Tensor) -> None:
         first = torch.zeros(1, dtype=torch.long, device=positions.device)
         ids = tuple(map(str, range(len(positions))))
-        # The output embedding may see the last tokens alone.
-        self.addresses = Addresses(self.seed, first, ids, lambda width: positions[:, -width:])
+        self.addresses = Addresses(self.seed, first, ids, positions)
 
     def value(self, name: str, fn: TorchDistribution) -> Tensor:
         """Return the draw of a site, of the law's batch and event shape."""

@@ -73,8 +73,8 @@ class Addresses:
         seed: base seed.
         draws: long, `S`: numbers of the draws.
         ids: the B rows' identifiers.
-        positions: width of a layer's input -> long, `B x width`: each column's position in its text, counted
-            from the first real token (below 0 on padding).
+        positions: long, `B x T`: each column's position in its text, counted from the first real token (below
+            0 on padding). A layer that is given fewer columns is given the last ones.
         repeats: draws that follow one another and share the global latents.
     """
 
@@ -83,7 +83,7 @@ class Addresses:
         seed: int,
         draws: Tensor,
         ids: Sequence[str],
-        positions: Callable[[int], Tensor],
+        positions: Tensor,
         repeats: int = 1,
     ) -> None:
         self.seed = seed
@@ -91,15 +91,12 @@ class Addresses:
         self.shared = draws // repeats
         self.rows = torch.tensor([noise_seed(0, row_id) for row_id in ids], device=draws.device)
         self.positions = positions
-        self._placed: dict[int, Tensor] = {}  # computed once a forward: every site of one width asks
+        self._places = positions * GOLDEN
 
     def draw_local(self, site: str, fn: TorchDistribution) -> Tensor:
         """Draw a site with a value a row and token, `S x B x T x event`."""
         shape = (len(self.draws), len(self.rows), fn.batch_shape[-1], *fn.event_shape)
-        width = fn.batch_shape[-1]
-        if width not in self._placed:
-            self._placed[width] = self.positions(width) * GOLDEN
-        rows, places = self.rows[:, None], self._placed[width]
+        rows, places = self.rows[:, None], self._places[:, -fn.batch_shape[-1] :]
 
         def keys(key: int) -> Tensor:
             draws = mix(key + self.draws * GOLDEN)[:, None, None]

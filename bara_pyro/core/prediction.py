@@ -262,14 +262,10 @@ def addresses_of(batch: Batch, seed: int, draws: slice, repeats: int = 1) -> Add
     """Return the addresses of some draws of a batch, which is padded on the left."""
     device = batch.input_ids.device
     lengths = batch.attention_mask.sum(-1, keepdim=True)
-    return Addresses(
-        seed,
-        torch.arange(draws.start, draws.stop, device=device),
-        batch.ids,
-        # The answer head sees the last tokens alone: columns are counted from the right.
-        lambda width: lengths - width + torch.arange(width, device=device),
-        repeats,
-    )
+    columns = torch.arange(batch.input_ids.shape[1], device=device)
+    positions = lengths - len(columns) + columns
+    numbers = torch.arange(draws.start, draws.stop, device=device)
+    return Addresses(seed, numbers, batch.ids, positions, repeats)
 
 
 def _chunks(total: int, step: int) -> list[slice]:

@@ -76,12 +76,11 @@ class BaRAModel(BaseTuner):
                 f"Draws need an attention mask of two dimensions and one id a row: the mask has {mask.dim()} "
                 f"dimensions, and there are {rows} rows and {rows if ids is None else len(ids)} ids."
             )
-        places = mask.long().cumsum(-1) - 1
         self.draw.addresses = Addresses(
             seed,
             torch.tensor([draw], device=mask.device),
             tuple(map(str, range(rows))) if ids is None else ids,
-            lambda columns: places[:, places.shape[1] - columns :],  # the last ones: see a cache, or the head
+            mask.long().cumsum(-1) - 1,
         )
         self.draw.phi = {name: self._phi(name, self.draw.addresses) for name in self.active_adapters}
 

@@ -26,14 +26,11 @@ def splitmix64(state: int) -> int:
     return z ^ (z >> 31)
 
 
-def addresses(seed: int = 0, draws: int = 40, rows: int = 30, start: int = 0, repeats: int = 1) -> Addresses:
-    return Addresses(
-        seed,
-        torch.arange(start, start + draws),
-        tuple(map(str, range(rows))),
-        lambda width: torch.arange(width).expand(rows, -1),
-        repeats,
-    )
+def addresses(
+    seed: int = 0, draws: int = 40, rows: int = 30, start: int = 0, repeats: int = 1, width: int = 64
+) -> Addresses:
+    numbers, ids = torch.arange(start, start + draws), tuple(map(str, range(rows)))
+    return Addresses(seed, numbers, ids, torch.arange(width).expand(rows, -1), repeats)
 
 
 def unit(shape: tuple[int, ...]) -> dist.TorchDistribution:
@@ -91,20 +88,20 @@ def test_uniformity_and_independence_across_every_coordinate() -> None:
 def test_no_streams_overlap() -> None:
     """Of 2^20 addresses no two have one 64-bit state: by chance they would with probability 3e-8."""
     a = addresses(draws=64, rows=64)
-    keys = mix(mix(mix(5 + a.draws * GOLDEN)[:, None, None] + a.rows[:, None]) + a.positions(64) * GOLDEN)
+    keys = mix(mix(mix(5 + a.draws * GOLDEN)[:, None, None] + a.rows[:, None]) + a.positions * GOLDEN)
     states = keys.unsqueeze(-1) + torch.arange(1, 5) * GOLDEN
     assert states.unique().numel() == 64 * 64 * 64 * 4
 
 
 def test_a_draw_depends_on_its_address_alone() -> None:
-    whole = addresses().draw_local("theta", unit((40, 30, 9, 8)))
-    later = addresses(draws=10, start=7).draw_local("theta", unit((10, 30, 9, 8)))
+    whole = addresses(width=9).draw_local("theta", unit((40, 30, 9, 8)))
+    later = addresses(draws=10, start=7, width=9).draw_local("theta", unit((10, 30, 9, 8)))
     assert torch.equal(later, whole[7:17])
-    narrow = addresses().draw_local("theta", unit((40, 30, 4, 3)))
+    narrow = addresses(width=4).draw_local("theta", unit((40, 30, 4, 3)))
     assert torch.equal(narrow, whole[:, :, :4, :3])
-    a = addresses()
-    a.rows = a.rows[[5, 2]]
-    a.positions = lambda width: torch.arange(width).expand(2, -1)
+    last = addresses(width=9).draw_local("theta", unit((40, 30, 2, 8)))  # of a layer that sees two columns
+    assert torch.equal(last, whole[:, :, -2:])
+    a = Addresses(0, torch.arange(40), ("5", "2"), torch.arange(9).expand(2, -1))
     assert torch.equal(a.draw_local("theta", unit((40, 2, 9, 8))), whole[:, [5, 2]])
 
 
@@ -118,7 +115,7 @@ def test_positions_are_counted_from_the_first_real_token() -> None:
     assert torch.equal(wide[:, :, 3:], draws)
     assert torch.equal(head, draws[:, :, -1:])
     first = batch.attention_mask.long().argmax(-1)
-    places = addresses_of(batch, 0, slice(0, 1)).positions(width)
+    places = addresses_of(batch, 0, slice(0, 1)).positions
     assert (places[torch.arange(4), first] == 0).all()
 
 

@@ -1,0 +1,64 @@
+"""Draws in the last K tokens alone, beside draws in all and none: time, and NLL on a run's test rows.
+
+python -m benchmarks.last RUN [--rows 200] [--samples 10] [--last 1 4 16]
+
+Times are ratios of CPU time to that of draws in all tokens; differences in NLL are paired by row, with their
+standard error. Frozen layers below the adapters are run before anything is timed.
+"""
+
+import math
+import time
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from bara_pyro.data import EncodedSplit, first_rows
+from bara_pyro.runs.config import load_config
+from bara_pyro.runs.evaluate import draw
+from bara_pyro.runs.folder import load_system
+from bara_pyro.runs.system import System
+
+
+def timed(system: System, split: EncodedSplit, samples: int, last: int | None) -> tuple[float, Tensor]:
+    """Return the CPU seconds of a prediction and the NLL of each row, in nats."""
+    config = load_config(overrides={"predict.last": last}, base=system.config)
+    started = time.process_time()
+    drawn = draw(replace(system, config=config), split, samples)
+    seconds = time.process_time() - started
+    log_probs = drawn.logsumexp(0) - math.log(len(drawn))
+    return seconds, -log_probs[torch.arange(len(split)), torch.tensor(split.labels)]
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path, help="folder of a finished run with local gates")
+    parser.add_argument(
+        "--rows", type=int, default=200, help="the first so many test rows; default: %(default)s"
+    )
+    parser.add_argument("--samples", type=int, default=10, help="number S of draws; default: %(default)s")
+    parser.add_argument("--last", type=int, nargs="+", default=[1, 4, 16], metavar="K")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    system = load_system(args.run)
+    split = first_rows(system.split("test"), args.rows)
+    timed(system, split, 0, None)
+    full, costs = timed(system, split, args.samples, None)
+    print(f"{len(split)} rows, S = {args.samples}: NLL {costs.mean():.3f}")
+    print(f"{'draws in':<12}{'time':>8}{'NLL':>8}{'minus that of all':>20}{'SE':>8}")
+    kinds = [(f"the last {k}", args.samples, k) for k in args.last] + [("none (S = 0)", 0, None)]
+    for name, samples, last in kinds:
+        seconds, own = timed(system, split, samples, last)
+        difference = own - costs
+        error = difference.std() / math.sqrt(len(split))
+        print(
+            f"{name:<12}{seconds / full:8.2f}{own.mean():8.3f}{difference.mean():+20.3f}{error:8.3f}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
