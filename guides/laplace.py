@@ -171,12 +171,14 @@ class LaplaceGuide(PointGuide):
         covariance = torch.zeros(
             len(batch), classes, classes, dtype=torch.float64, device=point.log_probs.device
         )
-        inputs = {site: a @ fit.block(site).input_vectors for site, a in point.inputs.items()}
-        jacobians: dict[str, list[Tensor]] = {site: [] for site in inputs}
+        jacobians: dict[str, list[Tensor]] = {site: [] for site in point.inputs}
         for direction in centring:
             for site, g in point.gradients(direction).items():
-                # Of the weights in the basis in which their posterior is diagonal.
-                jacobians[site].append((g @ fit.block(site).output_vectors).mT @ inputs[site])
+                block = fit.block(site)
+                # Of the weights in the basis in which their posterior is diagonal; turned into it once the
+                # tokens are added up, because there are more of them than the rank.
+                jacobian = g.mT @ point.inputs[site]
+                jacobians[site].append(block.output_vectors.mT @ jacobian @ block.input_vectors)
         for site, columns in jacobians.items():
             scale = (fit.block(site).eigenvalues() + fit.precision).rsqrt()
             rows = (torch.stack(columns, dim=1).double() * scale).flatten(2)
