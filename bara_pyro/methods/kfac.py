@@ -68,12 +68,10 @@ def kfac(
 
 
 def _add_outer(sums: dict[str, Tensor], site: str, values: Tensor) -> None:
-    """Add `sum v v^T` over rows and tokens."""
-    flat = values.flatten(0, 1).double()
-    if site in sums:
-        sums[site].addmm_(flat.T, flat)
-    else:
-        sums[site] = flat.T @ flat
+    """Add `sum v v^T` over rows and tokens: in the type of `v` within a batch, in float64 over batches."""
+    flat = values.flatten(0, 1)
+    outer = flat.T @ flat
+    sums[site] = sums[site].add_(outer) if site in sums else outer.double()
 
 
 def _roots(probs: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Literal
 
 import torch
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt, field_validator
 
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.program import AdapterOptions
@@ -44,7 +44,7 @@ class LaplaceConfig(MethodConfig):
         LaplaceGuide, "logit_samples", "'glm': draws of the logits a row; as published 100000"
     )
     prior_precision: PositiveFloat | None = Field(
-        None, description="precision of the prior in the fit; null: that of greatest evidence"
+        100.0, description="precision of the prior in the fit; 'evidence' or null: that of greatest evidence"
     )
     optimiser: Optimiser = Field(
         "bisection", description="of the evidence; 'adam': 100 steps from precision 1, as published"
@@ -56,6 +56,11 @@ class LaplaceConfig(MethodConfig):
         LaplaceGuide, "max_gigabytes", "most memory that the factors may take"
     )
     batch_size: PositiveInt = Field(8, description="rows a pass of the fit")
+
+    @field_validator("prior_precision", mode="before")
+    @classmethod
+    def _evidence(cls, value: object) -> object:
+        return None if value == "evidence" else value
 
 
 def _build(
@@ -144,6 +149,6 @@ register_method(
         display="Laplace",
         order=5,
         tags=frozenset({"paper", "main"}),
-        search=SearchSpace("method.prior_precision", (100.0, 1000.0)),
+        search=SearchSpace("method.prior_precision", (10.0, 1000.0)),
     )
 )

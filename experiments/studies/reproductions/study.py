@@ -21,8 +21,11 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "ensemble": {"probabilities averaged": {}, "logits averaged": {"method.average": "logits"}},
     "laplace": {
         "prior precision of the search": {},
-        "evidence maximised": {"method.prior_precision": None},
-        "evidence, curvature summed over tokens": {"method.prior_precision": None, "method.tokens": "sum"},
+        "evidence maximised": {"method.prior_precision": "evidence"},
+        "evidence, curvature summed over tokens": {
+            "method.prior_precision": "evidence",
+            "method.tokens": "sum",
+        },
         "prior precision left at 1": {"method.prior_precision": 1.0},
     },
     "blob": {
