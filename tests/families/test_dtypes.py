@@ -10,20 +10,18 @@ from typing import get_args
 import pytest
 import torch
 from app_cases import Place, word_tokenizer
-from family_cases import make_lm, modules_with_hooks
+from family_cases import make_lm
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from whole_case import check_trained_saved_read_and_detached, own_logits
 
 from bara_pyro.core import quantized
-from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.loading import DTYPES, load_backbone
 from bara_pyro.data import training_batches
 from bara_pyro.errors import BackboneError
 from bara_pyro.runs.config import load_config
-from bara_pyro.runs.evaluate import draw
-from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.system import build_system
-from bara_pyro.runs.train import make_svi, train
+from bara_pyro.runs.train import make_svi
 from bara_pyro.types import WeightType
 
 IDS = torch.tensor([[6, 7, 8, 9, 10, 11], [3, 4, 5, 12, 4, 3]])
@@ -60,33 +58,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-@torch.no_grad()
-def own_logits(backbone: Backbone) -> Tensor:
-    return backbone.lm(input_ids=IDS, use_cache=False).logits
-
-
 @pytest.mark.parametrize("dtype", EVERY)
 def test_trained_saved_read_and_detached(dtype: str, folder: Path, place: Place, tmp_path: Path) -> None:
-    settings = {"backbone.name": str(folder), "backbone.dtype": dtype, "task.name": str(place.rows)}
-    training = {"train.steps": 30, "train.lr": 0.01, "adapter.r": 4}
-    config = load_config(overrides={**settings, **training, "method.name": "bara-gate"})
-    backbone = load_backbone(folder, dtype=dtype)
-    before = own_logits(backbone)
-    system = build_system(config, backbone=backbone)
-    split = system.split("train")
-    untrained = draw(system, split, 0)
-    train(system, tmp_path / "run")
-    assert nll(draw(system, split, 0), split.labels) < nll(untrained, split.labels)
-    drawn = draw(system, split, 3)
-    assert (drawn.exp().std(0) > 0).all()
-    read = load_system(tmp_path / "run")
-    assert torch.equal(draw(read, read.split("train"), 3), drawn)
-    assert modules_with_hooks(backbone.lm) == []
-    assert torch.equal(own_logits(backbone), before)
-
-
-def nll(log_probs: Tensor, labels: tuple[int, ...]) -> float:
-    return -float(log_probs[0, torch.arange(len(labels)), list(labels)].mean())
+    check_trained_saved_read_and_detached(folder, place, tmp_path / "run", IDS, dtype)
 
 
 def weights(lm: nn.Module) -> dict[str, Tensor]:
@@ -157,11 +131,11 @@ def test_forward_and_gradient_are_those_of_the_weights_as_stored(dtype: str, fol
     assert sorted(changed) == sorted(set(linears) - {"lm_head"})
     with torch.no_grad():
         truth = copy(input_ids=IDS, use_cache=False).logits.float()
-    assert distance(own_logits(backbone).float(), truth) < 0.02
+    assert distance(own_logits(backbone, IDS).float(), truth) < 0.02
     assert distance(gradient(backbone.lm), gradient(copy)) < 0.06
     given = load_backbone(folder, dtype="bfloat16")
     with torch.no_grad():
-        assert distance(truth, own_logits(given).float()) > 0.003  # the copy's weights are other ones
+        assert distance(truth, own_logits(given, IDS).float()) > 0.003  # the copy's weights are other ones
 
 
 @pytest.mark.parametrize("dtype", QUANTIZED)

@@ -5,23 +5,18 @@ from pathlib import Path
 import pytest
 import torch
 from app_cases import Place, word_tokenizer
-from family_cases import FAMILIES, PAGE, make_lm, modules_with_hooks, page_with, table
+from family_cases import FAMILIES, PAGE, make_lm, page_with, table
 from torch.testing import assert_close
+from whole_case import check_trained_saved_read_and_detached
 
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.frozen_states import Tokens
-from bara_pyro.core.loading import load_backbone
 from bara_pyro.core.prefix import split
 from bara_pyro.core.targets import find_targets
 from bara_pyro.data.split import collate_ids
 from bara_pyro.errors import BackboneError
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.models.lora import LoRA
-from bara_pyro.runs.config import load_config
-from bara_pyro.runs.evaluate import draw
-from bara_pyro.runs.folder import load_system
-from bara_pyro.runs.system import build_system
-from bara_pyro.runs.train import train
 
 ROWS = [[3, 4, 5], [6, 7, 8, 9, 10, 11], [12, 4]]
 
@@ -48,33 +43,12 @@ def test_logits_without_an_adapter_are_the_models_own(family: str) -> None:
     assert backbone.states.layers, "run whole where lower layers could be kept"
 
 
-def nll(log_probs: torch.Tensor, labels: tuple[int, ...]) -> float:
-    return -float(log_probs[0, torch.arange(len(labels)), list(labels)].mean())
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_trained_saved_read_and_detached(family: str, place: Place, tmp_path: Path) -> None:
     folder = tmp_path / "lm"
     make_lm(family).save_pretrained(folder)
     word_tokenizer().save_pretrained(folder)
-    settings = {"backbone.name": str(folder), "task.name": str(place.rows), "train.steps": 30}
-    config = load_config(overrides={**settings, "train.lr": 0.01, "method.name": "bara-gate", "adapter.r": 4})
-    backbone = load_backbone(folder)
-    ids = torch.tensor(ROWS[1:2])
-    with torch.no_grad():
-        before = backbone.lm(input_ids=ids, use_cache=False).logits
-    system = build_system(config, backbone=backbone)
-    split = system.split("train")
-    untrained = draw(system, split, 0)
-    train(system, tmp_path / "run")
-    assert nll(draw(system, split, 0), split.labels) < nll(untrained, split.labels)
-    drawn = draw(system, split, 3)
-    assert (drawn.exp().std(0) > 0).all()
-    read = load_system(tmp_path / "run")
-    assert torch.equal(draw(read, read.split("train"), 3), drawn)
-    assert modules_with_hooks(backbone.lm) == []
-    with torch.no_grad():
-        assert torch.equal(backbone.lm(input_ids=ids, use_cache=False).logits, before)
+    check_trained_saved_read_and_detached(folder, place, tmp_path / "run", torch.tensor(ROWS[1:2]))
 
 
 def test_a_tower_for_images_is_left_alone() -> None:
