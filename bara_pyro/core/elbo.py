@@ -4,7 +4,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
 import torch
-from pyro.distributions import TorchDistribution
+from pyro.distributions import ExpandedDistribution, Independent, MaskedDistribution, TorchDistribution
 from pyro.distributions.util import scale_and_mask
 from pyro.infer import TraceMeanField_ELBO
 from pyro.poutine.runtime import Message
@@ -21,6 +21,8 @@ from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.sites import law_of, value_of
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import DataError, MissingKLError
+
+WRAPPERS = (Independent, MaskedDistribution, ExpandedDistribution)  # of a law; others are laws by themselves
 
 
 @dataclass
@@ -135,8 +137,7 @@ class MeanFieldELBO(TraceMeanField_ELBO):
                 f"Site {name!r}: no analytic KL({_family(q)} || {_family(p)}) is registered; choose another "
                 "prior or guide, or allow a one-draw estimate with sampled_kl=True."
             )
-        kl = torch.as_tensor(scale_and_mask(kl, scale=1.0, mask=prior["mask"]))
-        return kl if kl.shape == q.batch_shape else kl.expand(q.batch_shape)
+        return torch.as_tensor(scale_and_mask(kl, mask=prior["mask"]))
 
 
 def _mean(terms: list[ElboTerms]) -> ElboTerms:
@@ -183,6 +184,6 @@ def _log_prob(site: Message, scale: Tensor | float) -> Tensor:
 
 
 def _family(fn: TorchDistribution) -> str:
-    while hasattr(fn, "base_dist"):
+    while isinstance(fn, WRAPPERS):
         fn = fn.base_dist
     return type(fn).__name__

@@ -186,8 +186,10 @@ def test_validation(mean, kappa):
 
 def test_validates_values():
     q = MeanWeibull(1.0, 1.0, validate_args=True)
-    with pytest.raises(ValueError, match="support"):
-        q.log_prob(torch.tensor(-1.0))
+    for density in (q.log_prob, q.cdf):
+        density(torch.tensor(1.0))
+        with pytest.raises(ValueError, match="support"):
+            density(torch.tensor(-1.0))
 
 
 def test_agrees_with_pyros_weibull():
