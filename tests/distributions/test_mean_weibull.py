@@ -186,7 +186,7 @@ def test_validation(mean, kappa):
 
 def test_validates_values():
     q = MeanWeibull(1.0, 1.0, validate_args=True)
-    for density in (q.log_prob, q.cdf):
+    for density in (q.log_prob, q.cdf, q.expand([2]).log_prob):
         density(torch.tensor(1.0))
         with pytest.raises(ValueError, match="support"):
             density(torch.tensor(-1.0))
