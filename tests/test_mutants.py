@@ -23,9 +23,8 @@ def test_whole_functions_are_kept_until_their_code_changes(tmp_path: Path) -> No
         x_g="q",
     )
     first = merged({}, functions(tmp_path), "one")
-    assert first == {
-        "core.a.x_f": {"code": "p", "commit": "one", "caught": 1, "survived": 1, "not covered": 1, "survivors": "2"}
-    }  # fmt: skip
+    outcomes = {"caught": 1, "survived": 1, "not covered": 1, "survivors": "2"}
+    assert first == {"core.a.x_f": {"code": "p", "commit": "one", **outcomes}}
     write(tmp_path, {"x_f__mutmut_1": None, "x_g__mutmut_1": 36}, x_f="p", x_g="q")
     second = merged(first, functions(tmp_path), "two")
     assert second["core.a.x_f"] == first["core.a.x_f"]
