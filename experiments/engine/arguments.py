@@ -63,6 +63,8 @@ def experiment_parser(
         "default: say so and stop")  # fmt: skip
     add("--retry-failed", action="store_true", help="try again the runs that failed before")
     add("--strict", action="store_true", help="end with an error if a run failed; failures are listed anyway")
+    add("--finished", action="store_true",
+        help="run nothing and write down what is finished, arms with fewer seeds included")  # fmt: skip
     return parser
 
 

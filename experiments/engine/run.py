@@ -3,6 +3,7 @@
 import platform
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from itertools import compress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -16,9 +17,11 @@ from experiments.engine.results import RESULTS
 from experiments.engine.rows import collect, whole_records
 from experiments.engine.spaces import tagged
 from experiments.engine.study import write_study
-from experiments.engine.sweep import Job, sweep
+from experiments.engine.sweep import Job, plan, sweep
 
 Arms = Mapping[str, Mapping[str, Any]]
+Place = tuple[str, str, int]
+"""Arm, task and seed of a run."""
 
 
 def run_study(
@@ -49,6 +52,8 @@ def run_study(
     ]
     # What was committed is done, also where the folder of its runs is gone.
     known = whole_records(name, results)
+    if args.finished:
+        places, jobs = _finished(places, jobs, args.runs, known)
     records = sweep(jobs, args.runs, **sweep_options(args), known=known)
     runs = [
         {"hash": record["config_hash"], "arm": arm, "task": record["task"], "seed": seed}
@@ -63,6 +68,18 @@ def run_study(
     if comparisons is not None and set(tagged("reference")) & {run["arm"] for run in done}:
         write_comparisons(name, comparisons, results)
     say(f"{len(done)} of {len(places)} runs are in {path}: python -m experiments report")
+
+
+def _finished(
+    places: Sequence[Place], jobs: Sequence[Job], folder: Path, known: Mapping[str, Record]
+) -> tuple[list[Place], list[Job]]:
+    """Return what is done of a study, shifted tasks included."""
+    hashes, runs = plan(jobs, folder)
+    found = {key: run.record() or known.get(key) for key, run in runs.items()}
+    done = [not runs[key].lacks_itself(found[key]) and not runs[key].lacks(found[key]) for key in hashes]
+    if not any(done):
+        raise TrainingError(f"No run of this study is finished in {folder}: leave out --finished.")
+    return list(compress(places, done)), list(compress(jobs, done))
 
 
 def _about(args: Namespace, records: Sequence[Record]) -> dict[str, Any]:

@@ -44,6 +44,25 @@ def test_from_arms_to_a_study(base: dict[str, Any], tmp_path: Path) -> None:
     assert lacking("some", tmp_path / "results") == []
 
 
+def test_what_is_finished_is_written_down(base: dict[str, Any], tmp_path: Path) -> None:
+    """One arm with both seeds, another with none or one of them; nothing is run."""
+    lora, bara = {"method": "lora"}, {"method": "bara"}
+    args = arguments(base, tmp_path / "runs")
+    args.finished = True
+    with pytest.raises(TrainingError, match="No run of this study is finished"):
+        run_study("some", {"lora": lora, "bara": bara}, args, results=tmp_path)
+    args.finished = False
+    run_study("other", {"lora": lora}, args, results=tmp_path / "other")
+    args.seeds = 1
+    run_study("other", {"bara": bara}, args, results=tmp_path / "other")
+    args.seeds, args.finished = 2, True
+    run_study("some", {"lora": lora, "bara": bara}, args, results=tmp_path)
+    arms = load_study("some", tmp_path).arms
+    (task,) = arms["lora"]
+    assert {arm: list(arms[arm][task]) for arm in arms} == {"lora": [0, 1], "bara": [0]}
+    assert len(list((tmp_path / "runs" / "records").glob("*.json"))) == 3
+
+
 def test_nothing_but_failures_is_an_error(base: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="Every run of none failed"):
         run_study(
