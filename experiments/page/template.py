@@ -104,7 +104,11 @@ class Arms(View):
     @property
     def seeds(self) -> int:
         """How many seeds every arm has on every task: the least."""
-        return min(len(seeds) for tasks in self._stored.arms.values() for seeds in tasks.values())
+        return self.fewest(*self._stored.arms)
+
+    def fewest(self, *arms: str) -> int:
+        """Return how many seeds each of these arms has on every task: the least."""
+        return min(len(seeds) for arm in arms for seeds in self._stored.arms[arm].values())
 
     def value(
         self, metric: str, arm: str, task: str | None = None, S: int | None = None
