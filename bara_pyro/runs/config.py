@@ -14,6 +14,9 @@ from bara_pyro.runs.sections import Settings
 from bara_pyro.settings import validation_sentence
 from bara_pyro.types import Json
 
+# Where states are kept and how long processes wait: the run is the same.
+WITHOUT_EFFECT = (("backbone", "states_folder"), ("train", "process_timeout"))
+
 
 class RunConfig(Settings):
     """Everything a run depends on."""
@@ -43,9 +46,11 @@ class RunConfig(Settings):
         """Twelve hexadecimal digits that identify the configuration.
 
         Labels chosen by themselves ("auto") count as "words": where the words are single tokens the two are
-        the same run, and where they are not, there is no run with words.
+        the same run, and where they are not, there is no run with words. What changes no result is left out.
         """
         data = self.dump()
+        for section, key in WITHOUT_EFFECT:
+            data[section].pop(key, None)
         if data["task"]["labels"] == "auto":
             data["task"]["labels"] = "words"
         return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:12]

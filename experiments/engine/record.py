@@ -17,7 +17,7 @@ from torch import Tensor
 from bara_pyro.data import answer_token_ids, encode_labels
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.metrics import ood_auroc, reliability_bins, risk_coverage
-from bara_pyro.runs.config import RunConfig, parse_config
+from bara_pyro.runs.config import WITHOUT_EFFECT, RunConfig, parse_config
 from bara_pyro.runs.evaluate import PREDICTIONS, evaluate_system
 from bara_pyro.runs.store import read_json, read_jsonl, write_json
 from bara_pyro.runs.system import System, load_data
@@ -60,11 +60,17 @@ def identity(config: RunConfig, settings: Mapping[str, Any]) -> Record:
     full = config.dump()
     for section, key in (("backbone", "name"), ("task", "name"), ("task", "data_dir"), ("task", "test_file")):
         full[section][key] = portable(full[section][key])
+    for section, key in WITHOUT_EFFECT:
+        full[section].pop(key, None)
     return {
         "schema": SCHEMA,
         "kind": KIND,
         "config_hash": config.hash,
-        "settings": {key: portable(value) for key, value in settings.items() if value is not None},
+        "settings": {
+            key: portable(value)
+            for key, value in settings.items()
+            if value is not None and tuple(key.split(".", 1)) not in WITHOUT_EFFECT
+        },
         "config": full,
         "method": config.method.name,
         "task": Path(full["task"]["name"]).stem,  # of a file, what the loader calls the task
