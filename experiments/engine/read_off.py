@@ -8,8 +8,9 @@ from typing import Any
 from bara_pyro.cli.terminal import progress, say
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.system import System
+from experiments.engine.job import Job
 from experiments.engine.results import resumed
-from experiments.engine.sweep import Job, finished_runs
+from experiments.engine.sweep import finished_runs
 
 
 def about_runs(args: Namespace, *names: str, **more: Any) -> dict[str, Any]:

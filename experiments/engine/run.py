@@ -12,12 +12,13 @@ from bara_pyro.cli.terminal import say
 from bara_pyro.errors import TrainingError
 from experiments.engine.arguments import shared_settings, sweep_options
 from experiments.engine.compare import Comparisons, write_comparisons
+from experiments.engine.job import Job, plan
 from experiments.engine.record import Record, write_records
 from experiments.engine.results import RESULTS
 from experiments.engine.rows import collect, whole_records
 from experiments.engine.spaces import tagged
 from experiments.engine.study import write_study
-from experiments.engine.sweep import Job, plan, sweep
+from experiments.engine.sweep import sweep
 
 Arms = Mapping[str, Mapping[str, Any]]
 Place = tuple[str, str, int]

@@ -22,9 +22,10 @@ from bara_pyro.errors import ConfigError, DataError, TrainingError
 from bara_pyro.report import Column, Table
 from bara_pyro.runs.store import read_json, write_json
 from experiments.engine.arguments import experiment_parser, shared_settings, start, sweep_options
+from experiments.engine.job import Job
 from experiments.engine.record import Record, number
 from experiments.engine.spaces import check_spaces, first_trials, further_trials, space
-from experiments.engine.sweep import Job, sweep
+from experiments.engine.sweep import sweep
 
 CHOICES = Path(__file__).parents[1] / "hyperparameters.json"
 KIND = "bara_pyro hyperparameters"

@@ -19,8 +19,9 @@ from study_cases import load_records
 from bara_pyro.errors import ConfigError
 from bara_pyro.runs.store import write_json
 from experiments.engine import sweep as program
+from experiments.engine.job import Job, plan
 from experiments.engine.launchers import Lost, on_ray, processes, serial
-from experiments.engine.sweep import Job, locked, plan, sweep
+from experiments.engine.sweep import locked, sweep
 
 ROOT = Path(__file__).parents[2]
 

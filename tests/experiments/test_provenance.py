@@ -11,8 +11,9 @@ from bara_pyro.errors import ConfigError
 from bara_pyro.runs.store import read_json, write_json
 from bara_pyro.runs.system import System
 from experiments.engine import sweep as program
+from experiments.engine.job import Job
 from experiments.engine.provenance import BEFORE, Code, code_state, in_words, same_code
-from experiments.engine.sweep import Job, sweep
+from experiments.engine.sweep import sweep
 
 
 def git(folder: Path, *arguments: str) -> None:

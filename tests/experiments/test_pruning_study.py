@@ -11,8 +11,8 @@ from bara_pyro.data import first_rows
 from bara_pyro.diagnostics.gates.prune import prune
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.system import build_system
+from experiments.engine.job import Job
 from experiments.engine.results import RESULTS
-from experiments.engine.sweep import Job
 from experiments.studies.pruning import study as pruning
 from experiments.studies.pruning.section import curve_figure, tolerance_table
 

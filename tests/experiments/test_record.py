@@ -15,8 +15,9 @@ from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.store import read_json, write_json
+from experiments.engine.job import Job
 from experiments.engine.record import COVERAGES, identity, load_predictions, read_record, write_records
-from experiments.engine.sweep import Job, sweep
+from experiments.engine.sweep import sweep
 
 
 @pytest.fixture(scope="module")

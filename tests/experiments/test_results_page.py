@@ -11,12 +11,13 @@ from study_cases import invent, rows_of
 from bara_pyro.errors import DataError
 from bara_pyro.runs.store import read_json, write_json
 from experiments.engine.compare import Comparisons, compare_study, write_comparisons
+from experiments.engine.job import Job
 from experiments.engine.provenance import code_state, in_words
 from experiments.engine.record import write_records
 from experiments.engine.results import RESULTS, Results
 from experiments.engine.rows import collect
 from experiments.engine.study import load_study, write_study
-from experiments.engine.sweep import Job, sweep
+from experiments.engine.sweep import sweep
 from experiments.page.report import claims, page, pages, problems
 from experiments.page.spec import find_study
 from experiments.page.template import Renderer

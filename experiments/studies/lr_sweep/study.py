@@ -13,8 +13,9 @@ from typing import Any
 
 from bara_pyro.report import Column, Table
 from experiments.engine.arguments import experiment_parser, shared_settings
+from experiments.engine.job import Job
 from experiments.engine.results import RESULTS, Results, distinct, having, resumed
-from experiments.engine.sweep import Job, finished_runs
+from experiments.engine.sweep import finished_runs
 from experiments.page.parts import Part
 from experiments.page.spec import entry_study, shared_facts
 from experiments.page.values import over_seeds, score

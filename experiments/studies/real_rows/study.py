@@ -10,9 +10,10 @@ from typing import Any
 from bara_pyro.report import Column, Table
 from bara_pyro.runs.config import load_config
 from experiments.engine.arguments import experiment_parser, shared_settings
+from experiments.engine.job import Job
 from experiments.engine.results import Results, having, results_option, resumed
 from experiments.engine.spaces import tagged
-from experiments.engine.sweep import Job, finished_runs
+from experiments.engine.sweep import finished_runs
 from experiments.page.parts import Part
 from experiments.page.spec import entry_study
 from experiments.page.values import over_seeds, score
