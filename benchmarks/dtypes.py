@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from bara_pyro.data import EncodedSplit, training_batches
+from bara_pyro.metrics.scores import nll_per_example
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.system import System, build_system
@@ -29,8 +30,7 @@ def stored_bytes(model: nn.Module) -> int:
 
 def nll(system: System, split: EncodedSplit) -> tuple[float, float]:
     """Return the mean of a split's NLL at the posterior mean, in nats, and its standard error."""
-    log_probs = draw(system, split, 0)[0]
-    costs = -log_probs[torch.arange(len(split)), torch.tensor(split.labels)]
+    costs = nll_per_example(draw(system, split, 0)[0], torch.tensor(split.labels))
     return float(costs.mean()), float(costs.std()) / math.sqrt(len(split))
 
 

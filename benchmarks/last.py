@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 
 from bara_pyro.data import EncodedSplit, first_rows
+from bara_pyro.metrics import posterior_predictive
+from bara_pyro.metrics.scores import nll_per_example
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.folder import load_system
@@ -28,8 +30,7 @@ def timed(system: System, split: EncodedSplit, samples: int, last: int | None) -
     started = time.process_time()
     drawn = draw(replace(system, config=config), split, samples)
     seconds = time.process_time() - started
-    log_probs = drawn.logsumexp(0) - math.log(len(drawn))
-    return seconds, -log_probs[torch.arange(len(split)), torch.tensor(split.labels)]
+    return seconds, nll_per_example(posterior_predictive(drawn), torch.tensor(split.labels))
 
 
 def main() -> None:

@@ -85,6 +85,10 @@ class Run:
         done = {name: record["shifted"].get(portable(name)) for name in self.shifted}
         return [name for name, it in done.items() if not it or ("failed" in it and self.retry_failed)]
 
+    def done(self, record: Record | None) -> bool:
+        """Return whether there is nothing left to do."""
+        return not self.lacks_itself(record) and not self.lacks(record)
+
     def failures(self, record: Record) -> list[str]:
         """Return a line for each thing that it was asked for and failed at."""
         if "failed" in record:
@@ -107,3 +111,8 @@ def plan(
         runs[config.hash] = Run(config, settings, folder, shifted, retry_failed, reuse)
         hashes.append(config.hash)
     return hashes, runs
+
+
+def found(runs: Mapping[str, Run], known: Mapping[str, Record]) -> dict[str, Record | None]:
+    """Return what there is of each run: in the folder of the sweep, or else among what is `known`."""
+    return {key: run.record() or known.get(key) for key, run in runs.items()}

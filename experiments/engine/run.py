@@ -12,7 +12,7 @@ from bara_pyro.cli.terminal import say
 from bara_pyro.errors import TrainingError
 from experiments.engine.arguments import shared_settings, sweep_options
 from experiments.engine.compare import Comparisons, write_comparisons
-from experiments.engine.job import Job, plan
+from experiments.engine.job import Job, found, plan
 from experiments.engine.record import Record, write_records
 from experiments.engine.results import RESULTS
 from experiments.engine.rows import collect, whole_records
@@ -54,7 +54,7 @@ def run_study(
     # What was committed is done, also where the folder of its runs is gone.
     known = whole_records(name, results)
     if args.finished:
-        places, jobs = _finished(places, jobs, args.runs, known)
+        places, jobs = _finished(places, jobs, args, known)
     records = sweep(jobs, args.runs, **sweep_options(args), known=known)
     runs = [
         {"hash": record["config_hash"], "arm": arm, "task": record["task"], "seed": seed}
@@ -72,14 +72,14 @@ def run_study(
 
 
 def _finished(
-    places: Sequence[Place], jobs: Sequence[Job], folder: Path, known: Mapping[str, Record]
+    places: Sequence[Place], jobs: Sequence[Job], args: Namespace, known: Mapping[str, Record]
 ) -> tuple[list[Place], list[Job]]:
     """Return what is done of a study, shifted tasks included."""
-    hashes, runs = plan(jobs, folder)
-    found = {key: run.record() or known.get(key) for key, run in runs.items()}
-    done = [not runs[key].lacks_itself(found[key]) and not runs[key].lacks(found[key]) for key in hashes]
+    hashes, runs = plan(jobs, args.runs, args.retry_failed, args.reuse)
+    there = found(runs, known)
+    done = [runs[key].done(there[key]) for key in hashes]
     if not any(done):
-        raise TrainingError(f"No run of this study is finished in {folder}: leave out --finished.")
+        raise TrainingError(f"No run of this study is finished in {args.runs}: leave out --finished.")
     return list(compress(places, done)), list(compress(jobs, done))
 
 

@@ -27,7 +27,7 @@ from bara_pyro.runs.store import write_json, write_text
 from bara_pyro.runs.system import System, build_system, find_device
 from bara_pyro.runs.train import train
 from experiments.engine.arguments import sweep_options
-from experiments.engine.job import Job, Run, plan
+from experiments.engine.job import Job, Run, found, plan
 from experiments.engine.launchers import LAUNCHERS, Lost
 from experiments.engine.progress import Board
 from experiments.engine.provenance import code_state, in_words, same_code
@@ -101,11 +101,11 @@ def sweep(
     if workers < 1:
         raise ConfigError(f"workers is {workers}: give at least 1.")
     hashes, runs = plan(jobs, folder, retry_failed, reuse)
-    found = {key: run.record() or known.get(key) for key, run in runs.items()}
-    records = {key: record for key, record in found.items() if record is not None}
+    there = found(runs, known)
+    records = {key: record for key, record in there.items() if record is not None}
     if reuse is None:
         check_code([*records.values()], folder)
-    left = [run for key, run in runs.items() if run.lacks_itself(found[key]) or run.lacks(found[key])]
+    left = [run for key, run in runs.items() if not run.done(there[key])]
     rest = [run for run in runs.values() if run not in left]
     old = sum(bool(run.failures(records[run.config.hash])) for run in rest)
     with Board(done=len(rest) - old, failed=old, left=len(left)) as board:

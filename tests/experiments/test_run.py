@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from bara_pyro.errors import TrainingError
-from bara_pyro.runs.store import read_json
+from bara_pyro.runs.store import read_json, write_json
 from experiments.engine.arguments import experiment_parser
 from experiments.engine.compare import Comparisons
 from experiments.engine.record import read_record
@@ -60,7 +60,13 @@ def test_what_is_finished_is_written_down(base: dict[str, Any], tmp_path: Path) 
     arms = load_study("some", tmp_path).arms
     (task,) = arms["lora"]
     assert {arm: list(arms[arm][task]) for arm in arms} == {"lora": [0, 1], "bara": [0]}
-    assert len(list((tmp_path / "runs" / "records").glob("*.json"))) == 3
+    records = list((tmp_path / "runs" / "records").glob("*.json"))
+    assert len(records) == 3
+    for path in records:  # as other code made them: what is to be made again is not finished
+        write_json(path, {**read_json(path), "code": None})
+    args.reuse = "same"
+    with pytest.raises(TrainingError, match="No run of this study is finished"):
+        run_study("none", {"lora": lora, "bara": bara}, args, results=tmp_path)
 
 
 def test_nothing_but_failures_is_an_error(base: dict[str, Any], tmp_path: Path) -> None:
