@@ -9,7 +9,8 @@ exact enumeration of m, so the program has no site for it: one forward pass runs
 of shape `M x B`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Unpack
 
@@ -22,7 +23,6 @@ from bara_pyro.core.adapter import Adapter, chosen_rows
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.program import AdaptedLM, AdapterOptions
 from bara_pyro.core.targets import Target
-from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 from bara_pyro.models.lora import down_projection
 
@@ -72,8 +72,9 @@ class Ensemble(AdaptedLM):
                 for a in self.adapters.values():
                     a.lora_A[member].copy_(down_projection(self.r, a.target.in_features))
 
-    def forward(self, batch: Batch) -> Tensor:
-        """Run every member on a batch; return the answers' log-probabilities, `[draws x] M x B x C`."""
+    @contextmanager
+    def outside(self) -> Iterator[None]:
+        """Run every member: a forward pass returns the answers' log-probabilities, `[draws x] M x B x C`."""
         # Scaled by the probability of each member: the likelihood's term is the mean over the members.
         with poutine.scale(scale=1 / self.members), pyro.plate("members", self.members, dim=-3):
-            return super().forward(batch)
+            yield

@@ -17,6 +17,8 @@ from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 
 Mean = Literal["mean"]
+# A program that changes one of these is more than adapters in one language model.
+MORE = ("forward", "outside", "logits")
 
 
 class Fitted(Protocol):
@@ -71,7 +73,7 @@ def attached(
     model, guide = pair_of(run)
     if draws != "mean" and not isinstance(draws, int):
         raise ConfigError(f"draws={draws!r}: give 'mean', or the seed of one draw.")
-    if type(model).forward is not AdaptedLM.forward or type(model).logits is not AdaptedLM.logits:
+    if any(getattr(type(model), name) is not getattr(AdaptedLM, name) for name in MORE):
         raise ConfigError(
             f"{type(model).__name__} is more than adapters in one language model, which `attached` cannot "
             "show: use bara_pyro.predict."

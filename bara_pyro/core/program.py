@@ -10,7 +10,7 @@ while the program runs.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cached_property, partial
 from typing import TypedDict, cast
 
@@ -129,6 +129,10 @@ class AdaptedLM(PyroModule):
             value = pyro.sample(site, prior)
         return value.unsqueeze(-2).unbind(-3)
 
+    def outside(self) -> AbstractContextManager[None]:
+        """Return what stands around the program's own plates: by default nothing."""
+        return nullcontext()
+
     def counted(self, batch: Batch) -> Tensor:
         """Return the tokens whose local sites enter the objective, `B x T`: by default the real ones."""
         return batch.attention_mask
@@ -145,9 +149,10 @@ class AdaptedLM(PyroModule):
 
     def forward(self, batch: Batch) -> Tensor:
         """Run the program on a batch; return what its likelihood returns: log-probabilities, float32."""
-        rows, draws = len(batch), outer_draws()
+        rows = len(batch)
         indices = torch.arange(rows, device=batch.input_ids.device)
-        with shared_weights() or nullcontext():
+        with shared_weights() or nullcontext(), self.outside():
+            draws = outer_draws()
             latents = self.global_latents(batch)
             with pyro.plate("data", self.num_data, subsample=indices, dim=-2):
                 with self._adapted(batch, latents) as copies:
@@ -171,14 +176,15 @@ class AdaptedLM(PyroModule):
             states: `B x T x d`, what the layers below the adapters give; None: these are run.
         """
         below = 0 if states is None else self.frozen_layers
-        latents = self.global_latents(batch)
         indices = torch.arange(len(batch), device=batch.input_ids.device)
-        with (
-            pyro.plate("data", self.num_data, subsample=indices, dim=-2),
-            self._adapted(batch, latents) as copies,
-        ):
-            tokens = Tokens(batch.input_ids, batch.attention_mask)
-            return self.backbone.read(tokens, copies=copies, counted=counted, below=below, states=states)
+        tokens = Tokens(batch.input_ids, batch.attention_mask)
+        with self.outside():
+            latents = self.global_latents(batch)
+            with (
+                pyro.plate("data", self.num_data, subsample=indices, dim=-2),
+                self._adapted(batch, latents) as copies,
+            ):
+                return self.backbone.read(tokens, copies=copies, counted=counted, below=below, states=states)
 
     def lower(self, batch: Batch) -> Tensor | None:
         """Return what the layers below the adapters give rows, `B x T x d`; None where there are none."""

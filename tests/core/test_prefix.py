@@ -16,7 +16,9 @@ from bara_pyro.core.prefix import common_tokens
 from bara_pyro.data.split import collate_ids
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
+from bara_pyro.guides.ensemble import EnsembleGuide
 from bara_pyro.guides.normal import NormalGuide
+from bara_pyro.models.ensemble import Ensemble
 from bara_pyro.models.gaussian_lora import GaussianLoRA
 
 BEGINNING = [5, 9, 2, 31, 8]
@@ -33,6 +35,13 @@ def blob(arch: str) -> tuple[GaussianLoRA, NormalGuide]:
     randomise(model, 0.3)
     guide = NormalGuide(model, init_scale=0.5)
     return model, guide
+
+
+def ensemble(arch: str) -> tuple[Ensemble, EnsembleGuide]:
+    torch.manual_seed(4)
+    model = Ensemble(tiny(arch), 4, r=3)
+    randomise(model, 0.3)
+    return model, EnsembleGuide(model)
 
 
 @pytest.fixture
@@ -52,7 +61,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("arch", CONFIGS)
-@pytest.mark.parametrize("pair", [lora_pair, bara_pair, blob])
+@pytest.mark.parametrize("pair", [lora_pair, bara_pair, blob, ensemble])
 @pytest.mark.parametrize("samples", [0, 4])
 def test_a_shared_beginning_changes_nothing(arch: str, pair, samples: int, reads: list[int]) -> None:
     model, guide = pair(arch)
