@@ -16,8 +16,8 @@ from torch.nn import functional as F
 
 from bara_pyro.core.guide import Posterior, PosteriorMean, SiteGuide
 from bara_pyro.core.noise import Addresses
-from bara_pyro.core.prefix import LEAST, after, beginning, common_tokens, split
 from bara_pyro.core.program import AdaptedLM
+from bara_pyro.core.resuming import drawn_last, shared
 from bara_pyro.core.sites import value_of
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
@@ -194,46 +194,15 @@ def _forward(
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         if samples == 0:
             with PosteriorMean(guide):
-                return model.likelihood.predicted(model.forward(_shared(model, batch))).unsqueeze(0).cpu()
-        given = batch if last is None else _drawn_last(model, guide, batch, last)
+                return model.likelihood.predicted(model.forward(shared(model, batch))).unsqueeze(0).cpu()
+        given = batch if last is None else drawn_last(model, guide, batch, last)
         with (
             pyro.plate("draws", chunk.stop - chunk.start, dim=-3),
             Addressed(guide, addresses_of(batch, seed, chunk, repeats)),
         ):
             # A row's own noise is in its keys and values: only what all rows draw together can be shared.
-            given = given if model.latents.local_sites or last is not None else _shared(model, batch)
+            given = given if model.latents.local_sites or last is not None else shared(model, batch)
             return model.likelihood.predicted(model.forward(given)).cpu()
-
-
-def _shared(model: AdaptedLM, batch: Batch) -> Batch:
-    """Return the rows as going on from what they all begin with, where that is long enough to be worth it."""
-    if len(batch) == 1 or batch.segments is not None:
-        return batch
-    tokens = common_tokens(batch)
-    if tokens < LEAST:
-        return batch
-    begin = beginning(batch, tokens)
-    rest = after(batch, tokens, model.read(begin, states=model.lower(begin)))
-    return _with_rest(rest, model.lower(batch))
-
-
-def _with_rest(rest: Batch, states: Tensor | None) -> Batch:
-    """Return the rest of some rows with its part of what the layers below the adapters give whole rows."""
-    if states is None:
-        return rest
-    return replace(rest, past=replace(rest.past, rest=states[:, -rest.input_ids.shape[1] :]))
-
-
-def _drawn_last(model: AdaptedLM, guide: SiteGuide, batch: Batch, last: int) -> Batch:
-    """Return the last tokens of the rows, going on from the others, which are read at the posterior mean."""
-    if last >= batch.input_ids.shape[1]:
-        return batch
-    begin, counted = split(batch, last)
-    states = model.lower(batch)
-    with PosteriorMean(guide):
-        past = model.read(begin, counted, None if states is None else states[:, :-last])
-    ids, mask = batch.input_ids[:, -last:], batch.attention_mask[:, -last:]
-    return _with_rest(replace(batch, input_ids=ids, attention_mask=mask, past=past), states)
 
 
 class Addressed(Posterior):

@@ -10,7 +10,7 @@ from core_cases import backbone as tiny
 from torch import Tensor
 from torch.testing import assert_close
 
-from bara_pyro.core import prediction
+from bara_pyro.core import prediction, resuming
 from bara_pyro.core.prediction import Addressed, addresses_of, predict
 from bara_pyro.core.prefix import common_tokens
 from bara_pyro.data.split import collate_ids
@@ -48,15 +48,15 @@ def ensemble(arch: str) -> tuple[Ensemble, EnsembleGuide]:
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Share what is short, and count what is read."""
     seen: list[int] = []
-    read = prediction._shared
+    read = prediction.shared
 
     def noted(model, batch: Batch) -> Batch:
         out = read(model, batch)
         seen.append(0 if out.past is None else out.past.mask.shape[1])
         return out
 
-    monkeypatch.setattr(prediction, "LEAST", 3)
-    monkeypatch.setattr(prediction, "_shared", noted)
+    monkeypatch.setattr(resuming, "LEAST", 3)
+    monkeypatch.setattr(prediction, "shared", noted)
     return seen
 
 

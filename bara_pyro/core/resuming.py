@@ -1,0 +1,41 @@
+"""What is left to run of a batch once some of it was read, for rows that begin alike or for all draws."""
+
+from dataclasses import replace
+
+from torch import Tensor
+
+from bara_pyro.core.guide import PosteriorMean, SiteGuide
+from bara_pyro.core.prefix import LEAST, after, beginning, common_tokens, split
+from bara_pyro.core.program import AdaptedLM
+from bara_pyro.data.types import Batch
+
+
+def shared(model: AdaptedLM, batch: Batch) -> Batch:
+    """Return the rows as going on from what they all begin with, where that is long enough to be worth it."""
+    if len(batch) == 1 or batch.segments is not None:
+        return batch
+    tokens = common_tokens(batch)
+    if tokens < LEAST:
+        return batch
+    begin = beginning(batch, tokens)
+    rest = after(batch, tokens, model.read(begin, states=model.lower(begin)))
+    return _with_rest(rest, model.lower(batch))
+
+
+def drawn_last(model: AdaptedLM, guide: SiteGuide, batch: Batch, last: int) -> Batch:
+    """Return the last tokens of the rows, going on from the others, which are read at the posterior mean."""
+    if last >= batch.input_ids.shape[1]:
+        return batch
+    begin, counted = split(batch, last)
+    states = model.lower(batch)
+    with PosteriorMean(guide):
+        past = model.read(begin, counted, None if states is None else states[:, :-last])
+    ids, mask = batch.input_ids[:, -last:], batch.attention_mask[:, -last:]
+    return _with_rest(replace(batch, input_ids=ids, attention_mask=mask, past=past), states)
+
+
+def _with_rest(rest: Batch, states: Tensor | None) -> Batch:
+    """Return the rest of some rows with its part of what the layers below the adapters give whole rows."""
+    if states is None:
+        return rest
+    return replace(rest, past=replace(rest.past, rest=states[:, -rest.input_ids.shape[1] :]))
