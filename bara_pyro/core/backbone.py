@@ -1,5 +1,6 @@
 """A frozen Hugging Face causal language model, as the part of the program that is not learned."""
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -14,7 +15,7 @@ from transformers import (
 
 from bara_pyro.core import quantized
 from bara_pyro.core.frozen_states import FrozenStates, Tokens
-from bara_pyro.core.prefix import Prefix
+from bara_pyro.core.prefix import KeysAndValues, Prefix
 from bara_pyro.errors import BackboneError
 
 # Of the largest logit: how far the parts of a language model may be from the whole before it is refused.
@@ -108,9 +109,9 @@ class Backbone:
         if past is not None:
             rows = past.rows(len(inputs["input_ids"]))
             inputs, cache = _going_on(inputs, past.mask[rows]), past.cache(rows)
-            with self._above(past.below, past.rest, copies):
+            with self._above(past.below, past.rest, len(rows)):
                 return self.lm.base_model(**inputs, past_key_values=cache)[0].to(input_ids.device)
-        with self._above(below, self.lower(tokens, below), copies):
+        with self._above(below, self.lower(tokens, below), len(inputs["input_ids"])):
             return self.lm.base_model(**inputs)[0].to(input_ids.device)
 
     def lower(self, tokens: Tokens, below: int) -> Tensor | None:
@@ -137,19 +138,49 @@ class Backbone:
         """
         cache = DynamicCache()
         inputs = self._inputs(tokens.repeat(copies) if copies > 1 else tokens)
-        with self._above(below, states, copies):
+        with self._above(below, states, len(inputs["input_ids"])):
             self.lm.base_model(**{**inputs, "use_cache": True}, past_key_values=cache)
-        # A layer that was not run tells how many tokens there were, and no more.
-        told = torch.zeros(*inputs["input_ids"].shape, dtype=self.dtype, device=self.device)[:, None, :, None]
         run = [(layer.keys, layer.values) for layer in cache.layers[below:]]
-        mask = tokens.attention_mask if counted is None else counted
-        layers = ((told, told),) * below + tuple(run)
-        return Prefix(layers, mask.bool().repeat(copies, 1), per_draw=copies > 1, below=below)
+        mask = (tokens.attention_mask if counted is None else counted).bool().repeat(copies, 1)
+        return Prefix((*self._not_run(below, mask), *run), mask, per_draw=copies > 1, below=below)
 
-    def _above(self, below: int, states: Tensor | None, copies: int) -> AbstractContextManager[None]:
+    def read_last(
+        self, tokens: Tokens, *, copies: int = 1, below: int = 0, states: Tensor | None = None, width: int = 1
+    ) -> Prefix | None:
+        """Run the body but for what its last layer does beside attending; return what goes on from there.
+
+        Args:
+            tokens: the rows.
+            copies: how often, as of `hidden`.
+            below: number of lowest layers that are not run.
+            states: `B x T x d`, what these layers give.
+            width: number of tokens at the right end that are to go on, through the last layer alone.
+
+        Returns:
+            The last layer's keys and values of all tokens before these, a prefix of each copy of each row;
+            None where that layer does not show them.
+        """
+        last = len(self.states.layers) - 1
+        cache = KeysAndValues(last)
+        inputs = self._inputs(tokens.repeat(copies) if copies > 1 else tokens)
+        with self._above(below, states, len(inputs["input_ids"])), self.states.noting(last) as seen:
+            self.lm.base_model(**{**inputs, "use_cache": True}, past_key_values=cache)
+        if cache.found is None:
+            return None
+        keys, values = (part[..., :-width, :] for part in cache.found)
+        mask = tokens.attention_mask[:, :-width].bool().repeat(copies, 1)
+        layers = (*self._not_run(last, mask), (keys, values))
+        return Prefix(layers, mask, below=last, rest=seen[0][:, -width:])
+
+    def _not_run(self, layers: int, mask: Tensor) -> Sequence[tuple[Tensor, Tensor]]:
+        """Return what layers that were not run tell: how many tokens there were, and no more."""
+        told = torch.zeros(mask.shape, dtype=self.dtype, device=self.device)[:, None, :, None]
+        return [(told, told)] * layers
+
+    def _above(self, below: int, states: Tensor | None, sequences: int) -> AbstractContextManager[None]:
         if states is None:
             return nullcontext()
-        return self.states.standing_in(below, states.repeat(copies, 1, 1))
+        return self.states.standing_in(below, states.repeat(sequences // len(states), 1, 1))
 
     def _inputs(self, tokens: Tokens) -> dict[str, Any]:
         input_ids, attention_mask, segments = tokens

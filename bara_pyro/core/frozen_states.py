@@ -38,7 +38,7 @@ class Tokens(NamedTuple):
         return Tokens(self.input_ids[one, -width:], self.attention_mask[one, -width:], segments)
 
 
-class _Enough(Exception):
+class Enough(Exception):
     """Ends a forward whose wanted states are there."""
 
 
@@ -122,21 +122,31 @@ class FrozenStates:
     @torch.no_grad()
     def run(self, depth: int, inputs: dict[str, Any]) -> Tensor:
         """Run the lowest `depth` layers on a body's inputs; return their states, `B x T x d`."""
+        with self.noting(depth, stop=True) as seen:
+            self.lm.base_model(**inputs)
+        return seen[0]
+
+    @contextmanager
+    def noting(self, depth: int, stop: bool = False) -> Iterator[list[Tensor]]:
+        """Note the states above the lowest `depth` layers while the block runs.
+
+        With `stop` the block ends there; it ends without an error wherever something raises `Enough`.
+        """
         seen: list[Tensor] = []
 
-        def stop(module: nn.Module, args: object, output: Any) -> None:
+        def note(module: nn.Module, args: object, output: Any) -> None:
             self._others = len(output) - 1 if isinstance(output, tuple) else -1
             seen.append(output if self._others < 0 else output[0])
-            raise _Enough
+            if stop:
+                raise Enough
 
-        handle = self.layers[depth - 1].register_forward_hook(stop)
+        handle = self.layers[depth - 1].register_forward_hook(note)
         try:
-            self.lm.base_model(**inputs)
-        except _Enough:
+            yield seen
+        except Enough:
             pass
         finally:
             handle.remove()
-        return seen[0]
 
     @contextmanager
     def standing_in(self, depth: int, states: Tensor) -> Iterator[None]:

@@ -45,12 +45,15 @@ class Likelihood(ABC):
             pyro.sample(LIKELIHOOD, Categorical(logits=head(hidden)), obs=batch.next_ids)
     """
 
+    looks_at_asked = False  # whether `observe` looks at the last `max(batch.asked)` positions alone
+
     @abstractmethod
     def observe(self, hidden: Tensor, batch: Batch, head: Head) -> Tensor:
         """Sample the site `LIKELIHOOD`, observed where the batch knows its value.
 
         Args:
-            hidden: last hidden states of all tokens, `[draws x] B x T x d`.
+            hidden: last hidden states of all tokens, `[draws x] B x T x d`; in prediction of the last
+                `max(batch.asked)` at least, where the class says that it `looks_at_asked` alone.
             batch: the rows.
             head: see `Head`.
 
@@ -93,6 +96,8 @@ class ClosedSet(Likelihood):
 
 class AnswerLikelihood(ClosedSet):
     """A closed set of answers that are one token each: their logits at the last position."""
+
+    looks_at_asked = True
 
     def scores(self, hidden: Tensor, batch: Batch, head: Head) -> Tensor:
         """Return the answer tokens' logits."""

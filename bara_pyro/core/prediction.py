@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from bara_pyro.core.guide import Posterior, PosteriorMean, SiteGuide
 from bara_pyro.core.noise import Addresses
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.core.resuming import drawn_last, shared
+from bara_pyro.core.resuming import drawn_last, narrowed, shared
 from bara_pyro.core.sites import value_of
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
@@ -73,8 +73,12 @@ def predict(
         point = predict(model, guide, batch, samples=0, memory_budget=memory_budget)
         return point.expand(samples, -1, -1)
     out = torch.empty(0)
+    common: dict[str, Tensor] = {}
     for rows, draws in _pieces(len(batch), max(samples, 1), room):
-        part = _forward(model, guide, batch.questions(rows), draws, samples, seed, repeats, last)
+        if draws.stop - draws.start < samples:
+            common = {}  # draws of another piece
+        piece = batch.questions(rows)
+        part = _forward(model, guide, piece, draws, samples, seed, repeats, last, common, narrow=True)
         if not out.numel():
             out = part.new_empty(max(samples, 1), len(batch), *part.shape[2:])
         out[draws, rows] = part
@@ -188,20 +192,25 @@ def _forward(
     seed: int,
     repeats: int = 1,
     last: int | None = None,
+    common: dict[str, Tensor] | None = None,
+    narrow: bool = False,
 ) -> Tensor:
     device = batch.input_ids.device
     # Also without draws: the answer, which is not observed, is still sampled.
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         if samples == 0:
             with PosteriorMean(guide):
-                return model.likelihood.predicted(model.forward(shared(model, batch))).unsqueeze(0).cpu()
+                given = shared(model, batch)
+                given = narrowed(model, given) if narrow else given
+                return model.likelihood.predicted(model.forward(given)).unsqueeze(0).cpu()
         given = batch if last is None else drawn_last(model, guide, batch, last)
         with (
             pyro.plate("draws", chunk.stop - chunk.start, dim=-3),
-            Addressed(guide, addresses_of(batch, seed, chunk, repeats)),
+            Addressed(guide, addresses_of(batch, seed, chunk, repeats), common),
         ):
             # A row's own noise is in its keys and values: only what all rows draw together can be shared.
             given = given if model.latents.local_sites or last is not None else shared(model, batch)
+            given = narrowed(model, given) if narrow else given
             return model.likelihood.predicted(model.forward(given)).cpu()
 
 
@@ -211,20 +220,27 @@ class Addressed(Posterior):
     Args:
         guide: the fitted guide.
         addresses: of the draws, rows and positions of the forward.
+        common: where to keep the draws of what all rows share, and to find those of an earlier forward with
+            the same draws.
     """
 
-    def __init__(self, guide: SiteGuide, addresses: Addresses) -> None:
+    def __init__(
+        self, guide: SiteGuide, addresses: Addresses, common: dict[str, Tensor] | None = None
+    ) -> None:
         super().__init__(guide)
         self.addresses = addresses
+        self.common = {} if common is None else common
 
     def value(self, name: str, fn: TorchDistribution) -> Tensor:
         """Return the draws: `draws x 1 x (1 or modules) x event` or `draws x B x T x event`."""
         if name in self.guide.model.latents.local_sites:
             return self.addresses.draw_local(name, fn)
-        # The plate of draws stands outside: a global posterior does not have its dimension yet. The plates of
-        # rows and tokens stand between the draws and the site's own batch dimensions.
-        drawn = self.addresses.draw_global(name, fn)
-        return drawn.reshape(len(drawn), *(1,) * (2 - len(fn.batch_shape)), *drawn.shape[1:])
+        if name not in self.common:
+            # The plate of draws stands outside: a global posterior does not have its dimension yet. The
+            # plates of rows and tokens stand between the draws and the site's own batch dimensions.
+            drawn = self.addresses.draw_global(name, fn)
+            self.common[name] = drawn.reshape(len(drawn), *(1,) * (2 - len(fn.batch_shape)), *drawn.shape[1:])
+        return self.common[name]
 
 
 def addresses_of(batch: Batch, seed: int, draws: slice, repeats: int = 1) -> Addresses:

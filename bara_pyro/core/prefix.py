@@ -1,11 +1,13 @@
 """What rows go on from: the keys and values of tokens that were read before, once for many rows or draws."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import DynamicCache
 
+from bara_pyro.core.frozen_states import Enough
 from bara_pyro.data.types import Batch
 
 LEAST = 32
@@ -21,7 +23,8 @@ class Prefix:
         mask: bool, `P x T`: the real tokens.
         per_draw: whether there is one a draw, for all rows, rather than one a row, for all draws.
         below: number of lowest layers that are not run, neither here nor in what goes on from here.
-        rest: `B x T' x d`: what these layers would give the tokens that go on; None where all are run.
+        rest: what these layers would give the tokens that go on, `B x T' x d` or `P x T' x d`; None where all
+            are run.
     """
 
     layers: tuple[tuple[Tensor, Tensor], ...]
@@ -39,6 +42,31 @@ class Prefix:
     def cache(self, rows: Tensor) -> DynamicCache:
         """Return a cache for these sequences, to be continued in."""
         return DynamicCache([(keys[rows], values[rows]) for keys, values in self.layers])
+
+
+class KeysAndValues(DynamicCache):
+    """Ends a forward where one layer would attend, and keeps what it would attend to.
+
+    Args:
+        layer: its number.
+
+    Attributes:
+        found: its keys and values, `P x heads x T x width`; None until it came to them.
+    """
+
+    def __init__(self, layer: int) -> None:
+        super().__init__()
+        self.layer = layer
+        self.found: tuple[Tensor, Tensor] | None = None
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Return what a layer attends to in a forward that nothing came before."""
+        if layer_idx == self.layer:
+            self.found = key_states, value_states
+            raise Enough
+        return key_states, value_states
 
 
 def common_tokens(batch: Batch) -> int:

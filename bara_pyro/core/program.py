@@ -176,15 +176,28 @@ class AdaptedLM(PyroModule):
             states: `B x T x d`, what the layers below the adapters give; None: these are run.
         """
         below = 0 if states is None else self.frozen_layers
-        indices = torch.arange(len(batch), device=batch.input_ids.device)
         tokens = Tokens(batch.input_ids, batch.attention_mask)
+        with self._reading(batch) as copies:
+            return self.backbone.read(tokens, copies=copies, counted=counted, below=below, states=states)
+
+    def read_last(self, batch: Batch, width: int) -> Prefix | None:
+        """Run the body on rows up to its last layer; see `Backbone.read_last`."""
+        tokens = Tokens(batch.input_ids, batch.attention_mask)
+        below, states = self.frozen_layers, self.lower(batch)
+        with self._reading(batch) as copies:
+            return self.backbone.read_last(tokens, copies=copies, below=below, states=states, width=width)
+
+    @contextmanager
+    def _reading(self, batch: Batch) -> Iterator[int]:
+        """Sample the global latents and hang the adapters of the body on the language model, as `forward`."""
+        indices = torch.arange(len(batch), device=batch.input_ids.device)
         with self.outside():
             latents = self.global_latents(batch)
             with (
                 pyro.plate("data", self.num_data, subsample=indices, dim=-2),
                 self._adapted(batch, latents) as copies,
             ):
-                return self.backbone.read(tokens, copies=copies, counted=counted, below=below, states=states)
+                yield copies
 
     def lower(self, batch: Batch) -> Tensor | None:
         """Return what the layers below the adapters give rows, `B x T x d`; None where there are none."""

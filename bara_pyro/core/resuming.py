@@ -22,6 +22,24 @@ def shared(model: AdaptedLM, batch: Batch) -> Batch:
     return _with_rest(rest, model.lower(batch))
 
 
+def narrowed(model: AdaptedLM, batch: Batch) -> Batch:
+    """Return the tokens whose last hidden states the likelihood looks at, going on from all others.
+
+    Exact: what the last layer does with the others beside attending to them reaches no answer. To be called
+    under the same latents as what goes on from it.
+    """
+    width = max(batch.asked)
+    below_last = len(model.backbone.states.layers) - 1
+    plain = batch.segments is None and batch.past is None and model.likelihood.looks_at_asked
+    if not plain or model.frozen_layers > below_last or below_last < 1 or width >= batch.input_ids.shape[1]:
+        return batch
+    past = model.read_last(batch, width)
+    if past is None:
+        return batch
+    ids, mask = batch.input_ids[:, -width:], batch.attention_mask[:, -width:]
+    return replace(batch, input_ids=ids, attention_mask=mask, past=past)
+
+
 def drawn_last(model: AdaptedLM, guide: SiteGuide, batch: Batch, last: int) -> Batch:
     """Return the last tokens of the rows, going on from the others, which are read at the posterior mean."""
     if last >= batch.input_ids.shape[1]:

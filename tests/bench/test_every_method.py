@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bara_pyro.cli.commands.params import params
+from bara_pyro.core import prediction
 from bara_pyro.core.prediction import predict
 from bara_pyro.data import batches
 from bara_pyro.data.types import Batch
@@ -63,6 +64,13 @@ def test_rows_do_not_depend_on_their_batch_or_on_memory(case: Case, settings: di
     other = load_config(overrides={**case.config.model_dump(), "predict": settings})
     found = answers(replace(case.system, config=other))
     torch.testing.assert_close(found, answers(case.system), rtol=0, atol=ROUNDING)
+
+
+def test_the_last_layer_may_be_left_for_the_last_token(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {samples: answers(case.system, samples) for samples in (0, SAMPLES)}
+    monkeypatch.setattr(prediction, "narrowed", lambda model, batch: batch)
+    for samples, narrowed in found.items():
+        torch.testing.assert_close(answers(case.system, samples), narrowed, rtol=0, atol=ROUNDING)
 
 
 def test_rows_do_not_depend_on_padding(case: Case) -> None:

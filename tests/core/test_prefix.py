@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from bara_pyro.core import prediction, resuming
+from bara_pyro.core.noise import Addresses
 from bara_pyro.core.prediction import Addressed, addresses_of, predict
 from bara_pyro.core.prefix import common_tokens
 from bara_pyro.data.split import collate_ids
@@ -76,6 +77,60 @@ def test_a_shared_beginning_changes_nothing(arch: str, pair, samples: int, reads
         assert max(reads) == len(BEGINNING)
     else:
         assert not any(reads)
+
+
+@pytest.mark.parametrize("arch", CONFIGS)
+@pytest.mark.parametrize("pair", [lora_pair, bara_pair, blob])
+@pytest.mark.parametrize("samples", [0, 4])
+@pytest.mark.parametrize("upper", [False, True])
+def test_the_last_layer_is_run_for_the_last_tokens(
+    arch: str, pair, samples: int, upper: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And for no other, beyond its keys and values: the same answers as where all are run."""
+    model, guide = pair(arch)
+    if pair is bara_pair:
+        randomise(model, 0.3)
+    layers = model.backbone.states.layers
+    if upper:
+        model.frozen_layers = len(layers) - 1  # as if all below held no adapter
+        for adapter, layer in model._body:
+            inside = layer in layers[-1].modules()
+            adapter.lora_B.data.mul_(inside)
+    tokens: list[int] = []
+    feed_forward = layers[-1].mlp
+    handle = feed_forward.register_forward_hook(lambda _, args, out: tokens.append(out.shape[1]))
+    found = predict(model, guide, make_batch(), samples=samples)
+    assert set(tokens) == {1}
+    tokens.clear()
+    monkeypatch.setattr(prediction, "narrowed", lambda model, batch: batch)
+    assert_close(predict(model, guide, make_batch(), samples=samples), found, rtol=0, atol=2e-5)
+    assert min(tokens) > 1
+    handle.remove()
+
+
+def test_what_all_rows_share_is_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not again for every piece of a batch; pieces of the draws have their own."""
+    drawn: list[int] = []
+    draw = Addresses.draw_global
+
+    def noted(self, site: str, fn) -> Tensor:
+        drawn.append(len(self.draws))
+        return draw(self, site, fn)
+
+    monkeypatch.setattr(Addresses, "draw_global", noted)
+    model, guide = blob("qwen2")
+    whole = predict(model, guide, make_batch(), samples=4)
+    sites, calls = len(model.latents.sites), len(drawn)
+    assert (sites, set(drawn)) == (calls, {4})
+    each = prediction._bytes_per_row(model, make_batch(), make_batch().input_ids.shape[1])
+    drawn.clear()
+    rows = predict(model, guide, make_batch(), samples=4, memory_budget=4 * each)  # a row at a time
+    assert drawn == [4] * sites
+    drawn.clear()
+    draws = predict(model, guide, make_batch(), samples=4, memory_budget=2 * each)  # two of its draws
+    assert drawn == [2] * 2 * sites * len(make_batch())
+    for other in (rows, draws):
+        assert_close(other, whole, rtol=0, atol=2e-5)
 
 
 def test_common_tokens() -> None:

@@ -28,7 +28,7 @@ SIZES: dict[str, Any] = {
     "pad_token_id": 1,
 }
 GATED = {**SIZES, "intermediate_size": 24, "num_key_value_heads": 1}
-GEMMA = {**GATED, "head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 16}
+GEMMA = {**GATED, "head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 4}
 TOWER = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
 TOWER |= {"image_size": 8, "patch_size": 4}
 
