@@ -20,7 +20,11 @@ from core_cases import (
     seen,
     unlabelled,
 )
+from pyro import poutine
+from pyro.distributions import Normal
+from pyro.poutine.trace_struct import Trace
 from torch import Tensor
+from torch.distributions import kl_divergence
 from torch.nn import functional as F
 
 from bara_pyro.core.distributions import KAPPA_MAX
@@ -177,3 +181,26 @@ def test_delta_posteriors_give_the_map_objective() -> None:
 def test_batches_without_labels_are_refused() -> None:
     with pytest.raises(DataError, match="no labels"):
         MeanFieldELBO().terms(*toy(), unlabelled())
+
+
+def test_rows_with_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program whose rows count differently: the weighted mean of the bounds of its rows."""
+    weights = torch.tensor([0.5, 2.0, 0.1, 1.5])
+    model, guide = toy(latent="theta")
+    alone = [MeanFieldELBO().terms(model, guide, make_batch(choose=[row])).loss for row in range(len(ROWS))]
+    monkeypatch.setattr(model, "outside", lambda: poutine.scale(scale=weights[:, None]), raising=False)
+    terms = MeanFieldELBO().terms(model, guide, make_batch())
+    assert terms.loss.item() == pytest.approx(float((weights * torch.stack(alone)).mean().detach()), rel=1e-5)
+
+
+def test_the_sum_of_many_terms_keeps_its_digits() -> None:
+    """Above a million terms a sum is float64."""
+    values = torch.full((3_000_000,), 0.1)
+    q, p = Normal(values, 1.0), Normal(torch.zeros_like(values), 1.0)
+    nodes = {"z": {"type": "sample", "fn": q, "scale": 2.0, "mask": None, "value": values}}
+    posterior, prior = (Trace() for _ in range(2))
+    posterior.nodes.update({name: {**node} for name, node in nodes.items()})
+    prior.nodes.update({name: {**node, "fn": p} for name, node in nodes.items()})
+    terms = MeanFieldELBO()._terms(prior, posterior)
+    assert terms.loss.dtype == torch.float64
+    assert terms.loss.item() == 2 * kl_divergence(q, p).double().sum().item()
