@@ -35,6 +35,7 @@ class Backbone:
 
     Attributes:
         states: hidden states below the adapters.
+        last_apart: whether the last layer can be run for the last tokens alone (`read_last`).
         checkpointing: whether training keeps each layer's input only and computes the rest again
             (`bara_pyro.core.checkpointing`); as it was switched on in the language model, of which it takes
             the place.
@@ -59,6 +60,7 @@ class Backbone:
         # Found once: `check` runs before every training step.
         self._switches = [m for m in lm.modules() if hasattr(m, "gradient_checkpointing")]
         self.states = FrozenStates(lm)
+        self.last_apart = len(self.states.layers) > 1
         self.checkpointing = any(module.gradient_checkpointing for module in self._switches)
         self.check()
 
@@ -241,13 +243,26 @@ class Backbone:
             )
         if self.states.layers and not self._resumes(ids):
             self.states.layers = ()  # layers that hand on more than hidden states: always run whole
+        self.last_apart = len(self.states.layers) > 1 and self._goes_on(ids)
 
     def _resumes(self, ids: Tensor) -> bool:
         """Return whether the upper layers go on from the states of the lower ones."""
         ones = torch.ones_like(ids)
         half = (len(self.states.layers) + 1) // 2
-        whole, resumed = (self.hidden(ids, ones, below=depth).float() for depth in (0, half))
-        return bool((resumed - whole).abs().max() <= TOLERANCE * whole.abs().max())
+        return _close(*(self.hidden(ids, ones, below=depth) for depth in (0, half)))
+
+    def _goes_on(self, ids: Tensor) -> bool:
+        """Return whether the last layer goes on from its keys and values of earlier tokens."""
+        ones = torch.ones_like(ids)
+        past = self.read_last(Tokens(ids, ones))
+        if past is None:
+            return False
+        return _close(self.hidden(ids, ones)[:, -1:], self.hidden(ids[:, -1:], ones[:, -1:], past=past))
+
+
+def _close(whole: Tensor, parts: Tensor) -> bool:
+    whole, parts = whole.float(), parts.float()
+    return bool((parts - whole).abs().max() <= TOLERANCE * whole.abs().max())
 
 
 def _going_on(inputs: dict[str, Any], before: Tensor) -> dict[str, Any]:

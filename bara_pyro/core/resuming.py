@@ -29,9 +29,9 @@ def narrowed(model: AdaptedLM, batch: Batch) -> Batch:
     under the same latents as what goes on from it.
     """
     width = max(batch.asked)
-    below_last = len(model.backbone.states.layers) - 1
     plain = batch.segments is None and batch.past is None and model.likelihood.looks_at_asked
-    if not plain or model.frozen_layers > below_last or below_last < 1 or width >= batch.input_ids.shape[1]:
+    adapted = model.backbone.last_apart and model.frozen_layers < len(model.backbone.states.layers)
+    if not plain or not adapted or width >= batch.input_ids.shape[1]:
         return batch
     past = model.read_last(batch, width)
     if past is None:

@@ -1,19 +1,21 @@
 """Tokens that are read once: for all rows that begin with them, or for all draws of a row."""
 
 from dataclasses import replace
+from typing import Any
 
 import pyro
 import pytest
 import torch
-from core_cases import ANSWERS, CONFIGS, bara_pair, lora_pair, make_batch, randomise
+from core_cases import ANSWERS, CONFIGS, bara_pair, lora_pair, make_batch, mean_forward, randomise
 from core_cases import backbone as tiny
 from torch import Tensor
 from torch.testing import assert_close
 
 from bara_pyro.core import prediction, resuming
+from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.noise import Addresses
 from bara_pyro.core.prediction import Addressed, addresses_of, predict
-from bara_pyro.core.prefix import common_tokens
+from bara_pyro.core.prefix import Prefix, common_tokens
 from bara_pyro.data.split import collate_ids
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
@@ -106,6 +108,28 @@ def test_the_last_layer_is_run_for_the_last_tokens(
     assert_close(predict(model, guide, make_batch(), samples=samples), found, rtol=0, atol=2e-5)
     assert min(tokens) > 1
     handle.remove()
+
+
+def test_a_last_layer_that_does_not_go_on_is_run_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an architecture that does more with its cache; found out when it is loaded."""
+    model, guide = lora_pair("llama")
+    own = Backbone(model.backbone.lm)
+    own.verify()
+    assert own.last_apart
+    read = Backbone.read_last
+
+    def forgetful(self: Backbone, *args: Any, **options: Any) -> Prefix:
+        past = read(self, *args, **options)
+        *told, (keys, values) = past.layers
+        return replace(past, layers=(*told, (keys, torch.zeros_like(values))))
+
+    for reading in (forgetful, lambda *args, **options: None):
+        monkeypatch.setattr(Backbone, "read_last", reading)
+        own.verify()
+        assert not own.last_apart
+    monkeypatch.setattr(model, "_frozen", (own,))
+    truth = mean_forward(model, guide, make_batch())  # what cannot be read is not asked for
+    assert_close(predict(model, guide, make_batch(), samples=0)[0].float(), truth, rtol=0, atol=2e-5)
 
 
 def test_what_all_rows_share_is_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:

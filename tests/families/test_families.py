@@ -41,6 +41,7 @@ def test_logits_without_an_adapter_are_the_models_own(family: str) -> None:
     rest = (batch.input_ids[:, -2:], batch.attention_mask[:, -2:])
     assert_close(backbone.hidden(*rest, past=past)[:, -1:], hidden, rtol=1e-4, atol=1e-5)
     assert backbone.states.layers, "run whole where lower layers could be kept"
+    assert backbone.last_apart
     for width in (1, 2):
         past = backbone.read_last(Tokens(batch.input_ids, batch.attention_mask), copies=2, width=width)
         assert past is not None, "run whole where the last layer could be left for the last tokens"
