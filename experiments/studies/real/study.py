@@ -3,7 +3,11 @@ r"""A real language model on real rows: SmolLM2-135M, every method with its defa
     bara backbone get smollm2 --out runs/smollm2
     python -m experiments real --model runs/smollm2 --data-dir FOLDER
     python -m experiments real --name real_few --train-rows 80 ...
-    python -m experiments real --name real_texts --tasks arc_easy --set task.labels=texts ...
+    python -m experiments real --name real_texts --tasks arc_easy --set task.labels=texts
+        --methods lora mc_dropout ensemble blob bara bara-gate ...
+
+`--set backbone.states_folder=runs/states` keeps what the layers below the adapters give a row, some 60 KB, for
+all runs: without it every process runs them again.
 
 With settings that were chosen on a quarter of the training rows, as many trials for each method:
 
