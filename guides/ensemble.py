@@ -41,7 +41,7 @@ class EnsembleGuide(SiteGuide):
         The second for S = 0, where one set of logits is asked for, and with `average="logits"`. A mean of
         log-probabilities is a mean of logits: they differ by a constant a member and row.
         """
-        members = point_log_probs(self.model, self, batch)
+        members = point_log_probs(self.model, self, batch, every_token=False)
         if samples and self.average == "probabilities":
             return members
         return members.mean(0, keepdim=True).log_softmax(-1)

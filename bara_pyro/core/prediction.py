@@ -174,12 +174,13 @@ def _own(guide: SiteGuide, batch: Batch, samples: int, seed: int, room: int) -> 
     return torch.cat(parts, dim=1)
 
 
-def point_log_probs(model: AdaptedLM, guide: SiteGuide, batch: Batch) -> Tensor:
+def point_log_probs(model: AdaptedLM, guide: SiteGuide, batch: Batch, *, every_token: bool = True) -> Tensor:
     """Return the answers' log-probabilities at the posterior mean, `B x C` (`M x B x C` of an ensemble).
 
-    One forward of all rows, float64, on the CPU: what a guide's own `predictive` may start from.
+    One forward of all rows, float64, on the CPU: what a guide's own `predictive` may start from. Without
+    `every_token` the last layer is run for the tokens that are asked alone: taps do not see the others.
     """
-    return _forward(model, guide, batch, slice(0, 1), 0, 0)[0]
+    return _forward(model, guide, batch, slice(0, 1), 0, 0, narrow=not every_token)[0]
 
 
 @torch.no_grad()

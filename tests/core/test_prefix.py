@@ -82,7 +82,7 @@ def test_a_shared_beginning_changes_nothing(arch: str, pair, samples: int, reads
 
 
 @pytest.mark.parametrize("arch", CONFIGS)
-@pytest.mark.parametrize("pair", [lora_pair, bara_pair, blob])
+@pytest.mark.parametrize("pair", [lora_pair, bara_pair, blob, ensemble])
 @pytest.mark.parametrize("samples", [0, 4])
 @pytest.mark.parametrize("upper", [False, True])
 def test_the_last_layer_is_run_for_the_last_tokens(
