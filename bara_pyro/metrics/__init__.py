@@ -8,7 +8,7 @@ from bara_pyro.metrics.bootstrap import paired_bootstrap
 from bara_pyro.metrics.intervals import Drawn, Interval, crossed_interval, holm
 from bara_pyro.metrics.reliability import ReliabilityBins, reliability_bins
 from bara_pyro.metrics.scores import accuracy, adaptive_ece, brier, ece, evaluate, nll
-from bara_pyro.metrics.selective import aurc, risk_coverage
+from bara_pyro.metrics.selective import aurc, error_auroc, risk_coverage
 from bara_pyro.metrics.sparsity import sparsity, sparsity_by_module
 from bara_pyro.metrics.truth import calibration_against_truth, kl_from_truth, regret, stack_truth
 from bara_pyro.metrics.uncertainty import (
@@ -35,6 +35,7 @@ __all__ = [
     "decompose",
     "decompose_nested",
     "ece",
+    "error_auroc",
     "evaluate",
     "holm",
     "kl_from_truth",

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from bara_pyro.errors import DataError
 from bara_pyro.metrics._inputs import Numbers, check_predictions, correctness, mean_over_ties
+from bara_pyro.metrics.uncertainty import ood_auroc
 
 
 def risk_coverage(log_probs: Numbers, labels: Tensor | Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -32,3 +34,20 @@ def aurc(log_probs: Numbers, labels: Tensor | Sequence[int]) -> float:
     It is the mean of the risk over the coverages 1/n, 2/n, ..., 1 (Geifman and El-Yaniv 2017).
     """
     return float(risk_coverage(log_probs, labels)[1].mean())
+
+
+def error_auroc(log_probs: Numbers, labels: Tensor | Sequence[int]) -> float:
+    """Return how well low confidence tells wrong answers from right ones (AUROC, percent).
+
+    It is the probability that a wrong answer has less confidence in its top label than a right one, ties
+    counting half (Hendrycks and Gimpel 2017): 50 is chance, 100 perfect.
+
+    Raises:
+        DataError: as of `metrics.scores`, or all answers are right, or all wrong: there is nothing to tell.
+    """
+    confidence, correct = correctness(*check_predictions(log_probs, labels))
+    right = correct.bool()
+    if right.all() or not right.any():
+        all_of_them = "right" if right[0] else "wrong"
+        raise DataError(f"All {len(right)} answers are {all_of_them}: there is nothing to tell apart.")
+    return ood_auroc(-confidence[right], -confidence[~right])

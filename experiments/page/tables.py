@@ -3,13 +3,16 @@
 Best values are bold and second best italic, as the paper marks them bold and underlined.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+from bara_pyro.metrics import error_auroc
 from bara_pyro.report import Column, Table
 from experiments.engine.differences import AVERAGE, METRICS
 from experiments.engine.record import Record
+from experiments.engine.rows import RunRows
 from experiments.engine.spaces import in_order
 from experiments.engine.study import Arms, Seeds, Study
 from experiments.page.values import (
@@ -139,6 +142,28 @@ def auroc_table(study: Study, shifts: Sequence[str]) -> Table:
 def _auroc(seeds: Seeds, samples: str, kind: str) -> Value:
     known = all(kind in record["auroc"][samples] for record in finished({"": seeds}))
     return over_seeds(seeds, lambda record: record["auroc"][samples][kind]) if known else None
+
+
+def error_table(study: Study, rows: Iterable[RunRows]) -> Table:
+    """Return how well low confidence tells wrong answers from right ones, from the stored rows of a study."""
+    own = [run for run in rows if run.tested_on == run.task]
+    found = {(run.hash, str(S)): error_auroc(p, run.labels) for run in own for S, p in run.log_probs.items()}
+    table = arm_rows(study)
+    for row in table:
+        for task in study.tasks:
+            seeds, samples = study.arms[row["arm"]].get(task, {}), row["samples"]
+            known = all((record["config_hash"], samples) in found for record in finished({task: seeds}))
+            read = partial(_at, found, samples)
+            row[task] = over_seeds(seeds, read) if known else None
+    columns = [Column(task, task, "", ".1f", "max", second=True) for task in study.tasks]
+    caption = (
+        "AUROC (%) of telling wrong answers from right ones by low confidence, higher is better; 50 is chance"
+    )
+    return Table([*_about(table), *columns], table, caption)
+
+
+def _at(found: Mapping[tuple[str, str], float], samples: str, record: Record) -> float:
+    return found[record["config_hash"], samples]
 
 
 # Variants --------------------------------------------------------------------------------------------------

@@ -6,7 +6,8 @@ import pytest
 import torch
 from metric_cases import logs, naive_aurc, random_case
 
-from bara_pyro.metrics import aurc, risk_coverage
+from bara_pyro.errors import DataError
+from bara_pyro.metrics import aurc, error_auroc, risk_coverage
 
 
 def test_hand_computed():
@@ -40,3 +41,26 @@ def test_a_confidence_that_knows_its_errors_beats_one_that_does_not():
     does_not = logs([0.6, 0.4], [0.7, 0.3], [0.8, 0.2], [0.1, 0.9])
     assert aurc(knows, labels) == pytest.approx(100 * (1 / 4) / 4)
     assert aurc(does_not, labels) == pytest.approx(100 * (1 + 1 / 2 + 1 / 3 + 1 / 4) / 4)
+
+
+def test_wrong_answers_by_low_confidence_by_hand():
+    # Right at 0.9 and 0.7, wrong at 0.8 and 0.6: of four pairs the wrong one is lower in three.
+    log_probs = logs([0.7, 0.3], [0.9, 0.1], [0.4, 0.6], [0.2, 0.8])
+    assert error_auroc(log_probs, [0, 0, 0, 0]) == pytest.approx(75.0)
+    tied = logs([0.8, 0.2], [0.2, 0.8])
+    assert error_auroc(tied, [0, 0]) == pytest.approx(50.0)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_wrong_answers_by_low_confidence_are_pairs(seed: int):
+    log_probs, labels = random_case(seed, n=60)
+    confidence, predicted = log_probs.exp().max(dim=1)
+    right, wrong = confidence[predicted == labels], confidence[predicted != labels]
+    lower = (right[:, None] > wrong).double() + 0.5 * (right[:, None] == wrong)
+    assert error_auroc(log_probs, labels) == pytest.approx(100 * float(lower.mean()))
+
+
+@pytest.mark.parametrize(("label", "said"), [(0, "All 2 answers are right"), (1, "All 2 answers are wrong")])
+def test_nothing_to_tell_apart(label: int, said: str):
+    with pytest.raises(DataError, match=said):
+        error_auroc(logs([0.8, 0.2], [0.7, 0.3]), [label, label])

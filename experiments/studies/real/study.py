@@ -29,11 +29,13 @@ from argparse import Namespace
 from pathlib import Path
 
 from experiments.engine.compare import Comparisons, Contrast
+from experiments.engine.rows import read_rows, rows_path
 from experiments.engine.run import Arms
 from experiments.engine.search import chosen
 from experiments.engine.study import Study
 from experiments.page.parts import Part, main_table, shifts
 from experiments.page.spec import arm_study
+from experiments.page.tables import error_table
 
 UPPER = r"model\.layers\.2[789]\..*_proj|lm_head"
 METHODS = ("lora", "temperature", "mc_dropout", "ensemble", "laplace", "blob", "bara", "bara-gate")
@@ -54,9 +56,10 @@ def arms(args: Namespace) -> Arms:
 
 
 def parts(study: Study) -> list[Part]:
-    """Return the scores, and those on the rows from elsewhere where there are any."""
+    """Return the scores, how errors are told, and the scores on rows from elsewhere where there are any."""
     shifted = any(record["shifted"] for record in study.finished)
-    return [*main_table(study), *(shifts(study) if shifted else [])]
+    errors = [error_table(study, read_rows(rows_path(study.name)))]
+    return [*main_table(study), *errors, *(shifts(study) if shifted else [])]
 
 
 STUDY = arm_study(
