@@ -1,11 +1,12 @@
 """Tables say what the records say: every number is parsed back and computed anew from the files."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
 
 import pytest
-from study_cases import invent, rows_of
+from study_cases import invent, predictions, rows_of, run_rows
 
 from bara_pyro.report import Table, markdown
 from bara_pyro.runs.store import read_json
@@ -14,6 +15,7 @@ from experiments.engine.study import Study, load_study
 from experiments.page.tables import (
     comparison_by_task,
     comparison_table,
+    error_table,
     score_table,
     score_tables,
     shift_tables,
@@ -57,6 +59,30 @@ def by_hand(arms: dict[str, dict[str, list[dict]]]) -> Study:
         {},
         [],
     )
+
+
+# How errors are told ---------------------------------------------------------------------------------------
+
+
+def test_how_errors_are_told_is_that_of_the_rows(tmp_path: Path) -> None:
+    runs = invent("some", tmp_path, seeds=2, tasks={"micro-wgs": 90})
+    rows, pairs = [], {}
+    for run in runs:
+        labels, predicted = predictions(run["arm"], "micro-wgs", run["seed"], 90)
+        own = run_rows(run["arm"], "micro-wgs", run["seed"], labels, predicted)
+        rows += [replace(own, hash=run["hash"]), replace(own, hash=run["hash"], tested_on="elsewhere")]
+        for samples, log_probs in predicted.items():
+            sure, answer = log_probs.max(1)
+            right, wrong = sure[answer == labels], sure[answer != labels]
+            pairs[run["arm"], samples, run["seed"]] = 100 * float((right[:, None] > wrong).double().mean())
+    study = load_study("some", tmp_path)
+    _, found = parse(error_table(study, rows))
+    expected = [("lora", "–", 10), ("blob", "0", 0), ("blob", "10", 10), ("bara", "0", 0), ("bara", "10", 10)]
+    for (_, _, drawn, cell), (arm, said, samples) in zip(found, expected, strict=True):
+        assert drawn == said
+        assert plain(cell) == shown([pairs[arm, samples, seed] for seed in (0, 1)], 1)
+    _, without = parse(error_table(study, [row for row in rows if row.arm != "bara"]))
+    assert [row[-1] for row in without[-2:]] == ["–", "–"]
 
 
 # The main table --------------------------------------------------------------------------------------------
