@@ -68,7 +68,7 @@ def test_the_answers_are_those_of_the_product(arch: str) -> None:
     with torch.no_grad():
         truth = log_probs_of(model, make_batch()).double()
     out = predict(model, guide, make_batch(), samples=0)
-    assert_close(out[0], truth, rtol=0, atol=2e-5)
+    assert_close(out[0], truth, rtol=0, atol=5e-5)  # float32 sums: 1.9e-5 of 5.9 in one forward of all tokens
     assert torch.equal(predict(model, guide, make_batch(), samples=3), out.expand(3, -1, -1))
 
 
