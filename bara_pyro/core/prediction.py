@@ -78,7 +78,7 @@ def predict(
         if draws.stop - draws.start < samples:
             common = {}  # draws of another piece
         piece = batch.questions(rows)
-        part = _forward(model, guide, piece, draws, samples, seed, repeats, last, common, narrow=True)
+        part = _forward(model, guide, piece, draws, samples, seed, repeats, last, common, every_token=False)
         if not out.numel():
             out = part.new_empty(max(samples, 1), len(batch), *part.shape[2:])
         out[draws, rows] = part
@@ -180,7 +180,7 @@ def point_log_probs(model: AdaptedLM, guide: SiteGuide, batch: Batch, *, every_t
     One forward of all rows, float64, on the CPU: what a guide's own `predictive` may start from. Without
     `every_token` the last layer is run for the tokens that are asked alone: taps do not see the others.
     """
-    return _forward(model, guide, batch, slice(0, 1), 0, 0, narrow=not every_token)[0]
+    return _forward(model, guide, batch, slice(0, 1), 0, 0, every_token=every_token)[0]
 
 
 @torch.no_grad()
@@ -194,7 +194,7 @@ def _forward(
     repeats: int = 1,
     last: int | None = None,
     common: dict[str, Tensor] | None = None,
-    narrow: bool = False,
+    every_token: bool = True,
 ) -> Tensor:
     device = batch.input_ids.device
     # Also without draws: the answer, which is not observed, is still sampled.
@@ -202,7 +202,7 @@ def _forward(
         if samples == 0:
             with PosteriorMean(guide):
                 given = shared(model, batch)
-                given = narrowed(model, given) if narrow else given
+                given = given if every_token else narrowed(model, given)
                 return model.likelihood.predicted(model.forward(given)).unsqueeze(0).cpu()
         given = batch if last is None else drawn_last(model, guide, batch, last)
         with (
@@ -211,7 +211,7 @@ def _forward(
         ):
             # A row's own noise is in its keys and values: only what all rows draw together can be shared.
             given = given if model.latents.local_sites or last is not None else shared(model, batch)
-            given = narrowed(model, given) if narrow else given
+            given = given if every_token else narrowed(model, given)
             return model.likelihood.predicted(model.forward(given)).cpu()
 
 

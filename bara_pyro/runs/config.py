@@ -41,6 +41,13 @@ class RunConfig(Settings):
         """Return the configuration as plain JSON values."""
         return self.model_dump(mode="json")
 
+    def effective(self) -> Json:
+        """Return `dump` without what changes no result."""
+        data = self.dump()
+        for section, key in WITHOUT_EFFECT:
+            data[section].pop(key, None)
+        return data
+
     @property
     def hash(self) -> str:
         """Twelve hexadecimal digits that identify the configuration.
@@ -48,9 +55,7 @@ class RunConfig(Settings):
         Labels chosen by themselves ("auto") count as "words": where the words are single tokens the two are
         the same run, and where they are not, there is no run with words. What changes no result is left out.
         """
-        data = self.dump()
-        for section, key in WITHOUT_EFFECT:
-            data[section].pop(key, None)
+        data = self.effective()
         if data["task"]["labels"] == "auto":
             data["task"]["labels"] = "words"
         return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:12]

@@ -57,11 +57,9 @@ def make_record(system: System, out: Path, settings: Mapping[str, Any]) -> Recor
 
 def identity(config: RunConfig, settings: Mapping[str, Any]) -> Record:
     """Return the part of a record that says which run it is; paths of this machine by their last name."""
-    full = config.dump()
+    full = config.effective()
     for section, key in (("backbone", "name"), ("task", "name"), ("task", "data_dir"), ("task", "test_file")):
         full[section][key] = portable(full[section][key])
-    for section, key in WITHOUT_EFFECT:
-        full[section].pop(key, None)
     return {
         "schema": SCHEMA,
         "kind": KIND,
