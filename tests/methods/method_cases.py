@@ -9,7 +9,7 @@ import torch
 from core_cases import backbone, hooked_forward, make_batch
 from pyro.infer import SVI as STOCK
 from pyro.infer import Predictive, TraceMeanField_ELBO
-from torch import Tensor
+from torch import Tensor, nn
 from torch.testing import assert_close
 
 from bara_pyro.core.adapter import Adapter
@@ -51,13 +51,22 @@ def twin_of(pair: Pair) -> Pair:
     return copy.deepcopy(pair, memo)
 
 
-def plain_log_probs(model: AdaptedLM, batch: Batch, change: Callable[[Adapter, Tensor], Tensor]) -> Tensor:
-    """The answers' log-probabilities with `change(adapter, input)` added to every layer, in plain torch."""
+def plain_log_probs(
+    model: AdaptedLM,
+    batch: Batch,
+    change: Callable[[Adapter, Tensor], Tensor],
+    lm: nn.Module | None = None,
+) -> Tensor:
+    """The answers' log-probabilities with `change(adapter, input)` added to every layer, in plain torch.
+
+    `lm`: the language model, where another copy of it is to be run than the model's.
+    """
 
     def by_path(path: str, x: Tensor) -> Tensor:
         return change(model.adapters[path.replace(".", "/")], x)
 
-    return hooked_forward(batch, model.backbone.lm, [t.path for t in model.targets], "lm_head", by_path)
+    lm = model.backbone.lm if lm is None else lm
+    return hooked_forward(batch, lm, [t.path for t in model.targets], "lm_head", by_path)
 
 
 def cross_entropy(log_probs: Tensor, batch: Batch) -> Tensor:
