@@ -56,15 +56,60 @@ def drawn_scores(
     Raises:
         ConfigError: `resamples` is below 2.
     """
+    weights, index = _drawn_clusters(clusters, resamples, seed)
+    joined = torch.cat(list(columns), dim=1)
+    sums = torch.zeros(weights.shape[1], joined.shape[1], dtype=torch.float64).index_add_(0, index, joined)
+    means = (weights @ sums) / (weights @ torch.bincount(index).double())[:, None]
+    return _scores(means, [column.shape[1] for column in columns])
+
+
+def drawn_auroc(
+    scores: Sequence[Tensor],
+    positive: Sequence[Tensor],
+    clusters: Sequence[str],
+    resamples: int = 2000,
+    seed: int = 0,
+) -> Tensor:
+    """Return AUROCs (percent) on drawn clusters of rows, the same clusters for all of them.
+
+    Args:
+        scores: of each system, `n`: high where a row should be positive.
+        positive: of each system, bool, `n`; both kinds occur.
+        clusters: the cluster of each of the n rows, as of `drawn_scores`.
+        resamples: number of draws.
+        seed: the same seed gives the same AUROCs.
+
+    Returns:
+        float64, `resamples x len(scores)`.
+
+    Raises:
+        ConfigError: `resamples` is below 2.
+    """
+    weights, index = _drawn_clusters(clusters, resamples, seed)
+    of_rows = weights[:, index]
+    pairs = zip(scores, positive, strict=True)
+    return torch.stack([weighted_auroc(score, wanted, of_rows) for score, wanted in pairs], dim=1)
+
+
+def weighted_auroc(score: Tensor, positive: Tensor, weights: Tensor) -> Tensor:
+    """Return the AUROC (percent, `...`) of rows that count by `weights` (`... x n`); ties count half."""
+    levels, level = score.unique(return_inverse=True)
+    mass = torch.zeros(2, *weights.shape[:-1], len(levels), dtype=weights.dtype)
+    outside, inside = (
+        part.index_add_(-1, level[kind], weights[..., kind])
+        for part, kind in zip(mass, (~positive, positive), strict=True)
+    )
+    below = outside.cumsum(-1) - outside / 2
+    return 100.0 * (inside * below).sum(-1) / (inside.sum(-1) * outside.sum(-1))
+
+
+def _drawn_clusters(clusters: Sequence[str], resamples: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Return the weights of each cluster (`resamples x clusters`) and the cluster of each row."""
     if resamples < 2:
         raise ConfigError(f"resamples is {resamples}: give at least 2, 2000 for example.")
     names, place = np.unique(np.asarray(clusters), return_inverse=True)
-    index = torch.from_numpy(place)
-    joined = torch.cat(list(columns), dim=1)
-    sums = torch.zeros(len(names), joined.shape[1], dtype=torch.float64).index_add_(0, index, joined)
     weights = torch.stack([_weights(name, resamples, seed) for name in names.tolist()], dim=1)
-    means = (weights @ sums) / (weights @ torch.bincount(index).double())[:, None]
-    return _scores(means, [column.shape[1] for column in columns])
+    return weights, torch.from_numpy(place)
 
 
 def _weights(cluster: str, resamples: int, seed: int) -> Tensor:

@@ -11,7 +11,7 @@ intervals are, as usual, each by itself.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,7 +58,7 @@ def compare(
         (those compared), `level`, `resamples` and per metric of `METRICS` (`acc`, `ece` in points, `nll` in
         nats, `brier` 0 to 2) `difference`, `low`, `high`, the standard errors `se_seeds` (None for one seed)
         and `se_rows`, `df`, `p`, `p_holm` (None for the primary one), `seed_sd` (of the differences by
-        seed) and `verdict`: "better", "worse" or "equal" by `p_holm`, by `p` for the primary one. Where a
+        seed) and `verdict`: "better", "worse" or "unclear" by `p_holm`, by `p` for the primary one. Where a
         score is infinite, numbers are None.
 
     Raises:
@@ -92,6 +92,11 @@ def compare(
     return entries
 
 
+def paired_seeds(place: Collection[tuple[str, int]], arm: str, reference: str) -> list[int]:
+    """Return the seeds that an arm and the reference both have; `place` holds the (arm, seed) there are."""
+    return sorted(seed for a, seed in place if a == arm and (reference, seed) in place)
+
+
 @dataclass(frozen=True)
 class Difference:
     """Arm - reference on one task: `seeds` that both have, and what is known of each metric."""
@@ -118,7 +123,7 @@ class Scores:
 
     def shared_seeds(self, arm: str, reference: str) -> list[int]:
         """Return the seeds that both have."""
-        return sorted(seed for a, seed in self.place if a == arm and (reference, seed) in self.place)
+        return paired_seeds(self.place, arm, reference)
 
     def difference(self, arm: str, reference: str) -> Difference:
         """Return arm - reference over the seeds that both have."""
@@ -130,7 +135,7 @@ class Scores:
 
 
 def _score(task: str, runs: Sequence[RunRows], resamples: int, seed: int) -> Scores:
-    samples = _same_rows(task, runs)
+    samples = same_rows(task, runs)
     place = {(run.arm, run.seed): i for i, run in enumerate(runs)}
     if len(place) < len(runs):
         raise DataError(
@@ -146,8 +151,8 @@ def _score(task: str, runs: Sequence[RunRows], resamples: int, seed: int) -> Sco
     return Scores(place, plain, drawn.view(-1, *shape), frozenset(first.clusters))
 
 
-def _same_rows(task: str, runs: Sequence[RunRows]) -> int:
-    """Return the largest S that all runs share."""
+def same_rows(task: str, runs: Sequence[RunRows]) -> int:
+    """Return the largest S that all runs share; a `DataError` where they have not the same rows or S."""
     first = runs[0]
     samples = max(first.log_probs)
     for run in runs[1:]:
@@ -220,7 +225,7 @@ def _declared(
 
 def _verdict(metric: str, difference: float, distinct: bool) -> str:
     sign = 1.0 if metric in HIGHER_IS_BETTER else -1.0
-    return "equal" if not distinct else "better" if sign * difference > 0 else "worse"
+    return "unclear" if not distinct else "better" if sign * difference > 0 else "worse"
 
 
 def primary_of(entries: Iterable[Mapping[str, Any]]) -> tuple[Mapping[str, Any], str] | None:

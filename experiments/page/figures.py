@@ -218,7 +218,7 @@ def difference_figure(entries: Sequence[Mapping[str, Any]], reference: str, metr
                 axes.plot(value["difference"], place, "|", color=GREY, markersize=9)
                 continue
             sides = [[value["difference"] - value["low"]], [value["high"] - value["difference"]]]
-            face = "white" if value["verdict"] == "equal" else INK
+            face = "white" if value["low"] <= 0 <= value["high"] else INK
             axes.errorbar(value["difference"], place, xerr=np.maximum(sides, 0), fmt="o", color=INK,
                           markerfacecolor=face, markersize=6, capsize=3, elinewidth=1.4)  # fmt: skip
     axes.axvline(0, color=INK, linewidth=0.9, linestyle="--")

@@ -61,11 +61,12 @@ COMPARED = """Each cell: arm minus reference [{level:g} % interval] (standard er
 what follows from it. Intervals are crossed over seeds and clusters of rows, which on the microworld are the
 residents asked about ({resamples:,} draws; `bara_pyro/metrics/intervals.py`): they speak of training again
 and of other residents, each by itself. "Better" and "worse" hold after Holm's correction for all comparisons
-of this study but the primary one; "equal" is what is left.{primary}
+of this study but the primary one; "unclear" is what is left, which does not say that the two are
+equal.{primary}
 """
 DECLARED = " **Primary contrast: {metric} of {arm} minus {reference}, {task}: {cell}, p = {p:.2g}.**"
-UNSTORED = """Each cell: arm minus reference [{level:g} % interval] and what follows from it; "equal" means
-that the interval covers zero. **The rows of this study are not stored until its next run**, so that its
+UNSTORED = """Each cell: arm minus reference [{level:g} % interval] and what follows from it; "unclear"
+means that the interval covers zero. **The rows of this study are not stored until its next run**, so that its
 intervals cannot be computed again. They come from a bootstrap over test rows alone ({resamples:,} draws): too
 narrow where rows of one resident err together, silent on training again, not corrected for their number.
 """
@@ -98,12 +99,17 @@ def main_table(study: Study) -> list[Part]:
 
 
 def shifts(study: Study) -> list[Part]:
-    """Return the tables of a study on shifted tasks."""
+    """Return the tables of a study on shifted tasks, and comparisons there."""
+    return [*shifted_scores(study), *comparisons(study)]
+
+
+def shifted_scores(study: Study) -> list[Part]:
+    """Return the scores on shifted tasks."""
     notes = [
         f"{name} has {other} classes, the task trained on {own}: entropies differ for that, too.\n"
         for name, own, other in _class_changes(study)
     ]
-    return [*shift_tables(study), *notes, *comparisons(study)]
+    return [*shift_tables(study), *notes]
 
 
 def _class_changes(study: Study) -> list[tuple[str, int, int]]:

@@ -3,16 +3,13 @@
 Best values are bold and second best italic, as the paper marks them bold and underlined.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
-from bara_pyro.metrics import error_auroc
 from bara_pyro.report import Column, Table
 from experiments.engine.differences import AVERAGE, METRICS
 from experiments.engine.record import Record
-from experiments.engine.rows import RunRows
 from experiments.engine.spaces import in_order
 from experiments.engine.study import Arms, Seeds, Study
 from experiments.page.values import (
@@ -74,11 +71,11 @@ def score_table(study: Study, metric: str, average: Sequence[str]) -> Table:
     names = [*study.tasks, AVERAGE] if len(average) > 1 else study.tasks
     columns = [replace(c, key=name, heading=name, unit="") for name in names]
     better = "higher" if c.best == "max" else "lower"
-    return Table([*_about(rows), *columns], rows, f"{c.title}, {better} is better")
+    return Table([*about_columns(rows), *columns], rows, f"{c.title}, {better} is better")
 
 
-def _about(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
-    """Return the columns before the scores, S only where it says something."""
+def about_columns(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
+    """Return the columns before the scores: name, parameters, and S only where it says something."""
     return [column for column in ABOUT if column.key != "S" or any(row["S"] is not None for row in rows)]
 
 
@@ -136,34 +133,12 @@ def auroc_table(study: Study, shifts: Sequence[str]) -> Table:
         "AUROC (%) of telling shifted rows from the task's own, by predictive entropy and by the mutual "
         "information (MI) of answer and latents, higher is better; 50 is chance"
     )
-    return Table([*_about(rows), *columns], rows, caption)
+    return Table([*about_columns(rows), *columns], rows, caption)
 
 
 def _auroc(seeds: Seeds, samples: str, kind: str) -> Value:
     known = all(kind in record["auroc"][samples] for record in finished({"": seeds}))
     return over_seeds(seeds, lambda record: record["auroc"][samples][kind]) if known else None
-
-
-def error_table(study: Study, rows: Iterable[RunRows]) -> Table:
-    """Return how well low confidence tells wrong answers from right ones, from the stored rows of a study."""
-    own = [run for run in rows if run.tested_on == run.task]
-    found = {(run.hash, str(S)): error_auroc(p, run.labels) for run in own for S, p in run.log_probs.items()}
-    table = arm_rows(study)
-    for row in table:
-        for task in study.tasks:
-            seeds, samples = study.arms[row["arm"]].get(task, {}), row["samples"]
-            known = all((record["config_hash"], samples) in found for record in finished({task: seeds}))
-            read = partial(_at, found, samples)
-            row[task] = over_seeds(seeds, read) if known else None
-    columns = [Column(task, task, "", ".1f", "max", second=True) for task in study.tasks]
-    caption = (
-        "AUROC (%) of telling wrong answers from right ones by low confidence, higher is better; 50 is chance"
-    )
-    return Table([*_about(table), *columns], table, caption)
-
-
-def _at(found: Mapping[tuple[str, str], float], samples: str, record: Record) -> float:
-    return found[record["config_hash"], samples]
 
 
 # Variants --------------------------------------------------------------------------------------------------
@@ -259,7 +234,12 @@ def difference(entry: Mapping[str, Any], metric: str, spread: bool = True) -> st
     """Return a difference in words: value [interval] (standard error by seeds, by rows) verdict."""
     found, digits = entry[metric], DIGITS[metric]
     if found["difference"] is None:
-        return f"∞, {found['verdict']}" if found["verdict"] != "equal" else "–"
+        return f"∞, {found['verdict']}" if found["verdict"] != "unclear" else "–"
+    return f"{interval_cell(found, digits, spread)} {found['verdict']}"
+
+
+def interval_cell(found: Mapping[str, Any], digits: int, spread: bool = True) -> str:
+    """Return value [interval] (standard error by seeds, by rows), the errors if known and asked."""
     middle, low, high = (
         fixed(found[key], digits, "+").replace("-", "−") for key in ("difference", "low", "high")
     )
@@ -267,7 +247,7 @@ def difference(entry: Mapping[str, Any], metric: str, spread: bool = True) -> st
     if spread and "se_rows" in found:
         errors = ("–" if found[e] is None else fixed(found[e], digits) for e in ("se_seeds", "se_rows"))
         beside = f" ({', '.join(errors)})"
-    return f"{middle} [{low}, {high}]{beside} {found['verdict']}"
+    return f"{middle} [{low}, {high}]{beside}"
 
 
 def _unit(metric: str) -> str:

@@ -70,7 +70,7 @@ def test_the_primary_contrast_stands_for_itself_and_all_others_are_corrected() -
             found = e[m]
             decisive = found["p"] if found is entry["nll"] else found["p_holm"]
             better = (found["difference"] > 0) == (m == "acc")
-            assert found["verdict"] == ("equal" if decisive >= 0.05 else "better" if better else "worse")
+            assert found["verdict"] == ("unclear" if decisive >= 0.05 else "better" if better else "worse")
             assert (found["low"] <= 0 <= found["high"]) == (found["p"] >= 0.05)
     assert primary_of(compare(rows_of(TASKS), ["lora"])) is None
     alone = compare(rows_of({"t": (80, 2)}), ["lora"], Contrast("bara", "lora", "acc"))
@@ -96,7 +96,7 @@ def test_an_arm_is_equal_to_itself_under_another_name() -> None:
             for metric in METRICS:
                 found = entry[metric]
                 assert (found["difference"], found["low"], found["high"]) == (0, 0, 0)
-                assert (found["verdict"], found["p"]) == ("equal", 1.0)
+                assert (found["verdict"], found["p"]) == ("unclear", 1.0)
 
 
 def test_the_same_seed_gives_the_same_numbers_whatever_else_is_compared() -> None:
@@ -140,7 +140,7 @@ def test_an_infinite_nll_has_a_verdict_and_no_interval() -> None:
     runs += [replace(lora, arm=name, log_probs=log_probs) for name in ("broken", "broken too")]
     entries = compare(runs, ["lora", "broken"], resamples=50)
     verdicts = {
-        ("broken", "lora"): "worse", ("lora", "broken"): "better", ("broken too", "broken"): "equal"
+        ("broken", "lora"): "worse", ("lora", "broken"): "better", ("broken too", "broken"): "unclear"
     }  # fmt: skip
     for (arm, reference), verdict in verdicts.items():
         found = find(entries, arm, "micro-wgs", reference)["nll"]

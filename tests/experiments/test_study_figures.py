@@ -119,7 +119,7 @@ def test_differences_have_their_intervals(study: Study) -> None:
         found = entry["nll"]
         assert float(line.get_xdata()[0]) == found["difference"]
         assert (left, right) == pytest.approx((found["low"], found["high"]))
-        assert line.get_markerfacecolor() == ("white" if found["verdict"] == "equal" else "#222222")
+        assert line.get_markerfacecolor() == ("white" if found["low"] <= 0 <= found["high"] else "#222222")
     one = [{**e, "task": "only"} for e in study.comparisons if e["task"] == "micro-wgs"]
     assert len(difference_figure(one, "lora").axes[0].containers) == 2
     with pytest.raises(DataError, match="no difference to BLoB in nll"):

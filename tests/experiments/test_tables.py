@@ -12,10 +12,10 @@ from bara_pyro.report import Table, markdown
 from bara_pyro.runs.store import read_json
 from experiments.engine.differences import AVERAGE, METRICS, compare
 from experiments.engine.study import Study, load_study
+from experiments.page.doubt import error_table
 from experiments.page.tables import (
     comparison_by_task,
     comparison_table,
-    error_table,
     score_table,
     score_tables,
     shift_tables,
@@ -288,13 +288,13 @@ def test_comparisons_that_are_zero_or_infinite() -> None:
         "high": 0.00012,
         "se_seeds": None,
         "se_rows": 0.0001,
-        "verdict": "equal",
+        "verdict": "unclear",
     }
     none = dict.fromkeys(("difference", "low", "high", "se_seeds", "se_rows"))
     entry = {
         "arm": "bara", "reference": "lora", "task": "t", "acc": same,
-        "ece": same, "nll": {**none, "verdict": "worse"}, "brier": {**none, "verdict": "equal"},
+        "ece": same, "nll": {**none, "verdict": "worse"}, "brier": {**none, "verdict": "unclear"},
     }  # fmt: skip
     assert parse(comparison_table([entry], "lora", "t"))[1] == [
-        ["BaRA", "0.0 [0.0, 0.0] (–, 0.0) equal", "0.0 [0.0, 0.0] (–, 0.0) equal", "∞, worse", "–"]
+        ["BaRA", "0.0 [0.0, 0.0] (–, 0.0) unclear", "0.0 [0.0, 0.0] (–, 0.0) unclear", "∞, worse", "–"]
     ]

@@ -33,9 +33,9 @@ from experiments.engine.rows import read_rows, rows_path
 from experiments.engine.run import Arms
 from experiments.engine.search import chosen
 from experiments.engine.study import Study
-from experiments.page.parts import Part, main_table, shifts
+from experiments.page.doubt import doubt_table, error_table
+from experiments.page.parts import Part, main_table, shifted_scores
 from experiments.page.spec import arm_study
-from experiments.page.tables import error_table
 
 UPPER = r"model\.layers\.2[789]\..*_proj|lm_head"
 METHODS = ("lora", "temperature", "mc_dropout", "ensemble", "laplace", "blob", "bara", "bara-gate")
@@ -56,10 +56,16 @@ def arms(args: Namespace) -> Arms:
 
 
 def parts(study: Study) -> list[Part]:
-    """Return the scores, how errors are told, and the scores on rows from elsewhere where there are any."""
+    """Return the scores, here and on rows from elsewhere, and how errors and such rows are told."""
     shifted = any(record["shifted"] for record in study.finished)
-    errors = [error_table(study, read_rows(rows_path(study.name)))]
-    return [*main_table(study), *errors, *(shifts(study) if shifted else [])]
+    rows = read_rows(rows_path(study.name))
+    doubts = [doubt_table(rows, task, "lora") for task in study.tasks]
+    return [
+        *main_table(study),
+        *(shifted_scores(study) if shifted else []),
+        error_table(study, rows),
+        *doubts,
+    ]
 
 
 STUDY = arm_study(
