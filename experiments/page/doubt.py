@@ -61,7 +61,7 @@ def doubt_table(rows: Sequence[RunRows], task: str, reference: str) -> Table:
     ]
     caption = (
         f"Difference to {display(reference)} in AUROC (points), largest S: wrong answers told from right "
-        f"ones by low confidence, rows from elsewhere told from those of {task} by entropy; [{100 * LEVEL:g} % "
+        f"ones by low confidence, rows from elsewhere from those of {task} by entropy; [{100 * LEVEL:g} % "
         "interval] (standard error by seeds, by rows), each by itself, not corrected for their number"
     )
     return Table([ABOUT[0], *(Column(name, name) for name in found)], table, caption)
