@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bara_pyro.core.targets import Target
+from bara_pyro.errors import BackboneError
 
 Given: TypeAlias = Any
 """What a program's `global_latents` gives one adapter: a type of the program's own."""
@@ -75,7 +76,17 @@ class Adapter(PyroModule):
         args: tuple[Tensor],
         output: Tensor,
     ) -> Tensor:
-        """Return the change of a layer's output, of its shape and type; see `AdaptedLM.attached`."""
+        """Return the change of a layer's output, of its shape and type; see `AdaptedLM.attached`.
+
+        Raises:
+            BackboneError: the layer is not given rows of tokens, `B x T x in_features`, as those of a mixture's
+                experts may not be.
+        """
+        if args[0].dim() != 3:
+            raise BackboneError(
+                f"{self.target.path} is given {tuple(args[0].shape)} numbers, not rows of tokens: leave it out "
+                "of target_modules."
+            )
         return self.change(unfolded(args[0]), latents).reshape(output.shape).to(output)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from numbers import Integral
 from typing import Any, Literal, Protocol
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from bara_pyro.core.adapter import Adapter, Given, unfolding
+from bara_pyro.core.backbone import HOLDING
 from bara_pyro.core.guide import Posterior, PosteriorMean, SiteGuide
 from bara_pyro.core.noise import Addresses
 from bara_pyro.core.program import AdaptedLM
@@ -41,6 +43,23 @@ def pair_of(run: Fitted | tuple[AdaptedLM, SiteGuide]) -> tuple[AdaptedLM, SiteG
     return model, guide
 
 
+def _check(model: AdaptedLM, guide: SiteGuide, draws: Mean | int) -> None:
+    """Refuse what `attached` cannot show, and a language model that something hangs on."""
+    if draws != "mean" and (not isinstance(draws, Integral) or isinstance(draws, bool)):
+        raise ConfigError(f"draws={draws!r}: give 'mean', or the seed of one draw.")
+    if any(getattr(type(model), name) is not getattr(AdaptedLM, name) for name in MORE):
+        raise ConfigError(
+            f"{type(model).__name__} is more than adapters in one language model, which `attached` cannot "
+            "show: use bara_pyro.predict."
+        )
+    if draws != "mean" and type(guide).predictive is not SiteGuide.predictive:
+        raise ConfigError(
+            f"The draws of a {type(guide).__name__} are of answers, not of adapters, which `attached` cannot "
+            "show: give draws='mean', or use bara_pyro.predict."
+        )
+    model.backbone.check_free()
+
+
 @contextmanager
 def attached(
     run: Fitted | tuple[AdaptedLM, SiteGuide], draws: Mean | int = "mean"
@@ -67,20 +86,16 @@ def attached(
         The language model.
 
     Raises:
-        ConfigError: `draws` is neither, the guide belongs to another model, or the program is more than
-            adapters in a language model (an ensemble's members, a temperature of the answers).
+        ConfigError: `draws` is neither, the guide belongs to another model, the program is more than adapters
+            in a language model (an ensemble's members, a temperature of the answers), or a seed is given
+            where draws are of the answers (Laplace).
+        BackboneError: a program hangs on this language model already.
     """
     model, guide = pair_of(run)
-    if draws != "mean" and not isinstance(draws, int):
-        raise ConfigError(f"draws={draws!r}: give 'mean', or the seed of one draw.")
-    if any(getattr(type(model), name) is not getattr(AdaptedLM, name) for name in MORE):
-        raise ConfigError(
-            f"{type(model).__name__} is more than adapters in one language model, which `attached` cannot "
-            "show: use bara_pyro.predict."
-        )
+    _check(model, guide, draws)
     lm = model.backbone.lm
     # A guide whose draws do not differ, or are none of its latents, stands for its mean, as in `predict`.
-    law = PosteriorMean(guide) if draws == "mean" or not guide.stochastic else OneDraw(guide, draws)
+    law = PosteriorMean(guide) if draws == "mean" or not guide.stochastic else OneDraw(guide, int(draws))
     nothing = torch.zeros(1, 1, dtype=torch.long, device=model.backbone.device)
     with torch.no_grad(), law:
         latents = model.global_latents(Batch(nothing, nothing == 0, nothing[0]))
@@ -93,6 +108,8 @@ def attached(
         if isinstance(law, OneDraw):
             placed = lm.get_decoder().register_forward_pre_hook(law.place, with_kwargs=True)
             stack.callback(placed.remove)
+        stack.callback(HOLDING.discard, lm)
+        HOLDING.add(lm)
         yield lm
 
 

@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -20,6 +22,15 @@ from bara_pyro.errors import BackboneError
 
 # Of the largest logit: how far the parts of a language model may be from the whole before it is refused.
 TOLERANCE = 0.02
+# What configurations call the number of tokens that some layers see.
+WINDOWS = ("sliding_window", "attention_chunk_size", "window_size")
+GAP = 32  # columns of padding: enough for a token's place to matter, if that is its column
+# What architectures raise that cannot read what they are given, each in its own way.
+UNREADABLE = (AttributeError, IndexError, RuntimeError, TypeError, ValueError)
+
+
+HOLDING: "WeakSet[PreTrainedModel]" = WeakSet()
+"""The language models that a program hangs on, `bara_pyro.attached`."""
 
 
 class Backbone:
@@ -36,6 +47,8 @@ class Backbone:
     Attributes:
         states: hidden states below the adapters.
         last_apart: whether the last layer can be run for the last tokens alone (`read_last`).
+        window: of how many tokens (columns, padding included) all layers see all; None: of any number.
+        takes_segments: whether several texts can stand in a row, each unseen by the others.
         checkpointing: whether training keeps each layer's input only and computes the rest again
             (`bara_pyro.core.checkpointing`); as it was switched on in the language model, of which it takes
             the place.
@@ -61,15 +74,30 @@ class Backbone:
         self._switches = [m for m in lm.modules() if hasattr(m, "gradient_checkpointing")]
         self.states = FrozenStates(lm)
         self.last_apart = len(self.states.layers) > 1
+        sizes = [getattr(text, name, None) for name in WINDOWS]
+        self.window = min((size for size in sizes if isinstance(size, int) and size > 0), default=None)
+        self.takes_segments = True
         self.checkpointing = any(module.gradient_checkpointing for module in self._switches)
-        self.check()
 
     def check(self) -> None:
-        """Refuse the language model's own activation checkpointing, which would lose the adapters."""
-        if any(module.gradient_checkpointing and module.training for module in self._switches):
+        """Refuse a language model that would not answer as itself.
+
+        Raises:
+            BackboneError: it is in training mode, or a program hangs on it (`bara_pyro.attached`).
+        """
+        if self.lm.training:
             raise BackboneError(
-                "The backbone is in training mode with activation checkpointing of its own, whose "
-                "recomputation would lose the adapters: call eval() on it, and ours takes its place."
+                "The backbone is in training mode, with dropout and activation checkpointing of its own: call "
+                "eval() on it (backbone.checkpointing = True is the checkpointing that knows the adapters)."
+            )
+        self.check_free()
+
+    def check_free(self) -> None:
+        """Refuse a language model that a program hangs on: a second one would be added to it."""
+        if self.lm in HOLDING:
+            raise BackboneError(
+                "A program hangs on this language model (bara_pyro.attached), and another would be added to "
+                "it: leave that block first."
             )
 
     @property
@@ -189,6 +217,7 @@ class Backbone:
         if segments is None:
             positions, mask = attention_mask.cumsum(-1) - 1, attention_mask.to(torch.long)
         else:
+            self._check_segments(segments.shape[1])
             seen = _seen(attention_mask.bool(), segments)
             positions = seen.sum(-1) - 1  # as if each continuation stood behind the beginning by itself
             mask = torch.zeros(seen.shape, dtype=self.dtype, device=seen.device)
@@ -199,6 +228,39 @@ class Backbone:
             "position_ids": positions.clamp_min(0),
             "use_cache": False,
         }
+
+    def _check_segments(self, width: int) -> None:
+        """Refuse several texts in a row where they could not be kept apart."""
+        name = type(self.lm).__name__
+        if not self.takes_segments:
+            raise BackboneError(
+                f"{name} cannot read several texts in a row: score letters instead (--labels letters)."
+            )
+        if self.window is not None and width > self.window:
+            raise BackboneError(
+                f"{name} has layers that see {self.window} tokens, and a question with the texts of all its "
+                f"answers takes {width}: lower task.max_length, or score letters instead (--labels letters)."
+            )
+
+    def goes_on_after_gaps(self, width: int) -> bool:
+        """Return whether rows of so many columns may have padding between what they begin and end with."""
+        return (self.window is None or width <= self.window) and self._positions_alone
+
+    @cached_property
+    def _positions_alone(self) -> bool:
+        """Whether a token's place is the position it is given, and not its column (ALiBi)."""
+        ids = self._few_tokens()
+        ones = torch.ones_like(ids)
+        gap = ids[:, :1].repeat(1, GAP)
+        rest, real = torch.cat([gap, ids[:, 3:]], dim=1), torch.cat([0 * gap, ones[:, 3:]], dim=1)
+        with torch.no_grad():
+            past = self.read(Tokens(ids[:, :3], ones[:, :3]))
+            return _close(self.hidden(ids, ones)[:, -1:], self.hidden(rest, real, past=past)[:, -1:])
+
+    def _few_tokens(self) -> Tensor:
+        """Return four tokens of the vocabulary, `1 x 4`."""
+        vocabulary = self.lm.get_input_embeddings().weight.shape[0]
+        return torch.arange(4, device=self.device).remainder(vocabulary).unsqueeze(0)
 
     def logits(self, hidden: Tensor, rows: Tensor | None = None) -> Tensor:
         """Apply the output embedding to `... x d`; with `rows` (`C` token ids) only those rows of it.
@@ -226,13 +288,13 @@ class Backbone:
 
     @torch.no_grad()
     def verify(self) -> None:
-        """Compare the parts with the whole on four tokens.
+        """Compare the parts with the whole on four tokens, and a padded row with itself.
 
         Raises:
-            BackboneError: the language model does more than its parts here, so that answers would be wrong.
+            BackboneError: the language model does more than its parts here, or reads padding, so that answers
+                would be wrong.
         """
-        vocabulary = self.lm.get_input_embeddings().weight.shape[0]
-        ids = torch.arange(4, device=self.device).remainder(vocabulary).unsqueeze(0)
+        ids = self._few_tokens()
         whole = self.lm(input_ids=ids, use_cache=False).logits.float()
         parts = self.finished(self.logits(self.hidden(ids, torch.ones_like(ids))).float())
         off, size = float((parts - whole).abs().max()), float(whole.abs().max())
@@ -244,6 +306,32 @@ class Backbone:
         if self.states.layers and not self._resumes(ids):
             self.states.layers = ()  # layers that hand on more than hidden states: always run whole
         self.last_apart = len(self.states.layers) > 1 and self._goes_on(ids)
+        self._check_padding(ids)
+        self.takes_segments = self._keeps_apart(ids)
+
+    def _check_padding(self, ids: Tensor) -> None:
+        """Refuse a language model whose answers depend on padding, as that of recurrent layers may."""
+        ones = torch.ones_like(ids)
+        padded, mask = torch.cat([ids[:, :2], ids], dim=1), torch.cat([0 * ones[:, :2], ones], dim=1)
+        try:
+            same = _close(self.hidden(ids, ones), self.hidden(padded, mask)[:, 2:])
+        except UNREADABLE:
+            same = False
+        if not same:
+            raise BackboneError(
+                f"{type(self.lm).__name__} cannot leave out padding on the left of its rows: choose a backbone "
+                "of another architecture."
+            )
+
+    def _keeps_apart(self, ids: Tensor) -> bool:
+        """Return whether two texts that go on from the same two tokens can stand in one row."""
+        ones, segments = torch.ones_like(ids), torch.tensor([[0, 0, 1, 2]], device=ids.device)
+        try:
+            both = self.hidden(ids, ones, segments)[:, 2:]
+        except UNREADABLE:
+            return False
+        texts = torch.cat([ids[:, :3], ids[:, [0, 1, 3]]])
+        return _close(self.hidden(texts, torch.ones_like(texts))[:, -1], both[0])
 
     def _resumes(self, ids: Tensor) -> bool:
         """Return whether the upper layers go on from the states of the lower ones."""

@@ -78,6 +78,7 @@ class FrozenStates:
         self.layers: Sequence[nn.Module] = tuple(lists[0]) if len(lists) == 1 else ()
         self.path = next((name for name, m in lm.named_modules() if self.layers and m is lists[0]), "")
         self._kept: dict[str, Tensor] = {}
+        self._weights = self._stamp()
         self._bytes = 0
         self._others = -1  # what a layer returns beside the states; -1: it returns no tuple
 
@@ -104,6 +105,7 @@ class FrozenStates:
             tokens: the rows.
             inputs: what the language model's body is given for them.
         """
+        self._forget_where_weights_changed()
         lengths = tokens.attention_mask.sum(-1).tolist()
         keys = _keys(depth, tokens, lengths)
         found: list[Tensor] = []
@@ -159,6 +161,15 @@ class FrozenStates:
             for layer in self.layers[:depth]:
                 stack.enter_context(replaced_forward(layer, stand_in))
             yield
+
+    def _stamp(self) -> int:
+        """Return what changes with the weights: `load_state_dict`, an optimiser, `to`."""
+        return hash(tuple((id(p), p._version, p.dtype) for p in self.lm.parameters()))
+
+    def _forget_where_weights_changed(self) -> None:
+        """Drop what other weights gave; files speak of those that the folder was named after."""
+        if (found := self._stamp()) != self._weights:
+            self._kept, self._bytes, self._weights, self.folder = {}, 0, found, None
 
     def _get(self, key: str) -> Tensor | None:
         if self.folder is None:

@@ -140,6 +140,7 @@ def _checked(
 ) -> tuple[Batch, int]:
     """Return the batch with identifiers, and how many sequences a forward has room for."""
     guide.check(model)
+    model.backbone.check()
     if samples < 0:
         raise ConfigError(f"samples={samples} must be 0 (posterior mean) or more.")
     if last is not None and (last < 1 or batch.segments is not None):

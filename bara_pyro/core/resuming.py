@@ -17,6 +17,10 @@ def shared(model: AdaptedLM, batch: Batch) -> Batch:
     tokens = common_tokens(batch)
     if tokens < LEAST:
         return batch
+    lengths = batch.attention_mask.sum(-1)
+    uneven = int(lengths.min()) < int(lengths.max())  # the shorter ones go on after padding
+    if uneven and not model.backbone.goes_on_after_gaps(int(lengths.max())):
+        return batch
     begin = beginning(batch, tokens)
     rest = after(batch, tokens, model.read(begin, states=model.lower(begin)))
     return _with_rest(rest, model.lower(batch))

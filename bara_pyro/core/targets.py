@@ -61,10 +61,17 @@ def _linears(lm: PreTrainedModel) -> dict[str, nn.Module]:
     return {name: layer for name, layer in found.items() if id(layer) in text}
 
 
-def _select(pattern: str | Sequence[str], linears: dict[str, nn.Module], head: str) -> list[str]:
+def _mixtures(lm: PreTrainedModel) -> tuple[str, ...]:
+    """Return how the paths of all layers of mixtures of experts begin: router and shared experts included."""
+    return tuple(f"{name}." for name, layer in lm.named_modules() if hasattr(layer, "experts"))
+
+
+def _select(
+    pattern: str | Sequence[str], linears: dict[str, nn.Module], head: str, mixtures: tuple[str, ...]
+) -> list[str]:
     if pattern == "all-linear":
         # As PEFT does: the output embedding is left out, its rows are words rather than features.
-        return [name for name in linears if name != head]
+        return [name for name in linears if name != head and not name.startswith(mixtures)]
     if isinstance(pattern, str):
         try:
             compiled = re.compile(pattern)
@@ -94,8 +101,9 @@ def find_targets(lm: PreTrainedModel, target_modules: str | Sequence[str] | None
     Args:
         lm: a Hugging Face causal language model.
         target_modules: a list of names (each matches a whole path or its end), a regular expression that
-            matches a whole path, `"all-linear"` (all but the output embedding), or None for the query, value
-            and output projections of the architecture (the targets of the paper, Section V-A).
+            matches a whole path, `"all-linear"` (all but the output embedding and mixtures of experts, whose
+            layers see single tokens), or None for the query, value and output projections of the
+            architecture (the targets of the paper, Section V-A).
 
     Raises:
         BackboneError: a name or an expression matches no linear layer, or nothing at all is chosen.
@@ -107,7 +115,7 @@ def find_targets(lm: PreTrainedModel, target_modules: str | Sequence[str] | None
             *DEFAULT_TARGETS.get(lm.config.get_text_config().model_type, FALLBACK_TARGETS),
             head,
         )
-    names = _select(target_modules, linears, head)
+    names = _select(target_modules, linears, head, _mixtures(lm))
     if not names:
         raise BackboneError("target_modules is empty: name at least one linear layer to adapt.")
     return [Target(name, i, *widths(linears[name]), name == head) for i, name in enumerate(names)]
