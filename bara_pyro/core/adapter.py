@@ -79,13 +79,13 @@ class Adapter(PyroModule):
         """Return the change of a layer's output, of its shape and type; see `AdaptedLM.attached`.
 
         Raises:
-            BackboneError: the layer is not given rows of tokens, `B x T x in_features`, as those of a mixture's
-                experts may not be.
+            BackboneError: the layer is not given rows of tokens, `B x T x in_features`, but single tokens, as
+                a mixture's experts may be.
         """
         if args[0].dim() != 3:
             raise BackboneError(
-                f"{self.target.path} is given {tuple(args[0].shape)} numbers, not rows of tokens: leave it out "
-                "of target_modules."
+                f"{self.target.path} is given {tuple(args[0].shape)} numbers, not rows of tokens: leave it "
+                "out of target_modules."
             )
         return self.change(unfolded(args[0]), latents).reshape(output.shape).to(output)
 

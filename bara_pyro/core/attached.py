@@ -15,6 +15,7 @@ from bara_pyro.core.backbone import HOLDING
 from bara_pyro.core.guide import Posterior, PosteriorMean, SiteGuide
 from bara_pyro.core.noise import Addresses
 from bara_pyro.core.program import AdaptedLM
+from bara_pyro.core.threads import PROGRAM
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 
@@ -52,7 +53,8 @@ def _check(model: AdaptedLM, guide: SiteGuide, draws: Mean | int) -> None:
             f"{type(model).__name__} is more than adapters in one language model, which `attached` cannot "
             "show: use bara_pyro.predict."
         )
-    if draws != "mean" and type(guide).predictive is not SiteGuide.predictive:
+    own = type(guide).predictive is not SiteGuide.predictive
+    if draws != "mean" and own and not guide.stochastic:
         raise ConfigError(
             f"The draws of a {type(guide).__name__} are of answers, not of adapters, which `attached` cannot "
             "show: give draws='mean', or use bara_pyro.predict."
@@ -97,7 +99,7 @@ def attached(
     # A guide whose draws do not differ, or are none of its latents, stands for its mean, as in `predict`.
     law = PosteriorMean(guide) if draws == "mean" or not guide.stochastic else OneDraw(guide, int(draws))
     nothing = torch.zeros(1, 1, dtype=torch.long, device=model.backbone.device)
-    with torch.no_grad(), law:
+    with PROGRAM, torch.no_grad(), law:
         latents = model.global_latents(Batch(nothing, nothing == 0, nothing[0]))
     unfolded = unfolding(None, model.one_input)
     with ExitStack() as stack:
@@ -124,7 +126,7 @@ class _Hook:
     def __call__(self, layer: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
         if self.adapter.target.is_head:
             output = output.float()  # as `AdaptedLM.logits` adds it
-        with self.law:
+        with PROGRAM, self.law:
             return output + self.adapter.change_of(self.latents, self.unfolded, layer, args, output)
 
 

@@ -87,8 +87,8 @@ class Backbone:
         """
         if self.lm.training:
             raise BackboneError(
-                "The backbone is in training mode, with dropout and activation checkpointing of its own: call "
-                "eval() on it (backbone.checkpointing = True is the checkpointing that knows the adapters)."
+                "The backbone is in training mode, with dropout and activation checkpointing of its own: "
+                "call eval() on it (the checkpointing that knows adapters is backbone.checkpointing = True)."
             )
         self.check_free()
 
@@ -319,8 +319,8 @@ class Backbone:
             same = False
         if not same:
             raise BackboneError(
-                f"{type(self.lm).__name__} cannot leave out padding on the left of its rows: choose a backbone "
-                "of another architecture."
+                f"{type(self.lm).__name__} cannot leave out padding on the left of its rows: choose a "
+                "backbone of another architecture."
             )
 
     def _keeps_apart(self, ids: Tensor) -> bool:

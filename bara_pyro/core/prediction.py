@@ -19,6 +19,7 @@ from bara_pyro.core.noise import Addresses
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.resuming import drawn_last, narrowed, shared
 from bara_pyro.core.sites import value_of
+from bara_pyro.core.threads import PROGRAM
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 
@@ -121,7 +122,7 @@ def record(
     batch, room = _checked(model, guide, batch, samples, memory_budget)
     for rows, draws in _pieces(len(batch), max(samples, 1), room):
         piece = batch.questions(rows)
-        with poutine.trace() as recorder:
+        with PROGRAM, poutine.trace() as recorder:
             log_probs = _forward(model, guide, piece, draws, samples, seed)
         nodes = recorder.trace.nodes
         values = {name: value_of(nodes[name]) for name in model.latents.sites}
@@ -199,7 +200,7 @@ def _forward(
 ) -> Tensor:
     device = batch.input_ids.device
     # Also without draws: the answer, which is not observed, is still sampled.
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+    with PROGRAM, torch.random.fork_rng([device] if device.type == "cuda" else []):
         if samples == 0:
             with PosteriorMean(guide):
                 given = shared(model, batch)

@@ -14,8 +14,9 @@ from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.latents import Site
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.ranks import Ranks
+from bara_pyro.core.threads import PROGRAM
 from bara_pyro.data.types import Batch
-from bara_pyro.errors import TrainingError
+from bara_pyro.errors import ConfigError, TrainingError
 
 M = TypeVar("M", bound=AdaptedLM)
 G = TypeVar("G", bound=SiteGuide)
@@ -85,10 +86,15 @@ class SVI(Generic[M, G]):
             per example (`loss`, `nll`, `kl_theta`), `kl_phi` in nats, and the gradient norm.
 
         Raises:
+            ConfigError: there is no batch.
+            BackboneError: the language model is in training mode, or a program hangs on it.
             TrainingError: loss or gradient is not finite; the parameters are left as they were.
         """
+        if not batches:
+            raise ConfigError("A step needs at least one batch.")
         self.model.backbone.check()
-        parts = self.gradients(*batches)
+        with PROGRAM:
+            parts = self.gradients(*batches)
         self.update()
         if self.scheduler is not None:
             self.scheduler.step()

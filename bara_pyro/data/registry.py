@@ -118,8 +118,13 @@ def register_task(task: Generated) -> Generated:
     """Add a task to those that `load_task` knows; a name can be taken once.
 
     Raises:
-        ConfigError: the name is taken.
+        ConfigError: the name is taken, or it is no `Generated`.
     """
+    if not isinstance(task, Generated):
+        raise ConfigError(
+            f"A {type(task).__name__} was given to register_task: give bara_pyro.data.Generated, whose "
+            "`load` makes the Task from a seed."
+        )
     if task.name in SOURCES:
         raise ConfigError(f"The task name {task.name!r} is already registered: choose another.")
     return TASKS.register(task.name, task)

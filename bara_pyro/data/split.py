@@ -8,7 +8,7 @@ from torch import Tensor
 
 from bara_pyro.data.texts import Texts, pad_left, with_texts
 from bara_pyro.data.types import Batch
-from bara_pyro.errors import ConfigError
+from bara_pyro.errors import ConfigError, DataError
 
 
 def collate_ids(
@@ -21,6 +21,9 @@ def collate_ids(
     """Pad B rows on the left to the longest; the labels are None where any of them is not known (-1)."""
     if not token_ids:
         raise ConfigError("A batch needs at least one row.")
+    for row, tokens in zip(ids, token_ids, strict=True):
+        if not tokens:
+            raise DataError(f"The row {row!r} is empty: there is no token for an answer to follow.")
     mask = pad_left(0, [[1] * len(tokens) for tokens in token_ids]).bool()
     known = None if min(labels) < 0 else torch.tensor(labels)
     return Batch(pad_left(pad_id, token_ids), mask, answer_ids, known, tuple(ids))

@@ -114,9 +114,36 @@ class Batch:
     past: Any = None
 
     def __post_init__(self) -> None:
+        if self.input_ids.dim() != 2 or not self.input_ids.numel():
+            raise DataError(
+                f"input_ids has shape {tuple(self.input_ids.shape)}: give rows x tokens, not none."
+            )
+        if self.attention_mask.shape != self.input_ids.shape or self.attention_mask.dtype != torch.bool:
+            raise DataError(
+                f"attention_mask is {self.attention_mask.dtype} of shape {tuple(self.attention_mask.shape)}: "
+                f"give bool of shape {tuple(self.input_ids.shape)}, as input_ids has."
+            )
+        for name, given in (("ids", self.ids), ("labels", self.labels)):
+            if given is not None and len(given) not in (len(self.input_ids), 0 if name == "ids" else -1):
+                raise DataError(
+                    f"There are {len(self.input_ids)} rows and {len(given)} {name}: give one a row."
+                )
         # On the CPU only, where batches are made: on an accelerator the look would wait for the device.
         if self.attention_mask.device.type == "cpu" and not self.attention_mask[:, -1].all():
             raise DataError("A batch must be padded on the left: its last column holds padding.")
+        if self.answer_ids.device.type == "cpu":
+            self._check_answers()
+
+    def _check_answers(self) -> None:
+        if self.answer_ids.dim() != 1 or not len(self.answer_ids) or int(self.answer_ids.min()) < 0:
+            raise DataError(f"answer_ids is {self.answer_ids.tolist()}: give the token of each class.")
+        if self.labels is not None and self.labels.device.type == "cpu":
+            low, high = int(self.labels.min()), int(self.labels.max())
+            if low < 0 or high >= len(self.answer_ids):
+                raise DataError(
+                    f"There are {len(self.answer_ids)} classes and a label {low if low < 0 else high}: count "
+                    "from 0 (labels=None where the answers are not known)."
+                )
 
     def __len__(self) -> int:
         return self.input_ids.shape[0]

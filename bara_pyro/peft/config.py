@@ -1,5 +1,6 @@
 """The settings of a BaRA adapter, as PEFT keeps them in `adapter_config.json`."""
 
+import re
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, cast
@@ -16,7 +17,8 @@ from bara_pyro.types import Json
 
 # A member of an enumeration as PEFT's own are: a text with a `.value`, its name the same, so that it is found
 # in a table under the plain text.
-TYPE: str = cast(Any, Enum("BaRAType", {PEFT_TYPE: PEFT_TYPE}, type=str))[PEFT_TYPE]
+BaRAType = Enum("BaRAType", {PEFT_TYPE: PEFT_TYPE}, type=str)  # type: ignore[misc]  # named by PEFT's name
+TYPE: str = cast(Any, BaRAType)[PEFT_TYPE]
 
 
 @dataclass
@@ -32,7 +34,7 @@ class BaRAConfig(PeftConfig):
         method: "bara", "bara-gate", or its name and settings, `{"name": "bara-gate", "init_kappa": 0.3}`.
 
     Raises:
-        ConfigError: a method other than BaRA, or a setting that it does not have.
+        ConfigError: a method other than BaRA, a setting that it does not have, or a size out of range.
     """
 
     r: int = field(default=default(AdaptedLM, "r"))
@@ -47,11 +49,26 @@ class BaRAConfig(PeftConfig):
         self.peft_type = TYPE
         if isinstance(self.target_modules, list):
             self.target_modules = set(self.target_modules)
+        self._check_sizes()
         settings = method_config(self.method)
         if not isinstance(settings, Settings):
             known = ", ".join(name for name, method in METHODS.items() if method.config is Settings)
             raise ConfigError(f"PEFT has no modules for the method {settings.name!r}: choose {known}.")
         self.method = settings.model_dump(mode="json")
+
+    def _check_sizes(self) -> None:
+        if self.r < 1 or self.lora_alpha <= 0:
+            raise ConfigError(f"r={self.r} and lora_alpha={self.lora_alpha} must both be positive.")
+        for path, rank in (self.rank_pattern or {}).items():
+            if not 1 <= rank <= self.r:
+                raise ConfigError(f"The rank pattern gives {path} a rank of {rank}: choose 1 to r={self.r}.")
+        if isinstance(self.target_modules, str):
+            try:
+                re.compile(self.target_modules)
+            except re.error as error:
+                raise ConfigError(
+                    f"target_modules={self.target_modules!r} is not a valid regular expression: {error}."
+                ) from error
 
     @property
     def settings(self) -> Settings:

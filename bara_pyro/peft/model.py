@@ -96,6 +96,10 @@ class BaRAModel(BaseTuner):
         return {layer.path: value for layer, value in zip(layers, drawn, strict=True)}
 
     def _prepare_adapter_config(self, peft_config: PeftConfig, model_config: dict[str, Any]) -> PeftConfig:
+        known = {name for name, _ in self.model.named_modules()}
+        for path in peft_config.rank_pattern or {}:
+            if path not in known:
+                raise ConfigError(f"The rank pattern names {path!r}, which the language model does not have.")
         if peft_config.target_modules is None:
             peft_config.target_modules = {target.path for target in find_targets(self.model)}
         return peft_config

@@ -22,6 +22,7 @@ from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 from bara_pyro.metrics import posterior_predictive
 
+CHECKPOINTING = ("activation_checkpointing", "gradient_checkpointing")  # the newer name and the older
 WEIGHTS = "model.safetensors"  # where Trainer looks for them
 
 
@@ -41,6 +42,18 @@ class Bound(nn.Module):
         """Return the loss in nats per example, with its gradient, and its parts as they are logged."""
         terms = self.elbo.terms(self.model, self.guide, batch)
         return terms.loss / self.model.num_data, per_example(self.model, terms, len(batch))
+
+
+def _check_arguments(args: TrainingArguments) -> None:
+    """Refuse what changes a loss or a model that are not the ELBO and the adapters."""
+    if args.label_smoothing_factor:
+        raise ConfigError(
+            f"args.label_smoothing_factor={args.label_smoothing_factor} is another likelihood: leave it 0."
+        )
+    if args.neftune_noise_alpha:
+        raise ConfigError(
+            f"args.neftune_noise_alpha={args.neftune_noise_alpha} is noise in frozen embeddings: leave it."
+        )
 
 
 class Rows(Dataset):
@@ -63,7 +76,8 @@ class BaRATrainer(Trainer):
     and `args.weight_decay` (with a rate of their own for amortised gates); everything else is Trainer's:
     schedule, clipping (at norm 1, unless `max_grad_norm` says otherwise), accumulation, callbacks, reports.
     Logs hold the parts of the bound, `nll` and `kl_...`, beside `loss`. Methods with a training scheme of
-    their own (IVON, AdaLoRA, published recipes) are not trained by it.
+    their own (IVON, AdaLoRA, published recipes) are not trained by it. `gradient_checkpointing` is the
+    checkpointing of `Backbone`, which draws every gate once.
 
     Checkpoints hold `model.safetensors` and, written by Trainer with torch.save and read with
     `weights_only=True`, optimizer.pt, scheduler.pt and rng_state.pth (`save_only_model` leaves these out).
@@ -82,7 +96,8 @@ class BaRATrainer(Trainer):
 
     Raises:
         ConfigError: the guide is another model's, `args.optim` names another optimiser (give it as
-            `optimizers`), or the language model is on another kind of device than Trainer's.
+            `optimizers`), labels or embeddings are to be smoothed or given noise, or the language model is on
+            another kind of device than Trainer's.
     """
 
     optimizer: Optimizer | None
@@ -109,6 +124,11 @@ class BaRATrainer(Trainer):
             )
         if not (optim := str(getattr(args.optim, "value", args.optim))).startswith("adamw_torch"):
             raise ConfigError(f"args.optim={optim!r} is not looked at: give what is no AdamW as optimizers=.")
+        _check_arguments(args)
+        for name in CHECKPOINTING:
+            if getattr(args, name, None):  # Trainer would switch on the language model's own
+                model.backbone.checkpointing = True
+                setattr(args, name, False)
         args._n_gpu = min(args.n_gpu, 1)  # one process a GPU: nn.DataParallel copies what hooks point to
         self.answer_ids = answer_ids
         self.local_lr_scale = local_lr_scale

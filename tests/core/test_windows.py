@@ -91,7 +91,8 @@ def test_rows_that_begin_alike_are_answered_as_if_alone(
         for model, guide, samples in pairs(name, found):
             together = predict(model, guide, rows(asked), samples=samples)
             alone = [
-                predict(model, guide, rows([t], n), samples=samples) for t, n in zip(asked, "abc", strict=True)
+                predict(model, guide, rows([t], n), samples=samples)
+                for t, n in zip(asked, "abc", strict=True)
             ]
             assert_close(together, torch.cat(alone, dim=1), rtol=0, atol=3e-5)
 

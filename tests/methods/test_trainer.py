@@ -21,7 +21,7 @@ from bara_pyro.core.svi import SVI, adamw, parameters
 from bara_pyro.data import EncodedSplit
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
-from bara_pyro.runs.trainer import Bound
+from bara_pyro.runs.trainer import CHECKPOINTING, Bound
 
 METHODS = ("lora", "bara", "bara-gate", "blob", "mc_dropout", "fvae")
 TIMES = 3
@@ -195,3 +195,24 @@ def test_what_cannot_be_trained_is_refused(case: str, tmp_path: Path) -> None:
     act, said = WRONG[case]
     with pytest.raises(ConfigError, match=said):
         act(tmp_path)
+
+
+def test_arguments_of_trainer_that_mean_another_loss_or_checkpointing(
+    seen: list[Batch], tmp_path: Path
+) -> None:
+    """Smoothing and noise are refused; activation checkpointing is the backbone's, with the same steps."""
+    for wrong in ({"label_smoothing_factor": 0.1}, {"neftune_noise_alpha": 5.0}):
+        with pytest.raises(ConfigError, match=next(iter(wrong))):
+            trainer_of(made("bara"), tmp_path, wrong)
+    logs = []
+    name = next(name for name in CHECKPOINTING if name in TrainingArguments.__dataclass_fields__)
+    first = made("bara")
+    for checkpointing, pair in zip((False, True), (first, twin_of(first)), strict=True):
+        seen.clear()
+        trainer = trainer_of(pair, tmp_path, {name: checkpointing})
+        assert pair[0].backbone.checkpointing is checkpointing
+        trainer.train()
+        logs.append([line["loss"] for line in trainer.state.log_history if "loss" in line])
+        pair[0].backbone.checkpointing = False
+    assert len(logs[0]) == STEPS
+    assert logs[0] == pytest.approx(logs[1], abs=1e-5)

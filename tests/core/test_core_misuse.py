@@ -1,0 +1,207 @@
+"""What would answer wrongly without a word: a second program, training mode, other weights, threads."""
+
+import pickle
+import threading
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers as hf
+from core_cases import ANSWERS, backbone, bara_pair, lora_pair, make_batch, randomise, unlabelled
+from torch import Tensor
+from torch.testing import assert_close
+
+import bara_pyro as bp
+from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.svi import SVI, adamw
+from bara_pyro.core.targets import find_targets
+from bara_pyro.data.split import collate_ids
+from bara_pyro.data.types import Batch
+from bara_pyro.errors import BackboneError, ConfigError, DataError
+from bara_pyro.guides.delta import DeltaGuide
+from bara_pyro.guides.laplace import LaplaceGuide
+from bara_pyro.models.gaussian_lora import GaussianLoRA
+from bara_pyro.models.lora import LoRA
+
+
+def moved(pair: Any, arch: str = "qwen2") -> Any:
+    model, guide = pair(arch)
+    randomise(model, 0.3)
+    return model, guide
+
+
+@pytest.mark.parametrize("pair", [lora_pair, bara_pair])
+def test_a_second_program_is_not_added_to_one_that_is_attached(pair: Any) -> None:
+    model, guide = moved(pair)
+    lm, batch = model.backbone.lm, unlabelled()
+    other = other_program(lm)
+    before = bp.predict(model, guide, batch, samples=0)
+    with bp.attached((model, guide)):
+        for run in ((model, guide), other):
+            with pytest.raises(BackboneError, match="A program hangs on this language model"):
+                bp.predict(*run, batch, samples=0)
+            with pytest.raises(BackboneError, match="A program hangs"), bp.attached(run):
+                pass
+        with pytest.raises(BackboneError, match="A program hangs"):
+            SVI(model, guide, adamw(model, guide, 1e-3)).step(make_batch())
+    assert torch.equal(bp.predict(model, guide, batch, samples=0), before)
+    with pytest.raises(ValueError, match="of the user"), bp.attached((model, guide)):
+        raise ValueError("of the user")
+    assert torch.equal(bp.predict(model, guide, batch, samples=0), before)
+
+
+def other_program(lm: Any) -> Any:
+    """Another program, on a backbone of its own of the same language model."""
+    model = LoRA(Backbone(lm), 4, r=2)
+    return model, DeltaGuide(model)
+
+
+def test_training_mode_is_refused_where_it_would_bring_dropout() -> None:
+    model, guide = moved(lora_pair, "gpt2")
+    model.backbone.lm.train()
+    with pytest.raises(BackboneError, match="in training mode"):
+        bp.predict(model, guide, unlabelled(), samples=0)
+    with pytest.raises(BackboneError, match="in training mode"):
+        SVI(model, guide, adamw(model, guide, 1e-3)).step(make_batch())
+    model.backbone.lm.eval()
+    bp.predict(model, guide, unlabelled(), samples=0)
+
+
+def test_states_of_weights_that_changed_are_forgotten(tmp_path: Any) -> None:
+    model, guide = moved(lora_pair)
+    layers = model.backbone.states.layers
+    model.frozen_layers = len(layers) - 1
+    for adapter, layer in model._body:
+        adapter.lora_B.data.mul_(layer in layers[-1].modules())
+    for folder in (None, tmp_path):
+        model.backbone.states.folder = folder
+        batch, lm = unlabelled(), model.backbone.lm
+        bp.predict(model, guide, batch, samples=0)
+        lm.load_state_dict({name: value * 1.1 for name, value in lm.state_dict().items()})
+        found = bp.predict(model, guide, batch, samples=0)
+        model.frozen_layers, depth = 0, model.frozen_layers
+        assert_close(bp.predict(model, guide, batch, samples=0), found, rtol=0, atol=2e-5)
+        model.frozen_layers = depth
+
+
+def test_seeds_are_whole_numbers_and_draws_of_answers_are_refused() -> None:
+    model, guide = moved(bara_pair)
+    batch = unlabelled()
+    logits = []
+    for seed in (3, np.int64(3)):
+        with bp.attached((model, guide), draws=seed) as lm, torch.no_grad():
+            logits.append(lm(batch.input_ids).logits)
+    assert torch.equal(*logits)
+    for wrong in (True, 0.5, "some"):
+        with pytest.raises(ConfigError, match="give 'mean', or the seed"), bp.attached((model, guide), wrong):
+            pass
+    torch.manual_seed(3)
+    normal = GaussianLoRA(backbone(), 12, r=2, random="AB", prior_scale=0.2, beta=0.0)
+    laplace = LaplaceGuide(normal)
+    refused = pytest.raises(ConfigError, match="draws of a LaplaceGuide are of answers")
+    with refused, bp.attached((normal, laplace), draws=1):
+        pass
+    with bp.attached((normal, laplace)):
+        pass
+
+
+def test_threads_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has the answers that it has alone, on one language model or on several."""
+    runs = [moved(bara_pair), moved(bara_pair, "gpt2"), moved(lora_pair)]
+    runs.append(runs[0])
+    alone = [bp.predict(*run, unlabelled(), samples=3) for run in runs]
+    found: list[list[Tensor]] = [[] for _ in runs]
+    failed: list[BaseException] = []
+
+    def work(place: int) -> None:
+        try:
+            for _ in range(6):
+                found[place].append(bp.predict(*runs[place], unlabelled(), samples=3))
+        except BaseException as error:  # noqa: BLE001  # shown below, in the thread of the test
+            failed.append(error)
+
+    threads = [threading.Thread(target=work, args=(place,)) for place in range(len(runs))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    for expected, several in zip(alone, found, strict=True):
+        assert len(several) == 6
+        assert all(torch.equal(expected, one) for one in several)
+
+
+MIXTURE = {
+    "vocab_size": 97, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "intermediate_size": 48, "num_experts": 4, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16, "shared_expert_intermediate_size": 24,
+}  # fmt: skip
+
+
+def test_all_linear_layers_leave_out_mixtures_of_experts() -> None:
+    torch.manual_seed(0)
+    lm = hf.AutoModelForCausalLM.from_config(hf.Qwen2MoeConfig(**MIXTURE))
+    names = {target.path.rsplit(".", 1)[-1] for target in find_targets(lm, "all-linear")}
+    assert names == {"q_proj", "k_proj", "v_proj", "o_proj"}
+    named = LoRA(Backbone(lm), 4, target_modules=["shared_expert.up_proj"])
+    with pytest.raises(BackboneError, match=r"shared_expert\.up_proj is given .* leave it out"):
+        bp.predict(named, DeltaGuide(named), unlabelled(), samples=0)
+
+
+def rows(**changes: Any) -> Batch:
+    return replace(make_batch(), **changes)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: collate_ids([[]], [0], ["e"], ANSWERS, 0), "row 'e' is empty"),
+        (lambda: collate_ids([[4, 5], []], [0, 0], ["a", "e"], ANSWERS, 0), "row 'e' is empty"),
+        (lambda: rows(labels=make_batch().labels + 7), "3 classes and a label"),
+        (lambda: rows(labels=make_batch().labels * 0 - 1), "3 classes and a label -1"),
+        (lambda: rows(labels=make_batch().labels[:1]), "rows and 1 labels"),
+        (lambda: rows(ids=("one",)), "rows and 1 ids"),
+        (lambda: rows(attention_mask=make_batch().attention_mask.long()), "attention_mask is torch.int64"),
+        (lambda: rows(attention_mask=make_batch().attention_mask[:, 1:]), "attention_mask is torch.bool of"),
+        (lambda: rows(answer_ids=torch.tensor([3, -1, 4])), "give the token of each class"),
+        (lambda: rows(input_ids=torch.zeros(0, 4, dtype=torch.long)), "give rows x tokens"),
+    ],
+)  # fmt: skip
+def test_batches_that_do_not_fit_are_refused_in_a_sentence(make: Any, message: str) -> None:
+    assert len(ANSWERS) == 3
+    with pytest.raises(DataError, match=message):
+        make()
+
+
+def test_a_step_of_nothing_is_refused() -> None:
+    model, guide = lora_pair("qwen2")
+    with pytest.raises(ConfigError, match="at least one batch"):
+        SVI(model, guide, adamw(model, guide, 1e-3)).step()
+
+
+def test_a_task_that_is_not_generated_is_refused() -> None:
+    task = bp.Task("evens", ("A", "B"))
+    with pytest.raises(
+        ConfigError, match=r"A Task was given to register_task: give bara_pyro\.data\.Generated"
+    ):
+        bp.register_task(task)
+
+
+def test_pefts_settings_are_checked_and_can_be_pickled() -> None:
+    peft = pytest.importorskip("peft")
+    from bara_pyro.peft import BaRAConfig
+
+    for settings, message in (
+        ({"r": 0}, "r=0"),
+        ({"r": -1}, "r=-1"),
+        ({"target_modules": "["}, "not a valid regular expression"),
+        ({"r": 4, "rank_pattern": {"model.layers.0.self_attn.q_proj": 99}}, "a rank of 99"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            BaRAConfig(**settings)
+    config = BaRAConfig(rank_pattern={"nope": 2})
+    assert pickle.loads(pickle.dumps(config)) == config
+    with pytest.raises(ConfigError, match="names 'nope'"):
+        peft.get_peft_model(lora_pair("qwen2")[0].backbone.lm, config)
