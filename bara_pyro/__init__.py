@@ -9,6 +9,7 @@ from typing import Any
 _HOME = {
     "BaRATrainer": "runs.trainer",
     "Backbone": "core.backbone",
+    "BaraError": "errors",
     "Batch": "data",
     "Example": "data",
     "MeanFieldELBO": "core.elbo",

@@ -1,7 +1,7 @@
 """Where a command may write: never over its input, nor over what bara did not write."""
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bara_pyro.errors import ConfigError
@@ -38,7 +38,14 @@ def check_folder(
     check_writable(out)
 
 
-def check_file(out: Path, *, overwrite: bool, inputs: Sequence[Path] = (), option: str = "--out") -> None:
+def check_file(
+    out: Path,
+    *,
+    overwrite: bool,
+    inputs: Sequence[Path] = (),
+    option: str = "--out",
+    ours: Callable[[Path], bool] | None = None,
+) -> None:
     """Refuse a file that a command must not write, before anything slow.
 
     Args:
@@ -46,9 +53,11 @@ def check_file(out: Path, *, overwrite: bool, inputs: Sequence[Path] = (), optio
         overwrite: a file that is there may be replaced.
         inputs: files and folders that are read, and never written to.
         option: that named it.
+        ours: whether a file that is there was written by bara; any may be replaced if None.
 
     Raises:
-        ConfigError: it is a folder or an input, is there already, or cannot be written.
+        ConfigError: it is a folder or an input, is there already, was not written by bara, or cannot be
+            written.
     """
     if out.is_dir():
         raise ConfigError(f"{out} is a folder: give {option} a file.")
@@ -57,6 +66,8 @@ def check_file(out: Path, *, overwrite: bool, inputs: Sequence[Path] = (), optio
             read.is_dir() and out.resolve().is_relative_to(read.resolve())
         ):
             raise ConfigError(f"{out} is what is read, or a part of it: give {option} another file.")
+    if out.exists() and ours is not None and not ours(out):
+        raise ConfigError(f"{out} was not written by bara: give another {option}.")
     if out.exists() and not overwrite:
         raise ConfigError(f"{out} is there already: give --overwrite to replace it, or another {option}.")
     check_writable(out.parent)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, Union
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 import numpy as np
 
@@ -23,6 +23,7 @@ Data: TypeAlias = Union[str, Path, "pd.DataFrame", "datasets.Dataset", Sequence[
 """What rows of one's own can be given as."""
 
 SEPARATORS = (",", ";", "\t")
+LONGEST = 2**31 - 1  # characters of a cell; the csv module stops at 131,072 by itself
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def _read_file(path: Path) -> Table:
     if suffix == ".parquet":
         return _parquet(path)
     readers = {".jsonl": parse_lines, ".json": _parse_list, ".csv": _parse_csv, ".tsv": _parse_csv}
-    return Table(str(path), readers[suffix](path))
+    return Table(str(path), [_plain_row(row) for row in readers[suffix](path)])
 
 
 def _parse_list(path: Path) -> Rows:
@@ -87,7 +88,10 @@ def _parse_list(path: Path) -> Rows:
 def _parse_csv(path: Path) -> Rows:
     """Read cells as texts, by the standard library: other readers turn "007" into 7 and "NA" into nothing."""
     text = text_in(path)
+    if "\n" not in text:
+        text = text.replace("\r", "\n")  # old Macs' ends of lines
     rows: Rows = []
+    csv.field_size_limit(LONGEST)
     try:
         reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=_separator(text, path))
         names = list(reader.fieldnames or ())
@@ -96,7 +100,10 @@ def _parse_csv(path: Path) -> Rows:
             raise DataError(f"{path} has two columns called {double!r}: rename one.")
         for number, row in enumerate(reader, start=1):
             if None in row or None in row.values():
-                raise DataError(f"{path}, row {number} has not as many cells as the header.")
+                raise DataError(
+                    f"{path}, row {number} has not as many cells as the header: put texts with a "
+                    "comma, a quotation mark or a line break in quotation marks."
+                )
             rows.append({name.strip(): value for name, value in row.items()})
     except csv.Error as error:
         raise DataError(f"{path}, row {len(rows) + 1} cannot be read: {error}.") from error
@@ -178,7 +185,7 @@ def _plain_rows(rows: Iterable[object], place: str) -> Rows:
     return found
 
 
-def _plain_row(row: Mapping[object, object]) -> Json:
+def _plain_row(row: Mapping[Any, object]) -> Json:
     return {str(name): _plain(value) for name, value in row.items()}
 
 
@@ -199,6 +206,8 @@ def _plain(value: object) -> object:
 
 def label_text(value: object) -> str:
     """Return an answer as the text that a user reads it as: 1.0 is 1, whatever column it stood in."""
+    if isinstance(value, list | dict):
+        raise DataError(f"A label is {value!r}: give one text or number a row.")
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return str(value).strip()

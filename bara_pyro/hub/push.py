@@ -60,6 +60,8 @@ def prepare_upload(
         validate_repo_id(name)
     except ValueError as error:
         raise ConfigError(f"{name!r} is no name on the hub ({reason_of(error)}): give user/model.") from error
+    if "/" not in name:
+        raise ConfigError(f"{name!r} says no user of the hub: give user/model.")
     check_run(run)
     for needed in (METRICS, PREDICTIONS):
         if not (run / needed).is_file():

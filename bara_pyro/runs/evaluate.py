@@ -15,9 +15,10 @@ from bara_pyro.core.gate_draws import GateDraws, gate_draws
 from bara_pyro.core.prediction import predict
 from bara_pyro.data import EncodedSplit, Task, batches, first_rows
 from bara_pyro.metrics import decompose, evaluate, posterior_predictive, sparsity_by_module, stack_truth
+from bara_pyro.runs.fingerprint import split_fingerprint
 from bara_pyro.runs.manifest import METRICS, PREDICTIONS, recording
 from bara_pyro.runs.store import SCHEMA, write_json, write_jsonl
-from bara_pyro.runs.system import System, count_parameters, unknown_note
+from bara_pyro.runs.system import System, count_parameters, reading_notes
 from bara_pyro.types import Json
 
 # Rows and draws that the sparsity of the gates is measured on.
@@ -118,19 +119,21 @@ def evaluate_system(system: System, out: Path, *, on_rows: OnRows | None = None,
         "method": system.config.method.name,
         "task": system.task.name,
         "split": name,
+        "rows": split_fingerprint(split),
         "metrics": scores,
+        "classes": list(system.task.names or system.task.labels),
         "majority_class": majority_class(system.task, split),
         "sparsity": _sparsity(system, split),
         "parameters": parameter_counts(system),
         "seed": system.config.seed,
         "config_hash": system.config.hash,
-        "notes": [*system.task.notes, *reading_notes(system, split, name)],
+        "notes": [*system.task.notes, *reading_notes(system.config, split, name)],
         "environment": environment(),
         "wall_clock_evaluate_s": round(time.perf_counter() - started, 3),
         **extra,
     }
     with recording(out, PREDICTIONS, METRICS):
-        write_jsonl(out / PREDICTIONS, _rows(split, predictive, epistemic))
+        write_jsonl(out / PREDICTIONS, _rows(split, predictive, epistemic, system.task.names))
         write_json(out / METRICS, report)
     return report
 
@@ -177,22 +180,18 @@ def majority_class(task: Task, split: EncodedSplit) -> Json:
     return {"label": (task.names or task.labels)[most], "acc": share}
 
 
-def reading_notes(system: System, split: EncodedSplit, name: str) -> list[str]:
-    """Say how many of the rows called `name` the model could not read, or not whole."""
-    notes = unknown_note(split, name)
-    if split.shortened:
-        length = system.config.task.max_length
-        notes.append(f"{len(split.shortened)} {name} rows had their context cut to {length} tokens")
-    if split.dropped:
-        notes.append(f"{len(split.dropped)} {name} rows were left out: their question is too long")
-    return notes
-
-
-def _rows(split: EncodedSplit, predictive: dict[int, Tensor], epistemic: dict[int, Tensor]) -> list[Json]:
+def _rows(
+    split: EncodedSplit,
+    predictive: dict[int, Tensor],
+    epistemic: dict[int, Tensor],
+    names: Sequence[str],
+) -> list[Json]:
+    """Return a line a row: `label` is the place of the right class among the `classes` of metrics.json."""
     return [
         {
             "id": row_id,
             "label": split.labels[i],
+            **({"answer": names[split.labels[i]]} if names and split.labels[i] >= 0 else {}),
             "probs": {str(s): log_probs[i].exp().tolist() for s, log_probs in predictive.items()},
             "epistemic": {str(s): float(values[i]) for s, values in epistemic.items()},
         }

@@ -41,7 +41,10 @@ def read_manifest(folder: Path) -> Listed | None:
     path = folder / MANIFEST
     if not path.exists():
         return None
-    stored = read_json(path)
+    try:
+        stored = read_json(path)
+    except CheckpointError:
+        stored = None
     files = stored.get("files") if isinstance(stored, dict) else None
     if not isinstance(files, dict) or stored.get("digest") != _digest_of(files):
         raise CheckpointError(f"{path} is damaged: restore it from a copy of the folder.")
@@ -79,7 +82,10 @@ def check_run(folder: Path) -> None:
     if (folder / CHECKPOINT).exists() or (declared and not (folder / GUIDE).exists()):
         raise CheckpointError(f"The run in {folder} was stopped half-way: {way_out} goes on with it.")
     if declared:
-        raise CheckpointError(f"{folder / MANIFEST} is missing: {way_out} writes it anew.")
+        raise CheckpointError(
+            f"{folder / MANIFEST} is missing, so that damage to other files would not be noticed: restore "
+            f"it from a copy, or {way_out} lists the files as they are now."
+        )
     logger.warning("%s was written by an older version, without %s: damage is not noticed.", folder, MANIFEST)
 
 

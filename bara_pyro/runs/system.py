@@ -76,7 +76,7 @@ def encode_split(config: RunConfig, backbone: Backbone, task: Task, name: str) -
     """
     rows = getattr(task, name)
     if not rows:
-        way_out = " (--validation-rows sets some aside from train)" if name == "validation" else ""
+        way_out = " (`bara train --validation-rows` sets some aside)" if name == "validation" else ""
         raise DataError(f"The task {task.name!r} has no {name} rows: choose another split or task{way_out}.")
     split = encode_rows(config, backbone, task, rows)
     if not len(split):
@@ -104,6 +104,17 @@ def unknown_note(split: EncodedSplit, name: str) -> list[str]:
         f"{split.unknown:.0f} % of the tokens of the {name} rows are unknown to the tokenizer, so the model "
         "cannot read these words: give a model of their language"
     ]
+
+
+def reading_notes(config: RunConfig, split: EncodedSplit, name: str) -> list[str]:
+    """Say how many of the rows called `name` the model cannot read, or not whole."""
+    notes = unknown_note(split, name)
+    if split.shortened:
+        length = config.task.max_length
+        notes.append(f"{len(split.shortened)} {name} rows had their context or text cut to {length} tokens")
+    if split.dropped:
+        notes.append(f"{len(split.dropped)} {name} rows were left out: their question is too long")
+    return notes
 
 
 def states_note(config: RunConfig, backbone: Backbone, split: EncodedSplit) -> list[str]:
@@ -179,7 +190,7 @@ def build_system(config: RunConfig, backbone: Backbone | None = None, task: Task
     task = encode_labels(task, backbone.tokenizer, config.task.labels)
     split = encode_split(config, backbone, task, "train")
     check_memory(config, backbone, split)
-    notes = (*unknown_note(split, "train"), *states_note(config, backbone, split))
+    notes = (*reading_notes(config, split, "train"), *states_note(config, backbone, split))
     task = replace(task, notes=(*task.notes, *notes))
     return assemble(config, backbone, task, len(split))
 

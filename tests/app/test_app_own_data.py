@@ -111,8 +111,9 @@ def test_nothing_of_the_users_is_overwritten(lettered: tuple[Path, Path], tmp_pa
         assert_one_sentence(result, str(output), "what is read")
     assert rows.read_bytes() == before
     mine = write_rows(tmp_path / "mine.jsonl", [{}])
-    assert bara("predict", run, "--input", rows, "--output", mine, "--overwrite").code == 0
-    assert len(read_jsonl(mine)) == 40
+    result = bara("predict", run, "--input", rows, "--output", mine, "--overwrite")
+    assert_one_sentence(result, str(mine), "was not written by bara")
+    assert read_jsonl(mine) == [{}]
 
 
 def test_options_of_each_row(place: Place, tmp_path: Path, bara: Bara) -> None:

@@ -164,7 +164,7 @@ def test_padding_id_without_a_padding_token():
     assert encode([], byte_level()).pad_id == byte_level().eos_token_id
     assert encode([], PIECES).pad_id == 0
     assert word_level(["a"]).pad_token_id is None
-    batch = collate([example(0), example(5)], byte_level(), torch.tensor([1]))
+    batch = collate([example(0), example(5)], byte_level(), torch.tensor([1, 2, 3, 4, 5, 6]))
     assert (batch.input_ids[0][~batch.attention_mask[0]] == byte_level().eos_token_id).all()
 
 

@@ -64,7 +64,7 @@ def evaluate(
     from bara_pyro.cli.scores import show_scores
     from bara_pyro.cli.terminal import result, say, say_notes
     from bara_pyro.runs.folder import load_system, stored_config
-    from bara_pyro.runs.predict import rows_to_evaluate
+    from bara_pyro.runs.predict import check_rows, rows_to_evaluate
     from bara_pyro.runs.train import train_seconds
 
     given: Json = {
@@ -80,6 +80,8 @@ def evaluate(
         out = run / "evaluation" / f"{data.name}-{config.task.evaluate_on}"
         check_folder(out, overwrite=overwrite)
     system = replace(load_system(run, backbone=model, device=device, task=data), config=config)
+    if not changes:
+        check_rows(system, run)
     report = evaluate_with_progress(
         system, out, f"{config.method.name} on {data.name}", wall_clock_train_s=train_seconds(run)
     )

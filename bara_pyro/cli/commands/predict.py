@@ -26,7 +26,9 @@ def predict(
     input_file: Annotated[
         Path,
         typer.Option(
-            "--input", parser=path, help="Rows like those trained on, in a file; answers are not needed."
+            "--input",
+            parser=path,
+            help="Rows like those trained on, in a file; without answers, or with those of the run.",
         ),
     ],
     output: Annotated[Path, typer.Option(parser=path, help="File to write: .jsonl, .csv, .tsv or .parquet.")],
@@ -48,11 +50,12 @@ def predict(
     """
     from bara_pyro.cli.outputs import check_file
     from bara_pyro.errors import ConfigError, DataError
+    from bara_pyro.runs.answers_file import answers_in
     from bara_pyro.runs.manifest import check_run
 
     if not input_file.is_file():
         raise DataError(f"There is no file {input_file}.")
-    check_file(output, overwrite=overwrite, inputs=[input_file, run], option="--output")
+    check_file(output, overwrite=overwrite, inputs=[input_file, run], option="--output", ours=answers_in)
     if output.suffix.lower() not in SUFFIXES:
         raise ConfigError(f"--output {output}: end the name in one of {', '.join(SUFFIXES)}.")
     check_run(run)

@@ -96,7 +96,7 @@ def to_inference_data(
         "draw": np.arange(len(drawn.log_probs)),
         "obs": np.array(part.ids),
         "rank": np.arange(system.model.r),
-        "answer": np.array(system.task.labels),
+        "answer": np.array(system.task.names or system.task.labels),
         "token": np.arange(1 - width, 1),
         **module_coords(paths),
     }

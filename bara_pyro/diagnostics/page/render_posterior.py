@@ -42,6 +42,8 @@ def render_posterior(found: PosteriorTrust) -> Shown:
 def _plain(found: PosteriorTrust) -> str:
     words = _learnt({KINDS[one.kind]: 100 - one.at_prior for one in found.learning})
     left, ratio = found.left_out, math.exp(found.left_out.gap)
+    if not _finite(left):
+        return f"{words}There are too few draws to say how much was learnt by heart: give more --samples."
     if left.gap <= 2 * left.se:
         return f"{words}Questions it was trained on are predicted no better than new ones."
     return (
@@ -51,25 +53,30 @@ def _plain(found: PosteriorTrust) -> str:
 
 
 def _learnt(share: dict[str, float]) -> str:
-    """Return how many gates of each kind have moved from their prior, percent, in words."""
+    """Return how many gates of each kind differ from their prior, percent, in words.
+
+    A guide may start away from the prior: that a gate differs does not say that data moved it.
+    """
     if not share:
         return ""
     if min(share.values()) > 99.5:
-        return "Every gate has learnt something from the data. "
+        return "Every gate differs from its prior. "
     if max(share.values()) < 0.5:
-        return "No gate has learnt anything from the data. "
+        return "No gate differs from its prior: nothing was learnt from the data. "
     parts = " and ".join(f"{value:.0f} % of the {kind} gates" for kind, value in share.items())
-    return f"Something was learnt from the data by {parts}. "
+    return f"Of the gates differ from their prior: {parts}; the others learnt nothing from the data. "
 
 
 def _weighing(left: LeftOut) -> str:
     weight = f"{left.high_k} of {left.rows} rows weigh too much for the estimate."
     if not _finite(left):
         weight = f"{left.draws} draws are too few to say how much a row weighs."
+    what = "is what the point weights A and B have learnt by heart"
+    if left.gap <= 2 * left.se:
+        what = f"is within two standard errors ({left.se:.3f} nats)"
     return (
         f"Left out by PSIS, a training row has {left.elpd:.3f} nats, a row that was never seen "
-        f"{left.unseen:.3f}: the difference, {left.gap:.3f} nats, is what the point weights A and B have "
-        f"learnt by heart; {weight}"
+        f"{left.unseen:.3f}: the difference, {left.gap:.3f} nats, {what}; {weight}"
     )
 
 

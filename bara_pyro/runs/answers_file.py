@@ -1,0 +1,26 @@
+"""Files of predictions: which ones `bara predict` wrote, so that no other is replaced."""
+
+import csv
+import json
+from pathlib import Path
+
+KEYS = ("id", "label", "total", "aleatoric", "epistemic")
+"""What every row of a file of predictions has, beside the probabilities of its classes."""
+
+
+def answers_in(path: Path) -> bool:
+    """Return whether a file holds what `runs.predict.write_answers` writes; an empty file does not."""
+    try:
+        if path.suffix.lower() == ".parquet":
+            import pyarrow.parquet as pq
+
+            return set(KEYS) <= set(pq.read_schema(path).names)
+        with path.open(encoding="utf-8", newline="") as file:
+            first = file.readline()
+        if path.suffix.lower() == ".jsonl":
+            row = json.loads(first)
+            return isinstance(row, dict) and set(KEYS) <= set(row)
+        separator = "\t" if path.suffix.lower() == ".tsv" else ","
+        return set(KEYS) <= set(next(csv.reader([first], delimiter=separator), []))
+    except (OSError, ValueError, csv.Error):  # unreadable, not text, not JSON, not Parquet
+        return False
