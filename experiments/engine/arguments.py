@@ -29,8 +29,12 @@ def experiment_parser(
     tasks: Sequence[str] = ("micro-wgs", "micro-arce"),
     steps: int = 1000,
     seeds: int = 3,
+    finished: bool = True,
 ) -> ArgumentParser:
-    """Return a parser with the arguments of every experiment and their defaults; it adds its own to it."""
+    """Return a parser with the arguments of every experiment and their defaults; it adds its own to it.
+
+    `finished`: whether it can write down what is finished, as all but a search can, which needs every trial.
+    """
     parser = command_line(description)
     add = parser.add_argument
     add("--model", metavar="NAME", help="language model: a hub name or a local folder; default: microworld")
@@ -63,8 +67,9 @@ def experiment_parser(
         "default: say so and stop")  # fmt: skip
     add("--retry-failed", action="store_true", help="try again the runs that failed before")
     add("--strict", action="store_true", help="end with an error if a run failed; failures are listed anyway")
-    add("--finished", action="store_true",
-        help="run nothing and write down what is finished, arms with fewer seeds included")  # fmt: skip
+    if finished:
+        add("--finished", action="store_true",
+            help="run nothing and write down what is finished, arms with fewer seeds included")  # fmt: skip
     return parser
 
 

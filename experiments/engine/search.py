@@ -185,7 +185,7 @@ def table(results: dict[str, Scored]) -> Table:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Search and write the choices."""
-    parser = experiment_parser(__doc__, runs="runs/search", seeds=1)
+    parser = experiment_parser(__doc__, runs="runs/search", seeds=1, finished=False)
     parser.add_argument("--validation-rows", metavar="N", type=int, default=0,
         help="rows set aside from train; 0: those that the tasks of the microworld have")  # fmt: skip
     parser.add_argument("--out", metavar="FILE", type=Path, default=CHOICES, help="default: %(default)s")

@@ -14,6 +14,7 @@ from scipy.special import rel_entr
 
 from bara_pyro.diagnostics.arviz.export import export_draws
 from bara_pyro.diagnostics.arviz.inference_data import to_inference_data
+from bara_pyro.diagnostics.arviz.loo import NoSpreadError
 from bara_pyro.diagnostics.arviz.netcdf import read_netcdf
 from bara_pyro.diagnostics.bounds.guarantees import guarantees
 from bara_pyro.diagnostics.context import Context, Options, look, options
@@ -191,6 +192,33 @@ def test_a_row_that_weighs_too_much_is_marked(context: Context, trust: Posterior
     few = posterior_trust(replace(context, options=replace(OPTIONS, train_draws=10)))
     assert render_posterior(few).pictures == []
     assert "10 draws are too few" in " ".join(render_posterior(few).technical)
+
+
+def test_draws_that_are_all_the_same_leave_that_part_out(
+    trust: PosteriorTrust, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of a run that did not move: the page says so, and has all else."""
+
+    def none_to_weigh(data: object) -> None:
+        raise NoSpreadError("All draws of 'bara' are the same.")
+
+    monkeypatch.setattr("bara_pyro.diagnostics.posterior.trust.loo", none_to_weigh)
+    found = posterior_trust(context)
+    assert (found.left_out, found.not_left_out) == (None, "All draws of 'bara' are the same.")
+    assert len(found.prior_predictive) == len(trust.prior_predictive)
+    shown = render_posterior(found)
+    assert "no spread to speak of" in str(shown)
+    assert "All draws of 'bara' are the same." in str(shown)
+
+
+def test_a_difference_within_its_error_is_not_called_learning_by_heart(trust: PosteriorTrust) -> None:
+    left = trust.left_out.model_copy(update={"elpd": -0.5, "unseen": -0.6, "se": 0.1})
+    said = str(render_posterior(trust.model_copy(update={"left_out": left})))
+    assert "by heart" not in said.split("point weights")[0]
+    surer = str(render_posterior(trust.model_copy(update={"left_out": left.model_copy(update={"se": 0.01})})))
+    assert "learnt by heart" in surer
+    assert "within two standard errors" in said
+    assert "has learnt something" not in said
 
 
 def test_drawn_answers(context: Context) -> None:

@@ -25,6 +25,10 @@ from bara_pyro.diagnostics.arviz.compat import (
 from bara_pyro.errors import ConfigError, DataError
 
 
+class NoSpreadError(ConfigError):
+    """All draws are the same: there is nothing to weigh."""
+
+
 @dataclass(frozen=True)
 class Ranked:
     """A method in a comparison by PSIS-LOO; sums over the rows, nats."""
@@ -43,7 +47,7 @@ def loo(data: Idata) -> Loo:
     """Return PSIS-LOO of `to_inference_data(system, split="train", ...)`, with the Pareto k of every row.
 
     Raises:
-        ConfigError: the rows are not of the training split, or all draws are the same.
+        ConfigError: the rows are not of the training split, or all draws are the same (`NoSpreadError`).
         DataError: the rows have no labels.
     """
     split = data.attrs.get("split")
@@ -57,7 +61,7 @@ def loo(data: Idata) -> Loo:
         raise DataError("There is no group log_likelihood: PSIS-LOO needs rows whose labels are known.")
     likelihood = groups["log_likelihood"]
     if not float((likelihood["y"].max("draw") - likelihood["y"].min("draw")).max()) > 0:
-        raise ConfigError(
+        raise NoSpreadError(
             f"All draws of {data.attrs.get('method')!r} are the same: PSIS-LOO re-weights draws and needs a "
             "posterior with some spread."
         )

@@ -30,22 +30,28 @@ def render_posterior(found: PosteriorTrust) -> Shown:
         technical.append(f"The KL by gate is not known: {found.why_not}")
     own = found.prior_predictive[0]
     technical += [
-        _weighing(found.left_out),
+        _weighing(found.left_out) if found.left_out else found.not_left_out,
         f"With all gates from {own.prior} the trained weights give answers of entropy {own.entropy:.2f} nats "
         f"a draw ({own.saturated:.0f} % of them surer than 0.99).",
     ]
     tables = [_learning(found.learning)] if found.learning else []
-    tables += [_left_out(found.left_out), _priors(found.prior_predictive)]
-    return shown("The posterior", _plain(found), technical, [*_pictures(found.left_out), ABOUT, *tables])
+    if found.left_out:
+        tables.append(_left_out(found.left_out))
+    tables.append(_priors(found.prior_predictive))
+    pictures = _pictures(found.left_out) if found.left_out else []
+    return shown("The posterior", _plain(found), technical, [*pictures, ABOUT, *tables])
 
 
 def _plain(found: PosteriorTrust) -> str:
     words = _learnt({KINDS[one.kind]: 100 - one.at_prior for one in found.learning})
-    left, ratio = found.left_out, math.exp(found.left_out.gap)
+    left = found.left_out
+    if left is None:
+        return f"{words}All draws give the same answers: the posterior has no spread to speak of."
     if not _finite(left):
         return f"{words}There are too few draws to say how much was learnt by heart: give more --samples."
     if left.gap <= 2 * left.se:
         return f"{words}Questions it was trained on are predicted no better than new ones."
+    ratio = math.exp(left.gap)
     return (
         f"{words}The right answer of a question it was trained on gets {ratio:.2f} times the probability of "
         "a new one's: so much is learnt by heart."

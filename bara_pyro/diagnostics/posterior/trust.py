@@ -2,7 +2,7 @@
 
 from bara_pyro.data import batches, first_rows
 from bara_pyro.diagnostics.arviz.inference_data import to_inference_data
-from bara_pyro.diagnostics.arviz.loo import loo
+from bara_pyro.diagnostics.arviz.loo import NoSpreadError, loo
 from bara_pyro.diagnostics.context import Context
 from bara_pyro.diagnostics.posterior.collapse import (
     EPS,
@@ -53,7 +53,8 @@ class PosteriorTrust(Result):
 
     learning: list[GateLearning]  # of each kind of gate; empty where no KL is known, and `why_not` says so
     why_not: str  # why there is no KL; empty where there is
-    left_out: LeftOut  # PSIS-LOO
+    left_out: LeftOut | None  # PSIS-LOO; None where it is not defined, and `not_left_out` says so
+    not_left_out: str  # why there is no PSIS-LOO; empty where there is
     prior_predictive: list[PriorPredictive]  # answers with all gates drawn from each of several priors
 
 
@@ -68,10 +69,17 @@ def posterior_trust(c: Context) -> PosteriorTrust | None:
         learning = [_learning(found, kind) for kind in found.kl]
     except MissingKLError as error:
         why_not = str(error)
+    left_out: LeftOut | None = None
+    not_left_out = ""
+    try:
+        left_out = _left_out(c)
+    except NoSpreadError as error:
+        not_left_out = str(error)
     return PosteriorTrust(
         learning=learning,
         why_not=why_not,
-        left_out=_left_out(c),
+        left_out=left_out,
+        not_left_out=not_left_out,
         prior_predictive=list(prior_predictive(c.system.model, few, samples=c.options.prior_draws)),
     )
 
