@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from logging import ERROR, getLogger
 from pathlib import Path
 from typing import Any, get_args
 
@@ -115,12 +116,16 @@ def _load_lm(path: str, how: dict[str, Any], random_seed: int | None) -> PreTrai
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Keep the bar of transformers, gone in a moment, out of our own output; put it back afterwards."""
+    """Keep the bar of transformers and the hub's retries out of our own output; put both back afterwards."""
     before = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
+    hub = getLogger("huggingface_hub")
+    level = hub.level
+    hub.setLevel(ERROR)
     try:
         yield
     finally:
+        hub.setLevel(level)
         if before:
             logging.enable_progress_bar()
 

@@ -19,16 +19,21 @@ KEPT = 8
 def training_bytes(config: RunConfig, backbone: Backbone, split: EncodedSplit) -> int:
     """Return bytes that training needs at the least, beside the language model.
 
-    LoRA's two matrices a module are counted, and the hidden states of one micro-batch of the longest rows.
+    LoRA's two matrices a module are counted, and of one micro-batch of the longest rows the hidden states and
+    what each module's rank units give a token.
     """
     c = config.adapter
     targets = find_targets(backbone.lm, c.target_modules)
     parameters = c.r * sum(target.in_features + target.out_features for target in targets)
-    size = min(config.train.batch_size // config.train.accumulate, len(split))
-    tokens = sum(sorted(split.lengths)[-size:])
+    # A batch of more rows than there are has some of them several times.
+    times, more = divmod(config.train.batch_size // config.train.accumulate, len(split))
+    tokens = times * sum(split.lengths) + sum(sorted(split.lengths)[len(split) - more :])
     lm = backbone.lm.config.get_text_config()
-    states = KEPT * tokens * int(lm.hidden_size) * int(lm.num_hidden_layers)
-    return FLOAT * (COPIES * parameters + states)
+    layers = int(lm.num_hidden_layers) - backbone.states.depth(targets)  # those below keep nothing
+    kept = 1 if config.train.checkpointing else KEPT
+    states = kept * tokens * int(lm.hidden_size) * layers
+    units = c.r * tokens * sum(not target.is_head for target in targets)
+    return FLOAT * (COPIES * parameters + states + units)
 
 
 def check_memory(config: RunConfig, backbone: Backbone, split: EncodedSplit) -> None:

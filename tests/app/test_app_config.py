@@ -254,14 +254,21 @@ def test_labels_chosen_by_themselves_have_the_hash_of_words() -> None:
 def test_what_cannot_fit_is_refused_with_the_estimate(
     place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """By hand: r (in + out) of each module six times, and hidden states of the longest rows, in float32."""
+    """By hand: r (in + out) of each module six times, hidden states and units of the longest rows."""
     config = place.config(train__batch_size=8)
     system = build_system(config)
     split = system.split("train")
     widths = sum(target.in_features + target.out_features for target in system.model.targets)
     lengths = sorted((len(ids) for ids in split.token_ids), reverse=True)[:8]
-    needed = 4 * (6 * 8 * widths + 8 * sum(lengths) * 16 * 2)
+    inside = [target for target in system.model.targets if not target.is_head]
+    needed = 4 * (6 * 8 * widths + 8 * sum(lengths) * 16 * 2 + 8 * sum(lengths) * len(inside))
     assert training_bytes(config, system.backbone, split) == needed
+    less = place.config(train__batch_size=8, train__checkpointing=True)
+    assert training_bytes(less, system.backbone, split) == needed - 4 * 7 * sum(lengths) * 16 * 2
+    twice = place.config(train__batch_size=2 * len(split))
+    rows = 2 * sum(len(ids) for ids in split.token_ids)
+    whole = 4 * (6 * 8 * widths + 8 * rows * 16 * 2 + 8 * rows * len(inside))
+    assert training_bytes(twice, system.backbone, split) == whole
     monkeypatch.setattr("bara_pyro.runs.memory.memory", lambda device: needed)
     build_system(config)
     monkeypatch.setattr("bara_pyro.runs.memory.memory", lambda device: needed - 1)
