@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bara_pyro.core.loading import load_backbone
 from bara_pyro.data import Columns, Task, encode_labels, is_file_name
-from bara_pyro.errors import CheckpointError
+from bara_pyro.errors import CheckpointError, DataError
 from bara_pyro.registry import PLUGINS
 from bara_pyro.runs.config import RunConfig, load_config, parse_config
 from bara_pyro.runs.fingerprint import fingerprint
@@ -191,6 +191,11 @@ def own_rows(folder: Path, config: RunConfig, stored: Json) -> Task:
         raise CheckpointError(
             f"{folder} was trained on rows given in Python (task {stored['task']!r}): give them again, as "
             "task=... or in a file with --task."
+        )
+    if is_file_name(config.task.name) and not Path(config.task.name).is_file():
+        raise DataError(
+            f"There is no file {config.task.name} any more, which the run was trained on: give rows to test on "
+            "as --task FILE."
         )
     task = load_data(config)
     if is_file_name(config.task.name) and config.task.test_file is None and "columns" not in stored:

@@ -64,6 +64,18 @@ def test_rows_that_changed_since_training_are_refused(
         file.write_text(before)
 
 
+def test_a_file_that_is_gone_is_named_with_the_way_out(
+    run: tuple[Path, Path], tmp_path: Path, bara: Bara
+) -> None:
+    folder, file = run
+    gone = file.rename(tmp_path / "elsewhere.jsonl")
+    try:
+        result = bara("evaluate", folder, "--samples", "0", "--out", tmp_path / "out")
+        assert_one_sentence(result, "which the run was trained on", "--task FILE")
+    finally:
+        gone.rename(file)
+
+
 def test_a_runs_own_files_speak_the_users_labels(run: tuple[Path, Path]) -> None:
     classes = read_json(run[0] / "metrics.json")["classes"]
     assert classes == ["not at all", "very likely"]
