@@ -194,8 +194,8 @@ def own_rows(folder: Path, config: RunConfig, stored: Json) -> Task:
         )
     if is_file_name(config.task.name) and not Path(config.task.name).is_file():
         raise DataError(
-            f"There is no file {config.task.name} any more, which the run was trained on: give rows to test on "
-            "as --task FILE."
+            f"There is no file {config.task.name} any more, which the run was trained on: give rows to "
+            "test on as --task FILE."
         )
     task = load_data(config)
     if is_file_name(config.task.name) and config.task.test_file is None and "columns" not in stored:
