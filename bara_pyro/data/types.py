@@ -96,7 +96,7 @@ class Batch:
     Attributes:
         input_ids: long, `B x T`.
         attention_mask: bool, `B x T`, False on padding (always on the left, so the last column is real).
-        answer_ids: long, `C`: the token of each class.
+        answer_ids: long, `C`: the token of each class; none where whole texts are scored.
         labels: long, `B`, or None where the answers are not known.
         ids: the B stable row identifiers.
         segments: long, `B x T`, or None for one text a row: 0 on what all texts of a row begin with, c on its
@@ -116,7 +116,7 @@ class Batch:
     def __post_init__(self) -> None:
         if self.input_ids.dim() != 2 or not self.input_ids.numel():
             raise DataError(
-                f"input_ids has shape {tuple(self.input_ids.shape)}: give rows x tokens, not none."
+                f"input_ids has shape {tuple(self.input_ids.shape)}: give rows x tokens, at least one."
             )
         if self.attention_mask.shape != self.input_ids.shape or self.attention_mask.dtype != torch.bool:
             raise DataError(
@@ -135,7 +135,9 @@ class Batch:
             self._check_answers()
 
     def _check_answers(self) -> None:
-        if self.answer_ids.dim() != 1 or not len(self.answer_ids) or int(self.answer_ids.min()) < 0:
+        if self.answer_ids.dim() == 1 and not len(self.answer_ids):
+            return  # whole texts are scored
+        if self.answer_ids.dim() != 1 or int(self.answer_ids.min()) < 0:
             raise DataError(f"answer_ids is {self.answer_ids.tolist()}: give the token of each class.")
         if self.labels is not None and self.labels.device.type == "cpu":
             low, high = int(self.labels.min()), int(self.labels.max())

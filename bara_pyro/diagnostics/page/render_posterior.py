@@ -70,7 +70,7 @@ def _learnt(share: dict[str, float]) -> str:
     if max(share.values()) < 0.5:
         return "No gate differs from its prior: nothing was learnt from the data. "
     parts = " and ".join(f"{value:.0f} % of the {kind} gates" for kind, value in share.items())
-    return f"Of the gates differ from their prior: {parts}; the others learnt nothing from the data. "
+    return f"{parts} differ from their prior; the others learnt nothing from the data. "
 
 
 def _weighing(left: LeftOut) -> str:
