@@ -49,7 +49,11 @@ def test_predictions_speak_the_users_labels(scored: tuple[Path, Path], tmp_path:
     assert_answers(found, ["no yes no", "yes yes"])
     assert bara("evaluate", folder).code == 0
     evaluated = read_jsonl(next(folder.glob("evaluation/*/predictions.jsonl")))
-    assert evaluated == read_jsonl(folder / "predictions.jsonl")
+    # To the rounding of float32: where a tensor begins in memory decides in which order some sums are made.
+    for again, before in zip(evaluated, read_jsonl(folder / "predictions.jsonl"), strict=True):
+        assert (again["id"], again["answer"]) == (before["id"], before["answer"])
+        for samples, probs in before["probs"].items():
+            assert again["probs"][samples] == pytest.approx(probs, abs=1e-6)
 
 
 @pytest.mark.parametrize("score", ["sum", "mean"])
