@@ -83,7 +83,11 @@ def beginning(batch: Batch, tokens: int) -> Batch:
     length = int(batch.attention_mask[0].sum())
     first = batch.input_ids[:1, batch.input_ids.shape[1] - length :][:, :tokens]
     return replace(
-        batch, input_ids=first, attention_mask=torch.ones_like(first, dtype=torch.bool), ids=batch.ids[:1]
+        batch,
+        input_ids=first,
+        attention_mask=torch.ones_like(first, dtype=torch.bool),
+        labels=None,
+        ids=batch.ids[:1],
     )
 
 

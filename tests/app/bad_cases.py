@@ -262,7 +262,7 @@ SAID = {
     "evaluate {run} --split tset": ["task.evaluate_on", "'tset'"],
     "evaluate {run} --split validation": ["no validation rows"],
     "predict {run} --input {rows} --output {rows} --overwrite": ["what is read"],
-    "predict {run} --input {rows} --output {there.jsonl}": ["--overwrite"],
+    "predict {run} --input {rows} --output {there.jsonl}": ["was not written by bara"],
     "predict {run} --input {rows} --output {empty}": ["is a folder"],
     "predict {run} --input {rows} --output {new}.txt": ["new.txt", ".jsonl"],
     "params": ["--arch", "--model"],

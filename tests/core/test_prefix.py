@@ -74,7 +74,8 @@ def test_a_shared_beginning_changes_nothing(arch: str, pair, samples: int, reads
              for row, text in zip("abc", ROWS, strict=True)]  # fmt: skip
     reads.clear()
     together = predict(model, guide, rows(), samples=samples)
-    assert_close(together, torch.cat(alone, dim=1), rtol=0, atol=2e-5)
+    # Log-probabilities of several nats in float32: a part of the error goes with their size.
+    assert_close(together, torch.cat(alone, dim=1), rtol=1e-5, atol=2e-5)
     if not (samples and pair is bara_pair):  # whose noise is each row's own
         assert max(reads) == len(BEGINNING)
     else:
