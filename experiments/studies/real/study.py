@@ -9,7 +9,8 @@ r"""A real language model on real rows: SmolLM2-135M, every method with its defa
 `--set backbone.states_folder=runs/states` keeps what the layers below the adapters give a row (some 100 KB of
 ag_news) for all runs: without it every process runs them again.
 
-With settings that were chosen on a quarter of the training rows, as many trials for each method:
+With settings that were chosen on a quarter of the training rows, as many trials for each method (choices are
+written when the command ends, those of other methods stay: one method at a time loses least):
 
     python -m experiments search --model runs/smollm2 --data-dir FOLDER --tasks ag_news --steps 400
         --methods lora ... --validation-rows 80 --out experiments/hyperparameters_smollm2.json
