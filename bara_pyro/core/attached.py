@@ -96,7 +96,7 @@ def attached(
     model, guide = pair_of(run)
     _check(model, guide, draws)
     lm = model.backbone.lm
-    # A guide whose draws do not differ, or are none of its latents, stands for its mean, as in `predict`.
+    # A guide whose draws do not differ stands for its mean, as in `predict`.
     law = PosteriorMean(guide) if draws == "mean" or not guide.stochastic else OneDraw(guide, int(draws))
     nothing = torch.zeros(1, 1, dtype=torch.long, device=model.backbone.device)
     with PROGRAM, torch.no_grad(), law:

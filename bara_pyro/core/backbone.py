@@ -70,14 +70,12 @@ class Backbone:
             getattr(text, "logits_scaling", None) or 1.0
         )
         self._cap: float | None = getattr(text, "final_logit_softcapping", None)
-        # Found once: `check` runs before every training step.
-        self._switches = [m for m in lm.modules() if hasattr(m, "gradient_checkpointing")]
         self.states = FrozenStates(lm)
         self.last_apart = len(self.states.layers) > 1
         sizes = [getattr(text, name, None) for name in WINDOWS]
         self.window = min((size for size in sizes if isinstance(size, int) and size > 0), default=None)
         self.takes_segments = True
-        self.checkpointing = any(module.gradient_checkpointing for module in self._switches)
+        self.checkpointing = any(getattr(module, "gradient_checkpointing", False) for module in lm.modules())
 
     def check(self) -> None:
         """Refuse a language model that would not answer as itself.

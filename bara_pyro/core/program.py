@@ -255,6 +255,11 @@ def _checked_ranks(ranks: Mapping[str, int], targets: Sequence[Target], r: int) 
     for path, rank in ranks.items():
         if path not in known:
             raise ConfigError(unknown("module of the rank pattern", path, known))
-        if not 1 <= rank <= r:
-            raise ConfigError(f"The rank pattern gives {path} a rank of {rank}: choose 1 to r={r}.")
+        check_rank(path, rank, r)
     return dict(ranks)
+
+
+def check_rank(path: str, rank: int, r: int) -> None:
+    """Refuse a rank of a module's own that is not 1 to r."""
+    if not 1 <= rank <= r:
+        raise ConfigError(f"The rank pattern gives {path} a rank of {rank}: choose 1 to r={r}.")

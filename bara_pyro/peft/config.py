@@ -8,7 +8,7 @@ from typing import Any, cast
 from peft import PeftConfig
 
 from bara_pyro.core.defaults import default
-from bara_pyro.core.program import AdaptedLM
+from bara_pyro.core.program import AdaptedLM, check_rank
 from bara_pyro.errors import ConfigError
 from bara_pyro.methods import METHODS, method_config
 from bara_pyro.methods.bara import BaRAConfig as Settings
@@ -60,8 +60,7 @@ class BaRAConfig(PeftConfig):
         if self.r < 1 or self.lora_alpha <= 0:
             raise ConfigError(f"r={self.r} and lora_alpha={self.lora_alpha} must both be positive.")
         for path, rank in (self.rank_pattern or {}).items():
-            if not 1 <= rank <= self.r:
-                raise ConfigError(f"The rank pattern gives {path} a rank of {rank}: choose 1 to r={self.r}.")
+            check_rank(path, rank, self.r)
         if isinstance(self.target_modules, str):
             try:
                 re.compile(self.target_modules)

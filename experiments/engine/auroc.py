@@ -13,6 +13,7 @@ from torch import Tensor
 from bara_pyro.metrics import Drawn, Interval, crossed_interval
 from bara_pyro.metrics.bootstrap import drawn_auroc, weighted_auroc
 from experiments.engine.differences import LEVEL, RESAMPLES, paired_seeds, same_rows
+from experiments.engine.record import entropy
 from experiments.engine.rows import RunRows
 
 
@@ -55,7 +56,7 @@ def shifted(runs: Sequence[RunRows], task: str, elsewhere: str) -> list[Told]:
     found = []
     for run in own:
         pair = [run, there[run.arm, run.seed]]
-        doubt = torch.cat([torch.special.entr(one.log_probs[samples].exp()).sum(dim=1) for one in pair])
+        doubt = torch.cat([entropy(one.log_probs[samples]) for one in pair])
         positive = torch.arange(len(doubt)) >= len(run.ids)
         found.append(Told(run.arm, run.seed, doubt, positive, (*run.clusters, *pair[1].clusters)))
     return found

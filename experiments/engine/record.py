@@ -105,7 +105,7 @@ def shifted_scores(system: System, out: Path, name: str) -> dict[str, Any]:
     folder = out / "evaluation" / f"{other.task.name}-test"
     report = evaluate_system(other, folder)
     own, shifted = load_predictions(out)[1], load_predictions(folder)[1]
-    auroc = {str(s): {"entropy": ood_auroc(_entropy(own[s]), _entropy(shifted[s]))} for s in own}
+    auroc = {str(s): {"entropy": ood_auroc(entropy(own[s]), entropy(shifted[s]))} for s in own}
     most = max(own)
     inside, outside = mutual_information(out, most), mutual_information(folder, most)
     if max(float(inside.max()), float(outside.max())) > NO_SPREAD:
@@ -135,7 +135,8 @@ def mutual_information(folder: Path, samples: int) -> Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
 
-def _entropy(log_probs: Tensor) -> Tensor:
+def entropy(log_probs: Tensor) -> Tensor:
+    """Return the entropy in nats of each row of class log-probabilities (..., classes)."""
     return torch.special.entr(log_probs.exp()).sum(dim=-1)
 
 

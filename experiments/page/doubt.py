@@ -25,13 +25,14 @@ CHANCE = "higher is better; 50 is chance"
 def error_table(study: Study, rows: Iterable[RunRows]) -> Table:
     """Return how well low confidence tells wrong answers from right ones, an arm a row, a task a column."""
     own = [run for run in rows if run.tested_on == run.task]
-    found = {(run.hash, str(S)): _error_auroc(run, S) for run in own for S in run.log_probs}
+    scores = {(run.hash, str(S)): _error_auroc(run, S) for run in own for S in run.log_probs}
+    found = {place: value for place, value in scores.items() if value is not None}
     table = arm_rows(study)
     for row in table:
         for task in study.tasks:
             seeds, samples = study.arms[row["arm"]].get(task, {}), row["samples"]
-            cells = [found.get((record["config_hash"], samples)) for record in finished({task: seeds})]
-            row[task] = None if None in cells else over_seeds(seeds, partial(_at, found, samples))
+            known = all((record["config_hash"], samples) in found for record in finished({task: seeds}))
+            row[task] = over_seeds(seeds, partial(_at, found, samples)) if known else None
     columns = [Column(task, task, "", ".1f", "max", second=True) for task in study.tasks]
     caption = f"AUROC (%) of telling wrong answers from right ones by low confidence, {CHANCE}"
     return Table([*about_columns(table), *columns], table, caption)
@@ -45,9 +46,8 @@ def _error_auroc(run: RunRows, samples: int) -> float | None:
         return None
 
 
-def _at(found: Mapping[tuple[str, str], float | None], samples: str, record: Record) -> float:
-    value = found[record["config_hash"], samples]
-    return float("nan") if value is None else value
+def _at(found: Mapping[tuple[str, str], float], samples: str, record: Record) -> float:
+    return found[record["config_hash"], samples]
 
 
 def doubt_table(rows: Sequence[RunRows], task: str, reference: str) -> Table:
