@@ -9,7 +9,7 @@ from bara_pyro.data.reading import Rows, read_hub, read_split, some
 from bara_pyro.data.registry import SOURCES, SUFFIXES, TASKS, Generated, Source, resolve
 from bara_pyro.data.rows import carve, check_disjoint, repeats, to_examples
 from bara_pyro.data.types import Example, Task
-from bara_pyro.data.userfile import task_from_rows
+from bara_pyro.data.userfile import TEST_FRACTION, task_from_rows
 from bara_pyro.errors import ConfigError, DataError, unknown
 
 LABEL_STYLES = ("auto", "words", "letters")
@@ -24,7 +24,7 @@ def load_task(
     labels: str = "auto",
     revision: str | None = None,
     test_file: str | Path | None = None,
-    test_fraction: float = 0.2,
+    test_fraction: float = TEST_FRACTION,
     classes: Sequence[str] | None = None,
     text_column: str | None = None,
     label_column: str | None = None,
@@ -59,11 +59,13 @@ def load_task(
         The task, its splits as tuples, and notes worth reporting with a result.
 
     Raises:
-        ConfigError: an option is unknown or out of range.
+        ConfigError: an option is unknown, out of range, or without effect on this task.
         DataError: unknown name, missing or empty file, or a row that cannot be used (file and row are named).
     """
     if labels not in LABEL_STYLES:
         raise ConfigError(unknown("label style", labels, LABEL_STYLES))
+    of_files = (test_file, classes, text_column, label_column, choices_column, context_column)
+    _check_effect(name, any(of_files), test_file, test_fraction, data_dir, revision)
     if is_file_name(name):
         task = task_from_rows(
             name,
@@ -77,10 +79,6 @@ def load_task(
             validation_rows=validation_rows,
             seed=seed,
         )
-    elif test_file or classes or text_column or label_column or choices_column or context_column:
-        raise ConfigError(
-            f"test_file, classes and columns are for a file of one's own, and {name!r} is none."
-        )
     elif name in TASKS:
         task = _make(TASKS.find(name), validation_rows, seed)
     else:
@@ -90,6 +88,34 @@ def load_task(
         train, validation = carve(task.train, validation_rows, seed)
         task = replace(task, train=train, validation=validation, notes=notes)
     return as_letters(task) if labels == "letters" else task
+
+
+def _check_effect(
+    name: str,
+    of_files: bool,
+    test_file: str | Path | None,
+    test_fraction: float,
+    data_dir: str | Path | None,
+    revision: str | None,
+) -> None:
+    """Refuse an option that would change nothing: whoever gave it expects otherwise."""
+    own = is_file_name(name)
+    if of_files and not own:
+        raise ConfigError(
+            f"test_file, classes and columns are for a file of one's own, and {name!r} is none."
+        )
+    if test_file and test_fraction != TEST_FRACTION:
+        raise ConfigError(
+            f"test_fraction={test_fraction:g} divides a file that has no test_file (now {str(test_file)!r}): "
+            "give one of the two."
+        )
+    if data_dir and own:
+        raise ConfigError(
+            f"data_dir={str(data_dir)!r} is for known tasks, and {name!r} is a file: give its whole path and "
+            "no data_dir."
+        )
+    if revision and (own or name in TASKS):
+        raise ConfigError(f"revision={revision!r} is of a hub dataset, and {name!r} is none: leave it out.")
 
 
 def is_file_name(name: str) -> bool:
@@ -116,6 +142,7 @@ def _load_known(key: str, data_dir: str | Path | None, revision: str | None) -> 
     else:
         train, test, notes = _from_folder(key, source, Path(data_dir))
     notes += [source.note] if source.note else []
+    notes += [f"read from {data_dir}, whatever revision {revision} holds"] if data_dir and revision else []
     return Task(key, source.labels, tuple(train), (), tuple(test), tuple(notes), source.names)
 
 

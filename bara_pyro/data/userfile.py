@@ -13,6 +13,7 @@ from bara_pyro.data.tables import Data, Table, label_text, read_table
 from bara_pyro.data.types import Columns, Example, Task
 from bara_pyro.errors import ConfigError, DataError
 
+TEST_FRACTION = 0.2  # of the rows of a file without test rows of its own
 # A closed set has fewer answers than this share of its rows, once it has more than there are letters.
 CLOSED = 0.5
 
@@ -27,7 +28,7 @@ def task_from_rows(
     choices_column: str | None = None,
     context_column: str | None = None,
     classes: Sequence[str] | None = None,
-    test_fraction: float = 0.2,
+    test_fraction: float = TEST_FRACTION,
     validation_rows: int = 0,
     seed: int = 0,
 ) -> Task:

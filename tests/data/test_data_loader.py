@@ -211,6 +211,26 @@ def test_hub_is_asked_for_the_splits_of_the_table(monkeypatch):
     assert task.notes[0] == "allenai/ai2_arc, ARC-Easy at revision abc"
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("boolq", {"text_column": "text"}, "for a file of one's own, and 'boolq' is none"),
+        ("mine.csv", {"test_file": "b.csv", "test_fraction": 0.5}, "give one of the two"),
+        ("mine.csv", {"data_dir": "data"}, "give its whole path"),
+        ("mine.csv", {"revision": "v1"}, "'mine.csv' is none"),
+        ("micro-wgs", {"revision": "v1"}, "'micro-wgs' is none"),
+    ],
+)
+def test_options_without_effect_are_refused(name, options, said):
+    with pytest.raises(ConfigError, match=said):
+        load_task(name, **options)
+
+
+def test_rows_of_a_folder_say_that_no_revision_was_asked_for(arc):
+    assert f"read from {arc}, whatever revision abc holds" in load_task("arc_easy", arc, revision="abc").notes
+    assert not any("revision" in note for note in load_task("arc_easy", arc).notes)
+
+
 def test_ag_news_is_tested_on_its_test_split_at_the_hub(monkeypatch):
     rows = [{"text": "t", "label": 2}, {"text": "u", "label": 0}]
     calls = hub(monkeypatch, lambda split: datasets.Dataset.from_list(rows))
