@@ -25,8 +25,6 @@ TOLERANCE = 0.02
 # What configurations call the number of tokens that some layers see.
 WINDOWS = ("sliding_window", "attention_chunk_size", "window_size")
 GAP = 32  # columns of padding: enough for a token's place to matter, if that is its column
-# What architectures raise that cannot read what they are given, each in its own way.
-UNREADABLE = (AttributeError, IndexError, RuntimeError, TypeError, ValueError)
 
 
 HOLDING: "WeakSet[PreTrainedModel]" = WeakSet()
@@ -247,15 +245,15 @@ class Backbone:
     @cached_property
     def _positions_alone(self) -> bool:
         """Whether a token's place is the position it is given, and not its column (ALiBi)."""
-        ids = self._few_tokens()
+        ids = self.few_tokens()
         ones = torch.ones_like(ids)
         gap = ids[:, :1].repeat(1, GAP)
         rest, real = torch.cat([gap, ids[:, 3:]], dim=1), torch.cat([0 * gap, ones[:, 3:]], dim=1)
         with torch.no_grad():
             past = self.read(Tokens(ids[:, :3], ones[:, :3]))
-            return _close(self.hidden(ids, ones)[:, -1:], self.hidden(rest, real, past=past)[:, -1:])
+            return close(self.hidden(ids, ones)[:, -1:], self.hidden(rest, real, past=past)[:, -1:])
 
-    def _few_tokens(self) -> Tensor:
+    def few_tokens(self) -> Tensor:
         """Return four tokens of the vocabulary, `1 x 4`."""
         vocabulary = self.lm.get_input_embeddings().weight.shape[0]
         return torch.arange(4, device=self.device).remainder(vocabulary).unsqueeze(0)
@@ -284,69 +282,9 @@ class Backbone:
             logits = logits * self._scale
         return logits if self._cap is None else self._cap * torch.tanh(logits / self._cap)
 
-    @torch.no_grad()
-    def verify(self) -> None:
-        """Compare the parts with the whole on four tokens, and a padded row with itself.
 
-        Raises:
-            BackboneError: the language model does more than its parts here, or reads padding, so that answers
-                would be wrong.
-        """
-        ids = self._few_tokens()
-        whole = self.lm(input_ids=ids, use_cache=False).logits.float()
-        parts = self.finished(self.logits(self.hidden(ids, torch.ones_like(ids))).float())
-        off, size = float((parts - whole).abs().max()), float(whole.abs().max())
-        if not off <= TOLERANCE * size:
-            raise BackboneError(
-                f"{type(self.lm).__name__} does more to its logits than bara_pyro knows of (they are off by "
-                f"{off:.2g} of {size:.2g}): choose a backbone of another architecture."
-            )
-        if self.states.layers and not self._resumes(ids):
-            self.states.layers = ()  # layers that hand on more than hidden states: always run whole
-        self.last_apart = len(self.states.layers) > 1 and self._goes_on(ids)
-        self._check_padding(ids)
-        self.takes_segments = self._keeps_apart(ids)
-
-    def _check_padding(self, ids: Tensor) -> None:
-        """Refuse a language model whose answers depend on padding, as that of recurrent layers may."""
-        ones = torch.ones_like(ids)
-        padded, mask = torch.cat([ids[:, :2], ids], dim=1), torch.cat([0 * ones[:, :2], ones], dim=1)
-        try:
-            same = _close(self.hidden(ids, ones), self.hidden(padded, mask)[:, 2:])
-        except UNREADABLE:
-            same = False
-        if not same:
-            raise BackboneError(
-                f"{type(self.lm).__name__} cannot leave out padding on the left of its rows: choose a "
-                "backbone of another architecture."
-            )
-
-    def _keeps_apart(self, ids: Tensor) -> bool:
-        """Return whether two texts that go on from the same two tokens can stand in one row."""
-        ones, segments = torch.ones_like(ids), torch.tensor([[0, 0, 1, 2]], device=ids.device)
-        try:
-            both = self.hidden(ids, ones, segments)[:, 2:]
-        except UNREADABLE:
-            return False
-        texts = torch.cat([ids[:, :3], ids[:, [0, 1, 3]]])
-        return _close(self.hidden(texts, torch.ones_like(texts))[:, -1], both[0])
-
-    def _resumes(self, ids: Tensor) -> bool:
-        """Return whether the upper layers go on from the states of the lower ones."""
-        ones = torch.ones_like(ids)
-        half = (len(self.states.layers) + 1) // 2
-        return _close(*(self.hidden(ids, ones, below=depth) for depth in (0, half)))
-
-    def _goes_on(self, ids: Tensor) -> bool:
-        """Return whether the last layer goes on from its keys and values of earlier tokens."""
-        ones = torch.ones_like(ids)
-        past = self.read_last(Tokens(ids, ones))
-        if past is None:
-            return False
-        return _close(self.hidden(ids, ones)[:, -1:], self.hidden(ids[:, -1:], ones[:, -1:], past=past))
-
-
-def _close(whole: Tensor, parts: Tensor) -> bool:
+def close(whole: Tensor, parts: Tensor) -> bool:
+    """Return whether parts of a language model give what the whole gives, but for rounding."""
     whole, parts = whole.float(), parts.float()
     return bool((parts - whole).abs().max() <= TOLERANCE * whole.abs().max())
 

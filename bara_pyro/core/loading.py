@@ -23,6 +23,7 @@ from transformers.utils import logging
 
 from bara_pyro.core import quantized
 from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.verifying import verify
 from bara_pyro.errors import BackboneError
 from bara_pyro.types import FloatType, WeightType
 
@@ -80,7 +81,7 @@ def load_backbone(
     if dtype not in DTYPES:
         quantized.check(lm, dtype)
     backbone = Backbone(lm, tokenizer, str(name))
-    backbone.verify()
+    verify(backbone)
     return backbone
 
 

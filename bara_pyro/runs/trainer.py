@@ -17,6 +17,7 @@ from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.prediction import predict
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.svi import adamw, per_example
+from bara_pyro.core.threads import PROGRAM
 from bara_pyro.data import EncodedSplit
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
@@ -164,7 +165,8 @@ class BaRATrainer(Trainer):
     ) -> Any:
         """Return the negative ELBO in nats per example; its parts are kept for the log."""
         self.model.model.backbone.check()
-        loss, parts = model(inputs["batch"])
+        with PROGRAM:
+            loss, parts = model(inputs["batch"])
         self._parts.append(parts)
         return (loss, parts) if return_outputs else loss
 

@@ -13,6 +13,7 @@ from torch.testing import assert_close
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.prediction import predict
 from bara_pyro.core.program import AdaptedLM
+from bara_pyro.core.verifying import verify
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.models.bara import BaRA
 
@@ -172,5 +173,5 @@ def test_layers_that_hand_on_more_than_states_are_run_whole() -> None:
     lm.model.register_forward_pre_hook(lambda module, args: side.clear())
     upper.register_forward_hook(lambda module, args, output: output + sum(side))
     backbone = Backbone(lm)
-    backbone.verify()
+    verify(backbone)
     assert backbone.states.layers == ()

@@ -16,6 +16,7 @@ from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.noise import Addresses
 from bara_pyro.core.prediction import Addressed, addresses_of, predict
 from bara_pyro.core.prefix import Prefix, common_tokens
+from bara_pyro.core.verifying import verify
 from bara_pyro.data.split import collate_ids
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
@@ -115,7 +116,7 @@ def test_a_last_layer_that_does_not_go_on_is_run_whole(monkeypatch: pytest.Monke
     """Of an architecture that does more with its cache; found out when it is loaded."""
     model, guide = lora_pair("llama")
     own = Backbone(model.backbone.lm)
-    own.verify()
+    verify(own)
     assert own.last_apart
     read = Backbone.read_last
 
@@ -126,7 +127,7 @@ def test_a_last_layer_that_does_not_go_on_is_run_whole(monkeypatch: pytest.Monke
 
     for reading in (forgetful, lambda *args, **options: None):
         monkeypatch.setattr(Backbone, "read_last", reading)
-        own.verify()
+        verify(own)
         assert not own.last_apart
     monkeypatch.setattr(model, "_frozen", (own,))
     truth = mean_forward(model, guide, make_batch())  # what cannot be read is not asked for

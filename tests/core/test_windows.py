@@ -12,6 +12,7 @@ from bara_pyro.core import resuming
 from bara_pyro.core.attached import attached
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.prediction import predict
+from bara_pyro.core.verifying import verify
 from bara_pyro.data.split import collate_ids
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import BackboneError
@@ -54,7 +55,7 @@ TARGETS = {"mpt": ["Wqkv"], "bloom": ["query_key_value"]}
 def backbone(make: Any) -> Backbone:
     torch.manual_seed(3)
     found = Backbone(hf.AutoModelForCausalLM.from_config(make()))
-    found.verify()
+    verify(found)
     return found
 
 

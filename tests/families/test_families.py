@@ -13,6 +13,7 @@ from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.frozen_states import Tokens
 from bara_pyro.core.prefix import split
 from bara_pyro.core.targets import find_targets
+from bara_pyro.core.verifying import verify
 from bara_pyro.data.split import collate_ids
 from bara_pyro.errors import BackboneError
 from bara_pyro.guides.delta import DeltaGuide
@@ -27,7 +28,7 @@ def test_logits_without_an_adapter_are_the_models_own(family: str) -> None:
     """On padded rows, against the model's own forward of each row by itself."""
     lm = make_lm(family)
     backbone = Backbone(lm)
-    backbone.verify()
+    verify(backbone)
     batch = collate_ids(ROWS, [0, 1, 0], ["a", "b", "c"], torch.tensor([3, 5, 7]), 1)
     model = LoRA(backbone, 3, r=2)
     hidden = backbone.hidden(batch.input_ids, batch.attention_mask)[:, -1:]
@@ -71,7 +72,7 @@ def test_logits_that_are_not_known_are_refused(family: str) -> None:
     backbone = Backbone(make_lm(family))
     backbone._cap, backbone._scale = None, 1.0
     with pytest.raises(BackboneError, match="does more to its logits"):
-        backbone.verify()
+        verify(backbone)
 
 
 def test_a_new_output_layer_is_read_off_the_model() -> None:
@@ -81,7 +82,7 @@ def test_a_new_output_layer_is_read_off_the_model() -> None:
     backbone = Backbone(lm)
     backbone.logits = lambda hidden, rows=None: hidden @ lm.lm_head.weight.T  # as `rows` are computed
     with pytest.raises(BackboneError, match="LlamaForCausalLM does more to its logits"):
-        backbone.verify()
+        verify(backbone)
 
 
 def test_an_adapted_soft_cap_bends_the_sum() -> None:

@@ -1,0 +1,86 @@
+"""What a language model must do before it is trusted, and what else it turns out to be able to do."""
+
+import torch
+from torch import Tensor
+
+from bara_pyro.core.backbone import TOLERANCE, Backbone, close
+from bara_pyro.core.frozen_states import Tokens
+from bara_pyro.errors import BackboneError
+
+# What architectures raise that cannot read what they are given, each in its own way.
+UNREADABLE = (AttributeError, IndexError, RuntimeError, TypeError, ValueError)
+
+
+@torch.no_grad()
+def verify(backbone: Backbone) -> None:
+    """Compare a language model's parts with the whole on four tokens, and a padded row with itself.
+
+    What only makes runs faster, and texts in one row, are switched off where they do not work.
+
+    Raises:
+        BackboneError: the language model does more than its parts here, or reads padding, so that answers
+            would be wrong.
+    """
+    ids = backbone.few_tokens()
+    _check_parts(backbone, ids)
+    if backbone.states.layers and not _resumes(backbone, ids):
+        backbone.states.layers = ()  # layers that hand on more than hidden states: always run whole
+    backbone.last_apart = len(backbone.states.layers) > 1 and _goes_on(backbone, ids)
+    _check_padding(backbone, ids)
+    backbone.takes_segments = _keeps_apart(backbone, ids)
+
+
+def _check_parts(backbone: Backbone, ids: Tensor) -> None:
+    """Refuse a language model whose logits are not those that body, output embedding and cap give."""
+    whole = backbone.lm(input_ids=ids, use_cache=False).logits.float()
+    hidden = backbone.hidden(ids, torch.ones_like(ids))
+    parts = backbone.finished(backbone.logits(hidden).float())
+    off, size = float((parts - whole).abs().max()), float(whole.abs().max())
+    if not off <= TOLERANCE * size:
+        raise BackboneError(
+            f"{type(backbone.lm).__name__} does more to its logits than bara_pyro knows of (they are off by "
+            f"{off:.2g} of {size:.2g}): choose a backbone of another architecture."
+        )
+
+
+def _check_padding(backbone: Backbone, ids: Tensor) -> None:
+    """Refuse a language model whose answers depend on padding, as that of recurrent layers may."""
+    ones = torch.ones_like(ids)
+    padded, mask = torch.cat([ids[:, :2], ids], dim=1), torch.cat([0 * ones[:, :2], ones], dim=1)
+    try:
+        same = close(backbone.hidden(ids, ones), backbone.hidden(padded, mask)[:, 2:])
+    except UNREADABLE:
+        same = False
+    if not same:
+        raise BackboneError(
+            f"{type(backbone.lm).__name__} cannot leave out padding on the left of its rows: choose a "
+            "backbone of another architecture."
+        )
+
+
+def _keeps_apart(backbone: Backbone, ids: Tensor) -> bool:
+    """Return whether two texts that go on from the same two tokens can stand in one row."""
+    ones, segments = torch.ones_like(ids), torch.tensor([[0, 0, 1, 2]], device=ids.device)
+    try:
+        both = backbone.hidden(ids, ones, segments)[:, 2:]
+    except UNREADABLE:
+        return False
+    texts = torch.cat([ids[:, :3], ids[:, [0, 1, 3]]])
+    return close(backbone.hidden(texts, torch.ones_like(texts))[:, -1], both[0])
+
+
+def _resumes(backbone: Backbone, ids: Tensor) -> bool:
+    """Return whether the upper layers go on from the states of the lower ones."""
+    ones = torch.ones_like(ids)
+    half = (len(backbone.states.layers) + 1) // 2
+    return close(*(backbone.hidden(ids, ones, below=depth) for depth in (0, half)))
+
+
+def _goes_on(backbone: Backbone, ids: Tensor) -> bool:
+    """Return whether the last layer goes on from its keys and values of earlier tokens."""
+    ones = torch.ones_like(ids)
+    past = backbone.read_last(Tokens(ids, ones))
+    if past is None:
+        return False
+    whole = backbone.hidden(ids, ones)[:, -1:]
+    return close(whole, backbone.hidden(ids[:, -1:], ones[:, -1:], past=past))
