@@ -100,6 +100,9 @@ class TaskConfig(Section):
     train_rows: PositiveInt | None = later(
         None, "train on so many rows only, those set aside for validation included"
     )
+    train_rows_seed: Seed | None = later(
+        None, "with train_rows: draw them at random with this seed; by default the first are taken"
+    )
     limit: PositiveInt | None = Field(None, description="use at most so many rows of each split, to try out")
     seed: Seed = Field(0, description="seed of the split and of the microworld's rows")
 
@@ -107,6 +110,8 @@ class TaskConfig(Section):
     def _holds_together(self) -> "TaskConfig":
         if self.text_score != "sum" and self.labels != "texts":
             raise ValueError(f"text_score={self.text_score!r} needs labels='texts' (now {self.labels!r})")
+        if self.train_rows_seed is not None and self.train_rows is None:
+            raise ValueError(f"train_rows_seed={self.train_rows_seed} needs train_rows, how many to draw")
         if self.train_rows is not None and self.train_rows <= self.validation_rows:
             raise ValueError(
                 f"train_rows={self.train_rows} leaves none beside validation_rows={self.validation_rows}"

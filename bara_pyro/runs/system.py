@@ -23,6 +23,7 @@ from bara_pyro.data import (
     is_file_name,
     load_task,
 )
+from bara_pyro.data.rows import carve
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.methods import build
 from bara_pyro.runs.config import RunConfig
@@ -148,13 +149,7 @@ def load_data(config: RunConfig) -> Task:
         context_column=c.context_column,
     )
     if c.train_rows is not None:
-        there = len(task.train) + len(task.validation)
-        if c.train_rows > there:
-            raise DataError(
-                f"train_rows={c.train_rows} is more than the {there} rows of {task.name!r}: lower it."
-            )
-        kept = c.train_rows - len(task.validation)
-        task = replace(task, train=task.train[:kept], notes=(*task.notes, f"the first {kept} training rows"))
+        task = _fewer(task, c.train_rows, c.train_rows_seed)
     if c.limit is None:
         return task
     return replace(
@@ -164,6 +159,22 @@ def load_data(config: RunConfig) -> Task:
         test=task.test[: c.limit],
         notes=(*task.notes, f"only the first {c.limit} rows of each split"),
     )
+
+
+def _fewer(task: Task, rows: int, seed: int | None) -> Task:
+    """Keep so many training rows, those set aside for validation among them; the others are the first.
+
+    With a seed they are drawn at random.
+    """
+    there = len(task.train) + len(task.validation)
+    if rows > there:
+        raise DataError(f"train_rows={rows} is more than the {there} rows of {task.name!r}: lower it.")
+    kept = rows - len(task.validation)
+    train, note = task.train[:kept], f"the first {kept} training rows"
+    if seed is not None:
+        note = f"{kept} training rows drawn at random (seed {seed})"
+        train = task.train if rows == there else carve(task.train, kept, seed)[1]
+    return replace(task, train=train, notes=(*task.notes, note))
 
 
 def build_system(config: RunConfig, backbone: Backbone | None = None, task: Task | None = None) -> System:

@@ -21,6 +21,8 @@ from experiments.engine.study import write_study
 from experiments.engine.sweep import sweep
 
 Arms = Mapping[str, Mapping[str, Any]]
+SEED = object()
+"""Stands for the seed of the run where a setting of an arm is to change with it."""
 Place = tuple[str, str, int]
 """Arm, task and seed of a run."""
 
@@ -36,8 +38,9 @@ def run_study(
 ) -> None:
     """Run a study of arms and write its results, whatever has been done of it before.
 
-    An arm is its dotted settings, among them `method`. Runs trained on a task are tested on those that it is
-    `shifted` to, too. Arms are compared with LoRA and with the best baseline where `comparisons` says how.
+    An arm is its dotted settings, among them `method`; a value `SEED` is the seed of the run. Runs trained on
+    a task are tested on those that it is `shifted` to, too. Arms are compared with LoRA and with the best
+    baseline where `comparisons` says how.
 
     Raises:
         TrainingError: every run failed.
@@ -46,7 +49,7 @@ def run_study(
     places = [(arm, task, seed) for seed in range(args.seeds) for task in args.tasks for arm in arms]
     jobs = [
         Job(
-            {**shared_settings(args), "task.name": task, "seed": seed, **arms[arm]},
+            {**shared_settings(args), "task.name": task, "seed": seed, **_settings(arms[arm], seed)},
             tuple(shifted.get(task, ())),
         )
         for arm, task, seed in places
@@ -69,6 +72,10 @@ def run_study(
     if comparisons is not None and set(tagged("reference")) & {run["arm"] for run in done}:
         write_comparisons(name, comparisons, results)
     say(f"{len(done)} of {len(places)} runs are in {path}: python -m experiments report")
+
+
+def _settings(arm: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    return {key: seed if value is SEED else value for key, value in arm.items()}
 
 
 def _finished(

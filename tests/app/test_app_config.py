@@ -43,6 +43,7 @@ OTHER: dict[str, Any] = {
     "task.evaluate_on": "validation",
     "task.limit": 9,
     "task.train_rows": 8,
+    "task.train_rows_seed": 3,
     "task.seed": 4,
     "adapter.r": 4,
     "adapter.lora_alpha": 8.0,
@@ -96,7 +97,7 @@ def value_at(config: RunConfig, key: str) -> Any:
 # What is no part of what a run is called by: no result depends on it.
 WITHOUT_EFFECT = ("backbone.states_folder", "train.process_timeout")
 # What a setting is refused without.
-NEEDED = {"task.text_score": ["task.labels=texts"]}
+NEEDED = {"task.text_score": ["task.labels=texts"], "task.train_rows_seed": ["task.train_rows=8"]}
 
 
 def assigned(key: str) -> list[str]:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from app_cases import Place
 
+from bara_pyro.data import Task
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.store import read_jsonl
@@ -53,6 +54,29 @@ def test_so_many_training_rows(place: Place) -> None:
     held = load_data(place.config(task__train_rows=7, task__validation_rows=3))
     assert (len(held.train), len(held.validation)) == (4, 3)
     assert not {row.id for row in held.train} & {row.id for row in held.validation}
+
+
+def test_training_rows_drawn_at_random(place: Place) -> None:
+    """All of one seed are among those of more rows; other seeds draw others; validation rows stay apart."""
+
+    def drawn(by: int, rows: int = 7, **task: int) -> Task:
+        settings = {f"task__{key}": value for key, value in task.items()}
+        return load_data(place.config(task__train_rows=rows, task__train_rows_seed=by, **settings))
+
+    whole = load_data(place.config())
+    first, again, other = drawn(1), drawn(1), drawn(2)
+    assert first.train == again.train != other.train
+    assert first.train != whole.train[:7]
+    assert len({row.id for row in first.train}) == 7
+    assert set(first.train) < set(drawn(1, 9).train) < set(whole.train)
+    assert first.test == whole.test
+    assert "7 training rows drawn at random (seed 1)" in first.notes
+    assert drawn(1, len(whole.train)).train == whole.train
+    held = drawn(1, 7, validation_rows=3, seed=1)
+    assert (len(held.train), len(held.validation)) == (4, 3)
+    assert not set(held.train) & set(held.validation)
+    with pytest.raises(ConfigError, match="train_rows_seed=1 needs train_rows"):
+        load_config(overrides={"task.train_rows_seed": 1})
 
 
 def test_more_training_rows_than_there_are(place: Place) -> None:

@@ -11,7 +11,7 @@ from experiments.engine.arguments import experiment_parser
 from experiments.engine.compare import Comparisons
 from experiments.engine.record import read_record
 from experiments.engine.rows import lacking
-from experiments.engine.run import run_study
+from experiments.engine.run import SEED, run_study
 from experiments.engine.study import load_study
 
 
@@ -42,6 +42,14 @@ def test_from_arms_to_a_study(base: dict[str, Any], tmp_path: Path) -> None:
     assert record == read_record(tmp_path / "runs" / "records" / f"{record['config_hash']}.json")
     assert str(tmp_path) not in (tmp_path / "results" / "some.json").read_text()
     assert lacking("some", tmp_path / "results") == []
+
+
+def test_a_setting_that_changes_with_the_seed(base: dict[str, Any], tmp_path: Path) -> None:
+    arms = {"lora": {"method": "lora", "task.train_rows": 7, "task.train_rows_seed": SEED}}
+    run_study("some", arms, arguments(base, tmp_path / "runs"), results=tmp_path / "results")
+    study = load_study("some", tmp_path / "results")
+    settings = [study.arms["lora"][study.tasks[0]][seed]["config"]["task"] for seed in (0, 1)]
+    assert [own["train_rows_seed"] for own in settings] == [0, 1]
 
 
 def test_what_is_finished_is_written_down(base: dict[str, Any], tmp_path: Path) -> None:

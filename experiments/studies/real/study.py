@@ -16,7 +16,11 @@ written when the command ends, those of other methods stay: one method at a time
         --methods lora ... --validation-rows 80 --out experiments/hyperparameters_smollm2.json
         --set backbone.dtype=bfloat16 --set task.train_rows=320 --set task.max_length=512
         --set 'adapter.target_modules=model\.layers\.2[789]\..*_proj|lm_head'
-    python -m experiments real --name real_tuned --choices experiments/hyperparameters_smollm2.json ...
+    python -m experiments real --name real_tuned --choices experiments/hyperparameters_smollm2.json
+        --rows-by-seed ...
+
+With `--rows-by-seed` each seed has training rows of its own, the same for every method: intervals then speak
+of other rows to learn from, too.
 
 Adapters stand at every linear layer of the upper three of 30 blocks and at the answer head, so that the 27
 blocks below are run once a row: a run then takes minutes of one core. Where they stand was chosen by LoRA's
@@ -31,7 +35,7 @@ from pathlib import Path
 
 from experiments.engine.compare import Comparisons, Contrast
 from experiments.engine.rows import read_rows, rows_path
-from experiments.engine.run import Arms
+from experiments.engine.run import SEED, Arms
 from experiments.engine.search import chosen
 from experiments.engine.study import Study
 from experiments.page.doubt import doubt_table, error_table
@@ -50,6 +54,7 @@ def arms(args: Namespace) -> Arms:
         "adapter.target_modules": UPPER,
         "task.train_rows": args.train_rows,
         "task.max_length": 512,
+        **({"task.train_rows_seed": SEED} if args.rows_by_seed else {}),
     }
     held_out = {"temperature": {"task.validation_rows": args.train_rows // HELD_OUT}}
     own = {name: chosen(name, args.choices) if args.choices else {} for name in args.methods}
@@ -86,6 +91,10 @@ STUDY = arm_study(
             "default": 320,
             "metavar": "N",
             "help": "training rows, those set aside for a temperature included; default: %(default)s",
+        },
+        "--rows-by-seed": {
+            "action": "store_true",
+            "help": "draw the training rows by the seed; by default all seeds have the first ones",
         },
         "--choices": {
             "type": Path,
