@@ -10,7 +10,7 @@ level into a distribution.
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from pyro.distributions import TorchDistribution
@@ -18,12 +18,13 @@ from pyro.nn import PyroModule
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bara_pyro.core.adapter import Adapter
 from bara_pyro.core.distributions import KAPPA_MAX, KAPPA_MIN, MEAN_MIN, bound_kappa, bound_mean
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.latents import Site
 from bara_pyro.core.normalised import normalised_linear
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.core.sites import by_name
+from bara_pyro.core.sites import by_name, module_key
 from bara_pyro.errors import ConfigError, check_choice
 
 # Layers of one parent that are given one and the same input, under the names of common architectures.
@@ -141,7 +142,9 @@ class AmortizedGuide(SiteGuide):
     def _amortised(self, names: Sequence[str], x: Tensor) -> Sequence[TorchDistribution]:
         """Return the posteriors of sites of one rank that see the same input, from one matrix product."""
         weights: list[Tensor] = [self._raw[name].weight for name in names]
-        return self._of_product(weights, self.sizes[names[0]][0], x)
+        paths = [str(self.model.latents.sites[name].path) for name in names]
+        adapters = [self.model.adapters[module_key(path)] for path in paths]
+        return self._of_product(weights, self.sizes[names[0]][0], x, adapters)
 
     def posterior(self, weight: Tensor, rank: int, x: Tensor | None = None) -> TorchDistribution:
         """Return the posterior that unconstrained parameters stand for: means first, then noise levels.
@@ -156,14 +159,26 @@ class AmortizedGuide(SiteGuide):
         raw = weight + self.start[self.r - rank : self.r - rank + weight.shape[-1]]
         return self.posteriors(raw.unsqueeze(-2), rank, local=False)[0].to_event(1)
 
-    def _of_product(self, weights: Sequence[Tensor], rank: int, x: Tensor) -> Sequence[TorchDistribution]:
+    def _of_product(
+        self, weights: Sequence[Tensor], rank: int, x: Tensor, adapters: Sequence[Adapter] = ()
+    ) -> Sequence[TorchDistribution]:
+        """Return the posteriors that weights of one shape make of an input.
+
+        In training the same product gives what `adapters` make of that input by themselves.
+        """
         size = len(weights[0])
         start = self.start[self.r - rank : self.r - rank + size]
-        weight = weights[0]
-        if len(weights) > 1:
-            weight, start = torch.cat(list(weights)), start.repeat(len(weights))
-        product = normalised_linear if self.normalize_input else F.linear
-        raw = product(x, weight, start).unflatten(-1, (len(weights), size))
+        if self.normalize_input:
+            with_own = [a for a in adapters if a.down is not None] if torch.is_grad_enabled() else []
+            plain = [cast(Tensor, adapter.down) for adapter in with_own]
+            raw, *products = normalised_linear(x, weights, start, plain)
+            for adapter, product in zip(with_own, products, strict=True):
+                adapter.ahead[:] = x, product
+        else:
+            weight = weights[0]
+            if len(weights) > 1:
+                weight, start = torch.cat(list(weights)), start.repeat(len(weights))
+            raw = F.linear(x, weight, start).unflatten(-1, (len(weights), size))
         return self.posteriors(raw, rank, local=True)
 
     def posteriors(self, raw: Tensor, rank: int, local: bool) -> Sequence[TorchDistribution]:

@@ -211,17 +211,20 @@ class Backbone:
     def _inputs(self, tokens: Tokens) -> dict[str, Any]:
         input_ids, attention_mask, segments = tokens
         if segments is None:
-            positions, mask = attention_mask.cumsum(-1) - 1, attention_mask.to(torch.long)
+            mask = attention_mask.to(torch.long)
+            positions = mask.cumsum(-1) - mask  # 0 in the padding on the left
         else:
             self._check_segments(segments.shape[1])
             seen = _seen(attention_mask.bool(), segments)
-            positions = seen.sum(-1) - 1  # as if each continuation stood behind the beginning by itself
+            positions = (seen.sum(-1) - 1).clamp_min(
+                0
+            )  # as if each continuation stood behind the beginning by itself
             mask = torch.zeros(seen.shape, dtype=self.dtype, device=seen.device)
             mask = mask.masked_fill_(~seen, torch.finfo(self.dtype).min).unsqueeze(1)
         return {
             "input_ids": input_ids,
             "attention_mask": mask,
-            "position_ids": positions.clamp_min(0),
+            "position_ids": positions,
             "use_cache": False,
         }
 

@@ -1,7 +1,10 @@
 """The evidence lower bound with analytic KL terms only, and its parts."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from itertools import chain, islice
+from operator import add
 
 import torch
 from pyro.distributions import ExpandedDistribution, Independent, MaskedDistribution, TorchDistribution
@@ -90,8 +93,8 @@ class MeanFieldELBO(TraceMeanField_ELBO):
                 "The batch has no labels (they are left out where one row's is not known): the "
                 "bound needs the answer of every row."
             )
-        loss: Tensor | float = 0.0
-        nll: Tensor | float = 0.0
+        losses: list[Tensor] = []
+        nlls: list[Tensor] = []
         kl: dict[str, Tensor] = {}
         extra: dict[str, Tensor] = {}
         alike: dict[Hashable, dict[str, Message]] = {}
@@ -99,11 +102,11 @@ class MeanFieldELBO(TraceMeanField_ELBO):
             if site["type"] != "sample":
                 continue
             if name == LIKELIHOOD:
-                nll = nll - _log_prob(site, site["scale"]).sum()
+                nlls.append(-_log_prob(site, site["scale"]).sum())
                 continue
             if name not in guide_trace.nodes:
                 other = -_log_prob(site, 1.0)
-                loss = loss + _total(other, site["scale"])
+                losses.append(_total(other, site["scale"]))
                 extra[name] = other.sum()
                 continue
             posterior = guide_trace.nodes[name]
@@ -116,14 +119,14 @@ class MeanFieldELBO(TraceMeanField_ELBO):
             divergence = self._kl(name, posterior, site)
             if draw is not None:
                 divergence = divergence + _log_prob({**draw, "mask": site["mask"]}, 1.0)
-            loss = loss + _total(divergence, site["scale"])
+            losses.append(_total(divergence, site["scale"]))
             kl[name] = divergence.sum()
         for sites in alike.values():
             sums = kl_sums([_pair(guide_trace.nodes[name], site) for name, site in sites.items()])
-            kl.update(zip(sites, sums, strict=True))
-            loss = loss + _weighted([site["scale"] for site in sites.values()], sums)
+            kl.update(zip(sites, chain.from_iterable(vector.unbind() for vector in sums), strict=True))
+            losses += _weighted([site["scale"] for site in sites.values()], sums)
         kl = {name: kl[name] for name in model_trace.nodes if name in kl}
-        return ElboTerms(loss=torch.as_tensor(loss + nll), nll=torch.as_tensor(nll), kl=kl, extra=extra)
+        return ElboTerms(loss=_sum([*losses, *nlls]), nll=_sum(nlls), kl=kl, extra=extra)
 
     def _kl(self, name: str, posterior: Message, prior: Message) -> Tensor:
         """Return the masked KL of a site, of its batch shape."""
@@ -170,12 +173,21 @@ def _kind(posterior: Message, prior: Message) -> Hashable | None:
     return kind(pair) if has_analytic_kl(pair.q, pair.p) else None
 
 
-def _weighted(scales: list[Tensor | float], values: list[Tensor]) -> Tensor:
-    """Return the sum of scalars, each times its scale: few of them differ."""
-    by_scale: dict[Tensor | float, list[Tensor]] = {}
-    for scale, value in zip(scales, values, strict=True):
-        by_scale.setdefault(scale, []).append(value)
-    return torch.stack([torch.stack(own).sum() * scale for scale, own in by_scale.items()]).sum()
+def _weighted(scales: list[Tensor | float], sums: list[Tensor]) -> Iterator[Tensor]:
+    """Yield numbers in all, each times its scale, summed as far as their scales are one."""
+    rest = iter(scales)
+    for vector in sums:
+        by_scale: dict[Tensor | float, list[int]] = {}
+        for place, scale in enumerate(islice(rest, len(vector))):
+            by_scale.setdefault(scale, []).append(place)
+        for scale, places in by_scale.items():
+            own = vector if len(by_scale) == 1 else vector[places]
+            own = own.sum() if len(own) > 1 else own.squeeze(0)
+            yield own * scale if isinstance(scale, Tensor) or scale != 1 else own
+
+
+def _sum(values: Sequence[Tensor]) -> Tensor:
+    return reduce(add, values) if values else torch.zeros(())
 
 
 def _log_prob(site: Message, scale: Tensor | float) -> Tensor:

@@ -115,10 +115,11 @@ class SVI(Generic[M, G]):
             share = len(batch) / rows
             with self._autocast(batch.input_ids.device):
                 terms = self.elbo.terms(self.model, self.guide, batch)
-            if self.ranks is None:
-                self._check_finite(terms)
+            own = per_example(self.model, terms, len(batch))
+            if self.ranks is None and not math.isfinite(own["loss"]):
+                raise TrainingError(_not_finite(terms))
             self.backward(terms, share)
-            for key, value in per_example(self.model, terms, len(batch)).items():
+            for key, value in own.items():
                 parts[key] = parts.get(key, 0.0) + share * value
         if self.ranks is not None:
             parts = self.ranks.average(self.accumulated(), parts)
@@ -143,7 +144,7 @@ class SVI(Generic[M, G]):
         The loss is taken per example, so that clipping and the optimiser's epsilon do not depend on the size
         of the data. With `update`, what a method with a training scheme of its own overrides.
         """
-        (terms.loss * (share / self.model.num_data)).backward()
+        terms.loss.backward(terms.loss.new_tensor(share / self.model.num_data))
 
     def accumulated(self) -> list[Tensor]:
         """Return what `backward` adds to, which is linear in the rows: what processes average."""
@@ -165,22 +166,19 @@ class SVI(Generic[M, G]):
     def _autocast(self, device: torch.device) -> AbstractContextManager:
         return nullcontext() if self.autocast is None else torch.autocast(device.type, self.autocast)
 
-    def _check_finite(self, terms: ElboTerms) -> None:
-        if math.isfinite(terms.loss.detach()):
-            return
-        sites = [f"KL of {site}" for site, kl in terms.kl.items() if not kl.isfinite()]
-        sites += [site for site, value in terms.extra.items() if not value.isfinite()]
-        where = ", ".join(sites) or "likelihood of y"
-        raise TrainingError(
-            f"The loss is {terms.loss.item()} ({where}): lower the learning rate, or set a clipping norm."
-        )
-
     def _non_finite_gradient(self) -> str:
         for module in (self.model, self.guide):
             for name, value in module.named_parameters():
                 if value.grad is not None and not value.grad.isfinite().all():
                     return name
         return "some parameter"
+
+
+def _not_finite(terms: ElboTerms) -> str:
+    sites = [f"KL of {site}" for site, kl in terms.kl.items() if not kl.isfinite()]
+    sites += [site for site, value in terms.extra.items() if not value.isfinite()]
+    where = ", ".join(sites) or "likelihood of y"
+    return f"The loss is {terms.loss.item()} ({where}): lower the learning rate, or set a clipping norm."
 
 
 def per_example(model: AdaptedLM, terms: ElboTerms, rows: int) -> dict[str, float]:
@@ -202,7 +200,7 @@ def per_example(model: AdaptedLM, terms: ElboTerms, rows: int) -> dict[str, floa
     values += [(prefix + site.family, rows if site.local else 1, v) for prefix, site, v in sites]
     parts: dict[str, float] = {}
     # In one copy off the device, however many sites there are.
-    numbers = torch.stack([value.detach() for *_, value in values]).double().tolist()
+    numbers = torch.stack([value.detach() for *_, value in values]).tolist()
     for (key, share, _), number in zip(values, numbers, strict=True):
         parts[key] = parts.get(key, 0.0) + number / share
     return parts

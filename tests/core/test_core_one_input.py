@@ -6,6 +6,7 @@ import pytest
 import torch
 from core_cases import backbone, bara_pair, make_batch, randomise
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.testing import assert_close
 
 from bara_pyro.core.elbo import MeanFieldELBO
@@ -15,6 +16,7 @@ from bara_pyro.guides import amortized
 from bara_pyro.guides.gamma import GammaGuide
 from bara_pyro.guides.lognormal import LogNormalGuide
 from bara_pyro.guides.weibull import WeibullGuide
+from bara_pyro.models.bara import BaRAAdapter
 from bara_pyro.models.lora import LoRA
 
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "lm_head"]
@@ -99,6 +101,24 @@ def test_one_product_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
     model, guide = bara_pair(r=R, target_modules=TARGETS)
     # Query, key and value; the output projection, whose width is the same; gate and up; the head.
     assert products(model, guide, monkeypatch) == [3, 1, 2, 3, 1, 2, 1]
+
+
+@pytest.mark.parametrize("options", [{}, {"rank_pattern": {"model.layers.0.self_attn.q_proj": 2}}])
+def test_the_down_projection_comes_of_that_product(options: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In training, in the gate form; with the loss and the gradients that it has by itself."""
+    together = step(form="gate", **options)
+    with monkeypatch.context() as patched:
+        patched.setattr(BaRAAdapter, "down_projected", lambda self, x: x @ self.lora_A.T)
+        same(together, step(form="gate", **options))
+    model, guide = bara_pair(r=R, form="gate", target_modules=TARGETS)
+    asked: list[Tensor] = []
+    plain = F.linear
+    monkeypatch.setattr(F, "linear", lambda x, weight, *bias: asked.append(weight) or plain(x, weight, *bias))
+    MeanFieldELBO().terms(model, guide, make_batch())
+    assert not any(weight is own.lora_A for weight in asked for own in model.adapters.values())
+    assert not any(own.ahead for own in model.adapters.values())
+    predict(model, guide, make_batch(), samples=2)
+    assert all(any(weight is own.lora_A for weight in asked) for own in model.adapters.values())
 
 
 def test_layers_without_kin(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.distributions import Exponential, Gamma, Weibull, register_kl
@@ -20,7 +22,10 @@ def kl_mean_weibull(q: MeanWeibull, p: Gamma | Exponential) -> Tensor:
     :class:`MeanWeibull`, which leave no Gamma function outside a logarithm. It is exactly 0 where the two
     laws are one: ``m = 1 / b``, ``kappa = a = 1``.
     """
-    return _weibull_gamma(q.kappa, q.log_norm, q.mean, p)
+    a, b = _numbers(p)
+    if a.dim() == b.dim() == 0 and not (a.requires_grad or b.requires_grad):
+        return _OneNode.apply(q.mean, q.kappa, a, b)
+    return _weibull_gamma(q.kappa, -q.log_norm, q.mean, a, b)
 
 
 @register_kl(Weibull, Gamma)
@@ -31,18 +36,41 @@ def kl_weibull(q: Weibull, p: Gamma | Exponential) -> Tensor:
     Its mean overflows float32 from ``concentration < 0.03`` at unit scale; then so does the divergence.
     """
     kappa = q.concentration_reciprocal
-    log_norm = torch.lgamma(1 + kappa).neg()
-    return _weibull_gamma(kappa, log_norm, q.scale * torch.exp(-log_norm), p)
+    log_gamma = torch.lgamma(1 + kappa)
+    return _weibull_gamma(kappa, log_gamma, q.scale * torch.exp(log_gamma), *_numbers(p))
 
 
-def _weibull_gamma(kappa: Tensor, log_norm: Tensor, mean: Tensor, p: Gamma | Exponential) -> Tensor:
+def _numbers(p: Gamma | Exponential) -> tuple[Tensor, Tensor]:
+    """Return concentration and rate, each without dimensions where it is one number throughout."""
     b = unexpanded(p.rate)
     a = unexpanded(p.concentration) if isinstance(p, Gamma) else b.new_ones(())
+    return (a.reshape(()), b.reshape(())) if a.numel() == b.numel() == 1 else (a, b)
+
+
+def _weibull_gamma(kappa: Tensor, log_gamma: Tensor, mean: Tensor, a: Tensor, b: Tensor) -> Tensor:
     # Each group is 0 on its own at kappa = a = b * mean = 1. log(b * mean) stands next to b * mean because
     # b * (1 / b) may round to 1 - eps, and (1 - eps) - 1 - log(1 - eps) is still 0.
     scaled_mean = mean * b
     shape = torch.addcmul(torch.lgamma(a) - EULER, a * EULER, kappa) - kappa.log()
-    return shape + torch.addcmul(scaled_mean - 1, a, scaled_mean.log() + log_norm, value=-1)
+    return shape + torch.addcmul(scaled_mean - 1, a, scaled_mean.log() - log_gamma, value=-1)
+
+
+class _OneNode(torch.autograd.Function):
+    """The divergence of a MeanWeibull from a prior of two numbers, its gradient in 7 operations."""
+
+    # With a separate setup_context torch would inspect this signature at every call, for 0.3 ms.
+    @staticmethod
+    def forward(ctx: Any, mean: Tensor, kappa: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        shifted = kappa + 1
+        ctx.save_for_backward(mean, kappa, shifted, a, b)
+        return _weibull_gamma(kappa, torch.lgamma(shifted), mean, a, b)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        mean, kappa, shifted, a, b = ctx.saved_tensors
+        of_mean = torch.addcdiv(b, a, mean, value=-1) * grad
+        of_shape = torch.addcmul(a * EULER, a, torch.digamma(shifted)) * grad
+        return of_mean, torch.addcdiv(of_shape, grad, kappa, value=-1), None, None
 
 
 def unexpanded(value: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from functools import lru_cache
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -51,6 +52,9 @@ def kl_sums(pairs: Sequence[Pair]) -> list[Tensor]:
     Args:
         pairs: all of one `kind`.
 
+    Returns:
+        The sums in the order of the pairs, those of neighbours of one size in one vector.
+
     """
     event = pairs[0].q.event_shape
     q = _stacked([pair.q.base_dist for pair in pairs], event)
@@ -58,7 +62,9 @@ def kl_sums(pairs: Sequence[Pair]) -> list[Tensor]:
     values = kl_divergence(q, p).flatten(1).sum(-1)
     sizes = [pair.q.batch_shape.numel() for pair in pairs]
     if any(pair.mask is not None for pair in pairs):
-        values = torch.where(torch.cat([_rows_that_count(pair, values) for pair in pairs]), values, 0.0)
+        values = torch.where(
+            torch.cat([_rows_that_count(pair, values.device) for pair in pairs]), values, 0.0
+        )
     return _segment_sums(values, sizes)
 
 
@@ -98,18 +104,22 @@ def _stacked(
     return type(laws[0])(**stacked, validate_args=False)
 
 
-def _rows_that_count(pair: Pair, like: Tensor) -> Tensor:
-    shape = pair.q.batch_shape
-    mask = like.new_ones((), dtype=torch.bool) if pair.mask is None else pair.mask
-    return mask.expand(shape).reshape(-1)
+def _rows_that_count(pair: Pair, device: torch.device) -> Tensor:
+    mask = _true(device) if pair.mask is None else pair.mask
+    return mask.expand(pair.q.batch_shape).reshape(-1)
+
+
+@lru_cache(maxsize=8)
+def _true(device: torch.device) -> Tensor:
+    return torch.ones((), dtype=torch.bool, device=device)
 
 
 def _segment_sums(values: Tensor, sizes: Sequence[int]) -> list[Tensor]:
-    """Return the sums of consecutive pieces of these sizes; neighbours of one size in one operation."""
+    """Return the sums of consecutive pieces of these sizes, neighbours of one size in one vector."""
     runs = [(size, len(list(run))) for size, run in groupby(sizes)]
     dtype = torch.float64 if max(sizes) > FLOAT64_SUM else values.dtype
-    sums: list[Tensor] = []
     pieces = values.split([size * number for size, number in runs])
-    for piece, (size, number) in zip(pieces, runs, strict=True):
-        sums += piece.reshape(number, size).sum(-1, dtype=dtype).unbind()
-    return sums
+    return [
+        piece.reshape(number, size).sum(-1, dtype=dtype)
+        for piece, (size, number) in zip(pieces, runs, strict=True)
+    ]
