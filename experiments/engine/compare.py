@@ -29,15 +29,15 @@ class Comparisons:
         primary: the contrast that is declared; all others are secondary. The printed algorithm with LoRA, in
             likelihood, unless a study asks something else.
         tested_on: shifted tasks whose rows count instead of those of the runs' own tasks.
+        choices: the search whose validation scores say which baseline is the best.
     """
 
     primary: Contrast = PRIMARY
     tested_on: tuple[str, ...] = ()
+    choices: Path = CHOICES
 
 
-def compare_study(
-    runs: Sequence[RunRows], comparisons: Comparisons, choices: Path = CHOICES
-) -> list[dict[str, Any]]:
+def compare_study(runs: Sequence[RunRows], comparisons: Comparisons) -> list[dict[str, Any]]:
     """Compare every arm of a study with LoRA and with the best baseline, those that there are; see `compare`.
 
     Raises:
@@ -46,7 +46,7 @@ def compare_study(
     """
     wanted = comparisons.tested_on
     rows = [run for run in runs if (run.tested_on in wanted if wanted else run.tested_on == run.task)]
-    references = default_references([run.arm for run in rows], choices)
+    references = default_references([run.arm for run in rows], comparisons.choices)
     return compare(rows, references, comparisons.primary)
 
 

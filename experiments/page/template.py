@@ -28,7 +28,7 @@ from bara_pyro.errors import BaraError, DataError
 from bara_pyro.report.table import Table
 from experiments.engine.differences import AVERAGE
 from experiments.engine.results import Results, having
-from experiments.engine.search import load_choices
+from experiments.engine.search import CHOICES, CHOICES_SMOLLM2, load_choices
 from experiments.engine.study import Study
 from experiments.page.parts import Folded, Part
 from experiments.page.spec import StudySpec, stored_studies
@@ -174,10 +174,10 @@ class Arms(View):
 
 
 class Search:
-    """The search for settings."""
+    """A search for settings."""
 
-    def __init__(self) -> None:
-        self._methods = load_choices()
+    def __init__(self, choices: Path = CHOICES) -> None:
+        self._methods = load_choices(choices)
 
     def nll(self, method: str, lr: float | None = None) -> float:
         """Return the lowest validation NLL of a method's trials (nats), or that of one learning rate."""
@@ -262,7 +262,10 @@ class Renderer:
             trim_blocks=True,
         )
         self._environment.filters |= FORMATS
-        self._environment.globals = {"search": Search()}
+        self._environment.globals = {
+            "search": Search(),
+            "search_smollm2": Search(CHOICES_SMOLLM2),
+        }
 
     def text(self, path: Path) -> str:
         """Return a template rendered.

@@ -58,7 +58,7 @@ def test_a_study_is_compared_from_its_rows_and_written(tmp_path: Path) -> None:
     results, path = tmp_path / "results", choices(tmp_path / "c.json", {"lora": [0.6], "blob": [0.5]})
     rows = rows_of({"micro-wgs": (200, 2), "micro-arce": (150, 2)})
     primary = Comparisons(Contrast("blob", "lora", "acc"))
-    entries = compare_study(rows, primary, choices=path)
+    entries = compare_study(rows, replace(primary, choices=path))
     assert entries == compare(rows, ["lora", "blob"], primary.primary)
     assert {e["task"] for e in entries} == {"micro-wgs", "micro-arce", AVERAGE}
     assert {(e["arm"], e["reference"]) for e in entries} == {

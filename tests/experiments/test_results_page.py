@@ -30,7 +30,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("page")
     tasks = {"micro-wgs": 80, "micro-arce": 60}
     rows = rows_of({task: (count, 2) for task, count in tasks.items()}, seeds=3)
-    found = compare_study(rows, Comparisons(), folder / "none.json")
+    found = compare_study(rows, Comparisons(choices=folder / "none.json"))
     invent("in_distribution", folder / "results", tasks=tasks, comparisons=found)
     one = {"micro-obqa": 60}
     invent("out_of_distribution", folder / "results", tasks=one, shifted=("micro-near", "micro-far"))

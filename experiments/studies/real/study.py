@@ -36,7 +36,7 @@ from pathlib import Path
 from experiments.engine.compare import Comparisons, Contrast
 from experiments.engine.rows import read_rows, rows_path
 from experiments.engine.run import SEED, Arms
-from experiments.engine.search import chosen
+from experiments.engine.search import CHOICES_SMOLLM2, chosen
 from experiments.engine.study import Study
 from experiments.page.doubt import doubt_table, error_table
 from experiments.page.parts import Part, main_table, shifted_scores
@@ -103,6 +103,6 @@ STUDY = arm_study(
         },
     },
     shifted={"ag_news": ("openbookqa",)},
-    comparisons=Comparisons(Contrast("bara-gate", "lora", "nll")),
+    comparisons=Comparisons(Contrast("bara-gate", "lora", "nll"), choices=CHOICES_SMOLLM2),
     order=2,
 )
