@@ -169,11 +169,11 @@ class AmortizedGuide(SiteGuide):
         size = len(weights[0])
         start = self.start[self.r - rank : self.r - rank + size]
         if self.normalize_input:
-            with_own = [a for a in adapters if a.down is not None] if torch.is_grad_enabled() else []
-            plain = [cast(Tensor, adapter.down) for adapter in with_own]
+            with_own = [a for a in adapters if a.input_weight is not None] if torch.is_grad_enabled() else []
+            plain = [cast(Tensor, adapter.input_weight) for adapter in with_own]
             raw, *products = normalised_linear(x, weights, start, plain)
             for adapter, product in zip(with_own, products, strict=True):
-                adapter.ahead[:] = x, product
+                adapter.product_ahead[:] = x, product
         else:
             weight = weights[0]
             if len(weights) > 1:

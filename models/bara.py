@@ -59,7 +59,7 @@ class BaRAAdapter(Adapter):
         self.lora_B = up_projection(r, target.out_features)
 
     @property
-    def down(self) -> Tensor | None:
+    def input_weight(self) -> Tensor | None:
         """LoRA's A, of the gate form."""
         return self.lora_A if self.form == "gate" else None
 
@@ -74,7 +74,7 @@ class BaRAAdapter(Adapter):
                 fn = prior.expand([*x.shape[:-1], self.r]).to_event(1)
                 parts.append(local_sample(self.target.site(THETA), fn, x))
         if self.form == "gate":
-            parts.append(self.down_projected(x))
+            parts.append(self.times_input(x))
         change = reduce(mul, parts)
         out = self.project_up(change, rows) if up is None else F.linear(change, up)
         # Phi alone in the additive form knows neither row nor token: give it the layer's shape.

@@ -42,18 +42,18 @@ class Adapter(PyroModule):
         self.target = target
         self.r = r
         self.scaling = scaling
-        # An input and its product with `down`, where a guide has made it beside its own (`down_projected`).
-        self.ahead: list[Tensor] = []
+        # An input and its product with `input_weight`, where a guide has made it beside one of its own.
+        self.product_ahead: list[Tensor] = []
 
     @property
-    def down(self) -> Tensor | None:
+    def input_weight(self) -> Tensor | None:
         """The weight that a layer's input is first multiplied by, `r x in_features`; None: there is none."""
         return None
 
-    def down_projected(self, x: Tensor) -> Tensor:
-        """Return the product of the input with `down`, which the guide may have made in one with its own."""
-        seen, self.ahead[:] = list(self.ahead), ()
-        return seen[1] if seen and seen[0] is x else F.linear(x, cast(Tensor, self.down))
+    def times_input(self, x: Tensor) -> Tensor:
+        """Return the product of the input with `input_weight`, which the guide may have made with its own."""
+        seen, self.product_ahead[:] = list(self.product_ahead), ()
+        return seen[1] if seen and seen[0] is x else F.linear(x, cast(Tensor, self.input_weight))
 
     def forward(self, x: Tensor, latents: Given, rows: Tensor | None = None) -> Tensor:
         """Return the change of the layer's output, `... x out_features`, in float32.

@@ -108,7 +108,7 @@ def test_the_down_projection_comes_of_that_product(options: dict, monkeypatch: p
     """In training, in the gate form; with the loss and the gradients that it has by itself."""
     together = step(form="gate", **options)
     with monkeypatch.context() as patched:
-        patched.setattr(BaRAAdapter, "down_projected", lambda self, x: x @ self.lora_A.T)
+        patched.setattr(BaRAAdapter, "times_input", lambda self, x: x @ self.lora_A.T)
         same(together, step(form="gate", **options))
     model, guide = bara_pair(r=R, form="gate", target_modules=TARGETS)
     asked: list[Tensor] = []
@@ -116,7 +116,7 @@ def test_the_down_projection_comes_of_that_product(options: dict, monkeypatch: p
     monkeypatch.setattr(F, "linear", lambda x, weight, *bias: asked.append(weight) or plain(x, weight, *bias))
     MeanFieldELBO().terms(model, guide, make_batch())
     assert not any(weight is own.lora_A for weight in asked for own in model.adapters.values())
-    assert not any(own.ahead for own in model.adapters.values())
+    assert not any(own.product_ahead for own in model.adapters.values())
     predict(model, guide, make_batch(), samples=2)
     assert all(any(weight is own.lora_A for weight in asked) for own in model.adapters.values())
 
