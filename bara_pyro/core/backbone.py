@@ -216,9 +216,8 @@ class Backbone:
         else:
             self._check_segments(segments.shape[1])
             seen = _seen(attention_mask.bool(), segments)
-            positions = (seen.sum(-1) - 1).clamp_min(
-                0
-            )  # as if each continuation stood behind the beginning by itself
+            # As if each continuation stood behind the beginning by itself.
+            positions = (seen.sum(-1) - 1).clamp_min(0)
             mask = torch.zeros(seen.shape, dtype=self.dtype, device=seen.device)
             mask = mask.masked_fill_(~seen, torch.finfo(self.dtype).min).unsqueeze(1)
         return {

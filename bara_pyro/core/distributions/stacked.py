@@ -62,9 +62,8 @@ def kl_sums(pairs: Sequence[Pair]) -> list[Tensor]:
     values = kl_divergence(q, p).flatten(1).sum(-1)
     sizes = [pair.q.batch_shape.numel() for pair in pairs]
     if any(pair.mask is not None for pair in pairs):
-        values = torch.where(
-            torch.cat([_rows_that_count(pair, values.device) for pair in pairs]), values, 0.0
-        )
+        count = torch.cat([_rows_that_count(pair, values.device) for pair in pairs])
+        values = torch.where(count, values, 0.0)
     return _segment_sums(values, sizes)
 
 
