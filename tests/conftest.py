@@ -8,6 +8,7 @@ import numpy as np
 import pyro
 import pytest
 import torch
+from core_cases import shared_states
 
 
 @pytest.fixture(autouse=True)
@@ -19,8 +20,12 @@ def clean_state() -> Iterator[None]:
     torch.manual_seed(0)
     pyro.set_rng_seed(0)
     pyro.clear_param_store()
+    before = shared_states()
     yield
     pyro.clear_param_store()
+    after = shared_states()
+    changed = [arch for arch, state in before.items() if after[arch] != state]
+    assert not changed, f"the language models {changed} that tests share are no longer what they were"
 
 
 @pytest.fixture(autouse=True)

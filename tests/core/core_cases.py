@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -64,14 +63,27 @@ def make_lm(arch: str, dtype: torch.dtype = torch.float32) -> nn.Module:
         return AutoModelForCausalLM.from_config(CONFIGS[arch], dtype=dtype)
 
 
+SHARED: dict[str, Backbone] = {}
+
+
 def backbone(arch: str = "qwen2") -> Backbone:
-    """One a process: no test may change it, and some check that none does."""
-    return _backbone(arch)  # to a cache, an argument left out is another than its default
+    """One a process: no test may change it, and after each it is seen that none did."""
+    if arch not in SHARED:
+        SHARED[arch] = Backbone(make_lm(arch))
+    return SHARED[arch]
 
 
-@lru_cache
-def _backbone(arch: str) -> Backbone:
-    return Backbone(make_lm(arch))
+def shared_states() -> dict[str, list[object]]:
+    """What a test must leave as it was: weights, hooks, training mode and where states are kept."""
+    return {
+        arch: [
+            *(float(value.detach().double().sum()) for value in shared.lm.state_dict().values()),
+            *((len(m._forward_hooks), len(m._forward_pre_hooks), m.training) for m in shared.lm.modules()),
+            shared.states.folder,
+            shared.checkpointing,
+        ]
+        for arch, shared in SHARED.items()
+    }
 
 
 def make_batch(

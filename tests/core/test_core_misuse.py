@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import transformers as hf
-from core_cases import ANSWERS, backbone, bara_pair, lora_pair, make_batch, randomise, unlabelled
+from core_cases import ANSWERS, backbone, bara_pair, lora_pair, make_batch, make_lm, randomise, unlabelled
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -70,7 +70,8 @@ def test_training_mode_is_refused_where_it_would_bring_dropout() -> None:
 
 
 def test_states_of_weights_that_changed_are_forgotten(tmp_path: Any) -> None:
-    model, guide = moved(lora_pair)
+    model = LoRA(Backbone(make_lm("qwen2")), 4, r=3)
+    guide = DeltaGuide(randomise(model, 0.3))
     layers = model.backbone.states.layers
     model.frozen_layers = len(layers) - 1
     for adapter, layer in model._body:
