@@ -150,7 +150,8 @@ class OneDraw(Posterior):
     def _see(self, positions: Tensor) -> None:
         first = torch.zeros(1, dtype=torch.long, device=positions.device)
         ids = tuple(map(str, range(len(positions))))
-        self.addresses = Addresses(self.seed, first, ids, positions)
+        sites = self.guide.model.latents.local_shapes
+        self.addresses = Addresses(self.seed, first, ids, positions, sites=sites)
 
     def value(self, name: str, fn: TorchDistribution) -> Tensor:
         """Return the draw of a site, of the law's batch and event shape."""

@@ -54,6 +54,11 @@ class Latents:
         """Those with a draw a row and token."""
         return {name: site for name, site in self.sites.items() if site.local}
 
+    @cached_property
+    def local_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The event shapes of those."""
+        return {name: site.shape for name, site in self.local_sites.items()}
+
     def __bool__(self) -> bool:
         """Whether there is any: LoRA has none."""
         return bool(self.sites)

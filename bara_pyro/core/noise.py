@@ -8,8 +8,9 @@ is mixed into the hash of those before it, and the units of one position are one
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import singledispatch
+from itertools import dropwhile, islice, takewhile
 
 import torch
 from pyro.distributions import Delta, TorchDistribution
@@ -24,6 +25,9 @@ Uniform = Callable[[int], Tensor]
 """Number of a stream -> uniform numbers in (0, 1), float32, of the shape of the value to draw."""
 
 BITS = 23  # of a uniform number k / 2^23 + 2^-24: its distance to both 0 and 1 is exact in float32
+AHEAD = (
+    2**20
+)  # numbers made at once for sites that follow one another: few large operations, 16 MiB on the way
 ATTEMPTS = 64  # of a rejection sampler that accepts 95 % and more at each
 
 
@@ -76,6 +80,8 @@ class Addresses:
         positions: long, `B x T`: each column's position in its text, counted from the first real token (below
             0 on padding). A layer that is given fewer columns is given the last ones.
         repeats: draws that follow one another and share the global latents.
+        sites: the local sites that will be drawn, in order, and their event shapes: noise of neighbours of
+            one shape is made together. Without it, noise is the same.
     """
 
     def __init__(
@@ -85,8 +91,11 @@ class Addresses:
         ids: Sequence[str],
         positions: Tensor,
         repeats: int = 1,
+        sites: Mapping[str, tuple[int, ...]] | None = None,
     ) -> None:
         self.seed = seed
+        self.sites = sites or {}
+        self._ahead: dict[tuple[str, tuple[int, ...]], Tensor] = {}
         self.draws = draws
         self.shared = draws // repeats
         self.rows = torch.tensor([noise_seed(0, row_id) for row_id in ids], device=draws.device)
@@ -96,33 +105,43 @@ class Addresses:
     def draw_local(self, site: str, fn: TorchDistribution) -> Tensor:
         """Draw a site with a value a row and token, `S x B x T x event`."""
         shape = (len(self.draws), len(self.rows), fn.batch_shape[-1], *fn.event_shape)
-        rows, places = self.rows[:, None], self._places[:, -fn.batch_shape[-1] :]
 
-        def keys(key: int) -> Tensor:
-            draws = mix(key + self.draws * GOLDEN)[:, None, None]
-            return mix(mix(draws + rows) + places)
+        def numbers(stream: int) -> Tensor:
+            if stream:
+                return self._local([f"{site}/{stream}"], shape)[0]
+            if (site, shape) not in self._ahead:
+                names = self._followers(site, shape)
+                made = self._local([f"{name}/0" for name in names], shape)
+                self._ahead = {(name, shape): own for name, own in zip(names, made, strict=True)}
+            return self._ahead.pop((site, shape))
 
-        return self._draw(site, fn, shape, keys)
+        return transport(fn, numbers).expand(shape)
 
     def draw_global(self, site: str, fn: TorchDistribution) -> Tensor:
         """Draw a site that all rows share, `S x batch x event`."""
         places = torch.arange(fn.batch_shape.numel(), device=self.draws.device).reshape(fn.batch_shape)
-
-        def keys(key: int) -> Tensor:
-            draws = mix(key + self.shared * GOLDEN)
-            return mix(draws.reshape(-1, *(1,) * places.dim()) + places * GOLDEN)
-
-        return self._draw(site, fn, (len(self.shared), *fn.batch_shape, *fn.event_shape), keys)
-
-    def _draw(
-        self, site: str, fn: TorchDistribution, shape: tuple[int, ...], keys: Callable[[int], Tensor]
-    ) -> Tensor:
-        units = fn.event_shape.numel()
+        shape = (len(self.shared), *fn.batch_shape, *fn.event_shape)
 
         def numbers(stream: int) -> Tensor:
-            return uniform(keys(noise_seed(self.seed, f"{site}/{stream}")), units).reshape(shape)
+            draws = mix(noise_seed(self.seed, f"{site}/{stream}") + self.shared * GOLDEN)
+            keys = mix(draws.reshape(-1, *(1,) * places.dim()) + places * GOLDEN)
+            return uniform(keys, fn.event_shape.numel()).reshape(shape)
 
         return transport(fn, numbers).expand(shape)
+
+    def _local(self, streams: Sequence[str], shape: tuple[int, ...]) -> Sequence[Tensor]:
+        """Return uniform numbers of each stream, of that shape; few operations, however many streams."""
+        seeds = [noise_seed(self.seed, stream) for stream in streams]
+        draws = mix(torch.tensor(seeds, device=self.draws.device)[:, None] + self.draws * GOLDEN)
+        rows = mix(draws[..., None, None] + self.rows[:, None])
+        keys = mix(rows + self._places[:, -shape[2] :])
+        return uniform(keys, math.prod(shape[3:])).reshape(len(streams), *shape).unbind()
+
+    def _followers(self, site: str, shape: tuple[int, ...]) -> list[str]:
+        """Return a site and those after it that are likely to be asked for in the same shape."""
+        after = dropwhile(lambda name: name != site, self.sites)
+        alike = takewhile(lambda name: self.sites[name] == shape[3:], after)
+        return list(islice(alike, max(1, AHEAD // math.prod(shape)))) or [site]
 
 
 @singledispatch

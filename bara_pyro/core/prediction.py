@@ -4,7 +4,7 @@ The noise of a draw depends on the seed, the row's identifier, the token's posit
 the batch, on padding, on how the draws are cut into chunks or on how many there are (`bara_pyro.core.noise`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import pyro
@@ -23,9 +23,10 @@ from bara_pyro.core.threads import PROGRAM
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 
-# Bytes of activations a forward. A CPU is fastest while they fit its caches (measured: a third off the time
-# against one large forward), an accelerator wants large matrices.
-CPU_BUDGET, ACCELERATOR_BUDGET = 2**25, 2**31
+# Bytes of activations a forward. An accelerator wants large matrices. A CPU is fastest while activations fit
+# its caches, but each forward has a cost of its own and small products are slow: so many tokens are worth
+# more. Measured at hidden 128, 576 and 896: docs/performance.md.
+ACCELERATOR_BUDGET, CPU_BUDGET, CPU_TOKENS, CPU_MOST = 2**31, 2**24, 1536, 2**28
 
 
 def predict(
@@ -50,7 +51,7 @@ def predict(
             S / repeats: nested draws, for `bara_pyro.metrics.decompose_nested`.
         seed: of the draws. One draw of the global latents is shared by all rows and all batches.
         memory_budget: bytes that the activations of one forward may take, roughly; larger batches are cut.
-            By default 32 MiB on a CPU and 2 GiB on an accelerator.
+            By default 2 GiB on an accelerator; on a CPU 16 MiB or what 1,536 tokens take, up to 256 MiB.
         last: an approximation: draw for the last so many tokens of a row only, all others are read once with
             the latents at their posterior means. None: draw for all.
 
@@ -149,10 +150,12 @@ def _checked(
     if not batch.ids:
         # Before the rows are cut into pieces: a row's noise must not depend on its place in one.
         batch = replace(batch, ids=tuple(map(str, range(len(batch)))))
-    if memory_budget is None:
-        memory_budget = CPU_BUDGET if batch.input_ids.device.type == "cpu" else ACCELERATOR_BUDGET
     width = batch.input_ids.shape[1]
     each = _bytes_per_row(model, batch, width)
+    if memory_budget is None:
+        on_cpu = batch.input_ids.device.type == "cpu"
+        few = min(each * (CPU_TOKENS // width), CPU_MOST)
+        memory_budget = max(CPU_BUDGET, few) if on_cpu else ACCELERATOR_BUDGET
     if last is not None:  # what is read once for all draws must fit, too
         each = max(_bytes_per_row(model, batch, min(last, width)), each // max(samples, 1))
     return batch, max(1, memory_budget // each)
@@ -209,7 +212,7 @@ def _forward(
         given = batch if last is None else drawn_last(model, guide, batch, last)
         with (
             pyro.plate("draws", chunk.stop - chunk.start, dim=-3),
-            Addressed(guide, addresses_of(batch, seed, chunk, repeats), common),
+            Addressed(guide, addresses_of(batch, seed, chunk, repeats, model.latents.local_shapes), common),
         ):
             # A row's own noise is in its keys and values: only what all rows draw together can be shared.
             given = given if model.latents.local_sites or last is not None else shared(model, batch)
@@ -246,14 +249,20 @@ class Addressed(Posterior):
         return self.common[name]
 
 
-def addresses_of(batch: Batch, seed: int, draws: slice, repeats: int = 1) -> Addresses:
-    """Return the addresses of some draws of a batch, which is padded on the left."""
+def addresses_of(
+    batch: Batch,
+    seed: int,
+    draws: slice,
+    repeats: int = 1,
+    sites: Mapping[str, tuple[int, ...]] | None = None,
+) -> Addresses:
+    """Return the addresses of some draws of a batch, which is padded on the left; `sites` as they take it."""
     device = batch.input_ids.device
     lengths = batch.attention_mask.sum(-1, keepdim=True)
     columns = torch.arange(batch.input_ids.shape[1], device=device)
     positions = lengths - len(columns) + columns
     numbers = torch.arange(draws.start, draws.stop, device=device)
-    return Addresses(seed, numbers, batch.ids, positions, repeats)
+    return Addresses(seed, numbers, batch.ids, positions, repeats, sites)
 
 
 def _chunks(total: int, step: int) -> list[slice]:

@@ -10,6 +10,7 @@ from scipy.spatial.transform import Rotation
 from scipy.special import gamma
 from torch import Tensor
 
+from bara_pyro.core import noise
 from bara_pyro.core.distributions import MeanWeibull
 from bara_pyro.core.distributions.kronecker import KroneckerNormal
 from bara_pyro.core.noise import GOLDEN, Addresses, Uniform, mix, transport, uniform
@@ -103,6 +104,40 @@ def test_a_draw_depends_on_its_address_alone() -> None:
     assert torch.equal(last, whole[:, :, -2:])
     a = Addresses(0, torch.arange(40), ("5", "2"), torch.arange(9).expand(2, -1))
     assert torch.equal(a.draw_local("theta", unit((40, 2, 9, 8))), whole[:, [5, 2]])
+
+
+def test_noise_made_ahead_is_the_same_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of neighbours of one shape at once: whatever is asked for, in whatever order, widths and streams."""
+    sites = {"a": (3,), "b": (3,), "c": (5,), "d": (3,), "e": (3,), "f": (3,)}
+    law_by_attempts = dist.Gamma(torch.full((), 0.7), torch.ones(())).expand((40, 30, 8, 3)).to_event(1)
+    asked = [
+        ("a", 8),
+        ("b", 8),
+        ("c", 8),
+        ("e", 8),
+        ("d", 8),
+        ("f", 1),
+        ("f", 8),
+        ("f", 8),
+        ("other", 2),
+        ("b", 8),
+    ]
+    numbers, ids, places = torch.arange(40), tuple(map(str, range(30))), torch.arange(8).expand(30, -1)
+    one, ahead = Addresses(2, numbers, ids, places), Addresses(2, numbers, ids, places, sites=sites)
+    for name, width in asked:
+        law = unit((40, 30, width, *sites.get(name, (3,))))
+        assert torch.equal(ahead.draw_local(name, law), one.draw_local(name, law)), name
+    for name in ("d", "e"):
+        assert torch.equal(ahead.draw_local(name, law_by_attempts), one.draw_local(name, law_by_attempts))
+    calls = []
+    monkeypatch.setattr(noise, "mix", lambda state: calls.append(1) or mix(state))
+    for limit, expected in ((2**20, 4), (2 * 40 * 30 * 8 * 3, 2 * 4), (0, 3 * 4)):
+        monkeypatch.setattr(noise, "AHEAD", limit)
+        calls.clear()
+        fresh_ahead = Addresses(2, numbers, ids, places, sites=sites)
+        for name in ("d", "e", "f"):
+            fresh_ahead.draw_local(name, unit((40, 30, 8, 3)))
+        assert len(calls) == expected
 
 
 def test_positions_are_counted_from_the_first_real_token() -> None:
