@@ -6,8 +6,8 @@ y = W0 x + s B (Phi * theta)                additive form (Eq. 13 of the paper, 
 y = W0 x + s B ((Phi * theta) * (A x))      gate form (Definition 1 of the paper)
 """
 
-from collections.abc import Mapping, Sequence
-from functools import cached_property, partial, reduce
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, cached_property, partial, reduce
 from operator import mul
 from typing import Literal, NamedTuple, Unpack, cast
 
@@ -38,13 +38,13 @@ class Gate(NamedTuple):
     Attributes:
         phi: its draw of Phi, `[draws x 1 x] 1 x r`; None where there is none, or where `up` has it.
         up: `s B diag(Phi)`, `out x r`; None where the layer makes it itself.
-        prior: of one entry of theta; None where there is none.
+        prior: of theta, by its batch shape and rank; None where there is none.
         beta: weight of theta's KL.
     """
 
     phi: Tensor | None
     up: Tensor | None
-    prior: TorchDistribution | None
+    prior: Callable[[torch.Size, int], TorchDistribution] | None
     beta: float
 
 
@@ -71,8 +71,7 @@ class BaRAAdapter(Adapter):
             parts.append(phi if phi.shape[-1] == self.r else phi[..., : self.r])
         if prior is not None:
             with tempered(beta):
-                fn = prior.expand([*x.shape[:-1], self.r]).to_event(1)
-                parts.append(local_sample(self.target.site(THETA), fn, x))
+                parts.append(local_sample(self.target.site(THETA), prior(x.shape[:-1], self.r), x))
         if self.form == "gate":
             parts.append(self.times_input(x))
         change = reduce(mul, parts)
@@ -154,8 +153,13 @@ class BaRA(AdaptedLM):
         )
 
     def global_latents(self, batch: Batch) -> Sequence[Gate]:
-        """Sample `phi`; theta's prior is made once for all layers."""
-        prior = None if self.latent == "phi" else self.theta_prior
+        """Sample `phi`; theta's prior is made once for all layers of one shape."""
+
+        @cache
+        def theta(shape: torch.Size, rank: int) -> TorchDistribution:
+            return self.theta_prior.expand([*shape, rank]).to_event(1)
+
+        prior = None if self.latent == "phi" else theta
         if self.latent == "theta":
             return [Gate(None, None, prior, self.beta_theta)] * len(self.targets)
         phi = self.one_per_module(PHI, self.phi_prior, self.beta_phi)

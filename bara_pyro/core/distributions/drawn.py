@@ -113,8 +113,13 @@ class RawGates:
     def parameters(self, index: int) -> tuple[Tensor, Tensor]:
         """Return one gate's mean and kappa, ``... x r`` each."""
         if not self._parameters:
-            mean, kappa = F.softplus(self.raw).chunk(2, dim=-1)
-            mean, kappa = bound_mean(mean), bound_kappa(kappa, self.max_kappa)
+            level = F.softplus(self.raw)
+            if torch.is_grad_enabled():
+                mean, kappa = level.chunk(2, dim=-1)
+                mean, kappa = bound_mean(mean), bound_kappa(kappa, self.max_kappa)
+            else:  # the same bounds in one operation
+                low, high, _ = _constants(self.shape[-1], self.max_kappa, level.dtype, level.device)
+                mean, kappa = level.clamp(low, high).chunk(2, dim=-1)
             self._parameters = tuple(zip(_each(mean), _each(kappa), strict=True))
         return self._parameters[index]
 
