@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from bara_pyro.core.prediction import Addressed, addresses_of, predict
+from bara_pyro.core import prediction
+from bara_pyro.core.prediction import Addressed, addresses_of, predict, record
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.amortized import AmortizedGuide
 from bara_pyro.guides.delta import DeltaGuide
@@ -88,6 +89,26 @@ def test_memory_does_not_matter(guide: type, samples: int) -> None:
         seen.add(len(calls))
     assert max(seen) == 4 * (max(1, samples) if guide.stochastic else 1)  # all draws of a point are one
     assert len(seen) > 1
+
+
+def test_a_forward_on_a_cpu_holds_so_many_tokens_at_least(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default: what fits the caches, or those tokens, but never more than the most."""
+    pair, batch = toy(), make_batch()
+    width, each = (
+        batch.input_ids.shape[1],
+        prediction._bytes_per_row(toy()[0], batch, batch.input_ids.shape[1]),
+    )
+
+    def sequences(cache: int, tokens: int, most: int) -> set[int]:
+        monkeypatch.setattr(prediction, "CPU_BUDGET", cache)
+        monkeypatch.setattr(prediction, "CPU_TOKENS", tokens)
+        monkeypatch.setattr(prediction, "CPU_MOST", most)
+        return {len(drawn.log_probs) * drawn.log_probs.shape[1] for drawn in record(*pair, batch, samples=S)}
+
+    assert sequences(0, S * width, 2**30) == {S}  # all draws of one row
+    assert sequences(0, S * width, 2 * each) == {2}
+    assert sequences(2 * S * each, S * width, 2**30) == {2 * S}
+    assert sequences(0, 1, 2**30) == {1}  # no row is cut
 
 
 def test_rows_without_identifiers_are_told_apart_by_their_place() -> None:
