@@ -114,6 +114,26 @@ def test_holds_the_truth_as_often_as_theory_says_where_rows_alone_do_not(spread:
     assert alone / REPETITIONS == pytest.approx(by_rows, abs=monte_carlo(by_rows))
 
 
+def test_seeds_that_agree_by_chance_do_not_make_it_narrower_than_rows_alone() -> None:
+    """Nothing but rows varies, for each seed by itself: t of three seeds, or of rows where that is wider."""
+    rng, held, narrower = np.random.default_rng(11), 0, 0
+    for _ in range(REPETITIONS):
+        values = world(rng, rows_sd=0.5)
+        found = crossed_interval([pair(values, resamples=200)])
+        held += found.low <= TRUTH <= found.high
+        rows = stats.t.ppf(0.975, CLUSTERS - 1) * found.se_rows
+        assert found.high - found.difference >= rows - 1e-12
+        known = stats.t.ppf(0.975, SEEDS - 1) * found.se_seeds
+        narrower += known < rows
+    # Where V is that of the seeds, chi-squared of 2, or that of rows if this gives the wider interval.
+    variance = rng.chisquare(SEEDS - 1, 20_000) / (SEEDS - 1)
+    half = np.maximum(stats.t.ppf(0.975, SEEDS - 1) * np.sqrt(variance), stats.t.ppf(0.975, CLUSTERS - 1))
+    expected = float(np.mean(1 - 2 * stats.norm.sf(half)))
+    assert expected == pytest.approx(0.987, abs=0.003)
+    assert held / REPETITIONS == pytest.approx(expected, abs=monte_carlo(expected))
+    assert narrower / REPETITIONS > 0.1  # one over seeds alone would have been
+
+
 def test_quantiles_of_three_seeds_hold_the_truth_in_three_cases_of_four() -> None:
     """Why the pigeonhole bootstrap is not used: with three seeds it goes from the least to the largest.
 
@@ -169,11 +189,15 @@ def test_holm_is_the_closed_test_of_bonferronis() -> None:
     assert holm([]) == []
 
 
-def test_every_term_of_two_tasks_by_a_plain_loop() -> None:
-    """Variances by seeds and by clusters, and Satterthwaite's degrees of freedom, written out in numpy."""
+@pytest.mark.parametrize("spread", [2.0, 0.01])
+def test_every_term_of_two_tasks_by_a_plain_loop(spread: float) -> None:
+    """Variances by seeds and by clusters, and Satterthwaite's degrees of freedom, written out in numpy.
+
+    Where seeds happen to agree, rows alone are what the interval says.
+    """
     generator = np.random.default_rng(3)
     names = frozenset("abcdefg")
-    by_seed = [generator.normal(size=3), generator.normal(size=4)]
+    by_seed = [spread * generator.normal(size=3), spread * generator.normal(size=4)]
     common = generator.normal(size=(500, 1))  # what clusters do to all seeds and tasks alike
     drawn = [3 * common + generator.normal(size=(500, len(own))) for own in by_seed]
     found = crossed_interval(
@@ -185,14 +209,19 @@ def test_every_term_of_two_tasks_by_a_plain_loop() -> None:
     mend, df_rows = 8 / 6, 6
     seeds = [own.var(ddof=1) / len(own) / 4 for own in by_seed]
     rows = mend * np.var((drawn[0].mean(1) + drawn[1].mean(1)) / 2, ddof=1)
+    shared = rows
     for own in drawn:
         n = own.shape[1]
         covariance = np.cov(own.T)
         pairs = [covariance[i, j] for i in range(n) for j in range(n) if i != j]
-        rows_of_seeds = mend * (np.mean(np.diag(covariance)) - np.mean(pairs)) / n / 4
-        rows -= rows_of_seeds
-    variance = sum(seeds) + rows
-    df = variance**2 / (seeds[0] ** 2 / 2 + seeds[1] ** 2 / 3 + rows**2 / df_rows)
+        shared -= mend * (np.mean(np.diag(covariance)) - np.mean(pairs)) / n / 4
+    variance = sum(seeds) + shared
+    df = variance**2 / (seeds[0] ** 2 / 2 + seeds[1] ** 2 / 3 + shared**2 / df_rows)
+    if spread < 1:
+        assert variance < rows
+        variance, df = rows, df_rows
     assert found.df == pytest.approx(df, rel=1e-9)
-    half = stats.t.ppf(0.975, df) * np.sqrt(variance)
-    assert found.high - found.difference == pytest.approx(half, rel=1e-9)
+    law = stats.t(df, found.difference, np.sqrt(variance))
+    assert (found.low, found.high) == pytest.approx(law.interval(0.95), rel=1e-9)
+    assert found.p_value == pytest.approx(2 * min(law.cdf(0), law.sf(0)), rel=1e-9)
+    assert (found.se_seeds, found.se_rows) == pytest.approx((np.sqrt(sum(seeds)), np.sqrt(rows)), rel=1e-9)
