@@ -25,9 +25,7 @@ Uniform = Callable[[int], Tensor]
 """Number of a stream -> uniform numbers in (0, 1), float32, of the shape of the value to draw."""
 
 BITS = 23  # of a uniform number k / 2^23 + 2^-24: its distance to both 0 and 1 is exact in float32
-AHEAD = (
-    2**20
-)  # numbers made at once for sites that follow one another: few large operations, 16 MiB on the way
+AHEAD = 2**20  # numbers made at once for sites that follow one another: 16 MiB on the way
 ATTEMPTS = 64  # of a rejection sampler that accepts 95 % and more at each
 
 

@@ -94,10 +94,8 @@ def test_memory_does_not_matter(guide: type, samples: int) -> None:
 def test_a_forward_on_a_cpu_holds_so_many_tokens_at_least(monkeypatch: pytest.MonkeyPatch) -> None:
     """By default: what fits the caches, or those tokens, but never more than the most."""
     pair, batch = toy(), make_batch()
-    width, each = (
-        batch.input_ids.shape[1],
-        prediction._bytes_per_row(toy()[0], batch, batch.input_ids.shape[1]),
-    )
+    width = batch.input_ids.shape[1]
+    each = prediction._bytes_per_row(pair[0], batch, width)
 
     def sequences(cache: int, tokens: int, most: int) -> set[int]:
         monkeypatch.setattr(prediction, "CPU_BUDGET", cache)

@@ -110,18 +110,7 @@ def test_noise_made_ahead_is_the_same_noise(monkeypatch: pytest.MonkeyPatch) -> 
     """Of neighbours of one shape at once: whatever is asked for, in whatever order, widths and streams."""
     sites = {"a": (3,), "b": (3,), "c": (5,), "d": (3,), "e": (3,), "f": (3,)}
     law_by_attempts = dist.Gamma(torch.full((), 0.7), torch.ones(())).expand((40, 30, 8, 3)).to_event(1)
-    asked = [
-        ("a", 8),
-        ("b", 8),
-        ("c", 8),
-        ("e", 8),
-        ("d", 8),
-        ("f", 1),
-        ("f", 8),
-        ("f", 8),
-        ("other", 2),
-        ("b", 8),
-    ]
+    asked = [*((name, 8) for name in "abced"), ("f", 1), ("f", 8), ("f", 8), ("other", 2), ("b", 8)]
     numbers, ids, places = torch.arange(40), tuple(map(str, range(30))), torch.arange(8).expand(30, -1)
     one, ahead = Addresses(2, numbers, ids, places), Addresses(2, numbers, ids, places, sites=sites)
     for name, width in asked:
