@@ -16,6 +16,7 @@ from torch import Tensor
 
 from bara_pyro.data import answer_token_ids, encode_labels
 from bara_pyro.errors import ConfigError, DataError
+from bara_pyro.hub.scrub import scrubbed
 from bara_pyro.metrics import ood_auroc, reliability_bins, risk_coverage
 from bara_pyro.runs.config import WITHOUT_EFFECT, RunConfig, parse_config
 from bara_pyro.runs.evaluate import PREDICTIONS, evaluate_system
@@ -185,9 +186,13 @@ def record_path(folder: Path, config_hash: str) -> Path:
 
 
 def write_records(records: Iterable[Record], folder: Path) -> None:
-    """Write records into a folder, one file each, named by their configuration's hash."""
+    """Write records into a folder, one file each, named by their configuration's hash.
+
+    What is said in words names no folder of this machine; `identity` sees to the settings.
+    """
     for record in records:
-        write_json(record_path(folder, record["config_hash"]), record)
+        words = {key: scrubbed(record[key]) for key in ("notes", "failed") if key in record}
+        write_json(record_path(folder, record["config_hash"]), record | words)
 
 
 def read_record(path: Path) -> Record:

@@ -10,6 +10,7 @@ import torch
 from study_cases import load_records
 
 from bara_pyro.errors import DataError
+from bara_pyro.hub.scrub import scrubbed
 from bara_pyro.metrics import ece, posterior_predictive, risk_coverage
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import draw
@@ -104,6 +105,18 @@ def test_records_are_written_and_read_back(finished, tmp_path: Path) -> None:
     _, *records = finished
     write_records(records, tmp_path)
     assert load_records(tmp_path) == sorted(records, key=lambda r: r["config_hash"])
+
+
+def test_what_a_record_says_names_no_folder_of_the_machine(finished, tmp_path: Path) -> None:
+    kept = finished[1] | {"notes": ["30 MiB in /home/ada/lab/states"], "failed": "no file /home/ada/x"}
+    write_records([kept], tmp_path)
+    (found,) = map(read_json, tmp_path.iterdir())
+    assert found == kept | {"notes": ["30 MiB in states"], "failed": "no file x"}
+    for path in (Path(__file__).parents[2] / "experiments" / "results" / "records").iterdir():
+        stored = read_json(path)
+        assert [stored.get(key) for key in ("notes", "failed")] == scrubbed(
+            [stored.get(key) for key in ("notes", "failed")]
+        ), path.name
 
 
 Break = Callable[[dict[str, Any]], Any]
