@@ -46,10 +46,13 @@ class AdaLoRAAdapter(Adapter):
         self.lora_E = nn.Parameter(torch.zeros(r, 1))
         self.lora_B = nn.Parameter(INIT_SCALE * torch.randn(target.out_features, r))
 
-    def forward(self, x: Tensor, latents: None, rows: Tensor | None = None) -> Tensor:
-        """Return `s B diag(E) A x`; see `Adapter.forward`."""
-        up = chosen_rows(self.lora_B, rows)
-        return F.linear(F.linear(x, self.lora_A) * (self.lora_E.squeeze(-1) * self.scaling), up)
+    def shrink(self, x: Tensor, latents: None) -> Tensor:
+        """Return `s diag(E) A x`."""
+        return F.linear(x, self.lora_A) * (self.lora_E.squeeze(-1) * self.scaling)
+
+    def expand(self, units: Tensor, latents: None, rows: Tensor | None = None) -> Tensor:
+        """Return B times what the units pass on."""
+        return F.linear(units, chosen_rows(self.lora_B, rows))
 
     def distance(self) -> Tensor:
         """Return `|A A^T - I|_F + |B^T B - I|_F`."""

@@ -63,9 +63,9 @@ class BaRAAdapter(Adapter):
         """LoRA's A, of the gate form."""
         return self.lora_A if self.form == "gate" else None
 
-    def forward(self, x: Tensor, latents: Gate, rows: Tensor | None = None) -> Tensor:
-        """Return the change of the layer's output; see `Adapter.forward`."""
-        phi, up, prior, beta = latents
+    def shrink(self, x: Tensor, latents: Gate) -> Tensor:
+        """Return what the gates let through; of Phi where `latents.up` has it only the rest."""
+        phi, _, prior, beta = latents
         parts = []
         if phi is not None:
             parts.append(phi if phi.shape[-1] == self.r else phi[..., : self.r])
@@ -74,10 +74,11 @@ class BaRAAdapter(Adapter):
                 parts.append(local_sample(self.target.site(THETA), prior(x.shape[:-1], self.r), x))
         if self.form == "gate":
             parts.append(self.times_input(x))
-        change = reduce(mul, parts)
-        out = self.project_up(change, rows) if up is None else F.linear(change, up)
-        # Phi alone in the additive form knows neither row nor token: give it the layer's shape.
-        return out.expand(*x.shape[:-1], out.shape[-1])
+        return reduce(mul, parts)
+
+    def expand(self, units: Tensor, latents: Gate, rows: Tensor | None = None) -> Tensor:
+        """Return `s B units`, with `s B diag(Phi)` where that was made before."""
+        return super().expand(units, latents, rows) if latents.up is None else F.linear(units, latents.up)
 
 
 class BaRA(AdaptedLM):

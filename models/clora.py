@@ -37,14 +37,13 @@ class Prior(NamedTuple):
 class CLoRAAdapter(LowRankAdapter):
     """The change of one layer; samples its E, flattened row by row to `r * r`, whose guide sees `A x`."""
 
-    def forward(self, x: Tensor, latents: Prior, rows: Tensor | None = None) -> Tensor:
-        """Return `s B E A x`; see `Adapter.forward`."""
+    def shrink(self, x: Tensor, latents: Prior) -> Tensor:
+        """Return `E A x`."""
         h = F.linear(x, self.lora_A)
         prior = latents.law.expand([*h.shape[:-1], self.r**2]).to_event(1)
         with tempered(latents.beta):
             e = local_sample(self.target.site(E), prior, h)
-        change = (e.unflatten(-1, (self.r, self.r)) @ h.unsqueeze(-1)).squeeze(-1)
-        return self.project_up(change, rows)
+        return (e.unflatten(-1, (self.r, self.r)) @ h.unsqueeze(-1)).squeeze(-1)
 
 
 class CLoRA(AdaptedLM):

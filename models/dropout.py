@@ -42,13 +42,15 @@ class DropoutAdapter(LowRankAdapter):
         super().__init__(target, r, scaling)
         self.kept = 1 - p
 
-    def forward(self, x: Tensor, latents: None, rows: Tensor | None = None) -> Tensor:
-        """Return `s B A (keep / (1 - p) * x)`; see `Adapter.forward`."""
+    def shrink(self, x: Tensor, latents: None) -> Tensor:
+        """Return `A (keep * x)`."""
         law = Bernoulli(x.new_full((), self.kept), validate_args=False)
         keep = pyro.sample(self.target.site(KEEP), law.expand(x.shape).to_event(1))
-        up = chosen_rows(self.lora_B, rows)
-        # 1 / (1 - p) goes to the small factor: one pass less over the wide input.
-        return F.linear(F.linear(x * keep, self.lora_A), up * (self.scaling / self.kept))
+        return F.linear(x * keep, self.lora_A)
+
+    def expand(self, units: Tensor, latents: None, rows: Tensor | None = None) -> Tensor:
+        """Return `s B units / (1 - p)`: divided here, which is one pass less over the wide input."""
+        return F.linear(units, chosen_rows(self.lora_B, rows) * (self.scaling / self.kept))
 
 
 class DropoutLoRA(AdaptedLM):

@@ -35,12 +35,18 @@ class EnsembleAdapter(Adapter):
         self.lora_A = nn.Parameter(torch.empty(members, r, target.in_features))
         self.lora_B = nn.Parameter(torch.zeros(members, target.out_features, r))
 
-    def forward(self, x: Tensor, latents: None, rows: Tensor | None = None) -> Tensor:
-        """Return `s B_m A_m x` of x, `[draws x] M x B x T x in_features`; see `Adapter.forward`."""
-        up = chosen_rows(self.lora_B, rows)
-        flat = x.flatten(-3, -2)  # one matrix product a member
-        out = flat @ self.lora_A.mT @ (up.mT * self.scaling)
-        return out.unflatten(-2, x.shape[-3:-1])
+    def shrink(self, x: Tensor, latents: None) -> Tensor:
+        """Return `A_m x` of x, `[draws x] M x B x T x in_features`."""
+        return _by_member(x, self.lora_A.mT)
+
+    def expand(self, units: Tensor, latents: None, rows: Tensor | None = None) -> Tensor:
+        """Return `s B_m units`."""
+        return _by_member(units, chosen_rows(self.lora_B, rows).mT * self.scaling)
+
+
+def _by_member(x: Tensor, weights: Tensor) -> Tensor:
+    """Multiply what is `.. x M x B x T x in` by a weight a member, `M x in x out`, in one product each."""
+    return (x.flatten(-3, -2) @ weights).unflatten(-2, x.shape[-3:-1])
 
 
 class Ensemble(AdaptedLM):

@@ -123,12 +123,12 @@ class FVAEAdapter(Adapter):
         self.decoder = decoder
         self.decoder_scale = nn.Parameter(torch.ones(target.in_features)) if learn_scale else None
 
-    def forward(self, x: Tensor, latents: Pass, rows: Tensor | None = None) -> Tensor:
-        """Return `s B z1`; see `Adapter.forward`."""
+    def shrink(self, x: Tensor, latents: Pass) -> Tensor:
+        """Return z1."""
         z1 = self._draw(Z1, latents.prior_z1, x, latents.share * self.weights.kl_z1)
         if latents.training:
             self._reconstruct(x, z1, latents)
-        return self.project_up(z1, rows)
+        return z1
 
     def _draw(self, family: str, prior: TorchDistribution, x: Tensor, weight: float) -> Tensor:
         with tempered(weight):

@@ -50,14 +50,18 @@ class GaussianAdapter(LowRankAdapter):
         super().__init__(target, r, scaling)
         self.flipout = flipout
 
-    def forward(self, x: Tensor, latents: Deviations, rows: Tensor | None = None) -> Tensor:
-        """Return `s (B + dB) (A + dA) x`; see `Adapter.forward`."""
-        change = F.linear(x, self.lora_A)
+    def shrink(self, x: Tensor, latents: Deviations) -> Tensor:
+        """Return `(A + dA) x`."""
+        units = F.linear(x, self.lora_A)
         if latents.lora_A is not None:
-            change = change + (self._flipped(x, latents.lora_A) if self.flipout else apply(x, latents.lora_A))
-        out = self.project_up(change, rows)
+            units = units + (self._flipped(x, latents.lora_A) if self.flipout else apply(x, latents.lora_A))
+        return units
+
+    def expand(self, units: Tensor, latents: Deviations, rows: Tensor | None = None) -> Tensor:
+        """Return `s (B + dB) units`."""
+        out = super().expand(units, latents, rows)
         if latents.lora_B is not None:
-            out = out + apply(change, chosen_rows(latents.lora_B, rows) * self.scaling)
+            out = out + apply(units, chosen_rows(latents.lora_B, rows) * self.scaling)
         return out
 
     def _flipped(self, x: Tensor, deviation: Tensor) -> Tensor:

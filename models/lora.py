@@ -36,9 +36,9 @@ class LowRankAdapter(Adapter):
 class LoRAAdapter(LowRankAdapter):
     """The change s B A x of one layer."""
 
-    def forward(self, x: Tensor, latents: None, rows: Tensor | None = None) -> Tensor:
-        """Return `s B A x`; see `Adapter.forward`."""
-        return self.project_up(F.linear(x, self.lora_A), rows)
+    def shrink(self, x: Tensor, latents: None) -> Tensor:
+        """Return `A x`."""
+        return F.linear(x, self.lora_A)
 
 
 class LoRA(AdaptedLM):

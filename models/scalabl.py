@@ -46,9 +46,9 @@ class ScalaBLAdapter(LowRankAdapter):
         with torch.no_grad():
             self.lora_A.copy_(right)
 
-    def forward(self, x: Tensor, latents: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Return `s_lora B diag(s) V x`; `latents` is its s, `[draws x 1 x] 1 x r`; see `Adapter.forward`."""
-        return self.project_up(F.linear(x, self.lora_A) * latents, rows)
+    def shrink(self, x: Tensor, latents: Tensor) -> Tensor:
+        """Return `diag(s) V x`; `latents` is its s, `[draws x 1 x] 1 x r`."""
+        return F.linear(x, self.lora_A) * latents
 
 
 class ScalaBL(AdaptedLM):

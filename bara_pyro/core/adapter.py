@@ -24,7 +24,7 @@ INPUT = "input"
 
 
 class Adapter(PyroModule):
-    """What is added to one frozen linear layer. Subclasses define `forward`.
+    """What is added to one frozen linear layer, by way of its r rank units. Subclasses define `shrink`.
 
     Args:
         target: the layer.
@@ -55,30 +55,42 @@ class Adapter(PyroModule):
         seen, self.product_ahead[:] = list(self.product_ahead), ()
         return seen[1] if seen and seen[0] is x else F.linear(x, cast(Tensor, self.input_weight))
 
-    def forward(self, x: Tensor, latents: Given, rows: Tensor | None = None) -> Tensor:
-        """Return the change of the layer's output, `... x out_features`, in float32.
+    def shrink(self, x: Tensor, latents: Given) -> Tensor:
+        """Return what the rank units pass on, `... x r`; the layer's local latents are sampled here.
 
         Args:
             x: float32, `[draws x] B x T x in_features`, the layer's input.
             latents: what the program's `global_latents` returned for this layer.
-            rows: output features to compute, for the answer head; all if None.
+
+        Returns:
+            Float32, `[draws x] B x T x r`; 1 in place of dimensions that it does not depend on.
         """
         raise NotImplementedError
 
+    def expand(self, units: Tensor, latents: Given, rows: Tensor | None = None) -> Tensor:
+        """Return the change of the layer's output, `... x out_features`, by default `s B units`.
+
+        Nothing is sampled: it may be called for some positions at a time.
+
+        Args:
+            units: what `shrink` returned, or some positions of it.
+            latents: as of `shrink`.
+            rows: output features to compute, for the answer head; all if None.
+        """
+        return F.linear(units, chosen_rows(self.lora_B, rows) * self.scaling)
+
     def change(self, x: Tensor, latents: Given, rows: Tensor | None = None) -> Tensor:
-        """Run `forward` in float32, outside autocast, whatever the type of the layer's input."""
+        """Return the change that an input makes, in float32, outside autocast, whatever its type."""
         x = x.to(device=self.home, dtype=torch.float32)
         with torch.autocast(x.device.type, enabled=False):
-            # forward, not __call__: inside a running program Pyro's context is already active, and outside
+            # Methods, not __call__: inside a running program Pyro's context is already active, and outside
             # one (our SVI, prediction) parameters are read without a `pyro.param` statement each.
-            out = self.forward(x, latents, rows)
+            out = self.expand(self.shrink(x, latents), latents, rows)
+            if out.shape[:-1] != x.shape[:-1]:  # units that know neither row nor token
+                out = out.expand(*x.shape[:-1], out.shape[-1])
         if self.tap is not None:
             self.tap[self.target.path] = (x.detach(), out)
         return out
-
-    def project_up(self, change: Tensor, rows: Tensor | None) -> Tensor:
-        """Return `s B change`, what most adapters end in; `rows` as for `forward`."""
-        return F.linear(change, chosen_rows(self.lora_B, rows) * self.scaling)
 
     def change_of(
         self,

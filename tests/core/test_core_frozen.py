@@ -52,7 +52,7 @@ def test_an_exception_inside_leaves_no_hook(
         seen.append(hooks(qwen.lm))
         raise RuntimeError("inside")
 
-    monkeypatch.setattr(list(model.adapters.values())[2], "forward", fail)
+    monkeypatch.setattr(list(model.adapters.values())[2], "shrink", fail)
     with pytest.raises(RuntimeError, match="inside"):
         model(batch)
     assert seen == [4]  # the head needs none

@@ -144,8 +144,8 @@ def test_other_programs_are_given_tensors_of_their_own() -> None:
     seen: list[Tensor] = []
     model = randomise(LoRA(backbone(), 4, r=R))
     for adapter in model.adapters.values():
-        plain = adapter.forward
-        adapter.forward = lambda x, *rest, plain=plain: seen.append(x) or plain(x, *rest)
+        plain = adapter.shrink
+        adapter.shrink = lambda x, *rest, plain=plain: seen.append(x) or plain(x, *rest)
     assert isinstance(model, nn.Module)
     model(make_batch())
     assert len({id(x) for x in seen}) == len(seen) == 5

@@ -104,7 +104,7 @@ def test_e_acts_token_by_token() -> None:
     x = torch.randn(2, 4, 16)
     values = torch.randn(2, 4, R * R)
     conditioned = pyro.poutine.condition(
-        lambda: adapter.forward(x, model.global_latents(make_batch())[1], None),
+        lambda: adapter.change(x, model.global_latents(make_batch())[1]),
         data={adapter.target.site("E"): values},
     )
     with torch.no_grad():

@@ -113,7 +113,7 @@ def token_output(model: GaussianLoRA, guide: NormalGuide, x: Tensor, draws: int)
         for _ in range(draws):
             deviation = torch.randn_like(sigma) * sigma
             own = Deviations(deviation, None)
-            out.append(adapter.forward(x.expand(1, 1, -1), own).flatten())
+            out.append(adapter.change(x.expand(1, 1, -1), own).flatten())
     return torch.stack(out)
 
 
@@ -143,7 +143,7 @@ def test_signs_part_the_tokens() -> None:
         pairs = []
         for _ in range(2000):
             own = Deviations(torch.randn_like(sigma) * sigma, None)
-            pairs.append((adapter.forward(x, own)[0] - centre).detach()[:, 0])
+            pairs.append((adapter.change(x, own)[0] - centre).detach()[:, 0])
         correlation = torch.stack(pairs).T.corrcoef()[0, 1].item()
         assert correlation == pytest.approx(0.0 if flipout else 1.0, abs=0.1 if flipout else 1e-4)
 

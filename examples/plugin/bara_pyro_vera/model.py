@@ -34,11 +34,14 @@ class VeRAAdapter(Adapter):
         self.up = frozen(torch.randn(target.out_features, r) / r**0.5)
         self.out_scale = nn.Parameter(torch.zeros(target.out_features))
 
-    def forward(self, x: Tensor, latents: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Return `s b * (B (Phi * A x))`; `latents` is this module's Phi, `[draws x 1 x] 1 x r`."""
-        gated = F.linear(x, read(self, "down")) * latents
+    def shrink(self, x: Tensor, latents: Tensor) -> Tensor:
+        """Return `Phi * A x`; `latents` is this module's Phi, `[draws x 1 x] 1 x r`."""
+        return F.linear(x, read(self, "down")) * latents
+
+    def expand(self, units: Tensor, latents: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Return `s b * (B units)`."""
         scale = self.out_scale if rows is None else self.out_scale[rows]
-        return F.linear(gated, chosen_rows(read(self, "up"), rows)) * (scale * self.scaling)
+        return F.linear(units, chosen_rows(read(self, "up"), rows)) * (scale * self.scaling)
 
 
 class VeRA(AdaptedLM):
