@@ -223,6 +223,8 @@ class AdaptedLM(PyroModule):
             rows: long, `C`: the tokens whose logits are wanted; the whole vocabulary if None.
         """
         wanted = None if self.full_vocab else rows
+        if wanted is None:  # of a view torch would make a product a row, each with a copy of the weight
+            hidden = hidden.contiguous()
         out = self.backbone.logits(hidden, wanted).float()
         for adapter in self._heads:
             out = out + adapter.change(hidden, latents[adapter.target.index], wanted)
