@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bara_pyro.core.adapter import Adapter
-from bara_pyro.core.distributions import KAPPA_MAX, KAPPA_MIN, MEAN_MIN, bound_kappa, bound_mean
+from bara_pyro.core.distributions import KAPPA_MAX, KAPPA_MIN, MEAN_MIN, bound_kappa, bound_mean, bound_shape
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.latents import Site
 from bara_pyro.core.normalised import normalised_linear
@@ -212,7 +212,10 @@ class AmortizedGuide(SiteGuide):
         return mean
 
     def _kappa(self, level: Tensor, shape: torch.Size) -> Tensor:
-        kappa = bound_kappa(level if self.shape == "kappa" else level.reciprocal(), self.max_kappa)
+        if self.shape == "kappa":
+            kappa = bound_kappa(level, self.max_kappa)
+        else:  # bounded before it is divided by: near 0 the gradient of 1 / k would overflow
+            kappa = bound_shape(level, self.max_kappa).reciprocal()
         return kappa if kappa.shape == shape else kappa.expand(shape)
 
 

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from bara_pyro.core.adapter import tapped
 from bara_pyro.core.guide import PosteriorMean, SiteGuide
+from bara_pyro.core.threads import PROGRAM
 from bara_pyro.data.types import Batch
 from bara_pyro.models.gaussian_lora import GaussianAdapter, GaussianLoRA
 
@@ -33,7 +34,7 @@ class Linearisation:
         if batch.labels is None:
             # Any label will do: an answer that is not observed would be drawn.
             batch = replace(batch, labels=torch.zeros_like(batch.input_ids[:, 0]))
-        with torch.enable_grad(), PosteriorMean(guide), tapped(adapters) as seen:
+        with PROGRAM, torch.enable_grad(), PosteriorMean(guide), tapped(adapters) as seen:
             self.log_probs: Tensor = model.forward(batch)
         self._adapters = adapters
         self._mask = batch.attention_mask

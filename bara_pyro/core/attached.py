@@ -1,9 +1,10 @@
 """A fitted program as an ordinary language model: `forward`, `generate`, pipelines with gates in place."""
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from numbers import Integral
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 import torch
 from pyro.distributions import TorchDistribution
@@ -108,8 +109,8 @@ def attached(
             hook = _Hook(adapter, latents[adapter.target.index], law, unfolded)
             stack.callback(layer.register_forward_hook(hook).remove)
         if isinstance(law, OneDraw):
-            placed = lm.get_decoder().register_forward_pre_hook(law.place, with_kwargs=True)
-            stack.callback(placed.remove)
+            for part, before in ((lm, law.check), (lm.get_decoder(), law.place)):
+                stack.callback(part.register_forward_pre_hook(before, with_kwargs=True).remove)
         stack.callback(HOLDING.discard, lm)
         HOLDING.add(lm)
         yield lm
@@ -141,7 +142,16 @@ class OneDraw(Posterior):
     def __init__(self, guide: SiteGuide, seed: int) -> None:
         super().__init__(guide)
         self.seed = seed
+        self._own = threading.local()  # addresses: of the forward that a thread runs
         self._see(torch.zeros(1, 1, dtype=torch.long, device=guide.model.backbone.device))
+
+    def check(self, lm: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Refuse to give the output embedding tokens by their places, which it is not told."""
+        if isinstance(kwargs.get("logits_to_keep"), Tensor):
+            raise ConfigError(
+                "logits_to_keep is a tensor of places, and a draw's noise is of the last tokens: give their "
+                "number, or attach with draws='mean'."
+            )
 
     def place(self, decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note where the tokens of a forward stand in their texts; called before it."""
@@ -151,13 +161,13 @@ class OneDraw(Posterior):
         first = torch.zeros(1, dtype=torch.long, device=positions.device)
         ids = tuple(map(str, range(len(positions))))
         sites = self.guide.model.latents.local_shapes
-        self.addresses = Addresses(self.seed, first, ids, positions, sites=sites)
+        self._own.addresses = Addresses(self.seed, first, ids, positions, sites=sites)
 
     def value(self, name: str, fn: TorchDistribution) -> Tensor:
         """Return the draw of a site, of the law's batch and event shape."""
         if name in self.guide.model.latents.local_sites:
-            return self.addresses.draw_local(name, fn)[0]
-        return self.addresses.draw_global(name, fn)[0]
+            return cast(Addresses, self._own.addresses).draw_local(name, fn)[0]
+        return cast(Addresses, self._own.addresses).draw_global(name, fn)[0]
 
 
 def positions_of(

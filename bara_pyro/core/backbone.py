@@ -46,6 +46,7 @@ class Backbone:
         states: hidden states below the adapters.
         last_apart: whether the last layer can be run for the last tokens alone (`read_last`).
         window: of how many tokens (columns, padding included) all layers see all; None: of any number.
+        continues: whether tokens can go on from others that were read before (`read`).
         takes_segments: whether several texts can stand in a row, each unseen by the others.
         checkpointing: whether training keeps each layer's input only and computes the rest again
             (`bara_pyro.core.checkpointing`); as it was switched on in the language model, of which it takes
@@ -72,7 +73,7 @@ class Backbone:
         self.last_apart = len(self.states.layers) > 1
         sizes = [getattr(text, name, None) for name in WINDOWS]
         self.window = min((size for size in sizes if isinstance(size, int) and size > 0), default=None)
-        self.takes_segments = True
+        self.continues = self.takes_segments = True
         self.checkpointing = any(getattr(module, "gradient_checkpointing", False) for module in lm.modules())
 
     def check(self) -> None:

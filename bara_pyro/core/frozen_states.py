@@ -17,6 +17,8 @@ from bara_pyro.core.targets import Target
 BUDGET = 2**30
 """Bytes of hidden states kept in memory by default; rows beyond are computed each time."""
 NAME = "states"  # of the tensor in a file
+# What a layer that PEFT has changed says of its adapters.
+OF_PEFT = ("_disable_adapters", "_active_adapter")
 
 
 class Tokens(NamedTuple):
@@ -163,8 +165,13 @@ class FrozenStates:
             yield
 
     def _stamp(self) -> int:
-        """Return what changes with the weights: `load_state_dict`, an optimiser, `to`."""
-        return hash(tuple((id(p), p._version, p.dtype) for p in self.lm.parameters()))
+        """Return what changes with the weights, but for what is written through their `.data`.
+
+        That is `load_state_dict`, an optimiser, `to`, and which of PEFT's adapters of other layers are on.
+        """
+        weights = tuple((id(p), p._version, p.dtype) for p in self.lm.parameters())
+        others = (vars(m) for m in self.lm.modules() if "_disable_adapters" in vars(m))
+        return hash((weights, *(tuple(str(own.get(name)) for name in OF_PEFT) for own in others)))
 
     def _forget_where_weights_changed(self) -> None:
         """Drop what other weights gave; files speak of those that the folder was named after."""

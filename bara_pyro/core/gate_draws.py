@@ -13,6 +13,7 @@ from bara_pyro.core.latents import Gates
 from bara_pyro.core.prediction import point_log_probs, record
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.sites import module_key
+from bara_pyro.core.threads import PROGRAM
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, DataError, unknown
 
@@ -153,7 +154,7 @@ def at(values: Tensor, places: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _activations(model: AdaptedLM, guide: SiteGuide, batch: Batch, paths: tuple[str, ...]) -> GateDraws:
-    with tapped(model.adapters.values()) as seen:
+    with PROGRAM, tapped(model.adapters.values()) as seen:
         log_probs = point_log_probs(model, guide, batch)
     down = [model.get_parameter(f"adapters.{module_key(path)}.lora_A") for path in paths]
     last = -torch.tensor(batch.asked)

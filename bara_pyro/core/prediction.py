@@ -73,7 +73,7 @@ def predict(
     if samples and not (model.latents and guide.stochastic):
         # Nothing to draw (LoRA), or a point to draw from: one forward stands for all.
         point = predict(model, guide, batch, samples=0, memory_budget=memory_budget)
-        return point.expand(samples, -1, -1)
+        return point.expand(samples, *point.shape[1:])
     out = torch.empty(0)
     common: dict[str, Tensor] = {}
     for rows, draws in _pieces(len(batch), max(samples, 1), room):

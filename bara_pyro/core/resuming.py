@@ -8,11 +8,12 @@ from bara_pyro.core.guide import PosteriorMean, SiteGuide
 from bara_pyro.core.prefix import LEAST, after, beginning, common_tokens, split
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.types import Batch
+from bara_pyro.errors import ConfigError
 
 
 def shared(model: AdaptedLM, batch: Batch) -> Batch:
     """Return the rows as going on from what they all begin with, where that is long enough to be worth it."""
-    if len(batch) == 1 or batch.segments is not None:
+    if len(batch) == 1 or batch.segments is not None or not model.backbone.continues:
         return batch
     tokens = common_tokens(batch)
     if tokens < LEAST:
@@ -48,6 +49,11 @@ def drawn_last(model: AdaptedLM, guide: SiteGuide, batch: Batch, last: int) -> B
     """Return the last tokens of the rows, going on from the others, which are read at the posterior mean."""
     if last >= batch.input_ids.shape[1]:
         return batch
+    if not model.backbone.continues:
+        raise ConfigError(
+            f"{type(model.backbone.lm).__name__} cannot go on from tokens that were read before: leave out "
+            f"last={last}, which draws for all of them."
+        )
     begin, counted = split(batch, last)
     states = model.lower(batch)
     with PosteriorMean(guide):

@@ -155,11 +155,19 @@ class SVI(Generic[M, G]):
         self.optim.step()
 
     def evaluate_loss(self, *batches: Batch) -> float:
-        """Return the negative ELBO of the union of the given batches, in nats, without a step."""
+        """Return the negative ELBO of the union of the given batches, in nats, without a step.
+
+        Raises:
+            ConfigError: there is no batch.
+            BackboneError: the language model is in training mode, or a program hangs on it.
+        """
+        if not batches:
+            raise ConfigError("A loss needs at least one batch.")
+        self.model.backbone.check()
         rows = sum(len(batch) for batch in batches)
         total = 0.0
         for batch in batches:
-            with torch.no_grad(), self._autocast(batch.input_ids.device):
+            with PROGRAM, torch.no_grad(), self._autocast(batch.input_ids.device):
                 total += len(batch) / rows * self.elbo.terms(self.model, self.guide, batch).loss.item()
         return total
 

@@ -18,8 +18,8 @@ def verify(backbone: Backbone) -> None:
     What only makes runs faster, and texts in one row, are switched off where they do not work.
 
     Raises:
-        BackboneError: the language model does more than its parts here, or reads padding, so that answers
-            would be wrong.
+        BackboneError: the language model does more than its parts here, is not causal, or reads padding, so
+            that answers would be wrong.
     """
     ids = backbone.few_tokens()
     _check_parts(backbone, ids)
@@ -27,6 +27,7 @@ def verify(backbone: Backbone) -> None:
         backbone.states.layers = ()  # layers that hand on more than hidden states: always run whole
     backbone.last_apart = len(backbone.states.layers) > 1 and _goes_on(backbone, ids)
     _check_padding(backbone, ids)
+    backbone.continues = _continues(backbone, ids)
     backbone.takes_segments = _keeps_apart(backbone, ids)
 
 
@@ -36,6 +37,11 @@ def _check_parts(backbone: Backbone, ids: Tensor) -> None:
     hidden = backbone.hidden(ids, torch.ones_like(ids))
     parts = backbone.finished(backbone.logits(hidden).float())
     off, size = float((parts - whole).abs().max()), float(whole.abs().max())
+    earlier = backbone.hidden(ids[:, :2], torch.ones_like(ids[:, :2]))
+    if not close(hidden[:, :2], earlier):
+        raise BackboneError(
+            f"{type(backbone.lm).__name__} lets tokens see those behind them: choose a causal language model."
+        )
     if not off <= TOLERANCE * size:
         raise BackboneError(
             f"{type(backbone.lm).__name__} does more to its logits than bara_pyro knows of (they are off by "
@@ -73,14 +79,30 @@ def _resumes(backbone: Backbone, ids: Tensor) -> bool:
     """Return whether the upper layers go on from the states of the lower ones."""
     ones = torch.ones_like(ids)
     half = (len(backbone.states.layers) + 1) // 2
-    return close(*(backbone.hidden(ids, ones, below=depth) for depth in (0, half)))
+    try:
+        return close(*(backbone.hidden(ids, ones, below=depth) for depth in (0, half)))
+    except UNREADABLE:
+        return False
+
+
+def _continues(backbone: Backbone, ids: Tensor) -> bool:
+    """Return whether tokens can go on from keys and values of earlier ones, which were read before."""
+    ones = torch.ones_like(ids)
+    try:
+        past = backbone.read(Tokens(ids[:, :2], ones[:, :2]))
+        return close(backbone.hidden(ids, ones)[:, 2:], backbone.hidden(ids[:, 2:], ones[:, 2:], past=past))
+    except UNREADABLE:
+        return False
 
 
 def _goes_on(backbone: Backbone, ids: Tensor) -> bool:
     """Return whether the last layer goes on from its keys and values of earlier tokens."""
     ones = torch.ones_like(ids)
-    past = backbone.read_last(Tokens(ids, ones))
-    if past is None:
+    try:
+        past = backbone.read_last(Tokens(ids, ones))
+        if past is None:
+            return False
+        whole = backbone.hidden(ids, ones)[:, -1:]
+        return close(whole, backbone.hidden(ids[:, -1:], ones[:, -1:], past=past))
+    except UNREADABLE:
         return False
-    whole = backbone.hidden(ids, ones)[:, -1:]
-    return close(whole, backbone.hidden(ids[:, -1:], ones[:, -1:], past=past))

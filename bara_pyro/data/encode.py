@@ -1,5 +1,6 @@
 """Text to token ids: the token of each answer, and prompts that fit without losing the question."""
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import cache, partial
 from typing import Any
@@ -113,14 +114,17 @@ def encode(
         answers: these texts, for rows without options of their own.
 
     Raises:
-        DataError: a question alone is longer than `max_length` (the row is named), or an answer's text is to
-            be scored which is not known or the tokenizer cannot read.
+        DataError: a question alone is longer than `max_length` (the row is named), two rows have one
+            identifier, or an answer's text is to be scored which is not known or the tokenizer cannot read.
         ConfigError: `max_length` is not positive, or `too_long` is unknown.
     """
     if max_length < 1:
         raise ConfigError(f"max_length is {max_length}: choose a positive number of tokens.")
     if too_long not in ("error", "drop"):
         raise ConfigError(unknown("way to treat long questions", too_long, ("error", "drop")))
+    if len({example.id for example in examples}) < len(examples):
+        twice, _ = Counter(example.id for example in examples).most_common(1)[0]
+        raise DataError(f"Two rows have the identifier {twice!r}: give each row its own.")
     if classes is not None:
         examples = [unlisted(example) for example in examples]
     front = _front_ids(tokenizer)

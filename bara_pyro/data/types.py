@@ -129,8 +129,11 @@ class Batch:
                     f"There are {len(self.input_ids)} rows and {len(given)} {name}: give one a row."
                 )
         # On the CPU only, where batches are made: on an accelerator the look would wait for the device.
-        if self.attention_mask.device.type == "cpu" and not self.attention_mask[:, -1].all():
-            raise DataError("A batch must be padded on the left: its last column holds padding.")
+        if self.attention_mask.device.type == "cpu":
+            if not self.attention_mask[:, -1].all():
+                raise DataError("A batch must be padded on the left: its last column holds padding.")
+            if (self.attention_mask[:, :-1] & ~self.attention_mask[:, 1:]).any():
+                raise DataError("A batch must be padded on the left: a row has padding between its tokens.")
         if self.answer_ids.device.type == "cpu":
             self._check_answers()
 

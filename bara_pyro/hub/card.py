@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from huggingface_hub import EvalResult, ModelCardData
 
+from bara_pyro.core.loading import DTYPES
 from bara_pyro.data.registry import SOURCES
 from bara_pyro.methods import METHODS
 from bara_pyro.report.table import Column, Table, markdown
@@ -116,6 +117,7 @@ def _load(run: Published) -> str:
         "",
     ]
     if run.peft:
+        dtype = run.config.backbone.dtype if run.config.backbone.dtype in DTYPES else "bfloat16"
         kept = "its gates at their means, or at one draw" if run.peft == "BARA" else "its posterior mean"
         lines += [
             f"In PEFT, {kept}:",
@@ -127,7 +129,7 @@ def _load(run: Published) -> str:
             *(["", "from bara_pyro.microworld import backbone_path"] if packaged else []),
             "",
             f"lm = AutoModelForCausalLM.from_pretrained({'backbone_path()' if packaged else model}, "
-            f'dtype="{run.config.backbone.dtype}")',
+            f'dtype="{dtype}")',
             f'model = PeftModel.from_pretrained(lm, "{run.name}")',
             *(["model.sample(seed=0)  # one draw; None: the means again"] if run.peft == "BARA" else []),
             "```",

@@ -127,7 +127,8 @@ def _public_config(run: Path, base: str | None) -> tuple[RunConfig, Json]:
     """Return the settings of a run, and its config.json, without the places where things are here."""
     config, stored = stored_config(run)
     data = config.dump()
-    data["backbone"] |= {"name": base or Path(data["backbone"]["name"]).name, "device": "cpu"}
+    own = {"name": base or Path(data["backbone"]["name"]).name, "device": "cpu", "states_folder": None}
+    data["backbone"] |= own
     task = data["task"]
     task |= {key: Path(task[key]).name for key in ("name", "test_file") if task[key]} | {"data_dir": None}
     public = parse_config(data)

@@ -7,9 +7,16 @@ import torch
 
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.data import EncodedSplit
+from bara_pyro.types import Json
 
 # Values looked at per tensor, spread over it: enough to tell two trainings apart, cheap for large models.
 SAMPLE = 16
+# Settings of a configuration that change no hidden state.
+NO_COMPUTATION = (
+    "_", "attn_implementation", "bos_", "chunk_size_feed_forward", "dtype", "eos_", "id2label", "initializer",
+    "is_", "model_type", "name_or_path", "output_", "pad_", "problem_type", "return_dict", "sep_", "torch_",
+    "transformers_version", "use_cache",
+)  # fmt: skip
 
 
 def fingerprint(backbone: Backbone) -> str:
@@ -26,6 +33,31 @@ def fingerprint(backbone: Backbone) -> str:
             spread = value.flatten()[:: max(1, value.numel() // SAMPLE)][:SAMPLE]
             digest.update(spread.to(torch.bfloat16).view(torch.int16).cpu().numpy().tobytes())
     return digest.hexdigest()[:16]
+
+
+def computation(backbone: Backbone) -> Json:
+    """Return the numbers and names of a language model's configuration that its weights do not show.
+
+    Such as the base of its rotary positions. What another version of transformers adds is to be ignored:
+    compare what both sides have, with `differing`.
+    """
+    text = json.loads(backbone.lm.config.get_text_config().to_json_string(use_diff=False))
+    plain = {key: value for key, value in text.items() if isinstance(value, int | float | str)}
+    nested = text.get("rope_parameters") or text.get("rope_scaling") or {}
+    plain |= {f"rope.{key}": value for key, value in nested.items() if isinstance(value, int | float | str)}
+    return {key: value for key, value in sorted(plain.items()) if not key.startswith(NO_COMPUTATION)}
+
+
+def states_name(backbone: Backbone, dtype: str) -> str:
+    """Return the name of the folder of a language model's hidden states: of its weights and what they do."""
+    does = hashlib.sha256(json.dumps(computation(backbone)).encode()).hexdigest()[:8]
+    return f"{fingerprint(backbone)}-{does}-{dtype}"
+
+
+def differing(stored: Json, found: Json) -> list[str]:
+    """Return the settings that both have and that differ: `rms_norm_eps is 1e-06, was 1e-05`."""
+    both = stored.keys() & found.keys()
+    return [f"{key} is {found[key]}, was {stored[key]}" for key in sorted(both) if found[key] != stored[key]]
 
 
 def split_fingerprint(split: EncodedSplit) -> str:

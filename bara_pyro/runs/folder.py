@@ -9,7 +9,7 @@ from bara_pyro.data import Columns, Task, encode_labels, is_file_name
 from bara_pyro.errors import CheckpointError, DataError
 from bara_pyro.registry import PLUGINS
 from bara_pyro.runs.config import RunConfig, load_config, parse_config
-from bara_pyro.runs.fingerprint import fingerprint
+from bara_pyro.runs.fingerprint import computation, differing, fingerprint
 from bara_pyro.runs.manifest import (
     ADAPTER,
     CONFIG,
@@ -46,6 +46,7 @@ def write_config(system: System, folder: Path) -> None:
             "config_hash": config.hash,
             "num_data": system.model.num_data,
             "backbone_fingerprint": fingerprint(system.backbone),
+            "backbone_computation": computation(system.backbone),
             "task": system.task.name,
             "labels": list(system.task.labels),
             "manifest": MANIFEST,
@@ -160,6 +161,11 @@ def load_system(
         raise CheckpointError(
             f"{folder} was trained on a backbone with fingerprint {stored['backbone_fingerprint']}, "
             f"{config.backbone.name!r} has {found}: give the right one with --model."
+        )
+    if changed := differing(stored.get("backbone_computation", {}), computation(lm)):
+        raise CheckpointError(
+            f"{folder} was trained on a backbone that computed otherwise than {config.backbone.name!r} does "
+            f"now ({'; '.join(changed)}): restore its config.json, or give the right one with --model."
         )
     task = encode_labels(task, lm.tokenizer, config.task.labels)
     if own:

@@ -27,7 +27,7 @@ from bara_pyro.data.rows import carve
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.methods import build
 from bara_pyro.runs.config import RunConfig
-from bara_pyro.runs.fingerprint import fingerprint
+from bara_pyro.runs.fingerprint import states_name
 from bara_pyro.runs.launched import local_rank
 from bara_pyro.runs.memory import check_memory
 
@@ -222,9 +222,7 @@ def assemble(
     answer_ids = answer_token_ids(backbone.tokenizer, () if texts else task.labels)
     backbone.checkpointing = config.train.checkpointing
     if config.backbone.states_folder is not None:
-        backbone.states.folder = (
-            config.backbone.states_folder / f"{fingerprint(backbone)}-{config.backbone.dtype}"
-        )
+        backbone.states.folder = config.backbone.states_folder / states_name(backbone, config.backbone.dtype)
     torch.manual_seed(config.seed)
     adapter = adapter_options(config, rank_pattern)
     model, guide = build(config.method, backbone, num_data, adapter)

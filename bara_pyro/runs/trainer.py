@@ -75,7 +75,8 @@ class BaRATrainer(Trainer):
 
     The loss is the one that `SVI` descends, and AdamW is that of `bara_pyro.adamw` at `args.learning_rate`
     and `args.weight_decay` (with a rate of their own for amortised gates); everything else is Trainer's:
-    schedule, clipping (at norm 1, unless `max_grad_norm` says otherwise), accumulation, callbacks, reports.
+    schedule, clipping (at norm 1, unless `max_grad_norm` says otherwise), accumulation (a mean of means where
+    an epoch's last batches are smaller), callbacks, reports.
     Logs hold the parts of the bound, `nll` and `kl_...`, beside `loss`. Methods with a training scheme of
     their own (IVON, AdaLoRA, published recipes) are not trained by it. `gradient_checkpointing` is the
     checkpointing of `Backbone`, which draws every gate once.

@@ -1,6 +1,7 @@
 """What fails while a run is made: one clear sentence, an exit code, no traceback, nothing lost."""
 
 import errno
+import json
 import os
 import shutil
 import subprocess
@@ -12,9 +13,11 @@ import torch
 from app_cases import Bara, Place, Result, assert_one_sentence, files_of, questions, save_backbone, write_rows
 from safetensors.torch import save_file
 
-from bara_pyro.errors import TrainingError
+from bara_pyro.core.loading import load_backbone
+from bara_pyro.errors import CheckpointError, TrainingError
 from bara_pyro.methods import METHODS
 from bara_pyro.runs import train as training
+from bara_pyro.runs.fingerprint import states_name
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.store import read_jsonl, read_tensors
 from bara_pyro.runs.system import build_system
@@ -142,3 +145,18 @@ def test_the_installed_command_prints_no_traceback(place: Place, tmp_path: Path)
     known = ", ".join(sorted(METHODS))
     error = f"Error: Unknown method 'bora': choose one of {known}.\n"
     assert (done.returncode, done.stderr, done.stdout) == (2, error, "")
+
+
+def test_a_language_model_that_computes_otherwise(place: Place, tmp_path: Path) -> None:
+    """The same weights under another configuration are another model."""
+    backbone = shutil.copytree(place.backbone, tmp_path / "backbone")
+    out = tmp_path / "run"
+    config = Place(backbone, place.rows).config(train__steps=2)
+    training.train(build_system(config), out)
+    before = states_name(load_system(out).backbone, "float32")
+    settings = json.loads((backbone / "config.json").read_text())
+    settings["rms_norm_eps"] = 0.1
+    (backbone / "config.json").write_text(json.dumps(settings))
+    assert states_name(load_backbone(str(backbone)), "float32") != before
+    with pytest.raises(CheckpointError, match=r"computed otherwise .* \(rms_norm_eps is 0.1, was 1e-06\)"):
+        load_system(out)

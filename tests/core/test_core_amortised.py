@@ -197,3 +197,15 @@ def test_no_input_no_posterior() -> None:
     guide(make_batch())
     with pytest.raises(LookupError):  # the last layer's input is not kept
         _ = guide.input
+
+
+@pytest.mark.parametrize("shape", ["kappa", "k"])
+def test_a_raw_value_far_below_has_a_finite_gradient(shape: str) -> None:
+    """softplus(-60) is 1e-26, and the gradient of its inverse 1e52."""
+    guide = guide_of(shape=shape)
+    raw = torch.tensor([-100.0, -60.0, -20.0, 0.0, 20.0, 60.0, 100.0, 0.0], requires_grad=True)
+    q = guide.posterior(torch.cat([torch.zeros(2, R), raw.reshape(2, R)], dim=-1), R)
+    kl_divergence(q, PRIOR.expand([2, R]).to_event(1)).sum().backward()
+    assert raw.grad is not None
+    assert raw.grad.isfinite().all()
+    assert raw.grad[3] != 0

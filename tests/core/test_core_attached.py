@@ -196,3 +196,13 @@ def test_a_program_that_is_more_than_adapters_is_refused() -> None:
     model.__class__ = Doubled
     with pytest.raises(ConfigError, match="Doubled is more than adapters"), bp.attached((model, guide)):
         pass
+
+
+def test_tokens_chosen_by_their_places_are_refused_for_a_draw() -> None:
+    pair = bara_pair(seed=3, scale=0.3)
+    batch = unlabelled()
+    places = torch.tensor([0, 2])
+    with bp.attached(pair, 3) as lm, pytest.raises(ConfigError, match="tensor of places"):
+        lm(input_ids=batch.input_ids, logits_to_keep=places)
+    with bp.attached(pair) as lm, torch.no_grad():
+        assert lm(input_ids=batch.input_ids, logits_to_keep=places).logits.shape[1] == 2

@@ -14,8 +14,10 @@ from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.core.likelihood import LIKELIHOOD, Head, Likelihood
 from bara_pyro.core.prediction import predict
 from bara_pyro.data.types import Batch
+from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.models.bara import BaRA
+from bara_pyro.models.lora import LoRA
 from bara_pyro.models.temperature import TemperedLoRA
 
 N, R = 4, 2
@@ -99,3 +101,11 @@ def test_a_temperature_divides_whatever_logits() -> None:
     uniform = -torch.tensor(61.0).log() * (batch.input_ids.shape[1] - 1)
     with torch.no_grad():
         assert_close(model.forward(batch), uniform.expand(1), rtol=1e-5, atol=1e-4)
+
+
+def test_whatever_it_returns_is_repeated_where_nothing_is_drawn() -> None:
+    """A number a row, of a program without latents."""
+    model = LoRA(backbone(), N, r=R, likelihood=NextTokens())
+    found = predict(model, DeltaGuide(model), make_batch(), samples=3)
+    assert found.shape == (3, N)
+    assert_close(found[2], -plain_nll(make_batch()).detach().double(), rtol=1e-5, atol=1e-4)

@@ -8,8 +8,9 @@ import torch
 from core_cases import bara_pair, lora_pair, make_batch, trainer, unlabelled
 from torch.testing import assert_close
 
+import bara_pyro as bp
 from bara_pyro.core.svi import SVI, adamw, linear_schedule, parameters
-from bara_pyro.errors import DataError, TrainingError
+from bara_pyro.errors import BackboneError, ConfigError, DataError, TrainingError
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.models.bara import BaRA
@@ -202,3 +203,19 @@ def test_a_batch_without_labels_is_refused() -> None:
     with pytest.raises(DataError, match="no labels"):
         svi.step(unlabelled())
     assert unchanged(svi, before)
+
+
+def test_evaluate_loss_refuses_what_a_step_refuses() -> None:
+    pair = bara()
+    svi = SVI(*pair, sgd(pair))
+    with pytest.raises(ConfigError, match="at least one batch"):
+        svi.evaluate_loss()
+    with bp.attached(pair), pytest.raises(BackboneError):
+        svi.evaluate_loss(make_batch())
+    lm = pair[0].backbone.lm
+    lm.train()
+    try:
+        with pytest.raises(BackboneError, match="training mode"):
+            svi.evaluate_loss(make_batch())
+    finally:
+        lm.eval()

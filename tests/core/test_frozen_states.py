@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from core_cases import CONFIGS, bara_pair, lora_pair, make_batch, make_lm, trainer
+from peft import LoraConfig
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -175,3 +176,26 @@ def test_layers_that_hand_on_more_than_states_are_run_whole() -> None:
     backbone = Backbone(lm)
     verify(backbone)
     assert backbone.states.layers == ()
+
+
+@pytest.mark.filterwarnings("ignore:Already found a `peft_config`")
+@pytest.mark.parametrize("switch", ["off", "to another"])
+def test_other_adapters_below_are_seen(switch: str) -> None:
+    """PEFT's, of a layer below ours: no weight changes where they are switched."""
+    lm = make_lm("qwen2")
+    torch.manual_seed(1)
+    other = LoraConfig(r=4, lora_alpha=32, target_modules=["layers.0.mlp.down_proj"], init_lora_weights=False)
+    lm.add_adapter(other, "another")
+    lm.add_adapter(other, "one")
+    model = BaRA(Backbone(lm), 4, r=3, form="gate", target_modules=UPPER["qwen2"])
+    guide, batch = WeibullGuide(model), make_batch()
+    assert model.frozen_layers == 1
+    before = predict(model, guide, batch, samples=0)
+    if switch == "off":
+        lm.disable_adapters()
+    else:
+        lm.set_adapter("another")
+    found = predict(model, guide, batch, samples=0)
+    model.frozen_layers = 0
+    assert_close(found, predict(model, guide, batch, samples=0), rtol=0, atol=1e-5)
+    assert (found - before).abs().max() > 0.01

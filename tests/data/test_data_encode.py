@@ -7,6 +7,7 @@ import torch
 from data_cases import byte_level, sentence_piece, word_level
 
 from bara_pyro.data import Example, answer_token_ids, collate, encode, prompt_text
+from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, DataError
 
 TEXT = "the cat sat on a mat, and then (it is said) 37 dogs came; née Ünal said: «go»"
@@ -171,3 +172,15 @@ def test_padding_id_without_a_padding_token():
 def test_unknown_labels_are_none():
     rows = [example(1), Example("x", "Q\nAnswer:")]
     assert collate(rows, byte_level(), torch.tensor([1])).labels is None
+
+
+def test_two_rows_of_one_name():
+    rows = [Example("a", "x"), Example("b", "y"), Example("a", "z")]
+    with pytest.raises(DataError, match="identifier 'a'"):
+        encode(rows, word_level(["x", "y", "z"]))
+
+
+def test_padding_between_tokens():
+    mask = torch.tensor([[False, True, True], [True, False, True]])
+    with pytest.raises(DataError, match="between its tokens"):
+        Batch(torch.ones(2, 3, dtype=torch.long), mask, torch.tensor([1, 2]))

@@ -7,7 +7,14 @@ Pyro's ``TraceMeanField_ELBO`` finds them.
 from bara_pyro.core.distributions import kl as kl  # imported for what they register
 from bara_pyro.core.distributions import moments as moments
 from bara_pyro.core.distributions.analytic import has_analytic_kl
-from bara_pyro.core.distributions.bounds import KAPPA_MAX, KAPPA_MIN, MEAN_MIN, bound_kappa, bound_mean
+from bara_pyro.core.distributions.bounds import (
+    KAPPA_MAX,
+    KAPPA_MIN,
+    MEAN_MIN,
+    bound_kappa,
+    bound_mean,
+    bound_shape,
+)
 from bara_pyro.core.distributions.drawn import RawGates
 from bara_pyro.core.distributions.weibull import MeanWeibull
 
@@ -19,5 +26,6 @@ __all__ = [
     "RawGates",
     "bound_kappa",
     "bound_mean",
+    "bound_shape",
     "has_analytic_kl",
 ]

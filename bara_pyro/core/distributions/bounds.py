@@ -20,6 +20,11 @@ def bound_kappa(kappa: Tensor, high: float = KAPPA_MAX) -> Tensor:
     return _Bound.apply(kappa, KAPPA_MIN, high)
 
 
+def bound_shape(shape: Tensor, high: float = KAPPA_MAX) -> Tensor:
+    """Clamp the Weibull shape ``k = 1 / kappa`` so that ``kappa`` is in ``[KAPPA_MIN, high]``, likewise."""
+    return _Bound.apply(shape, 1 / high, 1 / KAPPA_MIN)
+
+
 def bound_mean(mean: Tensor) -> Tensor:
     """Raise ``mean`` to at least ``MEAN_MIN``, letting gradients that lead back up pass."""
     return _Bound.apply(mean, MEAN_MIN, None)

@@ -1,0 +1,92 @@
+"""Language models whose layers are not all attention: right, or refused with a sentence."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.testing import assert_close
+from transformers import (
+    AutoModelForCausalLM,
+    BertGenerationConfig,
+    BertGenerationDecoder,
+    Lfm2Config,
+    LlamaConfig,
+    MambaConfig,
+    PretrainedConfig,
+    Qwen3NextConfig,
+)
+
+import bara_pyro as bp
+from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.verifying import verify
+from bara_pyro.data.split import collate_ids
+from bara_pyro.errors import BackboneError, ConfigError
+from bara_pyro.guides.delta import DeltaGuide
+from bara_pyro.guides.weibull import WeibullGuide
+from bara_pyro.models.bara import BaRA
+from bara_pyro.models.lora import LoRA
+
+SIZES = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 4, "initializer_range": 0.3}
+TOKENS = {"pad_token_id": 1, "bos_token_id": None, "eos_token_id": 1}
+HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 48}
+LINEAR = {
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8, "linear_conv_kernel_dim": 2,
+}  # fmt: skip
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+CONFIGS: dict[str, Callable[[], PretrainedConfig]] = {
+    "Llama": lambda: LlamaConfig(**SIZES, **TOKENS, **HEADS),
+    "LFM2": lambda: Lfm2Config(
+        **SIZES, **TOKENS, **HEADS, conv_L_cache=3, layer_types=["conv", "full_attention", "conv", "conv"]
+    ),
+    "Qwen3-Next": lambda: Qwen3NextConfig(
+        **SIZES, **TOKENS, **HEADS, **LINEAR, **EXPERTS, shared_expert_intermediate_size=16, head_dim=8
+    ),
+    "Mamba": lambda: MambaConfig(**SIZES, **TOKENS, state_size=4, expand=2, conv_kernel=3),
+}
+COMMON = [3 + (7 * i) % 50 for i in range(36)]  # more than `prefix.LEAST`
+ROWS = [[*COMMON, *own] for own in ([5, 7, 9], [3, 4, 6], [11, 12, 2], [4, 8, 9])]
+
+
+def loaded(name: str) -> Backbone:
+    torch.manual_seed(3)
+    backbone = Backbone(AutoModelForCausalLM.from_config(CONFIGS[name]()).eval())
+    verify(backbone)
+    return backbone
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_rows_that_begin_alike_are_answered_as_each_alone(name: str) -> None:
+    try:
+        backbone = loaded(name)
+    except BackboneError as error:
+        assert name != "Llama"
+        pytest.skip(f"refused: {error}")
+    model = LoRA(backbone, 4, r=2, target_modules=["in_proj"] if name == "Mamba" else "all-linear")
+    with torch.no_grad():
+        for value in model.parameters():
+            value.normal_(std=0.05)
+    guide = DeltaGuide(model)
+    batch = collate_ids(ROWS, [0] * 4, list("abcd"), torch.tensor([3, 4, 5]), 1)
+    batch = replace(batch, labels=None)
+    alone = [bp.predict(model, guide, batch.questions(slice(i, i + 1)), samples=0) for i in range(4)]
+    assert_close(bp.predict(model, guide, batch, samples=0), torch.cat(alone, 1), rtol=0, atol=1e-4)
+
+
+def test_drawing_for_the_last_tokens_alone_needs_a_model_that_goes_on() -> None:
+    backbone = loaded("Llama")
+    backbone.continues = False
+    model = BaRA(backbone, 4, r=2)
+    batch = replace(collate_ids(ROWS, [0] * 4, list("abcd"), torch.tensor([3, 4, 5]), 1), labels=None)
+    with pytest.raises(ConfigError, match="cannot go on from tokens"):
+        bp.predict(model, WeibullGuide(model), batch, samples=2, last=2)
+
+
+def test_a_model_that_sees_what_comes_is_refused() -> None:
+    config = BertGenerationConfig(
+        **SIZES, **TOKENS, num_attention_heads=4, intermediate_size=48, is_decoder=False
+    )
+    torch.manual_seed(3)
+    with pytest.raises(BackboneError, match="see those behind them"):
+        verify(Backbone(BertGenerationDecoder(config).eval()))
