@@ -1,12 +1,10 @@
 """LoRA with a temperature: p(y) = softmax(z / T), z the logits of the answers (Guo et al., ICML 2017)."""
 
-from collections.abc import Sequence
 from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from bara_pyro.core.adapter import Given
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.frozen import frozen, read
 from bara_pyro.core.program import AdapterOptions
@@ -32,6 +30,6 @@ class TemperedLoRA(LoRA):
         """Set ln T."""
         read(self, "log_temperature").fill_(log_temperature)
 
-    def logits(self, latents: Sequence[Given], hidden: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Return the logits divided by T; see `AdaptedLM.logits`."""
-        return super().logits(latents, hidden, rows) * read(self, "log_temperature").neg().exp()
+    def finished(self, logits: Tensor) -> Tensor:
+        """Return the logits divided by T."""
+        return super().finished(logits) * read(self, "log_temperature").neg().exp()

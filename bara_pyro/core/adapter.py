@@ -92,6 +92,17 @@ class Adapter(PyroModule):
             self.tap[self.target.path] = (x.detach(), out)
         return out
 
+    def units(self, x: Tensor, latents: Given) -> Tensor:
+        """Run `shrink` alone as `change` does, for `output` to go on from, some positions at a time."""
+        x = x.to(device=self.home, dtype=torch.float32)
+        with torch.autocast(x.device.type, enabled=False):
+            return self.shrink(x, latents)
+
+    def output(self, units: Tensor, latents: Given) -> Tensor:
+        """Run `expand` alone; see `units`."""
+        with torch.autocast(units.device.type, enabled=False):
+            return self.expand(units, latents)
+
     def change_of(
         self,
         latents: Given,

@@ -275,6 +275,11 @@ class Backbone:
         return F.linear(hidden, head.weight[rows], None if bias is None else bias[rows]).to(home)
 
     @property
+    def vocabulary(self) -> int:
+        """The number of tokens that the output embedding has logits of."""
+        return int(self.lm.get_output_embeddings().weight.shape[0])
+
+    @property
     def plain_head(self) -> bool:
         """Whether the logits are what the output embedding gives, unchanged."""
         return self._scale == 1 and self._cap is None

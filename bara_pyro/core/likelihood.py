@@ -9,6 +9,8 @@ from pyro import poutine
 from pyro.distributions import Categorical
 from torch import BoolTensor, Tensor
 
+from bara_pyro.core.next_token import NextToken
+from bara_pyro.data.replies import ReplyBatch
 from bara_pyro.data.texts import TextBatch
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, DataError
@@ -31,6 +33,10 @@ class Head(Protocol):
                 the right, so that padding takes none of it.
             rows: long, `C`: the tokens whose logits are wanted; the whole vocabulary if None.
         """
+        ...
+
+    def next_token(self, hidden: Tensor) -> NextToken:
+        """Return the law of the token behind each of these positions; once a pass, in place of a call."""
         ...
 
 
@@ -158,3 +164,27 @@ class TextLikelihood(ClosedSet):
         if self.mean:
             sums = sums / batch.lengths.clamp_min(1)
         return sums.masked_fill(batch.lengths == 0, NOT_OFFERED).unsqueeze(-2)
+
+
+class CompletionLikelihood(Likelihood):
+    """Every token of a reply, given the prompt and the tokens before it: supervised fine-tuning."""
+
+    looks_at_asked = True
+
+    def observe(self, hidden: Tensor, batch: Batch, head: Head) -> Tensor:
+        """Observe the replies' tokens; return the sum of their log-probabilities a row, `[draws x] B`.
+
+        Raises:
+            DataError: the batch has no replies.
+        """
+        if not isinstance(batch, ReplyBatch):
+            raise DataError("The batch has no replies to learn: make it with bara_pyro.data.replies.")
+        width = max(batch.asked)
+        with pyro.plate("positions", width, dim=-1), poutine.mask(mask=cast(BoolTensor, batch.scored)):
+            law = head.next_token(hidden[..., -width:, :])
+            pyro.sample(LIKELIHOOD, law, obs=batch.targets)
+        return law.log_prob(batch.targets).masked_fill(~batch.scored, 0.0).sum(-1)
+
+    def observed(self, batch: Batch) -> bool:
+        """Return whether the replies are to be learnt."""
+        return isinstance(batch, ReplyBatch) and batch.training

@@ -12,7 +12,7 @@ while the program runs.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cached_property, partial
-from typing import TypedDict, cast
+from typing import NamedTuple, TypedDict, cast
 
 import pyro
 import torch
@@ -28,6 +28,7 @@ from bara_pyro.core.foreign import shared_weights
 from bara_pyro.core.frozen_states import Tokens
 from bara_pyro.core.latents import Gates, Latents
 from bara_pyro.core.likelihood import AnswerLikelihood, Likelihood
+from bara_pyro.core.next_token import NextToken
 from bara_pyro.core.prefix import Prefix
 from bara_pyro.core.sites import by_name
 from bara_pyro.core.targets import Target, find_targets
@@ -165,7 +166,7 @@ class AdaptedLM(PyroModule):
                         past=batch.past,
                     )
                 hidden = hidden.reshape(*draws, rows, *hidden.shape[1:])
-                return self.likelihood.observe(hidden, batch, partial(self.logits, latents))
+                return self.likelihood.observe(hidden, batch, _Head(self, latents))
 
     def read(self, batch: Batch, counted: Tensor | None = None, states: Tensor | None = None) -> Prefix:
         """Run the body of the program on rows that others will go on from; return their keys and values.
@@ -228,8 +229,29 @@ class AdaptedLM(PyroModule):
         out = self.backbone.logits(hidden, wanted).float()
         for adapter in self._heads:
             out = out + adapter.change(hidden, latents[adapter.target.index], wanted)
-        out = self.backbone.finished(out)
+        out = self.finished(out)
         return out[..., rows] if self.full_vocab and rows is not None else out
+
+    def next_token(self, latents: Sequence[Given], hidden: Tensor) -> NextToken:
+        """Return the law of the token behind each position; see `bara_pyro.core.likelihood.Head`.
+
+        What the output embedding's adapter samples is sampled here, at all positions.
+        """
+        hidden = hidden.contiguous()
+        heads = [(a, latents[a.target.index]) for a in self._heads]
+        made = [(adapter, given, adapter.units(hidden, given)) for adapter, given in heads]
+
+        def logits(places: slice) -> Tensor:
+            out = self.backbone.logits(hidden[..., places, :].contiguous()).float()
+            for adapter, given, units in made:
+                out = out + adapter.output(units if units.shape[-2] == 1 else units[..., places, :], given)
+            return self.finished(out)
+
+        return NextToken(logits, hidden.shape[:-1], self.backbone.vocabulary)
+
+    def finished(self, logits: Tensor) -> Tensor:
+        """Do to logits, adapted or not, what is done to them last: here what the architecture does."""
+        return self.backbone.finished(logits)
 
     @contextmanager
     def attached(self, latents: Sequence[Given], lead: tuple[int, ...]) -> Iterator[None]:
@@ -250,6 +272,19 @@ class AdaptedLM(PyroModule):
                 adapted = [layer for _, layer in self._body]
                 stack.enter_context(recorded.recomputing(upper, adapted))
             yield
+
+
+class _Head(NamedTuple):
+    """What a likelihood is given of a program: see `bara_pyro.core.likelihood.Head`."""
+
+    program: AdaptedLM
+    latents: Sequence[Given]
+
+    def __call__(self, hidden: Tensor, rows: Tensor | None = None) -> Tensor:
+        return self.program.logits(self.latents, hidden, rows)
+
+    def next_token(self, hidden: Tensor) -> NextToken:
+        return self.program.next_token(self.latents, hidden)
 
 
 def _checked_ranks(ranks: Mapping[str, int], targets: Sequence[Target], r: int) -> dict[str, int]:

@@ -1,0 +1,67 @@
+"""The law of the token behind each position, over a vocabulary whose logits are not held for all of them."""
+
+from collections.abc import Callable
+from functools import partial
+from math import prod
+from typing import ClassVar
+
+import torch
+from pyro.distributions import Categorical, TorchDistribution
+from torch import Tensor
+from torch.distributions import constraints
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+BUDGET = 2**27
+"""Bytes of logits that are held at once: of 150,000 words those of some two hundred positions."""
+
+
+class NextToken(TorchDistribution):
+    """One categorical over the vocabulary at each of P positions.
+
+    Where the logits of all positions are more than `budget`, they are made for some positions at a time, and
+    made again for the gradient: what is kept between is one number a position.
+
+    Args:
+        logits: of some positions, `... x p x V`, float32; nothing is sampled by it.
+        shape: `... x P`.
+        vocabulary: their number V.
+        budget: bytes of logits at once.
+    """
+
+    arg_constraints: ClassVar = {}
+    support = constraints.nonnegative_integer
+
+    def __init__(
+        self, logits: Callable[[slice], Tensor], shape: torch.Size, vocabulary: int, budget: int | None = None
+    ) -> None:
+        super().__init__(shape, validate_args=False)
+        self.logits = logits
+        each = 4 * vocabulary * prod(shape[:-1])
+        self._at_once = max(1, (BUDGET if budget is None else budget) // each)
+        self._known: tuple[Tensor, Tensor] | None = None
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Return the tokens' log-probabilities, `... x P`; of the same tensor the same again."""
+        if self._known is None or self._known[0] is not value:
+            self._known = value, self._log_prob(value)
+        return self._known[1]
+
+    def _log_prob(self, value: Tensor) -> Tensor:
+        positions = self.batch_shape[-1]
+        value = value.expand(self.batch_shape)
+        pieces = [slice(i, min(i + self._at_once, positions)) for i in range(0, positions, self._at_once)]
+        of_piece = partial(self._of, value)
+        if len(pieces) > 1 and torch.is_grad_enabled():
+            of_piece = partial(checkpoint, of_piece, use_reentrant=False, preserve_rng_state=False)
+        return torch.cat([of_piece(piece) for piece in pieces], dim=-1)
+
+    def _of(self, value: Tensor, piece: slice) -> Tensor:
+        chosen = value[..., piece]
+        logits = self.logits(piece).flatten(0, -2)
+        return -F.cross_entropy(logits, chosen.flatten(), reduction="none").view(chosen.shape)
+
+    def sample(self, sample_shape: torch.Size | list[int] | tuple[int, ...] = ()) -> Tensor:
+        """Return tokens, `sample_shape x ... x P`."""
+        logits = self.logits(slice(None)).detach()
+        return Categorical(logits=logits, validate_args=False).sample(torch.Size(sample_shape))

@@ -1,0 +1,127 @@
+"""Prompts with replies, every token of which is learnt: batches padded on the left, several replies a row.
+
+    [padding] prompt reply-but-its-last-token                      one reply a row
+    [padding] prompt reply-but-its-last-token  prompt reply-but..  several, unseen by each other (packing)
+
+A position is asked for the token behind it. Those of a prompt (but its last) and of padding are not asked.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from bara_pyro.data.texts import pad_left
+from bara_pyro.data.types import Batch
+from bara_pyro.errors import ConfigError, DataError
+
+
+@dataclass(frozen=True)
+class EncodedReply:
+    """A prompt and its reply as token ids, neither of them empty.
+
+    Attributes:
+        prompt: what is given.
+        reply: what is learnt, with the token that ends it.
+        id: a stable identifier.
+    """
+
+    prompt: tuple[int, ...]
+    reply: tuple[int, ...]
+    id: str
+
+    def __post_init__(self) -> None:
+        if not self.prompt or not self.reply:
+            part = "reply" if self.prompt else "prompt"
+            raise DataError(f"The row {self.id!r} has no tokens in its {part}: leave it out.")
+
+    def __len__(self) -> int:
+        return len(self.prompt) + len(self.reply) - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplyBatch(Batch):
+    """Prompts and replies; `labels` are None: what is asked for are tokens.
+
+    Attributes:
+        targets: long, `B x W`: the token behind each of the last W positions.
+        scored: bool, `B x W`: which of these are asked.
+        counts: how many positions at the right end of each row hold those that are asked; W the largest.
+        training: whether the replies are to be learnt, not predicted.
+    """
+
+    targets: Tensor
+    scored: Tensor
+    counts: tuple[int, ...]
+    training: bool = True
+
+    @property
+    def asked(self) -> tuple[int, ...]:
+        """How many positions at the right end of each row are read."""
+        return self.counts
+
+    def questions(self, rows: slice) -> Self:
+        """Return some of the rows, to be scored, cut to the longest of them."""
+        counts = self.counts[rows]
+        return replace(
+            super().questions(rows),
+            targets=self.targets[rows, -max(counts) :],
+            scored=self.scored[rows, -max(counts) :],
+            counts=counts,
+            training=False,
+        )
+
+
+def reply_batch(rows: Sequence[Sequence[EncodedReply]], pad_id: int = 0) -> ReplyBatch:
+    """Return B rows as a batch.
+
+    Args:
+        rows: of each row the replies that stand in it, in a row of one or several; those of a packed row do
+            not see each other, and each is read as if it stood there alone.
+        pad_id: what rows are padded with (masked, so its meaning does not matter).
+
+    Raises:
+        ConfigError: there is no row, or one without a reply.
+    """
+    if not rows or not all(rows):
+        raise ConfigError("A batch needs at least one row, and each row at least one reply.")
+    tokens = [[*(t for r in row for t in (*r.prompt, *r.reply[:-1]))] for row in rows]
+    segments = [[number for number, r in enumerate(row, 1) for _ in range(len(r))] for row in rows]
+    targets = [[t for r in row for t in (*[0] * (len(r.prompt) - 1), *r.reply)] for row in rows]
+    scored = [[s for r in row for s in (*[0] * (len(r.prompt) - 1), *[1] * len(r.reply))] for row in rows]
+    counts = tuple(len(own) - own.index(1) for own in scored)
+    width = max(counts)
+    packed = any(len(row) > 1 for row in rows)
+    return ReplyBatch(
+        input_ids=pad_left(pad_id, tokens),
+        attention_mask=pad_left(0, [[1] * len(row) for row in tokens]).bool(),
+        answer_ids=torch.empty(0, dtype=torch.long),
+        ids=tuple("+".join(r.id for r in row) for row in rows),
+        segments=pad_left(0, segments) if packed else None,
+        targets=pad_left(0, targets)[:, -width:],
+        scored=pad_left(0, scored)[:, -width:].bool(),
+        counts=counts,
+    )
+
+
+def packed(replies: Sequence[EncodedReply], length: int) -> list[list[EncodedReply]]:
+    """Return rows of at most `length` tokens that hold all replies: each goes where least room is left.
+
+    Rows that are longer than that stand alone. The order within a row is that of the replies.
+    """
+    order = sorted(range(len(replies)), key=lambda i: (-len(replies[i]), i))
+    rows: list[list[int]] = []
+    room: list[int] = []
+    for i in order:
+        need = len(replies[i])
+        fitting = [row for row, free in enumerate(room) if free >= need]
+        if fitting:
+            row = min(fitting, key=room.__getitem__)
+            rows[row].append(i)
+            room[row] -= need
+        else:
+            rows.append([i])
+            room.append(length - need)
+    return [[replies[i] for i in sorted(row)] for row in sorted(rows, key=min)]
