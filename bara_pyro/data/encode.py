@@ -55,7 +55,7 @@ def answer_token_ids(tokenizer: Tokenizer, labels: Sequence[str]) -> Tensor:
 
 def label_tokens(tokenizer: Tokenizer, label: str) -> list[int]:
     """Return the tokens of a label of any length where it follows the prompt; see `answer_token_ids`."""
-    readings = [_continuation(tokenizer, "\n", label), _ids(tokenizer, [label])[0]]
+    readings = [continuation(tokenizer, "\n", label), ids_of(tokenizer, [label])[0]]
     return next((reading for reading in readings if len(reading) == 1), readings[0])
 
 
@@ -82,7 +82,7 @@ def text_tokens(tokenizer: Tokenizer, text: str) -> list[int]:
     Raises:
         DataError: it has none, or the tokenizer does not know one of them.
     """
-    tokens = _continuation(tokenizer, ANSWER, f" {text}")
+    tokens = continuation(tokenizer, ANSWER, f" {text}")
     if not tokens or tokenizer.unk_token_id in tokens:
         raise DataError(f"The tokenizer cannot read the answer {text!r}: give the answers other names.")
     return tokens
@@ -127,9 +127,9 @@ def encode(
         raise DataError(f"Two rows have the identifier {twice!r}: give each row its own.")
     if classes is not None:
         examples = [unlisted(example) for example in examples]
-    front = _front_ids(tokenizer)
+    front = front_ids(tokenizer)
     room = max_length - len(front)
-    whole = _ids(tokenizer, [prompt_text(example) for example in examples])
+    whole = ids_of(tokenizer, [prompt_text(example) for example in examples])
     kept: list[tuple[Example, list[int]]] = []
     shortened, dropped = [], []
     for example, tokens in zip(examples, whole, strict=True):
@@ -141,7 +141,7 @@ def encode(
         elif too_long == "drop":
             dropped.append(example.id)
         else:
-            length = len(front) + len(_ids(tokenizer, [example.question])[0])
+            length = len(front) + len(ids_of(tokenizer, [example.question])[0])
             raise DataError(
                 f"The question of row {example.id!r} is {length} tokens long and max_length is {max_length}: "
                 "raise max_length, or leave such rows out with too_long='drop' (--too-long drop)."
@@ -188,31 +188,31 @@ def collate(
 
 def _cut(example: Example, tokenizer: Tokenizer, room: int) -> list[int] | None:
     """Return the prompt with its context cut to fit `room` tokens; None where the question does not."""
-    question = _ids(tokenizer, [example.question])[0]
+    question = ids_of(tokenizer, [example.question])[0]
     if len(question) > room:
         return None
-    tail = _continuation(tokenizer, "a", f"\n{example.question}")  # as it is tokenised behind a context
+    tail = continuation(tokenizer, "a", f"\n{example.question}")  # as it is tokenised behind a context
     if len(tail) >= room:
         return question
-    return _ids(tokenizer, [example.context])[0][: room - len(tail)] + tail
+    return ids_of(tokenizer, [example.context])[0][: room - len(tail)] + tail
 
 
-def _continuation(tokenizer: Tokenizer, before: str, text: str) -> list[int]:
+def continuation(tokenizer: Tokenizer, before: str, text: str) -> list[int]:
     """Return the tokens that `text` adds behind `before` (or those of `text` alone, where the two merge)."""
-    start, both = _ids(tokenizer, [before, before + text])
-    return both[len(start) :] if both[: len(start)] == start else _ids(tokenizer, [text])[0]
+    start, both = ids_of(tokenizer, [before, before + text])
+    return both[len(start) :] if both[: len(start)] == start else ids_of(tokenizer, [text])[0]
 
 
-def _ids(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
+def ids_of(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
     """Tokenise texts as they are: no special tokens, no log line on length (we look after it)."""
     if not texts:
         return []
     return list(tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"])
 
 
-def _front_ids(tokenizer: Tokenizer) -> list[int]:
+def front_ids(tokenizer: Tokenizer) -> list[int]:
     """Return the special tokens that the tokenizer puts before a text."""
-    plain, full = _ids(tokenizer, ["a"])[0], list(tokenizer("a")["input_ids"])
+    plain, full = ids_of(tokenizer, ["a"])[0], list(tokenizer("a")["input_ids"])
     starts = (start for start in range(len(full)) if plain and full[start : start + len(plain)] == plain)
     return full[: next(starts, 0)]
 

@@ -1,0 +1,177 @@
+"""Prompts with replies as people keep them: TRL's formats, preference pairs; to tokens by a chat template."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bara_pyro.data.encode import Tokenizer, continuation, front_ids, ids_of
+from bara_pyro.data.replies import EncodedReply
+from bara_pyro.data.tables import Data, read_table
+from bara_pyro.errors import ConfigError, DataError
+from bara_pyro.types import Fields
+
+Message = Mapping[str, str]
+REPLIES = ("completion", "chosen", "response", "output")
+"""Columns that a reply is found in beside a column "prompt"."""
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """What is given and what is to be learnt: texts, or messages of a conversation.
+
+    Attributes:
+        prompt: a text, or the messages before the reply, each with `role` and `content`.
+        reply: its text.
+        id: a stable identifier.
+    """
+
+    prompt: str | tuple[Message, ...]
+    reply: str
+    id: str
+
+
+@dataclass(frozen=True)
+class EncodedReplies:
+    """Conversations as tokens.
+
+    Attributes:
+        rows: one a conversation.
+        shortened: identifiers of those whose reply was cut at its end.
+        dropped: of those left out, because no token of the reply had room behind the prompt.
+    """
+
+    rows: tuple[EncodedReply, ...]
+    shortened: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def load_conversations(data: Data) -> list[Conversation]:
+    """Return the conversations of a file, DataFrame, `datasets.Dataset` or list of dictionaries.
+
+    Rows are in one of the formats of TRL: `messages`, a conversation whose last message is the assistant's;
+    or `prompt` (a text or messages) with `completion`. In place of `completion` a column `chosen` (of a
+    preference pair), `response` or `output` will do; where it holds messages, the last one is the reply.
+
+    Raises:
+        DataError: a file that cannot be read, or a row in none of these formats.
+    """
+    table = read_table(data)
+    return [_conversation(row, f"row {n} of {table.place}", n) for n, row in enumerate(table.rows, 1)]
+
+
+def _conversation(row: Fields, where: str, number: int) -> Conversation:
+    row_id = str(row.get("id") or number)
+    if row.get("messages") is not None:
+        *before, last = _messages(row["messages"], where, "messages")
+        if last["role"] != "assistant" or not before:
+            raise DataError(
+                f"The last of {len(before) + 1} messages of {where} is the {last['role']}'s: give what comes "
+                "before a reply, and then the assistant's."
+            )
+        return Conversation(tuple(before), last["content"], row_id)
+    column = next((name for name in REPLIES if row.get(name) is not None), None)
+    prompt = row.get("prompt")
+    if prompt is None or column is None:
+        raise DataError(
+            f"There is no reply to learn in {where}, which has {', '.join(map(str, row)) or 'no columns'}: "
+            f"give 'messages', or 'prompt' with one of {', '.join(map(repr, REPLIES))}."
+        )
+    found = row[column]
+    reply = found if isinstance(found, str) else _messages(found, where, column)[-1]["content"]
+    given = prompt if isinstance(prompt, str) else tuple(_messages(prompt, where, "prompt"))
+    if isinstance(given, str) and not isinstance(found, str):  # the prompt of a preference pair
+        given = ({"role": "user", "content": given},)
+    return Conversation(given, reply, row_id)
+
+
+def _messages(value: Any, where: str, column: str) -> list[Message]:
+    messages = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else []
+    whole: list[Message] = [
+        {"role": m["role"], "content": m["content"]}
+        for m in messages
+        if isinstance(m, Mapping) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str)
+    ]
+    if not whole or len(whole) < len(messages):
+        raise DataError(
+            f"{column!r} of {where} is {str(value)[:60]!r}: give a list of messages, each with a 'role' and "
+            "a text as its 'content'."
+        )
+    return whole
+
+
+def encode_replies(
+    conversations: Sequence[Conversation], tokenizer: Tokenizer, max_length: int = 2048, *, chat: bool = False
+) -> EncodedReplies:
+    """Return conversations as tokens, of at most `max_length` each.
+
+    Messages go through the tokenizer's chat template, and the reply is what it writes behind the opening of
+    the assistant's turn, up to the token that ends a text. A plain prompt is read as it is, and its reply
+    ends with that token, where the tokenizer has one. Prompt and reply are tokenised apart, as they are where
+    a reply is generated.
+
+    Args:
+        conversations: to encode.
+        tokenizer: a Hugging Face tokenizer.
+        max_length: the most tokens of prompt and reply together; what is longer loses the end of its reply.
+        chat: read plain prompts, too, as what a user says in a conversation.
+
+    Raises:
+        ConfigError: `max_length` is below 2.
+        DataError: a reply or a prompt has no tokens, or messages are given and the tokenizer has no chat
+            template, or one that a reply does not come last in.
+    """
+    if max_length < 2:
+        raise ConfigError(f"max_length is {max_length}: a prompt and a reply take at least 2 tokens.")
+    rows: list[EncodedReply] = []
+    shortened, dropped = [], []
+    for conversation in conversations:
+        prompt, reply = _tokens(conversation, tokenizer, chat)
+        if not prompt or not reply:
+            part = "reply" if prompt else "prompt"
+            raise DataError(f"The {part} of row {conversation.id!r} is empty: leave the row out.")
+        room = max_length - len(prompt)
+        if room < 1:
+            dropped.append(conversation.id)
+            continue
+        if len(reply) > room:
+            shortened.append(conversation.id)
+        rows.append(EncodedReply(tuple(prompt), tuple(reply[:room]), conversation.id))
+    return EncodedReplies(tuple(rows), tuple(shortened), tuple(dropped))
+
+
+def _tokens(conversation: Conversation, tokenizer: Tokenizer, chat: bool) -> tuple[list[int], list[int]]:
+    end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+    prompt = conversation.prompt
+    if isinstance(prompt, str) and chat:
+        prompt = ({"role": "user", "content": prompt},)
+    if isinstance(prompt, str):
+        reply = continuation(tokenizer, prompt, conversation.reply) if conversation.reply else []
+        return front_ids(tokenizer) + ids_of(tokenizer, [prompt])[0], reply + (end if reply else [])
+    given, said = _templated(prompt, conversation, tokenizer)
+    tokens = ids_of(tokenizer, [said])[0]
+    if end and end[0] in tokens:  # what a template writes behind it is never generated
+        tokens = tokens[: len(tokens) - tokens[::-1].index(end[0])]
+    return ids_of(tokenizer, [given])[0], tokens
+
+
+def _templated(
+    prompt: Sequence[Message], conversation: Conversation, tokenizer: Tokenizer
+) -> tuple[str, str]:
+    """Return what a chat template writes of a prompt, and what it writes of the reply behind that."""
+    if not tokenizer.chat_template:
+        raise DataError(
+            "The tokenizer has no chat template, and the rows are conversations: give a model that is made "
+            "for conversations, or prompt and completion as texts."
+        )
+    said = {"role": "assistant", "content": conversation.reply}
+    given = tokenizer.apply_chat_template([*prompt], tokenize=False, add_generation_prompt=True)
+    whole = tokenizer.apply_chat_template([*prompt, said], tokenize=False)
+    if not whole.startswith(given):
+        raise DataError(
+            f"The chat template does not put the reply of row {conversation.id!r} behind what opens the "
+            "assistant's turn: give prompt and completion as texts."
+        )
+    return given, whole[len(given) :]
