@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bara_pyro.data.encode import Tokenizer, continuation, front_ids, ids_of
-from bara_pyro.data.replies import EncodedReply
+from bara_pyro.data.encode import Tokenizer, continuation, front_ids, ids_of, pad_id
+from bara_pyro.data.replies import EncodedReplies, EncodedReply
 from bara_pyro.data.tables import Data, read_table
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.types import Fields
@@ -28,24 +28,6 @@ class Conversation:
     prompt: str | tuple[Message, ...]
     reply: str
     id: str
-
-
-@dataclass(frozen=True)
-class EncodedReplies:
-    """Conversations as tokens.
-
-    Attributes:
-        rows: one a conversation.
-        shortened: identifiers of those whose reply was cut at its end.
-        dropped: of those left out, because no token of the reply had room behind the prompt.
-    """
-
-    rows: tuple[EncodedReply, ...]
-    shortened: tuple[str, ...] = ()
-    dropped: tuple[str, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
 
 def load_conversations(data: Data) -> list[Conversation]:
@@ -139,7 +121,7 @@ def encode_replies(
         if len(reply) > room:
             shortened.append(conversation.id)
         rows.append(EncodedReply(tuple(prompt), tuple(reply[:room]), conversation.id))
-    return EncodedReplies(tuple(rows), tuple(shortened), tuple(dropped))
+    return EncodedReplies(tuple((row,) for row in rows), pad_id(tokenizer), tuple(shortened), tuple(dropped))
 
 
 def _tokens(conversation: Conversation, tokenizer: Tokenizer, chat: bool) -> tuple[list[int], list[int]]:

@@ -150,7 +150,7 @@ def encode(
         token_ids=tuple(tokens for _, tokens in kept),
         labels=tuple(example.label for example, _ in kept),
         ids=tuple(example.id for example, _ in kept),
-        pad_id=_pad_id(tokenizer),
+        pad_id=pad_id(tokenizer),
         shortened=tuple(shortened),
         dropped=tuple(dropped),
         unknown=_unknown([tokens for _, tokens in kept], tokenizer),
@@ -217,6 +217,7 @@ def front_ids(tokenizer: Tokenizer) -> list[int]:
     return full[: next(starts, 0)]
 
 
-def _pad_id(tokenizer: Tokenizer) -> int:
+def pad_id(tokenizer: Tokenizer) -> int:
+    """Return the token that rows are padded with: its padding token, else the end token."""
     known = (token for token in (tokenizer.pad_token_id, tokenizer.eos_token_id) if token is not None)
     return int(next(known, 0))

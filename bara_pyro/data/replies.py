@@ -106,15 +106,49 @@ def reply_batch(rows: Sequence[Sequence[EncodedReply]], pad_id: int = 0) -> Repl
     )
 
 
-def packed(replies: Sequence[EncodedReply], length: int) -> list[list[EncodedReply]]:
-    """Return rows of at most `length` tokens that hold all replies: each goes where least room is left.
+@dataclass(frozen=True)
+class EncodedReplies:
+    """Rows of replies, made once and visited many times.
 
-    Rows that are longer than that stand alone. The order within a row is that of the replies.
+    Attributes:
+        rows: what stands in each row: one reply, or several where they were packed.
+        pad_id: what batches are padded with.
+        shortened: identifiers of the replies that were cut at their end.
+        dropped: of those left out, because no token of the reply had room behind the prompt.
     """
-    order = sorted(range(len(replies)), key=lambda i: (-len(replies[i]), i))
+
+    rows: tuple[tuple[EncodedReply, ...], ...]
+    pad_id: int = 0
+    shortened: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens that are learnt, of all replies together."""
+        return sum(len(reply.reply) for row in self.rows for reply in row)
+
+    def batch(self, rows: Sequence[int]) -> ReplyBatch:
+        """Return the rows at these places as a left-padded batch, as wide as its longest row."""
+        return reply_batch([self.rows[row] for row in rows], self.pad_id)
+
+    def packed(self, length: int) -> Self:
+        """Return the same replies in fewer rows, of at most `length` tokens each.
+
+        A loss is then the mean over such rows; that of all rows together is the same. A reply that is longer
+        stands alone. Each goes where least room is left, and those of a row keep their order.
+        """
+        replies = [reply for row in self.rows for reply in row]
+        return replace(self, rows=tuple(tuple(replies[i] for i in row) for row in _fitted(replies, length)))
+
+
+def _fitted(replies: Sequence[EncodedReply], length: int) -> list[list[int]]:
+    """Return which replies stand together: best fit, the longest first."""
     rows: list[list[int]] = []
     room: list[int] = []
-    for i in order:
+    for i in sorted(range(len(replies)), key=lambda i: (-len(replies[i]), i)):
         need = len(replies[i])
         fitting = [row for row, free in enumerate(room) if free >= need]
         if fitting:
@@ -124,4 +158,4 @@ def packed(replies: Sequence[EncodedReply], length: int) -> list[list[EncodedRep
         else:
             rows.append([i])
             room.append(length - need)
-    return [[replies[i] for i in sorted(row)] for row in sorted(rows, key=min)]
+    return sorted(map(sorted, rows))

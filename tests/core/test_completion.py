@@ -19,7 +19,7 @@ from bara_pyro.core.elbo import ElboTerms, MeanFieldELBO
 from bara_pyro.core.likelihood import LIKELIHOOD, CompletionLikelihood, Head, Likelihood
 from bara_pyro.core.prediction import predict
 from bara_pyro.core.svi import SVI, adamw, parameters
-from bara_pyro.data.replies import EncodedReply, ReplyBatch, packed, reply_batch
+from bara_pyro.data.replies import EncodedReplies, EncodedReply, ReplyBatch, reply_batch
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.guides.delta import DeltaGuide
@@ -157,11 +157,14 @@ def test_packing_changes_no_kl_and_no_mean_of_gates() -> None:
 
 
 def test_rows_are_packed_as_far_as_there_is_room() -> None:
-    rows = packed(REPLIES, 9)
-    assert sorted(reply.id for row in rows for reply in row) == ["0", "1", "2", "3"]
-    assert all(sum(map(len, row)) <= 9 for row in rows)
-    assert len(rows) == 2  # 4 + 4 + 5 + 4 tokens
-    assert packed(REPLIES, 1) == EACH  # longer than that: each alone
+    split = EncodedReplies(tuple(map(tuple, EACH)))
+    found = split.packed(9)
+    assert sorted(reply.id for row in found.rows for reply in row) == ["0", "1", "2", "3"]
+    assert all(sum(map(len, row)) <= 9 for row in found.rows)
+    assert len(found) == 2  # 4, 4, 5 and 4 tokens
+    assert split.packed(1) == split  # longer than that: each alone
+    assert found.tokens == split.tokens == 10
+    assert found.batch([1, 0]).scored.sum() == 10
 
 
 @pytest.mark.parametrize("samples", [0, 4])

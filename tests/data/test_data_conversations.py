@@ -51,7 +51,7 @@ def test_from_a_file(tmp_path: Path) -> None:
 def test_prompt_and_reply_are_what_transformers_makes_of_the_conversation(messages: list) -> None:
     """The whole is the template's, up to the token that ends the reply; the prompt opens the turn."""
     tokenizer = chatty()
-    [row] = encode_replies(load_conversations([{"messages": messages}]), tokenizer).rows
+    [[row]] = encode_replies(load_conversations([{"messages": messages}]), tokenizer).rows
     whole = tokenizer.apply_chat_template(messages, tokenize=True, return_dict=False)
     given = tokenizer.apply_chat_template(
         messages[:-1], tokenize=True, add_generation_prompt=True, return_dict=False
@@ -65,13 +65,13 @@ def test_prompt_and_reply_are_what_transformers_makes_of_the_conversation(messag
 def test_a_plain_prompt_ends_in_the_end_token() -> None:
     tokenizer = word_level(["two", "and", "is", "four"])
     rows = load_conversations([{"prompt": "two and two is", "completion": " four"}])
-    [row] = encode_replies(rows, tokenizer).rows
+    [[row]] = encode_replies(rows, tokenizer).rows
     assert tokenizer.convert_ids_to_tokens(row.prompt) == ["two", "and", "two", "is"]
     assert tokenizer.convert_ids_to_tokens(row.reply) == ["four", "<end>"]
     chat = chatty()
-    [as_said] = encode_replies([Conversation("hi you", "yes, me", "a")], chat, chat=True).rows
+    [[as_said]] = encode_replies([Conversation("hi you", "yes, me", "a")], chat, chat=True).rows
     assert [as_said.prompt, as_said.reply] == [
-        getattr(encode_replies(load_conversations([{"messages": [HI, YES]}]), chat).rows[0], part)
+        getattr(encode_replies(load_conversations([{"messages": [HI, YES]}]), chat).rows[0][0], part)
         for part in ("prompt", "reply")
     ]
 
@@ -82,7 +82,7 @@ def test_what_is_too_long_loses_the_end_of_its_reply() -> None:
     rows.append(Conversation("a b c d e f", "g", "out"))
     found = encode_replies(rows, tokenizer, max_length=6)
     assert (found.shortened, found.dropped) == (("cut",), ("out",))
-    texts = [tokenizer.convert_ids_to_tokens(row.reply) for row in found.rows]
+    texts = [tokenizer.convert_ids_to_tokens(row.reply) for [row] in found.rows]
     assert texts == [["c", "d", "e", "<end>"], ["c", "d", "e", "f"]]
 
 
