@@ -137,7 +137,7 @@ def load_plugin(module: str) -> None:
     """
     try:
         import_module(module)
-    except ImportError as error:
+    except (Exception, SystemExit) as error:  # whatever somebody else's module does
         raise ConfigError(
             f"The plug-in {module!r} cannot be imported ({error}): give the name of a module that Python "
             "finds, for example through PYTHONPATH."

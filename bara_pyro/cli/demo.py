@@ -77,9 +77,10 @@ def demo(
     if any(is_run(out / method) and not _same(out / method, config) for method, config in configs.items()):
         if not overwrite:
             raise ConfigError(f"{out} was started with other settings: --overwrite starts again.")
-        clear(out)
-    elif overwrite:
-        clear(out)
+        overwrite = True
+    if overwrite:
+        for folder in (*(out / method for method in METHODS), out):
+            clear(folder)
     rows, system = _train_all(out, configs)
     _write(out, system, rows, quick)
     show(score_table(rows))

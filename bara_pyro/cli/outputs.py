@@ -1,15 +1,20 @@
 """Where a command may write: never over its input, nor over what bara did not write."""
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 
 from bara_pyro.errors import ConfigError
-from bara_pyro.runs.manifest import foreign, is_run
+from bara_pyro.runs.manifest import foreign, is_run, run_below
 
 
 def check_folder(
-    out: Path, *, overwrite: bool, inputs: Sequence[Path] = (), choice: str = "give --out another folder"
+    out: Path,
+    *,
+    overwrite: bool,
+    inputs: Sequence[Path] = (),
+    choice: str = "give --out another folder",
+    parts: Container[str] = (),
 ) -> None:
     """Refuse a folder that a command must not write to, before anything slow.
 
@@ -20,15 +25,20 @@ def check_folder(
         overwrite: what bara wrote there may be replaced.
         inputs: folders that are read, and never written to.
         choice: what else can be done.
+        parts: folders in it that may be runs, because they are its own; others' are never touched.
 
     Raises:
-        ConfigError: it is a file or an input, holds anything else, needs `overwrite`, or cannot be written.
+        ConfigError: it is a file or an input, or holds an input, another run or anything else that is not its
+            own; it needs `overwrite`, or cannot be written.
     """
     if out.exists() and not out.is_dir():
         raise ConfigError(f"{out} is a file: {choice}.")
     for read in inputs:
-        if out.resolve() == read.resolve():
-            raise ConfigError(f"{out} is what is read: {choice}.")
+        if read.resolve().is_relative_to(out.resolve()):
+            held = "is" if out.resolve() == read.resolve() else "holds"
+            raise ConfigError(f"{out} {held} what is read: {choice}.")
+    if (run := run_below(out, parts)) is not None:
+        raise ConfigError(f"{out} holds another run, {run}: {choice}.")
     stranger = foreign(out)
     if stranger is not None:
         raise ConfigError(f"{stranger} was not written by bara: {choice}.")

@@ -56,6 +56,7 @@ def prepare_upload(
         CheckpointError: there is no finished run, or it was not evaluated.
         ConfigError: the name is none of the hub's.
     """
+    run, out = Path(run), Path(out)
     try:
         validate_repo_id(name)
     except ValueError as error:

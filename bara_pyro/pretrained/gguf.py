@@ -7,6 +7,7 @@ configuration, which is saved.
 
 import io
 import os
+import struct
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
@@ -20,6 +21,17 @@ from bara_pyro.errors import BackboneError, ConfigError, unknown
 
 MAGIC = b"GGUF"
 SUFFIX = ".gguf"
+# What a file that is cut, foreign or of an unknown family is told by.
+UNREADABLE = (
+    OSError,
+    ValueError,
+    KeyError,
+    IndexError,
+    RuntimeError,
+    NotImplementedError,
+    ImportError,
+    struct.error,
+)
 
 
 def convert_gguf(file: Path, out: Path, *, dtype: str = "bfloat16", card: str = "") -> int:
@@ -52,7 +64,7 @@ def convert_gguf(file: Path, out: Path, *, dtype: str = "bfloat16", card: str = 
         try:
             tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
             read = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
-        except (OSError, ValueError, KeyError, RuntimeError, NotImplementedError, ImportError) as error:
+        except UNREADABLE as error:
             raise BackboneError(f"{file} cannot be read as GGUF ({reason_of(error)}).") from error
         lm = _plain(read, DTYPES[dtype])
         with _appearing(out) as folder:

@@ -9,7 +9,7 @@ from bara_pyro.data import Columns, Task, encode_labels, is_file_name
 from bara_pyro.errors import CheckpointError, DataError
 from bara_pyro.registry import PLUGINS
 from bara_pyro.runs.config import RunConfig, load_config, parse_config
-from bara_pyro.runs.fingerprint import computation, differing, fingerprint
+from bara_pyro.runs.fingerprint import computation, differing, fingerprint, split_fingerprint
 from bara_pyro.runs.manifest import (
     ADAPTER,
     CONFIG,
@@ -52,11 +52,32 @@ def write_config(system: System, folder: Path) -> None:
             "manifest": MANIFEST,
             "names": list(system.task.names),
             "columns": asdict(system.task.columns) if system.task.columns else None,
+            **({"training_rows": _training_rows(system)} if system.task.train else {}),
             **({"rank_pattern": system.model.rank_pattern} if system.model.rank_pattern else {}),
             **({"plugins": PLUGINS} if PLUGINS else {}),
         },
     )
     write_json(folder / PEFT_CONFIG, peft_config(system))
+
+
+def _training_rows(system: System) -> str:
+    return split_fingerprint(system.split("train"))
+
+
+def check_training_rows(system: System, folder: Path) -> None:
+    """Refuse a system whose training rows are not those of the run in a folder.
+
+    Its test rows may then be some that were trained on. Nothing is known of runs of earlier versions.
+
+    Raises:
+        DataError: they are others.
+    """
+    trained_on = read_json(folder / CONFIG).get("training_rows")
+    if trained_on is not None and _training_rows(system) != trained_on:
+        raise DataError(
+            f"{system.config.task.name} has changed since the run was trained: among its test rows may be "
+            "some that were trained on (restore it, or give rows of their own as --task FILE)."
+        )
 
 
 def save_system(system: System, folder: Path, step: int) -> None:
@@ -148,6 +169,7 @@ def load_system(
     Raises:
         CheckpointError: a file is missing, truncated, foreign, or belongs to another backbone or other rows.
     """
+    folder = Path(folder)
     check_run(folder)
     config, stored = stored_config(folder)
     moved = {"backbone.name": backbone, "backbone.device": device, "task.data_dir": data_dir}
@@ -177,6 +199,8 @@ def load_system(
                 )
     system = assemble(config, lm, task, int(stored["num_data"]), stored.get("rank_pattern"))
     load_weights(system, folder)
+    if own:
+        check_training_rows(system, folder)
     return system
 
 

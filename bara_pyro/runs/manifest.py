@@ -8,7 +8,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -137,14 +137,32 @@ def written(folder: Path) -> set[str]:
     return names | ({MANIFEST, CHECKPOINT, *TRAINED, *SCORED} if is_run(folder) else set())
 
 
+def run_below(folder: Path, parts: Container[str] = ()) -> Path | None:
+    """Return a run in a folder below this one, but for its own `parts`; None where there is none."""
+    for place, _, names in os.walk(folder):
+        inside = Path(place).relative_to(folder).parts
+        if inside and inside[0] not in parts and CONFIG in names and is_run(Path(place)):
+            return Path(place)
+    return None
+
+
 def clear(folder: Path) -> None:
-    """Remove what bara wrote in a folder and below, and the folders below that are empty then."""
+    """Remove what bara wrote in a folder and below, and what is empty then; runs below it are left alone."""
     for place, _, _ in os.walk(folder, topdown=False):
+        if run_of(Path(place), folder) is not None:
+            continue
         for path in (Path(place) / name for name in written(Path(place))):
             if path.is_file():
                 path.unlink()
         if Path(place) != folder and not os.listdir(place):
             Path(place).rmdir()
+
+
+def run_of(place: Path, folder: Path) -> Path | None:
+    """Return the run below `folder` that a place is, or is a part of; None where it is of no such run."""
+    inside = place.relative_to(folder).parts
+    ways = (folder.joinpath(*inside[: depth + 1]) for depth in range(len(inside)))
+    return next((way for way in ways if is_run(way)), None)
 
 
 def discard(folder: Path) -> None:
@@ -164,9 +182,14 @@ def is_run(folder: Path) -> bool:
 
 
 def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file as hexadecimal digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    """Return the SHA-256 of a file as hexadecimal digits; a `CheckpointError` where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise CheckpointError(
+            f"{path} cannot be read ({error.strerror}): give yourself the right to."
+        ) from error
 
 
 def _write(folder: Path, files: Listed) -> None:

@@ -1,19 +1,28 @@
 """Answers to rows that were not trained on, in the user's words, and rows to evaluate a run on."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch import Tensor
 
-from bara_pyro.data import Example, Given, Task, as_asked, as_letters, is_file_name, load_questions
+from bara_pyro.data import (
+    Example,
+    Given,
+    Task,
+    as_asked,
+    as_letters,
+    encode_labels,
+    is_file_name,
+    load_questions,
+)
 from bara_pyro.data.tables import Data
 from bara_pyro.errors import DataError
 from bara_pyro.metrics import decompose, posterior_predictive
-from bara_pyro.runs.config import RunConfig
+from bara_pyro.runs.config import RunConfig, load_config
 from bara_pyro.runs.evaluate import OnRows, draw
 from bara_pyro.runs.fingerprint import split_fingerprint
-from bara_pyro.runs.folder import own_rows, stored_config, stored_task
+from bara_pyro.runs.folder import check_training_rows, own_rows, stored_config, stored_task
 from bara_pyro.runs.manifest import METRICS
 from bara_pyro.runs.store import atomic_write, read_json, write_jsonl
 from bara_pyro.runs.system import System, encode_rows, load_data, reading_notes
@@ -136,6 +145,18 @@ def check_rows(system: System, folder: Path) -> None:
             f"{system.config.task.name} has changed since the run was trained: among its {name} rows may be "
             "some that were trained on (restore it, or give rows of their own as --task FILE)."
         )
+
+
+def check_own_rows(system: System, folder: Path, data_dir: Path | None = None) -> None:
+    """Refuse rows of a run's own source that has changed since, whichever of them are to be evaluated.
+
+    Raises:
+        DataError: its training rows are not those that the run was trained on.
+    """
+    own, stored = stored_config(folder)
+    config = load_config(overrides={"task.data_dir": data_dir} if data_dir else {}, base=own)
+    task = encode_labels(own_rows(folder, config, stored), system.backbone.tokenizer, config.task.labels)
+    check_training_rows(replace(system, task=task, config=config), folder)
 
 
 def rows_to_evaluate(folder: Path, config: RunConfig) -> Task:

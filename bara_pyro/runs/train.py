@@ -26,7 +26,7 @@ from bara_pyro.methods import METHODS, Fit, MethodConfig
 from bara_pyro.runs.checkpoint import load_checkpoint, save_checkpoint
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.fingerprint import fingerprint, split_fingerprint
-from bara_pyro.runs.folder import load_weights, save_system, saved_step, write_config
+from bara_pyro.runs.folder import check_training_rows, load_weights, save_system, saved_step, write_config
 from bara_pyro.runs.manifest import CHECKPOINT, CONFIG, FITTED, LOG, MANIFEST, TRAINED, recording, verify
 from bara_pyro.runs.sections import TrainConfig
 from bara_pyro.runs.store import read_jsonl, remove_parts, write_json, write_jsonl, writing
@@ -80,6 +80,7 @@ def train(system: System, out: Path, *, resume: bool = False, on_step: OnStep | 
 def _train(system: System, out: Path, ranks: Ranks, on_step: OnStep | None) -> None:
     verify(out, TRAINED)
     if saved_step(system, out) == system.config.train.steps:
+        check_training_rows(system, out)
         load_weights(system, out)
         if ranks.first and not (out / MANIFEST).exists():
             with recording(out, *TRAINED):

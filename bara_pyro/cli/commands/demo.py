@@ -31,12 +31,11 @@ def demo(
     A demonstration that was interrupted goes on where it was; one that is finished is shown again, unless
     --overwrite starts it anew.
     """
+    from bara_pyro.cli import demo as program
     from bara_pyro.cli.outputs import check_folder
 
-    check_folder(out, overwrite=True)  # what it wrote itself is read back, or gone on with
-
-    from bara_pyro.cli import demo as program
-
+    # What it wrote itself is read back, or gone on with.
+    check_folder(out, overwrite=True, parts=program.METHODS)
     program.demo(
         out,
         overwrite=overwrite,

@@ -54,19 +54,25 @@ def evaluate(
 ) -> None:
     """Evaluate a finished run again: other numbers of draws, another split, other data."""
     from bara_pyro.cli.outputs import check_folder
-    from bara_pyro.runs.manifest import check_run
+    from bara_pyro.errors import ConfigError
+    from bara_pyro.runs.manifest import check_run, is_run
 
     check_run(run)
     if out is not None:
+        if is_run(out):
+            raise ConfigError(f"{out} is a run, whose scores are its own: give --out another folder.")
         check_folder(out, overwrite=overwrite, inputs=[run])
 
     from bara_pyro.cli.running import evaluate_with_progress
     from bara_pyro.cli.scores import show_scores
     from bara_pyro.cli.terminal import result, say, say_notes
     from bara_pyro.runs.folder import load_system, stored_config
-    from bara_pyro.runs.predict import check_rows, rows_to_evaluate
+    from bara_pyro.runs.predict import check_own_rows, check_rows, rows_to_evaluate
     from bara_pyro.runs.train import train_seconds
 
+    own = stored_config(run)[0].task.name
+    if task is not None and Path(task).exists() and Path(task).resolve() == Path(own).resolve():
+        task = None  # the run's own, however it is spelled
     given: Json = {
         "name": task, "data_dir": data_dir, "test_file": test_file, "limit": limit,
         "text_column": text_column, "label_column": label_column, "choices_column": choices_column,
@@ -80,6 +86,8 @@ def evaluate(
         out = run / "evaluation" / f"{data.name}-{config.task.evaluate_on}"
         check_folder(out, overwrite=overwrite)
     system = replace(load_system(run, backbone=model, device=device, task=data), config=config)
+    if task is None and test_file is None:
+        check_own_rows(system, run, data_dir)
     if not changes:
         check_rows(system, run)
     report = evaluate_with_progress(

@@ -26,6 +26,8 @@ def tasks(
         say("Or a .csv, .tsv, .jsonl, .json or .parquet file of your own: see docs/data.md.")
         return
 
+    from rich.text import Text
+
     from bara_pyro.data import load_task
 
     task = load_task(name, data_dir)
@@ -47,7 +49,7 @@ def tasks(
     if mode.json:
         return
     for row in shown:
-        console.rule(row.id)
+        console.rule(Text(row.id))
         if row.context:
             say(row.context)
         say(f"{row.question} {task.labels[row.label]}")
