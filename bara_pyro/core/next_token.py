@@ -19,26 +19,22 @@ BUDGET = 2**27
 class NextToken(TorchDistribution):
     """One categorical over the vocabulary at each of P positions.
 
-    Where the logits of all positions are more than `budget`, they are made for some positions at a time, and
+    Where the logits of all positions are more than `BUDGET`, they are made for some positions at a time, and
     made again for the gradient: what is kept between is one number a position.
 
     Args:
         logits: of some positions, `... x p x V`, float32; nothing is sampled by it.
         shape: `... x P`.
         vocabulary: their number V.
-        budget: bytes of logits at once.
     """
 
     arg_constraints: ClassVar = {}
     support = constraints.nonnegative_integer
 
-    def __init__(
-        self, logits: Callable[[slice], Tensor], shape: torch.Size, vocabulary: int, budget: int | None = None
-    ) -> None:
+    def __init__(self, logits: Callable[[slice], Tensor], shape: torch.Size, vocabulary: int) -> None:
         super().__init__(shape, validate_args=False)
         self.logits = logits
-        each = 4 * vocabulary * prod(shape[:-1])
-        self._at_once = max(1, (BUDGET if budget is None else budget) // each)
+        self._at_once = max(1, BUDGET // (4 * vocabulary * prod(shape[:-1])))
         self._known: tuple[Tensor, Tensor] | None = None
 
     def log_prob(self, value: Tensor) -> Tensor:

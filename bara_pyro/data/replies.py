@@ -6,6 +6,7 @@
 A position is asked for the token behind it. Those of a prompt (but its last) and of padding are not asked.
 """
 
+from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
@@ -147,15 +148,13 @@ class EncodedReplies:
 def _fitted(replies: Sequence[EncodedReply], length: int) -> list[list[int]]:
     """Return which replies stand together: best fit, the longest first."""
     rows: list[list[int]] = []
-    room: list[int] = []
+    free: list[tuple[int, int]] = []  # room and row, in order
     for i in sorted(range(len(replies)), key=lambda i: (-len(replies[i]), i)):
         need = len(replies[i])
-        fitting = [row for row, free in enumerate(room) if free >= need]
-        if fitting:
-            row = min(fitting, key=room.__getitem__)
-            rows[row].append(i)
-            room[row] -= need
-        else:
-            rows.append([i])
-            room.append(length - need)
+        at = bisect_left(free, (need, 0))
+        room, row = free.pop(at) if at < len(free) else (length, len(rows))
+        if row == len(rows):
+            rows.append([])
+        rows[row].append(i)
+        insort(free, (room - need, row))
     return sorted(map(sorted, rows))

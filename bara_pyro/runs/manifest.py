@@ -148,21 +148,16 @@ def run_below(folder: Path, parts: Container[str] = ()) -> Path | None:
 
 def clear(folder: Path) -> None:
     """Remove what bara wrote in a folder and below, and what is empty then; runs below it are left alone."""
-    for place, _, _ in os.walk(folder, topdown=False):
-        if run_of(Path(place), folder) is not None:
-            continue
-        for path in (Path(place) / name for name in written(Path(place))):
+    places: list[Path] = []
+    for top, names, _ in os.walk(folder):
+        names[:] = [name for name in names if not is_run(Path(top, name))]
+        places.append(Path(top))
+    for place in reversed(places):  # what is below comes first
+        for path in (place / name for name in written(place)):
             if path.is_file():
                 path.unlink()
-        if Path(place) != folder and not os.listdir(place):
-            Path(place).rmdir()
-
-
-def run_of(place: Path, folder: Path) -> Path | None:
-    """Return the run below `folder` that a place is, or is a part of; None where it is of no such run."""
-    inside = place.relative_to(folder).parts
-    ways = (folder.joinpath(*inside[: depth + 1]) for depth in range(len(inside)))
-    return next((way for way in ways if is_run(way)), None)
+        if place != folder and not os.listdir(place):
+            place.rmdir()
 
 
 def discard(folder: Path) -> None:
