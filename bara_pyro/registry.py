@@ -138,9 +138,10 @@ def load_plugin(module: str) -> None:
     try:
         import_module(module)
     except (Exception, SystemExit) as error:  # whatever somebody else's module does
-        raise ConfigError(
-            f"The plug-in {module!r} cannot be imported ({error}): give the name of a module that Python "
-            "finds, for example through PYTHONPATH."
-        ) from error
+        absent = isinstance(error, ModuleNotFoundError) and module.startswith(error.name or "")
+        way_out = "mend it"
+        if absent:
+            way_out = "give the name of a module that Python finds, for example through PYTHONPATH"
+        raise ConfigError(f"The plug-in {module!r} cannot be imported ({error}): {way_out}.") from error
     if module not in PLUGINS:
         PLUGINS.append(module)

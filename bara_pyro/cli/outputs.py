@@ -11,10 +11,11 @@ from bara_pyro.runs.manifest import foreign, is_run, run_below
 def check_folder(
     out: Path,
     *,
-    overwrite: bool,
+    overwrite: bool | None,
     inputs: Sequence[Path] = (),
     choice: str = "give --out another folder",
     parts: Container[str] = (),
+    resumes: bool = False,
 ) -> None:
     """Refuse a folder that a command must not write to, before anything slow.
 
@@ -22,10 +23,11 @@ def check_folder(
 
     Args:
         out: the folder.
-        overwrite: what bara wrote there may be replaced.
+        overwrite: what bara wrote there may be replaced; None for a command without such an option.
         inputs: folders that are read, and never written to.
         choice: what else can be done.
         parts: folders in it that may be runs, because they are its own; others' are never touched.
+        resumes: the command can go on with a run.
 
     Raises:
         ConfigError: it is a file or an input, or holds an input, another run or anything else that is not its
@@ -43,8 +45,10 @@ def check_folder(
     if stranger is not None:
         raise ConfigError(f"{stranger} was not written by bara: {choice}.")
     if not overwrite and out.exists() and any(out.iterdir()):
-        held = "a run: --resume goes on with it," if is_run(out) else "results:"
-        raise ConfigError(f"{out} already holds {held} --overwrite replaces it, or {choice}.")
+        ways = ["--resume goes on with it"] if resumes and is_run(out) else []
+        ways += [] if overwrite is None else ["--overwrite replaces it"]
+        held = "a run" if is_run(out) else "results"
+        raise ConfigError(f"{out} already holds {held}: {', or '.join([*ways, choice])}.")
     check_writable(out)
 
 

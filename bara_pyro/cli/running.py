@@ -1,45 +1,74 @@
 """Training and evaluating with a progress bar, for the commands that do."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from bara_pyro.cli.scores import show_scores
 from bara_pyro.cli.terminal import progress, result, say, say_notes
-from bara_pyro.errors import ConfigError, MissingKLError, Stopped
+from bara_pyro.data import is_file_name
+from bara_pyro.errors import CheckpointError, ConfigError, DataError, MissingKLError, Stopped
 from bara_pyro.runs.config import RunConfig, differences, load_config
 from bara_pyro.runs.evaluate import evaluate_system
 from bara_pyro.runs.folder import stored_config
 from bara_pyro.runs.launched import rank
-from bara_pyro.runs.manifest import clear, discard, is_run
+from bara_pyro.runs.manifest import clear, discard, how_to_resume, is_run
 from bara_pyro.runs.system import System, build_system
 from bara_pyro.runs.train import train as fit
 from bara_pyro.runs.train import train_seconds
 from bara_pyro.types import Json
 
+# Where model and data are, which may have moved since a run was started; that they are the same is checked.
+PLACES = {"backbone.name", "task.name", "task.data_dir", "task.test_file"}
 
-def resumed(out: Path, file: Path | None, overrides: Json, assignments: list[str]) -> RunConfig:
-    """Return the settings that a run was started with; those given again must be the same.
+
+def resumed(
+    out: Path, file: Path | None, overrides: Json, assignments: list[str]
+) -> tuple[RunConfig, RunConfig]:
+    """Return the settings that a run was started with, and these with the places of model and data now.
 
     Raises:
-        ConfigError: they are not.
+        ConfigError: a setting is given that is another than it was.
+        BaraError: the rows are not where they were.
     """
-    started = stored_config(out)[0]
+    started, stored = stored_config(out)
     config = load_config(file, overrides, assignments, base=started)
-    if others := differences(started, config):
+    others = [key for key in differences(started, config) if key not in PLACES]
+    if config.task.name != started.task.name and not is_file_name(config.task.name):
+        others.append("task.name")
+    if others:
         raise ConfigError(
             f"{out} was started with another {', '.join(others)}: leave the settings out to resume it as "
             "it was, or choose another --out."
         )
-    return config
+    if stored["columns"] and not is_file_name(config.task.name):
+        raise CheckpointError(
+            f"{out} was started on rows given in Python: resume it there, or give them in a file with --task."
+        )
+    for moved, option in ((config.task.name, "--task"), (config.task.test_file, "--test-file")):
+        if moved and is_file_name(str(moved)) and not Path(moved).is_file():
+            raise DataError(
+                f"There is no file {Path(moved).absolute()}, which {out} was started on: say where it is now "
+                f"with {option}."
+            )
+    return started, config
 
 
-def train_and_show(out: Path, config: RunConfig, *, resume: bool) -> None:
-    """Train, evaluate, print the scores; what `out` held is removed unless it is gone on with."""
+def train_and_show(out: Path, config: RunConfig, *, started: RunConfig | None = None) -> None:
+    """Train, evaluate, print the scores; what `out` held is removed unless it is gone on with.
+
+    Args:
+        out: folder of the run.
+        config: its settings.
+        started: those that a run which is gone on with was started with, and keeps.
+    """
+    resume = started is not None
     system = build_system(config)
+    system = replace(system, config=started or config)
     say_notes(system.task.notes)
     if not resume and not rank():
         clear(out)  # only now that the settings, the data and the model are found to be good
     try:
-        report = run(config, out, resume=resume, system=system)
+        report = run(system.config, out, resume=resume, system=system)
     except MissingKLError:  # said by the first step: there is nothing to keep
         if not resume and not rank():
             discard(out)
@@ -60,8 +89,8 @@ def _stopped(stop: KeyboardInterrupt, out: Path) -> Stopped:
     number = stop.code - 128 if isinstance(stop, Stopped) else 2
     if not is_run(out):
         return Stopped("Stopped before anything was written.", number)
-    way = f"go on with `bara train --resume --out {out}`."
-    return Stopped(f"Stopped: {out} keeps what was written up to its last checkpoint, {way}", number)
+    kept = f"{out} keeps what was written up to its last checkpoint"
+    return Stopped(f"Stopped: {kept}, go on with {how_to_resume(out)}.", number)
 
 
 def run(

@@ -69,6 +69,18 @@ def wrap(command: Command) -> Command:
     return with_parameters(wrapped, [*own.parameters.values(), *shared])
 
 
+def group(help_text: str) -> typer.Typer:
+    """Return a command that has commands of its own, which by itself prints its help."""
+    app = typer.Typer(help=help_text)
+
+    @app.callback(invoke_without_command=True)
+    def bare(context: typer.Context) -> None:
+        if context.invoked_subcommand is None:
+            typer.echo(context.get_help())
+
+    return app
+
+
 def with_parameters(function: Command, parameters: Iterable[Parameter]) -> Command:
     """Give a function a signature of its own, which typer reads."""
     signature = inspect.Signature([p.replace(kind=Parameter.KEYWORD_ONLY) for p in parameters])

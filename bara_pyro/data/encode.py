@@ -141,11 +141,7 @@ def encode(
         elif too_long == "drop":
             dropped.append(example.id)
         else:
-            length = len(front) + len(ids_of(tokenizer, [example.question])[0])
-            raise DataError(
-                f"The question of row {example.id!r} is {length} tokens long and max_length is {max_length}: "
-                "raise max_length, or leave such rows out with too_long='drop' (--too-long drop)."
-            )
+            raise _too_long(example, tokenizer, len(front), max_length, answers)
     return EncodedSplit(
         token_ids=tuple(tokens for _, tokens in kept),
         labels=tuple(example.label for example, _ in kept),
@@ -184,6 +180,19 @@ def collate(
 ) -> Batch:
     """Return a few examples as one left-padded batch; `encode` is the way for whole splits."""
     return encode(examples, tokenizer, max_length).batch(range(len(examples)), answer_ids)
+
+
+def _too_long(
+    example: Example, tokenizer: Tokenizer, front: int, max_length: int, answers: Sequence[str]
+) -> DataError:
+    length = front + len(ids_of(tokenizer, [example.question])[0])
+    held = also = ""
+    if len(answers) > 1 and all(answer in example.question for answer in answers):
+        held, also = f", its {len(answers)} labels listed,", " score the labels' texts (--labels texts),"
+    return DataError(
+        f"The question of row {example.id!r}{held} is {length} tokens long and max_length is {max_length}: "
+        f"raise max_length,{also} or leave such rows out with too_long='drop' (--too-long drop)."
+    )
 
 
 def _cut(example: Example, tokenizer: Tokenizer, room: int) -> list[int] | None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from bara_pyro.data.reading import Rows
-from bara_pyro.data.schemas import Schema, digest
+from bara_pyro.data.schemas import Row, Schema, digest
 from bara_pyro.data.types import Example
 from bara_pyro.errors import ConfigError, DataError
 
@@ -13,7 +13,8 @@ def to_examples(
 ) -> list[Example]:
     """Turn every row of a file or hub split (`place`, for errors) into an `Example`.
 
-    A row's id is its own where it has one, else '<split>-<row>'; rows count from 1 in ids and in errors.
+    A row's id is its own where it has one (in a column "id", in capitals or not), else '<split>-<row>'; rows
+    count from 1 in ids and in errors.
 
     Raises:
         DataError: a row that the schema refuses or that lacks its answer (where the column of one is given),
@@ -22,8 +23,7 @@ def to_examples(
     examples: list[Example] = []
     first: dict[str, int] = {}
     for number, row in enumerate(rows, start=1):
-        own = "" if row.get("id") is None else str(row["id"]).strip()
-        row_id = own or f"{split}-{number}"
+        row_id = _own_id(row) or f"{split}-{number}"
         try:
             examples.append(schema(row, row_id))
         except DataError as error:
@@ -38,6 +38,11 @@ def to_examples(
                 "give each row its own, or leave 'id' out."
             )
     return examples
+
+
+def _own_id(row: Row) -> str:
+    name = next((name for name in ("id", "ID", "Id") if row.get(name) is not None), None)
+    return "" if name is None else str(row[name]).strip()
 
 
 def check_disjoint(train: Sequence[Example], test: Sequence[Example], name: str) -> None:

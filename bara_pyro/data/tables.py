@@ -93,21 +93,30 @@ def _parse_csv(path: Path) -> Rows:
     rows: Rows = []
     csv.field_size_limit(LONGEST)
     try:
-        reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=_separator(text, path))
-        names = list(reader.fieldnames or ())
+        cells = list(
+            csv.reader(io.StringIO(text.lstrip("\r\n"), newline=""), delimiter=_separator(text, path))
+        )
+        names, *cells = cells or [[]]
         if len(set(names)) != len(names):
             double = next(name for name in names if names.count(name) > 1)
             raise DataError(f"{path} has two columns called {double!r}: rename one.")
-        for number, row in enumerate(reader, start=1):
-            if None in row or None in row.values():
+        for number, row in enumerate(_without_blank_lines(cells, len(names)), start=1):
+            if len(row) != len(names):
                 raise DataError(
                     f"{path}, row {number} has not as many cells as the header: put texts with a "
                     "comma, a quotation mark or a line break in quotation marks."
                 )
-            rows.append({name.strip(): value for name, value in row.items()})
+            rows.append(dict(zip(map(str.strip, names), row, strict=True)))
     except csv.Error as error:
-        raise DataError(f"{path}, row {len(rows) + 1} cannot be read: {error}.") from error
+        raise DataError(f"{path} cannot be read: {error}.") from error
     return some(rows, path)
+
+
+def _without_blank_lines(rows: list[list[str]], columns: int) -> list[list[str]]:
+    """Drop blank lines; in a file of one column only those at its end, as others are rows without a text."""
+    while rows and not rows[-1]:
+        rows.pop()
+    return [row or [""] for row in rows] if columns == 1 else [row for row in rows if row]
 
 
 def _separator(text: str, path: Path) -> str:
@@ -197,8 +206,12 @@ def _plain(value: object) -> object:
         return _plain_row(value)
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
+    if isinstance(value, np.floating):
+        return _plain(float(str(value)))  # 0.1 of float32 is 0.1, not 0.10000000149
     if isinstance(value, np.generic):
         value = value.item()
+    if isinstance(value, bytes):
+        return value.decode("utf-8", errors="replace")
     if type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and value != value):
         return None
     return str(value) if isinstance(value, date) else value

@@ -60,11 +60,7 @@ class Context:
     log_probs: Tensor  # float64, `S x n x C`: the answers' log-probabilities under posterior draws
     gates: GateDraws | None  # the gates behind them; for LoRA its activations; None for other methods
     options: Options  # how much is looked at
-
-    @property
-    def out(self) -> Path:
-        """Where the report goes."""
-        return self.folder / FOLDER
+    out: Path  # where the report goes
 
     @property
     def has_gates(self) -> bool:
@@ -72,8 +68,8 @@ class Context:
         return self.system.model.gates is not None
 
 
-def look(folder: Path, system: System, options: Options) -> Context:
-    """Draw what all parts need."""
+def look(folder: Path, system: System, options: Options, out: Path | None = None) -> Context:
+    """Draw what all parts need; the report goes to the run's subfolder `report` where `out` is None."""
     name = system.config.task.evaluate_on
     rows = first_rows(system.split(name), options.rows)
     gates = None
@@ -82,4 +78,14 @@ def look(folder: Path, system: System, options: Options) -> Context:
         gates = system_gates(system, rows, options.samples)
     log_probs = draw(system, rows, options.samples) if gates is None else gates.log_probs
     truth = true_probabilities(system, rows, name)
-    return Context(folder, system, rows, torch.tensor(rows.labels), truth, log_probs, gates, options)
+    return Context(
+        folder,
+        system,
+        rows,
+        torch.tensor(rows.labels),
+        truth,
+        log_probs,
+        gates,
+        options,
+        out or folder / FOLDER,
+    )

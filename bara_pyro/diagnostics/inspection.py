@@ -75,14 +75,16 @@ def look_inside(
     system: System,
     options: Options | None = None,
     *,
+    out: Path | None = None,
     on_part: Callable[[int], None] | None = None,
 ) -> Inspection:
-    """Run every diagnostic on a run; the draws go to its subfolder `report`, for ArviZ.
+    """Run every diagnostic on a run; its draws are written, too, for ArviZ.
 
     Args:
         folder: of the run.
         system: the run, read.
         options: how much to look at.
+        out: where the draws go; the run's subfolder `report` if None.
         on_part: called with 1 after each diagnostic.
 
     Raises:
@@ -91,7 +93,7 @@ def look_inside(
     """
     require_answer_tokens(system.model.likelihood, "Inspections")
     began = time.perf_counter()
-    context = look(folder, system, options or Options())
+    context = look(folder, system, options or Options(), out)
     found: dict[str, object] = {}
     seconds: dict[str, float] = {}
     for name, compute in DIAGNOSTICS.items():

@@ -25,6 +25,7 @@ from bara_pyro.runs.manifest import (
     PEFT_CONFIG,
     PREDICTIONS,
     check_run,
+    how_to_resume,
     recording,
 )
 from bara_pyro.runs.store import read_json, read_jsonl, read_tensors, write_json, write_tensors, write_text
@@ -66,7 +67,7 @@ def prepare_upload(
     check_run(run)
     for needed in (METRICS, PREDICTIONS):
         if not (run / needed).is_file():
-            raise CheckpointError(f"{run / needed} is missing: `bara train --resume --out {run}` writes it.")
+            raise CheckpointError(f"{run / needed} is missing: {how_to_resume(run)} writes it.")
     base = base or hub_name(stored_config(run)[0].backbone.name)
     config, stored = _public_config(run, base)
     report: Json = scrubbed(read_json(run / METRICS))

@@ -60,18 +60,19 @@ def remove_parts(folder: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file atomically."""
-    atomic_write(path, lambda file: file.write(text.encode()))
+    """Write a text file atomically; half a surrogate pair, which UTF-8 lacks, becomes its escape in JSON."""
+    atomic_write(path, lambda file: file.write(text.encode(errors="backslashreplace")))
 
 
 def write_json(path: Path, value: object) -> None:
     """Write a JSON file atomically; infinities and NaN become null, which every reader understands."""
-    write_text(path, json.dumps(_finite(value), indent=2, allow_nan=False) + "\n")
+    write_text(path, json.dumps(_finite(value), indent=2, allow_nan=False, ensure_ascii=False) + "\n")
 
 
 def write_jsonl(path: Path, rows: Iterable[Json]) -> None:
     """Write one JSON object a line, atomically."""
-    write_text(path, "".join(json.dumps(_finite(row), allow_nan=False) + "\n" for row in rows))
+    lines = (json.dumps(_finite(row), allow_nan=False, ensure_ascii=False) + "\n" for row in rows)
+    write_text(path, "".join(lines))
 
 
 def read_json(path: Path) -> Any:

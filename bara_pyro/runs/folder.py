@@ -4,6 +4,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
+from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.loading import load_backbone
 from bara_pyro.data import Columns, Task, encode_labels, is_file_name
 from bara_pyro.errors import CheckpointError, DataError
@@ -33,6 +34,8 @@ from bara_pyro.runs.store import (
 )
 from bara_pyro.runs.system import System, assemble, find_device, load_data
 from bara_pyro.types import Json
+
+OTHER_ROWS = "test on rows of their own with `bara evaluate --task FILE`"
 
 
 def write_config(system: System, folder: Path) -> None:
@@ -76,7 +79,25 @@ def check_training_rows(system: System, folder: Path) -> None:
     if trained_on is not None and _training_rows(system) != trained_on:
         raise DataError(
             f"{system.config.task.name} has changed since the run was trained: among its test rows may be "
-            "some that were trained on (restore it, or give rows of their own as --task FILE)."
+            f"some that were trained on (restore it, or {OTHER_ROWS})."
+        )
+
+
+def check_backbone(backbone: Backbone, folder: Path, stored: Json) -> None:
+    """Refuse a language model that is not the one below the run in a folder.
+
+    Raises:
+        CheckpointError: its weights are others, or it computes otherwise.
+    """
+    if (found := fingerprint(backbone)) != stored["backbone_fingerprint"]:
+        raise CheckpointError(
+            f"{folder} was trained on a backbone with fingerprint {stored['backbone_fingerprint']}, "
+            f"{backbone.name!r} has {found}: give the right one with --model."
+        )
+    if changed := differing(stored.get("backbone_computation", {}), computation(backbone)):
+        raise CheckpointError(
+            f"{folder} was trained on a backbone that computed otherwise than {backbone.name!r} does "
+            f"now ({'; '.join(changed)}): restore its config.json, or give the right one with --model."
         )
 
 
@@ -179,16 +200,7 @@ def load_system(
     if task is None:
         task = own_rows(folder, config, stored) if with_rows else stored_task(stored)
     lm = load_backbone(config.backbone.name, dtype=config.backbone.dtype, device=where)
-    if (found := fingerprint(lm)) != stored["backbone_fingerprint"]:
-        raise CheckpointError(
-            f"{folder} was trained on a backbone with fingerprint {stored['backbone_fingerprint']}, "
-            f"{config.backbone.name!r} has {found}: give the right one with --model."
-        )
-    if changed := differing(stored.get("backbone_computation", {}), computation(lm)):
-        raise CheckpointError(
-            f"{folder} was trained on a backbone that computed otherwise than {config.backbone.name!r} does "
-            f"now ({'; '.join(changed)}): restore its config.json, or give the right one with --model."
-        )
+    check_backbone(lm, folder, stored)
     task = encode_labels(task, lm.tokenizer, config.task.labels)
     if own:
         for kind, now in (("names", task.names), ("labels", task.labels)):
@@ -216,16 +228,22 @@ def stored_task(stored: Json) -> Task:
 
 
 def own_rows(folder: Path, config: RunConfig, stored: Json) -> Task:
-    """Load the rows that a run was trained and tested on."""
+    """Load the rows that a run was trained and tested on.
+
+    Raises:
+        CheckpointError: they were given in Python, or the run is of an earlier version, which divided a file
+            otherwise.
+        DataError: their file is not there.
+    """
     if stored.get("columns") and not is_file_name(config.task.name):
         raise CheckpointError(
-            f"{folder} was trained on rows given in Python (task {stored['task']!r}): give them again, as "
-            "task=... or in a file with --task."
+            f"{folder} was trained on rows given in Python (task {stored['task']!r}): give them again with "
+            f"task=..., or {OTHER_ROWS}."
         )
     if is_file_name(config.task.name) and not Path(config.task.name).is_file():
         raise DataError(
-            f"There is no file {config.task.name} any more, which the run was trained on: give rows to "
-            "test on as --task FILE."
+            f"There is no file {Path(config.task.name).absolute()}, which {folder} was trained on: restore "
+            f"it, work where the run was trained, or {OTHER_ROWS}."
         )
     task = load_data(config)
     if is_file_name(config.task.name) and config.task.test_file is None and "columns" not in stored:

@@ -8,6 +8,7 @@ import hashlib
 import json
 import logging
 import os
+import shlex
 from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -63,6 +64,11 @@ def recording(folder: Path, *names: str) -> Iterator[None]:
     _write(folder, {**old, **new})
 
 
+def how_to_resume(folder: Path) -> str:
+    """Return the command that goes on with the run in a folder, as a user would type it."""
+    return f"`bara train --resume --out {shlex.quote(str(folder))}`"
+
+
 def check_run(folder: Path) -> None:
     """Check that a folder holds a finished run, none of whose files has changed since; a quick look.
 
@@ -77,7 +83,7 @@ def check_run(folder: Path) -> None:
         return
     if not is_run(folder):
         raise CheckpointError(f"There is no run in {folder}: its {CONFIG} is missing or foreign.")
-    way_out = f"`bara train --resume --out {folder}`"
+    way_out = how_to_resume(folder)
     declared = read_json(folder / CONFIG).get("manifest") == MANIFEST
     if (folder / CHECKPOINT).exists() or (declared and not (folder / GUIDE).exists()):
         raise CheckpointError(f"The run in {folder} was stopped half-way: {way_out} goes on with it.")
@@ -111,7 +117,7 @@ def verify(folder: Path, names: Iterable[str] | None = None) -> None:
 
 def _way_out(folder: Path, name: str) -> str:
     if name in SCORED:
-        return f"`bara train --resume --out {folder}` writes it anew"
+        return f"{how_to_resume(folder)} writes it anew"
     return "restore it from a copy, or train again"
 
 

@@ -21,10 +21,8 @@ from bara_pyro.errors import DataError
 from bara_pyro.metrics import decompose, posterior_predictive
 from bara_pyro.runs.config import RunConfig, load_config
 from bara_pyro.runs.evaluate import OnRows, draw
-from bara_pyro.runs.fingerprint import split_fingerprint
 from bara_pyro.runs.folder import check_training_rows, own_rows, stored_config, stored_task
-from bara_pyro.runs.manifest import METRICS
-from bara_pyro.runs.store import atomic_write, read_json, write_jsonl
+from bara_pyro.runs.store import atomic_write, write_jsonl
 from bara_pyro.runs.system import System, encode_rows, load_data, reading_notes
 from bara_pyro.types import Json
 
@@ -126,25 +124,6 @@ def write_answers(path: Path, answers: Answers, task: Task) -> None:
     else:
         separator = {".tsv": "\t"}.get(suffix, ",")
         atomic_write(path, lambda file: frame.to_csv(file, index=False, sep=separator))
-
-
-def check_rows(system: System, folder: Path) -> None:
-    """Refuse rows that are not those which a run set aside from training: they may be trained on.
-
-    Nothing is known of runs of earlier versions, or of another split than the run's own scores are of.
-
-    Raises:
-        DataError: the rows that the run names have changed since.
-    """
-    scored = read_json(folder / METRICS) if (folder / METRICS).is_file() else {}
-    name = system.config.task.evaluate_on
-    if "rows" not in scored or scored["split"] != name:
-        return
-    if split_fingerprint(system.split(name)) != scored["rows"]:
-        raise DataError(
-            f"{system.config.task.name} has changed since the run was trained: among its {name} rows may be "
-            "some that were trained on (restore it, or give rows of their own as --task FILE)."
-        )
 
 
 def check_own_rows(system: System, folder: Path, data_dir: Path | None = None) -> None:

@@ -15,7 +15,7 @@ from pydantic import (
     model_validator,
 )
 
-from bara_pyro.errors import ConfigError
+from bara_pyro.errors import ConfigError, unknown
 from bara_pyro.settings import later, validation_sentence
 from bara_pyro.types import Json, WeightType
 
@@ -207,5 +207,8 @@ def check_settings(data: Json) -> None:
     except ValidationError as error:
         first = error.errors()[0]
         between = first["type"] == "value_error" and len(first["loc"]) == 1  # has the place of its section
+        if first["type"] == "extra_forbidden" and len(first["loc"]) == 1:
+            known = ("method", *Settings.model_fields)
+            raise ConfigError(unknown("setting", first["loc"][0], known)) from error
         if not between:
             raise ConfigError(validation_sentence(error, Settings)) from error

@@ -1,7 +1,7 @@
 """A configuration made real: backbone, task, model and guide."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import torch
@@ -35,7 +35,7 @@ from bara_pyro.runs.memory import check_memory
 UNKNOWN = 10.0
 
 
-@dataclass
+@dataclass(frozen=True, eq=False)
 class System:
     """Everything that training and prediction work on.
 
@@ -53,10 +53,13 @@ class System:
     answer_ids: Tensor
     model: AdaptedLM
     guide: SiteGuide
+    _splits: dict[str, EncodedSplit] = field(default_factory=dict, init=False, repr=False)
 
     def split(self, name: str) -> EncodedSplit:
-        """Return a split as token ids; see `encode_split`."""
-        return encode_split(self.config, self.backbone, self.task, name)
+        """Return a split as token ids, encoded once; see `encode_split`."""
+        if name not in self._splits:
+            self._splits[name] = encode_split(self.config, self.backbone, self.task, name)
+        return self._splits[name]
 
 
 def adapter_options(config: RunConfig, rank_pattern: Mapping[str, int] | None = None) -> AdapterOptions:

@@ -26,10 +26,28 @@ from bara_pyro.methods import METHODS, Fit, MethodConfig
 from bara_pyro.runs.checkpoint import load_checkpoint, save_checkpoint
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.fingerprint import fingerprint, split_fingerprint
-from bara_pyro.runs.folder import check_training_rows, load_weights, save_system, saved_step, write_config
-from bara_pyro.runs.manifest import CHECKPOINT, CONFIG, FITTED, LOG, MANIFEST, TRAINED, recording, verify
+from bara_pyro.runs.folder import (
+    check_backbone,
+    check_training_rows,
+    load_weights,
+    save_system,
+    saved_step,
+    write_config,
+)
+from bara_pyro.runs.manifest import (
+    CHECKPOINT,
+    CONFIG,
+    FITTED,
+    LOG,
+    MANIFEST,
+    TRAINED,
+    how_to_resume,
+    is_run,
+    recording,
+    verify,
+)
 from bara_pyro.runs.sections import TrainConfig
-from bara_pyro.runs.store import read_jsonl, remove_parts, write_json, write_jsonl, writing
+from bara_pyro.runs.store import read_json, read_jsonl, remove_parts, write_json, write_jsonl, writing
 from bara_pyro.runs.system import System
 
 # Keeps the seeds of the noise apart from those of the initial values, and those of processes from each other.
@@ -79,8 +97,10 @@ def train(system: System, out: Path, *, resume: bool = False, on_step: OnStep | 
 
 def _train(system: System, out: Path, ranks: Ranks, on_step: OnStep | None) -> None:
     verify(out, TRAINED)
-    if saved_step(system, out) == system.config.train.steps:
+    if is_run(out):
+        check_backbone(system.backbone, out, read_json(out / CONFIG))
         check_training_rows(system, out)
+    if saved_step(system, out) == system.config.train.steps:
         load_weights(system, out)
         if ranks.first and not (out / MANIFEST).exists():
             with recording(out, *TRAINED):
@@ -153,7 +173,7 @@ def _fit(system: System, out: Path, ranks: Ranks, on_step: OnStep | None) -> Non
                 if stopped:
                     raise Stopped(
                         f"Stopped after step {done} of {c.steps}: {out} keeps all of it, go on with "
-                        f"`bara train --resume --out {out}`.",
+                        f"{how_to_resume(out)}.",
                         stopped,
                     )
         except TrainingError as error:

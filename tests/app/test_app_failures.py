@@ -47,7 +47,7 @@ def test_resuming_with_a_checkpoint_that_does_not_fit(place: Place, tmp_path: Pa
         return bara("train", "--out", out, "--resume")
 
     save_backbone(backbone, seed=1)
-    assert_one_sentence(resumed(), "another backbone")
+    assert_one_sentence(resumed(), "was trained on a backbone with fingerprint")
     save_backbone(backbone)
     first, *others = questions()
     write_rows(rows, [{**first, "question": "is the fox blue ?"}, *others])

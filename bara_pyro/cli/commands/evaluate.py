@@ -67,7 +67,7 @@ def evaluate(
     from bara_pyro.cli.scores import show_scores
     from bara_pyro.cli.terminal import result, say, say_notes
     from bara_pyro.runs.folder import load_system, stored_config
-    from bara_pyro.runs.predict import check_own_rows, check_rows, rows_to_evaluate
+    from bara_pyro.runs.predict import check_own_rows, rows_to_evaluate
     from bara_pyro.runs.train import train_seconds
 
     own = stored_config(run)[0].task.name
@@ -88,8 +88,6 @@ def evaluate(
     system = replace(load_system(run, backbone=model, device=device, task=data), config=config)
     if task is None and test_file is None:
         check_own_rows(system, run, data_dir)
-    if not changes:
-        check_rows(system, run)
     report = evaluate_with_progress(
         system, out, f"{config.method.name} on {data.name}", wall_clock_train_s=train_seconds(run)
     )

@@ -6,10 +6,10 @@ from typing import Annotated
 import typer
 
 from bara_pyro.cli.options import OutFolder, Overwrite, path
-from bara_pyro.cli.wrap import wrap
+from bara_pyro.cli.wrap import group, wrap
 from bara_pyro.runs.sections import MOST_SEED
 
-app = typer.Typer(help="The small world that ships with the package.", no_args_is_help=True)
+app = group("The small world that ships with the package.")
 
 
 def build(

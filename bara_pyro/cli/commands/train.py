@@ -14,7 +14,14 @@ Method = Annotated[str | None, typer.Option(help="What to train: see `bara metho
 Config = Annotated[
     Path | None, typer.Option(parser=path, help="YAML file with any of the settings.", rich_help_panel=FILES)
 ]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, with its own settings.")]
+Resume = Annotated[
+    bool,
+    typer.Option(
+        "--resume",
+        help="Go on with the run in --out, with its own settings. Where its language model or its rows have "
+        "moved, --model, --task, --test-file and --data-dir say where to.",
+    ),
+]
 
 
 @takes_settings
@@ -57,13 +64,13 @@ def train(
             raise ConfigError(f"There is no run in {out}: leave out --resume to start one there.")
         check_writable(out)
     elif not rank():
-        check_folder(out, overwrite=overwrite)
+        check_folder(out, overwrite=overwrite, resumes=True)
 
     from bara_pyro.cli.running import resumed, train_and_show
     from bara_pyro.runs.config import parse_config
 
     if resume:
-        wanted = resumed(out, config, {"method": method, **given}, assignments or [])
+        started, now = resumed(out, config, {"method": method, **given}, assignments or [])
+        train_and_show(out, now, started=started)
     else:
-        wanted = parse_config(settings)
-    train_and_show(out, wanted, resume=resume)
+        train_and_show(out, parse_config(settings))

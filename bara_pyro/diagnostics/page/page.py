@@ -27,9 +27,10 @@ def inspect_run(
     system: System,
     options: Options | None = None,
     *,
+    out: Path | None = None,
     on_part: Callable[[int], None] | None = None,
 ) -> tuple[Path, list[str]]:
-    """Look inside a run and write what is found to its subfolder `report`.
+    """Look inside a run and write what is found to `out`, its subfolder `report` if None.
 
     These are index.html, tokens.html, a PNG a figure, inspection.json (an `Inspection`, every number) and
     posterior.nc (draws, for ArviZ). Arguments and errors are those of `look_inside`; `on_part` is called
@@ -38,8 +39,8 @@ def inspect_run(
     Returns:
         The page, and what was found: of each part a sentence in plain words.
     """
-    found = look_inside(folder, system, options, on_part=on_part)
-    out = folder / FOLDER
+    out = out or folder / FOLDER
+    found = look_inside(folder, system, options, out=out, on_part=on_part)
     write_json(out / NUMBERS, found.model_dump(mode="json"))
     page, shown = write_page(found, out)
     if on_part is not None:
