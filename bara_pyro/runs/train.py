@@ -99,8 +99,8 @@ def _train(system: System, out: Path, ranks: Ranks, on_step: OnStep | None) -> N
     verify(out, TRAINED)
     if is_run(out):
         check_backbone(system.backbone, out, read_json(out / CONFIG))
-        check_training_rows(system, out)
     if saved_step(system, out) == system.config.train.steps:
+        check_training_rows(system, out)
         load_weights(system, out)
         if ranks.first and not (out / MANIFEST).exists():
             with recording(out, *TRAINED):

@@ -75,7 +75,7 @@ def test_a_half_way_run_does_not_go_on_with_others(
         given, said = ("--model", save_backbone(tmp_path / "other", seed=1)), "fingerprint"
     else:
         others = [{**row, "question": f"the {row['question']}"} for row in questions()]
-        given, said = ("--task", write_rows(tmp_path / "others.jsonl", others)), "has changed since"
+        given, said = ("--task", write_rows(tmp_path / "others.jsonl", others)), "another training data"
     assert_one_sentence(bara("train", "--resume", "--out", out, *given), said)
     assert (out / "checkpoint.safetensors").read_bytes() == before
 
