@@ -63,7 +63,8 @@ def train_and_show(out: Path, config: RunConfig, *, started: RunConfig | None = 
     """
     resume = started is not None
     system = build_system(config)
-    system = replace(system, config=started or config)
+    if started is not None:
+        system = replace(system, config=started)
     say_notes(system.task.notes)
     if not resume and not rank():
         clear(out)  # only now that the settings, the data and the model are found to be good
@@ -116,6 +117,6 @@ def run(
 
 def evaluate_with_progress(system: System, out: Path, label: str, **extra: object) -> Json:
     """Evaluate a fitted system with a progress bar."""
-    rows = len(system.split(system.config.task.evaluate_on))
+    rows = len(system.encoded(system.config.task.evaluate_on))
     with progress(f"evaluate {label}", rows * len(system.config.predict.samples)) as advance:
         return evaluate_system(system, out, on_rows=advance, **extra)

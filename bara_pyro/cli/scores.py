@@ -13,6 +13,7 @@ SCORES = (
     Column("acc", "acc", format=".1f", best="max"),
     Column("ece", "ECE", format=".1f", best="min"),
     Column("nll", "NLL", format=".3f", best="min"),
+    Column("perplexity", "perplexity", format=".2f", best="min"),
     Column("brier", "Brier", format=".3f", best="min"),
     Column("kl_truth", "KL", format=".3f", best="min"),
     Column("trainable", "params", format=",d"),
@@ -39,14 +40,17 @@ def baseline_rows(report: Json) -> list[Json]:
 
 
 def show_scores(report: Json) -> None:
-    """Print the table of scores, the majority class below the method."""
-    show(score_table([*score_rows(report), *baseline_rows(report)]))
+    """Print the table of scores, the majority class below the method where there are classes."""
+    baseline = baseline_rows(report) if "majority_class" in report else []
+    show(score_table([*score_rows(report), *baseline]))
 
 
 def score_table(rows: Sequence[Json]) -> Table:
     """Return the table of scores, without the columns that no row has a value for."""
     filled = [column for column in SCORES if any(row.get(column.key) is not None for row in rows)]
     keys = {column.key for column in filled}
+    if "perplexity" in keys:
+        return Table(filled, rows, "NLL in nats a token, of whole replies each under one draw")
     percent = "acc, ECE, gates below 0.1 (Φ, θ, Φθ)" if "psi" in keys else "acc, ECE"
     nats = "NLL, KL from the truth" if "kl_truth" in keys else "NLL"
     return Table(filled, rows, f"{percent} in %; {nats} in nats")

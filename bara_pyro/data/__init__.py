@@ -6,7 +6,7 @@ from bara_pyro.data.labels import as_asked, as_letters, encode_labels
 from bara_pyro.data.loader import is_file_name, load_task
 from bara_pyro.data.questions import Given, load_questions
 from bara_pyro.data.registry import SOURCES, Generated, Source, register_task
-from bara_pyro.data.split import EncodedSplit, first_rows
+from bara_pyro.data.split import EncodedRows, EncodedSplit, first_rows
 from bara_pyro.data.types import Batch, Columns, Example, Task
 from bara_pyro.data.userfile import task_from_rows
 
@@ -14,6 +14,7 @@ __all__ = [
     "SOURCES",
     "Batch",
     "Columns",
+    "EncodedRows",
     "EncodedSplit",
     "Example",
     "Generated",

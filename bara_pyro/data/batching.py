@@ -6,13 +6,13 @@ from functools import lru_cache
 import numpy as np
 from torch import Tensor
 
-from bara_pyro.data.split import EncodedSplit
+from bara_pyro.data.split import EncodedRows
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 
 
 def batches(
-    split: EncodedSplit, answer_ids: Tensor, batch_size: int, *, by_length: bool = False
+    split: EncodedRows, answer_ids: Tensor, batch_size: int, *, by_length: bool = False
 ) -> Iterator[Batch]:
     """Yield every row once, always in the same order; the last batch may be smaller.
 

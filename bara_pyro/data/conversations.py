@@ -1,18 +1,20 @@
 """Prompts with replies as people keep them: TRL's formats, preference pairs; to tokens by a chat template."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeGuard
 
 from bara_pyro.data.encode import Tokenizer, continuation, front_ids, ids_of, pad_id
 from bara_pyro.data.replies import EncodedReplies, EncodedReply
-from bara_pyro.data.tables import Data, read_table
+from bara_pyro.data.rows import check_ids, own_id
+from bara_pyro.data.tables import Data, Table, read_table
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.types import Fields
 
 Message = Mapping[str, str]
-REPLIES = ("completion", "chosen", "response", "output")
-"""Columns that a reply is found in beside a column "prompt"."""
+PROMPTS = ("prompt", "instruction", "question")
+REPLIES = ("completion", "chosen", "response", "output", "answer")
+"""Columns that prompts and replies are found in."""
 
 
 @dataclass(frozen=True)
@@ -29,23 +31,46 @@ class Conversation:
     reply: str
     id: str
 
+    def spoken(self) -> "Conversation":
+        """Return the same with a plain prompt read as what a user says in a conversation."""
+        prompt = self.prompt
+        if isinstance(prompt, str):
+            prompt = ({"role": "user", "content": prompt},)
+        return replace(self, prompt=prompt)
 
-def load_conversations(data: Data) -> list[Conversation]:
+
+def load_conversations(data: Data, split: str = "row") -> list[Conversation]:
     """Return the conversations of a file, DataFrame, `datasets.Dataset` or list of dictionaries.
 
     Rows are in one of the formats of TRL: `messages`, a conversation whose last message is the assistant's;
-    or `prompt` (a text or messages) with `completion`. In place of `completion` a column `chosen` (of a
-    preference pair), `response` or `output` will do; where it holds messages, the last one is the reply.
+    `prompt` (a text or messages) with `completion`; or a preference pair, whose `chosen` reply is learnt. In
+    place of `prompt` a column `instruction` or `question` will do, and in place of `completion` one named
+    `response`, `output` or `answer`; where it holds messages, the last one is the reply. What a column
+    `input` holds beside an `instruction` (Alpaca's format) is put below it.
+
+    Args:
+        data: the rows.
+        split: begins the identifiers of rows that have none of their own, `<split>-<row>`.
 
     Raises:
-        DataError: a file that cannot be read, or a row in none of these formats.
+        DataError: a file that cannot be read, a row in none of these formats, or two rows with one id.
     """
-    table = read_table(data)
-    return [_conversation(row, f"row {n} of {table.place}", n) for n, row in enumerate(table.rows, 1)]
+    return conversations_in(read_table(data), split)
 
 
-def _conversation(row: Fields, where: str, number: int) -> Conversation:
-    row_id = str(row.get("id") or number)
+def conversations_in(table: Table, split: str) -> list[Conversation]:
+    """Return the conversations of a table; see `load_conversations`."""
+    found = [
+        _conversation(row, f"row {n} of {table.place}", own_id(row) or f"{split}-{n}")
+        for n, row in enumerate(table.rows, 1)
+    ]
+    check_ids([row.id for row in found], table.place)
+    return found
+
+
+def _conversation(row: Fields, where: str, row_id: str) -> Conversation:
+    if row.get("prompt") is None and _is_list(row.get("chosen")):  # a pair of whole conversations
+        row = {"messages": row["chosen"]}
     if row.get("messages") is not None:
         *before, last = _messages(row["messages"], where, "messages")
         if last["role"] != "assistant" or not before:
@@ -55,22 +80,23 @@ def _conversation(row: Fields, where: str, number: int) -> Conversation:
             )
         return Conversation(tuple(before), last["content"], row_id)
     column = next((name for name in REPLIES if row.get(name) is not None), None)
-    prompt = row.get("prompt")
-    if prompt is None or column is None:
+    asked = next((name for name in PROMPTS if name != column and row.get(name) is not None), None)
+    if asked is None or column is None:
         raise DataError(
             f"There is no reply to learn in {where}, which has {', '.join(map(str, row)) or 'no columns'}: "
             f"give 'messages', or 'prompt' with one of {', '.join(map(repr, REPLIES))}."
         )
-    found = row[column]
+    found, prompt = row[column], row[asked]
+    if asked == "instruction" and isinstance(prompt, str) and row.get("input"):
+        prompt = f"{prompt}\n{row['input']}"
     reply = found if isinstance(found, str) else _messages(found, where, column)[-1]["content"]
-    given = prompt if isinstance(prompt, str) else tuple(_messages(prompt, where, "prompt"))
-    if isinstance(given, str) and not isinstance(found, str):  # the prompt of a preference pair
-        given = ({"role": "user", "content": given},)
-    return Conversation(given, reply, row_id)
+    given = prompt if isinstance(prompt, str) else tuple(_messages(prompt, where, asked))
+    conversation = Conversation(given, reply, row_id)
+    return conversation if isinstance(found, str) else conversation.spoken()
 
 
 def _messages(value: Any, where: str, column: str) -> list[Message]:
-    messages = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else []
+    messages = list(value) if _is_list(value) else []
     whole: list[Message] = [
         {"role": m["role"], "content": m["content"]}
         for m in messages
@@ -84,8 +110,17 @@ def _messages(value: Any, where: str, column: str) -> list[Message]:
     return whole
 
 
+def _is_list(value: object) -> TypeGuard[Sequence[Any]]:
+    return isinstance(value, Sequence) and not isinstance(value, str)
+
+
 def encode_replies(
-    conversations: Sequence[Conversation], tokenizer: Tokenizer, max_length: int = 2048, *, chat: bool = False
+    conversations: Iterable[Conversation],
+    tokenizer: Tokenizer,
+    max_length: int = 2048,
+    *,
+    chat: bool = False,
+    too_long: str = "drop",
 ) -> EncodedReplies:
     """Return conversations as tokens, of at most `max_length` each.
 
@@ -99,22 +134,26 @@ def encode_replies(
         tokenizer: a Hugging Face tokenizer.
         max_length: the most tokens of prompt and reply together; what is longer loses the end of its reply.
         chat: read plain prompts, too, as what a user says in a conversation.
+        too_long: "drop" leaves out rows whose prompt alone is as long as that, "error" refuses them.
 
     Raises:
         ConfigError: `max_length` is below 2.
-        DataError: a reply or a prompt has no tokens, or messages are given and the tokenizer has no chat
-            template, or one that a reply does not come last in.
+        DataError: a row is refused for its length, a reply or a prompt has no tokens, or messages are given
+            and the tokenizer has no chat template, or one that a reply does not come last in.
     """
     if max_length < 2:
         raise ConfigError(f"max_length is {max_length}: a prompt and a reply take at least 2 tokens.")
     rows: list[EncodedReply] = []
     shortened, dropped = [], []
     for conversation in conversations:
-        prompt, reply = _tokens(conversation, tokenizer, chat)
-        if not prompt or not reply:
-            part = "reply" if prompt else "prompt"
-            raise DataError(f"The {part} of row {conversation.id!r} is empty: leave the row out.")
+        prompt, reply = tokens_of(conversation.spoken() if chat else conversation, tokenizer)
         room = max_length - len(prompt)
+        if room < 1 and too_long == "error":
+            raise DataError(
+                f"The prompt of row {conversation.id!r} is {len(prompt)} tokens long and max_length is "
+                f"{max_length}: raise max_length, or leave such rows out with too_long='drop' (--too-long "
+                "drop)."
+            )
         if room < 1:
             dropped.append(conversation.id)
             continue
@@ -124,11 +163,10 @@ def encode_replies(
     return EncodedReplies(tuple((row,) for row in rows), pad_id(tokenizer), tuple(shortened), tuple(dropped))
 
 
-def _tokens(conversation: Conversation, tokenizer: Tokenizer, chat: bool) -> tuple[list[int], list[int]]:
+def tokens_of(conversation: Conversation, tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
+    """Return the tokens of a prompt, and those of its reply; see `encode_replies`."""
     end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
     prompt = conversation.prompt
-    if isinstance(prompt, str) and chat:
-        prompt = ({"role": "user", "content": prompt},)
     if isinstance(prompt, str):
         reply = continuation(tokenizer, prompt, conversation.reply) if conversation.reply else []
         return front_ids(tokenizer) + ids_of(tokenizer, [prompt])[0], reply + (end if reply else [])

@@ -6,6 +6,8 @@
 A position is asked for the token behind it. Those of a prompt (but its last) and of padding are not asked.
 """
 
+import hashlib
+import json
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -127,12 +129,31 @@ class EncodedReplies:
         return len(self.rows)
 
     @property
+    def ids(self) -> tuple[str, ...]:
+        """The identifiers of the rows."""
+        return tuple("+".join(reply.id for reply in row) for row in self.rows)
+
+    @property
+    def lengths(self) -> list[int]:
+        """Number of tokens that each row has in a batch."""
+        return [sum(map(len, row)) for row in self.rows]
+
+    @property
+    def fingerprint(self) -> str:
+        """Sixteen hexadecimal digits over the tokens and identifiers of the rows."""
+        text = json.dumps([[(reply.prompt, reply.reply, reply.id) for reply in row] for row in self.rows])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
     def tokens(self) -> int:
         """Number of tokens that are learnt, of all replies together."""
         return sum(len(reply.reply) for row in self.rows for reply in row)
 
-    def batch(self, rows: Sequence[int]) -> ReplyBatch:
-        """Return the rows at these places as a left-padded batch, as wide as its longest row."""
+    def batch(self, rows: Sequence[int], answer_ids: Tensor | None = None) -> ReplyBatch:
+        """Return the rows at these places as a left-padded batch, as wide as its longest row.
+
+        Replies are of the whole vocabulary: `answer_ids` are not looked at.
+        """
         return reply_batch([self.rows[row] for row in rows], self.pad_id)
 
     def packed(self, length: int) -> Self:

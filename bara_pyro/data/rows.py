@@ -1,11 +1,23 @@
 """From rows to examples: stable ids, and errors that name the file and the row."""
 
 from collections.abc import Sequence
+from typing import Protocol, TypeVar
 
 from bara_pyro.data.reading import Rows
-from bara_pyro.data.schemas import Row, Schema, digest
+from bara_pyro.data.schemas import Schema, digest
 from bara_pyro.data.types import Example
 from bara_pyro.errors import ConfigError, DataError
+from bara_pyro.types import Fields
+
+
+class Identified(Protocol):
+    """A row with a stable identifier."""
+
+    @property
+    def id(self) -> str: ...  # noqa: D102
+
+
+R = TypeVar("R", bound=Identified)
 
 
 def to_examples(
@@ -21,9 +33,8 @@ def to_examples(
             or two rows with one id (results are stored under it).
     """
     examples: list[Example] = []
-    first: dict[str, int] = {}
     for number, row in enumerate(rows, start=1):
-        row_id = _own_id(row) or f"{split}-{number}"
+        row_id = own_id(row) or f"{split}-{number}"
         try:
             examples.append(schema(row, row_id))
         except DataError as error:
@@ -32,20 +43,28 @@ def to_examples(
             raise DataError(
                 f"{place}, row {number}: it has no answer in {answer!r}: fill it in, or leave the row out."
             )
+    check_ids([example.id for example in examples], place)
+    return examples
+
+
+def check_ids(ids: Sequence[str], place: str) -> None:
+    """Raise `DataError` where two rows share an id; `place` says where they are."""
+    first: dict[str, int] = {}
+    for number, row_id in enumerate(ids, start=1):
         if first.setdefault(row_id, number) != number:
             raise DataError(
                 f"{place}, rows {first[row_id]} and {number} share the id {row_id!r}: "
                 "give each row its own, or leave 'id' out."
             )
-    return examples
 
 
-def _own_id(row: Row) -> str:
+def own_id(row: Fields) -> str:
+    """Return the identifier in a row's column "id", "ID" or "Id"; an empty text where it has none."""
     name = next((name for name in ("id", "ID", "Id") if row.get(name) is not None), None)
     return "" if name is None else str(row[name]).strip()
 
 
-def check_disjoint(train: Sequence[Example], test: Sequence[Example], name: str) -> None:
+def check_disjoint(train: Sequence[Identified], test: Sequence[Identified], name: str) -> None:
     """Raise `DataError` where a train row and a test row share an id."""
     shared = {example.id for example in train} & {example.id for example in test}
     if shared:
@@ -55,7 +74,7 @@ def check_disjoint(train: Sequence[Example], test: Sequence[Example], name: str)
         )
 
 
-def carve(train: Sequence[Example], rows: int, seed: int) -> tuple[tuple[Example, ...], tuple[Example, ...]]:
+def carve(train: Sequence[R], rows: int, seed: int) -> tuple[tuple[R, ...], tuple[R, ...]]:
     """Split `rows` examples off the end of a seeded permutation of `train`.
 
     The permutation sorts by a hash of seed and id, so it depends on no generator's version and a row keeps

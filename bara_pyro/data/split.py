@@ -1,7 +1,10 @@
 """Encoded rows: a split as token ids, and batches of it with padding on the left."""
 
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -9,6 +12,26 @@ from torch import Tensor
 from bara_pyro.data.texts import Texts, pad_left, with_texts
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, DataError
+
+
+class EncodedRows(Protocol):
+    """Rows as token ids, of whatever kind: what training visits."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        """Number of tokens that each row has in a batch."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Sixteen hexadecimal digits over all that the rows hold."""
+        ...
+
+    def batch(self, rows: Sequence[int], answer_ids: Tensor) -> Batch:
+        """Return the rows at these places as a left-padded batch, as wide as its longest row."""
+        ...
 
 
 def collate_ids(
@@ -62,6 +85,12 @@ class EncodedSplit:
         """Number of tokens that each row has in a batch, with the texts behind its prompt."""
         behind = [sum(max(0, len(text) - 1) for text in texts) for texts in self.texts] or [0] * len(self)
         return [len(prompt) + more for prompt, more in zip(self.token_ids, behind, strict=True)]
+
+    @property
+    def fingerprint(self) -> str:
+        """Sixteen hexadecimal digits over the tokens, labels and identifiers of the rows."""
+        text = json.dumps([self.token_ids, self.labels, self.ids, *([self.texts] if self.texts else [])])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def take(self, rows: Sequence[int]) -> "EncodedSplit":
         """Return the rows at these places, in this order, as a split of their own."""

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from bara_pyro.microworld import replies as _replies  # noqa: F401 - registers its tasks
 from bara_pyro.microworld.tasks import TASKS, TaskSpec, load_task
 from bara_pyro.microworld.world import WORLD_SEED, World
 

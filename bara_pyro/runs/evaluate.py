@@ -14,9 +14,10 @@ from torch import Tensor
 from bara_pyro.core.gate_draws import GateDraws, gate_draws
 from bara_pyro.core.prediction import predict
 from bara_pyro.data import EncodedSplit, Task, batches, first_rows
+from bara_pyro.data.replies import EncodedReplies
 from bara_pyro.metrics import decompose, evaluate, posterior_predictive, sparsity_by_module, stack_truth
-from bara_pyro.runs.fingerprint import split_fingerprint
 from bara_pyro.runs.manifest import METRICS, PREDICTIONS, recording
+from bara_pyro.runs.reply_scores import reply_rows, reply_scores, token_counts
 from bara_pyro.runs.store import SCHEMA, write_json, write_jsonl
 from bara_pyro.runs.system import System, count_parameters, reading_notes
 from bara_pyro.types import Json
@@ -28,7 +29,7 @@ OnRows = Callable[[int], None]
 
 def draw(
     system: System,
-    split: EncodedSplit,
+    split: EncodedSplit | EncodedReplies,
     samples: int,
     *,
     repeats: int = 1,
@@ -36,6 +37,8 @@ def draw(
     on_rows: OnRows | None = None,
 ) -> Tensor:
     """Return log-probabilities of the rows of a split, `max(S, 1) x n x C`, float64, in the split's order.
+
+    Of replies these are `max(S, 1) x n`.
 
     Where the guide has a predictive of its own, there are as many draws as that has; see `predict`.
     """
@@ -54,7 +57,7 @@ def draw(
             last=c.last,
         )
         if not out.numel():
-            out = drawn.new_empty(len(drawn), len(split), drawn.shape[-1])
+            out = drawn.new_empty(len(drawn), len(split), *drawn.shape[2:])
         out[:, [place[row_id] for row_id in batch.ids]] = drawn
         if on_rows is not None:
             on_rows(len(batch))
@@ -100,30 +103,24 @@ def evaluate_system(system: System, out: Path, *, on_rows: OnRows | None = None,
     Returns:
         What metrics.json holds: per S `acc`, `ece` (percent), `nll` (nats), `brier`, `n`, ..; the accuracy of
         always answering the most frequent class (`majority_class`, percent); the sparsity of the gates
-        (percent), parameter counts, versions, hardware, seed, configuration hash.
+        (percent), parameter counts, versions, hardware, seed, configuration hash. Of replies the metrics are
+        those of `reply_scores`.
     """
     started = time.perf_counter()
     name = system.config.task.evaluate_on
-    split = system.split(name)
-    labels = torch.tensor(split.labels)
-    truth = true_probabilities(system, split, name)
-    predictive, epistemic = {}, {}
-    scores = {}
-    for samples in system.config.predict.samples:
-        draws = draw(system, split, samples, on_rows=on_rows)
-        predictive[samples] = posterior_predictive(draws)
-        epistemic[samples] = decompose(draws).epistemic
-        scores[str(samples)] = evaluate(predictive[samples], labels, truth)
+    split = system.encoded(name)
+    if isinstance(split, EncodedReplies):
+        own, lines, sparsity = _of_replies(system, split, on_rows)
+    else:
+        own, lines, sparsity = _of_answers(system, split, name, on_rows)
     report = {
         "schema": SCHEMA,
         "method": system.config.method.name,
         "task": system.task.name,
         "split": name,
-        "rows": split_fingerprint(split),
-        "metrics": scores,
-        "classes": list(system.task.names or system.task.labels),
-        "majority_class": majority_class(system.task, split),
-        "sparsity": _sparsity(system, split),
+        "rows": split.fingerprint,
+        **own,
+        "sparsity": sparsity,
         "parameters": parameter_counts(system),
         "seed": system.config.seed,
         "config_hash": system.config.hash,
@@ -133,9 +130,38 @@ def evaluate_system(system: System, out: Path, *, on_rows: OnRows | None = None,
         **extra,
     }
     with recording(out, PREDICTIONS, METRICS):
-        write_jsonl(out / PREDICTIONS, _rows(split, predictive, epistemic, system.task.names))
+        write_jsonl(out / PREDICTIONS, lines)
         write_json(out / METRICS, report)
     return report
+
+
+Evaluated = tuple[Json, list[Json], dict[str, float]]
+"""Entries of metrics.json, lines of predictions.jsonl, the sparsity of the gates."""
+
+
+def _of_answers(system: System, split: EncodedSplit, name: str, on_rows: OnRows | None) -> Evaluated:
+    labels = torch.tensor(split.labels)
+    truth = true_probabilities(system, split, name)
+    predictive, epistemic = {}, {}
+    scores = {}
+    for samples in system.config.predict.samples:
+        draws = draw(system, split, samples, on_rows=on_rows)
+        predictive[samples] = posterior_predictive(draws)
+        epistemic[samples] = decompose(draws).epistemic
+        scores[str(samples)] = evaluate(predictive[samples], labels, truth)
+    own = {
+        "metrics": scores,
+        "classes": list(system.task.names or system.task.labels),
+        "majority_class": majority_class(system.task, split),
+    }
+    return own, _rows(split, predictive, epistemic, system.task.names), _sparsity(system, split)
+
+
+def _of_replies(system: System, split: EncodedReplies, on_rows: OnRows | None) -> Evaluated:
+    log_probs = {s: draw(system, split, s, on_rows=on_rows) for s in system.config.predict.samples}
+    counts = token_counts(split)
+    scores = {str(s): reply_scores(draws, counts) for s, draws in log_probs.items()}
+    return {"metrics": scores}, reply_rows(split, log_probs), {}
 
 
 def true_probabilities(system: System, split: EncodedSplit, name: str) -> Tensor:

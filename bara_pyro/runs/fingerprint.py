@@ -1,4 +1,4 @@
-"""Short identities of a backbone and of training rows, so that nothing goes on with others by mistake."""
+"""Short identities of a backbone, so that nothing goes on with others by mistake."""
 
 import hashlib
 import json
@@ -6,7 +6,6 @@ import json
 import torch
 
 from bara_pyro.core.backbone import Backbone
-from bara_pyro.data import EncodedSplit
 from bara_pyro.types import Json
 
 # Values looked at per tensor, spread over it: enough to tell two trainings apart, cheap for large models.
@@ -58,9 +57,3 @@ def differing(stored: Json, found: Json) -> list[str]:
     """Return the settings that both have and that differ: `rms_norm_eps is 1e-06, was 1e-05`."""
     both = stored.keys() & found.keys()
     return [f"{key} is {found[key]}, was {stored[key]}" for key in sorted(both) if found[key] != stored[key]]
-
-
-def split_fingerprint(split: EncodedSplit) -> str:
-    """Return 16 hexadecimal digits over the tokens, labels and identifiers of the rows of a split."""
-    text = json.dumps([split.token_ids, split.labels, split.ids, *([split.texts] if split.texts else [])])
-    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -7,10 +7,11 @@ from pathlib import Path
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.loading import load_backbone
 from bara_pyro.data import Columns, Task, encode_labels, is_file_name
+from bara_pyro.data.reply_tasks import ReplyTask
 from bara_pyro.errors import CheckpointError, DataError
 from bara_pyro.registry import PLUGINS
 from bara_pyro.runs.config import RunConfig, load_config, parse_config
-from bara_pyro.runs.fingerprint import computation, differing, fingerprint, split_fingerprint
+from bara_pyro.runs.fingerprint import computation, differing, fingerprint
 from bara_pyro.runs.manifest import (
     ADAPTER,
     CONFIG,
@@ -32,7 +33,7 @@ from bara_pyro.runs.store import (
     write_json,
     write_tensors,
 )
-from bara_pyro.runs.system import System, assemble, find_device, load_data
+from bara_pyro.runs.system import System, assemble, find_device, load_data, load_reply_data
 from bara_pyro.types import Json
 
 OTHER_ROWS = "test on rows of their own with `bara evaluate --task FILE`"
@@ -55,16 +56,12 @@ def write_config(system: System, folder: Path) -> None:
             "manifest": MANIFEST,
             "names": list(system.task.names),
             "columns": asdict(system.task.columns) if system.task.columns else None,
-            **({"training_rows": _training_rows(system)} if system.task.train else {}),
+            **({"training_rows": system.encoded("train").fingerprint} if system.has_rows else {}),
             **({"rank_pattern": system.model.rank_pattern} if system.model.rank_pattern else {}),
             **({"plugins": PLUGINS} if PLUGINS else {}),
         },
     )
     write_json(folder / PEFT_CONFIG, peft_config(system))
-
-
-def _training_rows(system: System) -> str:
-    return split_fingerprint(system.split("train"))
 
 
 def check_training_rows(system: System, folder: Path) -> None:
@@ -76,7 +73,7 @@ def check_training_rows(system: System, folder: Path) -> None:
         DataError: they are others.
     """
     trained_on = read_json(folder / CONFIG).get("training_rows")
-    if trained_on is not None and _training_rows(system) != trained_on:
+    if trained_on is not None and system.encoded("train").fingerprint != trained_on:
         raise DataError(
             f"{system.config.task.name} has changed since the run was trained: among its test rows may be "
             f"some that were trained on (restore it, or {OTHER_ROWS})."
@@ -173,7 +170,7 @@ def load_system(
     backbone: str | None = None,
     device: str | None = None,
     data_dir: Path | None = None,
-    task: Task | None = None,
+    task: Task | ReplyTask | None = None,
     with_rows: bool = True,
 ) -> System:
     """Read a run folder back: same predictions, bit for bit, in another process.
@@ -199,10 +196,13 @@ def load_system(
     own = task is None and with_rows
     if task is None:
         task = own_rows(folder, config, stored) if with_rows else stored_task(stored)
+    if config.task.likelihood == "completion" and isinstance(task, Task):
+        task = ReplyTask(task.name)  # without its rows
     lm = load_backbone(config.backbone.name, dtype=config.backbone.dtype, device=where)
     check_backbone(lm, folder, stored)
-    task = encode_labels(task, lm.tokenizer, config.task.labels)
-    if own:
+    if isinstance(task, Task):
+        task = encode_labels(task, lm.tokenizer, config.task.labels)
+    if own and isinstance(task, Task):
         for kind, now in (("names", task.names), ("labels", task.labels)):
             if list(now) != (trained_on := stored.get(kind, list(now))):
                 raise CheckpointError(
@@ -227,7 +227,7 @@ def stored_task(stored: Json) -> Task:
     )
 
 
-def own_rows(folder: Path, config: RunConfig, stored: Json) -> Task:
+def own_rows(folder: Path, config: RunConfig, stored: Json) -> Task | ReplyTask:
     """Load the rows that a run was trained and tested on.
 
     Raises:
@@ -245,6 +245,8 @@ def own_rows(folder: Path, config: RunConfig, stored: Json) -> Task:
             f"There is no file {Path(config.task.name).absolute()}, which {folder} was trained on: restore "
             f"it, work where the run was trained, or {OTHER_ROWS}."
         )
+    if config.task.likelihood == "completion":
+        return load_reply_data(config)
     task = load_data(config)
     if is_file_name(config.task.name) and config.task.test_file is None and "columns" not in stored:
         raise CheckpointError(

@@ -5,7 +5,7 @@ import torch
 
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.targets import find_targets
-from bara_pyro.data import EncodedSplit
+from bara_pyro.data import EncodedRows
 from bara_pyro.errors import ConfigError
 from bara_pyro.runs.config import RunConfig
 
@@ -16,7 +16,7 @@ COPIES = 6
 KEPT = 8
 
 
-def training_bytes(config: RunConfig, backbone: Backbone, split: EncodedSplit) -> int:
+def training_bytes(config: RunConfig, backbone: Backbone, split: EncodedRows) -> int:
     """Return bytes that training needs at the least, beside the language model.
 
     LoRA's two matrices a module are counted, and of one micro-batch of the longest rows the hidden states and
@@ -36,7 +36,7 @@ def training_bytes(config: RunConfig, backbone: Backbone, split: EncodedSplit) -
     return FLOAT * (COPIES * parameters + states + units)
 
 
-def check_memory(config: RunConfig, backbone: Backbone, split: EncodedSplit) -> None:
+def check_memory(config: RunConfig, backbone: Backbone, split: EncodedRows) -> None:
     """Refuse a run that cannot fit into the memory of its device.
 
     Raises:

@@ -16,14 +16,24 @@ from bara_pyro.data import (
     is_file_name,
     load_questions,
 )
+from bara_pyro.data.conversations import load_conversations
+from bara_pyro.data.reply_tasks import ReplyTask
 from bara_pyro.data.tables import Data
 from bara_pyro.errors import DataError
 from bara_pyro.metrics import decompose, posterior_predictive
 from bara_pyro.runs.config import RunConfig, load_config
 from bara_pyro.runs.evaluate import OnRows, draw
 from bara_pyro.runs.folder import check_training_rows, own_rows, stored_config, stored_task
+from bara_pyro.runs.sections import TaskConfig
 from bara_pyro.runs.store import atomic_write, write_jsonl
-from bara_pyro.runs.system import System, encode_rows, load_data, reading_notes
+from bara_pyro.runs.system import (
+    System,
+    encode_rows,
+    load_data,
+    load_reply_data,
+    reading_notes,
+    require_answers,
+)
 from bara_pyro.types import Json
 
 
@@ -62,8 +72,10 @@ def answer_rows(
         on_rows: called with the number of rows just done.
 
     Raises:
+        ConfigError: the model learnt replies.
         DataError: see `data.questions.load_questions`.
     """
+    require_answers(system.config)
     examples = load_questions(data, system.task, given=given)
     split = encode_rows(system.config, system.backbone, system.task, examples)
     if not len(split):
@@ -134,11 +146,16 @@ def check_own_rows(system: System, folder: Path, data_dir: Path | None = None) -
     """
     own, stored = stored_config(folder)
     config = load_config(overrides={"task.data_dir": data_dir} if data_dir else {}, base=own)
-    task = encode_labels(own_rows(folder, config, stored), system.backbone.tokenizer, config.task.labels)
-    check_training_rows(replace(system, task=task, config=config), folder)
+    task = own_rows(folder, config, stored)
+    if isinstance(task, ReplyTask):
+        then = replace(system, conversations=task, config=config)
+    else:
+        asked = encode_labels(task, system.backbone.tokenizer, config.task.labels)
+        then = replace(system, task=asked, config=config)
+    check_training_rows(then, folder)
 
 
-def rows_to_evaluate(folder: Path, config: RunConfig) -> Task:
+def rows_to_evaluate(folder: Path, config: RunConfig) -> Task | ReplyTask:
     """Load the rows that a finished run is to be evaluated on, asked as the run was trained to be asked.
 
     A file other than the run's own is tested on whole; it is read like the rows of `predict`, with answers.
@@ -153,16 +170,29 @@ def rows_to_evaluate(folder: Path, config: RunConfig) -> Task:
     """
     own, stored = stored_config(folder)
     c = config.task
-    asked = stored_task(stored)
     file = c.test_file if c.test_file != own.task.test_file else None
     if file is None and is_file_name(c.name) and c.name != own.task.name:
         file = c.test_file or Path(c.name)
     if file is not None:
-        given = Given(c.text_column, c.label_column, c.choices_column, c.context_column)
-        rows = tuple(load_questions(file, asked, given=given, answers=True)[: c.limit])
-        notes = (f"all {len(rows)} rows of {file.name} tested on",)
-        return Task(file.stem, asked.labels, (), (), rows, notes, asked.names, asked.columns)
-    task = own_rows(folder, config, stored) if c.name == own.task.name else load_data(config)
+        return _whole_file(file, c, stored_task(stored))
+    if c.name == own.task.name:
+        task = own_rows(folder, config, stored)
+    else:
+        task = load_reply_data(config) if c.likelihood == "completion" else load_data(config)
+    if isinstance(task, ReplyTask):
+        return task
     if "names" not in stored:  # a run of an earlier version
         return as_letters(task) if c.labels == "letters" else task
+    asked = stored_task(stored)
     return as_asked(task, asked.labels, asked.names)
+
+
+def _whole_file(file: Path, c: TaskConfig, asked: Task) -> Task | ReplyTask:
+    """Return a file whose rows are all tested on."""
+    if c.likelihood == "completion":
+        told = load_conversations(file)[: c.limit]
+        return ReplyTask(file.stem, test=told, notes=(f"all {len(told)} rows of {file.name} tested on",))
+    given = Given(c.text_column, c.label_column, c.choices_column, c.context_column)
+    rows = tuple(load_questions(file, asked, given=given, answers=True)[: c.limit])
+    notes = (f"all {len(rows)} rows of {file.name} tested on",)
+    return Task(file.stem, asked.labels, (), (), rows, notes, asked.names, asked.columns)

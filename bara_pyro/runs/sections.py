@@ -1,7 +1,7 @@
 """The sections of a run's settings; nothing heavy is imported: the command line makes its options of them."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -23,6 +23,8 @@ MOST_SEED = 2**32 - 1  # what every generator of random numbers takes, NumPy's t
 # Above these a run is a slip of the finger: it would not fit, or not end.
 MOST_DRAWS = 100_000
 MOST_ROWS = 65_536
+REPLY_LENGTH = 2048  # tokens of a prompt and its reply, as in the paper
+OF_ANSWERS = ("labels", "classes", "text_column", "label_column", "choices_column", "context_column")
 Seed = Annotated[int, Field(ge=0, le=MOST_SEED)]
 Rank = Annotated[int, Field(ge=1, le=16_384)]
 Rows = Annotated[int, Field(ge=1, le=MOST_ROWS)]
@@ -90,6 +92,18 @@ class TaskConfig(Section):
         "labels that are several tokens; 'auto': words where they are single tokens, else letters; 'texts': "
         "labels or options of any length, whose whole texts are scored",
     )
+    likelihood: Literal["answer", "completion"] = later(
+        "answer",
+        "what is learnt: 'answer', one of a closed set; 'completion', every token of a reply (max_length is "
+        "2048 then by default)",
+    )
+    chat: bool = later(
+        False, "with likelihood=completion: plain prompts, too, go through the model's chat template"
+    )
+    packing: bool = later(
+        False,
+        "with likelihood=completion: train on rows of several replies, of max_length tokens together",
+    )
     text_score: Literal["sum", "mean"] = later(
         "sum", "with labels=texts: a text's score, the sum or the mean of its tokens' log-probabilities"
     )
@@ -106,8 +120,20 @@ class TaskConfig(Section):
     limit: PositiveInt | None = Field(None, description="use at most so many rows of each split, to try out")
     seed: Seed = Field(0, description="seed of the split and of the microworld's rows")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _room_for_replies(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("likelihood") == "completion":
+            return {"max_length": REPLY_LENGTH, **data}
+        return data
+
     @model_validator(mode="after")
     def _holds_together(self) -> "TaskConfig":
+        replies = self.likelihood == "completion"
+        for name in ("chat", "packing") if not replies else OF_ANSWERS:
+            if (value := getattr(self, name)) != type(self).model_fields[name].default:
+                needed = "answer" if replies else "completion"
+                raise ValueError(f"{name}={value!r} needs likelihood={needed!r} (now {self.likelihood!r})")
         if self.text_score != "sum" and self.labels != "texts":
             raise ValueError(f"text_score={self.text_score!r} needs labels='texts' (now {self.labels!r})")
         if self.train_rows_seed is not None and self.train_rows is None:
@@ -135,6 +161,7 @@ class TrainConfig(Section):
     """How the negative ELBO is minimised: AdamW, linear warm-up and decay."""
 
     steps: Steps = Field(3000, description="optimiser steps")
+    epochs: PositiveFloat | None = later(None, "passes over the training rows, which stand for steps")
     batch_size: Rows = Field(4, description="rows a step")
     accumulate: Rows = Field(1, description="micro-batches that a step is cut into")
     lr: PositiveFloat = Field(1e-3, description="peak learning rate")

@@ -2,14 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import cast
+from math import ceil
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.guide import SiteGuide
-from bara_pyro.core.likelihood import TextLikelihood
+from bara_pyro.core.likelihood import CompletionLikelihood, TextLikelihood
 from bara_pyro.core.loading import AUTO, load_backbone
 from bara_pyro.core.program import AdaptedLM, AdapterOptions
 from bara_pyro.core.targets import find_targets
@@ -23,6 +24,9 @@ from bara_pyro.data import (
     is_file_name,
     load_task,
 )
+from bara_pyro.data.conversations import encode_replies
+from bara_pyro.data.replies import EncodedReplies
+from bara_pyro.data.reply_tasks import REPLY_SOURCES, REPLY_TASKS, ReplyTask, load_replies
 from bara_pyro.data.rows import carve
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.methods import build
@@ -33,6 +37,7 @@ from bara_pyro.runs.memory import check_memory
 
 # Percentage of unknown tokens above which a data set is not what the language model can read.
 UNKNOWN = 10.0
+AnyTask = TypeVar("AnyTask", Task, ReplyTask)
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +50,7 @@ class System:
         task: the rows.
         answer_ids: long, `C`: the token of each class; empty where whole texts are scored.
         model, guide: the program and its posterior.
+        conversations: the rows where replies are learnt; the task then has a name only.
     """
 
     config: RunConfig
@@ -53,13 +59,57 @@ class System:
     answer_ids: Tensor
     model: AdaptedLM
     guide: SiteGuide
-    _splits: dict[str, EncodedSplit] = field(default_factory=dict, init=False, repr=False)
+    conversations: ReplyTask | None = None
+    _encoded: dict[str, EncodedSplit | EncodedReplies] = field(default_factory=dict, init=False, repr=False)
 
     def split(self, name: str) -> EncodedSplit:
-        """Return a split as token ids, encoded once; see `encode_split`."""
-        if name not in self._splits:
-            self._splits[name] = encode_split(self.config, self.backbone, self.task, name)
-        return self._splits[name]
+        """Return a split as token ids, encoded once; see `encode_split`.
+
+        Raises:
+            ConfigError: replies are learnt, which have no classes.
+            DataError: the split is empty, or a question is too long.
+        """
+        require_answers(self.config)
+        return cast(EncodedSplit, self.encoded(name))
+
+    def replies(self, name: str) -> EncodedReplies:
+        """Return a split of replies as token ids, encoded once; see `encode_reply_split`.
+
+        Raises:
+            ConfigError: answers are learnt, not replies.
+            DataError: the split is empty, or all its prompts are too long.
+        """
+        if self.config.task.likelihood != "completion":
+            raise ConfigError("This model learns answers, no replies: train with --likelihood completion.")
+        return cast(EncodedReplies, self.encoded(name))
+
+    def encoded(self, name: str) -> EncodedSplit | EncodedReplies:
+        """Return a split, of answers or of replies, as token ids, encoded once."""
+        if name not in self._encoded:
+            if self.config.task.likelihood == "completion":
+                told = self.conversations or ReplyTask(self.task.name)
+                self._encoded[name] = encode_reply_split(self.config, self.backbone, told, name)
+            else:
+                self._encoded[name] = encode_split(self.config, self.backbone, self.task, name)
+        return self._encoded[name]
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether there are rows to train on."""
+        return bool((self.conversations or self.task).train)
+
+
+def require_answers(config: RunConfig) -> None:
+    """Refuse a model that learns replies where classes are asked for.
+
+    Raises:
+        ConfigError: it does.
+    """
+    if config.task.likelihood == "completion":
+        raise ConfigError(
+            "This model learns replies, and what is asked for here are answers of a closed set: train with "
+            "--likelihood answer."
+        )
 
 
 def adapter_options(config: RunConfig, rank_pattern: Mapping[str, int] | None = None) -> AdapterOptions:
@@ -67,7 +117,9 @@ def adapter_options(config: RunConfig, rank_pattern: Mapping[str, int] | None = 
     options = cast(AdapterOptions, config.adapter.model_dump())
     if rank_pattern:
         options["rank_pattern"] = rank_pattern
-    if config.task.labels == "texts":
+    if config.task.likelihood == "completion":
+        options["likelihood"] = CompletionLikelihood()
+    elif config.task.labels == "texts":
         options["likelihood"] = TextLikelihood(mean=config.task.text_score == "mean")
     return options
 
@@ -78,17 +130,44 @@ def encode_split(config: RunConfig, backbone: Backbone, task: Task, name: str) -
     Raises:
         DataError: the split is empty, or a question is too long.
     """
-    rows = getattr(task, name)
-    if not rows:
-        way_out = " (`bara train --validation-rows` sets some aside)" if name == "validation" else ""
-        raise DataError(f"The task {task.name!r} has no {name} rows: choose another split or task{way_out}.")
-    split = encode_rows(config, backbone, task, rows)
+    split = encode_rows(config, backbone, task, rows_of(task, name))
     if not len(split):
         raise DataError(
             f"No {name} row of {task.name!r} has a question of at most {config.task.max_length} tokens: "
             "raise task.max_length."
         )
     return split
+
+
+def encode_reply_split(config: RunConfig, backbone: Backbone, task: ReplyTask, name: str) -> EncodedReplies:
+    """Return a split of prompts with replies as token ids; those trained on packed, where that is asked for.
+
+    Raises:
+        DataError: the split is empty, or all prompts are too long.
+    """
+    c = config.task
+    found = encode_replies(
+        rows_of(task, name), backbone.tokenizer, c.max_length, chat=c.chat, too_long=c.too_long
+    )
+    if not len(found):
+        raise DataError(
+            f"No {name} row of {task.name!r} has a prompt of fewer than {c.max_length} tokens: raise "
+            "task.max_length."
+        )
+    return found.packed(c.max_length) if c.packing and name == "train" else found
+
+
+def rows_of(task: Task | ReplyTask, name: str) -> Sequence[Any]:
+    """Return the rows of a split.
+
+    Raises:
+        DataError: there are none.
+    """
+    rows: Sequence[Any] = getattr(task, name)
+    if not rows:
+        way_out = " (`bara train --validation-rows` sets some aside)" if name == "validation" else ""
+        raise DataError(f"The task {task.name!r} has no {name} rows: choose another split or task{way_out}.")
+    return rows
 
 
 def encode_rows(config: RunConfig, backbone: Backbone, task: Task, rows: Sequence[Example]) -> EncodedSplit:
@@ -100,9 +179,9 @@ def encode_rows(config: RunConfig, backbone: Backbone, task: Task, rows: Sequenc
     )
 
 
-def unknown_note(split: EncodedSplit, name: str) -> list[str]:
+def unknown_note(split: EncodedSplit | EncodedReplies, name: str) -> list[str]:
     """Say, where it is more than a tenth, which share of a split the tokenizer cannot read."""
-    if split.unknown <= UNKNOWN:
+    if not isinstance(split, EncodedSplit) or split.unknown <= UNKNOWN:
         return []
     return [
         f"{split.unknown:.0f} % of the tokens of the {name} rows are unknown to the tokenizer, so the model "
@@ -110,18 +189,21 @@ def unknown_note(split: EncodedSplit, name: str) -> list[str]:
     ]
 
 
-def reading_notes(config: RunConfig, split: EncodedSplit, name: str) -> list[str]:
+def reading_notes(config: RunConfig, split: EncodedSplit | EncodedReplies, name: str) -> list[str]:
     """Say how many of the rows called `name` the model cannot read, or not whole."""
     notes = unknown_note(split, name)
     if split.shortened:
         length = config.task.max_length
-        notes.append(f"{len(split.shortened)} {name} rows had their context or text cut to {length} tokens")
+        what, asked = "context or text", "question"
+        if isinstance(split, EncodedReplies):
+            what, asked = "reply", "prompt"
+        notes.append(f"{len(split.shortened)} {name} rows had their {what} cut to {length} tokens")
     if split.dropped:
-        notes.append(f"{len(split.dropped)} {name} rows were left out: their question is too long")
+        notes.append(f"{len(split.dropped)} {name} rows were left out: their {asked} is too long")
     return notes
 
 
-def states_note(config: RunConfig, backbone: Backbone, split: EncodedSplit) -> list[str]:
+def states_note(config: RunConfig, backbone: Backbone, split: EncodedSplit | EncodedReplies) -> list[str]:
     """Say, where the lowest layers hold no adapter, what keeping their output takes."""
     depth = backbone.states.depth(find_targets(backbone.lm, config.adapter.target_modules))
     if not depth:
@@ -132,6 +214,21 @@ def states_note(config: RunConfig, backbone: Backbone, split: EncodedSplit) -> l
     if folder is None and size > backbone.states.budget:
         note += f", of which {backbone.states.budget / 2**20:,.0f} are kept: give --states-folder for all"
     return [note]
+
+
+def load_reply_data(config: RunConfig) -> ReplyTask:
+    """Load the prompts with replies that a configuration names."""
+    c = config.task
+    task = load_replies(
+        c.name,
+        c.data_dir,
+        validation_rows=c.validation_rows,
+        seed=c.seed,
+        revision=c.revision,
+        test_file=c.test_file,
+        test_fraction=c.test_fraction,
+    )
+    return _limited(task, config)
 
 
 def load_data(config: RunConfig) -> Task:
@@ -151,6 +248,11 @@ def load_data(config: RunConfig) -> Task:
         choices_column=c.choices_column,
         context_column=c.context_column,
     )
+    return _limited(task, config)
+
+
+def _limited(task: AnyTask, config: RunConfig) -> AnyTask:
+    c = config.task
     if c.train_rows is not None:
         task = _fewer(task, c.train_rows, c.train_rows_seed)
     if c.limit is None:
@@ -164,7 +266,7 @@ def load_data(config: RunConfig) -> Task:
     )
 
 
-def _fewer(task: Task, rows: int, seed: int | None) -> Task:
+def _fewer(task: AnyTask, rows: int, seed: int | None) -> AnyTask:
     """Keep so many training rows, those set aside for validation among them; the others are the first.
 
     With a seed they are drawn at random.
@@ -180,7 +282,9 @@ def _fewer(task: Task, rows: int, seed: int | None) -> Task:
     return replace(task, train=train, notes=(*task.notes, note))
 
 
-def build_system(config: RunConfig, backbone: Backbone | None = None, task: Task | None = None) -> System:
+def build_system(
+    config: RunConfig, backbone: Backbone | None = None, task: Task | ReplyTask | None = None
+) -> System:
     """Load what a configuration names and build model and guide, with initial values from its seed.
 
     Args:
@@ -193,26 +297,51 @@ def build_system(config: RunConfig, backbone: Backbone | None = None, task: Task
             memory.
     """
     device = find_device(config.backbone.device)
-    task = task or load_data(config)
-    if task.columns is not None and not is_file_name(config.task.name):
-        # Rows given in Python: the configuration must not name other rows.
-        config = config.model_copy(update={"task": config.task.model_copy(update={"name": task.name})})
+    replies = config.task.likelihood == "completion"
+    task = task or (load_reply_data(config) if replies else load_data(config))
+    if isinstance(task, ReplyTask) != replies:
+        wanted = "answer" if replies else "completion"
+        raise ConfigError(f"The rows given are a {type(task).__name__}: set task.likelihood={wanted!r}.")
+    if isinstance(task, ReplyTask) or task.columns is not None:
+        config = _naming(config, task.name)
     if not task.train:
         raise DataError(f"The task {task.name!r} has no training rows: it serves for evaluation only.")
     if backbone is None:
         backbone = load_backbone(config.backbone.name, dtype=config.backbone.dtype, device=device)
-    task = encode_labels(task, backbone.tokenizer, config.task.labels)
-    split = encode_split(config, backbone, task, "train")
+    split: EncodedSplit | EncodedReplies
+    if isinstance(task, ReplyTask):
+        split = encode_reply_split(config, backbone, task, "train")
+    else:
+        task = encode_labels(task, backbone.tokenizer, config.task.labels)
+        split = encode_split(config, backbone, task, "train")
+    config = _with_steps(config, len(split))
     check_memory(config, backbone, split)
     notes = (*reading_notes(config, split, "train"), *states_note(config, backbone, split))
     task = replace(task, notes=(*task.notes, *notes))
     return assemble(config, backbone, task, len(split))
 
 
+def _naming(config: RunConfig, name: str) -> RunConfig:
+    """Return a configuration that does not name other rows than those given in Python, which have a name."""
+    c = config.task
+    if is_file_name(c.name) or c.name in REPLY_SOURCES or c.name in REPLY_TASKS:
+        return config
+    return config.model_copy(update={"task": c.model_copy(update={"name": name})})
+
+
+def _with_steps(config: RunConfig, rows: int) -> RunConfig:
+    """Return a configuration whose epochs, if it has any, are steps."""
+    c = config.train
+    if c.epochs is None:
+        return config
+    steps = max(1, ceil(c.epochs * rows / c.batch_size))
+    return config.model_copy(update={"train": c.model_copy(update={"steps": steps, "epochs": None})})
+
+
 def assemble(
     config: RunConfig,
     backbone: Backbone,
-    task: Task,
+    task: Task | ReplyTask,
     num_data: int,
     rank_pattern: Mapping[str, int] | None = None,
 ) -> System:
@@ -220,16 +349,18 @@ def assemble(
 
     `rank_pattern` is that of a pruned adapter: path of a module -> its rank.
     """
-    task = encode_labels(task, backbone.tokenizer, config.task.labels)
+    told = task if isinstance(task, ReplyTask) else None
+    asked = Task(task.name, (), notes=task.notes) if isinstance(task, ReplyTask) else task
+    asked = encode_labels(asked, backbone.tokenizer, config.task.labels)
     texts = config.task.labels == "texts"
-    answer_ids = answer_token_ids(backbone.tokenizer, () if texts else task.labels)
+    answer_ids = answer_token_ids(backbone.tokenizer, () if texts else asked.labels)
     backbone.checkpointing = config.train.checkpointing
     if config.backbone.states_folder is not None:
         backbone.states.folder = config.backbone.states_folder / states_name(backbone, config.backbone.dtype)
     torch.manual_seed(config.seed)
     adapter = adapter_options(config, rank_pattern)
     model, guide = build(config.method, backbone, num_data, adapter)
-    return System(config, backbone, task, answer_ids, model, guide)
+    return System(config, backbone, asked, answer_ids, model, guide, told)
 
 
 def find_device(name: str) -> torch.device | str:

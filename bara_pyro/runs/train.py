@@ -19,13 +19,13 @@ from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.ranks import ALONE, Ranks, joined
 from bara_pyro.core.svi import SVI
-from bara_pyro.data import EncodedSplit, training_batches
+from bara_pyro.data import EncodedRows, training_batches
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, ProcessLostError, Stopped, TrainingError
 from bara_pyro.methods import METHODS, Fit, MethodConfig
 from bara_pyro.runs.checkpoint import load_checkpoint, save_checkpoint
 from bara_pyro.runs.evaluate import draw
-from bara_pyro.runs.fingerprint import fingerprint, split_fingerprint
+from bara_pyro.runs.fingerprint import fingerprint
 from bara_pyro.runs.folder import (
     check_backbone,
     check_training_rows,
@@ -135,13 +135,13 @@ def what_is_fitted(system: System) -> Fit[AdaptedLM, SiteGuide, MethodConfig]:
 
 def _fit(system: System, out: Path, ranks: Ranks, on_step: OnStep | None) -> None:
     c = system.config.train
-    split = system.split("train")
+    split = system.encoded("train")
     svi = make_svi(system)
     svi.ranks = ranks if ranks.size > 1 else None
     identity = {
         "configuration": system.config.hash,
         "backbone": fingerprint(system.backbone),
-        "training data": split_fingerprint(split),
+        "training data": split.fingerprint,
     }
     # The noise of training follows from the seed, not from what was drawn since the model was built.
     torch.manual_seed(NOISE + system.config.seed + (0 if svi.common_noise else NOISE_OF_RANK * ranks.rank))
@@ -216,7 +216,7 @@ class Brake:
 
 
 def micro_batches(
-    system: System, split: EncodedSplit, c: TrainConfig, step: int, ranks: Ranks = ALONE
+    system: System, split: EncodedRows, c: TrainConfig, step: int, ranks: Ranks = ALONE
 ) -> list[Batch]:
     """Return this process's share of the rows of a step, cut into `accumulate` pieces."""
     rows = ranks.share(training_batches(len(split), c.batch_size, system.config.seed, step))

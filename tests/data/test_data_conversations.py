@@ -38,7 +38,7 @@ def chatty():
 )
 def test_formats(row: dict, prompt: object, reply: str) -> None:
     [found] = load_conversations([row])
-    assert (found.prompt, found.reply, found.id) == (prompt, reply, "1")
+    assert (found.prompt, found.reply, found.id) == (prompt, reply, "row-1")
 
 
 def test_from_a_file(tmp_path: Path) -> None:

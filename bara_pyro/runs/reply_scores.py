@@ -1,0 +1,55 @@
+"""Scores of replies under a posterior, from their log-probabilities under each draw."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor
+
+from bara_pyro.data.replies import EncodedReplies
+from bara_pyro.types import Json
+
+
+def mixture(log_probs: Tensor) -> Tensor:
+    """Return `log mean_s p(reply | prompt, draw s)`, `n`, of `S x n`: one draw holds for a whole reply."""
+    return log_probs.logsumexp(0) - math.log(len(log_probs))
+
+
+def reply_scores(log_probs: Tensor, tokens: Sequence[int]) -> dict[str, float]:
+    """Score replies under S draws.
+
+    Args:
+        log_probs: float64, `S x n`: `log p(reply | prompt, draw)`, in nats.
+        tokens: number of tokens of each of the n replies, the one that ends it included.
+
+    Returns:
+        `nll`: nats a token, `-sum(log mixture) / sum(tokens)`; `perplexity`: its exponential; `nll_reply`:
+        nats a reply; `n` replies and `tokens`.
+    """
+    total = float(-mixture(log_probs).sum())
+    nll = total / sum(tokens)
+    perplexity = math.exp(nll) if nll < 700 else math.inf  # above which a float ends
+    return {
+        "nll": nll,
+        "perplexity": perplexity,
+        "nll_reply": total / len(tokens),
+        "n": len(tokens),
+        "tokens": sum(tokens),
+    }
+
+
+def reply_rows(split: EncodedReplies, log_probs: Mapping[int, Tensor]) -> list[Json]:
+    """Return a line a reply: its number of tokens and, a number of draws, its log-probability in nats."""
+    mixtures = {str(s): mixture(draws) for s, draws in log_probs.items()}
+    return [
+        {
+            "id": row_id,
+            "tokens": count,
+            "log_prob": {s: float(values[i]) for s, values in mixtures.items()},
+        }
+        for i, (row_id, count) in enumerate(zip(split.ids, token_counts(split), strict=True))
+    ]
+
+
+def token_counts(split: EncodedReplies) -> list[int]:
+    """Return how many tokens are scored in each row."""
+    return [sum(len(reply.reply) for reply in row) for row in split.rows]
