@@ -1,11 +1,19 @@
-"""Scores of predictive distributions: accuracy, calibration, likelihood, uncertainty, sparsity.
+"""Scores of predictive distributions (accuracy, calibration, uncertainty, sparsity) and of sampled replies.
 
-Rates (accuracy, calibration errors, risk, AUROC, sparsity) are in percent, likelihoods, divergences and
-entropies in nats, the Brier score in 0..2.
+Rates (accuracy, calibration errors, risk, AUROC, sparsity, win rates, pass@k, Self-BLEU, distinct-n) are in
+percent, likelihoods, divergences and entropies in nats, the Brier score and cosine distances in 0..2.
 """
 
+from bara_pyro.metrics.best_of_n import (
+    best_of_n,
+    best_of_n_per_prompt,
+    best_of_n_win_rate,
+    win_rate_per_prompt,
+)
 from bara_pyro.metrics.bootstrap import paired_bootstrap
 from bara_pyro.metrics.intervals import Drawn, Interval, crossed_interval, holm
+from bara_pyro.metrics.over_prompts import SamplingCurve, mean_over_prompts, prompt_weights
+from bara_pyro.metrics.pass_at_k import pass_at_k, pass_at_k_per_problem
 from bara_pyro.metrics.reliability import ReliabilityBins, reliability_bins
 from bara_pyro.metrics.scores import accuracy, adaptive_ece, brier, ece, evaluate, nll
 from bara_pyro.metrics.selective import aurc, error_auroc, risk_coverage
@@ -25,10 +33,14 @@ __all__ = [
     "Interval",
     "NestedUncertainty",
     "ReliabilityBins",
+    "SamplingCurve",
     "Uncertainty",
     "accuracy",
     "adaptive_ece",
     "aurc",
+    "best_of_n",
+    "best_of_n_per_prompt",
+    "best_of_n_win_rate",
     "brier",
     "calibration_against_truth",
     "crossed_interval",
@@ -39,14 +51,19 @@ __all__ = [
     "evaluate",
     "holm",
     "kl_from_truth",
+    "mean_over_prompts",
     "nll",
     "ood_auroc",
     "paired_bootstrap",
+    "pass_at_k",
+    "pass_at_k_per_problem",
     "posterior_predictive",
+    "prompt_weights",
     "regret",
     "reliability_bins",
     "risk_coverage",
     "sparsity",
     "sparsity_by_module",
     "stack_truth",
+    "win_rate_per_prompt",
 ]
