@@ -11,6 +11,12 @@ from bara_pyro.metrics.best_of_n import (
     win_rate_per_prompt,
 )
 from bara_pyro.metrics.bootstrap import paired_bootstrap
+from bara_pyro.metrics.diversity import (
+    SelfBleuDiversity,
+    distinct_n,
+    mean_cosine_distance,
+    self_bleu_diversity,
+)
 from bara_pyro.metrics.intervals import Drawn, Interval, crossed_interval, holm
 from bara_pyro.metrics.over_prompts import SamplingCurve, mean_over_prompts, prompt_weights
 from bara_pyro.metrics.pass_at_k import pass_at_k, pass_at_k_per_problem
@@ -34,6 +40,7 @@ __all__ = [
     "NestedUncertainty",
     "ReliabilityBins",
     "SamplingCurve",
+    "SelfBleuDiversity",
     "Uncertainty",
     "accuracy",
     "adaptive_ece",
@@ -46,11 +53,13 @@ __all__ = [
     "crossed_interval",
     "decompose",
     "decompose_nested",
+    "distinct_n",
     "ece",
     "error_auroc",
     "evaluate",
     "holm",
     "kl_from_truth",
+    "mean_cosine_distance",
     "mean_over_prompts",
     "nll",
     "ood_auroc",
@@ -62,6 +71,7 @@ __all__ = [
     "regret",
     "reliability_bins",
     "risk_coverage",
+    "self_bleu_diversity",
     "sparsity",
     "sparsity_by_module",
     "stack_truth",
