@@ -17,6 +17,13 @@ from bara_pyro.metrics.diversity import (
     mean_cosine_distance,
     self_bleu_diversity,
 )
+from bara_pyro.metrics.frontier import (
+    EqualDiversity,
+    FrontierComparison,
+    at_equal_diversity,
+    compare_frontiers,
+    pareto_frontier,
+)
 from bara_pyro.metrics.intervals import Drawn, Interval, crossed_interval, holm
 from bara_pyro.metrics.over_prompts import SamplingCurve, mean_over_prompts, prompt_weights
 from bara_pyro.metrics.pass_at_k import pass_at_k, pass_at_k_per_problem
@@ -36,6 +43,8 @@ from bara_pyro.metrics.uncertainty import (
 
 __all__ = [
     "Drawn",
+    "EqualDiversity",
+    "FrontierComparison",
     "Interval",
     "NestedUncertainty",
     "ReliabilityBins",
@@ -44,12 +53,14 @@ __all__ = [
     "Uncertainty",
     "accuracy",
     "adaptive_ece",
+    "at_equal_diversity",
     "aurc",
     "best_of_n",
     "best_of_n_per_prompt",
     "best_of_n_win_rate",
     "brier",
     "calibration_against_truth",
+    "compare_frontiers",
     "crossed_interval",
     "decompose",
     "decompose_nested",
@@ -64,6 +75,7 @@ __all__ = [
     "nll",
     "ood_auroc",
     "paired_bootstrap",
+    "pareto_frontier",
     "pass_at_k",
     "pass_at_k_per_problem",
     "posterior_predictive",
