@@ -11,6 +11,7 @@ from bara_pyro.metrics.best_of_n import (
     win_rate_per_prompt,
 )
 from bara_pyro.metrics.bootstrap import paired_bootstrap
+from bara_pyro.metrics.budget import BudgetComparison, budget_to_reach, compare_budgets
 from bara_pyro.metrics.diversity import (
     SelfBleuDiversity,
     distinct_n,
@@ -42,6 +43,7 @@ from bara_pyro.metrics.uncertainty import (
 )
 
 __all__ = [
+    "BudgetComparison",
     "Drawn",
     "EqualDiversity",
     "FrontierComparison",
@@ -59,7 +61,9 @@ __all__ = [
     "best_of_n_per_prompt",
     "best_of_n_win_rate",
     "brier",
+    "budget_to_reach",
     "calibration_against_truth",
+    "compare_budgets",
     "compare_frontiers",
     "crossed_interval",
     "decompose",
