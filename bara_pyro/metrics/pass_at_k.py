@@ -13,16 +13,17 @@ from bara_pyro.metrics.over_prompts import Floats, SamplingCurve, sampling_curve
 def at_least_one(good: NDArray[np.int64], samples: int) -> Floats:
     """Return the probability that n of N samples hold a good one, `prompts x N` for n = 1..N.
 
-    It is 1 - C(N - c, n) / C(N, n), the binomials as a product of n factors in 0..1: exact at 0 and at 1,
-    and nothing overflows.
+    It is 1 - C(N - c, n) / C(N, n), the binomials as a product of n factors: exact at 0 and at 1, and
+    nothing overflows.
 
     Args:
         good: `prompts`, how many of the samples are good (c).
         samples: N, the number of samples a prompt.
     """
     taken = np.arange(samples)
-    bad_left = np.clip(samples - good[:, None] - taken, 0, None)
-    return 1.0 - np.cumprod(bad_left / (samples - taken), axis=1)
+    # Once no bad one is left the product is 0, and stays it whatever the factors after.
+    bad_left = samples - good[:, None] - taken
+    return 1.0 - np.cumprod(bad_left / (samples - taken), axis=1, dtype=np.float64)
 
 
 def pass_at_k_per_problem(passed: ArrayLike, k: Sequence[int] | None = None) -> Floats:

@@ -41,6 +41,8 @@ def test_the_last_digit_of_a_sum_is_no_matter() -> None:
     for target in (100.0, -100.0):
         below = math.nextafter(target, -math.inf)
         assert budget_to_reach([1, 2, 4], [-200.0, below, below], target) == pytest.approx(2)
+    # Between two scores of which one reaches it by rounding alone nothing is interpolated.
+    assert budget_to_reach([1, 2], [100 - 1.001e-10, 100 - 0.999e-10], 100.0) == 2.0
 
 
 def test_a_curve_that_falls_again_is_reached_the_first_time() -> None:
