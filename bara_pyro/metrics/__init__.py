@@ -1,11 +1,33 @@
-"""Scores of predictive distributions: accuracy, calibration, likelihood, uncertainty, sparsity.
+"""Scores of predictive distributions (accuracy, calibration, uncertainty, sparsity) and of sampled replies.
 
-Rates (accuracy, calibration errors, risk, AUROC, sparsity) are in percent, likelihoods, divergences and
-entropies in nats, the Brier score in 0..2.
+Rates (accuracy, calibration errors, risk, AUROC, sparsity, win rates, pass@k, Self-BLEU, distinct-n) are in
+percent, likelihoods, divergences and entropies in nats, the Brier score and cosine distances in 0..2.
 """
 
+from bara_pyro.metrics.best_of_n import (
+    best_of_n,
+    best_of_n_per_prompt,
+    best_of_n_win_rate,
+    win_rate_per_prompt,
+)
 from bara_pyro.metrics.bootstrap import paired_bootstrap
+from bara_pyro.metrics.budget import BudgetComparison, budget_to_reach, compare_budgets
+from bara_pyro.metrics.diversity import (
+    SelfBleuDiversity,
+    distinct_n,
+    mean_cosine_distance,
+    self_bleu_diversity,
+)
+from bara_pyro.metrics.frontier import (
+    EqualDiversity,
+    FrontierComparison,
+    at_equal_diversity,
+    compare_frontiers,
+    pareto_frontier,
+)
 from bara_pyro.metrics.intervals import Drawn, Interval, crossed_interval, holm
+from bara_pyro.metrics.over_prompts import SamplingCurve, mean_over_prompts, prompt_weights
+from bara_pyro.metrics.pass_at_k import pass_at_k, pass_at_k_per_problem
 from bara_pyro.metrics.reliability import ReliabilityBins, reliability_bins
 from bara_pyro.metrics.scores import accuracy, adaptive_ece, brier, ece, evaluate, nll
 from bara_pyro.metrics.selective import aurc, error_auroc, risk_coverage
@@ -21,32 +43,53 @@ from bara_pyro.metrics.uncertainty import (
 )
 
 __all__ = [
+    "BudgetComparison",
     "Drawn",
+    "EqualDiversity",
+    "FrontierComparison",
     "Interval",
     "NestedUncertainty",
     "ReliabilityBins",
+    "SamplingCurve",
+    "SelfBleuDiversity",
     "Uncertainty",
     "accuracy",
     "adaptive_ece",
+    "at_equal_diversity",
     "aurc",
+    "best_of_n",
+    "best_of_n_per_prompt",
+    "best_of_n_win_rate",
     "brier",
+    "budget_to_reach",
     "calibration_against_truth",
+    "compare_budgets",
+    "compare_frontiers",
     "crossed_interval",
     "decompose",
     "decompose_nested",
+    "distinct_n",
     "ece",
     "error_auroc",
     "evaluate",
     "holm",
     "kl_from_truth",
+    "mean_cosine_distance",
+    "mean_over_prompts",
     "nll",
     "ood_auroc",
     "paired_bootstrap",
+    "pareto_frontier",
+    "pass_at_k",
+    "pass_at_k_per_problem",
     "posterior_predictive",
+    "prompt_weights",
     "regret",
     "reliability_bins",
     "risk_coverage",
+    "self_bleu_diversity",
     "sparsity",
     "sparsity_by_module",
     "stack_truth",
+    "win_rate_per_prompt",
 ]

@@ -56,7 +56,7 @@ def drawn_scores(
     Raises:
         ConfigError: `resamples` is below 2.
     """
-    weights, index = _drawn_clusters(clusters, resamples, seed)
+    weights, index = drawn_clusters(clusters, resamples, seed)
     joined = torch.cat(list(columns), dim=1)
     sums = torch.zeros(weights.shape[1], joined.shape[1], dtype=torch.float64).index_add_(0, index, joined)
     means = (weights @ sums) / (weights @ torch.bincount(index).double())[:, None]
@@ -85,7 +85,7 @@ def drawn_auroc(
     Raises:
         ConfigError: `resamples` is below 2.
     """
-    weights, index = _drawn_clusters(clusters, resamples, seed)
+    weights, index = drawn_clusters(clusters, resamples, seed)
     of_rows = weights[:, index]
     pairs = zip(scores, positive, strict=True)
     return torch.stack([weighted_auroc(score, wanted, of_rows) for score, wanted in pairs], dim=1)
@@ -103,8 +103,11 @@ def weighted_auroc(score: Tensor, positive: Tensor, weights: Tensor) -> Tensor:
     return 100.0 * (inside * below).sum(-1) / (inside.sum(-1) * outside.sum(-1))
 
 
-def _drawn_clusters(clusters: Sequence[str], resamples: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Return the weights of each cluster (`resamples x clusters`) and the cluster of each row."""
+def drawn_clusters(clusters: Sequence[str], resamples: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Return the weights of each cluster (`resamples x clusters`) and the cluster of each row.
+
+    `ConfigError`: `resamples` is below 2.
+    """
     if resamples < 2:
         raise ConfigError(f"resamples is {resamples}: give at least 2, 2000 for example.")
     names, place = np.unique(np.asarray(clusters), return_inverse=True)

@@ -89,8 +89,7 @@ def crossed_interval(tasks: Sequence[Drawn], level: float = 0.95) -> Interval:
         ConfigError: `level` is out of range.
         DataError: all rows are of one cluster.
     """
-    if not 0.0 < level < 1.0:
-        raise ConfigError(f"level is {level}: give a number between 0 and 1, 0.95 for example.")
+    check_level(level)
     clusters = len(frozenset().union(*(task.clusters for task in tasks)))
     if clusters < 2:
         raise DataError("All rows are of one cluster: there is no telling how much clusters differ.")
@@ -113,6 +112,12 @@ def crossed_interval(tasks: Sequence[Drawn], level: float = 0.95) -> Interval:
     crossed = _student(difference, sum(seeds), rows, variance, df, level)
     alone = _student(difference, sum(seeds), rows, rows, clusters - 1, level)
     return max(crossed, alone, key=lambda interval: interval.high)
+
+
+def check_level(level: float) -> None:
+    """Raise `ConfigError` for a coverage that is not between 0 and 1."""
+    if not 0.0 < level < 1.0:
+        raise ConfigError(f"level is {level}: give a number between 0 and 1, 0.95 for example.")
 
 
 def _of_one_seed(drawn: Tensor) -> float:

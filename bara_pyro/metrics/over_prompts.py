@@ -1,0 +1,126 @@
+"""Means over prompts, with intervals for what other prompts would have given.
+
+Prompts are drawn by weight as rows are in `metrics.bootstrap`: a prompt (or a cluster of them, those of one
+topic for example) of the same name is drawn alike for every method, so that differences are paired. The
+replies are taken as they are: an interval over prompts holds their sampling noise too, since each prompt has
+replies of its own.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bara_pyro.errors import DataError
+from bara_pyro.metrics.bootstrap import drawn_clusters
+from bara_pyro.metrics.intervals import Drawn, crossed_interval
+
+Floats: TypeAlias = NDArray[np.float64]
+
+PromptStatistic: TypeAlias = Callable[[Floats], Floats]
+"""From weights of the prompts (`prompts`, they sum to 1) to a figure of prompts that count by them."""
+
+
+@dataclass(frozen=True)
+class SamplingCurve:
+    """A score against the number of sampled replies, in the score's unit.
+
+    Attributes:
+        budgets: `B`, integers: the number of replies, n or k.
+        per_prompt: `prompts x B`: the estimate of each prompt.
+        mean: `B`: the mean over prompts.
+        low: `B`: lower ends of intervals over prompts, each for its budget alone.
+        high: `B`: upper ends.
+        level: nominal coverage, 0.95 for example.
+    """
+
+    budgets: NDArray[np.int64]
+    per_prompt: Floats
+    mean: Floats
+    low: Floats
+    high: Floats
+    level: float
+
+
+def prompt_weights(clusters: Sequence[str], resamples: int = 2000, seed: int = 0) -> Floats:
+    """Return weights of drawn prompts, `resamples x prompts`; each row sums to 1.
+
+    Args:
+        clusters: the cluster of each prompt: a name of its own where prompts are independent.
+        resamples: number of draws.
+        seed: the same seed gives the same weights.
+
+    Raises:
+        DataError: all prompts are of one cluster, or there is none.
+        ConfigError: `resamples` is below 2.
+    """
+    found = len(set(clusters))
+    if found < 2:
+        raise DataError(
+            f"There are prompts of {found} cluster(s): score prompts of two or more, "
+            "or there is no telling what other prompts would change."
+        )
+    weights, index = drawn_clusters(clusters, resamples, seed)
+    of_prompts: Floats = weights[:, index].numpy()
+    return of_prompts / of_prompts.sum(axis=1, keepdims=True)
+
+
+def mean_over_prompts(per_prompt: Floats) -> PromptStatistic:
+    """Return the statistic that is the weighted mean over the first dimension of `per_prompt`.
+
+    `DataError`, from the statistic: there is not one weight a prompt.
+    """
+
+    def mean(weights: Floats) -> Floats:
+        if len(weights) != len(per_prompt):
+            raise DataError(
+                f"There are {len(per_prompt)} prompts and {len(weights)} clusters: give one cluster a prompt."
+            )
+        return np.tensordot(weights, per_prompt, axes=1)
+
+    return mean
+
+
+def sampling_curve(
+    per_prompt: Floats,
+    budgets: NDArray[np.int64],
+    *,
+    clusters: Sequence[str] | None = None,
+    bounds: tuple[float, float] = (-np.inf, np.inf),
+    resamples: int = 2000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> SamplingCurve:
+    """Return means over prompts with Student's intervals by the bootstrap over prompts.
+
+    Args:
+        per_prompt: `prompts x B`.
+        budgets: `B`.
+        clusters: the cluster of each prompt; each is its own if None.
+        bounds: the least and the largest value there can be: intervals end there.
+        resamples: number of draws.
+        level: nominal coverage, between 0 and 1.
+        seed: the same seed gives the same intervals.
+
+    Raises:
+        DataError: there is not one cluster a prompt, or all prompts are of one cluster.
+        ConfigError: `resamples` or `level` is out of range.
+    """
+    names = [str(i) for i in range(len(per_prompt))] if clusters is None else list(clusters)
+    if len(names) != len(per_prompt):
+        raise DataError(
+            f"There are {len(per_prompt)} prompts and {len(names)} clusters: give one cluster a prompt."
+        )
+    mean = per_prompt.mean(axis=0)
+    drawn = torch.from_numpy(prompt_weights(names, resamples, seed) @ per_prompt)
+    intervals = [
+        crossed_interval([Drawn(torch.tensor([value]), column[:, None], frozenset(names))], level)
+        for value, column in zip(mean.tolist(), drawn.T, strict=True)
+    ]
+    low, high = (
+        np.clip([getattr(interval, end) for interval in intervals], *bounds) for end in ("low", "high")
+    )
+    return SamplingCurve(budgets, per_prompt, mean, low, high, level)

@@ -1,0 +1,91 @@
+"""pass@k: how often at least one of k sampled programs passes its tests."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from bara_pyro.errors import ConfigError, DataError
+from bara_pyro.metrics._inputs import as_finite_array
+from bara_pyro.metrics.over_prompts import Floats, SamplingCurve, sampling_curve
+
+
+def at_least_one(good: NDArray[np.int64], samples: int) -> Floats:
+    """Return the probability that n of N samples hold a good one, `prompts x N` for n = 1..N.
+
+    It is 1 - C(N - c, n) / C(N, n), the binomials as a product of n factors: exact at 0 and at 1, and
+    nothing overflows.
+
+    Args:
+        good: `prompts`, how many of the samples are good (c).
+        samples: N, the number of samples a prompt.
+    """
+    taken = np.arange(samples)
+    # Once no bad one is left the product is 0, and stays it whatever the factors after.
+    bad_left = samples - good[:, None] - taken
+    return 1.0 - np.cumprod(bad_left / (samples - taken), axis=1, dtype=np.float64)
+
+
+def pass_at_k_per_problem(passed: ArrayLike, k: Sequence[int] | None = None) -> Floats:
+    """Return the unbiased estimate of pass@k of each problem in percent, `problems x K` (see `pass_at_k`)."""
+    outcome = as_finite_array(passed, "passed", ("problems", "samples"))
+    wrong = np.argwhere((outcome != 0) & (outcome != 1))
+    if len(wrong):
+        place = tuple(wrong[0].tolist())
+        raise DataError(
+            f"passed{list(place)} is {outcome[place]:g}: give 1 where a sample passes and 0 elsewhere."
+        )
+    samples = outcome.shape[1]
+    return 100.0 * at_least_one(outcome.sum(axis=1).astype(np.int64), samples)[:, check_k(k, samples) - 1]
+
+
+def check_k(k: Sequence[int] | None, samples: int) -> NDArray[np.int64]:
+    """Return `k` as an array, 1..`samples` if None; `ConfigError`: it is empty or out of that range."""
+    asked = np.arange(1, samples + 1) if k is None else np.asarray(k)
+    if asked.ndim != 1 or not asked.size or asked.dtype.kind not in "iu":
+        raise ConfigError(f"k is {k!r}: give a list of integers, [1, 10] for example.")
+    outside = asked[(asked < 1) | (asked > samples)]
+    if outside.size:
+        raise ConfigError(
+            f"k is {outside[0]} and there are {samples} samples a problem: "
+            f"choose k in 1..{samples}, or sample more."
+        )
+    return asked.astype(np.int64)
+
+
+def pass_at_k(
+    passed: ArrayLike,
+    k: Sequence[int] | None = None,
+    *,
+    clusters: Sequence[str] | None = None,
+    resamples: int = 2000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> SamplingCurve:
+    """Return the unbiased estimate of pass@k in percent: 1 - C(n - c, k) / C(n, k) of c that pass among n.
+
+    Source: Chen et al. 2021 (arXiv 2107.03374), equation 1.
+
+    Args:
+        passed: `problems x samples`, 1 (or True) where the sampled program passes all tests.
+        k: the numbers of samples that are asked about, at most those there are; all of them if None.
+        clusters: the cluster of each problem; each is its own if None.
+        resamples: number of draws of problems for the intervals.
+        level: nominal coverage, between 0 and 1.
+        seed: the same seed gives the same intervals.
+
+    Raises:
+        DataError: `passed` is empty, ragged, holds anything but 0 and 1, or all problems are of
+            one cluster.
+        ConfigError: a k is below 1 or above the number of samples; `resamples` or `level` is out of range.
+    """
+    per_problem = pass_at_k_per_problem(passed, k)
+    return sampling_curve(
+        per_problem,
+        check_k(k, np.shape(passed)[1]),
+        clusters=clusters,
+        bounds=(0.0, 100.0),
+        resamples=resamples,
+        level=level,
+        seed=seed,
+    )

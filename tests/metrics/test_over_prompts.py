@@ -1,0 +1,55 @@
+"""Weights of drawn prompts and weighted means over them."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from bara_pyro.errors import ConfigError, DataError
+from bara_pyro.metrics import mean_over_prompts, prompt_weights
+from bara_pyro.metrics.over_prompts import sampling_curve
+
+
+def test_weights_sum_to_one_and_follow_dirichlet() -> None:
+    weights = prompt_weights([f"p{i}" for i in range(4)], resamples=20_000)
+    assert weights.shape == (20_000, 4)
+    assert weights.sum(axis=1) == pytest.approx(np.ones(20_000))
+    assert all(stats.kstest(column, stats.beta(1, 3).cdf).pvalue > 0.001 for column in weights.T)
+
+
+def test_prompts_of_one_name_are_drawn_alike_everywhere() -> None:
+    weights = prompt_weights(["a", "b", "a", "c"], resamples=10)
+    turned = prompt_weights(["c", "a", "a", "b"], resamples=10)
+    assert (weights[:, 0] == weights[:, 2]).all()
+    assert turned[:, [1, 3, 2, 0]] == pytest.approx(weights)
+    assert (prompt_weights(["a", "b"], 10) == prompt_weights(["a", "b"], 10)).all()
+    assert (prompt_weights(["a", "b"], 10) != prompt_weights(["a", "b"], 10, seed=1)).all()
+
+
+def test_a_mean_over_prompts_equals_the_loop() -> None:
+    rng = np.random.default_rng(0)
+    values, weights = rng.normal(size=(5, 3, 2)), rng.dirichlet(np.ones(5))
+    expected = sum(w * v for w, v in zip(weights, values, strict=True))
+    assert mean_over_prompts(values)(weights) == pytest.approx(expected)
+    with pytest.raises(DataError, match="5 prompts and 4 clusters"):
+        mean_over_prompts(values)(np.ones(4) / 4)
+
+
+def test_bounds_end_intervals_and_nothing_else() -> None:
+    values = np.array([[0.0, 1.0], [1.0, 1.0], [1.0, 0.0]])
+    free, bound = (
+        sampling_curve(values, np.array([1, 2]), resamples=100, **more)
+        for more in ({}, {"bounds": (0.5, 0.9)})
+    )
+    assert (free.low < 0.5).all()
+    assert (free.high > 0.9).all()
+    assert bound.low.tolist() == [0.5, 0.5]
+    assert bound.high.tolist() == [0.9, 0.9]
+    assert (bound.mean == free.mean).all()
+
+
+def test_too_little_to_draw_from() -> None:
+    for clusters in ([], ["a"], ["a", "a"]):
+        with pytest.raises(DataError, match=f"prompts of {len(set(clusters))} cluster"):
+            prompt_weights(clusters)
+    with pytest.raises(ConfigError, match="resamples is 1"):
+        prompt_weights(["a", "b"], 1)
