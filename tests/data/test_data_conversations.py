@@ -108,9 +108,9 @@ def test_what_cannot_be_encoded() -> None:
     plain = byte_level()
     with pytest.raises(DataError, match="no chat template"):
         encode_replies([Conversation((HI,), "a", "x")], plain)
-    with pytest.raises(DataError, match="reply of row 'x' is empty"):
+    with pytest.raises(DataError, match="row 'x' has no tokens in its reply"):
         encode_replies([Conversation("a", "", "x")], plain)
-    with pytest.raises(DataError, match="prompt of row 'x' is empty"):
+    with pytest.raises(DataError, match="row 'x' has no tokens in its prompt"):
         encode_replies([Conversation("", "a", "x")], plain)
     with pytest.raises(ConfigError, match="max_length is 1"):
         encode_replies([], plain, max_length=1)
