@@ -25,7 +25,8 @@ from bara_pyro.microworld.tokenizer import build_tokenizer
 from bara_pyro.microworld.words import HOMES, KINDS, RELATIONS, SEASONS
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import truth_scores, untrained_scores
-from bara_pyro.runs.system import assemble, load_data
+from bara_pyro.runs.rows import load_data
+from bara_pyro.runs.system import assemble
 
 SHIFTED = ("micro-near", "micro-far")
 # Train and test as published; validation is ours.

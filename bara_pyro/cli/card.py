@@ -10,8 +10,9 @@ from bara_pyro.core.backbone import Backbone
 from bara_pyro.microworld import TASKS
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import truth_scores, untrained_scores
+from bara_pyro.runs.rows import load_data
 from bara_pyro.runs.store import write_text
-from bara_pyro.runs.system import assemble, load_data
+from bara_pyro.runs.system import assemble
 
 MAX_WAY = 70.0  # zero-shot may go this far, in percent, from chance to Bayes
 MIN_GAIN, MIN_GAIN_TASKS = 8.0, 4  # LoRA-MLE must gain this many points of accuracy on so many tasks

@@ -18,8 +18,9 @@ from bara_pyro.data.replies import EncodedReplies
 from bara_pyro.metrics import decompose, evaluate, posterior_predictive, sparsity_by_module, stack_truth
 from bara_pyro.runs.manifest import METRICS, PREDICTIONS, recording
 from bara_pyro.runs.reply_scores import reply_rows, reply_scores, token_counts
+from bara_pyro.runs.rows import reading_notes
 from bara_pyro.runs.store import SCHEMA, write_json, write_jsonl
-from bara_pyro.runs.system import System, count_parameters, reading_notes
+from bara_pyro.runs.system import System, count_parameters
 from bara_pyro.types import Json
 
 # Rows and draws that the sparsity of the gates is measured on.

@@ -24,6 +24,7 @@ from bara_pyro.runs.manifest import (
     verify,
 )
 from bara_pyro.runs.peft_files import join_guide, lora_tensors, peft_config, peft_name, split_guide
+from bara_pyro.runs.rows import load_data, load_reply_data
 from bara_pyro.runs.store import (
     SCHEMA,
     check_schema,
@@ -33,7 +34,7 @@ from bara_pyro.runs.store import (
     write_json,
     write_tensors,
 )
-from bara_pyro.runs.system import System, assemble, find_device, load_data, load_reply_data
+from bara_pyro.runs.system import System, assemble, find_device
 from bara_pyro.types import Json
 
 OTHER_ROWS = "test on rows of their own with `bara evaluate --task FILE`"

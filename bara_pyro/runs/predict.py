@@ -24,16 +24,10 @@ from bara_pyro.metrics import decompose, posterior_predictive
 from bara_pyro.runs.config import RunConfig, load_config
 from bara_pyro.runs.evaluate import OnRows, draw
 from bara_pyro.runs.folder import check_training_rows, own_rows, stored_config, stored_task
+from bara_pyro.runs.rows import encode_rows, load_data, load_reply_data, reading_notes
 from bara_pyro.runs.sections import TaskConfig
 from bara_pyro.runs.store import atomic_write, write_jsonl
-from bara_pyro.runs.system import (
-    System,
-    encode_rows,
-    load_data,
-    load_reply_data,
-    reading_notes,
-    require_answers,
-)
+from bara_pyro.runs.system import System, require_answers
 from bara_pyro.types import Json
 
 

@@ -20,8 +20,9 @@ from bara_pyro.hub.scrub import scrubbed
 from bara_pyro.metrics import ood_auroc, reliability_bins, risk_coverage
 from bara_pyro.runs.config import WITHOUT_EFFECT, RunConfig, parse_config
 from bara_pyro.runs.evaluate import PREDICTIONS, evaluate_system
+from bara_pyro.runs.rows import load_data
 from bara_pyro.runs.store import read_json, read_jsonl, write_json
-from bara_pyro.runs.system import System, load_data
+from bara_pyro.runs.system import System
 from bara_pyro.runs.train import train_seconds
 from experiments.engine.provenance import code_state
 

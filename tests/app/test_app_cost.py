@@ -9,8 +9,9 @@ from app_cases import Place
 from bara_pyro.data import Task
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.runs.config import load_config
+from bara_pyro.runs.rows import load_data
 from bara_pyro.runs.store import read_jsonl
-from bara_pyro.runs.system import build_system, load_data
+from bara_pyro.runs.system import build_system
 from bara_pyro.runs.train import train
 
 UPPER = r".*\.1\..*(q_proj|v_proj)|lm_head"

@@ -64,7 +64,7 @@ def test_detection_of_the_shift_is_that_of_the_draws(finished, shifted: str) -> 
     out, record, _ = finished
     system = load_system(out)
     other = load_config(base=system.config, overrides={"task.name": shifted})
-    from bara_pyro.runs.system import load_data
+    from bara_pyro.runs.rows import load_data
 
     draws = {"own": draw(system, system.split("test"), 3)}
     system = replace(system, task=load_data(other))

@@ -27,7 +27,8 @@ from bara_pyro.errors import ConfigError
 from bara_pyro.metrics import posterior_predictive
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import true_probabilities
-from bara_pyro.runs.system import System, build_system, encode_split, load_data
+from bara_pyro.runs.rows import encode_split, load_data
+from bara_pyro.runs.system import System, build_system
 from bara_pyro.runs.train import train
 from experiments.engine.arguments import command_line, positive
 from experiments.engine.results import results_option, resumed

@@ -22,7 +22,8 @@ from bara_pyro.diagnostics.gates.rank import relation
 from bara_pyro.metrics import accuracy, decompose, decompose_nested, kl_from_truth, posterior_predictive
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import draw, true_probabilities
-from bara_pyro.runs.system import System, build_system, load_data
+from bara_pyro.runs.rows import load_data
+from bara_pyro.runs.system import System, build_system
 from bara_pyro.runs.train import train
 from experiments.engine.arguments import command_line, positive
 from experiments.engine.record import on_task

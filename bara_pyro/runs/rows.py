@@ -1,0 +1,163 @@
+"""The rows that a configuration names: loaded, limited, as token ids, and what is worth saying of them."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from bara_pyro.core.backbone import Backbone
+from bara_pyro.data import EncodedSplit, Example, Task, encode, load_task
+from bara_pyro.data.conversations import encode_replies
+from bara_pyro.data.replies import EncodedReplies
+from bara_pyro.data.reply_tasks import ReplyTask, load_replies
+from bara_pyro.data.rows import carve
+from bara_pyro.errors import DataError
+from bara_pyro.runs.config import RunConfig
+
+# Percentage of unknown tokens above which a data set is not what the language model can read.
+UNKNOWN = 10.0
+AnyTask = TypeVar("AnyTask", Task, ReplyTask)
+
+
+def load_data(config: RunConfig) -> Task:
+    """Load the task that a configuration names, its labels in words; see `data.encode_labels`."""
+    c = config.task
+    task = load_task(
+        c.name,
+        c.data_dir,
+        validation_rows=c.validation_rows,
+        seed=c.seed,
+        revision=c.revision,
+        test_file=c.test_file,
+        test_fraction=c.test_fraction,
+        classes=c.classes,
+        text_column=c.text_column,
+        label_column=c.label_column,
+        choices_column=c.choices_column,
+        context_column=c.context_column,
+    )
+    return _limited(task, config)
+
+
+def load_reply_data(config: RunConfig) -> ReplyTask:
+    """Load the prompts with replies that a configuration names."""
+    c = config.task
+    task = load_replies(
+        c.name,
+        c.data_dir,
+        validation_rows=c.validation_rows,
+        seed=c.seed,
+        revision=c.revision,
+        test_file=c.test_file,
+        test_fraction=c.test_fraction,
+    )
+    return _limited(task, config)
+
+
+def _limited(task: AnyTask, config: RunConfig) -> AnyTask:
+    c = config.task
+    if c.train_rows is not None:
+        task = _fewer(task, c.train_rows, c.train_rows_seed)
+    if c.limit is None:
+        return task
+    return replace(
+        task,
+        train=task.train[: c.limit],
+        validation=task.validation[: c.limit],
+        test=task.test[: c.limit],
+        notes=(*task.notes, f"only the first {c.limit} rows of each split"),
+    )
+
+
+def _fewer(task: AnyTask, rows: int, seed: int | None) -> AnyTask:
+    """Keep so many training rows, those set aside for validation among them; the others are the first.
+
+    With a seed they are drawn at random.
+    """
+    there = len(task.train) + len(task.validation)
+    if rows > there:
+        raise DataError(f"train_rows={rows} is more than the {there} rows of {task.name!r}: lower it.")
+    kept = rows - len(task.validation)
+    train, note = task.train[:kept], f"the first {kept} training rows"
+    if seed is not None:
+        note = f"{kept} training rows drawn at random (seed {seed})"
+        train = task.train if rows == there else carve(task.train, kept, seed)[1]
+    return replace(task, train=train, notes=(*task.notes, note))
+
+
+def rows_of(task: Task | ReplyTask, name: str) -> Sequence[Any]:
+    """Return the rows of a split.
+
+    Raises:
+        DataError: there are none.
+    """
+    rows: Sequence[Any] = getattr(task, name)
+    if not rows:
+        way_out = " (`bara train --validation-rows` sets some aside)" if name == "validation" else ""
+        raise DataError(f"The task {task.name!r} has no {name} rows: choose another split or task{way_out}.")
+    return rows
+
+
+def encode_split(config: RunConfig, backbone: Backbone, task: Task, name: str) -> EncodedSplit:
+    """Return a split of a task as token ids.
+
+    Raises:
+        DataError: the split is empty, or a question is too long.
+    """
+    split = encode_rows(config, backbone, task, rows_of(task, name))
+    if not len(split):
+        raise DataError(
+            f"No {name} row of {task.name!r} has a question of at most {config.task.max_length} tokens: "
+            "raise task.max_length."
+        )
+    return split
+
+
+def encode_reply_split(config: RunConfig, backbone: Backbone, task: ReplyTask, name: str) -> EncodedReplies:
+    """Return a split of prompts with replies as token ids; those trained on packed, where that is asked for.
+
+    Raises:
+        DataError: the split is empty, or all prompts are too long.
+    """
+    c = config.task
+    found = encode_replies(
+        rows_of(task, name), backbone.tokenizer, c.max_length, chat=c.chat, too_long=c.too_long
+    )
+    if not len(found):
+        raise DataError(
+            f"No {name} row of {task.name!r} has a prompt of fewer than {c.max_length} tokens: raise "
+            "task.max_length."
+        )
+    return found.packed(c.max_length) if c.packing and name == "train" else found
+
+
+def encode_rows(config: RunConfig, backbone: Backbone, task: Task, rows: Sequence[Example]) -> EncodedSplit:
+    """Return rows of a task as token ids, with the texts of their answers where these are scored."""
+    c = config.task
+    classes = len(task.labels) if c.labels == "texts" else None
+    return encode(
+        rows, backbone.tokenizer, c.max_length, too_long=c.too_long, answers=task.names, classes=classes
+    )
+
+
+def unknown_note(split: EncodedSplit | EncodedReplies, name: str) -> list[str]:
+    """Say, where it is more than a tenth, which share of a split the tokenizer cannot read."""
+    if not isinstance(split, EncodedSplit) or split.unknown <= UNKNOWN:
+        return []
+    return [
+        f"{split.unknown:.0f} % of the tokens of the {name} rows are unknown to the tokenizer, so the model "
+        "cannot read these words: give a model of their language"
+    ]
+
+
+def reading_notes(config: RunConfig, split: EncodedSplit | EncodedReplies, name: str) -> list[str]:
+    """Say how many of the rows called `name` the model cannot read, or not whole."""
+    notes = unknown_note(split, name)
+    if split.shortened:
+        length = config.task.max_length
+        what, asked = "context or text", "question"
+        if isinstance(split, EncodedReplies):
+            what, asked = "reply", "prompt"
+        notes.append(f"{len(split.shortened)} {name} rows had their {what} cut to {length} tokens")
+    if split.dropped:
+        notes.append(f"{len(split.dropped)} {name} rows were left out: their {asked} is too long")
+    return notes
