@@ -15,6 +15,7 @@ from bara_pyro.cli.commands import backbone, microworld
 from bara_pyro.cli.commands.demo import demo
 from bara_pyro.cli.commands.evaluate import evaluate
 from bara_pyro.cli.commands.export import export
+from bara_pyro.cli.commands.generate import generate
 from bara_pyro.cli.commands.inspect import inspect
 from bara_pyro.cli.commands.methods import methods
 from bara_pyro.cli.commands.params import params
@@ -31,7 +32,20 @@ app = typer.Typer(
     epilog="Start with: bara demo",
     pretty_exceptions_enable=False,
 )
-for command in (train, evaluate, predict, inspect, prune, export, push, params, methods, tasks, demo):
+for command in (
+    train,
+    evaluate,
+    predict,
+    generate,
+    inspect,
+    prune,
+    export,
+    push,
+    params,
+    methods,
+    tasks,
+    demo,
+):
     app.command(command.__name__)(wrap(command))
 app.add_typer(backbone.app, name="backbone")
 app.add_typer(microworld.app, name="microworld")

@@ -1,7 +1,7 @@
 """A fitted program as an ordinary language model: `forward`, `generate`, pipelines with gates in place."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from numbers import Integral
 from typing import Any, Literal, Protocol, cast
@@ -45,17 +45,24 @@ def pair_of(run: Fitted | tuple[AdaptedLM, SiteGuide]) -> tuple[AdaptedLM, SiteG
     return model, guide
 
 
-def _check(model: AdaptedLM, guide: SiteGuide, draws: Mean | int) -> None:
-    """Refuse what `attached` cannot show, and a language model that something hangs on."""
-    if draws != "mean" and (not isinstance(draws, Integral) or isinstance(draws, bool)):
-        raise ConfigError(f"draws={draws!r}: give 'mean', or the seed of one draw.")
+def check_attachable(model: AdaptedLM, guide: SiteGuide, *, drawn: bool) -> None:
+    """Refuse what is more than adapters in a language model, and a language model that something hangs on.
+
+    Args:
+        model: the program.
+        guide: its guide.
+        drawn: whether draws are to be shown, not the mean.
+
+    Raises:
+        ConfigError, BackboneError: see `attached`.
+    """
     if any(getattr(type(model), name) is not getattr(AdaptedLM, name) for name in MORE):
         raise ConfigError(
             f"{type(model).__name__} is more than adapters in one language model, which `attached` cannot "
             "show: use bara_pyro.predict."
         )
     own = type(guide).predictive is not SiteGuide.predictive
-    if draws != "mean" and own and not guide.stochastic:
+    if drawn and own and not guide.stochastic:
         raise ConfigError(
             f"The draws of a {type(guide).__name__} are of answers, not of adapters, which `attached` cannot "
             "show: give draws='mean', or use bara_pyro.predict."
@@ -95,20 +102,38 @@ def attached(
         BackboneError: a program hangs on this language model already.
     """
     model, guide = pair_of(run)
-    _check(model, guide, draws)
-    lm = model.backbone.lm
+    if draws != "mean" and (not isinstance(draws, Integral) or isinstance(draws, bool)):
+        raise ConfigError(f"draws={draws!r}: give 'mean', or the seed of one draw.")
+    check_attachable(model, guide, drawn=draws != "mean")
     # A guide whose draws do not differ stands for its mean, as in `predict`.
     law = PosteriorMean(guide) if draws == "mean" or not guide.stochastic else OneDraw(guide, int(draws))
     nothing = torch.zeros(1, 1, dtype=torch.long, device=model.backbone.device)
     with PROGRAM, torch.no_grad(), law:
         latents = model.global_latents(Batch(nothing, nothing == 0, nothing[0]))
-    unfolded = unfolding(None, model.one_input)
+    with hung(model, law, latents) as lm:
+        yield lm
+
+
+@contextmanager
+def hung(
+    model: AdaptedLM, law: Posterior, latents: Sequence[Given], lead: tuple[int, ...] | None = None
+) -> Iterator[PreTrainedModel]:
+    """Hang a program's adapters on its language model while the block runs; see `attached`.
+
+    Args:
+        model: the program.
+        law: what local latents are taken from; one that has a `place` is told where tokens stand.
+        latents: what each adapter is given.
+        lead: what the first dimension of a layer's input unfolds to, `draws x rows`; None: it is rows.
+    """
+    lm = model.backbone.lm
+    unfolded = unfolding(lead, model.one_input)
     with ExitStack() as stack:
         for adapter in model.adapters.values():
             layer = lm.get_submodule(adapter.target.path)
             hook = _Hook(adapter, latents[adapter.target.index], law, unfolded)
             stack.callback(layer.register_forward_hook(hook).remove)
-        if isinstance(law, OneDraw):
+        if isinstance(law, Placed):
             for part, before in ((lm, law.check), (lm.get_decoder(), law.place)):
                 stack.callback(part.register_forward_pre_hook(before, with_kwargs=True).remove)
         stack.callback(HOLDING.discard, lm)
@@ -131,19 +156,8 @@ class _Hook:
             return output + self.adapter.change_of(self.latents, self.unfolded, layer, args, output)
 
 
-class OneDraw(Posterior):
-    """One draw of the posterior, whose noise is a function of seed, site, row and position alone.
-
-    Args:
-        guide: the fitted guide.
-        seed: of the draw.
-    """
-
-    def __init__(self, guide: SiteGuide, seed: int) -> None:
-        super().__init__(guide)
-        self.seed = seed
-        self._own = threading.local()  # addresses: of the forward that a thread runs
-        self._see(torch.zeros(1, 1, dtype=torch.long, device=guide.model.backbone.device))
+class Placed(Posterior):
+    """A posterior whose draws depend on where a token stands, which it is told before every forward."""
 
     def check(self, lm: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Refuse to give the output embedding tokens by their places, which it is not told."""
@@ -155,9 +169,29 @@ class OneDraw(Posterior):
 
     def place(self, decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note where the tokens of a forward stand in their texts; called before it."""
-        self._see(positions_of(*args[:1], **kwargs))
+        self.see(positions_of(*args[:1], **kwargs))
 
-    def _see(self, positions: Tensor) -> None:
+    def see(self, positions: Tensor) -> None:
+        """Note the positions of the tokens of a forward, long, `B x T`."""
+        raise NotImplementedError
+
+
+class OneDraw(Placed):
+    """One draw of the posterior, whose noise is a function of seed, site, row and position alone.
+
+    Args:
+        guide: the fitted guide.
+        seed: of the draw.
+    """
+
+    def __init__(self, guide: SiteGuide, seed: int) -> None:
+        super().__init__(guide)
+        self.seed = seed
+        self._own = threading.local()  # addresses: of the forward that a thread runs
+        self.see(torch.zeros(1, 1, dtype=torch.long, device=guide.model.backbone.device))
+
+    def see(self, positions: Tensor) -> None:
+        """Make the addresses of a forward's tokens."""
         first = torch.zeros(1, dtype=torch.long, device=positions.device)
         ids = tuple(map(str, range(len(positions))))
         sites = self.guide.model.latents.local_shapes

@@ -34,8 +34,12 @@ class NextToken(TorchDistribution):
     def __init__(self, logits: Callable[[slice], Tensor], shape: torch.Size, vocabulary: int) -> None:
         super().__init__(shape, validate_args=False)
         self.logits = logits
-        self._at_once = max(1, BUDGET // (4 * vocabulary * prod(shape[:-1])))
+        self._each = 4 * vocabulary * prod(shape[:-1])
         self._known: tuple[Tensor, Tensor] | None = None
+
+    def at_once(self, copies: int = 1) -> int:
+        """Return for how many positions so many copies of the logits fit `BUDGET`."""
+        return max(1, BUDGET // (copies * self._each))
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the tokens' log-probabilities, `... x P`; of the same tensor the same again."""
@@ -46,7 +50,8 @@ class NextToken(TorchDistribution):
     def _log_prob(self, value: Tensor) -> Tensor:
         positions = self.batch_shape[-1]
         value = value.expand(self.batch_shape)
-        pieces = [slice(i, min(i + self._at_once, positions)) for i in range(0, positions, self._at_once)]
+        step = self.at_once()
+        pieces = [slice(i, min(i + step, positions)) for i in range(0, positions, step)]
         of_piece = partial(self._of, value)
         if len(pieces) > 1 and torch.is_grad_enabled():
             of_piece = partial(checkpoint, of_piece, use_reentrant=False, preserve_rng_state=False)

@@ -93,16 +93,49 @@ class Addresses:
     ) -> None:
         self.seed = seed
         self.sites = sites or {}
-        self._ahead: dict[tuple[str, tuple[int, ...]], Tensor] = {}
         self.draws = draws
         self.shared = draws // repeats
         self.rows = torch.tensor([noise_seed(0, row_id) for row_id in ids], device=draws.device)
-        self.positions = positions
-        self._places = positions * GOLDEN
+        self.move(positions)
+
+    @classmethod
+    def paired(
+        cls,
+        seed: int,
+        draws: Tensor,
+        shared: Tensor,
+        ids: Sequence[str],
+        sites: Mapping[str, tuple[int, ...]] | None = None,
+    ) -> "Addresses":
+        """Return addresses of S draws, each of one row of its own; `move` says where its tokens are.
+
+        Args:
+            seed: base seed.
+            draws: long, `S`: numbers of the draws of local sites.
+            shared: long, `S`: numbers of the draws of global ones.
+            ids: of the row of each draw.
+            sites: see the class.
+        """
+        addresses = cls(seed, draws, ids, torch.zeros(len(ids), 1, 1, dtype=torch.long), sites=sites)
+        addresses.rows = addresses.rows.unsqueeze(-1)
+        addresses.shared = shared
+        return addresses
+
+    def move(self, positions: Tensor) -> None:
+        """Go to other positions, `[S x] B x T`."""
+        self.positions = positions.to(self.draws.device)
+        self._places = self.positions * GOLDEN
+        self._ahead: dict[tuple[str, tuple[int, ...]], Tensor] = {}
+
+    def numbers(self, stream: str, units: int) -> Tensor:
+        """Return uniform numbers of a stream of one's own, `S x B x T x units`."""
+        return self._local([stream], (len(self.draws), self.rows.shape[-1], self.positions.shape[-1], units))[
+            0
+        ]
 
     def draw_local(self, site: str, fn: TorchDistribution) -> Tensor:
         """Draw a site with a value a row and token, `S x B x T x event`."""
-        shape = (len(self.draws), len(self.rows), fn.batch_shape[-1], *fn.event_shape)
+        shape = (len(self.draws), self.rows.shape[-1], fn.batch_shape[-1], *fn.event_shape)
 
         def numbers(stream: int) -> Tensor:
             if stream:
@@ -131,8 +164,8 @@ class Addresses:
         """Return uniform numbers of each stream, of that shape; few operations, however many streams."""
         seeds = [noise_seed(self.seed, stream) for stream in streams]
         draws = mix(torch.tensor(seeds, device=self.draws.device)[:, None] + self.draws * GOLDEN)
-        rows = mix(draws[..., None, None] + self.rows[:, None])
-        keys = mix(rows + self._places[:, -shape[2] :])
+        rows = mix(draws[..., None, None] + self.rows[..., None])
+        keys = mix(rows + self._places[..., -shape[2] :])
         return uniform(keys, math.prod(shape[3:])).reshape(len(streams), *shape).unbind()
 
     def _followers(self, site: str, shape: tuple[int, ...]) -> list[str]:

@@ -33,10 +33,12 @@ class Conversation:
 
     def spoken(self) -> "Conversation":
         """Return the same with a plain prompt read as what a user says in a conversation."""
-        prompt = self.prompt
-        if isinstance(prompt, str):
-            prompt = ({"role": "user", "content": prompt},)
-        return replace(self, prompt=prompt)
+        return replace(self, prompt=said_by_user(self.prompt))
+
+
+def said_by_user(prompt: str | Sequence[Message]) -> tuple[Message, ...]:
+    """Return a plain prompt as what a user says in a conversation; messages as they are."""
+    return ({"role": "user", "content": prompt},) if isinstance(prompt, str) else tuple(prompt)
 
 
 def load_conversations(data: Data, split: str = "row") -> list[Conversation]:
@@ -72,7 +74,7 @@ def _conversation(row: Fields, where: str, row_id: str) -> Conversation:
     if row.get("prompt") is None and _is_list(row.get("chosen")):  # a pair of whole conversations
         row = {"messages": row["chosen"]}
     if row.get("messages") is not None:
-        *before, last = _messages(row["messages"], where, "messages")
+        *before, last = conversation_messages(row["messages"], where, "messages")
         if last["role"] != "assistant" or not before:
             raise DataError(
                 f"The last of {len(before) + 1} messages of {where} is the {last['role']}'s: give what comes "
@@ -89,13 +91,14 @@ def _conversation(row: Fields, where: str, row_id: str) -> Conversation:
     found, prompt = row[column], row[asked]
     if asked == "instruction" and isinstance(prompt, str) and row.get("input"):
         prompt = f"{prompt}\n{row['input']}"
-    reply = found if isinstance(found, str) else _messages(found, where, column)[-1]["content"]
-    given = prompt if isinstance(prompt, str) else tuple(_messages(prompt, where, asked))
+    reply = found if isinstance(found, str) else conversation_messages(found, where, column)[-1]["content"]
+    given = prompt if isinstance(prompt, str) else tuple(conversation_messages(prompt, where, asked))
     conversation = Conversation(given, reply, row_id)
     return conversation if isinstance(found, str) else conversation.spoken()
 
 
-def _messages(value: Any, where: str, column: str) -> list[Message]:
+def conversation_messages(value: Any, where: str, column: str) -> list[Message]:
+    """Return the messages in a cell; raise `DataError` that says where it is."""
     messages = list(value) if _is_list(value) else []
     whole: list[Message] = [
         {"role": m["role"], "content": m["content"]}
@@ -169,29 +172,43 @@ def tokens_of(conversation: Conversation, tokenizer: Tokenizer) -> tuple[list[in
     prompt = conversation.prompt
     if isinstance(prompt, str):
         reply = continuation(tokenizer, prompt, conversation.reply) if conversation.reply else []
-        return front_ids(tokenizer) + ids_of(tokenizer, [prompt])[0], reply + (end if reply else [])
-    given, said = _templated(prompt, conversation, tokenizer)
+        return prompt_tokens(prompt, tokenizer), reply + (end if reply else [])
+    said = _written(prompt, conversation, tokenizer)
     tokens = ids_of(tokenizer, [said])[0]
     if end and end[0] in tokens:  # what a template writes behind it is never generated
         tokens = tokens[: len(tokens) - tokens[::-1].index(end[0])]
-    return ids_of(tokenizer, [given])[0], tokens
+    return prompt_tokens(prompt, tokenizer), tokens
 
 
-def _templated(
-    prompt: Sequence[Message], conversation: Conversation, tokenizer: Tokenizer
-) -> tuple[str, str]:
-    """Return what a chat template writes of a prompt, and what it writes of the reply behind that."""
+def prompt_tokens(prompt: str | Sequence[Message], tokenizer: Tokenizer) -> list[int]:
+    """Return the tokens of what a reply follows: of a text, or of messages up to the assistant's turn.
+
+    Raises:
+        DataError: messages are given, and the tokenizer has no chat template.
+    """
+    if isinstance(prompt, str):
+        return front_ids(tokenizer) + ids_of(tokenizer, [prompt])[0]
+    return ids_of(tokenizer, [_opened(prompt, tokenizer)])[0]
+
+
+def _opened(prompt: Sequence[Message], tokenizer: Tokenizer) -> str:
     if not tokenizer.chat_template:
         raise DataError(
             "The tokenizer has no chat template, and the rows are conversations: give a model that is made "
             "for conversations, or prompt and completion as texts."
         )
+    text: str = tokenizer.apply_chat_template([*prompt], tokenize=False, add_generation_prompt=True)
+    return text
+
+
+def _written(prompt: Sequence[Message], conversation: Conversation, tokenizer: Tokenizer) -> str:
+    """Return what a chat template writes of a reply behind what opens the assistant's turn."""
     said = {"role": "assistant", "content": conversation.reply}
-    given = tokenizer.apply_chat_template([*prompt], tokenize=False, add_generation_prompt=True)
-    whole = tokenizer.apply_chat_template([*prompt, said], tokenize=False)
+    given = _opened(prompt, tokenizer)
+    whole: str = tokenizer.apply_chat_template([*prompt, said], tokenize=False)
     if not whole.startswith(given):
         raise DataError(
             f"The chat template does not put the reply of row {conversation.id!r} behind what opens the "
             "assistant's turn: give prompt and completion as texts."
         )
-    return given, whole[len(given) :]
+    return whole[len(given) :]

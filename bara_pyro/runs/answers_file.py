@@ -1,4 +1,4 @@
-"""Files of predictions: which ones `bara predict` wrote, so that no other is replaced."""
+"""Files of predictions and replies: which ones bara wrote, so that no other is replaced."""
 
 import csv
 import json
@@ -6,6 +6,19 @@ from pathlib import Path
 
 KEYS = ("id", "label", "total", "aleatoric", "epistemic")
 """What every row of a file of predictions has, beside the probabilities of its classes."""
+
+REPLY_KEYS = ("id", "number", "reply", "log_prob", "made")
+"""What every line of a file of replies has."""
+
+
+def replies_in(path: Path) -> bool:
+    """Return whether a file holds what `bara generate` writes; an empty file does not."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            row = json.loads(file.readline())
+    except (OSError, ValueError):
+        return False
+    return isinstance(row, dict) and set(REPLY_KEYS) <= set(row)
 
 
 def answers_in(path: Path) -> bool:

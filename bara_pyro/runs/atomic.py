@@ -96,8 +96,9 @@ def read_jsonl(path: Path) -> list[Json]:
     if not path.exists():
         return []
     try:
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-        return [json.loads(line) for line in lines if line.endswith("\n")]
+        # Not `splitlines`, for which a text may hold ends of lines of its own.
+        lines = path.read_text(encoding="utf-8").split("\n")[:-1]
+        return [json.loads(line) for line in lines]
     except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise CheckpointError(f"Cannot read {path}: {error}.") from error
 

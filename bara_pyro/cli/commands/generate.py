@@ -1,0 +1,150 @@
+"""`bara generate`: replies of a run to prompts."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bara_pyro.cli.options import Moved, Overwrite, Run, RunDevice, Seed, path
+from bara_pyro.runs.sections import MOST_DRAWS
+
+SAMPLING = "Sampling"
+
+
+def generate(
+    run: Run,
+    input_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--input",
+            parser=path,
+            help="Prompts in a file, a row each: messages, prompt, instruction or question.",
+        ),
+    ] = None,
+    prompt: Annotated[
+        list[str] | None, typer.Option(help="A prompt, in place of a file; can be repeated.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(parser=path, help="File to write, .jsonl; replies are printed without one.")
+    ] = None,
+    overwrite: Overwrite = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the --output of an interrupted command.")
+    ] = False,
+    chat: Annotated[
+        bool, typer.Option("--chat", help="Plain prompts, too, go through the model's chat template.")
+    ] = False,
+    limit: Annotated[int | None, typer.Option(min=1, help="Take the first so many prompts.")] = None,
+    replies: Annotated[int, typer.Option(min=1, max=MOST_DRAWS, help="Replies a prompt.")] = 1,
+    draws: Annotated[
+        str,
+        typer.Option(help="each: a draw of the posterior for every reply; a number of draws to share; mean."),
+    ] = "each",
+    mixture: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=MOST_DRAWS, help="Draw tokens from the mean of the laws of so many draws instead."
+        ),
+    ] = None,
+    mean_theta: Annotated[
+        bool,
+        typer.Option("--mean-theta", help="Local gates stand at their mean, given the draw of global ones."),
+    ] = False,
+    uncertainty: Annotated[
+        int,
+        typer.Option(min=0, max=MOST_DRAWS, help="Draws that say how sure of each token to be; 0: none."),
+    ] = 0,
+    temperature: Annotated[
+        float, typer.Option(min=0, help="Of the tokens' law; 0: the likeliest.", rich_help_panel=SAMPLING)
+    ] = 1.0,
+    top_p: Annotated[
+        float, typer.Option(help="Keep the likeliest tokens of this probability.", rich_help_panel=SAMPLING)
+    ] = 1.0,
+    top_k: Annotated[
+        int, typer.Option(min=0, help="Keep so many tokens; 0: all.", rich_help_panel=SAMPLING)
+    ] = 0,
+    max_new_tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Where a reply is cut. (default: 256, or half of a context of less than 512)",
+            rich_help_panel=SAMPLING,
+        ),
+    ] = None,
+    stop: Annotated[
+        list[str] | None,
+        typer.Option(help="A text that ends a reply; can be repeated.", rich_help_panel=SAMPLING),
+    ] = None,
+    seed: Seed = 0,
+    model: Moved = None,
+    device: RunDevice = None,
+) -> None:
+    """Reply to prompts, each reply under one draw of the posterior that holds for all of it.
+
+    A reply depends on its prompt, its number and --seed alone. With --uncertainty each token comes with its
+    total, aleatoric and epistemic uncertainty in nats, under draws of their own.
+    """
+    from bara_pyro.cli.outputs import check_file
+    from bara_pyro.errors import ConfigError, DataError
+    from bara_pyro.runs.answers_file import replies_in
+    from bara_pyro.runs.manifest import check_run
+
+    if (input_file is None) == (not prompt):
+        raise ConfigError("Give prompts, in a file with --input or one by one with --prompt.")
+    if input_file is not None and not input_file.is_file():
+        raise DataError(f"There is no file {input_file}.")
+    if resume and (overwrite or output is None):
+        raise ConfigError("--resume goes on with the file of --output: give that, without --overwrite.")
+    if output is not None:
+        if output.suffix.lower() != ".jsonl":
+            raise ConfigError(f"--output {output}: end the name in .jsonl.")
+        inputs = [run] if input_file is None else [input_file, run]
+        check_file(output, overwrite=overwrite or resume, inputs=inputs, option="--output", ours=replies_in)
+    check_run(run)
+
+    from bara_pyro.cli.terminal import progress, result, say
+    from bara_pyro.generation.file import append_lines, lines_there, made_by, reply_lines
+    from bara_pyro.generation.generate import Decoding
+    from bara_pyro.generation.prompts import encode_prompts, load_prompts
+    from bara_pyro.runs.folder import load_system
+
+    how = Decoding(
+        draws=_draws(draws),
+        fresh_theta=not mean_theta,
+        mixture=mixture,
+        temperature=temperature,
+        top_p=top_p,
+        top_k=top_k,
+        max_new_tokens=max_new_tokens,
+        stop=tuple(stop or ()),
+        seed=seed,
+    )
+    system = load_system(run, backbone=model, device=device, with_rows=False)
+    ids, asked = load_prompts(input_file) if input_file is not None else ([], [*(prompt or [])])
+    ids, asked = ids[:limit], asked[:limit]
+    encoded = encode_prompts(asked, system.backbone.tokenizer, chat=chat or system.config.task.chat, ids=ids)
+    there = lines_there(output, made_by(system, how, uncertainty)) if output is not None and resume else []
+    lines = reply_lines(
+        system,
+        list(zip(encoded, asked, strict=True)),
+        how,
+        replies=replies,
+        uncertainty=uncertainty,
+        skip={(row["id"], row["number"]) for row in there},
+    )
+    if output is None:
+        rows = list(lines)
+        for row in rows:
+            say(f"[{row['id']}, {row['number']}] {row['reply']}")
+        result(rows)
+        return
+    with progress("generate", len(encoded) * replies) as advance:
+        advance(len(there))
+        count = append_lines(output, there, lines, advance)
+    say(f"{count} replies written to {output}")
+    result({"output": output, "replies": count})
+
+
+def _draws(given: str) -> int | str:
+    """Return what --draws means: a number, or a word."""
+    return int(given) if given.isdecimal() else given

@@ -1,0 +1,61 @@
+"""A draw of the posterior for every row of a batch: one that holds for its reply, and one a token."""
+
+from collections.abc import Sequence
+
+import pyro
+import torch
+from pyro.distributions import TorchDistribution
+from torch import Tensor
+
+from bara_pyro.core.adapter import Given
+from bara_pyro.core.attached import Placed
+from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.noise import Addresses
+from bara_pyro.core.prediction import Addressed
+from bara_pyro.core.threads import PROGRAM
+from bara_pyro.data.types import Batch
+
+
+class RowDraws(Placed, Addressed):
+    """One draw a row, with the noise of `bara_pyro.predict` for that identifier and that number of a draw.
+
+    Args:
+        guide: the fitted guide.
+        seed: of the draws.
+        ids: of the rows.
+        numbers: long, `B`: of the draws of local latents.
+        shared: long, `B`: of the draws of the global ones.
+        fresh_theta: draw local latents; False: they stand at their mean, given the global draw.
+    """
+
+    def __init__(
+        self,
+        guide: SiteGuide,
+        seed: int,
+        ids: Sequence[str],
+        numbers: Tensor,
+        shared: Tensor,
+        *,
+        fresh_theta: bool = True,
+    ) -> None:
+        sites = guide.model.latents.local_shapes
+        Addressed.__init__(self, guide, Addresses.paired(seed, numbers, shared, ids, sites))
+        self.fresh_theta = fresh_theta
+
+    def see(self, positions: Tensor) -> None:
+        """Go to the positions of a forward's tokens, long, `B x T`."""
+        self.addresses.move(positions.unsqueeze(1))
+
+    def value(self, name: str, fn: TorchDistribution) -> Tensor:
+        """Return the draws of a site, `B x 1 x ...`."""
+        if not self.fresh_theta and name in self.guide.model.latents.local_sites:
+            return fn.mean
+        return super().value(name, fn)
+
+    @torch.no_grad()
+    def latents(self) -> Sequence[Given]:
+        """Return what each adapter is given: the global latents, a draw a row."""
+        model = self.guide.model
+        nothing = torch.zeros(1, 1, dtype=torch.long, device=model.backbone.device)
+        with PROGRAM, pyro.plate("draws", len(self.addresses.draws), dim=-3), self:
+            return model.global_latents(Batch(nothing, nothing == 0, nothing[0]))

@@ -1,0 +1,90 @@
+"""What is to be replied to, as token ids: texts as they are, conversations through the chat template."""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from bara_pyro.data.conversations import PROMPTS, Message, conversation_messages, prompt_tokens, said_by_user
+from bara_pyro.data.encode import Tokenizer
+from bara_pyro.data.rows import check_ids, own_id
+from bara_pyro.data.tables import Data, read_table
+from bara_pyro.errors import DataError
+from bara_pyro.types import Fields
+
+Asked = str | Sequence[Message]
+"""A text to go on from, or the messages of a conversation, the user's last."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What is to be replied to.
+
+    Attributes:
+        token_ids: its tokens.
+        id: what its replies are stored under.
+    """
+
+    token_ids: tuple[int, ...]
+    id: str
+
+    @cached_property
+    def key(self) -> str:
+        """What noise knows it by: its tokens, whatever it is called and wherever it stands."""
+        return hashlib.blake2b(repr(self.token_ids).encode(), digest_size=8).hexdigest()
+
+
+def encode_prompts(
+    prompts: Iterable[Asked], tokenizer: Tokenizer, *, chat: bool = False, ids: Sequence[str] = ()
+) -> list[Prompt]:
+    """Return prompts as tokens.
+
+    Args:
+        prompts: texts, which are read as they are, or messages, which go through the chat template.
+        tokenizer: of the language model.
+        chat: read texts, too, as what a user says.
+        ids: of the prompts; "0", "1", ... by default.
+
+    Raises:
+        DataError: a prompt has no tokens, two share an id, or messages are given and the tokenizer has no
+            chat template.
+    """
+    found: list[Prompt] = []
+    for number, asked in enumerate(prompts):
+        name = ids[number] if ids else str(number)
+        given = said_by_user(asked) if chat else asked
+        tokens = prompt_tokens(given, tokenizer)
+        if not tokens:
+            raise DataError(f"The prompt {name!r} has no tokens: leave it out.")
+        found.append(Prompt(tuple(tokens), name))
+    check_ids([prompt.id for prompt in found], "The prompts")
+    return found
+
+
+def load_prompts(data: Data) -> tuple[list[str], list[Asked]]:
+    """Return identifiers and prompts of rows: a column `messages`, or `prompt`, `instruction`, `question`.
+
+    Of `messages` that end with a reply, that reply is left out. `input` beside an `instruction` is put below.
+
+    Raises:
+        DataError: a file that cannot be read, a row without a prompt, or two rows with one id.
+    """
+    table = read_table(data)
+    ids = [own_id(row) or f"row-{n}" for n, row in enumerate(table.rows, 1)]
+    check_ids(ids, table.place)
+    return ids, [_asked(row, f"row {n} of {table.place}") for n, row in enumerate(table.rows, 1)]
+
+
+def _asked(row: Fields, where: str) -> Asked:
+    column = next((name for name in ("messages", *PROMPTS) if row.get(name) is not None), None)
+    if column is None:
+        raise DataError(
+            f"There is no prompt in {where}, which has {', '.join(map(str, row)) or 'no columns'}: give "
+            f"'messages' or one of {', '.join(map(repr, PROMPTS))}."
+        )
+    value = row[column]
+    if isinstance(value, str):
+        extra = row.get("input") if column == "instruction" else None
+        return f"{value}\n{extra}" if extra else value
+    messages = conversation_messages(value, where, column)
+    return messages[:-1] if messages[-1]["role"] == "assistant" and len(messages) > 1 else messages
