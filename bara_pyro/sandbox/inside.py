@@ -142,17 +142,14 @@ def _value(line: bytes) -> Any:
         raise CallFailedError("error", "the program ended")
     try:
         kind, *rest = json.loads(line)
-        if kind == "raised":
-            name, message = (str(part)[:500] for part in rest)
-            raise CallFailedError("memory" if name == "MemoryError" else "error", f"{name}: {message}")
-        [value] = rest
-        if kind != "value":
-            raise NotPlainError("no reply")
-        return decode(value)
+        if kind == "value" and len(rest) == 1:
+            return decode(rest[0])
+        name, message = (str(part)[:500] for part in rest)
     except MemoryError:
         raise CallFailedError("memory", "the program gave too large a value") from None
     except (NotPlainError, TypeError, ValueError, RecursionError) as error:
         raise CallFailedError("error", f"the program gave no plain value: {error}") from None
+    raise CallFailedError("memory" if name == "MemoryError" else "error", f"{name}: {message}")
 
 
 def examine(prompt: str, test: str, entry_point: str, nonce: str, requests: int, replies: int) -> None:
