@@ -5,7 +5,6 @@ The program sees /usr, the libraries of the system, the Python that this interpr
 devices: nothing else of the system, no /proc, no network, no process but its own.
 """
 
-import json
 import os
 import secrets
 import shutil
@@ -25,13 +24,14 @@ FIRST_UNUSED_UID, UNUSED_UIDS = 0x70000000, 2**28
 
 # Runs inside, before the program: limits that bubblewrap itself would not survive, then another user.
 LAUNCHER = """
-import json, os, resource, sys
-limits, uid, command = json.loads(sys.argv[1])
-for name, (soft, hard) in limits.items():
-    if hasattr(resource, name):
-        most = resource.getrlimit(getattr(resource, name))[1]
-        top = lambda value: value if most == resource.RLIM_INFINITY else min(value, most)
-        resource.setrlimit(getattr(resource, name), (top(soft), top(hard)))
+import os, resource
+for name, pair in limits.items():
+    number = getattr(resource, name, None)
+    if number is not None:
+        most = resource.getrlimit(number)[1]
+        if most != resource.RLIM_INFINITY:
+            pair = tuple(min(value, most) for value in pair)
+        resource.setrlimit(number, pair)
 if uid is not None:
     os.setgroups([])
     os.setresgid(uid, uid, uid)
@@ -48,7 +48,8 @@ def python() -> str:
 def launch(limits: Limits, program: str, uid: int | None = None) -> list[str]:
     """Return the command that sets the limits and runs the program at a path."""
     command = [python(), "-I", program]
-    return [python(), "-I", "-S", "-c", LAUNCHER, json.dumps([limits.resources(), uid, command])]
+    given = f"limits, uid, command = {limits.resources()!a}, {uid!a}, {command!a}"
+    return [python(), "-I", "-S", "-c", given + LAUNCHER]
 
 
 def bwrap() -> str:
@@ -74,7 +75,7 @@ def isolated(limits: Limits, program: int, seccomp: int) -> list[str]:
         seccomp: file descriptor of the filter of system calls.
 
     Raises:
-        SandboxError: there is no bubblewrap.
+        SandboxError: there is no bubblewrap, or Python is installed in the home folder itself.
     """
     unshare, uid = _user()
     return [
@@ -115,7 +116,12 @@ def _root_of_the_system() -> bool:
 def _system() -> list[str]:
     """Return the read-only parts of the system that Python needs."""
     roots = {Path("/usr"), Path(sys.base_prefix), Path(sys.base_exec_prefix)}
-    roots |= {Path(python()).parent.parent}
+    home = Path(os.path.expanduser("~"))
+    for root in roots & {home, *home.parents}:
+        raise SandboxError(
+            f"Programs cannot be isolated: they need Python, which is installed in {root}, where {home} is; "
+            "install it in a folder of its own."
+        )
     outermost = [root for root in sorted(roots) if not any(other in root.parents for other in roots)]
     words = _folders(parent for root in outermost for parent in reversed(root.parents[:-1]))
     words += [word for root in outermost for word in ("--ro-bind", str(root), str(root))]

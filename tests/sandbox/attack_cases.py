@@ -5,8 +5,6 @@ HOME stands for a folder of the host with a secret, PORT for a port of its loopb
 
 import textwrap
 
-FORBIDDEN = ("error", "memory")
-
 # name: (what it does, what comes of it)
 ATTACKS = {
     "endless loop": ("while True: pass", "timeout"),

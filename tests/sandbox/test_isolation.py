@@ -8,6 +8,7 @@ import pytest
 
 from bara_pyro.errors import ConfigError, SandboxError
 from bara_pyro.sandbox import Limits, check_isolation, judge, run_program, runner, try_function
+from bara_pyro.sandbox.processes import start
 from bara_pyro.sandbox.seccomp import REFUSED, seccomp_filter
 
 
@@ -39,6 +40,16 @@ def test_without_namespaces_programs_are_refused(
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     with pytest.raises(SandboxError, match=r"cannot isolate programs here \(bwrap: No permissions to create"):
         refusals()[name]()
+
+
+def test_a_python_that_shares_the_home_folder_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("sys.base_prefix", str(tmp_path))
+    for home in (tmp_path, tmp_path / "user"):
+        monkeypatch.setenv("HOME", str(home))
+        with pytest.raises(SandboxError, match=f"installed in {tmp_path}, where {home} is"):
+            start("print(1)", Limits())
 
 
 def test_they_run_where_the_caller_insists(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -79,6 +90,32 @@ print(subprocess.check_output([sys.executable, "-c", "print(open('/tmp/here.txt'
     finished = run_program(program)
     assert finished.stdout.split() == ["thread", "kept"], finished
     assert run_program("import os; print(os.listdir('/tmp'))").stdout == "[]\n"
+
+
+@pytest.mark.usefixtures("isolation")
+@pytest.mark.parametrize("unsandboxed", [False, True])
+def test_a_program_finds_its_limits_set(unsandboxed: bool) -> None:
+    limits = Limits(seconds=2.5, memory=2**28, processes=3, file_size=2**20)
+    program = """
+from resource import *
+for limit in (RLIMIT_CPU, RLIMIT_AS, RLIMIT_NPROC, RLIMIT_FSIZE, RLIMIT_NOFILE, RLIMIT_CORE, RLIMIT_MEMLOCK):
+    print(*getrlimit(limit))
+"""
+    printed = run_program(program, limits=limits, unsandboxed=unsandboxed).stdout
+    found = [tuple(map(int, line.split())) for line in printed.splitlines()]
+    assert found[0] == (4, 5)
+    assert found[1:] == [(value, value) for value in (2**28, 3, 2**20, 64, 0, 0)]
+
+
+@pytest.mark.usefixtures("isolation")
+def test_a_program_that_a_signal_ended_says_which() -> None:
+    program = """
+import os, resource
+resource.setrlimit(resource.RLIMIT_CPU, (1, 1))
+while True: pass
+"""
+    finished = run_program(program)
+    assert (finished.status, finished.code) == ("ended", 128 + 9)
 
 
 @pytest.mark.usefixtures("isolation")
