@@ -1,4 +1,4 @@
-"""Programs that mean harm. Each, where it has not been stopped, says that it succeeded and exits with 0.
+"""Programs that mean harm. Each, where it has not been stopped, says that it succeeded.
 
 HOME stands for a folder of the host with a secret, PORT for a port of its loopback device.
 """
@@ -149,7 +149,10 @@ ATTACKS = {
     ),
     "crash": ("import ctypes; ctypes.string_at(0)", "error"),
 }  # fmt: skip
-SUCCEEDED = "\nimport os\nprint('succeeded', flush=True)\nos._exit(0)\n"
+SUCCEEDED = "\nraise SystemExit('succeeded')\n"
+# May succeed: the first in the program's own /tmp, if that is where the host has its folder; the second because
+# the first process of a namespace ignores the signals of those inside, and they are not told.
+HARMLESS = {"make the host's folder anew and write to it", "kill its parent"}
 
 
 def attack(name: str) -> tuple[str, str]:

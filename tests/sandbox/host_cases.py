@@ -7,6 +7,8 @@ from pathlib import Path
 
 import psutil
 
+from bara_pyro.sandbox.bubblewrap import PROGRAM
+
 
 @dataclass
 class Host:
@@ -52,9 +54,9 @@ class Host:
         return found
 
     def wait_for_one(self) -> None:
-        """Wait until a program runs."""
+        """Wait until a program runs, past its launcher."""
         for _ in range(600):
-            if self.running():
+            if any(process.cmdline()[-1:] == [PROGRAM] for process in self.running()):
                 return
             time.sleep(0.05)
         raise AssertionError("no program was started")
