@@ -150,8 +150,8 @@ ATTACKS = {
     "crash": ("import ctypes; ctypes.string_at(0)", "error"),
 }  # fmt: skip
 SUCCEEDED = "\nraise SystemExit('succeeded')\n"
-# May succeed: the first in the program's own /tmp, if that is where the host has its folder; the second because
-# the first process of a namespace ignores the signals of those inside, and they are not told.
+# May succeed: the first in the program's own /tmp, if that is where the host has its folder; the second
+# because the first process of a namespace ignores the signals of those inside, and they are not told.
 HARMLESS = {"make the host's folder anew and write to it", "kill its parent"}
 
 

@@ -42,6 +42,7 @@ def test_without_namespaces_programs_are_refused(
         refusals()[name]()
 
 
+@pytest.mark.usefixtures("isolation")
 def test_a_python_that_shares_the_home_folder_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
