@@ -40,6 +40,10 @@ class MissingKLError(BaraError, TypeError):
     """No analytic KL is registered for a pair of posterior and prior, and sampling it was not asked for."""
 
 
+class SandboxError(BaraError, RuntimeError):
+    """Programs that nobody has read cannot be isolated on this machine."""
+
+
 class Stopped(KeyboardInterrupt):
     """Ctrl-C or SIGTERM ended what was running; the message says what is kept and how to go on.
 
