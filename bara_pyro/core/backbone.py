@@ -18,7 +18,7 @@ from transformers import (
 from bara_pyro.core import quantized
 from bara_pyro.core.frozen_states import FrozenStates, Tokens
 from bara_pyro.core.prefix import KeysAndValues, Prefix
-from bara_pyro.errors import BackboneError
+from bara_pyro.errors import BackboneError, ConfigError
 
 # Of the largest logit: how far the parts of a language model may be from the whole before it is refused.
 TOLERANCE = 0.02
@@ -278,6 +278,20 @@ class Backbone:
     def vocabulary(self) -> int:
         """The number of tokens that the output embedding has logits of."""
         return int(self.lm.get_output_embeddings().weight.shape[0])
+
+    @property
+    def context(self) -> int | None:
+        """The number of tokens that a text may have; None where the architecture sets no bound."""
+        found = getattr(self.lm.config.get_text_config(), "max_position_embeddings", None)
+        return found if isinstance(found, int) and found > 0 else None
+
+    def check_room(self, tokens: int, what: str) -> None:
+        """Raise `ConfigError` where `what`, of so many tokens, is longer than the context."""
+        if self.context is not None and tokens > self.context:
+            raise ConfigError(
+                f"{what} takes {tokens} tokens, more than the {self.context} of the language model: shorten "
+                "it."
+            )
 
     @property
     def plain_head(self) -> bool:

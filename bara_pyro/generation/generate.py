@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
+from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
 
 from bara_pyro.core.attached import attached, check_attachable, hung
 from bara_pyro.core.backbone import Backbone
@@ -17,15 +17,16 @@ from bara_pyro.data.texts import pad_left
 from bara_pyro.errors import ConfigError
 from bara_pyro.generation.draws import RowDraws
 from bara_pyro.generation.prompts import Asked, Prompt, encode_prompts
-from bara_pyro.generation.sampling import Choice, warpers
+from bara_pyro.generation.sampling import Choice, Stop, warpers
 
 LONGEST = 256  # tokens of a reply, unless another number is given
 CPU_BUDGET, ACCELERATOR_BUDGET = 2**28, 2**32
 # What transformers would do beside, and what is done here in another way.
 OURS = (
-    *("do_sample", "generation_config", "logits_processor", "max_length", "max_new_tokens", "num_beams"),
-    *("num_return_sequences", "stop_strings", "temperature", "tokenizer", "top_k", "top_p", "use_cache"),
-    *("cache_implementation", "past_key_values", "assistant_model", "num_beam_groups", "penalty_alpha"),
+    *("assistant_model", "cache_implementation", "do_sample", "generation_config", "logits_processor"),
+    *("max_length", "max_new_tokens", "num_beam_groups", "num_beams", "num_return_sequences"),
+    *("past_key_values", "penalty_alpha", "stop_strings", "stopping_criteria", "temperature", "tokenizer"),
+    *("top_k", "top_p", "use_cache"),
 )
 
 
@@ -79,7 +80,7 @@ class Decoding:
             )
         if self.max_new_tokens is not None and self.max_new_tokens < 1:
             raise ConfigError(f"max_new_tokens is {self.max_new_tokens}: give 1 or more.")
-        if isinstance(self.stop, str) or not all(self.stop):
+        if not all(self.stop):
             raise ConfigError(f"stop is {self.stop!r}: give texts, none of them empty.")
 
 
@@ -96,7 +97,7 @@ def generate(
     top_p: float = 1.0,
     top_k: int = 0,
     max_new_tokens: int | None = None,
-    stop: Sequence[str] = (),
+    stop: str | Sequence[str] = (),
     seed: int = 0,
     memory_budget: int | None = None,
     skip: Collection[tuple[str, int]] = (),
@@ -124,7 +125,7 @@ def generate(
         top_p: keep the likeliest tokens of so much probability.
         top_k: keep so many tokens; 0: all.
         max_new_tokens: where a reply is cut; by default 256, or half of a context that is shorter than 512.
-        stop: texts that end a reply, which are no part of it.
+        stop: texts, or one, that end a reply; they are no part of it.
         seed: of the draws and of the choice of tokens.
         memory_budget: bytes that keys, values and logits of a batch may take, roughly; by default 256 MiB on
             a CPU, 4 GiB on an accelerator.
@@ -137,7 +138,8 @@ def generate(
             language model (an ensemble), or its draws are of answers (Laplace).
         DataError: a prompt that has no tokens.
     """
-    how = Decoding(draws, fresh_theta, mixture, temperature, top_p, top_k, max_new_tokens, tuple(stop), seed)
+    ends = (stop,) if isinstance(stop, str) else tuple(stop)
+    how = Decoding(draws, fresh_theta, mixture, temperature, top_p, top_k, max_new_tokens, ends, seed)
     if replies < 1:
         raise ConfigError(f"replies is {replies}: give 1 or more.")
     _check_options(options)
@@ -197,10 +199,14 @@ def _some(
         width=ids.shape[1],
     )
     fitted = _adapted(model, guide, rows, how, together) if drawn else attached((model, guide))
-    with fitted as lm, _plain(lm, backbone, how) as arguments:
-        processors = LogitsProcessorList([choice])
+    stop = [Stop(how.stop, backbone.tokenizer, ids.shape[1])] if how.stop else []
+    with fitted as lm, _plainly(lm, backbone, how):
         found = lm.generate(
-            input_ids=ids, attention_mask=mask, logits_processor=processors, **arguments, **options
+            input_ids=ids,
+            attention_mask=mask,
+            logits_processor=LogitsProcessorList([choice]),
+            stopping_criteria=StoppingCriteriaList(stop),
+            **options,
         )
     new = found[::together, ids.shape[1] :]
     log_probs = torch.stack(choice.log_probs, dim=-1)
@@ -237,21 +243,19 @@ def _adapted(
 
 
 @contextmanager
-def _plain(lm: PreTrainedModel, backbone: Backbone, how: Decoding) -> Iterator[dict[str, Any]]:
-    """Yield the arguments of transformers' `generate`, without what a model's folder would add to them."""
+def _plainly(lm: PreTrainedModel, backbone: Backbone, how: Decoding) -> Iterator[None]:
+    """Let transformers take nothing from the settings in a model's folder but what ends a text."""
     own = lm.generation_config
-    ends = own.eos_token_id if own.eos_token_id is not None else backbone.tokenizer.eos_token_id
     lm.generation_config = GenerationConfig(
         do_sample=False,
         num_beams=1,
         use_cache=True,
         max_new_tokens=how.max_new_tokens,
-        eos_token_id=ends,
+        eos_token_id=sorted(_ends(backbone)) or None,
         pad_token_id=_pad_id(backbone),
     )
-    stop = {"stop_strings": list(how.stop), "tokenizer": backbone.tokenizer} if how.stop else {}
     try:
-        yield stop
+        yield
     finally:
         lm.generation_config = own
 
@@ -323,15 +327,11 @@ def _check_options(options: dict[str, Any]) -> None:
 
 def _within_context(prompts: Sequence[Prompt], backbone: Backbone, how: Decoding) -> Decoding:
     """Return how to decode with a number of tokens that the context has room for behind every prompt."""
-    room = getattr(backbone.lm.config.get_text_config(), "max_position_embeddings", None)
+    room = backbone.context
     new = how.max_new_tokens or min(LONGEST, LONGEST if room is None else room // 2)
     for prompt in prompts:
-        if room is not None and len(prompt.token_ids) + new > room:
-            raise ConfigError(
-                f"The prompt {prompt.id!r} has {len(prompt.token_ids)} tokens, and with max_new_tokens={new} "
-                f"that is more than the {room} of the language model: lower max_new_tokens or shorten the "
-                "prompt."
-            )
+        told = f"The prompt {prompt.id!r} of {len(prompt.token_ids)} tokens with max_new_tokens={new}"
+        backbone.check_room(len(prompt.token_ids) + new, told)
     return replace(how, max_new_tokens=new)
 
 

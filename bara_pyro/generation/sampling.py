@@ -4,9 +4,16 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from transformers import LogitsProcessor, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+from transformers import (
+    LogitsProcessor,
+    StoppingCriteria,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
 
 from bara_pyro.core.noise import Addresses
+from bara_pyro.data.encode import Tokenizer
 from bara_pyro.errors import ConfigError
 
 TOKEN = "token"  # noqa: S105 - the stream of numbers that tokens are chosen by
@@ -18,7 +25,7 @@ def warpers(temperature: float, top_p: float, top_k: int) -> list[LogitsProcesso
     Raises:
         ConfigError: a value is out of range.
     """
-    if temperature < 0:
+    if not 0 <= temperature < float("inf"):
         raise ConfigError(f"temperature is {temperature}: give 0 for the likeliest token, or more.")
     if not 0 < top_p <= 1:
         raise ConfigError(f"top_p is {top_p}: give more than 0 and at most 1.")
@@ -90,3 +97,24 @@ class Choice(LogitsProcessor):
         last = (narrowed > -torch.inf).long().cumsum(-1).argmax(-1)
         chosen = torch.searchsorted(below, number * below[:, -1:], right=True).squeeze(-1)
         return torch.minimum(chosen, last)
+
+
+class Stop(StoppingCriteria):
+    """Ends a reply once it holds one of some texts; transformers' own does not take every tokenizer.
+
+    Args:
+        texts: that end a reply.
+        tokenizer: of the language model.
+        width: tokens of the prompts, padding included.
+    """
+
+    def __init__(self, texts: Sequence[str], tokenizer: Tokenizer, width: int) -> None:
+        self.texts = texts
+        self.tokenizer = tokenizer
+        self.width = width
+
+    def __call__(self, input_ids: Tensor, scores: Tensor, **_: object) -> Tensor:
+        """Return which rows have ended, bool."""
+        new = self.tokenizer.batch_decode(input_ids[:, self.width :], skip_special_tokens=True)
+        ended = [any(text in reply for text in self.texts) for reply in new]
+        return torch.tensor(ended, device=input_ids.device)

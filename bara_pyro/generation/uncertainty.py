@@ -65,14 +65,17 @@ def reply_uncertainty(
         on_replies: called with the number of replies just read.
 
     Raises:
-        ConfigError: `samples` is negative, the guide belongs to another model, or its predictive law is not
-            that of draws through the program (an ensemble, Laplace).
+        ConfigError: `samples` is negative, a reply is longer than the language model's context, the guide
+            belongs to another model, or its predictive law is not that of draws through the program (an
+            ensemble, Laplace).
     """
     guide.check(model)
     if samples < 0:
         raise ConfigError(f"samples is {samples}: give 0 (posterior mean) or more.")
     if type(guide).predictive is not SiteGuide.predictive:
         raise ConfigError(f"The draws of a {type(guide).__name__} are not of adapters in one language model.")
+    for told in replies:
+        model.backbone.check_room(len(told), f"The reply {told.id!r} and its prompt")
     draws = samples if model.latents and guide.stochastic else 0
     out: list[ReplyUncertainty] = []
     with _observing(model, _Laws()):

@@ -1,0 +1,281 @@
+"""Replies: their law by enumeration, against transformers, and what they may not depend on."""
+
+import math
+from collections import Counter
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from generation_cases import PROMPTS, Pair, adapted, read_again, words
+from transformers import GenerationMixin
+
+from bara_pyro.core.attached import attached
+from bara_pyro.core.backbone import Backbone
+from bara_pyro.errors import ConfigError, DataError
+from bara_pyro.generation import Prompt, Reply, encode_prompts, generate
+from bara_pyro.methods import METHODS
+
+SHORT = PROMPTS[0]
+REFUSED = ("ensemble", "laplace", "temperature")
+
+
+def replies(pair: Pair, prompts: Any = PROMPTS, **options: Any) -> list[Reply]:
+    return list(generate(*pair, prompts, **{"max_new_tokens": 8, **options}))
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if name not in REFUSED])
+def test_a_reply_has_the_probability_that_one_forward_gives_it(method: str, tiny: Backbone) -> None:
+    """Under its own draw: the global one held, the local ones at the positions they had, keys cached."""
+    torch.manual_seed(2)
+    pair = adapted(method, tiny)
+    found = replies(pair, replies=3, seed=4)
+    assert [(reply.prompt, reply.number) for reply in found] == [(p.id, n) for p in PROMPTS for n in range(3)]
+    for reply in found:
+        prompt = next(prompt for prompt in PROMPTS if prompt.id == reply.prompt)
+        again = read_again(pair, prompt, reply.token_ids, 3, seed=4)[reply.number]
+        assert sum(reply.log_probs) == pytest.approx(float(again), abs=1e-4)
+        assert reply.ended == (reply.token_ids[-1] == 1)
+        assert reply.ended or len(reply.token_ids) == 8
+
+
+def test_draws_differ_and_matter(bara: Pair) -> None:
+    drawn = read_again(bara, SHORT, [4, 5, 6], 20)
+    assert drawn.std() > 0.1
+    assert len(set(words(replies(bara, [SHORT], replies=20)))) > 5
+
+
+@pytest.mark.parametrize("how", [{"draws": "mean"}, {"draws": "mean", "temperature": 0.5, "top_k": 5}])
+def test_the_law_of_two_tokens_at_the_mean(bara: Pair, how: dict[str, Any]) -> None:
+    """By enumeration of all pairs; chi-squared of 3,000 replies."""
+    count, vocabulary = 3000, bara[0].backbone.vocabulary
+    expected = {}
+    with attached(bara) as lm, torch.no_grad():
+
+        def law(tokens: tuple[int, ...]) -> torch.Tensor:
+            logits = lm(torch.tensor([tokens])).logits[0, -1].double() / how.get("temperature", 1.0)
+            if "top_k" in how:
+                logits[logits < logits.topk(how["top_k"]).values[-1]] = -torch.inf
+            return logits.softmax(-1)
+
+        first = law(SHORT.token_ids)
+        for token in range(vocabulary):
+            if token == 1:
+                expected[(1,)] = float(first[1])
+                continue
+            second = law((*SHORT.token_ids, token))
+            expected |= {(token, other): float(first[token] * second[other]) for other in range(vocabulary)}
+    assert sum(expected.values()) == pytest.approx(1)
+    seen = Counter(words(replies(bara, [SHORT], replies=count, max_new_tokens=2, seed=3, **how)))
+    assert set(seen) <= {pair for pair, p in expected.items() if p > 0}
+    common = {pair: p for pair, p in expected.items() if p * count >= 5}
+    rest = 1 - sum(common.values())
+    parts = [(seen[pair], p) for pair, p in common.items()]
+    parts.append((count - sum(n for n, _ in parts), rest))
+    statistic = sum((n - count * p) ** 2 / (count * p) for n, p in parts if p > 0)
+    freedom = len(parts) - 1
+    assert abs(statistic - freedom) < 4.5 * math.sqrt(2 * freedom)
+
+
+def test_the_law_of_a_token_under_draws(bara: Pair) -> None:
+    """Each reply has its own draw, so that a count is a sum of independent trials of known probability."""
+    count = 400
+    found = Counter(reply.token_ids[0] for reply in replies(bara, [SHORT], replies=count, max_new_tokens=1))
+    for token, _ in found.most_common(6):
+        p = read_again(bara, SHORT, [token], count).exp()
+        assert p.std() > 0.005
+        error = math.sqrt(float((p * (1 - p)).sum()))
+        assert abs(found[token] - float(p.sum())) < 4.5 * error
+
+
+def test_the_likeliest_tokens_are_those_of_transformers(bara: Pair) -> None:
+    found = replies(bara, draws="mean", temperature=0)
+    with attached(bara) as lm:
+        for prompt, reply in zip(PROMPTS, found, strict=True):
+            theirs = lm.generate(torch.tensor([prompt.token_ids]), max_new_tokens=8, do_sample=False)
+            new = theirs[0, len(prompt.token_ids) :].tolist()
+            assert new == list(reply.token_ids)
+
+
+def test_a_reply_depends_on_no_other(bara: Pair) -> None:
+    """Not on the batch, its padding, the order, the budget or how many are asked for."""
+    whole = {(r.prompt, r.number): r for r in replies(bara, replies=4)}
+    for prompts, options in (
+        (PROMPTS[:1], {"replies": 2}),
+        (PROMPTS[::-1], {"replies": 4}),
+        (PROMPTS, {"replies": 4, "memory_budget": 1}),
+        (PROMPTS, {"replies": 4, "skip": {("short", 0), ("long", 3)}}),
+        ([Prompt(p.token_ids, p.id) for p in PROMPTS], {"replies": 1}),
+    ):
+        for reply in replies(bara, prompts, **options):
+            same = whole[reply.prompt, reply.number]
+            assert reply.token_ids == same.token_ids
+            assert reply.log_probs == pytest.approx(same.log_probs, abs=1e-4)
+    renamed = replies(bara, [Prompt(SHORT.token_ids, "another name")], replies=4)
+    assert words(renamed) == [whole["short", n].token_ids for n in range(4)]
+    assert words(replies(bara, replies=4, seed=1)) != [reply.token_ids for reply in whole.values()]
+
+
+def test_a_batch_is_as_large_as_the_budget_allows(bara: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    generated = GenerationMixin.generate
+
+    def counted(self: Any, **options: Any) -> Any:
+        sizes.append(len(options["input_ids"]))
+        return generated(self, **options)
+
+    monkeypatch.setattr(GenerationMixin, "generate", counted)
+    for count, options in ((1, {}), (4, {"mixture": 4})):
+        replies(bara, replies=8, memory_budget=2**30, **options)
+        assert sizes == [24 * count]
+        sizes.clear()
+        replies(bara, replies=8, memory_budget=1, **options)
+        assert sizes == [count] * 24
+        sizes.clear()
+    replies(bara, [SHORT], replies=24, memory_budget=60_000)
+    assert sum(sizes) == 24
+    assert 4 < (largest := max(sizes)) < 24
+    sizes.clear()
+    replies(bara, [SHORT], replies=24, memory_budget=60_000, mixture=4)
+    assert sum(sizes) == 4 * 24
+    assert largest - 4 < max(sizes) <= largest
+
+
+def test_draws_that_replies_share(bara: Pair) -> None:
+    """Reply n has the global draw n mod K: with local gates at their mean nothing else is drawn."""
+    model, _ = bara
+    shared = replies(bara, [SHORT], replies=6, draws=2, fresh_theta=False, temperature=0)
+    each = replies(bara, [SHORT], replies=2, fresh_theta=False, temperature=0)
+    assert words(shared) == words(each) * 3
+    fresh = replies(bara, [SHORT], replies=6, draws=2, temperature=0)
+    assert len(set(words(fresh))) > 2
+    assert model.latents.local_sites
+
+
+def test_the_mixture_decoder_averages_laws(bara: Pair) -> None:
+    """A token's probability is the mean over the draws, each having read the tokens before it."""
+    [first] = replies(bara, [SHORT], mixture=5)
+    before = torch.zeros(5, dtype=torch.float64)
+    for i, log_prob in enumerate(first.log_probs):
+        after = read_again(bara, SHORT, first.token_ids[: i + 1], 5)
+        law = (after - before).logsumexp(0) - math.log(5)
+        assert log_prob == pytest.approx(float(law), abs=1e-4)
+        before = after
+    two = replies(bara, PROMPTS, mixture=5, replies=2)
+    assert two[0].token_ids == first.token_ids
+    assert two[0].token_ids != two[1].token_ids
+
+
+def test_the_law_of_the_mixture(bara: Pair) -> None:
+    count = 1500
+    found = Counter(
+        reply.token_ids[0]
+        for reply in replies(
+            bara, [SHORT], replies=count, mixture=3, max_new_tokens=1, fresh_theta=False, memory_budget=2**30
+        )
+    )
+    some = next(iter(replies(bara, [SHORT], mixture=3, fresh_theta=False, max_new_tokens=1)))
+    share = found[some.token_ids[0]] / count
+    p = math.exp(some.log_probs[0])
+    assert abs(share - p) < 4.5 * math.sqrt(p * (1 - p) / count)
+
+
+def test_a_text_that_ends_a_reply(bara: Pair, tiny: Backbone) -> None:
+    whole = replies(bara, [SHORT], replies=12, seed=5)
+    word = next(
+        tiny.tokenizer.decode([token])
+        for reply in whole
+        for token in reply.token_ids[2:4]
+        if len(reply.token_ids) > 5 and token > 10
+    )
+    for cut, reply in zip(replies(bara, [SHORT], replies=12, seed=5, stop=[word]), whole, strict=True):
+        text, found, _ = reply.text.partition(word)
+        assert cut.text == text
+        assert cut.ended == (bool(found) or reply.ended)
+        assert reply.token_ids[: len(cut.token_ids)] == cut.token_ids
+        assert len(cut.log_probs) == len(cut.token_ids)
+
+
+def test_a_models_own_settings_are_left_out_and_given_back(bara: Pair, tiny: Backbone) -> None:
+    expected = words(replies(bara))
+    own = tiny.lm.generation_config
+    try:
+        tiny.lm.generation_config.repetition_penalty = 5.0
+        tiny.lm.generation_config.max_new_tokens = 3
+        assert words(replies(bara)) == expected
+        assert tiny.lm.generation_config is own
+        assert own.repetition_penalty == 5.0
+    finally:
+        own.repetition_penalty = own.max_new_tokens = None
+    assert words(replies(bara, repetition_penalty=5.0)) != expected
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"num_beams": 4}, "num_beams=4"),
+        ({"use_cache": False}, "use_cache=False"),
+        ({"do_sample": True}, "do_sample is decided here"),
+        ({"num_return_sequences": 3}, "num_return_sequences is decided here"),
+        ({"replies": 0}, "replies is 0"),
+        ({"draws": 0}, "draws is 0"),
+        ({"draws": "some"}, "draws is 'some'"),
+        ({"draws": True}, "draws is True"),
+        ({"mixture": 0}, "mixture is 0"),
+        ({"mixture": 3, "draws": "mean"}, "mixture=3"),
+        ({"temperature": -1.0}, "temperature is -1.0"),
+        ({"temperature": float("nan")}, "temperature is nan"),
+        ({"top_p": 0.0}, "top_p is 0.0"),
+        ({"top_p": 1.5}, "top_p is 1.5"),
+        ({"top_k": -1}, "top_k is -1"),
+        ({"max_new_tokens": 0}, "max_new_tokens is 0"),
+        (
+            {"max_new_tokens": 60},
+            "'long' of 9 tokens with max_new_tokens=60 takes 69 tokens, more than the 64",
+        ),
+        ({"stop": [""]}, "stop is"),
+    ],
+)
+def test_what_is_refused(bara: Pair, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said.replace("(", "\\(")):
+        replies(bara, **options)
+
+
+def test_prompts_that_are_refused(bara: Pair) -> None:
+    with pytest.raises(DataError, match="'0' has no tokens"):
+        replies(bara, [""])
+    with pytest.raises(DataError, match="no chat template"):
+        replies(bara, [[{"role": "user", "content": "is"}]])
+    with pytest.raises(ConfigError, match="prompts is a text"):
+        replies(bara, "is the fox red ?")
+    with pytest.raises(ConfigError, match="one or the other"):
+        replies(bara, [SHORT, "is"])
+    with pytest.raises(DataError, match="share the id"):
+        encode_prompts(["is", "the"], bara[0].backbone.tokenizer, ids=["a", "a"])
+
+
+@pytest.mark.parametrize("method", REFUSED)
+def test_methods_that_are_more_than_adapters(method: str, tiny: Backbone) -> None:
+    from bara_pyro.methods import build, method_config
+
+    torch.manual_seed(0)
+    options: Any = {"r": 3, "target_modules": ["q_proj"]}
+    pair = build(method_config({"name": method}), tiny, 4, options)
+    with pytest.raises(ConfigError, match="cannot show"):
+        replies(pair)
+
+
+def test_texts_are_replied_to(bara: Pair) -> None:
+    found = replies(bara, ["is the fox red ?", "is the"], replies=2)
+    assert [(reply.prompt, reply.number) for reply in found] == [("0", 0), ("0", 1), ("1", 0), ("1", 1)]
+    for reply in found:
+        assert "<end>" not in reply.text
+        assert reply.text.split() == [
+            bara[0].backbone.tokenizer.decode([token]) for token in reply.token_ids if token != 1
+        ]
+
+
+@pytest.mark.parametrize(("draws", "theta"), product(("each", "mean", 2), (True, False)))
+def test_the_same_again(bara: Pair, draws: str | int, theta: bool) -> None:
+    first, again = (words(replies(bara, draws=draws, fresh_theta=theta)) for _ in range(2))
+    assert first == again
