@@ -41,20 +41,26 @@ Record = dict[str, Any]
 def make_record(system: System, out: Path, settings: Mapping[str, Any]) -> Record:
     """Evaluate a fitted system on its own task, into the folder of its run, and return its record."""
     report = evaluate_system(system, out, wall_clock_train_s=train_seconds(out))
-    labels, predicted = load_predictions(out)
+    reliability, coverage = ({}, {}) if system.conversations else _of_answers(out)
     return {
         **identity(system.config, settings),
         "code": code_state(),
         "task": report["task"],
         "metrics": report["metrics"],
-        "reliability": {str(s): _bins(p, labels) for s, p in predicted.items()},
-        "risk_coverage": {"coverage": list(COVERAGES)}
-        | {str(s): _risk(p, labels) for s, p in predicted.items()},
+        "reliability": reliability,
+        "risk_coverage": coverage,
         "classes": len(system.task.labels),
         "shifted": {},
         **{key: report[key] for key in ("parameters", "sparsity", "environment", "notes")},
         **{key: report[key] for key in ("wall_clock_train_s", "wall_clock_evaluate_s")},
     }
+
+
+def _of_answers(out: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the bins of the reliability diagrams and the risk-coverage curves, which replies have not."""
+    labels, predicted = load_predictions(out)
+    coverage = {str(s): _risk(p, labels) for s, p in predicted.items()}
+    return {str(s): _bins(p, labels) for s, p in predicted.items()}, {"coverage": list(COVERAGES)} | coverage
 
 
 def identity(config: RunConfig, settings: Mapping[str, Any]) -> Record:
