@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import cast
 
@@ -13,6 +12,7 @@ from torch import BoolTensor, Tensor
 
 from bara_pyro.core.guide import PosteriorMean, SiteGuide
 from bara_pyro.core.likelihood import CompletionLikelihood, Head, Likelihood
+from bara_pyro.core.observing import observing
 from bara_pyro.core.prediction import Addressed, addresses_of
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.resuming import narrowed
@@ -78,7 +78,7 @@ def reply_uncertainty(
         model.backbone.check_room(len(told), f"The reply {told.id!r} and its prompt")
     draws = samples if model.latents and guide.stochastic else 0
     out: list[ReplyUncertainty] = []
-    with _observing(model, _Laws()):
+    with observing(model, _Laws()):
         for part in _parts(model, replies, max(1, draws), memory_budget):
             batch = reply_batch([[reply] for reply in part], model.backbone.tokenizer.pad_token_id or 0)
             found = _read(model, guide, batch.to(model.backbone.device), draws, seed)
@@ -166,15 +166,3 @@ def _parts(
             end += 1
         yield replies[start:end]
         start = end
-
-
-@contextmanager
-def _observing(model: AdaptedLM, likelihood: Likelihood) -> Iterator[None]:
-    """Give a program another likelihood while the block runs."""
-    own = model.likelihood
-    with PROGRAM:
-        model.likelihood = likelihood
-        try:
-            yield
-        finally:
-            model.likelihood = own

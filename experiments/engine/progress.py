@@ -63,8 +63,9 @@ class Board:
         scores = headline(record)
         self._last.append({"run": ("failed: " if failures else "") + label, **scores})
         if self._live is None:
-            shown = f"acc {scores['acc']:.1f}, ECE {scores['ece']:.1f}" if scores else ""
-            shown += f", NLL {scores['nll']:.3f}" if scores.get("nll") is not None else ""
+            known = (("acc", "acc", ".1f"), ("ece", "ECE", ".1f"), ("nll", "NLL", ".3f"))
+            there = [(said, scores.get(key), form) for key, said, form in known]
+            shown = ", ".join(f"{said} {value:{form}}" for said, value, form in there if value is not None)
             outcome = f"failed: {' '.join(failures)}" if failures else f"{label}: {shown}"
             say(f"[{self.total - self.left}/{self.total}] {outcome} ({self.times()})")
 

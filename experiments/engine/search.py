@@ -29,6 +29,7 @@ from experiments.engine.sweep import sweep
 
 CHOICES = Path(__file__).parents[1] / "hyperparameters.json"
 CHOICES_SMOLLM2 = CHOICES.with_name("hyperparameters_smollm2.json")  # of the real language model
+CHOICES_REPLIES = CHOICES.with_name("hyperparameters_replies.json")  # where replies are learnt
 KIND = "bara_pyro hyperparameters"
 # One number of draws; a method without draws gives its one prediction whatever S is.
 SAMPLES = 10

@@ -1,0 +1,31 @@
+"""Best of n, diversity and alignment tax where three things are told about somebody of the microworld.
+
+    python -m experiments chat --seeds 3
+
+A reply's score is exact: the world knows what can rightly be said, and how likely it is. Settings are those
+that `python -m experiments search` chose on validation replies, with the same number of trials each.
+"""
+
+from collections.abc import Sequence
+
+from bara_pyro.microworld.chat import score_reply
+from bara_pyro.microworld.replies import CHAT, chat_prompts
+from bara_pyro.microworld.world import World
+from experiments.engine.reply_study import run
+from experiments.engine.sampled import Score
+from experiments.page.sampled import QUESTION, parts
+from experiments.page.spec import entry_study
+
+
+def asked() -> tuple[Sequence[str], Score]:
+    """Return the prompts about residents of the test split, and the score of a reply to each."""
+    world, prompts = World(), chat_prompts("test")
+    return [prompt.text for prompt in prompts], lambda i, reply: score_reply(world, prompts[i], reply)
+
+
+def main() -> None:
+    """Run the study."""
+    run("chat", __doc__, CHAT, asked)
+
+
+STUDY = entry_study("Chat: best of n, diversity, tax", QUESTION, main, parts, order=40)
