@@ -28,6 +28,9 @@ from bara_pyro.types import Json
 if TYPE_CHECKING:
     from bara_pyro.runs.config import RunConfig
 
+OF_THE_MODEL = ("max_length", "too_long", "labels", "text_score", "likelihood", "chat", "evaluate_on")
+"""Settings of a task that other rows are read with, too."""
+
 
 def evaluate(
     run: Run,
@@ -106,7 +109,7 @@ def _evaluation_config(
     data = config.dump()
     if "name" in task:
         # Only what belongs to the model, and not to the rows it was trained on, carries over.
-        data["task"] = {key: data["task"][key] for key in ("max_length", "too_long", "labels", "evaluate_on")}
+        data["task"] = {key: data["task"][key] for key in OF_THE_MODEL if key in data["task"]}
     for key, value in task.items():
         set_key(data, f"task.{key}", value)
     if samples:
