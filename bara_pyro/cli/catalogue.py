@@ -52,6 +52,7 @@ def check_method(value: object) -> None:
 def registered() -> Catalogue:
     """Return the same from the registries themselves, which takes seconds."""
     from bara_pyro.data.registry import SOURCES, TASKS
+    from bara_pyro.data.reply_tasks import REPLY_SOURCES, REPLY_TASKS
     from bara_pyro.methods import METHODS
 
     return {
@@ -59,6 +60,8 @@ def registered() -> Catalogue:
         "tasks": [
             *(Entry(name=t.name, summary=t.paper, source=t.where) for t in TASKS.values()),
             *(Entry(name=key, summary=source.paper, source=source.hub) for key, source in SOURCES.items()),
+            *(Entry(name=t.name, summary="replies", source=t.where) for t in REPLY_TASKS.values()),
+            *(Entry(name=k, summary="replies", source=s.hub) for k, s in REPLY_SOURCES.items()),
         ],
     }
 

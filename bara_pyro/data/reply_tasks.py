@@ -80,6 +80,11 @@ REPLY_TASKS: Registry[GeneratedReplies] = Registry(
 """Those of the microworld, and those that installed packages offer as entry points."""
 
 
+def is_reply_task(name: str) -> bool:
+    """Return whether a name is that of a known task of replies."""
+    return name in REPLY_SOURCES or name in REPLY_TASKS
+
+
 def load_replies(
     name: str,
     data_dir: str | Path | None = None,

@@ -5,12 +5,13 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from bara_pyro.core.backbone import Backbone
-from bara_pyro.data import EncodedSplit, Example, Task, encode, load_task
+from bara_pyro.data import SOURCES, EncodedSplit, Example, Task, encode, load_task
 from bara_pyro.data.conversations import encode_replies
+from bara_pyro.data.registry import TASKS
 from bara_pyro.data.replies import EncodedReplies
-from bara_pyro.data.reply_tasks import ReplyTask, load_replies
+from bara_pyro.data.reply_tasks import ReplyTask, is_reply_task, load_replies
 from bara_pyro.data.rows import carve
-from bara_pyro.errors import DataError
+from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.runs.config import RunConfig
 
 # Percentage of unknown tokens above which a data set is not what the language model can read.
@@ -21,6 +22,8 @@ AnyTask = TypeVar("AnyTask", Task, ReplyTask)
 def load_data(config: RunConfig) -> Task:
     """Load the task that a configuration names, its labels in words; see `data.encode_labels`."""
     c = config.task
+    if is_reply_task(c.name):
+        raise ConfigError(f"The task {c.name!r} is of replies: give --likelihood completion.")
     task = load_task(
         c.name,
         c.data_dir,
@@ -41,6 +44,8 @@ def load_data(config: RunConfig) -> Task:
 def load_reply_data(config: RunConfig) -> ReplyTask:
     """Load the prompts with replies that a configuration names."""
     c = config.task
+    if c.name in SOURCES or c.name in TASKS:
+        raise ConfigError(f"The task {c.name!r} is of answers: leave --likelihood completion out.")
     task = load_replies(
         c.name,
         c.data_dir,

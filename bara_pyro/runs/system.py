@@ -22,7 +22,7 @@ from bara_pyro.data import (
     is_file_name,
 )
 from bara_pyro.data.replies import EncodedReplies
-from bara_pyro.data.reply_tasks import REPLY_SOURCES, REPLY_TASKS, ReplyTask
+from bara_pyro.data.reply_tasks import ReplyTask, is_reply_task
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.methods import build
 from bara_pyro.runs.config import RunConfig
@@ -177,7 +177,7 @@ def build_system(
 def _naming(config: RunConfig, name: str) -> RunConfig:
     """Return a configuration that does not name other rows than those given in Python, which have a name."""
     c = config.task
-    if is_file_name(c.name) or c.name in REPLY_SOURCES or c.name in REPLY_TASKS:
+    if is_file_name(c.name) or is_reply_task(c.name):
         return config
     return config.model_copy(update={"task": c.model_copy(update={"name": name})})
 

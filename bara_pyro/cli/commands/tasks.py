@@ -1,10 +1,13 @@
 """`bara tasks`: the list of tasks, and rows of one."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bara_pyro.cli.options import DataDir
+
+if TYPE_CHECKING:
+    from bara_pyro.data.reply_tasks import ReplyTask
 
 
 def tasks(
@@ -29,7 +32,11 @@ def tasks(
     from rich.text import Text
 
     from bara_pyro.data import load_task
+    from bara_pyro.data.reply_tasks import is_reply_task, load_replies
 
+    if is_reply_task(name):
+        _show_replies(load_replies(name, data_dir), rows)
+        return
     task = load_task(name, data_dir)
     counts = f"{len(task.train)} train, {len(task.validation)} validation, {len(task.test)} test rows"
     say(f"{task.name}: {counts}; answers {', '.join(task.labels)}")
@@ -53,3 +60,24 @@ def tasks(
         if row.context:
             say(row.context)
         say(f"{row.question} {task.labels[row.label]}")
+
+
+def _show_replies(task: "ReplyTask", rows: int) -> None:
+    """Print what there is of a task of replies, and some of its rows."""
+    from rich.text import Text
+
+    from bara_pyro.cli.terminal import console, mode, result, say
+
+    counts = f"{len(task.train)} train, {len(task.validation)} validation, {len(task.test)} test rows"
+    say(f"{task.name}: {counts}; replies (--likelihood completion)")
+    for note in task.notes:
+        say(f"- {note}")
+    splits = {split: len(getattr(task, split)) for split in ("train", "validation", "test")}
+    result(
+        {"name": task.name, **splits, "notes": task.notes, "rows": [vars(row) for row in task.train[:rows]]}
+    )
+    for row in () if mode.json else task.train[:rows]:
+        console.rule(Text(row.id))
+        for said in [{"content": row.prompt}] if isinstance(row.prompt, str) else row.prompt:
+            say(said["content"])
+        say(f"=> {row.reply.strip()}")
