@@ -18,8 +18,8 @@ Resume = Annotated[
     bool,
     typer.Option(
         "--resume",
-        help="Go on with the run in --out, with its own settings. Where its language model or its rows have "
-        "moved, --model, --task, --test-file and --data-dir say where to.",
+        help="Go on with the run in --out, with its own settings. Where its language model or its rows are "
+        "now can be given again, if they have moved.",
     ),
 ]
 
