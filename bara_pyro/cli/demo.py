@@ -111,7 +111,9 @@ def _train_all(out: Path, configs: Mapping[str, RunConfig]) -> tuple[list[Json],
     scores = truth_scores(system)
     if scores is not None:
         # As text, so that the table marks the best of the methods and not the truth.
-        shown = {column.key: format(scores[column.key], column.format) for column in SCORES if column.key in scores}
+        shown = {
+            column.key: format(scores[column.key], column.format) for column in SCORES if column.key in scores
+        }
         rows.append({"method": TRUTH, **shown})
     return rows, system
 
