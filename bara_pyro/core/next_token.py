@@ -34,6 +34,7 @@ class NextToken(TorchDistribution):
     def __init__(self, logits: Callable[[slice], Tensor], shape: torch.Size, vocabulary: int) -> None:
         super().__init__(shape, validate_args=False)
         self.logits = logits
+        self.vocabulary = vocabulary
         self._at_once = max(1, BUDGET // (4 * vocabulary * prod(shape[:-1])))
         self._known: tuple[Tensor, Tensor] | None = None
 

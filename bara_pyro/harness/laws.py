@@ -1,0 +1,186 @@
+r"""What a continuation's probability is under a posterior.
+
+joint   log 1/S sum_s prod_t p(y_t | x, y_<t, draw s)      one draw holds for the whole continuation
+token   sum_t log 1/S sum_s p(y_t | x, y_<t, draw s)       a draw of its own at each token
+mean    every latent at its posterior mean
+base    the language model without adapters
+"""
+
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import cast
+
+import pyro
+import torch
+from pyro import poutine
+from torch import BoolTensor, Tensor
+
+from bara_pyro.core import next_token
+from bara_pyro.core.attached import attached
+from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.likelihood import Head, Likelihood
+from bara_pyro.core.prediction import predict
+from bara_pyro.core.program import AdaptedLM
+from bara_pyro.core.threads import PROGRAM
+from bara_pyro.data.replies import EncodedReply, ReplyBatch, reply_batch
+from bara_pyro.data.types import Batch
+from bara_pyro.errors import ConfigError, DataError, check_choice
+from bara_pyro.guides.ensemble import EnsembleGuide
+from bara_pyro.runs.system import System
+from bara_pyro.types import Law
+
+DRAWN = ("joint", "token")
+"""The laws that average over draws of the posterior."""
+
+
+def check_law(system: System | None, law: str, samples: int) -> None:
+    """Refuse a law that a run does not have.
+
+    Args:
+        system: the run; None for a language model without one.
+        law: see the head of this module.
+        samples: number S of draws.
+
+    Raises:
+        ConfigError: the law is unknown, there is no run or no draw to average over, or the method's draws are
+            not of adapters (Laplace by linearisation, a temperature of the answers).
+    """
+    check_choice("law", law, Law)
+    if law == "base":
+        return
+    if system is None:
+        raise ConfigError(f"law={law!r} needs a run, and a bare language model was given: choose base.")
+    if law == "mean":
+        with attached(system, "mean"):  # which says itself what it cannot show
+            return
+    if samples < 1:
+        raise ConfigError(f"samples={samples} leaves nothing to average over: give at least 1, or law mean.")
+    _check_draws(system.model, system.guide)
+
+
+def _check_draws(model: AdaptedLM, guide: SiteGuide) -> None:
+    """Refuse a method whose draws say nothing of tokens that are no answers."""
+    if any(getattr(type(model), name) is not getattr(AdaptedLM, name) for name in ("logits", "finished")):
+        raise ConfigError(
+            f"{type(model).__name__} changes the logits of answers, and a continuation has none: choose law "
+            "base."
+        )
+    own = type(guide).predictive is not SiteGuide.predictive and not guide.stochastic
+    if isinstance(guide, EnsembleGuide):
+        if guide.average != "probabilities":
+            raise ConfigError(
+                f"This ensemble was asked to average {guide.average}, of which a continuation has no "
+                "mixture: train with method.average=probabilities."
+            )
+    elif own:
+        raise ConfigError(
+            f"The draws of a {type(guide).__name__} are of answers, not of adapters: choose law mean or base."
+        )
+
+
+def log_likelihoods(
+    system: System, replies: Sequence[EncodedReply], law: str, *, samples: int, seed: int
+) -> list[tuple[float, bool]]:
+    """Return the continuations' log-likelihoods under a law of draws, in one forward of B rows and S draws.
+
+    Args:
+        system: the run.
+        replies: B contexts with their continuations; noise is a function of the seed and their `id` alone.
+        law: "joint" or "token".
+        samples: number S of draws. An ensemble has as many as it has members.
+        seed: of the draws.
+
+    Returns:
+        Of each row `log p(continuation | context)` in nats, and whether every token of the continuation is
+        the one that is most probable under the law, given those before it.
+    """
+    batch = reply_batch([[reply] for reply in replies]).to(system.backbone.device)
+    with observing(system.model, ContinuationLikelihood(law)):
+        # A mixture needs all draws of a row at once, so nothing is to be cut: the caller says how many rows.
+        found = predict(
+            system.model, system.guide, batch, samples=samples, seed=seed, memory_budget=sys.maxsize
+        )
+    return [(float(value), bool(greedy)) for value, greedy in found[0].tolist()]
+
+
+@contextmanager
+def observing(model: AdaptedLM, likelihood: Likelihood) -> Iterator[None]:
+    """Give a program another likelihood while the block runs; programs of other threads wait."""
+    with PROGRAM:
+        before, model.likelihood = model.likelihood, likelihood
+        try:
+            yield
+        finally:
+            model.likelihood = before
+
+
+class ContinuationLikelihood(Likelihood):
+    """Every token of a continuation under the mixture of all draws that a forward runs; for prediction only.
+
+    Args:
+        law: "joint" or "token".
+    """
+
+    looks_at_asked = True
+
+    def __init__(self, law: str) -> None:
+        self.joint = law == "joint"
+
+    def observe(self, hidden: Tensor, batch: Batch, head: Head) -> Tensor:
+        """Return log-likelihood and whether it is greedy (0 or 1), `[draws x] B x 2`, of all draws the same.
+
+        Raises:
+            DataError: the batch has no continuations.
+        """
+        if not isinstance(batch, ReplyBatch):
+            raise DataError("The batch has no continuations: make it with bara_pyro.data.replies.")
+        width = max(batch.asked)
+        with pyro.plate("positions", width, dim=-1), poutine.mask(mask=cast(BoolTensor, batch.scored)):
+            tokens = head.next_token(hidden[..., -width:, :])
+        draws = hidden.shape[:-3]
+        mixture = _Mixture(math.prod(draws), batch, joint=self.joint)
+        at_once = max(1, next_token.BUDGET // (4 * tokens.vocabulary * math.prod(draws) * len(batch)))
+        for start in range(0, width, at_once):
+            piece = slice(start, min(start + at_once, width))
+            log_probs = tokens.logits(piece).log_softmax(-1)
+            mixture.add(log_probs.reshape(-1, len(batch), *log_probs.shape[-2:]), piece)
+        return mixture.result().expand(*draws, -1, -1)
+
+    def observed(self, batch: Batch) -> bool:
+        """Return that nothing is learnt."""
+        return False
+
+
+class _Mixture:
+    """The mixture of S draws over B rows, some positions at a time, from left to right.
+
+    What a draw weighs at a token is, of the joint law, the probability it gave to the tokens before: the
+    mixture's own law of the next token, whose logarithms sum to that of the whole.
+    """
+
+    def __init__(self, draws: int, batch: ReplyBatch, *, joint: bool) -> None:
+        self.batch, self.joint, self.log_draws = batch, joint, math.log(draws)
+        device = batch.input_ids.device
+        self.of_draws = torch.zeros(draws, len(batch), dtype=torch.float64, device=device)
+        self.of_tokens = torch.zeros(len(batch), dtype=torch.float64, device=device)
+        self.greedy = torch.ones(len(batch), dtype=torch.bool, device=device)
+
+    def add(self, log_probs: Tensor, piece: slice) -> None:
+        """Go on by the positions of a piece, `S x B x p x V`."""
+        targets, scored = self.batch.targets[:, piece], self.batch.scored[:, piece]
+        chosen = log_probs.gather(-1, targets.expand(len(log_probs), -1, -1).unsqueeze(-1)).squeeze(-1)
+        chosen = chosen.double().masked_fill(~scored, 0.0)
+        if self.joint:
+            before = self.of_draws.unsqueeze(-1) + chosen.cumsum(-1) - chosen
+            log_probs = log_probs + (before - before.amax(0)).to(log_probs).unsqueeze(-1)
+        mixed = log_probs.logsumexp(0)
+        self.greedy &= ((mixed.argmax(-1) == targets) | ~scored).all(-1)
+        self.of_draws += chosen.sum(-1)
+        self.of_tokens += (chosen.logsumexp(0) - self.log_draws).sum(-1)
+
+    def result(self) -> Tensor:
+        """Return log-likelihood and greediness, float64, `B x 2`."""
+        total = self.of_draws.logsumexp(0) - self.log_draws if self.joint else self.of_tokens
+        return torch.stack([total, self.greedy.double()], dim=-1)
