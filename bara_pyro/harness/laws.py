@@ -44,8 +44,8 @@ def check_law(system: System | None, law: str, samples: int) -> None:
         samples: number S of draws.
 
     Raises:
-        ConfigError: the law is unknown, there is no run or no draw to average over, or the method's draws are
-            not of adapters (Laplace by linearisation, a temperature of the answers).
+        ConfigError: the law is unknown, there is no run or no draw to average over, or the method's posterior
+            is of answers alone (Laplace, a temperature).
     """
     check_choice("law", law, Law)
     if law == "base":
@@ -67,16 +67,16 @@ def _check_draws(model: AdaptedLM, guide: SiteGuide) -> None:
             f"{type(model).__name__} changes the logits of answers, and a continuation has none: choose law "
             "base."
         )
-    own = type(guide).predictive is not SiteGuide.predictive and not guide.stochastic
     if isinstance(guide, EnsembleGuide):
         if guide.average != "probabilities":
             raise ConfigError(
                 f"This ensemble was asked to average {guide.average}, of which a continuation has no "
                 "mixture: train with method.average=probabilities."
             )
-    elif own:
+    elif type(guide).predictive is not SiteGuide.predictive:
         raise ConfigError(
-            f"The draws of a {type(guide).__name__} are of answers, not of adapters: choose law mean or base."
+            f"The posterior of a {type(guide).__name__} is of the answers that it was fitted to, and a "
+            "continuation is none: choose law mean or base."
         )
 
 

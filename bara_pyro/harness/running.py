@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import lm_eval
+from datasets.exceptions import DatasetsError
 from lm_eval.api.model import LM
 from lm_eval.tasks import TaskManager
 
+from bara_pyro.core.loading import quiet_transformers
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.harness.local import PREFIX, filled, named
 from bara_pyro.types import Json
@@ -56,8 +58,9 @@ def _load(manager: TaskManager, name: str) -> list[Any]:
     if name not in manager.all_tasks:
         raise ConfigError(f"Unknown task {name!r}: `lm-eval ls tasks` lists lm-eval's own.")
     try:
-        found = manager.load([name])
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError) as error:
+        with quiet_transformers():
+            found = manager.load([name])
+    except (DatasetsError, OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].split(". ")[0].rstrip(".")
         raise DataError(
             f"The rows of {name} cannot be read ({reason}): lm-eval's own tasks need the hub, unless "
