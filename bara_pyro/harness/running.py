@@ -74,8 +74,8 @@ def evaluate_tasks(
     lm: LM,
     tasks: Sequence[str],
     *,
-    data_dir: Path | None = None,
-    include_path: Path | None = None,
+    data_dir: str | Path | None = None,
+    include_path: str | Path | None = None,
     limit: int | None = None,
     num_fewshot: int | None = None,
 ) -> Json:
@@ -97,7 +97,11 @@ def evaluate_tasks(
         ConfigError: a task is unknown, or the model cannot do what it asks for.
         DataError: rows cannot be read.
     """
-    with loaded_tasks(tasks, data_dir=data_dir, include_path=include_path) as (loaded, manager):
+    places = {
+        "data_dir": None if data_dir is None else Path(data_dir),
+        "include_path": None if include_path is None else Path(include_path),
+    }
+    with loaded_tasks(tasks, **places) as (loaded, manager):
         report = lm_eval.simple_evaluate(
             model=lm,
             tasks=loaded,

@@ -1,6 +1,8 @@
 """`bara lm-eval`: a table, a file, one sentence for what is wrong."""
 
 import json
+import re
+import sys
 from importlib.metadata import version
 from pathlib import Path
 
@@ -92,11 +94,21 @@ def test_refused(arguments: str, said: str, run: Path, rows: Path, place: Place,
     assert_one_sentence(result, said)
 
 
+def test_the_example_of_the_page_runs(run: Path, rows: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "lm_eval.md").read_text()
+    [block] = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    offline, hub = block.split("lm_eval.simple_evaluate(")
+    assert "from the hub" in hub
+    for old, new in (("runs/mine", str(run)), ('"rows"', repr(str(rows)))):
+        assert old in offline
+        offline = offline.replace(old, new)
+    exec(compile(offline, "docs/lm_eval.md", "exec"), {})
+    assert 0 <= float(capsys.readouterr().out) <= 1
+
+
 def test_without_lm_eval_the_way_to_it_is_said(
     run: Path, rows: Path, bara: Bara, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import sys
-
     for name in [name for name in sys.modules if name.startswith("bara_pyro.harness")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "lm_eval", None)
