@@ -83,26 +83,41 @@ def _check_draws(model: AdaptedLM, guide: SiteGuide) -> None:
 def log_likelihoods(
     system: System, replies: Sequence[EncodedReply], law: str, *, samples: int, seed: int
 ) -> list[tuple[float, bool]]:
-    """Return the continuations' log-likelihoods under a law of draws, in one forward of B rows and S draws.
+    """Return the continuations' log-likelihoods under a law of draws, in one forward of all rows and S draws.
+
+    Those that differ in their last token alone, as letters that are answers do, are one row.
 
     Args:
         system: the run.
-        replies: B contexts with their continuations; noise is a function of the seed and their `id` alone.
+        replies: contexts with their continuations; noise is a function of the seed and their `id` alone.
         law: "joint" or "token".
         samples: number S of draws. An ensemble has as many as it has members.
         seed: of the draws.
 
     Returns:
-        Of each row `log p(continuation | context)` in nats, and whether every token of the continuation is
+        Of each `log p(continuation | context)` in nats, and whether every token of the continuation is
         the one that is most probable under the law, given those before it.
     """
-    batch = reply_batch([[reply] for reply in replies]).to(system.backbone.device)
-    with observing(system.model, ContinuationLikelihood(law)):
+    rows = _alike(replies)
+    most = max(map(len, rows))
+    device = system.backbone.device
+    batch = reply_batch([[replies[row[0]]] for row in rows]).to(device)
+    ends = [[replies[i].reply[-1] for i in (row * most)[:most]] for row in rows]
+    with observing(system.model, ContinuationLikelihood(law, torch.tensor(ends, device=device))):
         # A mixture needs all draws of a row at once, so nothing is to be cut: the caller says how many rows.
-        found = predict(
+        [found, *_] = predict(
             system.model, system.guide, batch, samples=samples, seed=seed, memory_budget=sys.maxsize
         )
-    return [(float(value), bool(greedy)) for value, greedy in found[0].tolist()]
+    places = {i: found[number, k] for number, row in enumerate(rows) for k, i in enumerate(row)}
+    return [(float(places[i][0]), bool(places[i][1])) for i in range(len(replies))]
+
+
+def _alike(replies: Sequence[EncodedReply]) -> list[list[int]]:
+    """Return which replies are the same but for their last token."""
+    rows: dict[tuple[object, ...], list[int]] = {}
+    for i, reply in enumerate(replies):
+        rows.setdefault((reply.id, reply.prompt, reply.reply[:-1]), []).append(i)
+    return list(rows.values())
 
 
 @contextmanager
@@ -121,15 +136,17 @@ class ContinuationLikelihood(Likelihood):
 
     Args:
         law: "joint" or "token".
+        ends: long, `B x K`: for each row K tokens to end its continuation with, in place of its own last one.
     """
 
     looks_at_asked = True
 
-    def __init__(self, law: str) -> None:
+    def __init__(self, law: str, ends: Tensor) -> None:
         self.joint = law == "joint"
+        self.ends = ends
 
     def observe(self, hidden: Tensor, batch: Batch, head: Head) -> Tensor:
-        """Return log-likelihood and whether it is greedy (0 or 1), `[draws x] B x 2`, of all draws the same.
+        """Return log-likelihood and greediness (0 or 1), `[draws x] B x K x 2`, of all draws the same.
 
         Raises:
             DataError: the batch has no continuations.
@@ -142,11 +159,13 @@ class ContinuationLikelihood(Likelihood):
         draws = hidden.shape[:-3]
         mixture = _Mixture(math.prod(draws), batch, joint=self.joint)
         at_once = max(1, next_token.BUDGET // (4 * tokens.vocabulary * math.prod(draws) * len(batch)))
+        last = width - 1
         for start in range(0, width, at_once):
             piece = slice(start, min(start + at_once, width))
             log_probs = tokens.logits(piece).log_softmax(-1)
-            mixture.add(log_probs.reshape(-1, len(batch), *log_probs.shape[-2:]), piece)
-        return mixture.result().expand(*draws, -1, -1)
+            log_probs = log_probs.reshape(-1, len(batch), *log_probs.shape[-2:])
+            mixture.add(log_probs[..., : last - start, :], slice(start, min(piece.stop, last)))
+        return mixture.ended(log_probs[..., -1, :], self.ends).expand(*draws, -1, -1, -1)
 
     def observed(self, batch: Batch) -> bool:
         """Return that nothing is learnt."""
@@ -172,15 +191,27 @@ class _Mixture:
         targets, scored = self.batch.targets[:, piece], self.batch.scored[:, piece]
         chosen = log_probs.gather(-1, targets.expand(len(log_probs), -1, -1).unsqueeze(-1)).squeeze(-1)
         chosen = chosen.double().masked_fill(~scored, 0.0)
-        if self.joint:
-            before = self.of_draws.unsqueeze(-1) + chosen.cumsum(-1) - chosen
-            log_probs = log_probs + (before - before.amax(0)).to(log_probs).unsqueeze(-1)
-        mixed = log_probs.logsumexp(0)
-        self.greedy &= ((mixed.argmax(-1) == targets) | ~scored).all(-1)
+        before = self.of_draws.unsqueeze(-1) + chosen.cumsum(-1) - chosen
+        self.greedy &= ((self._most_probable(log_probs, before) == targets) | ~scored).all(-1)
         self.of_draws += chosen.sum(-1)
         self.of_tokens += (chosen.logsumexp(0) - self.log_draws).sum(-1)
 
-    def result(self) -> Tensor:
-        """Return log-likelihood and greediness, float64, `B x 2`."""
-        total = self.of_draws.logsumexp(0) - self.log_draws if self.joint else self.of_tokens
-        return torch.stack([total, self.greedy.double()], dim=-1)
+    def ended(self, log_probs: Tensor, ends: Tensor) -> Tensor:
+        """End by the last position, `S x B x V`, with each of K tokens.
+
+        Returns:
+            Log-likelihood and greediness, float64, `B x K x 2`.
+        """
+        chosen = log_probs.gather(-1, ends.expand(len(log_probs), -1, -1)).double()
+        greedy = self.greedy & (self._most_probable(log_probs, self.of_draws) == ends.mT)
+        if self.joint:
+            total = (self.of_draws.unsqueeze(-1) + chosen).logsumexp(0) - self.log_draws
+        else:
+            total = self.of_tokens.unsqueeze(-1) + chosen.logsumexp(0) - self.log_draws
+        return torch.stack([total, greedy.mT.double()], dim=-1)
+
+    def _most_probable(self, log_probs: Tensor, before: Tensor) -> Tensor:
+        """Return the token that the mixture gives most, where draws gave so much to those before."""
+        if self.joint:
+            log_probs = log_probs + (before - before.amax(0)).to(log_probs).unsqueeze(-1)
+        return log_probs.logsumexp(0).argmax(-1)

@@ -150,7 +150,8 @@ class BaraLM(HFLM):
         """Score requests under the draws, the longest first: so that memory runs out early, if it does."""
         if self.system is None:
             raise ConfigError(f"law={self.law!r} needs a run: choose base.")
-        order = sorted(range(len(requests)), key=lambda i: -len(requests[i][1]) - len(requests[i][2]))
+        texts = [context + continuation for _, context, continuation in requests]
+        order = sorted(range(len(requests)), key=lambda i: (-len(texts[i]), texts[i]))
         found: dict[int, tuple[float, bool]] = {}
         with tqdm(total=len(requests), disable=quiet, desc=f"{self.law}, {self.samples} draws") as bar:
             for start in range(0, len(order), size):

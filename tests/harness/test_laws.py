@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 from app_cases import Place
-from harness_cases import PAIRS, asked, system_of
+from harness_cases import CONTEXTS, PAIRS, asked, system_of
 from lm_eval.models.huggingface import HFLM
 from torch import Tensor
 
@@ -15,7 +15,7 @@ from bara_pyro.core import next_token
 from bara_pyro.core.likelihood import CompletionLikelihood
 from bara_pyro.data.replies import EncodedReply, reply_batch
 from bara_pyro.errors import ConfigError, DataError
-from bara_pyro.harness import BaraLM
+from bara_pyro.harness import BaraLM, laws
 from bara_pyro.harness.lm import _reply
 from bara_pyro.runs.system import System, build_system
 from bara_pyro.types import Law
@@ -81,18 +81,20 @@ def test_a_plain_loop_over_draws_tokens_and_words(
 
 
 @pytest.mark.parametrize("law", ["joint", "token"])
-def test_greedy_is_what_the_law_would_write(systems: dict[str, System], law: Law) -> None:
-    """A continuation written by the law itself, most probable word by most probable word."""
-    system = systems["bara-gate"]
-    lm = BaraLM(system, law, S, 7)
-    tokenizer, written = system.backbone.tokenizer, ""
-    for _ in range(3):
-        words = [f"{written} {word}" for word in tokenizer.get_vocab() if word not in ("\n", "<end>")]
-        found = scores(lm, [("is the fox red ?", text) for text in words])
-        best = max(range(len(words)), key=lambda i: found[i][0])
-        written = words[best]
-        assert sum(greedy for _, greedy in found) <= 1
-    assert next(iter(scores(lm, [("is the fox red ?", written)])))[1] == found[best][1]
+@pytest.mark.parametrize("method", ["bara-gate", "ensemble"])
+def test_greedy_is_what_the_law_would_write(systems: dict[str, System], method: str, law: Law) -> None:
+    """Continuations written by the law itself, the most probable word after the most probable word."""
+    lm = BaraLM(systems[method], law, S, 7, batch_size=100)
+    words = range(len(systems[method].backbone.tokenizer))
+    for prompt in CONTEXTS:
+        context, written = lm.tok_encode(prompt), []
+        for _ in range(4):
+            found = lm._loglikelihood_tokens(
+                [(None, context, [*written, w]) for w in words], disable_tqdm=True
+            )
+            best = max(words, key=lambda word: found[word][0])
+            assert [word for word in words if found[word][1]] == [best]
+            written.append(best)
 
 
 @pytest.mark.parametrize("method", ["bara-gate", "blob", "ensemble"])
@@ -108,6 +110,23 @@ def test_the_words_behind_a_context_share_one_unit_of_probability(
     assert sum(greedy for _, greedy in one) == 1
     two = lm._loglikelihood_tokens([(None, context, [5, w]) for w in words], disable_tqdm=True)
     assert sum(math.exp(value) for value, _ in two) == pytest.approx(math.exp(one[5][0]), abs=1e-5)
+
+
+@pytest.mark.parametrize("law", ["joint", "token"])
+def test_continuations_that_end_otherwise_are_one_row(
+    systems: dict[str, System], law: Law, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = [(context, f" is the {end}") for context in CONTEXTS for end in ("fox", "cat", "owl", "fox")]
+    pairs.append((CONTEXTS[0], " fox"))
+    alone = scores(BaraLM(systems["bara-gate"], law, S, 7, batch_size=1), pairs)
+    lm = BaraLM(systems["bara-gate"], law, S, 7, batch_size=len(pairs))
+    sizes = []
+    run = predict
+    monkeypatch.setattr(laws, "predict", lambda *a, **k: sizes.append(len(a[2])) or run(*a, **k))
+    found = scores(lm, pairs)
+    assert sizes == [len(CONTEXTS) + 1]
+    assert [value for value, _ in found] == pytest.approx([value for value, _ in alone], abs=1e-5)
+    assert [greedy for _, greedy in found] == [greedy for _, greedy in alone]
 
 
 @pytest.mark.parametrize("method", ["bara-gate", "bara", "mc_dropout"])
