@@ -1,12 +1,23 @@
 """Fixtures of the tests of lm-evaluation-harness, all of which are skipped where it is not installed."""
 
 import os
+from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from app_cases import Bara, Place, make_bara, questions, save_backbone, write_rows
 
-pytest.importorskip("lm_eval", reason="lm-eval is not installed: pip install 'bara-pyro[lm-eval]'")
+
+class Skipped(pytest.Module):
+    """A module that is not even imported."""
+
+    def collect(self) -> Iterator[pytest.Item]:
+        pytest.skip("lm-eval is not installed: pip install 'bara-pyro[lm-eval]'", allow_module_level=True)
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    return Skipped.from_parent(parent, path=module_path) if find_spec("lm_eval") is None else None
 
 
 @pytest.fixture(scope="session")
