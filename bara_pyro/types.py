@@ -14,3 +14,6 @@ FloatType = Literal["float32", "bfloat16", "float16"]
 
 WeightType = Literal[FloatType, "int8", "int4"]
 """Names of the types that the frozen weights of a language model can have; see `bara_pyro.core.quantized`."""
+
+Law = Literal["joint", "token", "mean", "base"]
+"""What a text's probability under a posterior is taken to be; see `bara_pyro.harness.laws`."""

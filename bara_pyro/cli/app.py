@@ -17,6 +17,7 @@ from bara_pyro.cli.commands.evaluate import evaluate
 from bara_pyro.cli.commands.export import export
 from bara_pyro.cli.commands.generate import generate
 from bara_pyro.cli.commands.inspect import inspect
+from bara_pyro.cli.commands.lm_eval import lm_eval
 from bara_pyro.cli.commands.methods import methods
 from bara_pyro.cli.commands.params import params
 from bara_pyro.cli.commands.predict import predict
@@ -32,21 +33,9 @@ app = typer.Typer(
     epilog="Start with: bara demo",
     pretty_exceptions_enable=False,
 )
-for command in (
-    train,
-    evaluate,
-    predict,
-    generate,
-    inspect,
-    prune,
-    export,
-    push,
-    params,
-    methods,
-    tasks,
-    demo,
-):
-    app.command(command.__name__)(wrap(command))
+ON_RUNS = (train, evaluate, predict, generate, lm_eval, inspect, prune, export, push)
+for command in (*ON_RUNS, params, methods, tasks, demo):
+    app.command(command.__name__.replace("_", "-"))(wrap(command))
 app.add_typer(backbone.app, name="backbone")
 app.add_typer(microworld.app, name="microworld")
 # typer names it nowhere else, and BadParameter is one with the same methods.
@@ -75,8 +64,9 @@ def main() -> None:
     terminal.mode = terminal.Mode(debug="--debug" in sys.argv)
     if not terminal.mode.debug:
         warnings.filterwarnings("ignore", category=FutureWarning, module=r"arviz.*")
-        for library in ("torchao", "bitsandbytes", "torch.utils._pytree"):
-            # Where these are installed, transformers imports them, and they say what they would like to have.
+        for library in ("torchao", "bitsandbytes", "torch.utils._pytree", "lm_eval"):
+            # Where these are installed, transformers imports them, and they say what they would like to have;
+            # lm-eval warns of what was asked for.
             logging.getLogger(library).setLevel(logging.ERROR)
     try:
         code = app(prog_name="bara", standalone_mode=False) or 0

@@ -150,6 +150,22 @@ predict {run} --input {rows} --output {new}.jsonl --samples x
 predict {run} --input {rows} --output {new}.jsonl --device tpu
 predict {run} --input {rows} --output {new}.jsonl --model {other}
 predict {run} --input {rows} --output {new}.jsonl --text-column nope
+lm-eval
+lm-eval {run}
+lm-eval {absent} --tasks boolq
+lm-eval {spoilt} --tasks boolq
+lm-eval {stopped} --tasks boolq --law base
+lm-eval {backbone} --tasks boolq
+lm-eval {run} --tasks boolq --law median
+lm-eval {run} --tasks boolq --samples 0
+lm-eval {run} --tasks boolq --batch-size 0
+lm-eval {run} --tasks boolq --num-fewshot -1
+lm-eval {run} --tasks boolq --limit 0
+lm-eval {run} --tasks boolq --data-dir {absent}
+lm-eval {run} --tasks boolq --include-path {file}
+lm-eval {run} --tasks boolq --out {run}/found.json
+lm-eval {run} --tasks boolq --out {there.jsonl} --overwrite
+lm-eval {run} --tasks boolq --out /proc/foo/x.json
 inspect {run} --rows 0
 inspect {run} --rows x
 inspect {run} --samples 1
@@ -277,6 +293,8 @@ EMPTY = [
     ["evaluate", "{run}", "--out", ""],
     ["predict", "{run}", "--input", "", "--output", "{new}.jsonl"],
     ["predict", "{run}", "--input", "{rows}", "--output", ""],
+    ["lm-eval", "{run}", "--tasks", ""],
+    ["lm-eval", "", "--tasks", "boolq"],
     ["prune", "{run}", "--out", " "],
     *(["inspect", run, "--text", "the fox", "--text", " "] for run in ("{run}", "{empty}")),
     ["tasks", ""],

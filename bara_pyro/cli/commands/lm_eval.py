@@ -1,0 +1,144 @@
+"""`bara lm-eval`: tasks of lm-evaluation-harness on a run, or on a bare language model."""
+
+import json
+import sys
+from contextlib import nullcontext, redirect_stderr
+from io import StringIO
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bara_pyro.cli.options import MODEL, DataDir, Limit, Moved, Overwrite, RunDevice, Seed, of_data, path
+from bara_pyro.runs.sections import MOST_DRAWS
+from bara_pyro.types import Json, Law, WeightType
+
+
+def lm_eval(
+    run: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN",
+            parser=path,
+            help="Folder of a finished run; with --law base also a language model: a folder or a hub name.",
+        ),
+    ],
+    tasks: Annotated[
+        str, of_data(metavar="NAME,NAME", help="Tasks of lm-eval, or of your own, separated by commas.")
+    ],
+    law: Annotated[
+        Law,
+        typer.Option(
+            help="joint: one posterior draw holds for a whole continuation; token: a draw of its own at each "
+            "token; mean: every latent at its posterior mean; base: without adapters."
+        ),
+    ] = "joint",
+    samples: Annotated[
+        int, typer.Option(min=1, max=MOST_DRAWS, help="Posterior draws S, of joint and token.")
+    ] = 10,
+    seed: Seed = 0,
+    batch_size: Annotated[int, typer.Option(min=1, help="Requests a forward, each of S rows.")] = 8,
+    num_fewshot: Annotated[
+        int | None, of_data(min=0, help="Examples before each question; as each task says by default.")
+    ] = None,
+    data_dir: DataDir = None,
+    include_path: Annotated[
+        Path | None, of_data(parser=path, metavar="FOLDER", help="Folder of task files of your own.")
+    ] = None,
+    limit: Limit = None,
+    out: Annotated[
+        Path | None, typer.Option(parser=path, metavar="FILE", help="File for the results, JSON.")
+    ] = None,
+    overwrite: Overwrite = False,
+    model: Moved = None,
+    device: RunDevice = None,
+    dtype: Annotated[
+        WeightType | None,
+        typer.Option(
+            rich_help_panel=MODEL, help="Type of a bare language model's weights. (default: float32)"
+        ),
+    ] = None,
+) -> None:
+    """Score a run on tasks of lm-evaluation-harness, as it was before training and is now."""
+    from bara_pyro.cli.outputs import check_file
+    from bara_pyro.errors import DataError
+    from bara_pyro.runs.manifest import check_run, is_run
+
+    if law != "base" or is_run(run):
+        check_run(run)
+    for folder in (data_dir, include_path):
+        if folder is not None and not folder.is_dir():
+            raise DataError(f"There is no folder {folder}.")
+    if out is not None:
+        read = [folder for folder in (run, data_dir, include_path) if folder is not None]
+        check_file(out, overwrite=overwrite, inputs=read, ours=_results_in)
+
+    from bara_pyro.cli.terminal import mode, result, say, say_notes
+    from bara_pyro.harness import BaraLM, evaluate_tasks
+    from bara_pyro.runs.store import write_json
+
+    names = [name.strip() for name in tasks.split(",") if name.strip()]
+    lm = BaraLM(run, law, samples, seed, batch_size=batch_size, backbone=model, device=device, dtype=dtype)
+    # lm-eval's bars are on stderr whatever is asked for.
+    with redirect_stderr(StringIO()) if mode.quiet else nullcontext(sys.stderr):
+        report = evaluate_tasks(
+            lm, names, data_dir=data_dir, include_path=include_path, limit=limit, num_fewshot=num_fewshot
+        )
+    _show(report)
+    if lm.truncated:
+        say_notes([f"{lm.truncated} contexts of more than {lm.max_length} tokens lost their beginning"])
+    if out is not None:
+        write_json(out, report)
+        say(f"Written to {out}")
+    result(report)
+
+
+def _show(report: Json) -> None:
+    """Print a line a task and metric."""
+    from bara_pyro.cli.terminal import show
+    from bara_pyro.report.table import Column, Table
+
+    columns = (
+        Column("task", "task"),
+        Column("metric", "metric"),
+        Column("value", "value", format=".4f"),
+        Column("stderr", "SE", format=".4f"),
+        Column("shots", "shots", format="d"),
+        Column("rows", "rows", format="d"),
+        Column("version", "version"),
+    )
+    about = report["model"]
+    drawn = f" of {about['samples']} draws" if about["samples"] else ""
+    caption = f"{about['method'] or 'language model'}, law {about['law']}{drawn}; lm-eval {report['lm_eval']}"
+    show(Table(columns, _rows(report), caption))
+
+
+def _rows(report: Json) -> list[Json]:
+    rows = []
+    for task, scores in report["results"].items():
+        for key, value in scores.items():
+            metric, _, variant = key.partition(",")
+            if not variant or metric.endswith("_stderr"):
+                continue
+            spread = scores.get(f"{metric}_stderr,{variant}")
+            rows.append(
+                {
+                    "task": task,
+                    "metric": metric if variant == "none" else f"{metric}, {variant}",
+                    "value": value,
+                    "stderr": spread if isinstance(spread, float) else None,
+                    "shots": report["n-shot"].get(task),
+                    "rows": report["n-samples"].get(task, {}).get("effective"),
+                    "version": str(report["versions"].get(task, "")),
+                }
+            )
+    return rows
+
+
+def _results_in(file: Path) -> bool:
+    """Return whether a file holds results of this command."""
+    try:
+        stored = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(stored, dict) and {"lm_eval", "model", "results"} <= stored.keys()

@@ -1,0 +1,216 @@
+"""A fitted run, or a bare language model, as a model of lm-evaluation-harness."""
+
+import copy
+import hashlib
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from lm_eval.api.registry import register_model
+from lm_eval.models.huggingface import HFLM
+from tqdm import tqdm
+
+from bara_pyro import __version__
+from bara_pyro.core.attached import attached
+from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.loading import load_backbone
+from bara_pyro.data.replies import EncodedReply
+from bara_pyro.errors import ConfigError, DataError, check_choice
+from bara_pyro.harness.laws import DRAWN, check_law, log_likelihoods
+from bara_pyro.runs.folder import load_system
+from bara_pyro.runs.manifest import is_run
+from bara_pyro.runs.system import System, find_device
+from bara_pyro.types import Json, Law
+
+Encoded = tuple[tuple[str, str] | None, list[int], list[int]]
+"""A request as lm-eval encodes it: its texts (None of a window of a long one), context, continuation."""
+
+
+@register_model("bara")
+class BaraLM(HFLM):
+    """A run under one of the laws of `bara_pyro.harness.laws`.
+
+    Log-likelihoods are in nats, of a softmax in float32. Those of "base" and "mean" are computed by `HFLM`
+    itself. Draws are a pure function of the seed and the context's tokens: neither the batch nor the other
+    requests matter, and all continuations of one context are under the same draws, so that their
+    probabilities are those of one distribution. `loglikelihood_rolling` holds a draw for one window of a
+    text; `generate_until` writes greedily, or as the task asks, under "base", "mean", or else the one draw
+    that the seed stands for.
+
+    Args:
+        run: folder of a finished run, or a `System`; with law "base" also a bare language model:
+            'microworld', a Hugging Face folder or a hub name.
+        law: "joint", "token", "mean" or "base".
+        samples: number S of draws, for "joint" and "token". An ensemble has as many as it has members.
+        seed: of the draws.
+        batch_size: requests a forward, each of S rows.
+        max_batch_size: not looked at; lm-eval gives it to every model.
+        max_length: tokens beyond which the beginning of a context is left out; by default what the language
+            model was made for.
+        device: to run on; by default the run's own, for a bare language model the CPU.
+        backbone: where the run's language model is now, if it has moved.
+        dtype: type of a bare language model's weights, by default float32; a run has its own.
+
+    Raises:
+        ConfigError: the run does not have that law, or a setting is out of range.
+        CheckpointError: the run cannot be read.
+        BackboneError: the language model cannot be read, or has no tokenizer.
+    """
+
+    def __init__(
+        self,
+        run: str | Path | System,
+        law: Law = "joint",
+        samples: int = 10,
+        seed: int = 0,
+        *,
+        batch_size: int | str | None = 8,
+        max_batch_size: int | None = None,
+        max_length: int | None = None,
+        device: str | None = None,
+        backbone: str | None = None,
+        dtype: str | None = None,
+    ) -> None:
+        check_choice("law", law, Law)
+        size = _checked_size(batch_size)
+        system, held = _loaded(run, law, device=device, backbone=backbone, dtype=dtype)
+        check_law(system, law, samples)
+        if held.tokenizer is None:
+            raise ConfigError(f"The language model of {run} has no tokenizer: give one that has.")
+        self.system, self.law, self.samples, self.seed = system, law, samples, seed
+        self.run = str(held.name if isinstance(run, System) else run)
+        self.truncated = 0  # requests so far whose context lost its beginning
+        with _unwarned():  # that a loaded model is given, which is what is meant here
+            super().__init__(
+                pretrained=held.lm,
+                tokenizer=copy.deepcopy(held.tokenizer),  # which HFLM may give a token to pad with
+                batch_size=size,
+                max_length=max_length,
+                softmax_dtype="float32",
+            )
+
+    def get_model_info(self) -> Json:
+        """Return what lm-eval writes about the model beside its results."""
+        return {
+            "bara_pyro": __version__,
+            "run": self.run,
+            "method": None if self.system is None else self.system.config.method.name,
+            "law": self.law,
+            "samples": self.samples if self.law in DRAWN else None,
+            "seed": self.seed if self.law in DRAWN else None,
+            "model_num_parameters": self._model.num_parameters(),
+            "model_dtype": str(self._model.dtype),
+        }
+
+    def _loglikelihood_tokens(
+        self, requests: Sequence[Encoded], disable_tqdm: bool = False, override_bs: int | None = None
+    ) -> list[tuple[float, bool]]:
+        for request in requests:
+            self._check(request)
+        if self.law in DRAWN:
+            return self._drawn(requests, override_bs or self.batch_size, quiet=disable_tqdm)
+        with self._adapted():
+            return super()._loglikelihood_tokens(requests, disable_tqdm, override_bs)
+
+    def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
+        """Write on from contexts, by `HFLM`; see the class for the law.
+
+        Raises:
+            ConfigError: the program is more than adapters in one language model (an ensemble).
+        """
+        before: int = self.batch_size
+        if self.law in DRAWN and self.system is not None and self.system.model.latents.local_sites:
+            # A draw's local noise is of a row's place in its batch: alone, a request has always the same.
+            self.batch_size_per_gpu = 1
+        try:
+            with self._adapted():
+                return super().generate_until(requests, disable_tqdm)
+        finally:
+            self.batch_size_per_gpu = before
+
+    def _adapted(self) -> AbstractContextManager[Any]:
+        """Hang the adapters on the language model: at the mean, or one draw of them."""
+        if self.law == "base" or self.system is None:
+            return nullcontext()
+        return attached(self.system, "mean" if self.law == "mean" else self.seed)
+
+    def _check(self, request: Encoded) -> None:
+        texts, context, continuation = request
+        if not context or not 0 < len(continuation) <= self.max_length:
+            part, size = ("continuation", len(continuation)) if context else ("context", 0)
+            raise DataError(
+                f"The {part} of {texts!r} has {size} tokens: give 1 to {self.max_length}, which the language "
+                "model was made for."
+            )
+        self.truncated += len(context) + len(continuation) > self.max_length + 1
+
+    def _drawn(self, requests: Sequence[Encoded], size: int, *, quiet: bool) -> list[tuple[float, bool]]:
+        """Score requests under the draws, the longest first: so that memory runs out early, if it does."""
+        if self.system is None:
+            raise ConfigError(f"law={self.law!r} needs a run: choose base.")
+        texts = [context + continuation for _, context, continuation in requests]
+        order = sorted(range(len(requests)), key=lambda i: (-len(texts[i]), texts[i]))
+        found: dict[int, tuple[float, bool]] = {}
+        with tqdm(total=len(requests), disable=quiet, desc=f"{self.law}, {self.samples} draws") as bar:
+            for start in range(0, len(order), size):
+                chunk = order[start : start + size]
+                replies = [_reply(requests[i], self.max_length) for i in chunk]
+                scores = log_likelihoods(self.system, replies, self.law, samples=self.samples, seed=self.seed)
+                for i, score in zip(chunk, scores, strict=True):
+                    found[i] = score
+                    if requests[i][0] is not None:
+                        self.cache_hook.add_partial("loglikelihood", requests[i][0], score)
+                bar.update(len(chunk))
+        return [found[i] for i in range(len(requests))]
+
+
+def _reply(request: Encoded, max_length: int) -> EncodedReply:
+    """Return a request's tokens, cut at the left as `HFLM` cuts them, known by its whole context."""
+    _, context, continuation = request
+    kept = (context + continuation)[-(max_length + 1) :][: -len(continuation)]
+    name = hashlib.sha256(",".join(map(str, context)).encode()).hexdigest()
+    return EncodedReply(tuple(kept), tuple(continuation), name)
+
+
+def _loaded(
+    run: str | Path | System, law: str, *, device: str | None, backbone: str | None, dtype: str | None
+) -> tuple[System | None, Backbone]:
+    """Return a run and its language model, or no run and a bare one."""
+    bare = not isinstance(run, System) and law == "base" and not is_run(Path(run))
+    if dtype is not None and not bare:
+        raise ConfigError(f"dtype={dtype!r}: the weights of a run have a type of their own, so leave it out.")
+    if bare:
+        if backbone is not None:
+            raise ConfigError(
+                f"{run} is a language model itself, so {backbone} is one too many: leave one out."
+            )
+        return None, load_backbone(str(run), dtype=dtype or "float32", device=find_device(device or "cpu"))
+    if isinstance(run, System):
+        if device is not None or backbone is not None:
+            raise ConfigError("A system is loaded already: leave out device and backbone.")
+        return run, run.backbone
+    system = load_system(Path(run), backbone=backbone, device=device, with_rows=False)
+    return system, system.backbone
+
+
+def _checked_size(batch_size: int | str | None) -> int:
+    """Return a number of requests; lm-eval's command line gives it as text."""
+    try:
+        size = int(8 if batch_size is None else batch_size)
+    except ValueError:
+        size = 0
+    if size < 1:
+        raise ConfigError(f"batch_size={batch_size!r}: give a number of requests, at least 1.")
+    return size
+
+
+@contextmanager
+def _unwarned() -> Iterator[None]:
+    logger = logging.getLogger("lm_eval.models.huggingface")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before

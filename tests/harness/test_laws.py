@@ -1,0 +1,263 @@
+"""Laws of draws against a plain loop over draws, tokens and words; no batch, no order, no padding matters."""
+
+import math
+from collections.abc import Sequence
+
+import pytest
+import torch
+from app_cases import Place
+from harness_cases import CONTEXTS, PAIRS, asked, system_of
+from lm_eval.models.huggingface import HFLM
+from torch import Tensor
+
+from bara_pyro import attached, predict
+from bara_pyro.core import next_token
+from bara_pyro.core.likelihood import CompletionLikelihood
+from bara_pyro.data.replies import EncodedReply, reply_batch
+from bara_pyro.errors import ConfigError, DataError
+from bara_pyro.harness import BaraLM, laws
+from bara_pyro.harness.lm import _reply
+from bara_pyro.runs.system import System, build_system
+from bara_pyro.types import Law
+
+S = 3
+# Local latents and global ones, global ones alone, masks a token, members; the answer's head adapted or not.
+METHODS = ("bara-gate", "bara", "blob", "mc_dropout", "scalabl", "ensemble")
+HEAD = {"adapter__target_modules": ["q_proj", "lm_head"]}
+
+
+def scores(lm: HFLM, pairs: Sequence = PAIRS) -> list[tuple[float, bool]]:
+    return lm.loglikelihood(asked(pairs), disable_tqdm=True)
+
+
+def next_words(system: System, prompt: Sequence[int], name: str, samples: int = S) -> Tensor:
+    """Each draw's log-probability of every word behind a prompt, `S x V`, a word at a time."""
+    words = range(len(system.backbone.tokenizer))
+    rows = [[EncodedReply(tuple(prompt), (word,), name)] for word in words]
+    before, system.model.likelihood = system.model.likelihood, CompletionLikelihood()
+    try:
+        return predict(system.model, system.guide, reply_batch(rows), samples=samples, seed=7)
+    finally:
+        system.model.likelihood = before
+
+
+def plainly(system: System, lm: BaraLM, pair: tuple[str, str], law: str) -> tuple[float, bool]:
+    """A pair's log-likelihood and greediness by loops."""
+    context, continuation = lm._encode_pair(*pair)
+    name = _reply((pair, context, continuation), lm.max_length).id
+    weights: list[float] | None = None
+    total, greedy = 0.0, True
+    for t, word in enumerate(continuation):
+        draws = next_words(system, [*context, *continuation[:t]], name).exp()
+        weights = [1 / len(draws)] * len(draws) if weights is None or law == "token" else weights
+        mixed = sum(w * p for w, p in zip(weights, draws, strict=True))
+        greedy = greedy and int(torch.as_tensor(mixed).argmax()) == word
+        total += math.log(float(mixed[word]))  # type: ignore[index]
+        weights = [w * float(p[word]) for w, p in zip(weights, draws, strict=True)]
+        weights = [w / sum(weights) for w in weights]
+    return total, greedy
+
+
+@pytest.fixture(scope="module")
+def systems(place: Place) -> dict[str, System]:
+    plain = system_of(place, "blob", method__flipout=False, **HEAD)  # one draw for all rows and tokens
+    return {"plain": plain, **{method: system_of(place, method, **HEAD) for method in METHODS}}
+
+
+@pytest.mark.parametrize("law", ["joint", "token"])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_plain_loop_over_draws_tokens_and_words(
+    systems: dict[str, System], method: str, law: Law, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system = systems[method]
+    lm = BaraLM(system, law, S, 7, batch_size=5)
+    pairs = PAIRS[3:12:2] + PAIRS[-1:]
+    expected = [plainly(system, lm, pair, law) for pair in pairs]
+    for budget in (next_token.BUDGET, 1):  # all positions at once, and one at a time
+        monkeypatch.setattr(next_token, "BUDGET", budget)
+        found = scores(lm, pairs)
+        assert [value for value, _ in found] == pytest.approx([value for value, _ in expected], abs=1e-4)
+        assert [greedy for _, greedy in found] == [greedy for _, greedy in expected]
+
+
+@pytest.mark.parametrize("law", ["joint", "token"])
+@pytest.mark.parametrize("method", ["bara-gate", "ensemble"])
+def test_greedy_is_what_the_law_would_write(systems: dict[str, System], method: str, law: Law) -> None:
+    """Continuations written by the law itself, the most probable word after the most probable word."""
+    lm = BaraLM(systems[method], law, S, 7, batch_size=100)
+    words = range(len(systems[method].backbone.tokenizer))
+    for prompt in CONTEXTS:
+        context, written = lm.tok_encode(prompt), []
+        for _ in range(4):
+            found = lm._loglikelihood_tokens(
+                [(None, context, [*written, w]) for w in words], disable_tqdm=True
+            )
+            best = max(words, key=lambda word: found[word][0])
+            assert [word for word in words if found[word][1]] == [best]
+            written.append(best)
+
+
+@pytest.mark.parametrize("method", ["bara-gate", "blob", "ensemble"])
+def test_the_words_behind_a_context_share_one_unit_of_probability(
+    systems: dict[str, System], method: str
+) -> None:
+    system = systems[method]
+    lm = BaraLM(system, "joint", S, 7)
+    words = range(len(system.backbone.tokenizer))
+    context = lm.tok_encode("is the fox red ?")
+    one = lm._loglikelihood_tokens([(None, context, [w]) for w in words], disable_tqdm=True)
+    assert sum(math.exp(value) for value, _ in one) == pytest.approx(1, abs=1e-5)
+    assert sum(greedy for _, greedy in one) == 1
+    two = lm._loglikelihood_tokens([(None, context, [5, w]) for w in words], disable_tqdm=True)
+    assert sum(math.exp(value) for value, _ in two) == pytest.approx(math.exp(one[5][0]), abs=1e-5)
+
+
+@pytest.mark.parametrize("law", ["joint", "token"])
+def test_continuations_that_end_otherwise_are_one_row(
+    systems: dict[str, System], law: Law, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = [(context, f" is the {end}") for context in CONTEXTS for end in ("fox", "cat", "owl", "fox")]
+    pairs.append((CONTEXTS[0], " fox"))
+    alone = scores(BaraLM(systems["bara-gate"], law, S, 7, batch_size=1), pairs)
+    lm = BaraLM(systems["bara-gate"], law, S, 7, batch_size=len(pairs))
+    sizes = []
+    run = predict
+    monkeypatch.setattr(laws, "predict", lambda *a, **k: sizes.append(len(a[2])) or run(*a, **k))
+    found = scores(lm, pairs)
+    assert sizes == [len(CONTEXTS) + 1]
+    assert [value for value, _ in found] == pytest.approx([value for value, _ in alone], abs=1e-5)
+    assert [greedy for _, greedy in found] == [greedy for _, greedy in alone]
+
+
+@pytest.mark.parametrize("method", ["bara-gate", "bara", "mc_dropout"])
+def test_neither_batch_nor_order_nor_company_matters(systems: dict[str, System], method: str) -> None:
+    alone = [scores(BaraLM(systems[method], "joint", S, 7, batch_size=1), [pair])[0] for pair in PAIRS]
+    for size, pairs in ((4, PAIRS), (16, PAIRS), (5, PAIRS[::-1])):
+        found = scores(BaraLM(systems[method], "joint", S, 7, batch_size=size), pairs)
+        by_pair = dict(zip(pairs, found, strict=True))
+        assert [by_pair[pair][0] for pair in PAIRS] == pytest.approx([v for v, _ in alone], abs=1e-5)
+        assert [by_pair[pair][1] for pair in PAIRS] == [greedy for _, greedy in alone]
+    other = scores(BaraLM(systems[method], "joint", S, 8))
+    assert [v for v, _ in other] != pytest.approx([v for v, _ in alone], abs=1e-3)
+
+
+@pytest.mark.parametrize("law", ["joint", "token"])
+def test_one_draw_is_the_language_model_with_that_draw_attached(systems: dict[str, System], law: Law) -> None:
+    """BLoB without flipout, whose latents know no row."""
+    found = scores(BaraLM(systems["plain"], law, 1, 7))
+    stock = BaraLM(systems["plain"], "base")
+    with attached(systems["plain"], 7):
+        expected = HFLM.loglikelihood(stock, asked(PAIRS), disable_tqdm=True)
+    assert [value for value, _ in found] == pytest.approx([value for value, _ in expected], abs=1e-4)
+    assert [greedy for _, greedy in found] == [greedy for _, greedy in expected]
+
+
+def test_joint_and_token_differ_and_agree_on_one_word(systems: dict[str, System]) -> None:
+    joint, token = (scores(BaraLM(systems["bara-gate"], law, S, 7)) for law in ("joint", "token"))
+    for (_, continuation), (one, _), (other, _) in zip(PAIRS, joint, token, strict=True):
+        if len(continuation.split()) == 1:
+            assert one == pytest.approx(other, abs=1e-6)
+        else:
+            assert abs(one - other) > 1e-4
+
+
+@pytest.mark.parametrize("method", ["lora", "map_prior"])
+def test_of_a_point_all_laws_are_one(place: Place, method: str) -> None:
+    system = system_of(place, method, **HEAD)
+    mean, joint, token = (scores(BaraLM(system, law, S)) for law in ("mean", "joint", "token"))
+    base = scores(BaraLM(system, "base"))
+    for other in (joint, token):
+        assert [value for value, _ in other] == pytest.approx([value for value, _ in mean], abs=1e-4)
+        assert [greedy for _, greedy in other] == [greedy for _, greedy in mean]
+    assert max(abs(a - b) for (a, _), (b, _) in zip(mean, base, strict=True)) > 0.1
+
+
+@pytest.mark.parametrize("method", ["bara-gate", "blob"])
+def test_the_mean_is_that_of_predict(systems: dict[str, System], method: str) -> None:
+    system = systems[method]
+    lm = BaraLM(system, "mean")
+    pair = PAIRS[3]
+    context, continuation = lm._encode_pair(*pair)
+    expected = sum(
+        float(next_words(system, [*context, *continuation[:t]], "x", samples=0)[0, word])
+        for t, word in enumerate(continuation)
+    )
+    assert scores(lm, [pair])[0][0] == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_run_of_replies_and_one_of_answers_have_the_same_laws(systems: dict[str, System]) -> None:
+    """The likelihood trained with plays no part, and is back in its place afterwards."""
+    system = systems["bara-gate"]
+    before = scores(BaraLM(system, "joint", S, 7))
+    answers, system.model.likelihood = system.model.likelihood, CompletionLikelihood()
+    try:
+        held = system.model.likelihood
+        assert scores(BaraLM(system, "joint", S, 7)) == before
+        assert system.model.likelihood is held
+    finally:
+        system.model.likelihood = answers
+
+
+def test_a_long_context_loses_its_beginning(systems: dict[str, System]) -> None:
+    lm = BaraLM(systems["plain"], "joint", S, 7)
+    long = "is the fox red ? " * 30
+    kept = lm.tok_encode(long)[-(lm.max_length - 1) :]
+    whole = scores(lm, [(long, " is blue")])
+    assert lm.truncated == 1
+    cut = lm._loglikelihood_tokens([(None, kept, lm.tok_encode("is blue"))], disable_tqdm=True)
+    assert whole[0][0] == pytest.approx(cut[0][0], abs=1e-5)  # of latents that know no row
+
+
+@pytest.mark.parametrize("law", ["mean", "joint"])
+def test_generated_text_is_that_of_the_mean_or_of_one_draw(systems: dict[str, System], law: Law) -> None:
+    system = systems["bara-gate"]
+    how = {"until": ["\n"], "max_gen_toks": 6}
+    prompts = ["is the fox red ?", "the hen", "the owl is grey the cat"]
+    lm = BaraLM(system, law, S, 7, batch_size=3)
+    found = lm.generate_until(asked([(p, how) for p in prompts], "generate_until"), disable_tqdm=True)
+    assert lm.batch_size == 3
+    for prompt, text in zip(prompts, found, strict=True):
+        tokens = system.backbone.tokenizer(prompt, return_tensors="pt")
+        with attached(system, "mean" if law == "mean" else 7) as model:
+            written = model.generate(**tokens, max_new_tokens=6, do_sample=False, pad_token_id=1)
+        new = system.backbone.tokenizer.decode(
+            written[0, tokens["input_ids"].shape[1] :], skip_special_tokens=True
+        )
+        assert new.split("\n")[0] == text
+
+
+@pytest.mark.parametrize(
+    ("method", "law", "said"),
+    [
+        ("temperature", "joint", "TemperedLoRA changes the logits of answers"),
+        ("temperature", "mean", "more than adapters"),
+        ("laplace", "token", "is of the answers that it was fitted to"),
+        ("ensemble", "mean", "more than adapters"),
+        ("lora", "median", "law 'median'"),
+    ],
+)
+def test_laws_that_a_method_does_not_have_are_refused(place: Place, method: str, law: Law, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        BaraLM(build_system(place.config(method__name=method)), law)
+
+
+def test_what_else_is_refused(place: Place, systems: dict[str, System]) -> None:
+    average = {"method__average": "logits"}
+    with pytest.raises(ConfigError, match="asked to average logits"):
+        BaraLM(build_system(place.config(method__name="ensemble", **average)), "joint")
+    with pytest.raises(ConfigError, match="samples=0"):
+        BaraLM(systems["blob"], "joint", 0)
+    with pytest.raises(ConfigError, match="batch_size='auto'"):
+        BaraLM(systems["blob"], batch_size="auto")
+    with pytest.raises(ConfigError, match="dtype='bfloat16'"):
+        BaraLM(systems["blob"], dtype="bfloat16")
+    with pytest.raises(ConfigError, match="loaded already"):
+        BaraLM(systems["blob"], device="cpu")
+    lm = BaraLM(systems["blob"], "joint", S)
+    for context, continuation, part in (
+        ([], [3], "context"),
+        ([3], [], "continuation"),
+        ([3], [4] * 65, "65"),
+    ):
+        with pytest.raises(DataError, match=part):
+            lm._loglikelihood_tokens([(("a", "b"), context, continuation)], disable_tqdm=True)

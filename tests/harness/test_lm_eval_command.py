@@ -1,0 +1,116 @@
+"""`bara lm-eval`: a table, a file, one sentence for what is wrong."""
+
+import json
+import re
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from app_cases import Bara, Place, assert_one_sentence
+
+from bara_pyro.cli.running import run as train
+
+
+@pytest.fixture(scope="module")
+def run(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("finished") / "run"
+    train(place.config(train__steps=4, train__log_every=1, predict__samples=[0]), out)
+    return out
+
+
+def test_a_run_before_and_after_training(run: Path, rows: Path, bara: Bara, tmp_path: Path) -> None:
+    reports = {}
+    for law in ("joint", "base"):
+        out = tmp_path / f"{law}.json"
+        options = ["--data-dir", rows, "--law", law, "--samples", 2, "--limit", 6, "--seed", 3, "--out", out]
+        result = bara("lm-eval", run, "--tasks", "arc_easy,boolq", *options)
+        assert result.code == 0, result.err
+        assert "bara_arc_easy" in result.out
+        assert "acc_norm" in result.out
+        assert f"law {law}" in result.out
+        reports[law] = json.loads(out.read_text())
+    about = reports["joint"]["model"]
+    assert (about["method"], about["law"], about["samples"], about["seed"]) == ("bara", "joint", 2, 3)
+    assert reports["base"]["model"]["samples"] is None
+    for report in reports.values():
+        assert report["lm_eval"] == version("lm_eval")
+        assert report["versions"] == {"bara_arc_easy": 1.0, "bara_boolq": 2.0}
+        assert report["n-samples"]["bara_boolq"] == {"original": 12, "effective": 6}
+
+
+def test_a_bare_language_model_as_json(place: Place, rows: Path, bara: Bara) -> None:
+    options = ["--data-dir", rows, "--law", "base", "--limit", 2, "--json", "--quiet"]
+    result = bara("lm-eval", place.backbone, "--tasks", "bara_winogrande", *options)
+    assert result.code == 0, result.err
+    report = json.loads(result.out)
+    assert set(report["results"]) == {"bara_winogrande"}
+    assert report["model"]["method"] is None
+    assert result.err == ""
+
+
+def test_what_is_left_out_is_said(place: Place, rows: Path, bara: Bara) -> None:
+    options = ["--data-dir", rows, "--law", "base", "--limit", 2, "--num-fewshot", 11]
+    result = bara("lm-eval", place.backbone, "--tasks", "arc_easy", *options)
+    assert result.code == 0, result.err
+    assert "contexts of more than 64 tokens lost their beginning" in result.out
+
+
+def test_only_its_own_files_are_replaced(run: Path, rows: Path, bara: Bara, tmp_path: Path) -> None:
+    out = tmp_path / "found.json"
+    arguments = ["lm-eval", run, "--tasks", "arc_easy", "--data-dir", rows, "--law", "mean", "--limit", 1]
+    out.write_text("{}")
+    refused = bara(*arguments, "--out", out, "--overwrite")
+    assert_one_sentence(refused, "was not written by bara")
+    out.unlink()
+    assert bara(*arguments, "--out", out).code == 0
+    assert_one_sentence(bara(*arguments, "--out", out), "--overwrite")
+    assert bara(*arguments, "--out", out, "--overwrite").code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("{run} --tasks nothing --data-dir {rows}", "no task 'nothing'"),
+        ("{run} --tasks bara_boolq", "give their folder with --data-dir"),
+        ("{run} --tasks , --data-dir {rows}", "No task is named"),
+        ("{run} --tasks boolq --data-dir {run}", "which bara_boolq is tested on"),
+        ("{run} --tasks boolq --data-dir {rows}/absent", "no folder"),
+        ("{run} --tasks boolq --include-path {rows}/absent", "no folder"),
+        ("{run} --tasks boolq --law median", "--law"),
+        ("{run} --tasks boolq --samples 0", "--samples"),
+        ("{run} --tasks boolq --data-dir {rows} --dtype bfloat16", "a type of their own"),
+        ("{run} --tasks boolq --data-dir {rows} --out {rows}/boolq/x.json", "what is read"),
+        ("{backbone} --tasks boolq --data-dir {rows}", "no run in"),
+        ("{backbone} --tasks boolq --data-dir {rows} --law base --model microworld", "one too many"),
+        ("{rows} --tasks boolq --data-dir {rows} --law base", "Cannot load the backbone"),
+        ("{run}", "--tasks"),
+    ],
+)
+def test_refused(arguments: str, said: str, run: Path, rows: Path, place: Place, bara: Bara) -> None:
+    names = {"run": str(run), "rows": str(rows), "backbone": str(place.backbone)}
+    result = bara("lm-eval", *arguments.format(**names).split())
+    assert result.code == 2, result.err
+    assert_one_sentence(result, said)
+
+
+def test_the_example_of_the_page_runs(run: Path, rows: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "lm_eval.md").read_text()
+    [block] = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    offline, hub = block.split("lm_eval.simple_evaluate(")
+    assert "from the hub" in hub
+    for old, new in (("runs/mine", str(run)), ('"rows"', repr(str(rows)))):
+        assert old in offline
+        offline = offline.replace(old, new)
+    exec(compile(offline, "docs/lm_eval.md", "exec"), {})
+    assert 0 <= float(capsys.readouterr().out) <= 1
+
+
+def test_without_lm_eval_the_way_to_it_is_said(
+    run: Path, rows: Path, bara: Bara, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("bara_pyro.harness")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    result = bara("lm-eval", run, "--tasks", "boolq", "--data-dir", rows)
+    assert_one_sentence(result, "pip install 'bara-pyro[lm-eval]'")

@@ -1,0 +1,202 @@
+"""Our task files: lm-eval's own but for where the rows are; rows of other layouts become those it reads."""
+
+import json
+import os
+import tomllib
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+import yaml
+from app_cases import write_rows
+from lm_eval.api.registry import get_model
+from lm_eval.tasks import TaskManager
+from lm_eval.tasks._yaml_loader import load_yaml
+from lm_eval.tasks.hellaswag.utils import process_docs
+
+from bara_pyro.errors import BaraError, ConfigError, DataError
+from bara_pyro.harness import BaraLM
+from bara_pyro.harness import rows as layouts
+from bara_pyro.harness.local import filled, local_tasks
+from bara_pyro.harness.running import loaded_tasks
+
+STOCK = Path(str(files("lm_eval"))) / "tasks"
+OURS = Path(str(files("bara_pyro.harness"))) / "tasks"
+FILES = {
+    "arc_easy": "arc/arc_easy.yaml",
+    "arc_challenge": "arc/arc_challenge.yaml",
+    "openbookqa": "openbookqa/openbookqa.yaml",
+    "winogrande": "winogrande/default.yaml",
+    "boolq": "super_glue/boolq/default.yaml",
+    "hellaswag": "hellaswag/hellaswag.yaml",
+    "truthfulqa_mc1": "truthfulqa/truthfulqa_mc1.yaml",
+    "truthfulqa_mc2": "truthfulqa/truthfulqa_mc2.yaml",
+    "mmlu_college_chemistry": "mmlu/default/mmlu_college_chemistry.yaml",
+    "mmlu_college_physics": "mmlu/default/mmlu_college_physics.yaml",
+    "gsm8k": "gsm8k/gsm8k.yaml",
+}
+# Where the rows come from and how they are listed; all else says what is asked and how it is scored.
+SOURCE = {"task", "task_alias", "tag", "dataset_path", "dataset_name", "dataset_kwargs", "process_docs"}
+BENCHMARKS = os.environ.get("BARA_ROWS")  # a folder of the benchmarks' own rows
+
+
+def test_there_is_a_stock_task_for_each() -> None:
+    assert sorted(FILES) == local_tasks()
+
+
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_prompts_targets_and_metrics_are_those_of_the_installed_lm_eval(name: str) -> None:
+    stock, ours = load_yaml(STOCK / FILES[name]), load_yaml(OURS / f"{name}.yaml")
+    assert ours["task"] == f"bara_{name}"
+    assert ours["dataset_path"] == "json"
+    for key in (stock.keys() | ours.keys()) - SOURCE:
+        mine, theirs = ours.get(key), stock.get(key)
+        assert getattr(mine, "__name__", mine) == getattr(theirs, "__name__", theirs), key
+        if callable(theirs):
+            assert mine.__code__.co_code == theirs.__code__.co_code, key
+
+
+def test_rows_of_hellaswag_in_both_layouts() -> None:
+    told = [
+        ("How to jump. [step] Run.", ""),
+        ("A man sits. He waves (at her.)", "then the Man"),
+        ("Two girls talk, e.g. of cats.", "the two"),
+    ]
+    halves = [
+        {
+            "activity_label": "Fun",
+            "ctx_a": a,
+            "ctx_b": b,
+            "endings": ["goes [title] on", " x  y"],
+            "label": "1",
+        }
+        for a, b in told
+    ]
+    expected = process_docs(datasets.Dataset.from_list(halves))
+    assert layouts.hellaswag(datasets.Dataset.from_list(halves)).to_list() == expected.to_list()
+    whole = [
+        {"activity_label": "Fun", "ctx": f"{a} {b}".strip(), "endings": r["endings"], "label": "1"}
+        for (a, b), r in zip(told, halves, strict=True)
+    ]
+    found = layouts.hellaswag(datasets.Dataset.from_list(whole))
+    for key in ("query", "choices", "gold"):
+        assert found[key] == expected[key]
+
+
+@pytest.mark.parametrize(
+    ("context", "second"),
+    [
+        ("It rains. the two", "the two"),
+        ("It rains.", ""),
+        ("no stop at all", ""),
+        ("Why? he Said", "he Said"),
+    ],
+)
+def test_the_unfinished_sentence_is_the_second_half(context: str, second: str) -> None:
+    assert layouts.halves(context)[1] == second
+
+
+def test_rows_of_boolq_in_both_layouts() -> None:
+    ours = layouts.boolq(datasets.Dataset.from_list([{"answer": True}, {"answer": False}]))
+    assert ours["label"][:] == [1, 0]
+    theirs = datasets.Dataset.from_list([{"label": 1}])
+    assert layouts.boolq(theirs) is theirs
+
+
+def test_splits_that_are_not_there_are_left_out(rows: Path, tmp_path: Path) -> None:
+    with filled(["arc_easy", "boolq"], rows) as folder:
+        arc, boolq = (json.loads((folder / f"{name}.yaml").read_text()) for name in ("arc_easy", "boolq"))
+    assert not folder.exists()
+    assert (arc["test_split"], "validation_split" in arc) == (None, False)
+    assert boolq["training_split"] is None
+    assert set(arc["dataset_kwargs"]["data_files"]) == {"train", "validation"}
+    with pytest.raises(DataError, match=r"no .*gsm8k/test\.jsonl"), filled(["gsm8k"], tmp_path):
+        pass
+
+
+def test_a_test_split_that_is_there_is_what_is_tested_on(rows: Path, tmp_path: Path) -> None:
+    lines = (rows / "arc_easy" / "validation.jsonl").read_text().splitlines()
+    write_rows(tmp_path / "arc_easy" / "validation.jsonl", map(json.loads, lines))
+    write_rows(tmp_path / "arc_easy" / "test.jsonl", map(json.loads, lines[:5]))
+    with loaded_tasks(["bara_arc_easy"], data_dir=tmp_path) as ([task], _):
+        assert len(task.eval_docs) == 5
+
+
+def test_tasks_of_the_users_own_stand_beside_ours(rows: Path, tmp_path: Path) -> None:
+    own = yaml.safe_load((OURS / "arc_easy.yaml").read_text())
+    own |= {"task": "mine", "test_split": None}
+    own["dataset_kwargs"] = {
+        "data_files": {s: str(rows / f"arc_easy/{s}.jsonl") for s in ("train", "validation")}
+    }
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(own))
+    for folder in (rows, None):
+        names = ["mine", "arc_easy"] if folder else ["mine"]
+        with loaded_tasks(names, data_dir=folder, include_path=tmp_path) as (tasks, _):
+            assert [task.config.task for task in tasks] == ["mine", "bara_arc_easy"][: len(names)]
+
+
+@pytest.mark.parametrize(
+    ("names", "local", "error", "said"),
+    [
+        ([], True, ConfigError, "No task is named"),
+        (["bara_arc_easy"], False, ConfigError, "bara_arc_easy reads rows of your own"),
+        (["lambada_openai"], True, ConfigError, "no task 'lambada_openai' for the rows"),
+    ],
+)
+def test_refused(rows: Path, names: list[str], local: bool, error: type[BaraError], said: str) -> None:
+    with pytest.raises(error, match=said), loaded_tasks(names, data_dir=rows if local else None):
+        pass
+
+
+def test_an_unknown_task_and_rows_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    def few(include_path: Sequence[Path] = (), *, include_defaults: bool = True) -> TaskManager:
+        """Know of lm-eval's thousands of tasks those of one folder."""
+        stock = [STOCK / "arc"] if include_defaults else []
+        return TaskManager(include_path=[*include_path, *stock], include_defaults=False)
+
+    def unreachable(*_: Any, **__: Any) -> None:
+        raise ConnectionError("Couldn't reach 'allenai/ai2_arc' on the Hub. Try later.")
+
+    monkeypatch.setattr("bara_pyro.harness.running.TaskManager", few)
+    monkeypatch.setattr("datasets.load_dataset", unreachable)
+    with pytest.raises(ConfigError, match="Unknown task 'arc_eazy'"), loaded_tasks(["arc_eazy"]):
+        pass
+    said = r"rows of arc_easy cannot be read \(Couldn't reach .* the hub"
+    with pytest.raises(DataError, match=said), loaded_tasks(["arc_easy"]):
+        pass
+
+
+def test_damaged_rows_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "arc_easy").mkdir()
+    (tmp_path / "arc_easy" / "validation.jsonl").write_text('{"question": \n')
+    said = "rows of bara_arc_easy cannot be read"
+    with pytest.raises(DataError, match=said), loaded_tasks(["arc_easy"], data_dir=tmp_path):
+        pass
+
+
+def test_the_files_serve_lm_eval_alone(rows: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the folder of the rows, `--include_path` is enough."""
+    monkeypatch.chdir(rows)
+    manager = TaskManager(include_path=OURS, include_defaults=False)
+    assert set(manager.all_tasks) == {f"bara_{name}" for name in FILES}
+    [task] = manager.load(["bara_mmlu_college_physics"])["tasks"].values()
+    assert len(task.eval_docs) == 12
+
+
+def test_lm_eval_knows_the_model_by_name() -> None:
+    assert get_model("bara") is BaraLM
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert project["entry-points"]["lm_eval.models"] == {"bara": "bara_pyro.harness:BaraLM"}
+
+
+@pytest.mark.skipif(not BENCHMARKS, reason="BARA_ROWS names no folder of the benchmarks' rows")
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_rows_of_the_benchmarks_are_read(name: str) -> None:
+    with loaded_tasks([name], data_dir=Path(str(BENCHMARKS))) as ([task], _):
+        first = next(iter(task.eval_docs))
+        assert task.doc_to_text(first) is not None
+        if name != "gsm8k":
+            assert len(task.doc_to_choice(first)) > 1
