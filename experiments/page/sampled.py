@@ -112,7 +112,7 @@ def over_prompts(entries: Sequence[Entry], kind: str, read: Callable[[Entry], np
     return np.mean([read(samples_of(entry, kind)) for entry in entries], axis=0)
 
 
-# Tables ------------------------------------------------------------------------------------------------------
+# Tables ----------------------------------------------------------------------------------------------------
 
 
 def scores_table(entries: Sequence[Entry]) -> Table:
@@ -323,7 +323,7 @@ def tax_of(entry: Entry, key: str) -> float:
     return mean(entry["tax"][task][key] - entry["before"][task][key] for task in TAXED)
 
 
-# Figures -----------------------------------------------------------------------------------------------------
+# Figures ---------------------------------------------------------------------------------------------------
 
 
 def curve_figure(entries: Sequence[Entry]) -> Figure:
