@@ -16,6 +16,7 @@ from bara_pyro.cli.commands.demo import demo
 from bara_pyro.cli.commands.evaluate import evaluate
 from bara_pyro.cli.commands.export import export
 from bara_pyro.cli.commands.generate import generate
+from bara_pyro.cli.commands.humaneval import humaneval
 from bara_pyro.cli.commands.inspect import inspect
 from bara_pyro.cli.commands.lm_eval import lm_eval
 from bara_pyro.cli.commands.methods import methods
@@ -33,7 +34,7 @@ app = typer.Typer(
     epilog="Start with: bara demo",
     pretty_exceptions_enable=False,
 )
-ON_RUNS = (train, evaluate, predict, generate, lm_eval, inspect, prune, export, push)
+ON_RUNS = (train, evaluate, predict, generate, humaneval, lm_eval, inspect, prune, export, push)
 for command in (*ON_RUNS, params, methods, tasks, demo):
     app.command(command.__name__.replace("_", "-"))(wrap(command))
 app.add_typer(backbone.app, name="backbone")

@@ -59,9 +59,27 @@ Samples = Annotated[
     ),
 ]
 Seed = Annotated[int, typer.Option(min=0, max=MOST_SEED, help="Seed of the draws.")]
+SAMPLING = "Sampling"
+of_sampling = partial(typer.Option, rich_help_panel=SAMPLING)
+Draws = Annotated[
+    str,
+    typer.Option(help="each: a draw of the posterior for every reply; a number of draws to share; mean."),
+]
+Temperature = Annotated[float, of_sampling(min=0, help="Of the tokens' law; 0: the likeliest.")]
+TopP = Annotated[float, of_sampling(help="Keep the likeliest tokens of this probability.")]
+TopK = Annotated[int, of_sampling(min=0, help="Keep so many tokens; 0: all.")]
+MaxNewTokens = Annotated[
+    int | None,
+    of_sampling(min=1, help="Where a reply is cut. (default: 256, or half of a context of less than 512)"),
+]
 Set = Annotated[
     list[str] | None,
     typer.Option(
         "--set", metavar="KEY=VALUE", help="Any setting, for example method.form=gate; can be repeated."
     ),
 ]
+
+
+def draws_of(given: str) -> int | str:
+    """Return what --draws means: a number, or a word."""
+    return int(given) if given.isdecimal() else given

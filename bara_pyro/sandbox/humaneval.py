@@ -63,7 +63,7 @@ def load_humaneval(path: str | Path) -> tuple[Problem, ...]:
     """
     path = Path(path)
     problems: dict[str, Problem] = {}
-    for number, line in enumerate(_text(path).splitlines(), start=1):
+    for number, line in enumerate(_text(path).split("\n"), start=1):
         if not line.strip():
             continue
         problem = _problem(line, f"{path}, row {number}")

@@ -1,0 +1,120 @@
+"""`bara humaneval`: programs of a run, run in a sandbox."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bara_pyro.cli.options import (
+    Draws,
+    MaxNewTokens,
+    Moved,
+    OutFolder,
+    Overwrite,
+    Run,
+    RunDevice,
+    Seed,
+    Temperature,
+    TopK,
+    TopP,
+    path,
+)
+from bara_pyro.runs.sections import MOST_DRAWS
+
+
+def humaneval(
+    run: Run,
+    problems: Annotated[
+        Path, typer.Option(parser=path, help="HumanEval.jsonl or HumanEval.jsonl.gz, as its authors give it.")
+    ],
+    out: OutFolder,
+    overwrite: Overwrite = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with what --out holds.")] = False,
+    replies: Annotated[int, typer.Option(min=1, max=MOST_DRAWS, help="Programs a problem.")] = 8,
+    limit: Annotated[int | None, typer.Option(min=2, help="Take the first so many problems.")] = None,
+    draws: Draws = "each",
+    temperature: Temperature = 0.8,
+    top_p: TopP = 0.95,
+    top_k: TopK = 0,
+    max_new_tokens: MaxNewTokens = None,
+    seed: Seed = 0,
+    seconds: Annotated[
+        float, typer.Option(min=0.1, help="Wall-clock time of a program and its test.")
+    ] = 10.0,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Programs at a time. (default: one a processor core)")
+    ] = None,
+    allow_unsandboxed: Annotated[
+        bool,
+        typer.Option(
+            "--allow-unsandboxed",
+            help="DANGEROUS: run programs that nobody has read as yourself, where there is no bubblewrap.",
+        ),
+    ] = False,
+    model: Moved = None,
+    device: RunDevice = None,
+) -> None:
+    """Write programs for HumanEval's problems and run their tests: pass@k, with intervals over problems.
+
+    Programs run in a sandbox of bubblewrap (Linux), without network and with limits. Writes a folder: the
+    programs, what came of each, and the scores.
+    """
+    from bara_pyro.cli.outputs import check_folder
+    from bara_pyro.errors import ConfigError
+    from bara_pyro.runs.manifest import ALL, check_run, clear, recording
+    from bara_pyro.sandbox import Limits, check_isolation, load_humaneval
+
+    if resume and overwrite:
+        raise ConfigError(
+            "--resume goes on with what --out holds and --overwrite replaces it: give one of them."
+        )
+    check_run(run)
+    check_folder(out, overwrite=overwrite or resume, inputs=[run])
+    asked = load_humaneval(problems)[:limit]
+    if not allow_unsandboxed:
+        check_isolation()
+
+    from bara_pyro.cli.options import draws_of
+    from bara_pyro.cli.terminal import progress, result, say, show
+    from bara_pyro.generation.generate import Decoding
+    from bara_pyro.generation.humaneval import judge_programs, score_programs, write_programs
+    from bara_pyro.report import Column, Table
+    from bara_pyro.runs.folder import load_system
+
+    how = Decoding(
+        draws_of(draws),
+        temperature=temperature,
+        top_p=top_p,
+        top_k=top_k,
+        max_new_tokens=max_new_tokens,
+        seed=seed,
+    )
+    system = load_system(run, backbone=model, device=device, with_rows=False)
+    if not resume:
+        clear(out)
+    out.mkdir(parents=True, exist_ok=True)
+    with recording(out, ALL):
+        with progress("write programs", len(asked) * replies) as advance:
+            programs = write_programs(system, asked, out, how, replies=replies, on_program=advance)
+        with progress("run programs", len(programs)) as advance:
+            judged = judge_programs(
+                asked,
+                programs,
+                out,
+                limits=Limits(seconds=seconds),
+                workers=workers,
+                unsandboxed=allow_unsandboxed,
+                on_program=advance,
+            )
+        curve, report = score_programs(programs, judged, out)
+    rows = [
+        {"k": k, "pass": value, "interval": f"{low:.1f} to {high:.1f}"}
+        for k, value, low, high in zip(
+            curve.budgets.tolist(), curve.mean.tolist(), curve.low.tolist(), curve.high.tolist(), strict=True
+        )
+        if k & (k - 1) == 0 or k == replies  # powers of two, and all
+    ]
+    columns = (Column("k", "k", format="d"), Column("pass", "pass@k", "%", ".1f"), Column("interval", "95 %"))
+    show(Table(columns, rows, f"{len(asked)} problems, {replies} programs each; intervals over problems"))
+    say(f"Written to {out}")
+    result({"out": out, **report})

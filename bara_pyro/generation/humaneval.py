@@ -1,0 +1,157 @@
+"""HumanEval: programs that a run writes, judged in the sandbox; pass@k with intervals over problems."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from bara_pyro.generation.file import append_lines, lines_there, made_by, reply_lines
+from bara_pyro.generation.generate import Decoding
+from bara_pyro.generation.prompts import encode_prompts
+from bara_pyro.metrics import SamplingCurve, pass_at_k
+from bara_pyro.runs.atomic import read_jsonl, write_json, write_jsonl, writing
+from bara_pyro.runs.store import SCHEMA
+from bara_pyro.runs.system import System
+from bara_pyro.sandbox import Limits, Problem, judge
+from bara_pyro.sandbox.humaneval import STOP_SEQUENCES
+from bara_pyro.types import Json
+
+PROGRAMS, JUDGED, SCORES = "programs.jsonl", "judged.jsonl", "humaneval.json"
+OnProgram = Callable[[], object]
+
+
+def write_programs(
+    system: System,
+    problems: Sequence[Problem],
+    out: Path,
+    how: Decoding,
+    *,
+    replies: int,
+    on_program: OnProgram | None = None,
+) -> list[Json]:
+    """Let a run complete the problems, `replies` times each; go on with what is there.
+
+    A completion ends where the paper ends it (Chen et al. 2021, section 3.2), at the texts of
+    `STOP_SEQUENCES`.
+
+    Args:
+        system: fitted.
+        problems: to complete.
+        out: folder; the programs go to its file `programs.jsonl`.
+        how: see `bara_pyro.generate`; its `stop` is the paper's.
+        replies: number of completions a problem.
+        on_program: called after each.
+
+    Returns:
+        A line a completion, see `reply_lines`.
+
+    Raises:
+        ConfigError: what is there was made by another run or with other settings.
+    """
+    how = replace(how, stop=STOP_SEQUENCES)
+    file = out / PROGRAMS
+    there = lines_there(file, made_by(system, how, 0))
+    prompts = [problem.prompt for problem in problems]
+    names = [problem.task_id for problem in problems]
+    encoded = encode_prompts(prompts, system.backbone.tokenizer, ids=names)
+    skip = {(row["id"], row["number"]) for row in there}
+    lines = reply_lines(system, list(zip(encoded, prompts, strict=True)), how, replies=replies, skip=skip)
+    append_lines(file, there, lines, on_program)
+    wanted = {(name, number) for name in names for number in range(replies)}
+    return [row for row in read_jsonl(file) if (row["id"], row["number"]) in wanted]
+
+
+def judge_programs(
+    problems: Sequence[Problem],
+    programs: Sequence[Json],
+    out: Path,
+    *,
+    limits: Limits | None = None,
+    workers: int | None = None,
+    unsandboxed: bool = False,
+    on_program: OnProgram | None = None,
+) -> list[Json]:
+    """Run the programs that have not been judged, in the sandbox, and write what came of each.
+
+    Args:
+        problems: with their tests.
+        programs: lines of `write_programs`.
+        out: folder; what came of them goes to its file `judged.jsonl`.
+        limits: what a program may use.
+        workers: programs at a time.
+        unsandboxed: DANGEROUS: see `bara_pyro.sandbox.run_program`.
+        on_program: called after each.
+
+    Returns:
+        A line a program: `id`, `number`, `made`, `passed`, `reason`, `message`, `seconds`.
+
+    Raises:
+        SandboxError: programs cannot be isolated here.
+    """
+    file = out / JUDGED
+    wanted = {(row["id"], row["number"], row["made"]) for row in programs}
+    there = [row for row in read_jsonl(file) if (row["id"], row["number"], row["made"]) in wanted]
+    done = {(row["id"], row["number"]) for row in there}
+    left = [row for row in programs if (row["id"], row["number"]) not in done]
+    found = judge(
+        problems,
+        ((row["id"], row["reply"]) for row in left),
+        limits=limits,
+        workers=workers,
+        unsandboxed=unsandboxed,
+    )
+    write_jsonl(file, there)
+    with writing(file), file.open("a", encoding="utf-8", errors="backslashreplace") as opened:
+        for one in found:
+            row, outcome = left[one.index], one.outcome
+            line = {key: row[key] for key in ("id", "number", "made")}
+            line |= {"passed": outcome.passed, "reason": outcome.reason}
+            line |= {"message": outcome.message, "seconds": round(outcome.seconds, 3)}
+            opened.write(json.dumps(line, ensure_ascii=False) + "\n")
+            opened.flush()
+            there.append(line)
+            if on_program is not None:
+                on_program()
+    return there
+
+
+def score_programs(programs: Sequence[Json], judged: Sequence[Json], out: Path) -> tuple[SamplingCurve, Json]:
+    """Return pass@k of judged programs, and write it with what else is worth knowing to `humaneval.json`.
+
+    Returns:
+        The curve, percent; and what is written: `pass_at_k` (k -> percent with its interval over problems),
+        `reasons` (how many programs came to which end), `entropy` (minus the log-probability of a token of
+        theirs, nats, mean over tokens), `tokens` a program, `problems`, `replies`.
+    """
+    names = list(dict.fromkeys(row["id"] for row in programs))
+    passed = {(row["id"], row["number"]): row["passed"] for row in judged}
+    counts = {row["number"] for row in programs}
+    table = np.array([[passed[name, number] for number in sorted(counts)] for name in names], dtype=float)
+    curve = pass_at_k(table)
+    reasons: dict[str, int] = {}
+    for row in judged:
+        reasons[row["reason"]] = reasons.get(row["reason"], 0) + 1
+    tokens = sum(row["tokens"] for row in programs)
+    report = {
+        "schema": SCHEMA,
+        "problems": len(names),
+        "replies": len(counts),
+        "pass_at_k": {
+            str(k): {"value": value, "low": low, "high": high}
+            for k, value, low, high in zip(
+                curve.budgets.tolist(),
+                curve.mean.tolist(),
+                curve.low.tolist(),
+                curve.high.tolist(),
+                strict=True,
+            )
+        },
+        "reasons": dict(sorted(reasons.items())),
+        "entropy": -sum(row["log_prob"] for row in programs) / tokens,
+        "tokens": tokens / len(programs),
+        "made": programs[0]["made"],
+    }
+    write_json(out / SCORES, report)
+    return curve, report

@@ -1,0 +1,113 @@
+"""Programs that a run writes: judged once, scored as the paper scores them, from the command line."""
+
+import json
+from math import comb
+from pathlib import Path
+from typing import Any
+
+import pytest
+from app_cases import Place, make_bara, questions, save_backbone, write_rows
+
+from bara_pyro.errors import SandboxError
+from bara_pyro.generation import humaneval
+from bara_pyro.generation.humaneval import judge_programs, score_programs
+from bara_pyro.runs.store import read_json, read_jsonl
+from bara_pyro.runs.system import build_system
+from bara_pyro.runs.train import train
+from bara_pyro.sandbox import Problem, check_isolation
+
+RIGHT, WRONG = "    return x + x\n", "    return x\n"
+PASSED = {"one": (1, 0, 0, 1, 0), "two": (0, 0, 0, 0, 1), "none": (0,) * 5}
+
+
+@pytest.fixture(autouse=True)
+def isolated() -> None:
+    try:
+        check_isolation()
+    except SandboxError as error:
+        pytest.skip(str(error))
+
+
+def problem(name: str) -> Problem:
+    test = "def check(candidate):\n    assert candidate(2) == 4\n    assert candidate(3) == 6\n"
+    prompt = 'def double(x):\n    """Return twice x."""\n'
+    return Problem(name, prompt, "double", test, RIGHT)
+
+
+PROBLEMS = [problem(name) for name in PASSED]
+
+
+def programs(made: str = "here") -> list[dict[str, Any]]:
+    return [
+        {
+            "id": name,
+            "number": n,
+            "reply": RIGHT if right else WRONG,
+            "made": made,
+            "tokens": 4,
+            "log_prob": -2.0,
+        }
+        for name, own in PASSED.items()
+        for n, right in enumerate(own)
+    ]
+
+
+def test_what_is_judged_is_judged_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = judge_programs(PROBLEMS, programs()[:7], tmp_path)
+    assert len(first) == 7
+    seen: list[int] = []
+    found = judge_programs(PROBLEMS, programs(), tmp_path, on_program=lambda: seen.append(1))
+    assert len(seen) == 8
+    assert {(row["id"], row["number"]): row["passed"] for row in found} == {
+        (name, n): bool(right) for name, own in PASSED.items() for n, right in enumerate(own)
+    }
+    assert read_jsonl(tmp_path / "judged.jsonl") == found
+
+    monkeypatch.setattr(
+        humaneval, "judge", lambda problems, left, **_: [*left] and pytest.fail("judged again")
+    )
+    with pytest.raises(TypeError):
+        judge_programs(PROBLEMS, programs(), tmp_path)  # nothing is left to iterate over
+    with pytest.raises(pytest.fail.Exception):
+        judge_programs(PROBLEMS, programs("otherwise"), tmp_path)
+
+
+def test_scores_are_those_of_the_paper(tmp_path: Path) -> None:
+    judged = [
+        {"id": row["id"], "number": row["number"], "passed": row["reply"] == RIGHT, "reason": "wrong"}
+        for row in programs()
+    ]
+    curve, report = score_programs(programs(), judged, tmp_path)
+    for k in range(1, 6):
+        each = [1 - comb(5 - sum(own), k) / comb(5, k) for own in PASSED.values()]
+        assert curve.mean[k - 1] == pytest.approx(100 * sum(each) / 3)
+        assert report["pass_at_k"][str(k)]["value"] == pytest.approx(100 * sum(each) / 3)
+    assert report["entropy"] == pytest.approx(0.5)
+    assert (report["problems"], report["replies"], report["tokens"]) == (3, 5, 4)
+    assert read_json(tmp_path / "humaneval.json") == json.loads(json.dumps(report))
+
+
+def test_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bara = make_bara(monkeypatch, capsys)
+    rows = write_rows(
+        tmp_path / "rows.jsonl", [{"prompt": r["question"], "completion": " yes"} for r in questions()]
+    )
+    place = Place(save_backbone(tmp_path / "lm"), rows)
+    system = build_system(place.config(task__likelihood="completion", train__steps=1))
+    train(system, tmp_path / "run")
+    file = tmp_path / "problems.jsonl"
+    file.write_text("".join(json.dumps(vars(one)) + "\n" for one in PROBLEMS))
+    out = tmp_path / "out"
+    command = ("humaneval", tmp_path / "run", "--problems", file, "--out", out, "--replies", 2)
+    found = bara(*command, "--max-new-tokens", 6)
+    assert found.code == 0, found.err
+    assert "pass@k" in found.out
+    assert {path.name for path in out.iterdir()} >= {"programs.jsonl", "judged.jsonl", "humaneval.json"}
+    before = (out / "programs.jsonl").read_text(), (out / "judged.jsonl").read_text()
+    assert bara(*command, "--max-new-tokens", 6, "--resume").code == 0
+    assert ((out / "programs.jsonl").read_text(), (out / "judged.jsonl").read_text()) == before
+    refused = bara(*command, "--max-new-tokens", 5, "--resume")
+    assert "with other settings" in refused.err
+    assert "already holds results" in bara(*command).err
