@@ -76,11 +76,11 @@ def train_reward(
     _check_free(out)
     try:
         began = time.perf_counter()
-        reward = _start(name, config, device)
+        reward = start(name, config, device)
         check_length(reward, config.max_length)
         train, train_rows = _rows(reward, task.train, config.max_length, "train")
         test, test_rows = _rows(reward, task.test, config.max_length, "test")
-        _pad_apart(reward, [row for pair in (*train_rows, *test_rows) for row in pair])
+        pad_apart(reward, [row for pair in (*train_rows, *test_rows) for row in pair])
         fitted = _fit(reward, train_rows, config, say)
         with appearing(out) as folder:
             with recording(folder, ALL):
@@ -103,7 +103,7 @@ def _check_free(out: Path) -> None:
         raise ConfigError(f"{stranger} was not written by bara: choose another folder.")
 
 
-def _start(name: str | Path, config: RewardConfig, device: str) -> RewardModel:
+def start(name: str | Path, config: RewardConfig, device: str) -> RewardModel:
     """Load a language model with a head of zeros, or a reward model as it is."""
     model, tokenizer, missing = load_classifier(name, config.dtype, device)
     reward = RewardModel(model, tokenizer, str(name), format_of(tokenizer), config.max_length)
@@ -140,7 +140,7 @@ def _rows(
     return kept, rows
 
 
-def _pad_apart(reward: RewardModel, rows: Sequence[Sequence[int]]) -> None:
+def pad_apart(reward: RewardModel, rows: Sequence[Sequence[int]]) -> None:
     """Choose a padding token that no row ends with, or a classifier would read the score before the end.
 
     Many tokenizers pad with the token that ends a text. transformers takes the last token that is not padding
