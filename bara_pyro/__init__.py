@@ -31,6 +31,7 @@ _HOME = {
     "load_backbone": "core.loading",
     "load_config": "runs.config",
     "load_conversations": "data.conversations",
+    "load_reward_model": "reward",
     "load_system": "runs.folder",
     "load_task": "data",
     "make_prior": "core.priors",
@@ -40,7 +41,9 @@ _HOME = {
     "push": "hub",
     "register_prior": "core.priors",
     "register_task": "data",
+    "score_replies": "reward",
     "task_from_rows": "data",
+    "train_reward": "reward",
     "training_batches": "data",
 }
 

@@ -31,5 +31,5 @@ def wilson(rate: float, rows: int, level: float = 0.95) -> tuple[float, float]:
     p, z2 = rate / 100, float(ndtri((1 + level) / 2)) ** 2
     centre = p + z2 / (2 * rows)
     half = math.sqrt(z2 * (p * (1 - p) / rows + z2 / (4 * rows**2)))
-    ends = ((centre - half) / (1 + z2 / rows), (centre + half) / (1 + z2 / rows))
-    return 100 * max(0.0, ends[0]), 100 * min(1.0, ends[1])
+    low, high = ((centre + sign * half) / (1 + z2 / rows) for sign in (-1, 1))
+    return 100 * min(max(0.0, low), p), 100 * max(min(1.0, high), p)  # it holds p, but for rounding

@@ -19,7 +19,9 @@ from bara_pyro.reward import agreement
 @pytest.mark.parametrize("level", [0.8, 0.95])
 def test_wilson_is_scipys(right: int, rows: int, level: float) -> None:
     expected = stats.binomtest(right, rows).proportion_ci(level, method="wilson")
-    assert wilson(100 * right / rows, rows, level) == pytest.approx((100 * expected.low, 100 * expected.high))
+    low, high = wilson(100 * right / rows, rows, level)
+    assert (low, high) == pytest.approx((100 * expected.low, 100 * expected.high))
+    assert 0 <= low <= 100 * right / rows <= high <= 100
 
 
 @pytest.mark.parametrize("rows", [20, 60, 400])
