@@ -14,7 +14,7 @@ from transformers.utils import logging
 
 from bara_pyro.core.loading import AUTO, DTYPES, load_tokenizer, quiet_transformers, reason_of, resolve
 from bara_pyro.data.encode import Tokenizer
-from bara_pyro.errors import BackboneError, ConfigError, unknown
+from bara_pyro.errors import BackboneError, CheckpointError, ConfigError, unknown
 from bara_pyro.runs.manifest import verify
 from bara_pyro.runs.store import check_schema, read_json
 from bara_pyro.runs.system import find_device
@@ -76,9 +76,7 @@ def load_reward_model(name: str | Path, dtype: str = "float32", device: str = "c
         ConfigError: `dtype` or `device` is unknown.
         CheckpointError: a file that `train_reward` wrote has changed since.
     """
-    folder = Path(name)
-    if folder.is_dir():
-        verify(folder)
+    record = read_record(Path(name))
     model, tokenizer, missing = load_classifier(name, dtype, device)
     if missing:
         raise BackboneError(
@@ -87,16 +85,27 @@ def load_reward_model(name: str | Path, dtype: str = "float32", device: str = "c
         )
     give_padding(model, tokenizer, name)
     float_head(model)
-    record = read_record(folder) if (folder / RECORD).is_file() else None
     if record is not None:
         return RewardModel(model, tokenizer, str(name), record["format"], record["max_length"], record)
     return RewardModel(model, tokenizer, str(name), format_of(tokenizer), longest(model))
 
 
-def read_record(folder: Path) -> Json:
-    """Return what `train_reward` wrote beside a model; a `CheckpointError` where that is damaged."""
-    record: Json = read_json(folder / RECORD)
-    check_schema(record, folder / RECORD)
+def read_record(folder: Path) -> Json | None:
+    """Return what `train_reward` wrote beside a model; None where it wrote nothing.
+
+    Raises:
+        CheckpointError: it is not what was written, or another file of the folder is not.
+    """
+    path = folder / RECORD
+    if not path.is_file():
+        return None
+    verify(folder)
+    record = read_json(path)
+    if not isinstance(record, dict):
+        raise CheckpointError(f"{path} is damaged: restore it from a copy, or train again.")
+    check_schema(record, path)
+    if lacking := sorted({"format", "max_length", "held_out"} - record.keys()):
+        raise CheckpointError(f"{path} lacks {lacking[0]!r}: restore it from a copy, or train again.")
     return record
 
 

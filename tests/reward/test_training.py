@@ -175,6 +175,27 @@ def test_damage_is_noticed(lm: Path, tmp_path: Path) -> None:
         load_reward_model(out)
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("[]", "is damaged"), ('{"schema": 1}', "lacks 'format'"), ("{", "Cannot read"), ("{}", "schema None")],
+)
+def test_a_record_that_is_none(lm: Path, tmp_path: Path, text: str, said: str) -> None:
+    out = tmp_path / "out"
+    train_reward(lm, TASK, out, FAST)
+    (out / "manifest.json").unlink()
+    (out / "reward.json").write_text(text)
+    with pytest.raises(CheckpointError, match=said):
+        load_reward_model(out)
+
+
+def test_another_tools_manifest_is_not_ours(lm: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    train_reward(lm, TASK, out, FAST)
+    (out / "reward.json").unlink()
+    (out / "manifest.json").write_text("{}")
+    assert load_reward_model(out).held_out is None
+
+
 def test_a_model_whose_replies_end_with_every_special_token_is_refused(lm: Path, tmp_path: Path) -> None:
     ends = [Pair("the", f" red {word}", " blue", word) for word in WORDS[:3]]
     with pytest.raises(BackboneError, match="no special token that no reply ends with"):
