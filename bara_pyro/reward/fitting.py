@@ -88,6 +88,7 @@ def fit_lora(
     """
     tuner = _with_lora(reward, config)
     trained = [p for p in reward.model.parameters() if p.requires_grad]
+    widths = [2 * max(map(len, pair)) for pair in pairs]
 
     def scored(places: Sequence[int]) -> tuple[Tensor, Tensor]:
         sides = [pairs[place][side] for side in (0, 1) for place in places]
@@ -95,7 +96,7 @@ def fit_lora(
         return chosen, rejected
 
     def parts(places: Sequence[int]) -> list[Sequence[int]]:
-        return _parts(places, [max(map(len, pair)) for pair in pairs])
+        return _parts(places, widths)
 
     found = _fit(scored, parts, trained, len(pairs), config, on_step)
     with torch.no_grad():
@@ -153,12 +154,10 @@ def _with_lora(reward: RewardModel, config: RewardConfig) -> "LoraModel":
 
 
 def _parts(places: Sequence[int], lengths: Sequence[int]) -> list[Sequence[int]]:
-    """Cut places into runs whose rows, padded to the longest, hold `TOKENS` at most, or one place each."""
+    """Cut places into runs that, padded to the longest, hold `TOKENS` at most, or one place each."""
     parts: list[list[int]] = []
-    widest = 0
     for place in sorted(places, key=lambda place: lengths[place]):
-        widest = lengths[place]
-        if not parts or (len(parts[-1]) + 1) * widest > TOKENS:
+        if not parts or (len(parts[-1]) + 1) * lengths[place] > TOKENS:
             parts.append([])
         parts[-1].append(place)
     return list(parts)

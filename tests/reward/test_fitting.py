@@ -90,6 +90,24 @@ def test_parts_of_a_step_add_up_to_it(lm: Path, monkeypatch: pytest.MonkeyPatch)
     assert_close(*weights, rtol=1e-3, atol=1e-4)
 
 
+def test_parts_hold_so_many_tokens(lm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both replies of a pair are counted, with their padding; a pair that is longer goes by itself."""
+    seen: list[tuple[int, int]] = []
+
+    def watched(reward: RewardModel, rows: Sequence[Sequence[int]]) -> torch.Tensor:
+        seen.append((len(rows), max(map(len, rows))))
+        return forward(reward, rows)
+
+    monkeypatch.setattr(fitting, "TOKENS", 60)
+    monkeypatch.setattr(fitting, "forward", watched)
+    reward, config = start(lm, batch_size=8, epochs=1)
+    fit_lora(reward, rows_of(reward, [*planted(23), Pair("the", " red" * 50, " hen", "long")]), config)
+    assert sum(count for count, _ in seen) == 2 * 24
+    assert (2, 51) in seen
+    assert all(count == 2 or count * width <= 60 for count, width in seen)
+    assert max(count for count, _ in seen) > 2
+
+
 def test_lora_leaves_its_place_and_only_linear_layers_change(lm: Path) -> None:
     reward, config = start(lm, lr=1e-2, epochs=1)
     before = {name: value.clone() for name, value in reward.model.state_dict().items()}
