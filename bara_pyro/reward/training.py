@@ -27,7 +27,7 @@ from bara_pyro.reward.scoring import check_length, scores_of_rows
 from bara_pyro.reward.settings import RewardConfig
 from bara_pyro.runs.atomic import appearing
 from bara_pyro.runs.manifest import ALL, discard, foreign, recording
-from bara_pyro.runs.store import SCHEMA, write_json
+from bara_pyro.runs.store import SCHEMA, write_json, writing
 from bara_pyro.types import Json
 
 OnProgress = Callable[[str, int, int, str], object]
@@ -82,7 +82,7 @@ def train_reward(
         test, test_rows = _rows(reward, task.test, config.max_length, "test")
         pad_apart(reward, [row for pair in (*train_rows, *test_rows) for row in pair])
         fitted = _fit(reward, train_rows, config, say)
-        with appearing(out) as folder:
+        with writing(out), appearing(out) as folder:
             with recording(folder, ALL):
                 _save(reward, folder)
                 found = _held_out(load_reward_model(folder, config.dtype, device), test, test_rows, say)
@@ -104,7 +104,12 @@ def _check_free(out: Path) -> None:
 
 
 def start(name: str | Path, config: RewardConfig, device: str) -> RewardModel:
-    """Load a language model with a head of zeros, or a reward model as it is."""
+    """Load a language model with a head of zeros, or a reward model as it is.
+
+    Raises:
+        BackboneError: it cannot be read, lacks more than a head, or is no causal language model.
+        ConfigError: the device or the type is unknown.
+    """
     model, tokenizer, missing = load_classifier(name, config.dtype, device)
     reward = RewardModel(model, tokenizer, str(name), format_of(tokenizer), config.max_length)
     head = head_of(reward)
@@ -145,6 +150,9 @@ def pad_apart(reward: RewardModel, rows: Sequence[Sequence[int]]) -> None:
 
     Many tokenizers pad with the token that ends a text. transformers takes the last token that is not padding
     for the end of a row.
+
+    Raises:
+        BackboneError: the tokenizer has no special token that will do.
     """
     ends = {row[-1] for row in rows}
     tokenizer: Tokenizer = reward.tokenizer

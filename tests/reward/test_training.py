@@ -157,6 +157,16 @@ def test_where_it_must_not_write(lm: Path, tmp_path: Path) -> None:
     assert (tmp_path / "full" / "mine").read_text() == "mine"
 
 
+def test_a_folder_that_cannot_be_written(lm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("transformers.PreTrainedModel.save_pretrained", full)
+    with pytest.raises(CheckpointError, match="Cannot write .*out .No space left on device"):
+        train_reward(lm, TASK, tmp_path / "out", FAST)
+    assert not names(tmp_path)
+
+
 def test_what_is_no_language_model(tmp_path: Path, lm: Path) -> None:
     with pytest.raises(BackboneError, match="Cannot load"):
         train_reward(tmp_path / "absent", TASK, tmp_path / "out", FAST)
