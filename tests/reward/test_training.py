@@ -162,7 +162,7 @@ def test_a_folder_that_cannot_be_written(lm: Path, tmp_path: Path, monkeypatch: 
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("transformers.PreTrainedModel.save_pretrained", full)
-    with pytest.raises(CheckpointError, match="Cannot write .*out .No space left on device"):
+    with pytest.raises(CheckpointError, match=r"Cannot write .*out .No space left on device"):
         train_reward(lm, TASK, tmp_path / "out", FAST)
     assert not names(tmp_path)
 
