@@ -33,6 +33,7 @@ _HOME = {
     "load_backbone": "core.loading",
     "load_config": "runs.config",
     "load_conversations": "data.conversations",
+    "load_reward_model": "reward",
     "load_system": "runs.folder",
     "load_task": "data",
     "make_prior": "core.priors",
@@ -46,7 +47,9 @@ _HOME = {
     "reply_uncertainty": "generation.uncertainty",
     "register_prior": "core.priors",
     "register_task": "data",
+    "score_replies": "reward",
     "task_from_rows": "data",
+    "train_reward": "reward",
     "training_batches": "data",
 }
 

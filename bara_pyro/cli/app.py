@@ -11,7 +11,7 @@ import typer
 
 from bara_pyro import __version__
 from bara_pyro.cli import terminal
-from bara_pyro.cli.commands import backbone, microworld
+from bara_pyro.cli.commands import backbone, microworld, reward
 from bara_pyro.cli.commands.demo import demo
 from bara_pyro.cli.commands.evaluate import evaluate
 from bara_pyro.cli.commands.export import export
@@ -39,6 +39,7 @@ for command in (*ON_RUNS, params, methods, tasks, demo):
     app.command(command.__name__.replace("_", "-"))(wrap(command))
 app.add_typer(backbone.app, name="backbone")
 app.add_typer(microworld.app, name="microworld")
+app.add_typer(reward.app, name="reward")
 # typer names it nowhere else, and BadParameter is one with the same methods.
 UsageError = cast(type[typer.BadParameter], typer.BadParameter.__bases__[0])
 

@@ -61,10 +61,10 @@ def load_backbone(
     how: dict[str, Any] = {"dtype": DTYPES[dtype]} if dtype in DTYPES else quantized.settings(dtype, place)
     if device == AUTO:
         how["device_map"] = AUTO
-    path = _resolve(name)
+    path = resolve(name)
     try:
         with quiet_transformers():
-            tokenizer = _load_tokenizer(path)
+            tokenizer = load_tokenizer(path)
             lm = _load_lm(path, how, random_seed)
     except (ImportError, OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise BackboneError(
@@ -91,7 +91,8 @@ def reason_of(error: Exception) -> str:
     return first.split(". ")[0].rstrip(".")
 
 
-def _load_tokenizer(path: str) -> PreTrainedTokenizerBase:
+def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a folder or a hub name, of the class that it asks for."""
     # For some architectures (Qwen2 is one) transformers 5 takes their own tokenizer class whatever the folder
     # says, and misreads a tokenizer of another kind: a folder that asks for the general class gets it.
     if get_tokenizer_config(path).get("tokenizer_class") in ("TokenizersBackend", "PreTrainedTokenizerFast"):
@@ -131,7 +132,8 @@ def quiet_transformers() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _resolve(name: str | Path) -> str:
+def resolve(name: str | Path) -> str:
+    """Return where a language model is: of "microworld" the folder in the package."""
     if str(name) == "microworld":
         from bara_pyro.microworld import backbone_path
 

@@ -71,10 +71,10 @@ def conversations_in(table: Table, split: str) -> list[Conversation]:
 
 
 def _conversation(row: Fields, where: str, row_id: str) -> Conversation:
-    if row.get("prompt") is None and _is_list(row.get("chosen")):  # a pair of whole conversations
+    if row.get("prompt") is None and is_list(row.get("chosen")):  # a pair of whole conversations
         row = {"messages": row["chosen"]}
     if row.get("messages") is not None:
-        *before, last = conversation_messages(row["messages"], where, "messages")
+        *before, last = messages_of(row["messages"], where, "messages")
         if last["role"] != "assistant" or not before:
             raise DataError(
                 f"The last of {len(before) + 1} messages of {where} is the {last['role']}'s: give what comes "
@@ -91,15 +91,15 @@ def _conversation(row: Fields, where: str, row_id: str) -> Conversation:
     found, prompt = row[column], row[asked]
     if asked == "instruction" and isinstance(prompt, str) and row.get("input"):
         prompt = f"{prompt}\n{row['input']}"
-    reply = found if isinstance(found, str) else conversation_messages(found, where, column)[-1]["content"]
-    given = prompt if isinstance(prompt, str) else tuple(conversation_messages(prompt, where, asked))
+    reply = found if isinstance(found, str) else messages_of(found, where, column)[-1]["content"]
+    given = prompt if isinstance(prompt, str) else tuple(messages_of(prompt, where, asked))
     conversation = Conversation(given, reply, row_id)
     return conversation if isinstance(found, str) else conversation.spoken()
 
 
-def conversation_messages(value: Any, where: str, column: str) -> list[Message]:
-    """Return the messages in a cell; raise `DataError` that says where it is."""
-    messages = list(value) if _is_list(value) else []
+def messages_of(value: Any, where: str, column: str) -> list[Message]:
+    """Return the messages of a cell; a `DataError` that names its place where it holds anything else."""
+    messages = list(value) if is_list(value) else []
     whole: list[Message] = [
         {"role": m["role"], "content": m["content"]}
         for m in messages
@@ -113,7 +113,8 @@ def conversation_messages(value: Any, where: str, column: str) -> list[Message]:
     return whole
 
 
-def _is_list(value: object) -> TypeGuard[Sequence[Any]]:
+def is_list(value: object) -> TypeGuard[Sequence[Any]]:
+    """Return whether a cell holds a list, as messages are."""
     return isinstance(value, Sequence) and not isinstance(value, str)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from bara_pyro.data.conversations import PROMPTS, Message, conversation_messages, prompt_tokens, said_by_user
+from bara_pyro.data.conversations import PROMPTS, Message, messages_of, prompt_tokens, said_by_user
 from bara_pyro.data.encode import Tokenizer
 from bara_pyro.data.rows import check_ids, own_id
 from bara_pyro.data.tables import Data, read_table
@@ -86,5 +86,5 @@ def _asked(row: Fields, where: str) -> Asked:
     if isinstance(value, str):
         extra = row.get("input") if column == "instruction" else None
         return f"{value}\n{extra}" if extra else value
-    messages = conversation_messages(value, where, column)
+    messages = messages_of(value, where, column)
     return messages[:-1] if messages[-1]["role"] == "assistant" and len(messages) > 1 else messages

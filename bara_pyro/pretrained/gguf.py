@@ -6,11 +6,8 @@ configuration, which is saved.
 """
 
 import io
-import os
 import struct
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr
+from contextlib import redirect_stderr
 from pathlib import Path
 
 import torch
@@ -18,6 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from bara_pyro.core.loading import DTYPES, quiet_transformers, reason_of
 from bara_pyro.errors import BackboneError, ConfigError, unknown
+from bara_pyro.runs.atomic import appearing
 
 MAGIC = b"GGUF"
 SUFFIX = ".gguf"
@@ -67,7 +65,7 @@ def convert_gguf(file: Path, out: Path, *, dtype: str = "bfloat16", card: str = 
         except UNREADABLE as error:
             raise BackboneError(f"{file} cannot be read as GGUF ({reason_of(error)}).") from error
         lm = _plain(read, DTYPES[dtype])
-        with _appearing(out) as folder:
+        with appearing(out) as folder:
             lm.save_pretrained(folder)
             tokenizer.save_pretrained(folder)
             if card:
@@ -97,16 +95,3 @@ def _plain(read: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
     lm.tie_weights()
     lm.generation_config = read.generation_config
     return lm
-
-
-@contextmanager
-def _appearing(out: Path) -> Iterator[Path]:
-    """Give a folder to write to that becomes `out` when all is written, and is removed if anything fails."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.", suffix=".part") as holder:
-        folder = Path(holder) / out.name
-        folder.mkdir()
-        yield folder
-        if out.exists():
-            out.rmdir()
-        os.replace(folder, out)

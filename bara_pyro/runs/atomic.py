@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -51,6 +52,22 @@ def writing(path: Path) -> Iterator[None]:
             f"Cannot write {path} ({error.strerror or error}): free space or choose another folder; "
             "what was written before is intact."
         ) from error
+
+
+@contextmanager
+def appearing(out: Path) -> Iterator[Path]:
+    """Give a folder to write to that becomes `out` when all is written, and is removed if anything fails.
+
+    `out` must be absent or empty by then.
+    """
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.", suffix=PART) as holder:
+        folder = Path(holder) / out.name
+        folder.mkdir()
+        yield folder
+        if out.exists():
+            out.rmdir()
+        os.replace(folder, out)
 
 
 def remove_parts(folder: Path) -> None:

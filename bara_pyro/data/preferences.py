@@ -1,0 +1,200 @@
+"""Preference pairs: a prompt, the reply that was preferred and the one that was not, as people keep them."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bara_pyro.data.conversations import PROMPTS, Conversation, Message, conversations_in, is_list
+from bara_pyro.data.loader import is_file_name
+from bara_pyro.data.reading import read_hub, read_split
+from bara_pyro.data.registry import SUFFIXES
+from bara_pyro.data.reply_tasks import REPLY_SOURCES
+from bara_pyro.data.rows import carve, check_disjoint
+from bara_pyro.data.tables import Data, Table, read_table
+from bara_pyro.errors import ConfigError, DataError, unknown
+from bara_pyro.types import Fields
+
+PREFERENCES = ("ultrafeedback",)
+"""The datasets of `REPLY_SOURCES` whose rows are pairs."""
+SIDES = ("chosen", "rejected")
+KEPT = (*PROMPTS, "input", "id", "ID", "Id")
+"""Columns of a pair beside its replies; others (TRL's `messages` and scores among them) are not read."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two replies to one prompt.
+
+    Attributes:
+        prompt: a text, or the messages before the reply, each with `role` and `content`.
+        chosen: the text of the reply that was preferred.
+        rejected: the text of the other.
+        id: a stable identifier.
+    """
+
+    prompt: str | tuple[Message, ...]
+    chosen: str
+    rejected: str
+    id: str
+
+    def sides(self) -> tuple[Conversation, Conversation]:
+        """Return the two as conversations: the preferred one, then the other."""
+        prefer, other = (Conversation(self.prompt, reply, self.id) for reply in (self.chosen, self.rejected))
+        return prefer, other
+
+
+@dataclass(frozen=True)
+class PreferenceTask:
+    """Preference pairs to train on, and others to test on.
+
+    Attributes:
+        name: the name it is known under.
+        train, test: the splits.
+        notes: facts worth reporting with a result.
+    """
+
+    name: str
+    train: Sequence[Pair]
+    test: Sequence[Pair]
+    notes: tuple[str, ...] = ()
+
+
+def load_pairs(data: Data, split: str = "row") -> list[Pair]:
+    """Return the preference pairs of a file, DataFrame, `datasets.Dataset` or list of dictionaries.
+
+    Rows have `chosen` and `rejected`, each a text or messages whose last one is the reply, and a prompt: a
+    text or messages in `prompt` (or `instruction` or `question`), or the messages that both begin with.
+
+    Args:
+        data: the rows.
+        split: begins the identifiers of rows that have none of their own, `<split>-<row>`.
+
+    Raises:
+        DataError: a file that cannot be read, a row that is no such pair, whose replies answer different
+            prompts, or two rows with one id.
+    """
+    return pairs_in(read_table(data), split)
+
+
+def pairs_in(table: Table, split: str) -> list[Pair]:
+    """Return the preference pairs of a table; see `load_pairs`."""
+    for number, row in enumerate(table.rows, 1):
+        missing = next((side for side in SIDES if row.get(side) is None), None)
+        if missing is not None:
+            raise DataError(
+                f"There is no {missing!r} in row {number} of {table.place}, which has "
+                f"{', '.join(map(str, row)) or 'no columns'}: give 'prompt', 'chosen' and 'rejected'."
+            )
+        if not (is_list(row["chosen"]) or any(row.get(name) is not None for name in PROMPTS)):
+            raise DataError(
+                f"There is no prompt in row {number} of {table.place}, which has "
+                f"{', '.join(map(str, row))}: give 'prompt', 'chosen' and 'rejected'."
+            )
+    chosen, rejected = (conversations_in(_side(table, side), split) for side in SIDES)
+    for number, (prefer, other) in enumerate(zip(chosen, rejected, strict=True), 1):
+        if prefer.prompt != other.prompt:
+            raise DataError(
+                f"The replies of row {number} of {table.place} answer different prompts: give both the same."
+            )
+    return [
+        Pair(prefer.prompt, prefer.reply, other.reply, prefer.id)
+        for prefer, other in zip(chosen, rejected, strict=True)
+    ]
+
+
+def _side(table: Table, side: str) -> Table:
+    """Return a table with one of the two replies; errors say which."""
+    return Table(f"{table.place} ({side!r} as its reply)", [_row(row, side) for row in table.rows])
+
+
+def _row(row: Fields, side: str) -> dict[str, object]:
+    kept = {name: row[name] for name in KEPT if row.get(name) is not None}
+    whole = is_list(row[side]) and not any(name in kept for name in PROMPTS)
+    return {**kept, "messages" if whole else "completion": row[side]}
+
+
+def load_preferences(
+    name: str,
+    data_dir: str | Path | None = None,
+    *,
+    revision: str | None = None,
+    test_file: str | Path | None = None,
+    test_fraction: float = 0.2,
+    rows: int | None = None,
+) -> PreferenceTask:
+    """Load preference pairs by name, or from a file of one's own.
+
+    Pairs of one prompt stand on one side of the division of a file. Pairs whose replies are the same text
+    say nothing and are left out, with a note.
+
+    Args:
+        name: one of `PREFERENCES`, or the path of a file in one of the formats of `load_pairs`.
+        data_dir: folder with `<dataset>/<split>.jsonl` in the hub's schema; without it the hub is asked.
+        revision: commit or tag of the hub dataset.
+        test_file: for a file of one's own: the pairs to test on.
+        test_fraction: for a file of one's own without `test_file`: the share of prompts to test on.
+        rows: use the first so many pairs of the training rows only.
+
+    Raises:
+        ConfigError: an option is out of range.
+        DataError: unknown name, missing or empty file, a row that is no pair, or none left.
+    """
+    if not 0 < test_fraction < 1:
+        raise ConfigError(f"test_fraction is {test_fraction}: choose a number between 0 and 1.")
+    if rows is not None and rows < 1:
+        raise ConfigError(f"rows is {rows}: train on at least one pair.")
+    if is_file_name(name):
+        train, test, notes = _of_file(name, test_file, test_fraction)
+    elif name in PREFERENCES:
+        train, test = (_of_source(name, kind, data_dir, revision) for kind in ("train", "test"))
+        notes = ["tested on the test rows"]
+    else:
+        known = unknown("task of preference pairs", name, PREFERENCES)[:-1]
+        raise DataError(f"{known}, or a file that ends in {', '.join(SUFFIXES)}.")
+    kept, tested = _different(train), _different(test)
+    if same := len(train) + len(test) - len(kept) - len(tested):
+        notes.append(f"{same} pairs of the same reply twice left out")
+    kept = kept[:rows]
+    for kind, pairs in (("train", kept), ("test", tested)):
+        if not pairs:
+            raise DataError(f"{name} has no {kind} pair whose replies differ: give at least one.")
+    check_disjoint(kept, tested, name)
+    if both := len({prompt_key(pair) for pair in tested} & {prompt_key(pair) for pair in kept}):
+        notes.append(f"{both} prompts of test pairs also stand in train")
+    return PreferenceTask(Path(name).stem, kept, tested, tuple(notes))
+
+
+def prompt_key(pair: Pair) -> str:
+    """Return a text that pairs of the same prompt have in common, and no others."""
+    return json.dumps(pair.prompt, ensure_ascii=False)
+
+
+def _of_file(
+    name: str, test_file: str | Path | None, test_fraction: float
+) -> tuple[list[Pair], list[Pair], list[str]]:
+    pairs = load_pairs(name)
+    if test_file is not None:
+        return pairs, load_pairs(test_file, "test"), ["tested on pairs of their own"]
+    prompts = {prompt_key(pair): Pair(pair.prompt, "", "", prompt_key(pair)) for pair in pairs}
+    count = round(test_fraction * len(prompts))
+    if not 0 < count < len(prompts):
+        raise DataError(f"{name} has too few prompts ({len(prompts)}) to split: give a test file.")
+    tested = {prompt.id for prompt in carve(list(prompts.values()), count, 0)[1]}
+    train = [pair for pair in pairs if prompt_key(pair) not in tested]
+    test = [pair for pair in pairs if prompt_key(pair) in tested]
+    return train, test, [f"{count} of {len(prompts)} prompts tested on, chosen by a hash of their text"]
+
+
+def _of_source(name: str, kind: str, data_dir: str | Path | None, revision: str | None) -> list[Pair]:
+    source = REPLY_SOURCES[name]
+    if data_dir is None:
+        rows, place = read_hub(source.hub, source.config, kind, revision), f"{source.hub}, {kind}"
+    else:
+        path = Path(data_dir) / source.folder / f"{kind}.jsonl"
+        rows, place = read_split(path), str(path)
+    return pairs_in(Table(place, rows), kind)
+
+
+def _different(pairs: Sequence[Pair]) -> list[Pair]:
+    return [pair for pair in pairs if pair.chosen != pair.rejected]

@@ -1,0 +1,79 @@
+"""A prompt and a reply as one row of tokens, and rows as a batch that is padded on the right."""
+
+from collections.abc import Sequence
+
+import torch
+from jinja2 import TemplateError
+from torch import Tensor
+
+from bara_pyro.data.conversations import Conversation
+from bara_pyro.data.encode import Tokenizer, ids_of
+from bara_pyro.errors import DataError
+from bara_pyro.reward.model import CHAT
+
+
+def row_of(conversation: Conversation, tokenizer: Tokenizer, form: str, max_length: int) -> list[int] | None:
+    """Return the tokens of a prompt with its reply; None where the reply alone is longer than `max_length`.
+
+    As "chat", both go through the chat template, a plain prompt as what a user says, and what the template
+    writes behind the reply stays: so reward models are asked on their cards. As "plain", the reply follows
+    the prompt without anything between them, with the special tokens that the tokenizer adds by itself. A
+    row that is too long loses the beginning of its prompt, but for a special token that it starts with; its
+    reply is never cut.
+
+    Raises:
+        DataError: messages are given and the form is "plain", the template refuses them, or nothing is left.
+    """
+    given, whole = _texts(conversation, tokenizer, form)
+    if form == CHAT:  # the template writes the special tokens
+        before, tokens = ids_of(tokenizer, [given, whole])
+    else:
+        before, tokens = (list(tokenizer(text, verbose=False)["input_ids"]) for text in (given, whole))
+    if not tokens:
+        raise DataError(f"Prompt and reply of row {conversation.id!r} have no tokens: give a text.")
+    excess = len(tokens) - max_length
+    if excess <= 0:
+        return tokens
+    front = 1 if tokens[0] in tokenizer.all_special_ids else 0
+    if _common(before, tokens) - front < excess:
+        return None
+    return tokens[:front] + tokens[front + excess :]
+
+
+def _texts(conversation: Conversation, tokenizer: Tokenizer, form: str) -> tuple[str, str]:
+    """Return a prompt, and the prompt with its reply."""
+    if form != CHAT:
+        if not isinstance(conversation.prompt, str):
+            raise DataError(
+                f"Row {conversation.id!r} is a conversation and the reward model has no chat template: give "
+                "prompt and reply as texts."
+            )
+        return conversation.prompt, conversation.prompt + conversation.reply
+    messages = [*conversation.spoken().prompt]
+    said = {"role": "assistant", "content": conversation.reply}
+    try:
+        given = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        return given, tokenizer.apply_chat_template([*messages, said], tokenize=False)
+    except TemplateError as error:
+        raise DataError(
+            f"The chat template refuses row {conversation.id!r} ({str(error).rstrip('.')}): change its "
+            "messages."
+        ) from error
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return how many tokens two rows begin with in common."""
+    pairs = zip(one, other, strict=False)
+    return next((place for place, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+
+
+def pad_right(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:
+    """Return rows as ids and mask (long, `B x T`), T that of the longest.
+
+    On the right, whatever side the tokenizer prefers: then every token has the position that it has alone,
+    in models with learnt positions, too.
+    """
+    width = max(map(len, rows))
+    ids = torch.tensor([[*row, *[pad_id] * (width - len(row))] for row in rows])
+    mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows])
+    return ids, mask

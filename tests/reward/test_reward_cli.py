@@ -1,0 +1,188 @@
+"""`bara reward train` and `score` as they are typed: files kept as they are, mistakes in a sentence."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from app_cases import Bara, assert_one_sentence, write_rows
+from reward_cases import planted, save_lm, write_pairs
+
+from bara_pyro.reward import load_reward_model, score_replies
+
+FAST = ("--max-length", 64, "--epochs", 1, "--lr", 0.01)
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_pairs(tmp_path_factory.mktemp("pairs") / "pairs.jsonl", planted(40))
+
+
+@pytest.fixture
+def judge(lm: Path, pairs: Path, tmp_path: Path, bara: Bara) -> Path:
+    out = tmp_path / "judge"
+    done = bara("reward", "train", "--model", lm, "--task", pairs, "--out", out, *FAST, "--quiet")
+    assert done.code == 0, done.err
+    return out
+
+
+def replies() -> list[dict]:
+    return [
+        {"id": "same", "prompt": "the fox is", "reply": " red", "model": "a", "n": 1},
+        {"id": "same", "prompt": "the fox is", "completion": " good", "model": "b", "n": None},
+        {"id": "other", "prompt": "the", "reply": "", "model": "b", "tags": ["x"]},
+    ]
+
+
+def test_train_says_how_far_it_agrees_and_writes_a_folder(
+    lm: Path, pairs: Path, tmp_path: Path, bara: Bara
+) -> None:
+    out = tmp_path / "judge"
+    done = bara("reward", "train", "--model", lm, "--task", pairs, "--out", out, *FAST, "--head-only")
+    assert done.code == 0, done.err
+    record = json.loads((out / "reward.json").read_text())
+    assert (
+        f"{record['held_out']['accuracy']:.1f} % of {record['held_out']['pairs']} held-out pairs" in done.out
+    )
+    assert "always the longer reply would:" in done.out
+    assert record["config"]["head_only"]
+    refused = bara("reward", "train", "--model", lm, "--task", pairs, "--out", out, *FAST)
+    assert_one_sentence(refused, "already holds results", "--overwrite")
+    again = bara(
+        "reward", "train", "--model", lm, "--task", pairs, "--out", out, *FAST, "--overwrite", "--json"
+    )
+    assert again.code == 0, again.err
+    said = json.loads(again.out)
+    assert said == {"out": str(out), **json.loads((out / "reward.json").read_text())}
+    assert not said["config"]["head_only"]
+
+
+def test_score_keeps_every_column_and_adds_one(judge: Path, tmp_path: Path, bara: Bara) -> None:
+    given = write_rows(tmp_path / "replies.jsonl", replies())
+    before = given.read_bytes()
+    out = tmp_path / "scores.jsonl"
+    done = bara("reward", "score", judge, "--input", given, "--output", out)
+    assert done.code == 0, done.err
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    expected = score_replies(
+        load_reward_model(judge), [("the fox is", " red"), ("the fox is", " good"), ("the", "")]
+    )
+    assert [row.pop("score") for row in rows] == pytest.approx(expected.tolist(), rel=1e-5, abs=1e-6)
+    assert rows == replies()
+    assert given.read_bytes() == before
+    assert "3 replies scored to" in done.out
+    assert "held-out pairs" in done.out
+    assert_one_sentence(bara("reward", "score", judge, "--input", given, "--output", out), "--overwrite")
+    again = bara("reward", "score", judge, "--input", given, "--output", out, "--overwrite", "--json")
+    said = json.loads(again.out)
+    assert said["held_out"]["pairs"] == 8
+    assert said["rows"] == 3
+
+
+def test_a_judge_from_elsewhere_says_that_nothing_is_known(
+    classifier: Path, tmp_path: Path, bara: Bara
+) -> None:
+    given = write_rows(tmp_path / "replies.jsonl", replies())
+    done = bara("reward", "score", classifier, "--input", given, "--output", tmp_path / "s.jsonl")
+    assert done.code == 0, done.err
+    assert "is not known: it has no reward.json" in done.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("train --model {lm} --task {pairs} --out {lm}", "what is read"),
+        ("train --model {lm} --task {pairs} --out {full}", "was not written by bara"),
+        ("train --model {lm} --task {pairs} --out {file}", "is a file"),
+        ("train --model {lm} --task {absent}.jsonl --out {new}", "There is no file"),
+        ("train --model {lm} --task ultra --out {new}", "choose one of ultrafeedback"),
+        ("train --model {lm} --task ultrafeedback --data-dir {full} --out {new}", "There is no file"),
+        ("train --model {lm} --task {single} --out {new}", "no 'rejected' in row 1"),
+        ("train --model {lm} --task {pairs} --out {new}", "reads 64 tokens at most"),
+        ("train --model {lm} --task {pairs} --out {new} --max-length 3", "at most 3 tokens long"),
+        ("train --model {lm} --task {pairs} --out {new} --max-length 64 --lr 0", "lr is 0.0"),
+        ("train --model {lm} --task {pairs} --out {new} --lr nan", "lr is nan"),
+        ("train --model {lm} --task {pairs} --out {new} --epochs 0", "--epochs"),
+        ("train --model {lm} --task {pairs} --out {new} --test-fraction 2", "test_fraction is 2"),
+        ("train --model {lm} --task {pairs} --out {new} --dtype int8", "int8"),
+        ("train --model {lm} --task {pairs} --out {new} --device tpu", "tpu"),
+        ("train --model {absent} --task {pairs} --out {new}", "Cannot load"),
+        ("train --model {lm} --out {new}", "--task"),
+        ("score {lm} --input {single} --output {new}.jsonl", "which would be random"),
+        ("score {absent} --input {single} --output {new}.jsonl", "Cannot load"),
+        ("score {classifier} --input {absent} --output {new}.jsonl", "There is no file"),
+        ("score {classifier} --input {single} --output {new}.csv", "end the name in .jsonl"),
+        ("score {classifier} --input {single} --output {single}", "what is read"),
+        ("score {classifier} --input {single} --output {pairs} --overwrite", "was not written by bara"),
+        ("score {classifier} --input {pairs} --output {new}.jsonl", "There is no 'reply' in row 1"),
+        ("score {classifier} --input {unasked} --output {new}.jsonl", "There is no 'prompt' in row 1"),
+        ("score {classifier} --input {scored} --output {new}.jsonl", "a column 'score' in row 1"),
+        ("score {classifier} --input {number} --output {new}.jsonl", "give a text"),
+        ("score {classifier} --input {single} --output {new}.jsonl --max-length 1", "by itself"),
+        ("score {classifier} --input {single} --output {new}.jsonl --max-length 65", "reads 64 tokens"),
+        ("score {classifier} --input {chat} --output {new}.jsonl", "has no chat template"),
+    ],
+)
+def test_mistakes(
+    arguments: str, said: str, lm: Path, pairs: Path, classifier: Path, tmp_path: Path, bara: Bara
+) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine").write_text("mine")
+    (tmp_path / "file").write_text("mine")
+    row = {"prompt": "the", "completion": " red hen", "chosen": " red"}
+    files = {
+        "single": row,
+        "unasked": {"reply": "red"},
+        "scored": {**row, "score": 1.0},
+        "number": {"prompt": "the", "reply": 5},
+        "chat": {"prompt": [{"role": "user", "content": "the"}], "reply": "red"},
+    }
+    places = {name: write_rows(tmp_path / f"{name}.jsonl", [row]) for name, row in files.items()}
+    places |= {name: tmp_path / name for name in ("full", "file", "new", "absent")}
+    places |= {"lm": lm, "pairs": pairs, "classifier": classifier}
+    before = sorted(tmp_path.rglob("*"))
+    result = bara("reward", *arguments.format(**places).split())
+    assert result.code == 2
+    assert_one_sentence(result, said)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_help(bara: Bara) -> None:
+    for arguments in ((), ("--help",)):
+        shown = bara("reward", *arguments)
+        assert shown.code == 0
+        assert "train" in shown.out
+        assert "score" in shown.out
+
+
+def test_ctrl_c_is_a_line_and_leaves_nothing(tmp_path: Path) -> None:
+    lm, pairs = save_lm(tmp_path / "lm"), write_pairs(tmp_path / "pairs.jsonl", planted(200))
+    out = tmp_path / "judge"
+    code = (
+        "import sys, signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "import bara_pyro.reward.fitting as fitting\n"
+        "fit = fitting._backward\n"
+        "def said(*given):\n    print('training', flush=True)\n    return fit(*given)\n"
+        "fitting._backward = said\n"
+        "from bara_pyro.cli import app\napp.main()"
+    )
+    command = ["reward", "train", "--model", lm, "--task", pairs, "--out", out, "--max-length", 64]
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, command), "--epochs", "100000"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline().strip() == "training"
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    lines = [line for line in said.splitlines() if line.startswith("Stopped")]
+    assert lines == [f"Stopped: nothing was written to {out}."]
+    assert "Traceback" not in said
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["lm", "pairs.jsonl"]
