@@ -1,0 +1,84 @@
+"""`bara best-of-n`: what more replies are worth."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bara_pyro.cli.options import path
+
+FEW = 8  # replies whose diversity is looked at: Self-BLEU takes time with the square of their number
+
+
+def best_of_n(
+    scores: Annotated[
+        Path,
+        typer.Argument(
+            metavar="SCORES.jsonl",
+            parser=path,
+            help="Replies with scores, as `bara reward score` writes them.",
+        ),
+    ],
+    references: Annotated[
+        Path | None,
+        typer.Option(parser=path, help="One scored reference reply a prompt, to be beaten: win rates."),
+    ] = None,
+) -> None:
+    """Show what the best of n replies is worth, how often it beats a reference, how different replies are.
+
+    For every n up to the number of replies, unbiased over all choices of n; intervals are over prompts. A win
+    rate is worth what its judge is worth: `bara reward train` says how often that is right.
+    """
+    import numpy as np
+
+    from bara_pyro.cli.terminal import result, say, show
+    from bara_pyro.errors import ConfigError
+    from bara_pyro.generation.scored import read_scored, references_of
+    from bara_pyro.metrics import best_of_n as best
+    from bara_pyro.metrics import best_of_n_win_rate, distinct_n, self_bleu_diversity
+    from bara_pyro.report import Column, Table
+
+    found = read_scored(scores)
+    curve = best(found.scores)
+    wins = None
+    if references is not None:
+        wins = best_of_n_win_rate(found.scores, references_of(references, found))
+    count = found.scores.shape[1]
+    shown = [n for n in range(1, count + 1) if n & (n - 1) == 0 or n == count]
+    rows = []
+    for n in shown:
+        row = {
+            "n": n,
+            "score": curve.mean[n - 1],
+            "interval": _interval(curve.low[n - 1], curve.high[n - 1], 3),
+        }
+        if wins is not None:
+            row |= {"wins": wins.mean[n - 1], "of wins": _interval(wins.low[n - 1], wins.high[n - 1], 1)}
+        rows.append(row)
+    columns = [
+        Column("n", "n", format="d"),
+        Column("score", "best score", format=".3f"),
+        Column("interval", "95 %"),
+    ]
+    if wins is not None:
+        columns += [Column("wins", "wins", "%", ".1f"), Column("of wins", "95 %")]
+    show(Table(columns, rows, f"{len(found.ids)} prompts, {count} replies each; intervals over prompts"))
+    report = {"prompts": len(found.ids), "replies": count, "curve": rows}
+    texts = [own[:FEW] for own in found.replies]
+    if count > 1 and all(any(text.strip() for text in own) for own in texts):
+        report["distinct"] = [float(np.mean(distinct_n(texts, n))) for n in (1, 2)]
+        words = " and ".join(f"{value:.1f}" for value in report["distinct"])
+        say(f"Distinct 1- and 2-grams of the first {len(texts[0])} replies: {words} a hundred words")
+        try:
+            spread = self_bleu_diversity(texts)
+        except ConfigError as error:
+            say(f"Note: {error}")
+        else:
+            report |= {"diversity": spread.mean, "signature": spread.signature}
+            told = f"{spread.mean:.1f} ({spread.signature})"
+            say(f"100 - Self-BLEU of the first {len(texts[0])} replies: {told}")
+    result(report)
+
+
+def _interval(low: float, high: float, digits: int) -> str:
+    return f"{low:.{digits}f} to {high:.{digits}f}"

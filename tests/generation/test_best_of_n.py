@@ -1,0 +1,60 @@
+"""`bara best-of-n`: its figures by a loop over all choices of n replies."""
+
+import json
+from itertools import combinations
+from pathlib import Path
+from statistics import mean
+
+import pytest
+from app_cases import Bara, assert_one_sentence, make_bara, write_rows
+
+SCORES = {"a": (1.0, 3.0, 2.0), "b": (0.5, 0.5, 4.0), "c": (2.0, 1.0, 1.0)}
+REFERENCES = {"a": 2.0, "b": 1.0, "c": 2.5}
+
+
+@pytest.fixture
+def bara(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Bara:
+    return make_bara(monkeypatch, capsys)
+
+
+def rows() -> list[dict[str, object]]:
+    return [
+        {"id": name, "number": n, "reply": f"word {n} of {name} here", "score": score}
+        for name, own in SCORES.items()
+        for n, score in enumerate(own)
+    ]
+
+
+def test_the_best_of_all_choices(tmp_path: Path, bara: Bara) -> None:
+    file = write_rows(tmp_path / "scores.jsonl", rows()[::-1])
+    others = [{"id": name, "completion": "x", "score": score} for name, score in REFERENCES.items()]
+    references = write_rows(tmp_path / "references.jsonl", others)
+    found = bara("best-of-n", file, "--references", references, "--json")
+    assert found.code == 0, found.err
+    report = json.loads(found.out)
+    assert [row["n"] for row in report["curve"]] == [1, 2, 3]
+    for row in report["curve"]:
+        best = {name: [max(some) for some in combinations(own, row["n"])] for name, own in SCORES.items()}
+        assert row["score"] == pytest.approx(mean(mean(own) for own in best.values()))
+        wins = [
+            mean((value > REFERENCES[name]) + 0.5 * (value == REFERENCES[name]) for value in own)
+            for name, own in best.items()
+        ]
+        assert row["wins"] == pytest.approx(100 * mean(wins))
+    assert 0 < report["diversity"] < 100
+    assert "nrefs:2" in report["signature"]
+    shown = bara("best-of-n", file)
+    assert "best score" in shown.out
+    assert "wins" not in shown.out
+
+
+def test_what_is_refused(tmp_path: Path, bara: Bara) -> None:
+    file = write_rows(tmp_path / "scores.jsonl", rows())
+    few = write_rows(tmp_path / "few.jsonl", rows()[:-1])
+    assert_one_sentence(bara("best-of-n", few), "2 replies to 'c' and 3 to the first prompt")
+    assert_one_sentence(bara("best-of-n", write_rows(tmp_path / "x.jsonl", [{"id": "a"}])), "as its score")
+    assert_one_sentence(bara("best-of-n", write_rows(tmp_path / "y.jsonl", rows()[:1] * 2)), "again")
+    assert_one_sentence(bara("best-of-n", file, "--references", file), "3 references a prompt")
+    one = write_rows(tmp_path / "one.jsonl", [{"id": "a", "score": 1.0}])
+    assert_one_sentence(bara("best-of-n", file, "--references", one), "none of 'b'")
+    assert_one_sentence(bara("best-of-n", tmp_path / "absent.jsonl"), "no file")
