@@ -55,7 +55,7 @@ def prepare_upload(
 
     Raises:
         CheckpointError: there is no finished run, or it was not evaluated.
-        ConfigError: the name is none of the hub's.
+        ConfigError: the name is none of the hub's, or the run learnt replies.
     """
     run, out = Path(run), Path(out)
     try:
@@ -68,7 +68,13 @@ def prepare_upload(
     for needed in (METRICS, PREDICTIONS):
         if not (run / needed).is_file():
             raise CheckpointError(f"{run / needed} is missing: {how_to_resume(run)} writes it.")
-    base = base or hub_name(stored_config(run)[0].backbone.name)
+    own = stored_config(run)[0]
+    if own.task.likelihood == "completion":
+        raise ConfigError(
+            f"{run} learnt replies, and model cards are of answers so far: upload the folder itself, `hf "
+            f"upload {name} {run}`."
+        )
+    base = base or hub_name(own.backbone.name)
     config, stored = _public_config(run, base)
     report: Json = scrubbed(read_json(run / METRICS))
     settings: Json = {**read_json(run / PEFT_CONFIG), "base_model_name_or_path": base}

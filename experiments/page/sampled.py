@@ -32,7 +32,7 @@ Models that learnt {task} ({model}, {steps:,} training steps, {seeds}) write {re
 prompt, at temperatures of {temperatures}; each reply under a draw of the posterior of its own, or all at the
 posterior mean ("mean"). Score: the expected best of n replies in percent, unbiased over all subsets of the
 {replies}. Diversity: 100 - Self-BLEU of the first {few} replies of a prompt. Entropy: minus the
-log-probability of a sampled token at temperature 1, in nats. Intervals (95 %) are crossed over seeds and
+log-probability of a sampled token at temperature 1, in nats. Intervals (`95 %`) are crossed over seeds and
 prompts where they are of differences at one temperature, and over prompts, seeds averaged, of frontiers and
 budgets. Settings were chosen on validation replies (by NLL, as many trials for every method); temperatures
 were not chosen.

@@ -89,6 +89,9 @@ def test_commands_on_replies(run: Path, told: Place, tmp_path: Path, bara: Bara)
     ):
         assert_one_sentence(bara(*command), "learns replies", "--likelihood answer")
     assert_one_sentence(bara("inspect", run), "answers of one token each")
+    pushed = bara("push", run, "me/it", "--offline", "--out", tmp_path / "hub")
+    assert_one_sentence(pushed, "learnt replies", "upload me/it")
+    assert not (tmp_path / "hub").exists()
 
 
 def test_rows_that_changed_are_refused(run: Path, told: Place, tmp_path: Path, bara: Bara) -> None:
