@@ -10,6 +10,9 @@ KEYS = ("id", "label", "total", "aleatoric", "epistemic")
 REPLY_KEYS = ("id", "number", "reply", "log_prob", "made")
 """What every line of a file of replies has."""
 
+REPLY_PAGE = 'data-written-by="bara generate"'
+"""What a page of replies holds, and no text that is shown on a page can."""
+
 
 def replies_in(path: Path) -> bool:
     """Return whether a file holds what `bara generate` writes; an empty file does not."""
@@ -19,6 +22,14 @@ def replies_in(path: Path) -> bool:
     except (OSError, ValueError):
         return False
     return isinstance(row, dict) and set(REPLY_KEYS) <= set(row)
+
+
+def reply_page_in(path: Path) -> bool:
+    """Return whether a file is a page of replies that bara wrote."""
+    try:
+        return f"<div {REPLY_PAGE}>" in path.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return False
 
 
 def answers_in(path: Path) -> bool:

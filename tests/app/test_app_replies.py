@@ -152,10 +152,35 @@ def test_generating(run: Path, tmp_path: Path, bara: Bara) -> None:
     assert [row["number"] for row in json.loads(shown.out)] == [0, 1]
 
 
+def test_a_page_of_what_was_generated(run: Path, tmp_path: Path, bara: Bara) -> None:
+    out, page = tmp_path / "replies.jsonl", tmp_path / "replies.html"
+    command = ("generate", run, "--max-new-tokens", 4, "--uncertainty", 3, "--page", page)
+    command = (*command, "--prompt", "is the fox red ?", "--replies", 2)
+    found = bara(*command, "--output", out, "--json")
+    assert json.loads(found.out)["page"] == str(page)
+    shown = page.read_text()
+    assert "<h1>Replies of run</h1>" in shown
+    assert "estimates from 3 draws" in shown
+    assert shown.count("data-note=") == sum(row["tokens"] for row in read_jsonl(out))
+    out.write_text(out.read_text().splitlines(keepends=True)[0])
+    page.unlink()
+    assert bara(*command, "--output", out, "--resume").code == 0
+    assert page.read_text() == shown  # of the whole file, though half of it was there
+    assert bara(*command, "--output", out, "--resume").code == 0  # the page is written anew
+    assert_one_sentence(bara(*command), "replies.html is there already", "--overwrite")
+    assert bara(*command, "--overwrite").code == 0  # without a file of replies
+    page.write_text("<p>my own</p>")
+    assert_one_sentence(bara(*command, "--overwrite"), "was not written by bara", "--page")
+    assert page.read_text() == "<p>my own</p>"
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         ((), "--input"),
+        (("--prompt", "is", "--page", "x.html"), "give --uncertainty"),
+        (("--prompt", "is", "--page", "x.txt", "--uncertainty", "2"), "x.txt: end the name in .html"),
+        (("--prompt", "is", "--page", "/proc/x/x.html", "--uncertainty", "2"), "Cannot write"),
         (("--prompt", "is", "--input", "x.jsonl"), "--input"),
         (("--prompt", "is", "--resume"), "--resume"),
         (("--prompt", "is", "--output", "x.csv"), ".jsonl"),

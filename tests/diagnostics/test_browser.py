@@ -12,6 +12,7 @@ import pytest
 from inspection_cases import OPTIONS, fitted
 
 from bara_pyro.diagnostics.page.page import inspect_run
+from bara_pyro.generation.page import write_reply_page
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium to look at pages with: install chromium")
@@ -113,6 +114,77 @@ def test_nothing_goes_wrong_on_loading(name: str, report: Path, tmp_path: Path) 
         assert (report / href).is_file()
     if name == "tokens.html":  # its script has run
         assert "% of gates nearly off" in shown
+
+
+@pytest.fixture(scope="module")
+def replies(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page of replies with a token of every colour, and of what is hard to show."""
+    texts = [f" w{i}" for i in range(40)] + [
+        "<b>",
+        "\n",
+        "    ",
+        "\ufffd",
+        "x" * 90,
+        " مرحبا",
+        "\u202eabc",
+        "",
+    ]
+    ramp = [i / len(texts) for i in range(len(texts))]
+    row = {
+        **{"id": "a" * 60, "prompt": "say\n" * 30 + "x" * 200, "reply": "".join(texts), "ended": False},
+        **{"number": 0, "log_prob": -9.0, "log_prob_mixture": -9.5, "token_texts": texts},
+        **{
+            "epistemic": ramp,
+            "aleatoric": ramp[::-1],
+            "total": ramp,
+            "log_probs": [-value for value in ramp],
+        },
+    }
+    return write_reply_page([row], tmp_path_factory.mktemp("replies") / "replies.html", "Replies", draws=4)
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_replies_can_be_read(width: int, dark: bool, replies: Path, tmp_path: Path) -> None:
+    page = tmp_path / "open.html"
+    page.write_text(replies.read_text().replace("<details>", "<details open>"))
+    found = look(page, tmp_path, width, dark)
+    assert (found["width"], found["dark"]) == (width, dark)
+    assert found["overflow"] <= 0
+    assert found["wide"] == found["faint"] == found["small"] == []
+    assert browse(replies, tmp_path / "profile")[1] == []
+
+
+COLOURS = """
+<script>
+addEventListener("load", () => {
+  const tokens = [...document.querySelectorAll(".reply span")], found = {};
+  for (const view of "eatp") {
+    document.getElementById("view-" + view).click();
+    const keys = [...document.querySelectorAll(".key")].filter(key => key.getClientRects().length);
+    found[view] = {grounds: tokens.map(token => getComputedStyle(token).backgroundColor),
+      keys: keys.map(key => key.className)};
+  }
+  tokens[0].focus();
+  const foot = getComputedStyle(tokens[0], "::after");
+  found.foot = [foot.content, foot.position];
+  parent.postMessage(found, "*");
+});
+</script>
+"""
+
+
+def test_colours_of_replies_are_chosen(
+    replies: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "PROBE", COLOURS)
+    found = look(replies, tmp_path, 390, False)
+    assert len({*found["e"]["grounds"]}) == 9
+    assert found["e"]["grounds"] == found["t"]["grounds"] == found["p"]["grounds"]
+    assert found["a"]["grounds"] == found["e"]["grounds"][::-1]
+    for view in "eatp":  # one key, its own
+        assert found[view]["keys"] == [f"key key-{view}"]
+    assert found["foot"] == ['"epistemic 0.000, aleatoric 0.979, total 0.000, −log p 0.000"', "fixed"]
 
 
 def test_the_probe_sees_what_is_wrong(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import typer
 
 from bara_pyro.cli.options import Moved, Overwrite, Run, RunDevice, Seed, path
 from bara_pyro.runs.sections import MOST_DRAWS
+from bara_pyro.types import Json
 
 SAMPLING = "Sampling"
 
@@ -54,6 +55,12 @@ def generate(
         int,
         typer.Option(min=0, max=MOST_DRAWS, help="Draws that say how sure of each token to be; 0: none."),
     ] = 0,
+    page: Annotated[
+        Path | None,
+        typer.Option(
+            parser=path, help="Page to write, .html: the replies, coloured by --uncertainty token by token."
+        ),
+    ] = None,
     temperature: Annotated[
         float, typer.Option(min=0, help="Of the tokens' law; 0: the likeliest.", rich_help_panel=SAMPLING)
     ] = 1.0,
@@ -86,7 +93,7 @@ def generate(
     """
     from bara_pyro.cli.outputs import check_file
     from bara_pyro.errors import ConfigError, DataError
-    from bara_pyro.runs.answers_file import replies_in
+    from bara_pyro.runs.answers_file import replies_in, reply_page_in
     from bara_pyro.runs.manifest import check_run
 
     if (input_file is None) == (not prompt):
@@ -95,17 +102,25 @@ def generate(
         raise DataError(f"There is no file {input_file}.")
     if resume and (overwrite or output is None):
         raise ConfigError("--resume goes on with the file of --output: give that, without --overwrite.")
-    if output is not None:
-        if output.suffix.lower() != ".jsonl":
-            raise ConfigError(f"--output {output}: end the name in .jsonl.")
-        inputs = [run] if input_file is None else [input_file, run]
-        check_file(output, overwrite=overwrite or resume, inputs=inputs, option="--output", ours=replies_in)
+    if page is not None and not uncertainty:
+        raise ConfigError("--page colours tokens by their uncertainty: give --uncertainty, 10 for example.")
+    inputs = [run] if input_file is None else [input_file, run]
+    for name, out, ending, ours in (
+        ("--output", output, ".jsonl", replies_in),
+        ("--page", page, ".html", reply_page_in),
+    ):
+        if out is None:
+            continue
+        if out.suffix.lower() != ending:
+            raise ConfigError(f"{name} {out}: end the name in {ending}.")
+        check_file(out, overwrite=overwrite or resume, inputs=inputs, option=name, ours=ours)
     check_run(run)
 
     from bara_pyro.cli.terminal import progress, result, say
     from bara_pyro.generation.file import append_lines, lines_there, made_by, reply_lines
     from bara_pyro.generation.generate import Decoding
     from bara_pyro.generation.prompts import encode_prompts, load_prompts
+    from bara_pyro.runs.atomic import read_jsonl
     from bara_pyro.runs.folder import load_system
 
     how = Decoding(
@@ -136,13 +151,25 @@ def generate(
         rows = list(lines)
         for row in rows:
             say(f"[{row['id']}, {row['number']}] {row['reply']}")
+        if page is not None:
+            _write_page(rows, page, run, uncertainty)
         result(rows)
         return
     with progress("generate", len(encoded) * replies) as advance:
         advance(len(there))
         count = append_lines(output, there, lines, advance)
     say(f"{count} replies written to {output}")
-    result({"output": output, "replies": count})
+    if page is not None:
+        _write_page(read_jsonl(output), page, run, uncertainty)
+    result({"output": output, "replies": count} | ({"page": page} if page is not None else {}))
+
+
+def _write_page(rows: list[Json], page: Path, run: Path, draws: int) -> None:
+    from bara_pyro.cli.terminal import say
+    from bara_pyro.generation.page import write_reply_page
+
+    write_reply_page(rows, page, f"Replies of {run.resolve().name}", draws=draws)
+    say(f"Page written to {page}")
 
 
 def _draws(given: str) -> int | str:

@@ -11,12 +11,12 @@ from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 
 from bara_pyro.diagnostics.gates.tokens import TextUse, TokenUse
-from bara_pyro.diagnostics.page.shades import COLOURS, EQUAL, letters, parts, shade
 from bara_pyro.diagnostics.page.shown import Shown, shown
 from bara_pyro.errors import DataError
 from bara_pyro.report import Link, Paragraph, Scale, Shaded, Word
 from bara_pyro.report.blocks import Block
 from bara_pyro.report.html import document, environment, source
+from bara_pyro.report.shades import COLOURS, EQUAL, letters, parts, shade
 from bara_pyro.report.style import INK, LARGE, SMALL, new_figure
 from bara_pyro.runs.store import write_text
 

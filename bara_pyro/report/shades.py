@@ -1,14 +1,16 @@
-"""The colours of token maps: one hue from dark (dense) to light (sparse), in order without colour, too."""
+"""The colours of tokens: one hue from dark to light, in order without colour, too."""
+
+from collections.abc import Sequence
 
 COLOURS = ("#08306b", "#2171b5", "#6baed6", "#c6dbef", "#f7fbff")
 EQUAL = 0.179  # relative luminance of which black and white have the same contrast, 4.6
 
 
-def shade(share: float) -> str:
-    """Return the colour at a place of the scale, 0 (dense) to 1 (sparse), as `#rrggbb`."""
-    at = max(0.0, min(1.0, share)) * (len(COLOURS) - 1)
-    i = min(len(COLOURS) - 2, int(at))
-    ends = zip(parts(COLOURS[i]), parts(COLOURS[i + 1]), strict=True)
+def shade(share: float, colours: Sequence[str] = COLOURS) -> str:
+    """Return the colour at a place of a scale, 0 (its first colour) to 1 (its last), as `#rrggbb`."""
+    at = max(0.0, min(1.0, share)) * (len(colours) - 1)
+    i = min(len(colours) - 2, int(at))
+    ends = zip(parts(colours[i]), parts(colours[i + 1]), strict=True)
     return "#" + "".join(f"{round(low + (high - low) * (at - i)):02x}" for low, high in ends)
 
 
