@@ -1,6 +1,6 @@
 """Prompts with replies as people keep them: TRL's formats, preference pairs; to tokens by a chat template."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
@@ -62,12 +62,15 @@ def load_conversations(data: Data, split: str = "row") -> list[Conversation]:
 
 def conversations_in(table: Table, split: str) -> list[Conversation]:
     """Return the conversations of a table; see `load_conversations`."""
-    found = [
-        _conversation(row, f"row {n} of {table.place}", own_id(row) or f"{split}-{n}")
-        for n, row in enumerate(table.rows, 1)
-    ]
+    found = list(each_conversation(table.rows, table.place, split))
     check_ids([row.id for row in found], table.place)
     return found
+
+
+def each_conversation(rows: Iterable[Fields], place: str, split: str) -> Iterator[Conversation]:
+    """Yield the conversations of rows from `place` one at a time, of which two may have the same id."""
+    for number, row in enumerate(rows, 1):
+        yield _conversation(row, f"row {number} of {place}", own_id(row) or f"{split}-{number}")
 
 
 def _conversation(row: Fields, where: str, row_id: str) -> Conversation:
