@@ -147,26 +147,48 @@ def encode_replies(
         DataError: a row is refused for its length, a reply or a prompt has no tokens, or messages are given
             and the tokenizer has no chat template, or one that a reply does not come last in.
     """
-    if max_length < 2:
-        raise ConfigError(f"max_length is {max_length}: a prompt and a reply take at least 2 tokens.")
+    encoder = ReplyEncoder(tokenizer, max_length, chat, too_long)
     rows: list[EncodedReply] = []
     shortened, dropped = [], []
     for conversation in conversations:
-        prompt, reply = tokens_of(conversation.spoken() if chat else conversation, tokenizer)
-        room = max_length - len(prompt)
-        if room < 1 and too_long == "error":
-            raise DataError(
-                f"The prompt of row {conversation.id!r} is {len(prompt)} tokens long and max_length is "
-                f"{max_length}: raise max_length, or leave such rows out with too_long='drop' (--too-long "
-                "drop)."
-            )
-        if room < 1:
+        row, cut = encoder(conversation)
+        if row is None:
             dropped.append(conversation.id)
             continue
-        if len(reply) > room:
+        if cut:
             shortened.append(conversation.id)
-        rows.append(EncodedReply(tuple(prompt), tuple(reply[:room]), conversation.id))
+        rows.append(row)
     return EncodedReplies(tuple((row,) for row in rows), pad_id(tokenizer), tuple(shortened), tuple(dropped))
+
+
+@dataclass(frozen=True)
+class ReplyEncoder:
+    """What makes tokens of one conversation; attributes as the arguments of `encode_replies`."""
+
+    tokenizer: Tokenizer
+    max_length: int = 2048
+    chat: bool = False
+    too_long: str = "drop"
+
+    def __post_init__(self) -> None:
+        if self.max_length < 2:
+            raise ConfigError(
+                f"max_length is {self.max_length}: a prompt and a reply take at least 2 tokens."
+            )
+
+    def __call__(self, conversation: Conversation) -> tuple[EncodedReply | None, bool]:
+        """Return a row, or None where its prompt is too long, and whether its reply was cut."""
+        prompt, reply = tokens_of(conversation.spoken() if self.chat else conversation, self.tokenizer)
+        room = self.max_length - len(prompt)
+        if room < 1 and self.too_long == "error":
+            raise DataError(
+                f"The prompt of row {conversation.id!r} is {len(prompt)} tokens long and max_length is "
+                f"{self.max_length}: raise max_length, or leave such rows out with too_long='drop' "
+                "(--too-long drop)."
+            )
+        if room < 1:
+            return None, False
+        return EncodedReply(tuple(prompt), tuple(reply[:room]), conversation.id), len(reply) > room
 
 
 def tokens_of(conversation: Conversation, tokenizer: Tokenizer) -> tuple[list[int], list[int]]:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Generic, Self, TypeVar, overload
@@ -81,4 +82,5 @@ def write_rows(path: Path, rows: Iterable[bytes], check: Callable[[Path], None])
             "environment variable HF_DATASETS_CACHE."
         ) from error
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
