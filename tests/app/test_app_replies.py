@@ -137,6 +137,7 @@ def test_streaming_is_the_same_run(run: Path, told: Place, cache: Path, tmp_path
     [note] = set(found["notes"]) - set(expected["notes"])
     assert str(cache) in note
     assert len(list(cache.iterdir())) == 1
+    assert bara("train", "--resume", "--no-streaming", "--out", out).code == 0
 
 
 def test_streaming_from_the_command_line(told: Place, cache: Path, tmp_path: Path, bara: Bara) -> None:
