@@ -1,6 +1,6 @@
 """Training and evaluating with a progress bar, for the commands that do."""
 
-from dataclasses import replace
+from contextlib import nullcontext
 from pathlib import Path
 
 from bara_pyro.cli.scores import show_scores
@@ -18,7 +18,7 @@ from bara_pyro.runs.train import train_seconds
 from bara_pyro.types import Json
 
 # Where model and data are, which may have moved since a run was started; that they are the same is checked.
-PLACES = {"backbone.name", "task.name", "task.data_dir", "task.test_file"}
+PLACES = {"backbone.name", "task.name", "task.data_dir", "task.test_file", "task.streaming"}
 
 
 def resumed(
@@ -62,9 +62,10 @@ def train_and_show(out: Path, config: RunConfig, *, started: RunConfig | None = 
         started: those that a run which is gone on with was started with, and keeps.
     """
     resume = started is not None
-    system = build_system(config)
+    with progress("read rows", None) if config.task.streaming else nullcontext() as advance:
+        system = build_system(config, on_rows=advance)
     if started is not None:
-        system = replace(system, config=started)
+        system = system.under(started)
     say_notes(system.task.notes)
     if not resume and not rank():
         clear(out)  # only now that the settings, the data and the model are found to be good

@@ -1,6 +1,6 @@
 """Prompts with replies as people keep them: TRL's formats, preference pairs; to tokens by a chat template."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
@@ -62,12 +62,15 @@ def load_conversations(data: Data, split: str = "row") -> list[Conversation]:
 
 def conversations_in(table: Table, split: str) -> list[Conversation]:
     """Return the conversations of a table; see `load_conversations`."""
-    found = [
-        _conversation(row, f"row {n} of {table.place}", own_id(row) or f"{split}-{n}")
-        for n, row in enumerate(table.rows, 1)
-    ]
+    found = list(each_conversation(table.rows, table.place, split))
     check_ids([row.id for row in found], table.place)
     return found
+
+
+def each_conversation(rows: Iterable[Fields], place: str, split: str) -> Iterator[Conversation]:
+    """Yield the conversations of rows from `place` one at a time, of which two may have the same id."""
+    for number, row in enumerate(rows, 1):
+        yield _conversation(row, f"row {number} of {place}", own_id(row) or f"{split}-{number}")
 
 
 def _conversation(row: Fields, where: str, row_id: str) -> Conversation:
@@ -145,26 +148,48 @@ def encode_replies(
         DataError: a row is refused for its length, a reply or a prompt has no tokens, or messages are given
             and the tokenizer has no chat template, or one that a reply does not come last in.
     """
-    if max_length < 2:
-        raise ConfigError(f"max_length is {max_length}: a prompt and a reply take at least 2 tokens.")
+    encoder = ReplyEncoder(tokenizer, max_length, chat, too_long)
     rows: list[EncodedReply] = []
     shortened, dropped = [], []
     for conversation in conversations:
-        prompt, reply = tokens_of(conversation.spoken() if chat else conversation, tokenizer)
-        room = max_length - len(prompt)
-        if room < 1 and too_long == "error":
-            raise DataError(
-                f"The prompt of row {conversation.id!r} is {len(prompt)} tokens long and max_length is "
-                f"{max_length}: raise max_length, or leave such rows out with too_long='drop' (--too-long "
-                "drop)."
-            )
-        if room < 1:
+        row, cut = encoder(conversation)
+        if row is None:
             dropped.append(conversation.id)
             continue
-        if len(reply) > room:
+        if cut:
             shortened.append(conversation.id)
-        rows.append(EncodedReply(tuple(prompt), tuple(reply[:room]), conversation.id))
+        rows.append(row)
     return EncodedReplies(tuple((row,) for row in rows), pad_id(tokenizer), tuple(shortened), tuple(dropped))
+
+
+@dataclass(frozen=True)
+class ReplyEncoder:
+    """What makes tokens of one conversation; attributes as the arguments of `encode_replies`."""
+
+    tokenizer: Tokenizer
+    max_length: int = 2048
+    chat: bool = False
+    too_long: str = "drop"
+
+    def __post_init__(self) -> None:
+        if self.max_length < 2:
+            raise ConfigError(
+                f"max_length is {self.max_length}: a prompt and a reply take at least 2 tokens."
+            )
+
+    def __call__(self, conversation: Conversation) -> tuple[EncodedReply | None, bool]:
+        """Return a row, or None where its prompt is too long, and whether its reply was cut."""
+        prompt, reply = tokens_of(conversation.spoken() if self.chat else conversation, self.tokenizer)
+        room = self.max_length - len(prompt)
+        if room < 1 and self.too_long == "error":
+            raise DataError(
+                f"The prompt of row {conversation.id!r} is {len(prompt)} tokens long and max_length is "
+                f"{self.max_length}: raise max_length, or leave such rows out with too_long='drop' "
+                "(--too-long drop)."
+            )
+        if room < 1:
+            return None, False
+        return EncodedReply(tuple(prompt), tuple(reply[:room]), conversation.id), len(reply) > room
 
 
 def tokens_of(conversation: Conversation, tokenizer: Tokenizer) -> tuple[list[int], list[int]]:

@@ -1,5 +1,6 @@
 """Rows from a JSONL file in a hub schema, and from the hub itself."""
 
+import io
 import json
 import logging
 import tempfile
@@ -7,16 +8,26 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bara_pyro.errors import DataError
 from bara_pyro.types import Json
 
+if TYPE_CHECKING:
+    import datasets
+
 Rows = list[Json]
+UTF16 = (b"\xff\xfe", b"\xfe\xff")
+PIECE = 1000  # rows of a `datasets.Dataset` that become dictionaries at a time
 
 
 def read_split(path: Path) -> Rows:
-    """Read a JSONL file in a hub schema through `datasets`.
+    """Read a JSONL file in a hub schema through `datasets`; see `split_rows`."""
+    return list(split_rows(path))
+
+
+def split_rows(path: Path) -> Iterator[Json]:
+    """Yield the rows of a JSONL file in a hub schema as `datasets` reads them.
 
     A fresh cache each time: a file that has changed is never answered from an old copy.
 
@@ -25,11 +36,12 @@ def read_split(path: Path) -> Rows:
     """
     import datasets
 
-    parse_lines(path)  # `datasets` does not say which line it could not read
+    if not sum(1 for _ in objects_in(path)):  # `datasets` does not say which line it could not read
+        some([], path)
     with quiet(), tempfile.TemporaryDirectory() as cache:
         try:
             table = datasets.load_dataset("json", data_files=str(path), split="train", cache_dir=cache)
-            return list(table.to_list())
+            yield from dataset_rows(table)
         except (datasets.exceptions.DatasetsError, ValueError, TypeError) as error:
             raise DataError(
                 f"{path} holds columns that change their type from row to row: {error}."
@@ -37,7 +49,12 @@ def read_split(path: Path) -> Rows:
 
 
 def read_hub(hub: str, config: str | None, split: str, revision: str | None = None) -> Rows:
-    """Read one split from the Hugging Face hub (or from its local cache).
+    """Read one split from the Hugging Face hub (or from its local cache); see `hub_dataset`."""
+    return list(dataset_rows(hub_dataset(hub, config, split, revision)))
+
+
+def hub_dataset(hub: str, config: str | None, split: str, revision: str | None = None) -> "datasets.Dataset":
+    """Return one split from the Hugging Face hub (or from its local cache), its rows left on the disk.
 
     Raises:
         DataError: the hub cannot be reached, or has no such dataset, config, split or revision.
@@ -46,7 +63,7 @@ def read_hub(hub: str, config: str | None, split: str, revision: str | None = No
 
     try:
         with quiet():
-            return list(datasets.load_dataset(hub, config, split=split, revision=revision).to_list())
+            return datasets.load_dataset(hub, config, split=split, revision=revision)
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         name = f"{hub} ({config})" if config else hub
         reason = str(error).partition("\n")[0].rstrip(".") or type(error).__name__
@@ -56,17 +73,27 @@ def read_hub(hub: str, config: str | None, split: str, revision: str | None = No
         ) from error
 
 
+def dataset_rows(dataset: "datasets.Dataset") -> Iterator[Json]:
+    """Yield the rows of a `datasets.Dataset`, of which only some are in memory at a time."""
+    for start in range(0, len(dataset), PIECE):
+        yield from dataset.select(range(start, min(start + PIECE, len(dataset)))).to_list()
+
+
 def parse_lines(path: Path) -> Rows:
     """Parse JSON lines; blank lines are skipped. Errors name the line."""
-    rows: Rows = []
-    for number, line in enumerate(text_in(path).split("\n"), start=1):
+    return some(list(objects_in(path)), path)
+
+
+def objects_in(path: Path) -> Iterator[Json]:
+    """Yield the objects of a file of JSON lines one at a time; see `parse_lines`."""
+    for number, ended in enumerate(lines_in(path), start=1):
+        line = ended.removesuffix("\n")
         if not line.strip():
             continue
         value = parse_json(line, path, f"line {number}")
         if not isinstance(value, dict):
             raise DataError(f"{path}, line {number} is not a JSON object: {line.strip()[:60]!r}.")
-        rows.append(value)
-    return some(rows, path)
+        yield value
 
 
 def parse_json(text: str, path: Path, place: str = "") -> Any:
@@ -87,13 +114,26 @@ def text_in(path: Path) -> str:
     Raises:
         DataError: there is no such file, or it holds something else.
     """
+    return "".join(lines_in(path))
+
+
+def lines_in(path: Path) -> Iterator[str]:
+    """Yield the lines of such a file, each with the line feed that ends it; one in UTF-16 is read whole."""
     if not path.is_file():
         raise DataError(f"There is no file {path}.")
+    start = 0
     try:
-        content = path.read_bytes()
-        return content.decode("utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
+        with path.open("rb") as file:
+            wide = file.read(2) in UTF16
+            file.seek(0)
+            if wide:
+                yield from io.StringIO(file.read().decode("utf-16"), newline="\n")
+            for line in file:
+                yield line.decode("utf-8" if start else "utf-8-sig")
+                start += len(line)
     except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8 text (byte {error.start}): save it as UTF-8.") from error
+        place = start + error.start
+        raise DataError(f"{path} is not UTF-8 text (byte {place}): save it as UTF-8.") from error
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror}).") from error
 

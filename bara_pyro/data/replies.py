@@ -109,6 +109,23 @@ def reply_batch(rows: Sequence[Sequence[EncodedReply]], pad_id: int = 0) -> Repl
     )
 
 
+class RowsDigest:
+    """A fingerprint of rows of replies that are seen one at a time."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+
+    def add(self, row: Sequence[EncodedReply]) -> None:
+        """See the next row."""
+        tokens = json.dumps([(reply.prompt, reply.reply, reply.id) for reply in row])
+        self._hash.update(f"{tokens}\n".encode())
+
+    @property
+    def digits(self) -> str:
+        """Sixteen hexadecimal digits over the tokens and identifiers of the rows seen, in their order."""
+        return self._hash.hexdigest()[:16]
+
+
 @dataclass(frozen=True)
 class EncodedReplies:
     """Rows of replies, made once and visited many times.
@@ -141,13 +158,20 @@ class EncodedReplies:
     @property
     def fingerprint(self) -> str:
         """Sixteen hexadecimal digits over the tokens and identifiers of the rows."""
-        text = json.dumps([[(reply.prompt, reply.reply, reply.id) for reply in row] for row in self.rows])
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        digest = RowsDigest()
+        for row in self.rows:
+            digest.add(row)
+        return digest.digits
+
+    @property
+    def counts(self) -> list[int]:
+        """Number of tokens that are learnt in each row."""
+        return [sum(len(reply.reply) for reply in row) for row in self.rows]
 
     @property
     def tokens(self) -> int:
         """Number of tokens that are learnt, of all replies together."""
-        return sum(len(reply.reply) for row in self.rows for reply in row)
+        return sum(self.counts)
 
     def batch(self, rows: Sequence[int], answer_ids: Tensor | None = None) -> ReplyBatch:
         """Return the rows at these places as a left-padded batch, as wide as its longest row.

@@ -2,13 +2,15 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from bara_pyro.data.conversations import Conversation, conversations_in, load_conversations
 from bara_pyro.data.loader import is_file_name
-from bara_pyro.data.reading import read_hub, read_split
+from bara_pyro.data.reading import dataset_rows, hub_dataset, read_split
 from bara_pyro.data.registry import SUFFIXES
 from bara_pyro.data.rows import carve, check_disjoint
+from bara_pyro.data.stored import stored_dataset, stored_file, stored_split
 from bara_pyro.data.tables import Data, Table
 from bara_pyro.errors import ConfigError, DataError, unknown
 from bara_pyro.registry import Registry
@@ -94,6 +96,7 @@ def load_replies(
     revision: str | None = None,
     test_file: str | Path | None = None,
     test_fraction: float = 0.2,
+    streaming: bool = False,
 ) -> ReplyTask:
     """Load prompts with replies by name; see `replies_from_rows` for rows that are in memory.
 
@@ -106,15 +109,16 @@ def load_replies(
         revision: commit or tag of the hub dataset.
         test_file: for a file of one's own: the rows to test on.
         test_fraction: for a file of one's own without `test_file`: the share of rows to test on.
+        streaming: leave the rows on the disk (`data.stored`); they are the same, in the same order.
 
     Raises:
         ConfigError: an option is out of range.
         DataError: unknown name, missing or empty file, or a row that cannot be used (file and row are named).
     """
     if is_file_name(name):
-        return replies_from_rows(
-            name, test_file, test_fraction=test_fraction, validation_rows=validation_rows, seed=seed
-        )
+        load = stored_file if streaming else load_conversations
+        given = load(Path(name)), None if test_file is None else load(Path(test_file), "test")
+        return _divided(Path(name).stem, *given, test_fraction, validation_rows, seed)
     if name in REPLY_TASKS:
         return _made(REPLY_TASKS.find(name), validation_rows, seed)
     if name not in REPLY_SOURCES:
@@ -122,20 +126,30 @@ def load_replies(
         raise DataError(f"{known}, or a file that ends in {', '.join(SUFFIXES)}.")
     source = REPLY_SOURCES[name]
 
-    def split(kind: str) -> list[Conversation]:
-        if data_dir is None:
-            rows = read_hub(source.hub, source.config, kind, revision)
-            place = f"{source.hub}, {kind}"
-        else:
-            path = Path(data_dir) / source.folder / f"{kind}.jsonl"
-            rows, place = read_split(path), str(path)
-        found = conversations_in(Table(place, rows), kind)
-        return [row.spoken() for row in found] if source.spoken else found
-
+    split = partial(_split, source, data_dir, revision, streaming)
     where = f"{source.hub} at revision {revision or 'main'}" if data_dir is None else f"read from {data_dir}"
     notes = (where, f"tested on the {source.test} rows", *([source.note] if source.note else []))
     train, validation = carve(split("train"), validation_rows, seed)
-    return ReplyTask(name, train, validation, tuple(split(source.test)), notes)
+    return ReplyTask(name, train, validation, split(source.test), notes)
+
+
+def _split(
+    source: ReplySource, data_dir: str | Path | None, revision: str | None, streaming: bool, kind: str
+) -> Sequence[Conversation]:
+    """Return a split of a known dataset, from a folder or from the hub."""
+    if data_dir is not None:
+        path = Path(data_dir) / source.folder / f"{kind}.jsonl"
+        if streaming:
+            return stored_split(path, kind, spoken=source.spoken)
+        table = Table(str(path), read_split(path))
+    else:
+        dataset = hub_dataset(source.hub, source.config, kind, revision)
+        place = f"{source.hub}, {kind}"
+        if streaming:
+            return stored_dataset(dataset, place, kind, spoken=source.spoken)
+        table = Table(place, list(dataset_rows(dataset)))
+    found = conversations_in(table, kind)
+    return tuple(row.spoken() for row in found) if source.spoken else tuple(found)
 
 
 def replies_from_rows(
@@ -153,22 +167,33 @@ def replies_from_rows(
         DataError: rows that cannot be read, or too few to test on some.
         ConfigError: `test_fraction` is not between 0 and 1, or `validation_rows` is out of range.
     """
+    name = name or (Path(data).stem if isinstance(data, str | Path) else "replies")
+    given = load_conversations(data), None if test is None else load_conversations(test, "test")
+    return _divided(name, *given, test_fraction, validation_rows, seed)
+
+
+def _divided(
+    name: str,
+    train: Sequence[Conversation],
+    tested: Sequence[Conversation] | None,
+    test_fraction: float,
+    validation_rows: int,
+    seed: int,
+) -> ReplyTask:
+    """Return a task of rows of one's own, some of which are tested on where no others are given for it."""
     if not 0 < test_fraction < 1:
         raise ConfigError(f"test_fraction is {test_fraction}: choose a number between 0 and 1.")
-    name = name or (Path(data).stem if isinstance(data, str | Path) else "replies")
-    train: Sequence[Conversation] = load_conversations(data)
-    tested: Sequence[Conversation]
-    if test is None:
+    if tested is None:
         count = round(test_fraction * len(train))
         if not 0 < count < len(train):
             raise DataError(f"{name} has too few rows ({len(train)}) to split: give a test file.")
         note = f"{count} of {len(train)} rows tested on, chosen by a hash of their ids"
         train, tested = carve(train, count, 0)
     else:
-        tested, note = load_conversations(test, "test"), "tested on rows of their own"
-    check_disjoint(train, tested, name)
+        note = "tested on rows of their own"
+        check_disjoint(train, tested, name)
     kept, validation = carve(train, validation_rows, seed)
-    return ReplyTask(name, kept, validation, tuple(tested), (note,))
+    return ReplyTask(name, kept, validation, tested, (note,))
 
 
 def _made(made: GeneratedReplies, validation_rows: int, seed: int) -> ReplyTask:

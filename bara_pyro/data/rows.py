@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
+import numpy as np
+
+from bara_pyro.data.on_disk import take
 from bara_pyro.data.reading import Rows
 from bara_pyro.data.schemas import Schema, digest
 from bara_pyro.data.types import Example
@@ -47,10 +50,10 @@ def to_examples(
     return examples
 
 
-def check_ids(ids: Sequence[str], place: str) -> None:
-    """Raise `DataError` where two rows share an id; `place` says where they are."""
+def check_ids(ids: Sequence[str], place: str, numbers: Sequence[int] | None = None) -> None:
+    """Raise `DataError` where two rows share an id; `place` says where they are, `numbers` which they are."""
     first: dict[str, int] = {}
-    for number, row_id in enumerate(ids, start=1):
+    for number, row_id in zip(numbers or range(1, len(ids) + 1), ids, strict=True):
         if first.setdefault(row_id, number) != number:
             raise DataError(
                 f"{place}, rows {first[row_id]} and {number} share the id {row_id!r}: "
@@ -66,7 +69,8 @@ def own_id(row: Fields) -> str:
 
 def check_disjoint(train: Sequence[Identified], test: Sequence[Identified], name: str) -> None:
     """Raise `DataError` where a train row and a test row share an id."""
-    shared = {example.id for example in train} & {example.id for example in test}
+    tested = {example.id for example in test}
+    shared = {example.id for example in train if example.id in tested}
     if shared:
         raise DataError(
             f"Train and test of {name} share {len(shared)} ids, such as {min(shared)!r}: give each row "
@@ -74,11 +78,12 @@ def check_disjoint(train: Sequence[Identified], test: Sequence[Identified], name
         )
 
 
-def carve(train: Sequence[R], rows: int, seed: int) -> tuple[tuple[R, ...], tuple[R, ...]]:
+def carve(train: Sequence[R], rows: int, seed: int) -> tuple[Sequence[R], Sequence[R]]:
     """Split `rows` examples off the end of a seeded permutation of `train`.
 
     The permutation sorts by a hash of seed and id, so it depends on no generator's version and a row keeps
-    its side when others are reordered. What stays keeps the order of the file.
+    its side when others are reordered. What stays keeps the order of the file. Rows on the disk stay there,
+    others are returned as tuples.
 
     Raises:
         ConfigError: fewer than 0 rows, or no row would be left to train on.
@@ -89,10 +94,12 @@ def carve(train: Sequence[R], rows: int, seed: int) -> tuple[tuple[R, ...], tupl
         raise ConfigError(
             f"validation_rows is {rows}: choose 0 or more, and fewer than the {len(train)} train rows."
         )
-    shuffled = sorted(train, key=lambda example: digest(f"{seed}/{example.id}"))
-    held_out = {example.id for example in shuffled[len(train) - rows :]}
-    kept = tuple(example for example in train if example.id not in held_out)
-    return kept, tuple(example for example in train if example.id in held_out)
+    held_out = np.zeros(len(train), dtype=bool)
+    if rows:
+        keys = (bytes.fromhex(digest(f"{seed}/{example.id}")) for example in train)
+        order = np.argsort(np.fromiter(keys, "S32", len(train)), kind="stable")
+        held_out[order[len(train) - rows :]] = True
+    return take(train, np.flatnonzero(~held_out)), take(train, np.flatnonzero(held_out))
 
 
 def divide(rows: Sequence[Example], test_fraction: float) -> tuple[list[Example], list[Example]]:

@@ -1,8 +1,7 @@
 """Rows of one's own as plain dictionaries: from a file, a DataFrame, a `datasets.Dataset` or a list."""
 
-import csv
-import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
@@ -10,7 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 import numpy as np
 
-from bara_pyro.data.reading import Rows, parse_json, parse_lines, some, text_in
+from bara_pyro.data.csv_rows import csv_rows
+from bara_pyro.data.reading import PIECE, Rows, objects_in, parse_json, some, text_in
 from bara_pyro.data.registry import SUFFIXES
 from bara_pyro.errors import DataError
 from bara_pyro.types import Fields, Json
@@ -18,12 +18,10 @@ from bara_pyro.types import Fields, Json
 if TYPE_CHECKING:
     import datasets
     import pandas as pd
+    import pyarrow as pa
 
 Data: TypeAlias = Union[str, Path, "pd.DataFrame", "datasets.Dataset", Sequence[Fields]]
 """What rows of one's own can be given as."""
-
-SEPARATORS = (",", ";", "\t")
-LONGEST = 2**31 - 1  # characters of a cell; the csv module stops at 131,072 by itself
 
 
 @dataclass(frozen=True)
@@ -71,8 +69,25 @@ def _read_file(path: Path) -> Table:
         raise DataError(f"{path} is no {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]} file.")
     if suffix == ".parquet":
         return _parquet(path)
-    readers = {".jsonl": parse_lines, ".json": _parse_list, ".csv": _parse_csv, ".tsv": _parse_csv}
-    return Table(str(path), [_plain_row(row) for row in readers[suffix](path)])
+    rows = map(_plain_row, _parse_list(path)) if suffix == ".json" else rows_in(path)
+    return Table(str(path), some(list(rows), path))
+
+
+def rows_in(path: Path) -> Iterator[Json]:
+    """Yield the rows of a .jsonl, .csv, .tsv or .parquet file one at a time, with what `read_table` says.
+
+    Raises:
+        DataError: it cannot be read row by row.
+    """
+    suffix = path.suffix.lower()
+    if suffix == ".json":
+        raise DataError(
+            f"{path} is one list, which cannot be read row by row: write one object a line, as .jsonl."
+        )
+    if suffix not in SUFFIXES:
+        raise DataError(f"{path} is no {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]} file.")
+    readers = {".jsonl": objects_in, ".parquet": _parquet_rows}
+    return map(_plain_row, readers.get(suffix, csv_rows)(path))
 
 
 def _parse_list(path: Path) -> Rows:
@@ -85,66 +100,48 @@ def _parse_list(path: Path) -> Rows:
     return some(values, path)
 
 
-def _parse_csv(path: Path) -> Rows:
-    """Read cells as texts, by the standard library: other readers turn "007" into 7 and "NA" into nothing."""
-    text = text_in(path)
-    if "\n" not in text:
-        text = text.replace("\r", "\n")  # old Macs' ends of lines
-    rows: Rows = []
-    csv.field_size_limit(LONGEST)
-    try:
-        cells = list(
-            csv.reader(io.StringIO(text.lstrip("\r\n"), newline=""), delimiter=_separator(text, path))
-        )
-        names, *cells = cells or [[]]
-        if len(set(names)) != len(names):
-            double = next(name for name in names if names.count(name) > 1)
-            raise DataError(f"{path} has two columns called {double!r}: rename one.")
-        for number, row in enumerate(_without_blank_lines(cells, len(names)), start=1):
-            if len(row) != len(names):
-                raise DataError(
-                    f"{path}, row {number} has not as many cells as the header: put texts with a "
-                    "comma, a quotation mark or a line break in quotation marks."
-                )
-            rows.append(dict(zip(map(str.strip, names), row, strict=True)))
-    except csv.Error as error:
-        raise DataError(f"{path} cannot be read: {error}.") from error
-    return some(rows, path)
-
-
-def _without_blank_lines(rows: list[list[str]], columns: int) -> list[list[str]]:
-    """Drop blank lines; in a file of one column only those at its end, as others are rows without a text."""
-    while rows and not rows[-1]:
-        rows.pop()
-    return [row or [""] for row in rows] if columns == 1 else [row for row in rows if row]
-
-
-def _separator(text: str, path: Path) -> str:
-    """Return what separates the header's cells: of comma, semicolon and tab the one that makes most of it."""
-    if path.suffix.lower() == ".tsv":
-        return "\t"
-    header = text.lstrip("\r\n").split("\n", 1)[0]
-    return max(SEPARATORS, key=lambda sign: len(next(csv.reader([header], delimiter=sign), [])))
-
-
 def _parquet(path: Path) -> Table:
-    import datasets
+    import pyarrow.parquet as pq
+
+    with _as_parquet(path):
+        found = _from_arrow(pq.read_table(path), path)
+    some(found.rows, path)
+    return found
+
+
+def _parquet_rows(path: Path) -> Iterator[Json]:
     import pyarrow as pa
     import pyarrow.parquet as pq
+
+    with _as_parquet(path), pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(PIECE):
+            part = pa.Table.from_batches([batch]).replace_schema_metadata(file.schema_arrow.metadata)
+            yield from _from_arrow(part, path).rows
+
+
+def _from_arrow(table: "pa.Table", path: Path) -> Table:
+    """Return the rows of an Arrow table, which may be one that `datasets` wrote."""
+    import datasets
+
+    if b"huggingface" in (table.schema.metadata or {}):
+        features = datasets.Features.from_arrow_schema(table.schema)
+        return _from_dataset(datasets.Dataset(table.cast(features.arrow_schema)), str(path))
+    return Table(str(path), [_plain_row(row) for row in table.to_pylist()])
+
+
+@contextmanager
+def _as_parquet(path: Path) -> Iterator[None]:
+    """Say which file could not be read within this."""
+    import pyarrow as pa
 
     if not path.is_file():
         raise DataError(f"There is no file {path}.")
     try:
-        table = pq.read_table(path)
-        if b"huggingface" in (table.schema.metadata or {}):
-            features = datasets.Features.from_arrow_schema(table.schema)
-            return _from_dataset(datasets.Dataset(table.cast(features.arrow_schema)), str(path))
-        rows = [_plain_row(row) for row in table.to_pylist()]
+        yield
     except (pa.ArrowException, OSError, ValueError) as error:
         raise DataError(
             f"{path} cannot be read as Parquet: {str(error).splitlines()[0].split('. ')[0].rstrip('.')}."
         ) from error
-    return Table(str(path), some(rows, path))
 
 
 def _from_memory(data: object) -> Table:

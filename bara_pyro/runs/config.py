@@ -14,8 +14,8 @@ from bara_pyro.runs.sections import Settings
 from bara_pyro.settings import validation_sentence
 from bara_pyro.types import Json
 
-# Where states are kept and how long processes wait: the run is the same.
-WITHOUT_EFFECT = (("backbone", "states_folder"), ("train", "process_timeout"))
+# Where states and rows are kept and how long processes wait: the run is the same.
+WITHOUT_EFFECT = (("backbone", "states_folder"), ("task", "streaming"), ("train", "process_timeout"))
 
 
 class RunConfig(Settings):

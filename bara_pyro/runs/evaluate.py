@@ -14,11 +14,10 @@ from torch import Tensor
 from bara_pyro.core.gate_draws import GateDraws, gate_draws
 from bara_pyro.core.prediction import predict
 from bara_pyro.data import EncodedSplit, Task, batches, first_rows
-from bara_pyro.data.replies import EncodedReplies
 from bara_pyro.metrics import decompose, evaluate, posterior_predictive, sparsity_by_module, stack_truth
 from bara_pyro.runs.manifest import METRICS, PREDICTIONS, recording
-from bara_pyro.runs.reply_scores import reply_rows, reply_scores, token_counts
-from bara_pyro.runs.rows import reading_notes
+from bara_pyro.runs.reply_scores import reply_rows, reply_scores
+from bara_pyro.runs.rows import Replies, reading_notes
 from bara_pyro.runs.store import SCHEMA, write_json, write_jsonl
 from bara_pyro.runs.system import System, count_parameters
 from bara_pyro.types import Json
@@ -30,7 +29,7 @@ OnRows = Callable[[int], None]
 
 def draw(
     system: System,
-    split: EncodedSplit | EncodedReplies,
+    split: EncodedSplit | Replies,
     samples: int,
     *,
     repeats: int = 1,
@@ -110,7 +109,7 @@ def evaluate_system(system: System, out: Path, *, on_rows: OnRows | None = None,
     started = time.perf_counter()
     name = system.config.task.evaluate_on
     split = system.encoded(name)
-    if isinstance(split, EncodedReplies):
+    if not isinstance(split, EncodedSplit):
         own, lines, sparsity = _of_replies(system, split, on_rows)
     else:
         own, lines, sparsity = _of_answers(system, split, name, on_rows)
@@ -158,10 +157,9 @@ def _of_answers(system: System, split: EncodedSplit, name: str, on_rows: OnRows 
     return own, _rows(split, predictive, epistemic, system.task.names), _sparsity(system, split)
 
 
-def _of_replies(system: System, split: EncodedReplies, on_rows: OnRows | None) -> Evaluated:
+def _of_replies(system: System, split: Replies, on_rows: OnRows | None) -> Evaluated:
     log_probs = {s: draw(system, split, s, on_rows=on_rows) for s in system.config.predict.samples}
-    counts = token_counts(split)
-    scores = {str(s): reply_scores(draws, counts) for s, draws in log_probs.items()}
+    scores = {str(s): reply_scores(draws, split.counts) for s, draws in log_probs.items()}
     return {"metrics": scores}, reply_rows(split, log_probs), {}
 
 

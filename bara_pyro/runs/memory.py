@@ -1,5 +1,7 @@
 """Whether a run can fit at all: a low estimate of its memory, made before anything large is allocated."""
 
+from heapq import nlargest
+
 import psutil
 import torch
 
@@ -27,7 +29,8 @@ def training_bytes(config: RunConfig, backbone: Backbone, split: EncodedRows) ->
     parameters = c.r * sum(target.in_features + target.out_features for target in targets)
     # A batch of more rows than there are has some of them several times.
     times, more = divmod(config.train.batch_size // config.train.accumulate, len(split))
-    tokens = times * sum(split.lengths) + sum(sorted(split.lengths)[len(split) - more :])
+    lengths = split.lengths
+    tokens = times * sum(lengths) + sum(nlargest(more, lengths))
     lm = backbone.lm.config.get_text_config()
     layers = int(lm.num_hidden_layers) - backbone.states.depth(targets)  # those below keep nothing
     kept = 1 if config.train.checkpointing else KEPT

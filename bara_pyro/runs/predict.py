@@ -18,6 +18,7 @@ from bara_pyro.data import (
 )
 from bara_pyro.data.conversations import load_conversations
 from bara_pyro.data.reply_tasks import ReplyTask
+from bara_pyro.data.stored import stored_file
 from bara_pyro.data.tables import Data
 from bara_pyro.errors import DataError
 from bara_pyro.metrics import decompose, posterior_predictive
@@ -184,7 +185,7 @@ def rows_to_evaluate(folder: Path, config: RunConfig) -> Task | ReplyTask:
 def _whole_file(file: Path, c: TaskConfig, asked: Task) -> Task | ReplyTask:
     """Return a file whose rows are all tested on."""
     if c.likelihood == "completion":
-        told = load_conversations(file)[: c.limit]
+        told = (stored_file if c.streaming else load_conversations)(file)[: c.limit]
         return ReplyTask(file.stem, test=told, notes=(f"all {len(told)} rows of {file.name} tested on",))
     given = Given(c.text_column, c.label_column, c.choices_column, c.context_column)
     rows = tuple(load_questions(file, asked, given=given, answers=True)[: c.limit])

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from bara_pyro.data.replies import EncodedReplies
+from bara_pyro.runs.rows import Replies
 from bara_pyro.types import Json
 
 
@@ -37,7 +37,7 @@ def reply_scores(log_probs: Tensor, tokens: Sequence[int]) -> dict[str, float]:
     }
 
 
-def reply_rows(split: EncodedReplies, log_probs: Mapping[int, Tensor]) -> list[Json]:
+def reply_rows(split: Replies, log_probs: Mapping[int, Tensor]) -> list[Json]:
     """Return a line a reply: its number of tokens and, a number of draws, its log-probability in nats."""
     mixtures = {str(s): mixture(draws) for s, draws in log_probs.items()}
     return [
@@ -46,10 +46,5 @@ def reply_rows(split: EncodedReplies, log_probs: Mapping[int, Tensor]) -> list[J
             "tokens": count,
             "log_prob": {s: float(values[i]) for s, values in mixtures.items()},
         }
-        for i, (row_id, count) in enumerate(zip(split.ids, token_counts(split), strict=True))
+        for i, (row_id, count) in enumerate(zip(split.ids, split.counts, strict=True))
     ]
-
-
-def token_counts(split: EncodedReplies) -> list[int]:
-    """Return how many tokens are scored in each row."""
-    return [sum(len(reply.reply) for reply in row) for row in split.rows]

@@ -1,21 +1,25 @@
 """The rows that a configuration names: loaded, limited, as token ids, and what is worth saying of them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.data import SOURCES, EncodedSplit, Example, Task, encode, load_task
-from bara_pyro.data.conversations import encode_replies
+from bara_pyro.data.conversations import ReplyEncoder, encode_replies
 from bara_pyro.data.registry import TASKS
 from bara_pyro.data.replies import EncodedReplies
 from bara_pyro.data.reply_tasks import ReplyTask, is_reply_task, load_replies
 from bara_pyro.data.rows import carve
+from bara_pyro.data.stored import cache_folder
+from bara_pyro.data.streamed import StreamedReplies
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.runs.config import RunConfig
 
 # Percentage of unknown tokens above which a data set is not what the language model can read.
 UNKNOWN = 10.0
+OnRows = Callable[[int], object]
+Replies = EncodedReplies | StreamedReplies
 AnyTask = TypeVar("AnyTask", Task, ReplyTask)
 
 
@@ -54,7 +58,11 @@ def load_reply_data(config: RunConfig) -> ReplyTask:
         revision=c.revision,
         test_file=c.test_file,
         test_fraction=c.test_fraction,
+        streaming=c.streaming,
     )
+    if c.streaming:
+        note = f"rows are read from {cache_folder()} and tokenised when a batch needs them"
+        task = replace(task, notes=(*task.notes, note))
     return _limited(task, config)
 
 
@@ -117,22 +125,31 @@ def encode_split(config: RunConfig, backbone: Backbone, task: Task, name: str) -
     return split
 
 
-def encode_reply_split(config: RunConfig, backbone: Backbone, task: ReplyTask, name: str) -> EncodedReplies:
+def encode_reply_split(
+    config: RunConfig, backbone: Backbone, task: ReplyTask, name: str, on_rows: OnRows | None = None
+) -> Replies:
     """Return a split of prompts with replies as token ids; those trained on packed, where that is asked for.
+
+    Streamed rows are all read once, and `on_rows` is called with the number of those just read.
 
     Raises:
         DataError: the split is empty, or all prompts are too long.
     """
-    c = config.task
-    found = encode_replies(
-        rows_of(task, name), backbone.tokenizer, c.max_length, chat=c.chat, too_long=c.too_long
-    )
+    c, rows = config.task, rows_of(task, name)
+    found: Replies
+    if c.streaming:
+        encoder = ReplyEncoder(backbone.tokenizer, c.max_length, c.chat, c.too_long)
+        found = StreamedReplies(rows, encoder, on_rows)
+    else:
+        found = encode_replies(rows, backbone.tokenizer, c.max_length, chat=c.chat, too_long=c.too_long)
+        if c.packing and name == "train":
+            found = found.packed(c.max_length)
     if not len(found):
         raise DataError(
             f"No {name} row of {task.name!r} has a prompt of fewer than {c.max_length} tokens: raise "
             "task.max_length."
         )
-    return found.packed(c.max_length) if c.packing and name == "train" else found
+    return found
 
 
 def encode_rows(config: RunConfig, backbone: Backbone, task: Task, rows: Sequence[Example]) -> EncodedSplit:
@@ -144,7 +161,7 @@ def encode_rows(config: RunConfig, backbone: Backbone, task: Task, rows: Sequenc
     )
 
 
-def unknown_note(split: EncodedSplit | EncodedReplies, name: str) -> list[str]:
+def unknown_note(split: EncodedSplit | Replies, name: str) -> list[str]:
     """Say, where it is more than a tenth, which share of a split the tokenizer cannot read."""
     if not isinstance(split, EncodedSplit) or split.unknown <= UNKNOWN:
         return []
@@ -154,13 +171,13 @@ def unknown_note(split: EncodedSplit | EncodedReplies, name: str) -> list[str]:
     ]
 
 
-def reading_notes(config: RunConfig, split: EncodedSplit | EncodedReplies, name: str) -> list[str]:
+def reading_notes(config: RunConfig, split: EncodedSplit | Replies, name: str) -> list[str]:
     """Say how many of the rows called `name` the model cannot read, or not whole."""
     notes = unknown_note(split, name)
     if split.shortened:
         length = config.task.max_length
         what, asked = "context or text", "question"
-        if isinstance(split, EncodedReplies):
+        if not isinstance(split, EncodedSplit):
             what, asked = "reply", "prompt"
         notes.append(f"{len(split.shortened)} {name} rows had their {what} cut to {length} tokens")
     if split.dropped:

@@ -25,6 +25,7 @@ MOST_DRAWS = 100_000
 MOST_ROWS = 65_536
 REPLY_LENGTH = 2048  # tokens of a prompt and its reply, as in the paper
 OF_ANSWERS = ("labels", "classes", "text_column", "label_column", "choices_column", "context_column")
+OF_REPLIES = ("chat", "packing", "streaming")
 Seed = Annotated[int, Field(ge=0, le=MOST_SEED)]
 Rank = Annotated[int, Field(ge=1, le=16_384)]
 Rows = Annotated[int, Field(ge=1, le=MOST_ROWS)]
@@ -104,6 +105,11 @@ class TaskConfig(Section):
         False,
         "with likelihood=completion: train on rows of several replies, of max_length tokens together",
     )
+    streaming: bool = later(
+        False,
+        "with likelihood=completion: leave rows on the disk and tokenise them when a batch needs them, for "
+        "data that do not fit into memory",
+    )
     text_score: Literal["sum", "mean"] = later(
         "sum", "with labels=texts: a text's score, the sum or the mean of its tokens' log-probabilities"
     )
@@ -130,10 +136,14 @@ class TaskConfig(Section):
     @model_validator(mode="after")
     def _holds_together(self) -> "TaskConfig":
         replies = self.likelihood == "completion"
-        for name in ("chat", "packing") if not replies else OF_ANSWERS:
+        for name in OF_REPLIES if not replies else OF_ANSWERS:
             if (value := getattr(self, name)) != type(self).model_fields[name].default:
                 needed = "answer" if replies else "completion"
                 raise ValueError(f"{name}={value!r} needs likelihood={needed!r} (now {self.likelihood!r})")
+        if self.streaming and self.packing:
+            raise ValueError(
+                "packing=True fits all rows together and streaming=True never holds them all: leave one out"
+            )
         if self.text_score != "sum" and self.labels != "texts":
             raise ValueError(f"text_score={self.text_score!r} needs labels='texts' (now {self.labels!r})")
         if self.train_rows_seed is not None and self.train_rows is None:

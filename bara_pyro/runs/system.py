@@ -21,7 +21,6 @@ from bara_pyro.data import (
     encode_labels,
     is_file_name,
 )
-from bara_pyro.data.replies import EncodedReplies
 from bara_pyro.data.reply_tasks import ReplyTask, is_reply_task
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.methods import build
@@ -30,6 +29,8 @@ from bara_pyro.runs.fingerprint import states_name
 from bara_pyro.runs.launched import local_rank
 from bara_pyro.runs.memory import check_memory
 from bara_pyro.runs.rows import (
+    OnRows,
+    Replies,
     encode_reply_split,
     encode_split,
     load_data,
@@ -58,7 +59,7 @@ class System:
     model: AdaptedLM
     guide: SiteGuide
     conversations: ReplyTask | None = None
-    _encoded: dict[str, EncodedSplit | EncodedReplies] = field(default_factory=dict, init=False, repr=False)
+    _encoded: dict[str, EncodedSplit | Replies] = field(default_factory=dict, init=False, repr=False)
 
     def split(self, name: str) -> EncodedSplit:
         """Return a split as token ids, encoded once; see `encode_split`.
@@ -70,7 +71,7 @@ class System:
         require_answers(self.config)
         return cast(EncodedSplit, self.encoded(name))
 
-    def replies(self, name: str) -> EncodedReplies:
+    def replies(self, name: str) -> Replies:
         """Return a split of replies as token ids, encoded once; see `encode_reply_split`.
 
         Raises:
@@ -79,9 +80,9 @@ class System:
         """
         if self.config.task.likelihood != "completion":
             raise ConfigError("This model learns answers, no replies: train with --likelihood completion.")
-        return cast(EncodedReplies, self.encoded(name))
+        return cast(Replies, self.encoded(name))
 
-    def encoded(self, name: str) -> EncodedSplit | EncodedReplies:
+    def encoded(self, name: str) -> EncodedSplit | Replies:
         """Return a split, of answers or of replies, as token ids, encoded once."""
         if name not in self._encoded:
             if self.config.task.likelihood == "completion":
@@ -90,6 +91,12 @@ class System:
             else:
                 self._encoded[name] = encode_split(self.config, self.backbone, self.task, name)
         return self._encoded[name]
+
+    def under(self, config: RunConfig) -> "System":
+        """Return the same with settings that say otherwise where its rows are, not which they are."""
+        again = replace(self, config=config)
+        again._encoded.update(self._encoded)
+        return again
 
     @property
     def has_rows(self) -> bool:
@@ -122,7 +129,7 @@ def adapter_options(config: RunConfig, rank_pattern: Mapping[str, int] | None = 
     return options
 
 
-def states_note(config: RunConfig, backbone: Backbone, split: EncodedSplit | EncodedReplies) -> list[str]:
+def states_note(config: RunConfig, backbone: Backbone, split: EncodedSplit | Replies) -> list[str]:
     """Say, where the lowest layers hold no adapter, what keeping their output takes."""
     depth = backbone.states.depth(find_targets(backbone.lm, config.adapter.target_modules))
     if not depth:
@@ -136,7 +143,11 @@ def states_note(config: RunConfig, backbone: Backbone, split: EncodedSplit | Enc
 
 
 def build_system(
-    config: RunConfig, backbone: Backbone | None = None, task: Task | ReplyTask | None = None
+    config: RunConfig,
+    backbone: Backbone | None = None,
+    task: Task | ReplyTask | None = None,
+    *,
+    on_rows: OnRows | None = None,
 ) -> System:
     """Load what a configuration names and build model and guide, with initial values from its seed.
 
@@ -144,6 +155,7 @@ def build_system(
         config: the settings.
         backbone: an already loaded one, to share between several systems.
         task: an already loaded one.
+        on_rows: called with the number of rows just read, where rows are streamed.
 
     Raises:
         BaraError: a name is unknown, a file unreadable, a label not a single token, or it cannot fit into
@@ -161,9 +173,9 @@ def build_system(
         raise DataError(f"The task {task.name!r} has no training rows: it serves for evaluation only.")
     if backbone is None:
         backbone = load_backbone(config.backbone.name, dtype=config.backbone.dtype, device=device)
-    split: EncodedSplit | EncodedReplies
+    split: EncodedSplit | Replies
     if isinstance(task, ReplyTask):
-        split = encode_reply_split(config, backbone, task, "train")
+        split = encode_reply_split(config, backbone, task, "train", on_rows)
     else:
         task = encode_labels(task, backbone.tokenizer, config.task.labels)
         split = encode_split(config, backbone, task, "train")
@@ -171,7 +183,9 @@ def build_system(
     check_memory(config, backbone, split)
     notes = (*reading_notes(config, split, "train"), *states_note(config, backbone, split))
     task = replace(task, notes=(*task.notes, *notes))
-    return assemble(config, backbone, task, len(split))
+    system = assemble(config, backbone, task, len(split))
+    system._encoded["train"] = split
+    return system
 
 
 def _naming(config: RunConfig, name: str) -> RunConfig:

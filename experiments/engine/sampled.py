@@ -26,7 +26,7 @@ from bara_pyro.metrics import (
 )
 from bara_pyro.runs.config import load_config, parse_config
 from bara_pyro.runs.evaluate import draw
-from bara_pyro.runs.reply_scores import reply_scores, token_counts
+from bara_pyro.runs.reply_scores import reply_scores
 from bara_pyro.runs.rows import load_data
 from bara_pyro.runs.system import System, build_system
 
@@ -53,7 +53,7 @@ def sampled(system: System, prompts: Sequence[str], score: Score, args: Namespac
     """
     split = system.replies("test")
     kinds = ("each", "mean") if system.guide.stochastic and system.model.latents else ("mean",)
-    test = reply_scores(draw(system, split, SAMPLES), token_counts(split))
+    test = reply_scores(draw(system, split, SAMPLES), split.counts)
     return {
         "nll": test["nll"],
         "samples": [

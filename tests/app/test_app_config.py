@@ -29,6 +29,7 @@ OTHER: dict[str, Any] = {
     "task.likelihood": "completion",
     "task.chat": True,
     "task.packing": True,
+    "task.streaming": True,
     "task.data_dir": "data",
     "task.revision": "v1",
     "task.test_file": "test.jsonl",
@@ -99,15 +100,17 @@ def value_at(config: RunConfig, key: str) -> Any:
 
 
 # What is no part of what a run is called by: no result depends on it.
-WITHOUT_EFFECT = ("backbone.states_folder", "train.process_timeout")
+WITHOUT_EFFECT = ("backbone.states_folder", "task.streaming", "train.process_timeout")
 # What a setting is refused without.
-OF_REPLIES = ("task.likelihood", "task.chat", "task.packing")  # which go with none of the answers' settings
+# What goes with none of the answers' settings.
+OF_REPLIES = ("task.likelihood", "task.chat", "task.packing", "task.streaming")
 NEEDED = {
     "task.text_score": ["task.labels=texts"],
     "task.train_rows_seed": ["task.train_rows=8"],
     "task.likelihood": ["task.max_length=77"],  # which is then another by default
     "task.chat": ["task.likelihood=completion"],
     "task.packing": ["task.likelihood=completion"],
+    "task.streaming": ["task.likelihood=completion"],
 }
 
 

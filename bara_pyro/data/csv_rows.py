@@ -1,0 +1,60 @@
+"""Rows of a .csv or .tsv file, one at a time, every cell a text."""
+
+import csv
+import io
+from collections.abc import Iterable, Iterator
+from itertools import chain, dropwhile
+from pathlib import Path
+
+from bara_pyro.data.reading import lines_in
+from bara_pyro.errors import DataError
+from bara_pyro.types import Json
+
+SEPARATORS = (",", ";", "\t")
+LONGEST = 2**31 - 1  # characters of a cell; the csv module stops at 131,072 by itself
+
+
+def csv_rows(path: Path) -> Iterator[Json]:
+    """Read cells as texts, by the standard library: other readers turn "007" into 7 and "NA" into nothing.
+
+    Raises:
+        DataError: the file cannot be read, has two columns of one name, or a row of more or fewer cells.
+    """
+    ends = (io.StringIO(line, newline="") for line in lines_in(path))  # old Macs', too
+    lines = dropwhile(lambda line: not line.strip("\r\n"), chain.from_iterable(ends))
+    header = next(lines, "")
+    csv.field_size_limit(LONGEST)
+    try:
+        cells = csv.reader(chain([header], lines), delimiter=_separator(header, path))
+        names = next(cells, [])
+        if len(set(names)) != len(names):
+            double = next(name for name in names if names.count(name) > 1)
+            raise DataError(f"{path} has two columns called {double!r}: rename one.")
+        for number, row in enumerate(_without_blank_lines(cells, len(names)), start=1):
+            if len(row) != len(names):
+                raise DataError(
+                    f"{path}, row {number} has not as many cells as the header: put texts with a "
+                    "comma, a quotation mark or a line break in quotation marks."
+                )
+            yield dict(zip(map(str.strip, names), row, strict=True))
+    except csv.Error as error:
+        raise DataError(f"{path} cannot be read: {error}.") from error
+
+
+def _without_blank_lines(rows: Iterable[list[str]], columns: int) -> Iterator[list[str]]:
+    """Drop blank lines; in a file of one column only those at its end, as others are rows without a text."""
+    blank = 0
+    for row in rows:
+        if row:
+            yield from [[""]] * blank
+            yield row
+            blank = 0
+        elif columns == 1:
+            blank += 1
+
+
+def _separator(header: str, path: Path) -> str:
+    """Return what separates the header's cells: of comma, semicolon and tab the one that makes most of it."""
+    if path.suffix.lower() == ".tsv":
+        return "\t"
+    return max(SEPARATORS, key=lambda sign: len(next(csv.reader([header], delimiter=sign), [])))

@@ -1,0 +1,86 @@
+"""Rows that stay on the disk: a memory-mapped Arrow file, of which a row is read when it is asked for."""
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import Generic, Self, TypeVar, overload
+
+import numpy as np
+import pyarrow as pa
+
+from bara_pyro.errors import DataError
+
+R = TypeVar("R")
+PIECE = 1000  # rows that are written at a time
+SCHEMA = pa.schema([("row", pa.binary())])
+
+
+class RowsOnDisk(Sequence[R], Generic[R]):
+    """Some rows of a file that `write_rows` wrote, in any order.
+
+    Args:
+        path: the file. Another one may take its place meanwhile: what was there is what is read.
+        read: makes a row of its bytes.
+    """
+
+    def __init__(self, path: Path, read: Callable[[bytes], R]) -> None:
+        self._column = pa.ipc.open_file(pa.memory_map(str(path))).read_all().column("row")
+        self._read = read
+        self._places = np.arange(len(self._column))
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @overload
+    def __getitem__(self, at: int) -> R: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> "RowsOnDisk[R]": ...
+
+    def __getitem__(self, at: int | slice) -> "R | RowsOnDisk[R]":
+        if isinstance(at, slice):
+            return self.take(np.arange(len(self))[at])
+        return self._read(self._column[int(self._places[at])].as_py())
+
+    def take(self, places: np.ndarray) -> Self:
+        """Return the rows at these places, in this order; none of them is read."""
+        part = type(self).__new__(type(self))
+        part._column, part._read, part._places = self._column, self._read, self._places[places]
+        return part
+
+
+def take(rows: Sequence[R], places: np.ndarray) -> Sequence[R]:
+    """Return the rows at these places, in this order; none is read of those that are on the disk."""
+    return rows.take(places) if isinstance(rows, RowsOnDisk) else tuple(rows[place] for place in places)
+
+
+def write_rows(path: Path, rows: Iterable[bytes], check: Callable[[Path], None]) -> None:
+    """Write rows to a file that is there whole or not at all; they are not in memory together.
+
+    Args:
+        path: the file.
+        rows: to write.
+        check: is given what was written before it takes its place, which it does not if this raises.
+
+    Raises:
+        DataError: the file cannot be written.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    left = iter(rows)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with pa.OSFile(str(part), "wb") as file, pa.ipc.new_file(file, SCHEMA) as writer:
+            while piece := list(islice(left, PIECE)):
+                writer.write_batch(pa.record_batch([pa.array(piece, pa.binary())], schema=SCHEMA))
+        check(part)
+        part.replace(path)
+    except OSError as error:
+        raise DataError(
+            f"Cannot write {path} ({error.strerror or error}): free space, or name another folder with the "
+            "environment variable HF_DATASETS_CACHE."
+        ) from error
+    finally:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)

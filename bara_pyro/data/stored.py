@@ -1,0 +1,102 @@
+"""Conversations of a file or of the hub, checked once and kept on the disk in the form that they are read in.
+
+A copy of our own, and not the Arrow file that `datasets` makes of a JSON or CSV file: there a column has one
+type, so that "007" may become 7 and a text of digits a date. Here every row is what it is without streaming.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bara_pyro.data.conversations import Conversation, each_conversation
+from bara_pyro.data.on_disk import RowsOnDisk, write_rows
+from bara_pyro.data.reading import dataset_rows, some, split_rows
+from bara_pyro.data.rows import check_ids
+from bara_pyro.data.tables import rows_in
+from bara_pyro.errors import DataError
+from bara_pyro.types import Fields
+
+if TYPE_CHECKING:
+    import datasets
+
+# Part of the names of the files kept. What rows are made of other than before needs another number here.
+FORM = 1
+
+
+def cache_folder() -> Path:
+    """Return where conversations are kept: below the cache of `datasets` (HF_DATASETS_CACHE)."""
+    import datasets
+
+    return Path(datasets.config.HF_DATASETS_CACHE) / "bara_pyro"
+
+
+def stored_file(path: Path, split: str = "row") -> RowsOnDisk[Conversation]:
+    """Return the rows of a file as `load_conversations` does, left on the disk.
+
+    The copy is named by the file's content, so it serves every run on the same rows and is never out of date.
+
+    Raises:
+        DataError: see `load_conversations`; or a .json file, which is one value.
+    """
+    return _stored(_content(path), rows_in(path), str(path), split)
+
+
+def stored_split(path: Path, split: str, *, spoken: bool = False) -> RowsOnDisk[Conversation]:
+    """Return the rows of a file in a hub schema; with `spoken`, plain prompts are what a user says."""
+    return _stored(f"schema/{_content(path)}", split_rows(path), str(path), split, spoken=spoken)
+
+
+def stored_dataset(
+    dataset: "datasets.Dataset", place: str, split: str, *, spoken: bool = False
+) -> RowsOnDisk[Conversation]:
+    """Return the rows of a set of the hub, which `place` names in errors."""
+    return _stored(dataset._fingerprint, dataset_rows(dataset), place, split, spoken=spoken)
+
+
+def _content(path: Path) -> str:
+    """Return a digest of a file's suffix and bytes."""
+    if not path.is_file():
+        raise DataError(f"There is no file {path}.")
+    try:
+        with path.open("rb") as file:
+            return path.suffix.lower() + hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror}).") from error
+
+
+def _stored(
+    content: str, rows: Iterable[Fields], place: str, split: str, *, spoken: bool = False
+) -> RowsOnDisk[Conversation]:
+    """Return conversations, written first where nobody did."""
+    name = hashlib.sha256(json.dumps([FORM, content, split, spoken]).encode()).hexdigest()[:32]
+    path = cache_folder() / f"{name}.arrow"
+    if not path.is_file():
+        found = each_conversation(rows, place, split)
+        lines = (_line(row.spoken() if spoken else row) for row in found)
+        write_rows(path, lines, lambda part: _check(RowsOnDisk(part, _conversation), place))
+    return RowsOnDisk(path, _conversation)
+
+
+def _check(rows: RowsOnDisk[Conversation], place: str) -> None:
+    """Raise `DataError` where there are no rows, or two with one id; of most ids only a hash is kept."""
+    if not len(rows):
+        some([], place)
+    marks = np.fromiter((hash(row.id) for row in rows), np.int64, len(rows))
+    found, counts = np.unique(marks, return_counts=True)
+    again = np.flatnonzero(np.isin(marks, found[counts > 1]))
+    places = again.tolist()
+    check_ids([rows[at].id for at in places], place, [at + 1 for at in places])
+
+
+def _line(row: Conversation) -> bytes:
+    # Half a surrogate pair, which JSON may hold, is kept as it is.
+    return json.dumps([row.prompt, row.reply, row.id], ensure_ascii=False).encode(errors="surrogatepass")
+
+
+def _conversation(row: bytes) -> Conversation:
+    prompt, reply, row_id = json.loads(row.decode(errors="surrogatepass"))
+    return Conversation(prompt if isinstance(prompt, str) else tuple(prompt), reply, row_id)
