@@ -37,7 +37,7 @@ class View:
         letter: of its classes in the page.
         key: of the rows.
         name: as it is read.
-        cap: in nats, of the strongest colour.
+        cap: in nats, from where a token has the strongest colour; 0: all tokens are at 0.
     """
 
     letter: str
@@ -49,7 +49,9 @@ class View:
         """Return the number of a value's colour, or x where there is no value."""
         if value is None:
             return "x"
-        return str(max(0, min(LEVELS - 1, int(LEVELS * value / self.cap)))) if self.cap > 0 else "0"
+        if not self.cap:
+            return "0"
+        return str(max(0, min(LEVELS - 1, int((LEVELS - 1) * value / self.cap))))
 
     def values(self, row: Fields) -> list[float | None]:
         """Return what is shown of each token of a reply, None where a file has no finite number."""
@@ -146,7 +148,8 @@ def _check(row: Fields) -> None:
 def _capped(view: View, rows: Sequence[Fields]) -> View:
     """Return a view whose strongest colour begins at a quantile of what is shown."""
     values = [value for row in rows for value in view.values(row)[:TOKENS] if value is not None]
-    return replace(view, cap=float(np.quantile(values, CAP)) if values else 0.0)
+    # Where nearly all are 0, the others are told from them.
+    return replace(view, cap=max(0.0, float(np.quantile(values, CAP)) or max(values)) if values else 0.0)
 
 
 def _finite(value: object) -> float | None:
@@ -191,7 +194,7 @@ def _told(value: float | None, digits: int) -> str:
     least = 10.0**-digits
     if 0 < abs(value) < least / 2:
         return f"{'<' if value > 0 else '>−'}{least:g}"
-    return f"{value:.{digits}f}".replace("-", "−")
+    return f"{value + 0.0:.{digits}f}".replace("-", "−")  # -0.0 is 0
 
 
 def _left_out(asked: dict[str, list[Fields]], prompts: int, replies: int) -> list[str]:

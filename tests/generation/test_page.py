@@ -60,13 +60,14 @@ def test_what_a_page_says(tmp_path: Path) -> None:
     asked = [{"role": "user", "content": "why ?"}]
     rows = [
         line(["so", " it", "<end>"], [0.5, 0.0, 0.0004], reply="so it", prompt=asked),
-        line(["no"], number=1, ended=False, prompt=asked),
+        line(["no"], number=1, ended=False, prompt=asked, log_probs=[0.0]),
     ]
     page = write_reply_page(rows, tmp_path / "page.html", "Of <mine>", draws=8)
     found, text = Tokens(page), " ".join(page.read_text().split())
     assert [token[2] for token in found.tokens] == ["so", " it", "<end>", "no"]
     assert found.tokens[0][1] == "epistemic 0.500, aleatoric 1.500, total 2.000, −log p 3.500"
     assert found.tokens[2][1].startswith("epistemic <0.001, ")
+    assert found.tokens[3][1].endswith(", −log p 0.000")
     assert "<h1>Of &lt;mine&gt;</h1>" in text
     assert "<b>user</b> why ?" in text
     assert f"8 draws, of at most log&nbsp;8&nbsp;=&nbsp;{math.log(8):.2f}&nbsp;nats" in text
@@ -106,8 +107,10 @@ def test_one_scale_for_the_page_that_an_outlier_leaves_alone(tmp_path: Path) -> 
     cap = float(np.quantile(values, CAP))
     assert cap < 0.2
     levels = [int(token[0].split()[0][1:]) for token in Tokens(page).tokens]
-    assert levels == [min(LEVELS - 1, math.floor(LEVELS * value / cap)) for value in values]
+    assert levels == [min(LEVELS - 1, math.floor((LEVELS - 1) * value / cap)) for value in values]
     assert f"<span>{cap:.2g} or more</span>" in page.read_text()
+    rare = write_reply_page([line(["a"] * 200, [0.0] * 199 + [0.5])], tmp_path / "rare.html", "Replies")
+    assert [token[0].split()[0] for token in Tokens(rare).tokens] == ["e0"] * 199 + [f"e{LEVELS - 1}"]
     one = write_reply_page([line(["a", "b"], [0.0, 0.0])], tmp_path / "one.html", "Replies", draws=1)
     assert [token[0].split()[0] for token in Tokens(one).tokens] == ["e0", "e0"]
     assert "all are 0" in one.read_text()
