@@ -62,12 +62,12 @@ def parts(results: Results) -> Iterable[Part]:
     yield Picture(
         lambda: frontier_figure(entries),
         f"{name}-frontier",
-        "Score of one reply and of the best of all against diversity, a point a temperature; means of seeds.",
+        f"Score of one reply and of the best of {TARGET} against diversity, by temperature; means of seeds.",
     )
     yield Picture(
         lambda: entropy_figure(entries),
         f"{name}-entropy",
-        "Score of the best of all against the entropy of a token, temperature 1; a point a seed.",
+        f"Score of the best of {TARGET} against the entropy of a token, temperature 1; a point a seed.",
     )
     yield Picture(
         lambda: tax_figure(entries),
@@ -346,9 +346,9 @@ def drawn_arms(entries: Sequence[Entry]) -> list[tuple[str, str, str]]:
 
 
 def frontier_figure(entries: Sequence[Entry]) -> Figure:
-    """Draw score against diversity over temperatures, of one reply and of the best of all."""
+    """Draw score against diversity over temperatures, of one reply and of the best of a few."""
     figure = new_figure(8.2, 3.4)
-    for axes, n in zip(figure.subplots(1, 2), (1, MOST), strict=True):
+    for axes, n in zip(figure.subplots(1, 2), (1, TARGET), strict=True):
         for index, (method, kind, name) in enumerate(drawn_arms(entries)):
             score, diversity = sweep(entries, method, kind, n).mean(axis=0).T
             axes.plot(diversity, score, label=name, **marked(index))
@@ -358,15 +358,15 @@ def frontier_figure(entries: Sequence[Entry]) -> Figure:
 
 
 def entropy_figure(entries: Sequence[Entry]) -> Figure:
-    """Draw the score of the best of all against entropy, a point a seed."""
+    """Draw the score of the best of a few against entropy, a point a seed."""
     figure = new_figure(4.6, 3.4)
     axes = figure.subplots()
     for index, (method, kind, name) in enumerate(drawn_arms(entries)):
         points = [samples_of(entry, kind) for entry in having(entries, method=method)]
-        values = [float(scores_of(s, MOST).mean()) for s in points]
+        values = [float(scores_of(s, TARGET).mean()) for s in points]
         style = marked(index) | {"linestyle": "none"}
         axes.plot([s["entropy"] for s in points], values, label=name, **style)
-    dress(axes, "Entropy of a token (nats)", f"Best of {MOST} (%)")
+    dress(axes, "Entropy of a token (nats)", f"Best of {TARGET} (%)")
     legend_of(axes, loc="best")
     return figure
 
