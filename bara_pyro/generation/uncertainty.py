@@ -80,7 +80,7 @@ def reply_uncertainty(
     out: list[ReplyUncertainty] = []
     with observing(model, _Laws()):
         for part in _parts(model, replies, max(1, draws), memory_budget):
-            batch = reply_batch([[reply] for reply in part], model.backbone.tokenizer.pad_token_id or 0)
+            batch = reply_batch([[reply] for reply in part])
             found = _read(model, guide, batch.to(model.backbone.device), draws, seed)
             out += [_of(row, len(reply.reply)) for row, reply in zip(found.cpu(), part, strict=True)]
             if on_replies is not None:

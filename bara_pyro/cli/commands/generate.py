@@ -5,11 +5,22 @@ from typing import Annotated
 
 import typer
 
-from bara_pyro.cli.options import Moved, Overwrite, Run, RunDevice, Seed, path
+from bara_pyro.cli.options import (
+    SAMPLING,
+    Draws,
+    MaxNewTokens,
+    Moved,
+    Overwrite,
+    Run,
+    RunDevice,
+    Seed,
+    Temperature,
+    TopK,
+    TopP,
+    path,
+)
 from bara_pyro.runs.sections import MOST_DRAWS
 from bara_pyro.types import Json
-
-SAMPLING = "Sampling"
 
 
 def generate(
@@ -37,10 +48,7 @@ def generate(
     ] = False,
     limit: Annotated[int | None, typer.Option(min=1, help="Take the first so many prompts.")] = None,
     replies: Annotated[int, typer.Option(min=1, max=MOST_DRAWS, help="Replies a prompt.")] = 1,
-    draws: Annotated[
-        str,
-        typer.Option(help="each: a draw of the posterior for every reply; a number of draws to share; mean."),
-    ] = "each",
+    draws: Draws = "each",
     mixture: Annotated[
         int | None,
         typer.Option(
@@ -61,23 +69,10 @@ def generate(
             parser=path, help="Page to write, .html: the replies, coloured by --uncertainty token by token."
         ),
     ] = None,
-    temperature: Annotated[
-        float, typer.Option(min=0, help="Of the tokens' law; 0: the likeliest.", rich_help_panel=SAMPLING)
-    ] = 1.0,
-    top_p: Annotated[
-        float, typer.Option(help="Keep the likeliest tokens of this probability.", rich_help_panel=SAMPLING)
-    ] = 1.0,
-    top_k: Annotated[
-        int, typer.Option(min=0, help="Keep so many tokens; 0: all.", rich_help_panel=SAMPLING)
-    ] = 0,
-    max_new_tokens: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Where a reply is cut. (default: 256, or half of a context of less than 512)",
-            rich_help_panel=SAMPLING,
-        ),
-    ] = None,
+    temperature: Temperature = 1.0,
+    top_p: TopP = 1.0,
+    top_k: TopK = 0,
+    max_new_tokens: MaxNewTokens = None,
     stop: Annotated[
         list[str] | None,
         typer.Option(help="A text that ends a reply; can be repeated.", rich_help_panel=SAMPLING),
@@ -116,6 +111,7 @@ def generate(
         check_file(out, overwrite=overwrite or resume, inputs=inputs, option=name, ours=ours)
     check_run(run)
 
+    from bara_pyro.cli.options import draws_of
     from bara_pyro.cli.terminal import progress, result, say
     from bara_pyro.generation.file import append_lines, lines_there, made_by, reply_lines
     from bara_pyro.generation.generate import Decoding
@@ -124,7 +120,7 @@ def generate(
     from bara_pyro.runs.folder import load_system
 
     how = Decoding(
-        draws=_draws(draws),
+        draws=draws_of(draws),
         fresh_theta=not mean_theta,
         mixture=mixture,
         temperature=temperature,
@@ -170,8 +166,3 @@ def _write_page(rows: list[Json], page: Path, run: Path, draws: int) -> None:
 
     write_reply_page(rows, page, f"Replies of {run.resolve().name}", draws=draws)
     say(f"Page written to {page}")
-
-
-def _draws(given: str) -> int | str:
-    """Return what --draws means: a number, or a word."""
-    return int(given) if given.isdecimal() else given
