@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 from bara_pyro.data.encode import Tokenizer, continuation, front_ids, ids_of, pad_id
 from bara_pyro.data.replies import EncodedReplies, EncodedReply
@@ -100,7 +100,7 @@ def _conversation(row: Fields, where: str, row_id: str) -> Conversation:
     return conversation if isinstance(found, str) else conversation.spoken()
 
 
-def messages_of(value: Any, where: str, column: str) -> list[Message]:
+def messages_of(value: object, where: str, column: str) -> list[Message]:
     """Return the messages of a cell; a `DataError` that names its place where it holds anything else."""
     messages = list(value) if is_list(value) else []
     whole: list[Message] = [
@@ -116,7 +116,7 @@ def messages_of(value: Any, where: str, column: str) -> list[Message]:
     return whole
 
 
-def is_list(value: object) -> TypeGuard[Sequence[Any]]:
+def is_list(value: object) -> TypeGuard[Sequence[object]]:
     """Return whether a cell holds a list, as messages are."""
     return isinstance(value, Sequence) and not isinstance(value, str)
 

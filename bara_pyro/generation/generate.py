@@ -3,7 +3,6 @@
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
@@ -101,7 +100,7 @@ def generate(
     seed: int = 0,
     memory_budget: int | None = None,
     skip: Collection[tuple[str, int]] = (),
-    **options: Any,
+    **options: object,
 ) -> Iterator[Reply]:
     """Yield replies to prompts, in their order, as they are ready.
 
@@ -157,7 +156,7 @@ def _batches(
     wanted: Sequence[tuple[Prompt, int]],
     how: Decoding,
     budget: int | None,
-    options: dict[str, Any],
+    options: dict[str, object],
 ) -> Iterator[Reply]:
     if budget is None:
         budget = CPU_BUDGET if model.backbone.device.type == "cpu" else ACCELERATOR_BUDGET
@@ -180,7 +179,7 @@ def _some(
     guide: SiteGuide,
     wanted: Sequence[tuple[Prompt, int]],
     how: Decoding,
-    options: dict[str, Any],
+    options: dict[str, object],
 ) -> list[Reply]:
     """Return some replies, made in one batch."""
     backbone = model.backbone
@@ -310,7 +309,7 @@ def _encoded(prompts: Sequence[Asked] | Sequence[Prompt], backbone: Backbone) ->
     return encode_prompts([p for p in prompts if not isinstance(p, Prompt)], backbone.tokenizer)
 
 
-def _check_options(options: dict[str, Any]) -> None:
+def _check_options(options: dict[str, object]) -> None:
     if options.get("num_beams", 1) != 1:
         raise ConfigError(
             f"num_beams={options['num_beams']}: a beam search would carry the cache of one draw to another: "

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
 
 from lm_eval.api.registry import register_model
 from lm_eval.models.huggingface import HFLM
@@ -114,7 +113,7 @@ class BaraLM(HFLM):
         with self._adapted():
             return super()._loglikelihood_tokens(requests, disable_tqdm, override_bs)
 
-    def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
+    def generate_until(self, requests: Sequence[object], disable_tqdm: bool = False) -> list[str]:
         """Write on from contexts, by `HFLM`; see the class for the law.
 
         Raises:
@@ -130,7 +129,7 @@ class BaraLM(HFLM):
         finally:
             self.batch_size_per_gpu = before
 
-    def _adapted(self) -> AbstractContextManager[Any]:
+    def _adapted(self) -> AbstractContextManager[object]:
         """Hang the adapters on the language model: at the mean, or one draw of them."""
         if self.law == "base" or self.system is None:
             return nullcontext()

@@ -1,15 +1,17 @@
 """What the task files here call: rows of other layouts than those that lm-eval's own tasks read."""
 
 import re
-from typing import Any
 
+from datasets import Dataset
 from lm_eval.tasks.hellaswag.utils import preprocess
+
+from bara_pyro.types import Json
 
 # The end of a sentence, behind which HellaSwag's second half of a context begins.
 STOP = re.compile(r"(.*[.!?]['\")]*\s+)(?=\S)", re.DOTALL)
 
 
-def hellaswag(dataset: Any) -> Any:
+def hellaswag(dataset: Dataset) -> Dataset:
     """Return rows with `query`, `choices` and `gold`, as lm-eval's `process_docs` of hellaswag does.
 
     Rows without `ctx_a` and `ctx_b` are read by their `ctx`, whose unfinished last sentence is `ctx_b`.
@@ -17,7 +19,7 @@ def hellaswag(dataset: Any) -> Any:
     return dataset.map(_hellaswag_row)
 
 
-def _hellaswag_row(row: dict[str, Any]) -> dict[str, Any]:
+def _hellaswag_row(row: Json) -> Json:
     first, second = (row["ctx_a"], row["ctx_b"]) if "ctx_a" in row else halves(row["ctx"])
     query = preprocess(f"{row['activity_label']}: {first} {second.capitalize()}")
     return {"query": query, "choices": [preprocess(e) for e in row["endings"]], "gold": int(row["label"])}
@@ -31,7 +33,7 @@ def halves(context: str) -> tuple[str, str]:
     return found[1].rstrip(), context[found.end() :]
 
 
-def boolq(dataset: Any) -> Any:
+def boolq(dataset: Dataset) -> Dataset:
     """Return rows with the `label` (0 or 1) of SuperGLUE's BoolQ, of rows with a true or false `answer`."""
     if "label" in dataset.column_names:
         return dataset

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import lm_eval
 from datasets.exceptions import DatasetsError
@@ -22,7 +21,7 @@ KEPT = ("results", "groups", "versions", "n-shot", "n-samples", "higher_is_bette
 @contextmanager
 def loaded_tasks(
     tasks: Sequence[str], *, data_dir: Path | None = None, include_path: Path | None = None
-) -> Iterator[tuple[list[Any], TaskManager]]:
+) -> Iterator[tuple[list[object], TaskManager]]:
     """Load tasks and their rows; yield them, and the manager that knows them, for `lm_eval.simple_evaluate`.
 
     Args:
@@ -53,7 +52,7 @@ def _is(task: str, local: Sequence[str]) -> bool:
     return task.removeprefix(PREFIX) in local
 
 
-def _load(manager: TaskManager, name: str) -> list[Any]:
+def _load(manager: TaskManager, name: str) -> list[object]:
     """Return a task, a group, or the tasks of a tag, with their rows."""
     if name not in manager.all_tasks:
         raise ConfigError(f"Unknown task {name!r}: `lm-eval ls tasks` lists lm-eval's own.")

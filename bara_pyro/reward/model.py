@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -138,7 +137,7 @@ def load_classifier(
     if device == AUTO:
         raise ConfigError("A reward model is put on one device: choose cpu, cuda, cuda:1 or mps.")
     place, path = find_device(device), resolve(name)
-    how: dict[str, Any] = {
+    how: Json = {
         "num_labels": 1,
         "dtype": DTYPES[dtype],
         "trust_remote_code": False,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.data import SOURCES, EncodedSplit, Example, Task, encode, load_task
@@ -21,6 +21,7 @@ UNKNOWN = 10.0
 OnRows = Callable[[int], object]
 Replies = EncodedReplies | StreamedReplies
 AnyTask = TypeVar("AnyTask", Task, ReplyTask)
+Row = TypeVar("Row")
 
 
 def load_data(config: RunConfig) -> Task:
@@ -97,16 +98,15 @@ def _fewer(task: AnyTask, rows: int, seed: int | None) -> AnyTask:
     return replace(task, train=train, notes=(*task.notes, note))
 
 
-def rows_of(task: Task | ReplyTask, name: str) -> Sequence[Any]:
+def some(rows: Sequence[Row], task: str, name: str) -> Sequence[Row]:
     """Return the rows of a split.
 
     Raises:
         DataError: there are none.
     """
-    rows: Sequence[Any] = getattr(task, name)
     if not rows:
         way_out = " (`bara train --validation-rows` sets some aside)" if name == "validation" else ""
-        raise DataError(f"The task {task.name!r} has no {name} rows: choose another split or task{way_out}.")
+        raise DataError(f"The task {task!r} has no {name} rows: choose another split or task{way_out}.")
     return rows
 
 
@@ -116,7 +116,7 @@ def encode_split(config: RunConfig, backbone: Backbone, task: Task, name: str) -
     Raises:
         DataError: the split is empty, or a question is too long.
     """
-    split = encode_rows(config, backbone, task, rows_of(task, name))
+    split = encode_rows(config, backbone, task, some(getattr(task, name), task.name, name))
     if not len(split):
         raise DataError(
             f"No {name} row of {task.name!r} has a question of at most {config.task.max_length} tokens: "
@@ -135,7 +135,7 @@ def encode_reply_split(
     Raises:
         DataError: the split is empty, or all prompts are too long.
     """
-    c, rows = config.task, rows_of(task, name)
+    c, rows = config.task, some(getattr(task, name), task.name, name)
     found: Replies
     if c.streaming:
         encoder = ReplyEncoder(backbone.tokenizer, c.max_length, c.chat, c.too_long)

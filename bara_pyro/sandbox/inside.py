@@ -30,7 +30,7 @@ class CallFailedError(BaseException):
         self.reason = reason
 
 
-def encode(value: Any) -> Any:
+def encode(value: Any) -> object:
     """Return a value as JSON has it, each container and rarer number beside the name of its type.
 
     >>> encode([1, (2.5, None)])
@@ -118,11 +118,11 @@ def _raised(error: BaseException) -> object:
     return ["raised", type(error).__name__, str(message)[:500]]
 
 
-def remote(requests: int, replies: int) -> Callable[..., Any]:
+def remote(requests: int, replies: int) -> Callable[..., object]:
     """Return a function that asks the other process; a call that brings no value raises `CallFailedError`."""
     asked, answered = os.fdopen(requests, "wb"), os.fdopen(replies, "rb")
 
-    def candidate(*args: object, **kwargs: object) -> Any:
+    def candidate(*args: object, **kwargs: object) -> object:
         try:
             send(asked, encode((args, kwargs)))
         except OSError:
@@ -134,7 +134,7 @@ def remote(requests: int, replies: int) -> Callable[..., Any]:
     return candidate
 
 
-def _value(line: bytes) -> Any:
+def _value(line: bytes) -> object:
     """Return the value in a reply; everything in it is the tested program's to choose."""
     if not line.endswith(b"\n"):
         if len(line) >= LONGEST:
@@ -161,7 +161,7 @@ def examine(prompt: str, test: str, entry_point: str, nonce: str, requests: int,
     print(nonce, json.dumps(_verdict(prompt, test, entry_point, remote(requests, replies))), file=verdict)
 
 
-def _verdict(prompt: str, test: str, entry_point: str, candidate: Callable[..., Any]) -> tuple[str, str]:
+def _verdict(prompt: str, test: str, entry_point: str, candidate: Callable[..., object]) -> tuple[str, str]:
     names: dict[str, Any] = {"__name__": "examination"}
     try:
         exec(compile(prompt, "<prompt>", "exec"), names)  # noqa: S102 - the problem's own
