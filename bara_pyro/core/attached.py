@@ -107,11 +107,16 @@ def attached(
     check_attachable(model, guide, drawn=draws != "mean")
     # A guide whose draws do not differ stands for its mean, as in `predict`.
     law = PosteriorMean(guide) if draws == "mean" or not guide.stochastic else OneDraw(guide, int(draws))
-    nothing = torch.zeros(1, 1, dtype=torch.long, device=model.backbone.device)
-    with PROGRAM, torch.no_grad(), law:
-        latents = model.global_latents(Batch(nothing, nothing == 0, nothing[0]))
-    with hung(model, law, latents) as lm:
+    with hung(model, law, latents_under(model, law)) as lm:
         yield lm
+
+
+@torch.no_grad()
+def latents_under(model: AdaptedLM, law: Posterior) -> Sequence[Given]:
+    """Return what each adapter is given where global latents come from a posterior, whatever the rows."""
+    nothing = torch.zeros(1, 1, dtype=torch.long, device=model.backbone.device)
+    with PROGRAM, law:
+        return model.global_latents(Batch(nothing, nothing == 0, nothing[0]))
 
 
 @contextmanager

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from bara_pyro.data.labels import as_letters
 from bara_pyro.data.reading import Rows, read_hub, read_split, some
-from bara_pyro.data.registry import SOURCES, SUFFIXES, TASKS, Generated, Source, resolve
-from bara_pyro.data.rows import carve, check_disjoint, repeats, to_examples
+from bara_pyro.data.registry import SOURCES, SUFFIXES, TASKS, Source, resolve
+from bara_pyro.data.rows import carve, check_disjoint, first_validation, repeats, to_examples
 from bara_pyro.data.types import Example, Task
 from bara_pyro.data.userfile import TEST_FRACTION, task_from_rows
 from bara_pyro.errors import ConfigError, DataError, unknown
@@ -80,7 +80,8 @@ def load_task(
             seed=seed,
         )
     elif name in TASKS:
-        task = _make(TASKS.find(name), validation_rows, seed)
+        task = TASKS.find(name).load(seed)
+        task = replace(task, validation=first_validation(task.validation, validation_rows, name))
     else:
         task = _load_known(resolve(name), data_dir, revision)
         check_disjoint(task.train, task.test, task.name)
@@ -121,18 +122,6 @@ def _check_effect(
 def is_file_name(name: str) -> bool:
     """Return whether a task's name is that of a file of one's own."""
     return name.lower().endswith(SUFFIXES)
-
-
-def _make(made: Generated, validation_rows: int, seed: int) -> Task:
-    task = made.load(seed)
-    if not validation_rows:
-        return task
-    if not 0 < validation_rows <= len(task.validation):
-        raise ConfigError(
-            f"validation_rows is {validation_rows}: choose 1 to {len(task.validation)} (all that {made.name} "
-            "has)."
-        )
-    return replace(task, validation=task.validation[:validation_rows])
 
 
 def _load_known(key: str, data_dir: str | Path | None, revision: str | None) -> Task:

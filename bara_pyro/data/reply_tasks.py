@@ -9,7 +9,7 @@ from bara_pyro.data.conversations import Conversation, conversations_in, load_co
 from bara_pyro.data.loader import is_file_name
 from bara_pyro.data.reading import dataset_rows, hub_dataset, read_split
 from bara_pyro.data.registry import SUFFIXES
-from bara_pyro.data.rows import carve, check_disjoint
+from bara_pyro.data.rows import carve, check_disjoint, first_validation
 from bara_pyro.data.stored import stored_dataset, stored_file, stored_split
 from bara_pyro.data.tables import Data, Table
 from bara_pyro.errors import ConfigError, DataError, unknown
@@ -120,7 +120,8 @@ def load_replies(
         given = load(Path(name)), None if test_file is None else load(Path(test_file), "test")
         return _divided(Path(name).stem, *given, test_fraction, validation_rows, seed)
     if name in REPLY_TASKS:
-        return _made(REPLY_TASKS.find(name), validation_rows, seed)
+        made = REPLY_TASKS.find(name).load(seed)
+        return replace(made, validation=first_validation(made.validation, validation_rows, name))
     if name not in REPLY_SOURCES:
         known = unknown("task of replies", name, [*REPLY_SOURCES, *REPLY_TASKS])[:-1]
         raise DataError(f"{known}, or a file that ends in {', '.join(SUFFIXES)}.")
@@ -194,15 +195,3 @@ def _divided(
         check_disjoint(train, tested, name)
     kept, validation = carve(train, validation_rows, seed)
     return ReplyTask(name, kept, validation, tested, (note,))
-
-
-def _made(made: GeneratedReplies, validation_rows: int, seed: int) -> ReplyTask:
-    task = made.load(seed)
-    if not validation_rows:
-        return task
-    if not 0 < validation_rows <= len(task.validation):
-        raise ConfigError(
-            f"validation_rows is {validation_rows}: choose 1 to {len(task.validation)} (all that {made.name} "
-            "has)."
-        )
-    return replace(task, validation=task.validation[:validation_rows])

@@ -102,6 +102,19 @@ def carve(train: Sequence[R], rows: int, seed: int) -> tuple[Sequence[R], Sequen
     return take(train, np.flatnonzero(~held_out)), take(train, np.flatnonzero(held_out))
 
 
+def first_validation(rows: Sequence[R], wanted: int, name: str) -> Sequence[R]:
+    """Return so many of the validation rows that a task which is made has of its own; 0: all.
+
+    Raises:
+        ConfigError: the task, which goes by `name`, has fewer.
+    """
+    if not wanted:
+        return rows
+    if not 0 < wanted <= len(rows):
+        raise ConfigError(f"validation_rows is {wanted}: choose 1 to {len(rows)} (all that {name} has).")
+    return rows[:wanted]
+
+
 def divide(rows: Sequence[Example], test_fraction: float) -> tuple[list[Example], list[Example]]:
     """Divide rows into train and test, stratified: each class gives its share of test rows.
 

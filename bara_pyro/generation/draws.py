@@ -3,17 +3,15 @@
 from collections.abc import Sequence
 
 import pyro
-import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
 from bara_pyro.core.adapter import Given
-from bara_pyro.core.attached import Placed
+from bara_pyro.core.attached import Placed, latents_under
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.noise import Addresses
 from bara_pyro.core.prediction import Addressed
 from bara_pyro.core.threads import PROGRAM
-from bara_pyro.data.types import Batch
 
 
 class RowDraws(Placed, Addressed):
@@ -52,10 +50,7 @@ class RowDraws(Placed, Addressed):
             return fn.mean
         return super().value(name, fn)
 
-    @torch.no_grad()
     def latents(self) -> Sequence[Given]:
         """Return what each adapter is given: the global latents, a draw a row."""
-        model = self.guide.model
-        nothing = torch.zeros(1, 1, dtype=torch.long, device=model.backbone.device)
-        with PROGRAM, pyro.plate("draws", len(self.addresses.draws), dim=-3), self:
-            return model.global_latents(Batch(nothing, nothing == 0, nothing[0]))
+        with PROGRAM, pyro.plate("draws", len(self.addresses.draws), dim=-3):
+            return latents_under(self.guide.model, self)
