@@ -9,7 +9,8 @@ from pathlib import Path
 
 from bara_pyro.data.replies import EncodedReply
 from bara_pyro.errors import ConfigError
-from bara_pyro.generation.generate import Decoding, Reply, generate
+from bara_pyro.generation.decoding import Decoding
+from bara_pyro.generation.generate import Reply, generate
 from bara_pyro.generation.prompts import Asked, Prompt
 from bara_pyro.generation.uncertainty import ReplyUncertainty, reply_uncertainty
 from bara_pyro.runs.atomic import read_jsonl, write_jsonl, writing

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from bara_pyro.generation.decoding import Decoding
 from bara_pyro.generation.file import append_lines, lines_there, made_by, reply_lines
-from bara_pyro.generation.generate import Decoding
 from bara_pyro.generation.prompts import encode_prompts
 from bara_pyro.metrics import SamplingCurve, pass_at_k
 from bara_pyro.runs.atomic import read_jsonl, write_json, write_jsonl, writing

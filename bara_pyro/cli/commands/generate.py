@@ -113,8 +113,8 @@ def generate(
 
     from bara_pyro.cli.options import draws_of
     from bara_pyro.cli.terminal import progress, result, say
+    from bara_pyro.generation.decoding import Decoding
     from bara_pyro.generation.file import append_lines, lines_there, made_by, reply_lines
-    from bara_pyro.generation.generate import Decoding
     from bara_pyro.generation.prompts import encode_prompts, load_prompts
     from bara_pyro.runs.atomic import read_jsonl
     from bara_pyro.runs.folder import load_system

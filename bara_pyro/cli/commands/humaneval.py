@@ -76,7 +76,7 @@ def humaneval(
 
     from bara_pyro.cli.options import draws_of
     from bara_pyro.cli.terminal import progress, result, say, show
-    from bara_pyro.generation.generate import Decoding
+    from bara_pyro.generation.decoding import Decoding
     from bara_pyro.generation.humaneval import judge_programs, score_programs, write_programs
     from bara_pyro.report import Column, Table
     from bara_pyro.runs.folder import load_system
