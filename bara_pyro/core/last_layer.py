@@ -35,7 +35,7 @@ def adapted_before_attending(backbone: Backbone, adapted: Iterable[nn.Module]) -
 
     None where it runs others too, or cannot be run for some tokens alone. Found by a look at four tokens.
     """
-    if not backbone.last_apart:
+    if not backbone.last_apart or backbone.device.type == "meta":  # of shapes alone nothing can be run
         return None
     last = set(backbone.states.layers[-1].modules())
     inside = frozenset(layer for layer in adapted if layer in last)
