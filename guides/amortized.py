@@ -68,6 +68,9 @@ class AmortizedGuide(SiteGuide):
     """
 
     noisy = True  # False for a family without a noise level: it gets no parameters for one
+    by_unit: tuple[
+        str, ...
+    ] = ()  # parameters of a family's own, `modules x r`; their modules need each other
 
     def __init__(
         self,
@@ -144,7 +147,14 @@ class AmortizedGuide(SiteGuide):
         weights: list[Tensor] = [self._raw[name].weight for name in names]
         paths = [str(self.model.latents.sites[name].path) for name in names]
         adapters = [self.model.adapters[module_key(path)] for path in paths]
-        return self._of_product(weights, self.sizes[names[0]][0], x, adapters)
+        rank = self.sizes[names[0]][0]
+        return self.posteriors(
+            self.shifted(self._product(weights, rank, x, adapters), names), rank, local=True
+        )
+
+    def shifted(self, raw: Tensor, names: Sequence[str]) -> Tensor:
+        """Return the raw parameters of K local sites, `... x K x (rank + levels)`; here as the product is."""
+        return raw
 
     def posterior(self, weight: Tensor, rank: int, x: Tensor | None = None) -> TorchDistribution:
         """Return the posterior that unconstrained parameters stand for: means first, then noise levels.
@@ -155,14 +165,14 @@ class AmortizedGuide(SiteGuide):
             x: float32, `... x in_features`: the layer's input, of a local site.
         """
         if x is not None:
-            return self._of_product([weight], rank, x)[0].to_event(1)
+            return self.posteriors(self._product([weight], rank, x), rank, local=True)[0].to_event(1)
         raw = weight + self.start[self.r - rank : self.r - rank + weight.shape[-1]]
         return self.posteriors(raw.unsqueeze(-2), rank, local=False)[0].to_event(1)
 
-    def _of_product(
+    def _product(
         self, weights: Sequence[Tensor], rank: int, x: Tensor, adapters: Sequence[Adapter] = ()
-    ) -> Sequence[TorchDistribution]:
-        """Return the posteriors that weights of one shape make of an input.
+    ) -> Tensor:
+        """Return the raw parameters that K weights of one shape make of an input, `... x K x rows`.
 
         In training the same product gives what `adapters` make of that input by themselves.
         """
@@ -179,7 +189,7 @@ class AmortizedGuide(SiteGuide):
             if len(weights) > 1:
                 weight, start = torch.cat(list(weights)), start.repeat(len(weights))
             raw = F.linear(x, weight, start).unflatten(-1, (len(weights), size))
-        return self.posteriors(raw, rank, local=True)
+        return raw
 
     def posteriors(self, raw: Tensor, rank: int, local: bool) -> Sequence[TorchDistribution]:
         """Return the distributions of K sites from raw parameters, `... x K x (rank + levels)`.

@@ -21,7 +21,7 @@ from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.distributions.whole import Whole
 from bara_pyro.core.latents import Gates, Latents, Site
 from bara_pyro.core.priors import make_prior
-from bara_pyro.core.program import AdaptedLM, AdapterOptions
+from bara_pyro.core.program import AdaptedLM, AdapterOptions, by_module
 from bara_pyro.core.targets import Target
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, check_choice
@@ -39,6 +39,7 @@ class Gate(NamedTuple):
     Attributes:
         phi: its draw of Phi, `[draws x 1 x] 1 x r`; None where there is none, or where `up` has it.
         up: `s B diag(Phi)`, `out x r`; None where the layer makes it itself.
+        shared: the draw of Phi of all modules, `[draws x 1 x] modules x r`, for the guide of theta.
         prior: of theta, by its batch shape and rank; None where there is none.
         beta: weight of theta's KL.
     """
@@ -47,6 +48,7 @@ class Gate(NamedTuple):
     up: Tensor | None
     prior: Callable[[torch.Size, int], TorchDistribution] | None
     beta: float
+    shared: Tensor | None
 
 
 class BaRAAdapter(Adapter):
@@ -66,13 +68,14 @@ class BaRAAdapter(Adapter):
 
     def shrink(self, x: Tensor, latents: Gate) -> Tensor:
         """Return what the gates let through; of Phi where `latents.up` has it only the rest."""
-        phi, _, prior, beta = latents
+        phi, _, prior, beta, shared = latents
         parts = []
         if phi is not None:
             parts.append(phi if phi.shape[-1] == self.r else phi[..., : self.r])
         if prior is not None:
             with tempered(beta):
-                parts.append(local_sample(self.target.site(THETA), prior(x.shape[:-1], self.r), x))
+                law = prior(x.shape[:-1], self.r)
+                parts.append(local_sample(self.target.site(THETA), law, x, shared))
         if self.form == "gate":
             parts.append(self.times_input(x))
         return reduce(mul, parts)
@@ -163,14 +166,15 @@ class BaRA(AdaptedLM):
 
         prior = None if self.latent == "phi" else theta
         if self.latent == "theta":
-            return [Gate(None, None, prior, self.beta_theta)] * len(self.targets)
-        phi = self.one_per_module(PHI, self.phi_prior, self.beta_phi)
-        gates = [Gate(own, None, prior, self.beta_theta) for own in phi]
+            return [Gate(None, None, prior, self.beta_theta, None)] * len(self.targets)
+        drawn = self.one_per_module(PHI, self.phi_prior, self.beta_phi)
+        phi = by_module(drawn)
+        gates = [Gate(own, None, prior, self.beta_theta, drawn) for own in phi]
         # In training only: predictions with and without a dimension of draws then round alike.
         training = torch.is_grad_enabled() and phi[0].dim() == 2
         if training and (prior is not None or self.form == "gate"):
             for index, up in self._ups(phi).items():
-                gates[index] = Gate(None, up, prior, self.beta_theta)
+                gates[index] = Gate(None, up, prior, self.beta_theta, drawn)
         return gates
 
     def _ups(self, phi: Sequence[Tensor]) -> dict[int, Tensor]:

@@ -22,6 +22,9 @@ Given: TypeAlias = Any
 INPUT = "input"
 """Key of a sample statement's `infer` under which a guide is given the layer's input; see `local_sample`."""
 
+SHARED = "shared"
+"""The same for the draw of a global latent that the local one meets in the program."""
+
 
 class Adapter(PyroModule):
     """What is added to one frozen linear layer, by way of its r rank units. Subclasses define `shrink`.
@@ -130,9 +133,17 @@ def chosen_rows(weight: Tensor, rows: Tensor | None) -> Tensor:
     return weight if rows is None else weight[..., rows, :]
 
 
-def local_sample(site: str, prior: TorchDistribution, x: Tensor) -> Tensor:
-    """Sample a local latent whose posterior may depend on the layer's input x, `[draws x] B x T x width`."""
-    return pyro.sample(site, prior, infer=cast(InferDict, {INPUT: x}))  # a key of ours, which Pyro passes on
+def local_sample(site: str, prior: TorchDistribution, x: Tensor, shared: Tensor | None = None) -> Tensor:
+    """Sample a local latent whose posterior may depend on what the layer is given.
+
+    Args:
+        site: its name.
+        prior: its prior.
+        x: the layer's input, `[draws x] B x T x width`.
+        shared: the draw of a global latent of all modules, `[draws x 1 x] modules x r`; None: there is none.
+    """
+    given = {INPUT: x, SHARED: shared}
+    return pyro.sample(site, prior, infer=cast(InferDict, given))  # keys of ours, which Pyro passes on
 
 
 def tempered(beta: float) -> AbstractContextManager:

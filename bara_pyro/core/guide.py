@@ -14,7 +14,7 @@ from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 
-from bara_pyro.core.adapter import INPUT
+from bara_pyro.core.adapter import INPUT, SHARED
 from bara_pyro.core.likelihood import LIKELIHOOD
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.sites import law_of
@@ -43,7 +43,7 @@ class SiteGuide(AutoMessenger):  # type: ignore[metaclass]  # Pyro computes the 
         # Its own root name: otherwise guide and model parameters would share names in Pyro's store.
         self._pyro_name = "guide"
         # A list, because setting an attribute of a PyroModule costs as much as a small matrix product.
-        self._inputs: list[Tensor | None] = []
+        self._inputs: list[tuple[Tensor | None, Tensor | None]] = []
 
     def _pyro_sample(self, msg: Message) -> None:
         if msg["is_observed"] or site_is_subsample(msg):
@@ -54,7 +54,8 @@ class SiteGuide(AutoMessenger):  # type: ignore[metaclass]  # Pyro computes the 
             infer[PRIOR] = msg["fn"]
             return
         # Popped, so that a recorded trace does not keep every layer's input alive.
-        self._inputs.append(cast(Tensor | None, infer.pop(INPUT, None)))
+        given = infer.pop(INPUT, None), infer.pop(SHARED, None)
+        self._inputs.append(cast(tuple[Tensor | None, Tensor | None], given))
         try:
             super()._pyro_sample(msg)
         finally:
@@ -103,10 +104,15 @@ class SiteGuide(AutoMessenger):  # type: ignore[metaclass]  # Pyro computes the 
     @property
     def input(self) -> Tensor:
         """The adapted layer's input at the site being sampled, float32 `[draws x] B x T x in_features`."""
-        x = self._inputs[-1] if self._inputs else None
+        x = self._inputs[-1][0] if self._inputs else None
         if x is None:
             raise LookupError("This site was not sampled by bara_pyro.core.adapter.local_sample.")
         return x
+
+    @property
+    def shared(self) -> Tensor | None:
+        """The draw of the global latent that the site being sampled meets, `[draws x 1 x] modules x r`."""
+        return self._inputs[-1][1] if self._inputs else None
 
     def run(self, batch: Batch) -> tuple[Trace, Trace]:
         """Run model and guide once; return their traces.

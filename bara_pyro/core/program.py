@@ -121,16 +121,14 @@ class AdaptedLM(PyroModule):
         """Sample what is shared by all rows and tokens; return what each adapter is given, a target each."""
         return [None] * len(self.targets)
 
-    def one_per_module(self, site: str, entry: TorchDistribution, beta: float) -> Sequence[Tensor]:
-        """Sample an r-vector for every module in one statement, `modules x r`, its KL weighted by `beta`.
+    def one_per_module(self, site: str, entry: TorchDistribution, beta: float) -> Tensor:
+        """Sample an r-vector for every module in one statement, its KL weighted by `beta`.
 
-        `entry` is the prior of one entry. Each module gets `[draws x 1 x] 1 x r`, which broadcasts over rows
-        and tokens.
+        `entry` is the prior of one entry. Returns `[draws x 1 x] modules x r`, see `by_module`.
         """
         prior = entry.expand([len(self.targets), self.r]).to_event(1)
         with pyro.plate("modules", len(self.targets), dim=-1), tempered(beta):
-            value = pyro.sample(site, prior)
-        return value.unsqueeze(-2).unbind(-3)
+            return pyro.sample(site, prior)
 
     def outside(self) -> AbstractContextManager[None]:
         """Return what stands around the program's own plates: by default nothing."""
@@ -301,6 +299,11 @@ class AdaptedLM(PyroModule):
                 adapted = [layer for _, layer in self._body]
                 stack.enter_context(recorded.recomputing(upper, adapted))
             yield
+
+
+def by_module(drawn: Tensor) -> Sequence[Tensor]:
+    """Return what each module has of `[draws x 1 x] modules x r`: `[draws x 1 x] 1 x r`, for all tokens."""
+    return drawn.unsqueeze(-2).unbind(-3)
 
 
 class _Head(NamedTuple):

@@ -175,4 +175,9 @@ def guide_of(settings: Settings, r: int, path: str, rank: int, in_features: int)
         backbone=SimpleNamespace(device=None),  # stays where it is made: PEFT may load onto "meta"
     )
     family = FAMILIES[settings.guide]
+    if family.by_unit:
+        raise ConfigError(
+            f"The guide {settings.guide!r} makes a module from all gates, and a module of PEFT's "
+            "knows itself alone: choose 'weibull', or read the run with bara_pyro.load_system(folder)."
+        )
     return family(cast(AdaptedLM, program), **given(family, settings))

@@ -27,8 +27,9 @@ BASE = "base_model.model."
 
 
 def is_bara(system: System) -> bool:
-    """Whether a system is what `bara_pyro.peft` makes modules of: BaRA with one of its amortised guides."""
-    return isinstance(system.model, BaRA) and isinstance(system.guide, AmortizedGuide)
+    """Whether a system is what `bara_pyro.peft` makes modules of: BaRA with a guide of a module at a time."""
+    guide = system.guide
+    return isinstance(system.model, BaRA) and isinstance(guide, AmortizedGuide) and not guide.by_unit
 
 
 def peft_config(system: System) -> Json:

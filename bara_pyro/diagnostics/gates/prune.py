@@ -151,6 +151,9 @@ def _copy_posterior(old: SiteGuide, new: SiteGuide, gates: Gates, order: dict[st
             site = module_key(gates.phi)
             row = old.sites[site].weight[i].unflatten(0, (-1, gates.r))
             new.sites[site].weight[i] = row[:, order[path].to(row.device)].flatten()
+        for name in new.by_unit:
+            own = getattr(old, name)
+            getattr(new, name)[i] = own[i, order[path].to(own.device)]
 
 
 def _checked(system: System) -> AdaptedLM:
