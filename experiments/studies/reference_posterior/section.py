@@ -1,6 +1,6 @@
 """The section on the reference posterior: a table a program, and the distribution functions of some gates."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pandas as pd
@@ -15,6 +15,7 @@ from experiments.page.parts import Part, Picture
 
 NAME = "reference_posterior"
 NUTS_ARM = "NUTS"
+COUPLED = "weibull-coupled"
 PANELS = 4  # gates drawn of each program
 
 COLUMNS = (
@@ -29,6 +30,11 @@ COLUMNS = (
     Column("gap", "gap"),
     Column("k_hat", "k"),
 )
+
+
+def asked_of(latent: str, families: Iterable[str]) -> list[str]:
+    """Return the families that a program is asked of: without theta there is nothing to couple with Phi."""
+    return [name for name in families if latent == "phi*theta" or name != COUPLED]
 
 
 def families(arms: Mapping[str, Any]) -> list[str]:

@@ -40,6 +40,7 @@ from experiments.studies.reference_posterior.section import (
     NUTS_ARM,
     PANELS,
     QUESTION,
+    asked_of,
     figure,
     parts,
     programs,
@@ -169,7 +170,9 @@ def guide_arm(
 
 def run(latent: Latent, results: Results, settings: Settings, runs: Path) -> None:
     """Do the arms of a program that are not done, writing the results after each."""
-    missing = [arm for arm in (NUTS_ARM, *FAMILIES) if f"{latent} {arm}" not in results.entries]
+    missing = [
+        arm for arm in (NUTS_ARM, *asked_of(latent, FAMILIES)) if f"{latent} {arm}" not in results.entries
+    ]
     if not missing:
         return
     model, batch, truth = program(latent, settings)

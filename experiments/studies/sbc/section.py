@@ -18,10 +18,10 @@ from bara_pyro.report import Column, Table
 from bara_pyro.report.style import GREY, INK, NORMAL, PALETTE, dress, legend_of, new_figure
 from experiments.engine.results import Results
 from experiments.page.parts import Part, Picture
-from experiments.studies.reference_posterior.section import NUTS_ARM, programs
+from experiments.studies.reference_posterior.section import COUPLED, NUTS_ARM, programs
 
 NAME = "sbc"
-FAMILIES = ("weibull", "gamma", "lognormal")
+FAMILIES = ("weibull", COUPLED, "gamma", "lognormal")
 TOO_SURE, PRIOR = "weibull, too sure", "prior"
 ARMS = (*FAMILIES, NUTS_ARM, TOO_SURE, PRIOR)
 FACTOR = 0.3  # of the draws that are too sure: how far from their mean they stay

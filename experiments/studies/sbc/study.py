@@ -32,6 +32,7 @@ from experiments.engine.arguments import given, quick_parser, setting
 from experiments.engine.results import RESULTS, Results, results_option
 from experiments.page.spec import entry_study
 from experiments.studies.reference_posterior import study as reference_posterior
+from experiments.studies.reference_posterior.section import asked_of
 from experiments.studies.reference_posterior.study import CASES, program, started
 from experiments.studies.sbc.section import (
     ARMS,
@@ -96,8 +97,8 @@ def sampler_of(arm: str, model: BaRA, batch: Batch, settings: Settings) -> Sampl
 
 def run(latent: Latent, results: Results, settings: Settings, wanted: Mapping[str, int]) -> None:
     """Do the simulations that are not done, `wanted` of each arm, writing the results after each."""
-    arms = {arm: results.entries.get(f"{latent} {arm}", NOTHING) for arm in ARMS}
-    missing = [arm for arm in ARMS if len(arms[arm]["ranks"]) < wanted[arm]]
+    arms = {arm: results.entries.get(f"{latent} {arm}", NOTHING) for arm in wanted}
+    missing = [arm for arm in wanted if len(arms[arm]["ranks"]) < wanted[arm]]
     if not missing:
         return
     model, batch, _ = program(latent, reference_posterior.Settings(seed=settings.seed))
@@ -130,7 +131,9 @@ def main() -> None:
     torch.set_num_threads(1)
     results = started(args.results, settings)
     for latent in CASES:
-        wanted = {arm: args.simulations if arm in FAMILIES else args.controls for arm in ARMS}
+        wanted = {
+            arm: args.simulations if arm in FAMILIES else args.controls for arm in asked_of(latent, ARMS)
+        }
         run(latent, results, settings, wanted)
         show(table(latent, programs(results)[latent]))
     say(f"Written: {args.results}; for the page: python -m experiments report")
