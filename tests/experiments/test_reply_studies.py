@@ -14,7 +14,7 @@ from bara_pyro.runs.system import System, build_system
 from bara_pyro.runs.train import train
 from experiments.engine import sampled as engine
 from experiments.engine.sampled import numbers, read_numbers, sampled
-from experiments.page.sampled import (
+from experiments.page.sampled_tables import (
     NUMBERS,
     budget_table,
     difference_table,
