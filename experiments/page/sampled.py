@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from experiments.engine.results import Results
 from experiments.page.parts import Part, Picture
-from experiments.page.sampled_entries import TARGET
+from experiments.page.sampled_entries import target_of
 from experiments.page.sampled_figures import curve_figure, entropy_figure, frontier_figure, tax_figure
 from experiments.page.sampled_tables import (
     budget_table,
@@ -16,13 +16,13 @@ from experiments.page.sampled_tables import (
 
 QUESTION = """\
 Models that learnt {task} ({model}, {steps:,} training steps, {seeds}) write {replies} replies to every test
-prompt, at temperatures of {temperatures}; each reply under a draw of the posterior of its own, or all at the
-posterior mean ("mean"). Score: the expected best of n replies in percent, unbiased over all subsets of the
-{replies}. Diversity: 100 - Self-BLEU of the first {few} replies of a prompt. Entropy: minus the
-log-probability of a sampled token at temperature 1, in nats. Intervals (`95 %`) are crossed over seeds and
-prompts where they are of differences at one temperature, and over prompts, seeds averaged, of frontiers and
-budgets. Settings were chosen on validation replies (by NLL, as many trials for every method); temperatures
-were not chosen.
+prompt, at temperatures of {temperatures}; each reply under a draw of the posterior of its own, or all at
+the posterior mean ("mean"). Score: the expected best of n replies in percent, unbiased over all subsets of
+the {replies}. Diversity: 100 - Self-BLEU of the first {few} replies of a prompt. Entropy: minus the log-
+probability of a sampled token at temperature 1, in nats. Tax: under {samples} draws. Intervals (`95 %`) are
+crossed over seeds and prompts where they are of differences at one temperature, and over prompts, seeds
+averaged, of frontiers and budgets. Settings were chosen on validation replies (by NLL, as many trials for
+every method); temperatures were not chosen.
 """
 
 
@@ -33,25 +33,30 @@ def parts(results: Results) -> Iterable[Part]:
     yield difference_table(entries)
     yield frontier_table(entries)
     yield budget_table(entries)
-    yield tax_table(entries)
+    taxed = "tax" in entries[0]
+    if taxed:
+        yield tax_table(entries)
     name = results.study
     yield Picture(
         lambda: curve_figure(entries),
         f"{name}-best-of-n",
         "Expected best of n at temperature 1; means of seeds.",
     )
+    few = f"the best of {target_of(entries)}"
     yield Picture(
         lambda: frontier_figure(entries),
         f"{name}-frontier",
-        f"Score of one reply and of the best of {TARGET} against diversity, by temperature; means of seeds.",
+        f"Score of one reply and of {few} against diversity, by temperature; means of seeds.",
     )
     yield Picture(
         lambda: entropy_figure(entries),
         f"{name}-entropy",
-        f"Score of the best of {TARGET} against the entropy of a token, temperature 1; a point a seed.",
+        f"Score of {few} against the entropy of a token, temperature 1; a point a seed.",
     )
-    yield Picture(
-        lambda: tax_figure(entries),
-        f"{name}-tax",
-        "Accuracy on questions after minus before, mean over tasks; bars: one standard deviation over seeds.",
-    )
+    if taxed:
+        yield Picture(
+            lambda: tax_figure(entries),
+            f"{name}-tax",
+            "Accuracy on questions after minus before, mean over tasks; "
+            "bars: one standard deviation over seeds.",
+        )

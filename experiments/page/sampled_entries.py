@@ -8,14 +8,22 @@ from typing import Any
 import numpy as np
 
 from experiments.engine.results import distinct, having
-from experiments.engine.sampled import NUMBERS, TAXED, THOUSAND, read_numbers
+from experiments.engine.sampled import THOUSAND, read_numbers
 from experiments.page.values import display
 
 REFERENCE = "lora"
-MOST = max(NUMBERS)
-TARGET = 8  # replies of LoRA that others are to equal: with all of its own a score may be at its end
 
 Entry = Mapping[str, Any]
+
+
+def numbers_of(entries: Sequence[Entry]) -> list[int]:
+    """Return the numbers n of replies whose best is known."""
+    return [int(n) for n in entries[0]["samples"][0]["best"]]
+
+
+def target_of(entries: Sequence[Entry]) -> int:
+    """Return how many replies of LoRA others are to equal: with all of its own a score may be at its end."""
+    return max(numbers_of(entries)) // 4
 
 
 def kinds(entries: Sequence[Entry], method: str) -> list[str]:
@@ -77,7 +85,7 @@ def prompts_of(entries: Sequence[Entry]) -> list[str]:
 def curve(entries: Sequence[Entry], method: str, kind: str) -> np.ndarray:
     """Return the expected best of n, `prompts x numbers`, means over seeds."""
     own = having(entries, method=method)
-    return np.stack([over_prompts(own, kind, partial(scores_of, n=n)) for n in NUMBERS], axis=-1)
+    return np.stack([over_prompts(own, kind, partial(scores_of, n=n)) for n in numbers_of(entries)], axis=-1)
 
 
 def shared_seeds(entries: Sequence[Entry], *methods: str) -> list[int]:
@@ -88,7 +96,7 @@ def shared_seeds(entries: Sequence[Entry], *methods: str) -> list[int]:
 
 def tax_of(entry: Entry, key: str) -> float:
     """Return a score after minus before, mean over the tasks of questions."""
-    return mean(entry["tax"][task][key] - entry["before"][task][key] for task in TAXED)
+    return mean(entry["tax"][task][key] - entry["before"][task][key] for task in entry["tax"])
 
 
 def drawn_arms(entries: Sequence[Entry]) -> list[tuple[str, str, str]]:

@@ -17,20 +17,19 @@ from bara_pyro.metrics import (
 from bara_pyro.metrics.intervals import Drawn, Interval
 from bara_pyro.report import Column, Table
 from experiments.engine.results import having
-from experiments.engine.sampled import NUMBERS, TAXED
 from experiments.page.sampled_entries import (
-    MOST,
     REFERENCE,
-    TARGET,
     Entry,
     arms,
     curve,
     diversity_of,
+    numbers_of,
     prompts_of,
     samples_of,
     scores_of,
     shared_seeds,
     sweep,
+    target_of,
     tax_of,
 )
 from experiments.page.tables import interval_cell
@@ -39,12 +38,12 @@ from experiments.page.values import display, spread_rows
 
 def scores_table(entries: Sequence[Entry]) -> Table:
     """Return what each arm gives at temperature 1, with the spread over seeds."""
-    rows = []
-    keys = ["nll", *(f"best {n}" for n in NUMBERS), "diversity", "entropy", "distinct"]
+    rows, numbers = [], numbers_of(entries)
+    keys = ["nll", *(f"best {n}" for n in numbers), "diversity", "entropy", "distinct"]
     for method, kind, name in arms(entries):
         for entry in having(entries, method=method):
             samples = samples_of(entry, kind)
-            best = {f"best {n}": float(scores_of(samples, n).mean()) for n in NUMBERS}
+            best = {f"best {n}": float(scores_of(samples, n).mean()) for n in numbers}
             rows.append(
                 {
                     "arm": name,
@@ -58,7 +57,7 @@ def scores_table(entries: Sequence[Entry]) -> Table:
     columns = [
         Column("arm", "method"),
         Column("nll", "NLL, S = 10", "nats", ".3f"),
-        *(Column(f"best {n}", f"best of {n}", "%", ".1f") for n in NUMBERS),
+        *(Column(f"best {n}", f"best of {n}", "%", ".1f") for n in numbers),
         Column("diversity", "diversity", format=".1f"),
         Column("entropy", "entropy", "nats", ".3f"),
         Column("distinct", "distinct 2-grams", "%", ".1f"),
@@ -70,9 +69,10 @@ def scores_table(entries: Sequence[Entry]) -> Table:
 
 def difference_table(entries: Sequence[Entry]) -> Table:
     """Return each arm minus LoRA at temperature 1, with crossed intervals."""
+    most = max(numbers_of(entries))
     reads: dict[str, tuple[Callable[[Entry], np.ndarray], int]] = {
         "one": (lambda s: scores_of(s, 1), 1),
-        "most": (lambda s: scores_of(s, MOST), 1),
+        "most": (lambda s: scores_of(s, most), 1),
         "diversity": (diversity_of, 1),
     }
     rows = []
@@ -87,7 +87,7 @@ def difference_table(entries: Sequence[Entry]) -> Table:
     columns = (
         Column("arm", "method"),
         Column("one", "one reply", "points"),
-        Column("most", f"best of {MOST}", "points"),
+        Column("most", f"best of {most}", "points"),
         Column("diversity", "diversity"),
     )
     return Table(
@@ -148,17 +148,18 @@ def frontier_table(entries: Sequence[Entry]) -> Table:
 
 
 def budget_table(entries: Sequence[Entry]) -> Table:
-    """Return how many replies each arm needs for what LoRA has with `TARGET`, temperature 1."""
-    reference = curve(entries, REFERENCE, "mean")[:, : NUMBERS.index(TARGET) + 1]
+    """Return how many replies each arm needs for what LoRA has with `target_of`, temperature 1."""
+    numbers, target = numbers_of(entries), target_of(entries)
+    reference = curve(entries, REFERENCE, "mean")[:, : numbers.index(target) + 1]
     rows = []
     for method, kind, name in arms(entries):
         if method == REFERENCE:
             continue
         found = compare_budgets(
             mean_over_prompts(curve(entries, method, kind)),
-            NUMBERS,
+            numbers,
             mean_over_prompts(reference),
-            NUMBERS[: reference.shape[1]],
+            numbers[: reference.shape[1]],
             prompts_of(entries),
         )
         low, high = ("–" if end is None else f"{end:.2f}" for end in (found.low, found.high))
@@ -172,30 +173,32 @@ def budget_table(entries: Sequence[Entry]) -> Table:
         )
     columns = (
         Column("arm", "method"),
-        Column("target", f"LoRA's best of {TARGET}", "%", ".1f"),
+        Column("target", f"LoRA's best of {target}", "%", ".1f"),
         Column("budget", "replies needed"),
         Column("ratio", "share of LoRA's [interval]"),
     )
-    return Table(columns, rows, f"Replies needed for LoRA's score with {TARGET}, temperature 1")
+    return Table(columns, rows, f"Replies needed for LoRA's score with {target}, temperature 1")
 
 
 def tax_table(entries: Sequence[Entry]) -> Table:
     """Return accuracy on tasks of questions after minus before, by method, spread over seeds."""
+    tasks = list(entries[0]["tax"])
+    with_nll = all("nll" in scores for scores in entries[0]["tax"].values())
     rows = [
         {
             "arm": display(entry["method"]),
-            **{task: entry["tax"][task]["acc"] - entry["before"][task]["acc"] for task in TAXED},
+            **{task: entry["tax"][task]["acc"] - entry["before"][task]["acc"] for task in tasks},
             "mean": tax_of(entry, "acc"),
-            "nll": tax_of(entry, "nll"),
+            **({"nll": tax_of(entry, "nll")} if with_nll else {}),
         }
         for entry in entries
     ]
     columns = [
         Column("arm", "method"),
-        *(Column(task, task, "points", ".1f") for task in TAXED),
+        *(Column(task, task, "points", ".1f") for task in tasks),
         Column("mean", "mean", "points", ".2f"),
-        Column("nll", "NLL, mean", "nats", ".3f"),
+        *([Column("nll", "NLL, mean", "nats", ".3f")] if with_nll else []),
     ]
     keys = [column.key for column in columns[1:]]
-    caption = "Tax: accuracy (S = 10) on questions after learning replies minus before, ± over seeds"
+    caption = "Tax: accuracy on questions after learning replies minus before, ± over seeds"
     return Table(columns, spread_rows(rows, ("arm",), keys), caption)
