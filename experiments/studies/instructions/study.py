@@ -54,6 +54,12 @@ OPTIONS = {
         "help": "where a reply is cut, and the most that an instruction and its reference may take; "
         "default: %(default)s",
     },
+    "--taxed": {
+        "nargs": "+",
+        "default": TAXED,
+        "metavar": "TASK",
+        "help": "tasks that the tax is of; default: %(default)s",
+    },
     "--taxed-rows": {
         "type": positive,
         "default": 50,
@@ -88,9 +94,9 @@ def look(args: Namespace) -> Look:
     judge = load_reward_model(args.judge, dtype="bfloat16")
     return Look(
         sampling(rows, judge, load_tokenizer(args.model), args.max_new_tokens),
-        harness_tax(args.data_dir, TAXED, args.taxed_rows, args.taxed_samples),
+        harness_tax(args.data_dir, args.taxed, args.taxed_rows, args.taxed_samples),
         {"prompts": args.prompts, "tokens": args.max_new_tokens, "judge": judge.held_out}
-        | {"taxed_rows": args.taxed_rows, "taxed_samples": args.taxed_samples},
+        | {"taxed": list(args.taxed), "taxed_rows": args.taxed_rows, "taxed_samples": args.taxed_samples},
     )
 
 
