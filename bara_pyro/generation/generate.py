@@ -17,7 +17,8 @@ from bara_pyro.errors import ConfigError
 from bara_pyro.generation.decoding import Decoding
 from bara_pyro.generation.draws import RowDraws
 from bara_pyro.generation.prompts import Asked, Prompt, encode_prompts
-from bara_pyro.generation.sampling import Choice, Stop, warpers
+from bara_pyro.generation.sampling import Choice, warpers
+from bara_pyro.generation.stopping import Stop
 
 LONGEST = 256  # tokens of a reply, unless another number is given
 CPU_BUDGET, ACCELERATOR_BUDGET = 2**28, 2**32
@@ -167,20 +168,21 @@ def _some(
         width=ids.shape[1],
     )
     fitted = _adapted(model, guide, rows, how, together) if drawn else attached((model, guide))
-    stop = [Stop(how.stop, backbone.tokenizer, ids.shape[1])] if how.stop else []
+    stop = Stop(how.stop, backbone.tokenizer, ids.shape[1]) if how.stop else None
     with fitted as lm, _plainly(lm, backbone, how):
         found = lm.generate(
             input_ids=ids,
             attention_mask=mask,
             logits_processor=LogitsProcessorList([choice]),
-            stopping_criteria=StoppingCriteriaList(stop),
+            stopping_criteria=StoppingCriteriaList([stop] if stop else []),
             **options,
         )
     new = found[::together, ids.shape[1] :]
     log_probs = torch.stack(choice.log_probs, dim=-1)
+    counts = stop.counts[::together] if stop else [None] * len(wanted)
     return [
-        _reply(*wanted[i], tokens, own, backbone, how.stop)
-        for i, (tokens, own) in enumerate(zip(new.tolist(), log_probs.tolist(), strict=True))
+        _reply(*wanted[i], tokens, own, backbone, how.stop, stopped)
+        for i, (tokens, own, stopped) in enumerate(zip(new.tolist(), log_probs.tolist(), counts, strict=True))
     ]
 
 
@@ -235,22 +237,18 @@ def _reply(
     log_probs: list[float],
     backbone: Backbone,
     stop: Sequence[str],
+    stopped: int | None,
 ) -> Reply:
-    """Return a reply, cut behind what ended it."""
+    """Return a reply, cut behind its own end, or before a text that was there at token `stopped`."""
     ends = _ends(backbone)
-    tokenizer = backbone.tokenizer
     count = next((i + 1 for i, token in enumerate(tokens) if token in ends), len(tokens))
     ended = bool(tokens) and tokens[count - 1] in ends
-    text = tokenizer.decode(tokens[: count - ended], skip_special_tokens=True)
-    cuts = [text.find(end) for end in stop if end in text]
-    if cuts:
-        text, ended = text[: min(cuts)], True
-        # The tokens up to the one that brought the end; what follows is padding.
-        count = next(
-            i
-            for i in range(1, count + 1)
-            if any(end in tokenizer.decode(tokens[:i], skip_special_tokens=True) for end in stop)
-        )
+    if stopped is not None and stopped <= count:
+        count = stopped
+        text = backbone.tokenizer.decode(tokens[:count], skip_special_tokens=True)
+        text, ended = text[: min(text.find(end) for end in stop if end in text)], True
+    else:
+        text = backbone.tokenizer.decode(tokens[: count - ended], skip_special_tokens=True)
     return Reply(prompt.id, number, text, tuple(tokens[:count]), tuple(log_probs[:count]), ended)
 
 
