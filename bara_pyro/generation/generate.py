@@ -29,6 +29,8 @@ OURS = (
     *("past_key_values", "penalty_alpha", "stop_strings", "stopping_criteria", "temperature", "tokenizer"),
     *("top_k", "top_p", "use_cache"),
 )
+# What narrows the law that transformers samples from, which is not asked for a token here.
+SAMPLED = ("epsilon_cutoff", "eta_cutoff", "min_p", "top_h", "typical_p")
 
 
 @dataclass(frozen=True)
@@ -285,6 +287,11 @@ def _check_options(options: dict[str, object]) -> None:
     if options.get("use_cache") is False:
         raise ConfigError(
             "use_cache=False: without cached keys and values every token would be read again at every step: "
+            "leave it out."
+        )
+    if others := sorted(set(options) & set(SAMPLED)):
+        raise ConfigError(
+            f"{others[0]}={options[others[0]]}: tokens are drawn here by temperature, top_p and top_k alone: "
             "leave it out."
         )
     if ours := sorted(set(options) & set(OURS)):
