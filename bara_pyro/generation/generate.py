@@ -88,10 +88,10 @@ def generate(
             what `encode_prompts` made of either.
         replies: number of replies a prompt.
         draws: "each": every reply has a draw of its own; a number K: reply n has draw n mod K; "mean": the
-            posterior mean.
+            posterior mean. Draw n of an ensemble of M is its member n mod M; it has no mean.
         fresh_theta: draw local latents; False: they stand at their posterior mean, given the global draw.
         mixture: the mixture decoder: a token is drawn from the mean of the laws of so many draws, each of
-            which reads the reply with a cache of its own.
+            which reads the reply with a cache of its own; of an ensemble, its first members.
         temperature: of the tokens' law; 0 takes the likeliest.
         top_p: keep the likeliest tokens of so much probability.
         top_k: keep so many tokens; 0: all.
@@ -105,8 +105,9 @@ def generate(
 
     Raises:
         ConfigError: an argument is out of range, beams or a cache are asked for in another way, prompts and
-            reply are longer than the language model's context, or the method is more than adapters in a
-            language model (an ensemble), or its draws are of answers (Laplace).
+            reply are longer than the language model's context, the method is more than adapters in a
+            language model (a temperature), its draws are of answers (Laplace), or the mean or more members
+            than there are are asked of an ensemble.
         DataError: a prompt that has no tokens.
     """
     ends = (stop,) if isinstance(stop, str) else tuple(stop)
@@ -115,7 +116,7 @@ def generate(
         raise ConfigError(f"replies is {replies}: give 1 or more.")
     _check_options(options)
     guide.check(model)
-    check_attachable(model, guide, drawn=how.draws != "mean")
+    _check_drawn(model, guide, how)
     asked = _encoded(prompts, model.backbone)
     how = _within_context(asked, model.backbone, how)
     wanted = [(p, n) for p in asked for n in range(replies) if (p.id, n) not in skip]
@@ -155,7 +156,7 @@ def _some(
 ) -> list[Reply]:
     """Return some replies, made in one batch."""
     backbone = model.backbone
-    drawn = how.draws != "mean" and guide.stochastic
+    drawn = how.draws != "mean" and (guide.stochastic or model.members > 0)
     together = how.mixture if how.mixture and drawn else 1
     rows = [(prompt, number, k) for prompt, number in wanted for k in range(together)]
     ids = pad_left(_pad_id(backbone), [[*p.token_ids] for p, _, _ in rows]).to(backbone.device)
@@ -296,6 +297,23 @@ def _check_options(options: dict[str, object]) -> None:
         )
     if ours := sorted(set(options) & set(OURS)):
         raise ConfigError(f"{ours[0]} is decided here: use the arguments of bara_pyro.generate.")
+
+
+def _check_drawn(model: AdaptedLM, guide: SiteGuide, how: Decoding) -> None:
+    """Refuse what has no such draws, and a language model that something hangs on."""
+    if not model.members:
+        check_attachable(model, guide, drawn=how.draws != "mean")
+        return
+    model.backbone.check_free()
+    if how.draws == "mean":
+        raise ConfigError(
+            "draws='mean': an ensemble has members and no mean, so give draws='each', which takes them in "
+            f"turn, or mixture={model.members}."
+        )
+    if (how.mixture or 0) > model.members:
+        raise ConfigError(
+            f"mixture={how.mixture}: the ensemble has {model.members} members, so give no more than these."
+        )
 
 
 def _within_context(prompts: Sequence[Prompt], backbone: Backbone, how: Decoding) -> Decoding:

@@ -20,7 +20,7 @@ from bara_pyro.harness import BaraLM
 from bara_pyro.runs.system import System
 from bara_pyro.types import Law
 
-METHODS = ("bara-gate", "bara", "mc_dropout", "lora")
+METHODS = ("bara-gate", "bara", "mc_dropout", "lora", "ensemble")
 HOW = {"until": ["\n"], "max_gen_toks": 6}
 SAMPLED = {**HOW, "do_sample": True, "temperature": 1.3, "top_p": 0.9, "top_k": 20}
 
