@@ -2,35 +2,25 @@
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
 
-from bara_pyro.core.attached import attached, check_attachable, hung
+from bara_pyro.core.attached import attached, hung
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.noise import Addresses
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.texts import pad_left
 from bara_pyro.errors import ConfigError
-from bara_pyro.generation.decoding import Decoding
+from bara_pyro.generation.decoding import LONGEST, Decoding, check_drawn, check_options, within_context
 from bara_pyro.generation.draws import RowDraws
 from bara_pyro.generation.prompts import Asked, Prompt, encode_prompts
 from bara_pyro.generation.sampling import Choice, warpers
 from bara_pyro.generation.stopping import Stop
 
-LONGEST = 256  # tokens of a reply, unless another number is given
 CPU_BUDGET, ACCELERATOR_BUDGET = 2**28, 2**32
-# What transformers would do beside, and what is done here in another way.
-OURS = (
-    *("assistant_model", "cache_implementation", "do_sample", "generation_config", "logits_processor"),
-    *("max_length", "max_new_tokens", "num_beam_groups", "num_beams", "num_return_sequences"),
-    *("past_key_values", "penalty_alpha", "stop_strings", "stopping_criteria", "temperature", "tokenizer"),
-    *("top_k", "top_p", "use_cache"),
-)
-# What narrows the law that transformers samples from, which is not asked for a token here.
-SAMPLED = ("epsilon_cutoff", "eta_cutoff", "min_p", "top_h", "typical_p")
 
 
 @dataclass(frozen=True)
@@ -114,11 +104,11 @@ def generate(
     how = Decoding(draws, fresh_theta, mixture, temperature, top_p, top_k, max_new_tokens, ends, seed)
     if replies < 1:
         raise ConfigError(f"replies is {replies}: give 1 or more.")
-    _check_options(options)
+    check_options(options)
     guide.check(model)
-    _check_drawn(model, guide, how)
+    check_drawn(model, guide, how)
     asked = _encoded(prompts, model.backbone)
-    how = _within_context(asked, model.backbone, how)
+    how = within_context(asked, model.backbone, how)
     wanted = [(p, n) for p in asked for n in range(replies) if (p.id, n) not in skip]
     return _batches(model, guide, wanted, how, memory_budget, options)
 
@@ -277,53 +267,6 @@ def _encoded(prompts: Sequence[Asked] | Sequence[Prompt], backbone: Backbone) ->
     if made:
         raise ConfigError("Some prompts are encoded and some are not: give one or the other.")
     return encode_prompts([p for p in prompts if not isinstance(p, Prompt)], backbone.tokenizer)
-
-
-def _check_options(options: dict[str, object]) -> None:
-    if options.get("num_beams", 1) != 1:
-        raise ConfigError(
-            f"num_beams={options['num_beams']}: a beam search would carry the cache of one draw to another: "
-            "leave it out and ask for several replies."
-        )
-    if options.get("use_cache") is False:
-        raise ConfigError(
-            "use_cache=False: without cached keys and values every token would be read again at every step: "
-            "leave it out."
-        )
-    if others := sorted(set(options) & set(SAMPLED)):
-        raise ConfigError(
-            f"{others[0]}={options[others[0]]}: tokens are drawn here by temperature, top_p and top_k alone: "
-            "leave it out."
-        )
-    if ours := sorted(set(options) & set(OURS)):
-        raise ConfigError(f"{ours[0]} is decided here: use the arguments of bara_pyro.generate.")
-
-
-def _check_drawn(model: AdaptedLM, guide: SiteGuide, how: Decoding) -> None:
-    """Refuse what has no such draws, and a language model that something hangs on."""
-    if not model.members:
-        check_attachable(model, guide, drawn=how.draws != "mean")
-        return
-    model.backbone.check_free()
-    if how.draws == "mean":
-        raise ConfigError(
-            "draws='mean': an ensemble has members and no mean, so give draws='each', which takes them in "
-            f"turn, or mixture={model.members}."
-        )
-    if (how.mixture or 0) > model.members:
-        raise ConfigError(
-            f"mixture={how.mixture}: the ensemble has {model.members} members, so give no more than these."
-        )
-
-
-def _within_context(prompts: Sequence[Prompt], backbone: Backbone, how: Decoding) -> Decoding:
-    """Return how to decode with a number of tokens that the context has room for behind every prompt."""
-    room = backbone.context
-    new = how.max_new_tokens or min(LONGEST, LONGEST if room is None else room // 2)
-    for prompt in prompts:
-        told = f"The prompt {prompt.id!r} of {len(prompt.token_ids)} tokens with max_new_tokens={new}"
-        backbone.check_room(len(prompt.token_ids) + new, told)
-    return replace(how, max_new_tokens=new)
 
 
 def _bytes(backbone: Backbone, prompt: int, how: Decoding) -> int:
