@@ -17,7 +17,7 @@ from bara_pyro.generation import Prompt, Reply, encode_prompts, generate
 from bara_pyro.methods import METHODS
 
 SHORT = PROMPTS[0]
-REFUSED = ("ensemble", "laplace", "temperature")
+REFUSED = ("laplace", "temperature")
 
 
 def replies(pair: Pair, prompts: Any = PROMPTS, **options: Any) -> list[Reply]:
@@ -216,6 +216,7 @@ def test_a_models_own_settings_are_left_out_and_given_back(bara: Pair, tiny: Bac
         ({"num_beams": 4}, "num_beams=4"),
         ({"use_cache": False}, "use_cache=False"),
         ({"do_sample": True}, "do_sample is decided here"),
+        ({"min_p": 0.1}, "min_p=0.1: tokens are drawn here by"),
         ({"num_return_sequences": 3}, "num_return_sequences is decided here"),
         ({"replies": 0}, "replies is 0"),
         ({"draws": 0}, "draws is 0"),
