@@ -209,6 +209,9 @@ def _adapted(
 def _plainly(lm: PreTrainedModel, backbone: Backbone, how: Decoding) -> Iterator[None]:
     """Let transformers take nothing from the settings in a model's folder but what ends a text."""
     own = lm.generation_config
+    # transformers hands the head a view of the prompts' last states, of which torch makes a product a row,
+    # each with a copy of the whole embedding: seconds, and gigabytes.
+    head = lm.get_output_embeddings().register_forward_pre_hook(lambda _, args: (args[0].contiguous(),))
     lm.generation_config = GenerationConfig(
         do_sample=False,
         num_beams=1,
@@ -221,6 +224,7 @@ def _plainly(lm: PreTrainedModel, backbone: Backbone, how: Decoding) -> Iterator
         yield
     finally:
         lm.generation_config = own
+        head.remove()
 
 
 def _reply(
