@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from bara_pyro.core.adapter import Adapter, local_sample, tempered
 from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.distributions.whole import Whole
 from bara_pyro.core.latents import Gates, Latents, Site
 from bara_pyro.core.priors import make_prior
 from bara_pyro.core.program import AdaptedLM, AdapterOptions
@@ -158,7 +159,7 @@ class BaRA(AdaptedLM):
 
         @cache
         def theta(shape: torch.Size, rank: int) -> TorchDistribution:
-            return self.theta_prior.expand([*shape, rank]).to_event(1)
+            return Whole(self.theta_prior.expand([*shape, rank]), 1)
 
         prior = None if self.latent == "phi" else theta
         if self.latent == "theta":

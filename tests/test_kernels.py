@@ -23,7 +23,8 @@ def test_what_counts() -> None:
 # PEFT 0.21 asks transformers for a name that 5.23 calls deprecated.
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning")
 # Extra kernels a module over PEFT LoRA's step; 86 and 111 before laws were drawn and compared together.
-@pytest.mark.parametrize(("name", "most"), [("lora", 4.0), ("additive", 25.0), ("gate", 37.0)])
+# Some 94 a step, whatever the number of modules, are the last layer's second run, for the last token alone.
+@pytest.mark.parametrize(("name", "most"), [("lora", 14.0), ("additive", 34.0), ("gate", 42.0)])
 def test_extra_kernels_a_module(name: str, most: float) -> None:
     size = size_of("micro")
     batch = make_batch(size)

@@ -41,6 +41,8 @@ class Prefix:
 
     def cache(self, rows: Tensor) -> DynamicCache:
         """Return a cache for these sequences, to be continued in."""
+        if len(rows) == len(self.mask):  # each its own: no copies, forward or backward
+            return DynamicCache(list(self.layers))
         return DynamicCache([(keys[rows], values[rows]) for keys, values in self.layers])
 
 

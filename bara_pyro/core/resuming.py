@@ -33,13 +33,9 @@ def narrowed(model: AdaptedLM, batch: Batch) -> Batch:
     Exact: what the last layer does with the others beside attending to them reaches no answer. To be called
     under the same latents as what goes on from it.
     """
-    width = max(batch.asked)
-    plain = batch.segments is None and batch.past is None and model.likelihood.looks_at_asked
-    adapted = model.backbone.last_apart and model.frozen_layers < len(model.backbone.states.layers)
-    if not plain or not adapted or width >= batch.input_ids.shape[1]:
-        return batch
-    past = model.read_last(batch, width)
-    if past is None:
+    width = model.asked_alone(batch)
+    past = None if width is None else model.read_last(batch, width)
+    if width is None or past is None:
         return batch
     ids, mask = batch.input_ids[:, -width:], batch.attention_mask[:, -width:]
     return replace(batch, input_ids=ids, attention_mask=mask, past=past)
