@@ -28,20 +28,28 @@ from bara_pyro.models.lora import down_projection
 
 
 class EnsembleAdapter(Adapter):
-    """The change of one layer in every member: `lora_A`, `M x r x in`, and `lora_B`, `M x out x r`."""
+    """The change of one layer in every member: `lora_A`, `M x r x in`, and `lora_B`, `M x out x r`.
+
+    `latents` are None, where every member is run on all rows, or a member for each row, long, `B`.
+    """
 
     def __init__(self, target: Target, r: int, scaling: float, members: int) -> None:
         super().__init__(target, r, scaling)
         self.lora_A = nn.Parameter(torch.empty(members, r, target.in_features))
         self.lora_B = nn.Parameter(torch.zeros(members, target.out_features, r))
 
-    def shrink(self, x: Tensor, latents: None) -> Tensor:
-        """Return `A_m x` of x, `[draws x] M x B x T x in_features`."""
-        return _by_member(x, self.lora_A.mT)
+    def shrink(self, x: Tensor, latents: Tensor | None) -> Tensor:
+        """Return `A_m x` of x, `[draws x] M x B x T x in_features`, or `B x 1 x T x in_features`."""
+        return _by_member(x, _of(self.lora_A, latents).mT)
 
-    def expand(self, units: Tensor, latents: None, rows: Tensor | None = None) -> Tensor:
+    def expand(self, units: Tensor, latents: Tensor | None, rows: Tensor | None = None) -> Tensor:
         """Return `s B_m units`."""
-        return _by_member(units, chosen_rows(self.lora_B, rows).mT * self.scaling)
+        return _by_member(units, _of(chosen_rows(self.lora_B, rows), latents).mT * self.scaling)
+
+
+def _of(weights: Tensor, members: Tensor | None) -> Tensor:
+    """Return the weights of some members, one after the other; of all if None."""
+    return weights if members is None else weights[members]
 
 
 def _by_member(x: Tensor, weights: Tensor) -> Tensor:

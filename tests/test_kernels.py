@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from bara_pyro.core.targets import find_targets
-from benchmarks.kernels import Kernels, count
+from benchmarks.kernels import Kernels, as_on_an_accelerator, count
 from benchmarks.systems import make_batch, make_lm, ours, peft_lora, size_of
 
 
@@ -23,11 +23,13 @@ def test_what_counts() -> None:
 # PEFT 0.21 asks transformers for a name that 5.23 calls deprecated.
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning")
 # Extra kernels a module over PEFT LoRA's step; 86 and 111 before laws were drawn and compared together.
-@pytest.mark.parametrize(("name", "most"), [("lora", 4.0), ("additive", 25.0), ("gate", 37.0)])
+@pytest.mark.parametrize(("name", "most"), [("lora", 4.0), ("additive", 25.0), ("gate", 30.0)])
 def test_extra_kernels_a_module(name: str, most: float) -> None:
     size = size_of("micro")
     batch = make_batch(size)
-    step, base = ours(size, name)[0], peft_lora(size)[0]
+    with as_on_an_accelerator():
+        step = ours(size, name)[0]
+    base = peft_lora(size)[0]
     extra = count(lambda: step(batch)).calls.total() - count(lambda: base(batch)).calls.total()
     modules = len(find_targets(make_lm(size), None))
     assert modules == 9

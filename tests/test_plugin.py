@@ -59,6 +59,22 @@ def test_its_guide_and_prior_serve_other_methods(bara: Bara, tmp_path: Path) -> 
     assert (config["guide"], config["theta_prior"]) == ("exponential", {"name": "weibull"})
 
 
+@pytest.mark.slow
+def test_its_task_of_replies_is_learnt(bara: Bara, tmp_path: Path) -> None:
+    listed = json.loads(bara("tasks", "--json").stdout)
+    assert "counting" in [entry["name"] for entry in listed]
+    shown = json.loads(bara("tasks", "counting", "--json").stdout)
+    assert (shown["train"], shown["test"]) == (40, 20)
+    assert [row["prompt"].split()[3] for row in shown["rows"]] == [
+        str(int(row["reply"].split()[0]) - 1) for row in shown["rows"]
+    ]
+    out = tmp_path / "run"
+    how = ("--likelihood", "completion", "--task", "counting", "--steps", "4", "--samples", "0")
+    trained = bara("train", "--method", "lora", "--out", str(out), *how)
+    assert trained.returncode == 0, trained.stderr
+    assert json.loads((out / "config.json").read_text())["config"]["task"]["name"] == "counting"
+
+
 def test_a_module_that_is_not_installed(bara: Bara, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "from bara_pyro.methods import METHODS, Method, register_method\n"

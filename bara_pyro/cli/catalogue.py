@@ -13,6 +13,7 @@ from bara_pyro.errors import ConfigError, unknown
 from bara_pyro.registry import PLUGINS
 
 FILE = Path(__file__).parent / "catalogue.json"
+GROUPS = ("bara_pyro.methods", "bara_pyro.tasks", "bara_pyro.reply_tasks")
 
 
 class Entry(TypedDict):
@@ -28,7 +29,7 @@ Catalogue = dict[str, list[Entry]]
 
 def catalogue() -> Catalogue:
     """Return what there is: the lists `methods` and `tasks`."""
-    if PLUGINS or entry_points(group="bara_pyro.methods") or entry_points(group="bara_pyro.tasks"):
+    if PLUGINS or any(entry_points(group=group) for group in GROUPS):
         return registered()
     shipped: Catalogue = json.loads(FILE.read_text(encoding="utf-8"))
     return shipped

@@ -16,6 +16,7 @@ from transformers import (
 )
 
 from bara_pyro.core import quantized
+from bara_pyro.core.backbone_inputs import going_on, inputs_of
 from bara_pyro.core.frozen_states import FrozenStates, Tokens
 from bara_pyro.core.prefix import KeysAndValues, Prefix
 from bara_pyro.errors import BackboneError, ConfigError
@@ -135,7 +136,7 @@ class Backbone:
         inputs = self._inputs(tokens.repeat(copies) if copies > 1 else tokens)
         if past is not None:
             rows = past.rows(len(inputs["input_ids"]))
-            inputs, cache = _going_on(inputs, past.mask[rows]), past.cache(rows)
+            inputs, cache = going_on(inputs, past.mask[rows]), past.cache(rows)
             with self._above(past.below, past.rest, len(rows)):
                 return self.lm.base_model(**inputs, past_key_values=cache)[0].to(input_ids.device)
         with self._above(below, self.lower(tokens, below), len(inputs["input_ids"])):
@@ -210,23 +211,9 @@ class Backbone:
         return self.states.standing_in(below, states.repeat(sequences // len(states), 1, 1))
 
     def _inputs(self, tokens: Tokens) -> dict[str, Any]:
-        input_ids, attention_mask, segments = tokens
-        if segments is None:
-            mask = attention_mask.to(torch.long)
-            positions = mask.cumsum(-1) - mask  # 0 in the padding on the left
-        else:
-            self._check_segments(segments.shape[1])
-            seen = _seen(attention_mask.bool(), segments)
-            # As if each continuation stood behind the beginning by itself.
-            positions = (seen.sum(-1) - 1).clamp_min(0)
-            mask = torch.zeros(seen.shape, dtype=self.dtype, device=seen.device)
-            mask = mask.masked_fill_(~seen, torch.finfo(self.dtype).min).unsqueeze(1)
-        return {
-            "input_ids": input_ids,
-            "attention_mask": mask,
-            "position_ids": positions,
-            "use_cache": False,
-        }
+        if tokens.segments is not None:
+            self._check_segments(tokens.segments.shape[1])
+        return inputs_of(tokens, self.dtype)
 
     def _check_segments(self, width: int) -> None:
         """Refuse several texts in a row where they could not be kept apart."""
@@ -309,21 +296,3 @@ def close(whole: Tensor, parts: Tensor) -> bool:
     """Return whether parts of a language model give what the whole gives, but for rounding."""
     whole, parts = whole.float(), parts.float()
     return bool((parts - whole).abs().max() <= TOLERANCE * whole.abs().max())
-
-
-def _going_on(inputs: dict[str, Any], before: Tensor) -> dict[str, Any]:
-    """Return a body's inputs as they are after tokens whose mask is `before`."""
-    return {
-        **inputs,
-        "attention_mask": torch.cat([before.to(torch.long), inputs["attention_mask"]], dim=-1),
-        "position_ids": inputs["position_ids"] + before.sum(-1, keepdim=True),
-        "use_cache": True,
-    }
-
-
-def _seen(real: Tensor, segments: Tensor) -> Tensor:
-    """Return which tokens each one sees, bool, `B x T x T`: earlier ones of the beginning and its segment."""
-    width = real.shape[-1]
-    earlier = torch.ones(width, width, dtype=torch.bool, device=real.device).tril()
-    there, here = segments.unsqueeze(-2), segments.unsqueeze(-1)
-    return earlier & real.unsqueeze(-2) & ((there == 0) | (there == here))

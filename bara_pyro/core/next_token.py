@@ -1,6 +1,6 @@
 """The law of the token behind each position, over a vocabulary whose logits are not held for all of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from math import prod
 from typing import ClassVar
@@ -37,9 +37,20 @@ class NextToken(TorchDistribution):
         self._each = 4 * vocabulary * prod(shape[:-1])
         self._known: tuple[Tensor, Tensor] | None = None
 
-    def at_once(self, copies: int = 1) -> int:
-        """Return for how many positions so many copies of the logits fit `BUDGET`."""
-        return max(1, BUDGET // (copies * self._each))
+    def laws(self, copies: int = 1) -> Iterator[tuple[slice, Tensor]]:
+        """Yield some positions, and the logarithms of all draws' laws there, `draws x B x p x V`.
+
+        Args:
+            copies: how many tensors of that size there is to be room for.
+        """
+        for piece in self._pieces(copies):
+            log_laws = self.logits(piece).log_softmax(-1)
+            yield piece, log_laws.reshape(-1, *log_laws.shape[-3:])
+
+    def _pieces(self, copies: int = 1) -> list[slice]:
+        """Return slices of positions, so many copies of whose logits fit `BUDGET`."""
+        positions, step = self.batch_shape[-1], max(1, BUDGET // (copies * self._each))
+        return [slice(i, min(i + step, positions)) for i in range(0, positions, step)]
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the tokens' log-probabilities, `... x P`; of the same tensor the same again."""
@@ -48,10 +59,8 @@ class NextToken(TorchDistribution):
         return self._known[1]
 
     def _log_prob(self, value: Tensor) -> Tensor:
-        positions = self.batch_shape[-1]
         value = value.expand(self.batch_shape)
-        step = self.at_once()
-        pieces = [slice(i, min(i + step, positions)) for i in range(0, positions, step)]
+        pieces = self._pieces()
         of_piece = partial(self._of, value)
         if len(pieces) > 1 and torch.is_grad_enabled():
             of_piece = partial(checkpoint, of_piece, use_reentrant=False, preserve_rng_state=False)

@@ -74,6 +74,7 @@ class AdaptedLM(PyroModule):
     has_activations = False  # whether `lora_A x` is what each rank unit passes on
     # Whether adapters of layers that are given one tensor are given one, too: a guide then knows them by it.
     one_input = False
+    members = 0  # of an ensemble, which stand for draws, and whose numbers its adapters take as `latents`
 
     def __init__(
         self,

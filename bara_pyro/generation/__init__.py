@@ -1,5 +1,6 @@
 """Replies with uncertainty: one draw of the posterior holds for a whole reply."""
 
+from bara_pyro.generation.encoder import embed, encoder_distance
 from bara_pyro.generation.generate import Reply, generate
 from bara_pyro.generation.prompts import Prompt, encode_prompts, load_prompts
 from bara_pyro.generation.uncertainty import ReplyUncertainty, reply_uncertainty
@@ -8,7 +9,9 @@ __all__ = [
     "Prompt",
     "Reply",
     "ReplyUncertainty",
+    "embed",
     "encode_prompts",
+    "encoder_distance",
     "generate",
     "load_prompts",
     "reply_uncertainty",

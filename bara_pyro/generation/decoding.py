@@ -1,9 +1,26 @@
 """How replies are drawn, and what can be wrong in that."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
+from bara_pyro.core.attached import check_attachable
+from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.program import AdaptedLM
 from bara_pyro.errors import ConfigError
+from bara_pyro.generation.prompts import Prompt
 from bara_pyro.generation.sampling import warpers
+
+LONGEST = 256  # tokens of a reply, unless another number is given
+# What transformers would do beside, and what is done here in another way.
+OURS = (
+    *("assistant_model", "cache_implementation", "do_sample", "generation_config", "logits_processor"),
+    *("max_length", "max_new_tokens", "num_beam_groups", "num_beams", "num_return_sequences"),
+    *("past_key_values", "penalty_alpha", "stop_strings", "stopping_criteria", "temperature", "tokenizer"),
+    *("top_k", "top_p", "use_cache"),
+)
+# What narrows the law that transformers samples from, which is not asked for a token here.
+SAMPLED = ("epsilon_cutoff", "eta_cutoff", "min_p", "top_h", "typical_p")
 
 
 @dataclass(frozen=True)
@@ -36,3 +53,51 @@ class Decoding:
             raise ConfigError(f"max_new_tokens is {self.max_new_tokens}: give 1 or more.")
         if not all(self.stop):
             raise ConfigError(f"stop is {self.stop!r}: give texts, none of them empty.")
+
+
+def check_options(options: dict[str, object]) -> None:
+    """Refuse arguments of transformers' `generate` that are decided here, or would change nothing."""
+    if options.get("num_beams", 1) != 1:
+        raise ConfigError(
+            f"num_beams={options['num_beams']}: a beam search would carry the cache of one draw to another: "
+            "leave it out and ask for several replies."
+        )
+    if options.get("use_cache") is False:
+        raise ConfigError(
+            "use_cache=False: without cached keys and values every token would be read again at every step: "
+            "leave it out."
+        )
+    if others := sorted(set(options) & set(SAMPLED)):
+        raise ConfigError(
+            f"{others[0]}={options[others[0]]}: tokens are drawn here by temperature, top_p and top_k alone: "
+            "leave it out."
+        )
+    if ours := sorted(set(options) & set(OURS)):
+        raise ConfigError(f"{ours[0]} is decided here: use the arguments of bara_pyro.generate.")
+
+
+def check_drawn(model: AdaptedLM, guide: SiteGuide, how: Decoding) -> None:
+    """Refuse what has no such draws, and a language model that something hangs on."""
+    if not model.members:
+        check_attachable(model, guide, drawn=how.draws != "mean")
+        return
+    model.backbone.check_free()
+    if how.draws == "mean":
+        raise ConfigError(
+            "draws='mean': an ensemble has members and no mean, so give draws='each', which takes them in "
+            f"turn, or mixture={model.members}."
+        )
+    if (how.mixture or 0) > model.members:
+        raise ConfigError(
+            f"mixture={how.mixture}: the ensemble has {model.members} members, so give no more than these."
+        )
+
+
+def within_context(prompts: Sequence[Prompt], backbone: Backbone, how: Decoding) -> Decoding:
+    """Return how to decode with a number of tokens that the context has room for behind every prompt."""
+    room = backbone.context
+    new = how.max_new_tokens or min(LONGEST, LONGEST if room is None else room // 2)
+    for prompt in prompts:
+        told = f"The prompt {prompt.id!r} of {len(prompt.token_ids)} tokens with max_new_tokens={new}"
+        backbone.check_room(len(prompt.token_ids) + new, told)
+    return replace(how, max_new_tokens=new)

@@ -17,6 +17,8 @@ from bara_pyro.core.threads import PROGRAM
 class RowDraws(Placed, Addressed):
     """One draw a row, with the noise of `bara_pyro.predict` for that identifier and that number of a draw.
 
+    Draw n of an ensemble of M is its member n mod M.
+
     Args:
         guide: the fitted guide.
         seed: of the draws.
@@ -51,6 +53,9 @@ class RowDraws(Placed, Addressed):
         return super().value(name, fn)
 
     def latents(self) -> Sequence[Given]:
-        """Return what each adapter is given: the global latents, a draw a row."""
+        """Return what each adapter is given: the global latents, a draw a row, or an ensemble's members."""
+        model, numbers = self.guide.model, self.addresses.shared
+        if model.members:
+            return [numbers % model.members] * len(model.targets)
         with PROGRAM, pyro.plate("draws", len(self.addresses.draws), dim=-3):
-            return latents_under(self.guide.model, self)
+            return latents_under(model, self)

@@ -2,32 +2,25 @@
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
 
-from bara_pyro.core.attached import attached, check_attachable, hung
+from bara_pyro.core.attached import attached, hung
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.noise import Addresses
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.texts import pad_left
 from bara_pyro.errors import ConfigError
-from bara_pyro.generation.decoding import Decoding
+from bara_pyro.generation.decoding import LONGEST, Decoding, check_drawn, check_options, within_context
 from bara_pyro.generation.draws import RowDraws
 from bara_pyro.generation.prompts import Asked, Prompt, encode_prompts
-from bara_pyro.generation.sampling import Choice, Stop, warpers
+from bara_pyro.generation.sampling import Choice, warpers
+from bara_pyro.generation.stopping import Stop
 
-LONGEST = 256  # tokens of a reply, unless another number is given
 CPU_BUDGET, ACCELERATOR_BUDGET = 2**28, 2**32
-# What transformers would do beside, and what is done here in another way.
-OURS = (
-    *("assistant_model", "cache_implementation", "do_sample", "generation_config", "logits_processor"),
-    *("max_length", "max_new_tokens", "num_beam_groups", "num_beams", "num_return_sequences"),
-    *("past_key_values", "penalty_alpha", "stop_strings", "stopping_criteria", "temperature", "tokenizer"),
-    *("top_k", "top_p", "use_cache"),
-)
 
 
 @dataclass(frozen=True)
@@ -85,10 +78,10 @@ def generate(
             what `encode_prompts` made of either.
         replies: number of replies a prompt.
         draws: "each": every reply has a draw of its own; a number K: reply n has draw n mod K; "mean": the
-            posterior mean.
+            posterior mean. Draw n of an ensemble of M is its member n mod M; it has no mean.
         fresh_theta: draw local latents; False: they stand at their posterior mean, given the global draw.
         mixture: the mixture decoder: a token is drawn from the mean of the laws of so many draws, each of
-            which reads the reply with a cache of its own.
+            which reads the reply with a cache of its own; of an ensemble, its first members.
         temperature: of the tokens' law; 0 takes the likeliest.
         top_p: keep the likeliest tokens of so much probability.
         top_k: keep so many tokens; 0: all.
@@ -102,19 +95,20 @@ def generate(
 
     Raises:
         ConfigError: an argument is out of range, beams or a cache are asked for in another way, prompts and
-            reply are longer than the language model's context, or the method is more than adapters in a
-            language model (an ensemble), or its draws are of answers (Laplace).
+            reply are longer than the language model's context, the method is more than adapters in a
+            language model (a temperature), its draws are of answers (Laplace), or the mean or more members
+            than there are are asked of an ensemble.
         DataError: a prompt that has no tokens.
     """
     ends = (stop,) if isinstance(stop, str) else tuple(stop)
     how = Decoding(draws, fresh_theta, mixture, temperature, top_p, top_k, max_new_tokens, ends, seed)
     if replies < 1:
         raise ConfigError(f"replies is {replies}: give 1 or more.")
-    _check_options(options)
+    check_options(options)
     guide.check(model)
-    check_attachable(model, guide, drawn=how.draws != "mean")
+    check_drawn(model, guide, how)
     asked = _encoded(prompts, model.backbone)
-    how = _within_context(asked, model.backbone, how)
+    how = within_context(asked, model.backbone, how)
     wanted = [(p, n) for p in asked for n in range(replies) if (p.id, n) not in skip]
     return _batches(model, guide, wanted, how, memory_budget, options)
 
@@ -152,7 +146,7 @@ def _some(
 ) -> list[Reply]:
     """Return some replies, made in one batch."""
     backbone = model.backbone
-    drawn = how.draws != "mean" and guide.stochastic
+    drawn = how.draws != "mean" and (guide.stochastic or model.members > 0)
     together = how.mixture if how.mixture and drawn else 1
     rows = [(prompt, number, k) for prompt, number in wanted for k in range(together)]
     ids = pad_left(_pad_id(backbone), [[*p.token_ids] for p, _, _ in rows]).to(backbone.device)
@@ -167,20 +161,21 @@ def _some(
         width=ids.shape[1],
     )
     fitted = _adapted(model, guide, rows, how, together) if drawn else attached((model, guide))
-    stop = [Stop(how.stop, backbone.tokenizer, ids.shape[1])] if how.stop else []
+    stop = Stop(how.stop, backbone.tokenizer, ids.shape[1]) if how.stop else None
     with fitted as lm, _plainly(lm, backbone, how):
         found = lm.generate(
             input_ids=ids,
             attention_mask=mask,
             logits_processor=LogitsProcessorList([choice]),
-            stopping_criteria=StoppingCriteriaList(stop),
+            stopping_criteria=StoppingCriteriaList([stop] if stop else []),
             **options,
         )
     new = found[::together, ids.shape[1] :]
     log_probs = torch.stack(choice.log_probs, dim=-1)
+    counts = stop.counts[::together] if stop else [None] * len(wanted)
     return [
-        _reply(*wanted[i], tokens, own, backbone, how.stop)
-        for i, (tokens, own) in enumerate(zip(new.tolist(), log_probs.tolist(), strict=True))
+        _reply(*wanted[i], tokens, own, backbone, how.stop, stopped)
+        for i, (tokens, own, stopped) in enumerate(zip(new.tolist(), log_probs.tolist(), counts, strict=True))
     ]
 
 
@@ -214,6 +209,9 @@ def _adapted(
 def _plainly(lm: PreTrainedModel, backbone: Backbone, how: Decoding) -> Iterator[None]:
     """Let transformers take nothing from the settings in a model's folder but what ends a text."""
     own = lm.generation_config
+    # transformers hands the head a view of the prompts' last states, of which torch makes a product a row,
+    # each with a copy of the whole embedding: seconds, and gigabytes.
+    head = lm.get_output_embeddings().register_forward_pre_hook(lambda _, args: (args[0].contiguous(),))
     lm.generation_config = GenerationConfig(
         do_sample=False,
         num_beams=1,
@@ -226,6 +224,7 @@ def _plainly(lm: PreTrainedModel, backbone: Backbone, how: Decoding) -> Iterator
         yield
     finally:
         lm.generation_config = own
+        head.remove()
 
 
 def _reply(
@@ -235,22 +234,18 @@ def _reply(
     log_probs: list[float],
     backbone: Backbone,
     stop: Sequence[str],
+    stopped: int | None,
 ) -> Reply:
-    """Return a reply, cut behind what ended it."""
+    """Return a reply, cut behind its own end, or before a text that was there at token `stopped`."""
     ends = _ends(backbone)
-    tokenizer = backbone.tokenizer
     count = next((i + 1 for i, token in enumerate(tokens) if token in ends), len(tokens))
     ended = bool(tokens) and tokens[count - 1] in ends
-    text = tokenizer.decode(tokens[: count - ended], skip_special_tokens=True)
-    cuts = [text.find(end) for end in stop if end in text]
-    if cuts:
-        text, ended = text[: min(cuts)], True
-        # The tokens up to the one that brought the end; what follows is padding.
-        count = next(
-            i
-            for i in range(1, count + 1)
-            if any(end in tokenizer.decode(tokens[:i], skip_special_tokens=True) for end in stop)
-        )
+    if stopped is not None and stopped <= count:
+        count = stopped
+        text = backbone.tokenizer.decode(tokens[:count], skip_special_tokens=True)
+        text, ended = text[: min(text.find(end) for end in stop if end in text)], True
+    else:
+        text = backbone.tokenizer.decode(tokens[: count - ended], skip_special_tokens=True)
     return Reply(prompt.id, number, text, tuple(tokens[:count]), tuple(log_probs[:count]), ended)
 
 
@@ -276,31 +271,6 @@ def _encoded(prompts: Sequence[Asked] | Sequence[Prompt], backbone: Backbone) ->
     if made:
         raise ConfigError("Some prompts are encoded and some are not: give one or the other.")
     return encode_prompts([p for p in prompts if not isinstance(p, Prompt)], backbone.tokenizer)
-
-
-def _check_options(options: dict[str, object]) -> None:
-    if options.get("num_beams", 1) != 1:
-        raise ConfigError(
-            f"num_beams={options['num_beams']}: a beam search would carry the cache of one draw to another: "
-            "leave it out and ask for several replies."
-        )
-    if options.get("use_cache") is False:
-        raise ConfigError(
-            "use_cache=False: without cached keys and values every token would be read again at every step: "
-            "leave it out."
-        )
-    if ours := sorted(set(options) & set(OURS)):
-        raise ConfigError(f"{ours[0]} is decided here: use the arguments of bara_pyro.generate.")
-
-
-def _within_context(prompts: Sequence[Prompt], backbone: Backbone, how: Decoding) -> Decoding:
-    """Return how to decode with a number of tokens that the context has room for behind every prompt."""
-    room = backbone.context
-    new = how.max_new_tokens or min(LONGEST, LONGEST if room is None else room // 2)
-    for prompt in prompts:
-        told = f"The prompt {prompt.id!r} of {len(prompt.token_ids)} tokens with max_new_tokens={new}"
-        backbone.check_room(len(prompt.token_ids) + new, told)
-    return replace(how, max_new_tokens=new)
 
 
 def _bytes(backbone: Backbone, prompt: int, how: Decoding) -> int:

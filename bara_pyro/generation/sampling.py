@@ -6,14 +6,12 @@ import torch
 from torch import Tensor
 from transformers import (
     LogitsProcessor,
-    StoppingCriteria,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
     TopPLogitsWarper,
 )
 
 from bara_pyro.core.noise import Addresses
-from bara_pyro.data.encode import Tokenizer
 from bara_pyro.errors import ConfigError
 
 TOKEN = "token"  # noqa: S105 - the stream of numbers that tokens are chosen by
@@ -97,24 +95,3 @@ class Choice(LogitsProcessor):
         last = (narrowed > -torch.inf).long().cumsum(-1).argmax(-1)
         chosen = torch.searchsorted(below, number * below[:, -1:], right=True).squeeze(-1)
         return torch.minimum(chosen, last)
-
-
-class Stop(StoppingCriteria):
-    """Ends a reply once it holds one of some texts; transformers' own does not take every tokenizer.
-
-    Args:
-        texts: that end a reply.
-        tokenizer: of the language model.
-        width: tokens of the prompts, padding included.
-    """
-
-    def __init__(self, texts: Sequence[str], tokenizer: Tokenizer, width: int) -> None:
-        self.texts = texts
-        self.tokenizer = tokenizer
-        self.width = width
-
-    def __call__(self, input_ids: Tensor, scores: Tensor, **_: object) -> Tensor:
-        """Return which rows have ended, bool."""
-        new = self.tokenizer.batch_decode(input_ids[:, self.width :], skip_special_tokens=True)
-        ended = [any(text in reply for text in self.texts) for reply in new]
-        return torch.tensor(ended, device=input_ids.device)

@@ -114,12 +114,8 @@ class _Laws(Likelihood):
         width = batch.targets.shape[-1]
         with pyro.plate("positions", width, dim=-1), poutine.mask(mask=cast(BoolTensor, batch.scored)):
             law = head.next_token(hidden[..., -width:, :])
-        at_once = law.at_once(4)  # the laws, their mean, and what entropies take
         pieces, own = [], []
-        for start in range(0, width, at_once):
-            piece = slice(start, min(start + at_once, width))
-            log_laws = law.logits(piece).log_softmax(-1)
-            log_laws = log_laws.reshape(-1, *log_laws.shape[-3:])  # one draw, where there are none
+        for piece, log_laws in law.laws(4):  # the laws, their mean, and what entropies take
             mean = log_laws.logsumexp(0) - math.log(len(log_laws))
             chosen = batch.targets[:, piece].unsqueeze(-1)
             entropies = -(log_laws.exp() * log_laws).sum(-1).mean(0)

@@ -145,13 +145,9 @@ class ContinuationLikelihood(Likelihood):
             tokens = head.next_token(hidden[..., -width:, :])
         draws = hidden.shape[:-3]
         mixture = _Mixture(math.prod(draws), batch, joint=self.joint)
-        at_once = tokens.at_once()
         last = width - 1
-        for start in range(0, width, at_once):
-            piece = slice(start, min(start + at_once, width))
-            log_probs = tokens.logits(piece).log_softmax(-1)
-            log_probs = log_probs.reshape(-1, len(batch), *log_probs.shape[-2:])
-            mixture.add(log_probs[..., : last - start, :], slice(start, min(piece.stop, last)))
+        for piece, log_probs in tokens.laws():
+            mixture.add(log_probs[..., : last - piece.start, :], slice(piece.start, min(piece.stop, last)))
         return mixture.ended(log_probs[..., -1, :], self.ends).expand(*draws, -1, -1, -1)
 
     def observed(self, batch: Batch) -> bool:

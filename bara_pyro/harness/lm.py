@@ -3,12 +3,15 @@
 import copy
 import hashlib
 import logging
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
+from lm_eval.api.instance import Instance
 from lm_eval.api.registry import register_model
 from lm_eval.models.huggingface import HFLM
+from torch import Tensor
 from tqdm import tqdm
 
 from bara_pyro import __version__
@@ -17,7 +20,9 @@ from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.loading import load_backbone
 from bara_pyro.data.replies import EncodedReply
 from bara_pyro.errors import ConfigError, DataError, check_choice
+from bara_pyro.generation import Prompt
 from bara_pyro.harness.laws import DRAWN, check_law, log_likelihoods
+from bara_pyro.harness.writing import Request, Settings, most_tokens, settings_of, written
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.manifest import is_run
 from bara_pyro.runs.system import System, find_device
@@ -35,8 +40,9 @@ class BaraLM(HFLM):
     itself. Draws are a pure function of the seed and the context's tokens: neither the batch nor the other
     requests matter, and all continuations of one context are under the same draws, so that their
     probabilities are those of one distribution. `loglikelihood_rolling` holds a draw for one window of a
-    text; `generate_until` writes greedily, or as the task asks, under "base", "mean", or else the one draw
-    that the seed stands for.
+    text. `generate_until` writes greedily, or as the task asks: under "base" and "mean" by `HFLM`, else by
+    `bara_pyro.generate`, one draw held for a whole text (reply 0 of each context; reply n of a request that
+    its task repeats).
 
     Args:
         run: folder of a finished run, or a `System`; with law "base" also a bare language model:
@@ -113,27 +119,74 @@ class BaraLM(HFLM):
         with self._adapted():
             return super()._loglikelihood_tokens(requests, disable_tqdm, override_bs)
 
-    def generate_until(self, requests: Sequence[object], disable_tqdm: bool = False) -> list[str]:
-        """Write on from contexts, by `HFLM`; see the class for the law.
+    def tok_batch_encode(
+        self,
+        strings: list[str],
+        padding_side: str = "left",
+        left_truncate_len: int | None = None,
+        truncation: bool = False,
+    ) -> tuple[Tensor, Tensor]:
+        """Encode contexts to be gone on from as `HFLM` does, and count those that lose their beginning."""
+        ids, mask = super().tok_batch_encode(strings, padding_side, None, truncation)
+        kept = slice(-(left_truncate_len or 0), None)
+        self.truncated += int((mask.sum(-1) > mask[:, kept].sum(-1)).sum())
+        return ids[:, kept], mask[:, kept]
+
+    def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[str]:
+        """Write on from contexts; see the class for the law.
 
         Raises:
-            ConfigError: the program is more than adapters in one language model (an ensemble).
+            ConfigError: a request asks for more tokens than the language model was made for, or, under a law
+                of draws, for what `settings_of` refuses.
+            DataError: under a law of draws, a context has no tokens.
         """
-        before: int = self.batch_size
-        if self.law in DRAWN and self.system is not None and self.system.model.latents.local_sites:
-            # A draw's local noise is of a row's place in its batch: alone, a request has always the same.
-            self.batch_size_per_gpu = 1
-        try:
-            with self._adapted():
-                return super().generate_until(requests, disable_tqdm)
-        finally:
-            self.batch_size_per_gpu = before
+        for request in requests:
+            most_tokens(request.args[1], self.max_gen_toks, self.max_length)
+        if self.law in DRAWN:
+            return self._written(requests, quiet=disable_tqdm)
+        with self._adapted():
+            return super().generate_until(requests, disable_tqdm)
+
+    def _written(self, requests: Sequence[Instance], *, quiet: bool) -> list[str]:
+        """Write on from contexts under draws of the posterior."""
+        system = self._drawn_from()
+        eos = self.tok_decode(self.eot_token_id, skip_special_tokens=False)
+        asked: list[Request] = []
+        known: dict[int, tuple[Prompt, Settings]] = {}
+        numbers: Counter[int] = Counter()
+        for request in requests:
+            which = id(request)  # one that its task repeats stands there as often, the same object
+            if which not in known:
+                settings = settings_of(request.args[1], self.max_gen_toks, eos)
+                known[which] = self._prompt(request.args[0], settings, str(len(known))), settings
+            asked.append(Request(known[which][0], numbers[which], known[which][1]))
+            numbers[which] += 1
+        found: dict[int, str] = {}
+        with tqdm(total=len(requests), disable=quiet, desc=f"{self.law}, text of a draw") as bar:
+            for place, text in written(system, asked, seed=self.seed, size=self.batch_size):
+                found[place] = text
+                self.cache_hook.add_partial("generate_until", requests[place].args, text)
+                bar.update()
+        return [found[place] for place in range(len(requests))]
+
+    def _prompt(self, context: str, settings: Settings, name: str) -> Prompt:
+        """Return a context as `HFLM` reads it, cut at the left where its text needs the room."""
+        room = self.max_length - settings.max_new_tokens
+        [tokens], _ = self.tok_batch_encode([context], left_truncate_len=room, truncation=self.truncation)
+        if not len(tokens):
+            raise DataError(f"The context {context!r} has no tokens: give it some to be gone on from.")
+        return Prompt(tuple(map(int, tokens)), name)
 
     def _adapted(self) -> AbstractContextManager[object]:
-        """Hang the adapters on the language model: at the mean, or one draw of them."""
+        """Hang the adapters on the language model, at the mean."""
         if self.law == "base" or self.system is None:
             return nullcontext()
-        return attached(self.system, "mean" if self.law == "mean" else self.seed)
+        return attached(self.system)
+
+    def _drawn_from(self) -> System:
+        if self.system is None:
+            raise ConfigError(f"law={self.law!r} needs a run: choose base.")
+        return self.system
 
     def _check(self, request: Encoded) -> None:
         texts, context, continuation = request
@@ -147,8 +200,7 @@ class BaraLM(HFLM):
 
     def _drawn(self, requests: Sequence[Encoded], size: int, *, quiet: bool) -> list[tuple[float, bool]]:
         """Score requests under the draws, the longest first: so that memory runs out early, if it does."""
-        if self.system is None:
-            raise ConfigError(f"law={self.law!r} needs a run: choose base.")
+        system = self._drawn_from()
         texts = [context + continuation for _, context, continuation in requests]
         order = sorted(range(len(requests)), key=lambda i: (-len(texts[i]), texts[i]))
         found: dict[int, tuple[float, bool]] = {}
@@ -156,7 +208,7 @@ class BaraLM(HFLM):
             for start in range(0, len(order), size):
                 chunk = order[start : start + size]
                 replies = [_reply(requests[i], self.max_length) for i in chunk]
-                scores = log_likelihoods(self.system, replies, self.law, samples=self.samples, seed=self.seed)
+                scores = log_likelihoods(system, replies, self.law, samples=self.samples, seed=self.seed)
                 for i, score in zip(chunk, scores, strict=True):
                     found[i] = score
                     if requests[i][0] is not None:

@@ -2,18 +2,14 @@
 
 import json
 import os
-import signal
-import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
-from types import FrameType
-from typing import Any, TextIO
+from typing import TextIO
 
 import torch
-from torch import Tensor
 
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.program import AdaptedLM
@@ -47,6 +43,7 @@ from bara_pyro.runs.manifest import (
     verify,
 )
 from bara_pyro.runs.sections import TrainConfig
+from bara_pyro.runs.stopped import Brake, LastGood
 from bara_pyro.runs.store import read_json, read_jsonl, remove_parts, write_json, write_jsonl, writing
 from bara_pyro.runs.system import System
 
@@ -186,35 +183,6 @@ def _fit(system: System, out: Path, ranks: Ranks, on_step: OnStep | None) -> Non
             ) from error
 
 
-class Brake:
-    """Ctrl-C, and SIGTERM where it is handled at all, take effect when a step is whole; a second one at once.
-
-    Attributes:
-        signal: the number of the one that came; 0 while there is none.
-    """
-
-    def __init__(self) -> None:
-        self.signal = 0
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> "Brake":
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                if callable(before := signal.getsignal(number)):
-                    self._before[number] = before
-                    signal.signal(number, self._note)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, before in self._before.items():
-            signal.signal(number, before)
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.signal:
-            self._before[number](number, frame)
-        self.signal = number
-
-
 def micro_batches(
     system: System, split: EncodedRows, c: TrainConfig, step: int, ranks: Ranks = ALONE
 ) -> list[Batch]:
@@ -228,33 +196,6 @@ def micro_batches(
     size = len(rows) // c.accumulate
     pieces = [rows[i : i + size] for i in range(0, len(rows), size)]
     return [split.batch(piece, system.answer_ids).to(system.backbone.device) for piece in pieces]
-
-
-class LastGood:
-    """The parameters that the last finite loss was computed with.
-
-    Those that a non-finite loss was computed with are the ones that broke it: they are not worth keeping.
-    """
-
-    def __init__(self, svi: SVI) -> None:
-        self.parameters = [p.detach() for p in svi.parameters]
-        self._before = [p.clone() for p in self.parameters]
-        self._good: list[Tensor] | None = None
-
-    def before(self) -> None:
-        """Note the parameters that a step starts from."""
-        torch._foreach_copy_(self._before, self.parameters)
-
-    def after(self) -> None:
-        """Note that the step's loss was finite."""
-        spare = [p.clone() for p in self.parameters] if self._good is None else self._good
-        self._good, self._before = self._before, spare
-
-    def restore(self) -> bool:
-        """Put the good parameters back; return whether there are any."""
-        if self._good is not None:
-            torch._foreach_copy_(self.parameters, self._good)
-        return self._good is not None
 
 
 def _stopped(

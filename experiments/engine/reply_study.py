@@ -1,26 +1,50 @@
 """A study of sampled replies: models that learnt replies, trained once, sampled from once, and kept."""
 
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from bara_pyro.runs.system import System
+from experiments.engine.alignment_tax import SAMPLES, Tax
 from experiments.engine.arguments import experiment_parser, positive, shared_settings
 from experiments.engine.job import Job
 from experiments.engine.read_off import about_runs, read_off
 from experiments.engine.results import results_option
-from experiments.engine.sampled import FEW, NUMBERS, SAMPLES, TEMPERATURES, Score, sampled
-from experiments.engine.search import CHOICES_REPLIES, chosen
+from experiments.engine.sampled import FEW, Sampling, sampled
 
 METHODS = ("lora", "blob", "scalabl", "bara", "bara-gate")
 COMPLETION = {"task.likelihood": "completion"}
+Settings = Callable[[str], Mapping[str, Any]]
+"""A method -> its dotted settings."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What is looked at in every model.
+
+    Attributes:
+        sampling: what is asked.
+        tax: what it has lost elsewhere; None: not asked.
+        facts: what results depend on beside that, and the page may name.
+    """
+
+    sampling: Sampling
+    tax: Tax | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 def run(
     name: str,
     about: str | None,
     task: str,
-    asked: Callable[[], tuple[Sequence[str], Score]],
+    look: Callable[[Namespace], Look],
+    settings: Settings,
+    *,
+    steps: int,
+    replies: int,
+    runs: str = "runs/replies",
+    options: Mapping[str, Mapping[str, Any]],
 ) -> None:
     """Train what is missing, sample from what has not been, write after each.
 
@@ -28,27 +52,33 @@ def run(
         name: of the study and of its results.
         about: what its command says of itself.
         task: that is learnt.
-        asked: gives the test prompts and the score of a reply to each.
+        look: arguments -> what is looked at.
+        settings: of every method.
+        steps: default of --steps.
+        replies: default of --replies, to a prompt.
+        runs: default of --runs.
+        options: further arguments: name -> keyword arguments of `add_argument`.
     """
-    parser = experiment_parser(about, runs="runs/replies", methods=METHODS, tasks=(task,), steps=400)
+    parser = experiment_parser(about, runs=runs, methods=METHODS, tasks=(task,), steps=steps)
     add = parser.add_argument
-    add("--replies", type=positive, default=max(NUMBERS), help="replies a prompt; default: %(default)s")
-    add("--rows", type=positive, default=300,
-        help="test rows of each task of questions; default: %(default)s")  # fmt: skip
+    add("--replies", type=positive, default=replies, help="replies a prompt; default: %(default)s")
+    for option, more in options.items():
+        add(option, **more)
     results_option(parser, name)
     args = parser.parse_args()
-    prompts, score = asked()
+    asked = look(args)
 
-    def look(system: System, args: Namespace) -> dict[str, Any]:
-        return sampled(system, prompts, score, args)
+    def found(system: System, args: Namespace) -> dict[str, Any]:
+        return sampled(system, asked.sampling, args.replies, asked.tax)
 
+    shared = {**shared_settings(args), **COMPLETION, "task.name": task}
     jobs = {
-        (method, seed): Job({**shared_settings(args), **COMPLETION, "task.name": task, **settings})
+        (method, seed): Job({**shared, "method": method, "seed": seed, **settings(method)})
         for seed in range(args.seeds)
         for method in args.methods
-        for settings in [{"method": method, "seed": seed, **chosen(method, CHOICES_REPLIES)}]
     }
-    settings = about_runs(
-        args, "replies", "rows", task=task, samples=SAMPLES, few=FEW, temperatures=list(TEMPERATURES)
+    temperatures = list(asked.sampling.temperatures)
+    about_all = about_runs(
+        args, "replies", task=task, samples=SAMPLES, few=FEW, temperatures=temperatures, **asked.facts
     )
-    read_off(jobs, ("method", "seed"), look, settings, args, by_hash=True)
+    read_off(jobs, ("method", "seed"), found, about_all, args, by_hash=True)

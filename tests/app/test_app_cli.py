@@ -58,6 +58,18 @@ def test_the_catalogue_is_what_is_registered() -> None:
     assert catalogue() == registered()
 
 
+@pytest.mark.parametrize("group", ["methods", "tasks", "reply_tasks"])
+def test_the_registries_are_asked_where_a_package_offers_something(
+    group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offered = (f"bara_pyro.{group}",)
+    monkeypatch.setattr("bara_pyro.cli.catalogue.entry_points", lambda group: [1] if group in offered else [])
+    monkeypatch.setattr("bara_pyro.cli.catalogue.registered", lambda: {"methods": [], "tasks": []})
+    assert catalogue() == {"methods": [], "tasks": []}
+    offered = ()
+    assert catalogue()["methods"]
+
+
 def test_every_setting_is_an_option_of_train(bara: Bara, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     text = bara("train", "--help").out

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from bara_pyro.data import registry
+from bara_pyro.data.reply_tasks import REPLY_TASKS, load_replies
 from bara_pyro.runs.evaluate import untrained_scores
 
 PAGE = Path(__file__).parents[2] / "docs" / "data.md"
@@ -13,7 +14,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "data.md"
 
 def test_the_examples_run_in_order_and_learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(registry.TASKS, "_items", dict(registry.TASKS))
+    for known in (registry.TASKS, REPLY_TASKS):
+        monkeypatch.setattr(known, "_items", dict(known))
     # Words that the small model knows, so that there is something to learn.
     places = ("spring", "summer", "autumn", "winter")
     rows = [
@@ -30,4 +32,9 @@ def test_the_examples_run_in_order_and_learn(tmp_path: Path, monkeypatch: pytest
     assert names["task"].names == ("very bad", "very good")
     system = names["bp"].build_system(names["config"], task=names["task"])
     assert names["report"]["metrics"]["10"]["nll"] < untrained_scores(system)["nll"]
+    made = load_replies("counting", seed=1)
+    assert (len(made.train), len(made.test)) == (40, 20)
+    for row in (*made.train, *made.test):
+        start = int(str(row.prompt).split()[3])
+        assert row.reply.split() == [str(start + 1), str(start + 2)]
     assert names["answers"].rows[0]["label"] in names["task"].names

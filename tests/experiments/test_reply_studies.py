@@ -1,6 +1,6 @@
 """Studies of sampled replies: what is kept of a model is what its replies score; tables by hand."""
 
-from argparse import Namespace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,10 +12,9 @@ from bara_pyro.metrics import self_bleu_diversity
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.system import System, build_system
 from bara_pyro.runs.train import train
-from experiments.engine import sampled as engine
-from experiments.engine.sampled import numbers, read_numbers, sampled
-from experiments.page.sampled import (
-    NUMBERS,
+from experiments.engine.alignment_tax import QUESTIONS, questions_tax
+from experiments.engine.sampled import NUMBERS, numbers, read_numbers, sampled
+from experiments.page.sampled_tables import (
     budget_table,
     difference_table,
     frontier_table,
@@ -34,19 +33,18 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> System:
     return built
 
 
-def test_what_is_kept(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "TEMPERATURES", (0.8, 1.0))
-    monkeypatch.setattr(engine, "TAXED", ("micro-wgs",))
-    prompts, score = chat_asked()
-    few = prompts[:3]
-    found = sampled(system, few, score, Namespace(replies=4, rows=12))
+def test_what_is_kept(system: System) -> None:
+    asked = chat_asked()
+    few = [str(prompt) for prompt in asked.prompts[:3]]
+    sampling = replace(asked, prompts=few, temperatures=(0.8, 1.0))
+    found = sampled(system, sampling, 4, questions_tax(12, ("micro-wgs",)))
     assert [(s["draws"], s["temperature"]) for s in found["samples"]] == [
         (draws, t) for draws in ("each", "mean") for t in (0.8, 1.0)
     ]
     made = list(
         generate(system.model, system.guide, few, replies=4, draws="mean", max_new_tokens=40, temperature=0.8)
     )
-    scores = np.array([[score(i, r.text) for r in made[4 * i : 4 * i + 4]] for i in range(3)])
+    scores = np.array([asked.score(i, [r.text for r in made[4 * i : 4 * i + 4]]) for i in range(3)])
     kept = found["samples"][2]
     assert read_numbers(kept["best"]["1"]) / 1000 == pytest.approx(scores.mean(axis=1), abs=6e-4)
     assert read_numbers(kept["best"]["4"]) / 1000 == pytest.approx(scores.max(axis=1), abs=6e-4)
@@ -61,11 +59,10 @@ def test_what_is_kept(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_scores_are_those_of_the_world() -> None:
-    _, score = chat_asked()
-    assert score(0, "nothing to say .") == 0
-    problems, passes = code_asked()
-    assert len(problems) == 164
-    assert passes(0, "nothing") == 0
+    assert list(chat_asked().score(0, ["nothing to say ."])) == [0]
+    code = code_asked()
+    assert len(code.prompts) == 164
+    assert list(code.score(0, ["nothing"])) == [0]
 
 
 def entry(method: str, seed: int, scores: list[float], shift: float = 0.0) -> dict[str, Any]:
@@ -87,8 +84,8 @@ def entry(method: str, seed: int, scores: list[float], shift: float = 0.0) -> di
         for kind in kinds
         for temperature in (0.6, 1.0)
     ]
-    tasks = {task: {"acc": 50.0 + shift, "nll": 0.7} for task in engine.TAXED}
-    before = {task: {"acc": 50.0, "nll": 0.8} for task in engine.TAXED}
+    tasks = {task: {"acc": 50.0 + shift, "nll": 0.7} for task in QUESTIONS}
+    before = {task: {"acc": 50.0, "nll": 0.8} for task in QUESTIONS}
     return {"method": method, "seed": seed, "nll": 1.0, "samples": samples, "tax": tasks, "before": before}
 
 

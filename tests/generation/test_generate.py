@@ -17,7 +17,7 @@ from bara_pyro.generation import Prompt, Reply, encode_prompts, generate
 from bara_pyro.methods import METHODS
 
 SHORT = PROMPTS[0]
-REFUSED = ("ensemble", "laplace", "temperature")
+REFUSED = ("laplace", "temperature")
 
 
 def replies(pair: Pair, prompts: Any = PROMPTS, **options: Any) -> list[Reply]:
@@ -141,6 +141,17 @@ def test_a_batch_is_as_large_as_the_budget_allows(bara: Pair, monkeypatch: pytes
     assert largest - 4 < max(sizes) <= largest
 
 
+def test_the_head_is_given_rows_without_gaps(bara: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a view of the prompts' last states torch would copy the whole embedding for every reply."""
+    head = bara[0].backbone.lm.get_output_embeddings()
+    given: list[torch.Tensor] = []
+    plain = head.forward
+    monkeypatch.setattr(head, "forward", lambda hidden: given.append(hidden) or plain(hidden))
+    replies(bara, replies=2, draws="mean", max_new_tokens=2)
+    assert given[0].shape[:2] == (2 * len(PROMPTS), 1)
+    assert all(hidden.is_contiguous() for hidden in given)
+
+
 def test_draws_that_replies_share(bara: Pair) -> None:
     """Reply n has the global draw n mod K: with local gates at their mean nothing else is drawn."""
     model, _ = bara
@@ -216,6 +227,7 @@ def test_a_models_own_settings_are_left_out_and_given_back(bara: Pair, tiny: Bac
         ({"num_beams": 4}, "num_beams=4"),
         ({"use_cache": False}, "use_cache=False"),
         ({"do_sample": True}, "do_sample is decided here"),
+        ({"min_p": 0.1}, "min_p=0.1: tokens are drawn here by"),
         ({"num_return_sequences": 3}, "num_return_sequences is decided here"),
         ({"replies": 0}, "replies is 0"),
         ({"draws": 0}, "draws is 0"),

@@ -208,24 +208,6 @@ def test_a_long_context_loses_its_beginning(systems: dict[str, System]) -> None:
     assert whole[0][0] == pytest.approx(cut[0][0], abs=1e-5)  # of latents that know no row
 
 
-@pytest.mark.parametrize("law", ["mean", "joint"])
-def test_generated_text_is_that_of_the_mean_or_of_one_draw(systems: dict[str, System], law: Law) -> None:
-    system = systems["bara-gate"]
-    how = {"until": ["\n"], "max_gen_toks": 6}
-    prompts = ["is the fox red ?", "the hen", "the owl is grey the cat"]
-    lm = BaraLM(system, law, S, 7, batch_size=3)
-    found = lm.generate_until(asked([(p, how) for p in prompts], "generate_until"), disable_tqdm=True)
-    assert lm.batch_size == 3
-    for prompt, text in zip(prompts, found, strict=True):
-        tokens = system.backbone.tokenizer(prompt, return_tensors="pt")
-        with attached(system, "mean" if law == "mean" else 7) as model:
-            written = model.generate(**tokens, max_new_tokens=6, do_sample=False, pad_token_id=1)
-        new = system.backbone.tokenizer.decode(
-            written[0, tokens["input_ids"].shape[1] :], skip_special_tokens=True
-        )
-        assert new.split("\n")[0] == text
-
-
 @pytest.mark.parametrize(
     ("method", "law", "said"),
     [

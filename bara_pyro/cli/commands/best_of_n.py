@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from bara_pyro.cli.options import path
+from bara_pyro.cli.options import Device, path
 
 FEW = 8  # replies whose diversity is looked at: Self-BLEU takes time with the square of their number
 
@@ -23,6 +23,16 @@ def best_of_n(
         Path | None,
         typer.Option(parser=path, help="One scored reference reply a prompt, to be beaten: win rates."),
     ] = None,
+    encoder: Annotated[
+        Path | None,
+        typer.Option(
+            parser=path,
+            metavar="FOLDER",
+            help="A sentence encoder, a Hugging Face folder: also say how far its vectors of replies are "
+            "apart (mean pooling).",
+        ),
+    ] = None,
+    device: Device = None,
 ) -> None:
     """Show what the best of n replies is worth, how often it beats a reference, how different replies are.
 
@@ -33,12 +43,15 @@ def best_of_n(
 
     from bara_pyro.cli.terminal import result, say, show
     from bara_pyro.errors import ConfigError
+    from bara_pyro.generation.encoder import encoder_distance
     from bara_pyro.generation.scored import read_scored, references_of
     from bara_pyro.metrics import best_of_n as best
     from bara_pyro.metrics import best_of_n_win_rate, distinct_n, self_bleu_diversity
     from bara_pyro.report import Column, Table
 
     found = read_scored(scores)
+    if encoder is not None and found.scores.shape[1] < 2:
+        raise ConfigError("There is one reply a prompt, and a distance needs two: leave out --encoder.")
     curve = best(found.scores)
     wins = None
     if references is not None:
@@ -77,6 +90,10 @@ def best_of_n(
             report |= {"diversity": spread.mean, "signature": spread.signature}
             told = f"{spread.mean:.1f} ({spread.signature})"
             say(f"100 - Self-BLEU of the first {len(texts[0])} replies: {told}")
+    if encoder is not None:
+        report |= {"distance": float(np.mean(encoder_distance(texts, encoder, device=device or "cpu")))}
+        report |= {"encoder": str(encoder)}
+        say(f"Mean cosine distance of the first {len(texts[0])} replies, {encoder}: {report['distance']:.4f}")
     result(report)
 
 

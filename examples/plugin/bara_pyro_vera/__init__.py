@@ -1,1 +1,1 @@
-"""An example plug-in of bara_pyro: Bayesian VeRA, an exponential guide and a Weibull prior."""
+"""An example plug-in of bara_pyro: Bayesian VeRA, a guide, a prior and a task of replies."""

@@ -6,26 +6,40 @@ A reply's score is exact: the world knows what can rightly be said, and how like
 that `python -m experiments search` chose on validation replies, with the same number of trials each.
 """
 
+from argparse import Namespace
 from collections.abc import Sequence
+from functools import partial
 
 from bara_pyro.microworld.chat import score_reply
 from bara_pyro.microworld.replies import CHAT, chat_prompts
 from bara_pyro.microworld.world import World
-from experiments.engine.reply_study import run
-from experiments.engine.sampled import Score
+from experiments.engine.alignment_tax import ROWS, questions_tax
+from experiments.engine.reply_study import Look, run
+from experiments.engine.sampled import NUMBERS, Sampling
+from experiments.engine.search import CHOICES_REPLIES, chosen
 from experiments.page.sampled import QUESTION, parts
 from experiments.page.spec import entry_study
 
 
-def asked() -> tuple[Sequence[str], Score]:
+def asked() -> Sampling:
     """Return the prompts about residents of the test split, and the score of a reply to each."""
     world, prompts = World(), chat_prompts("test")
-    return [prompt.text for prompt in prompts], lambda i, reply: score_reply(world, prompts[i], reply)
+
+    def score(place: int, replies: Sequence[str]) -> list[float]:
+        return [score_reply(world, prompts[place], reply) for reply in replies]
+
+    return Sampling([prompt.text for prompt in prompts], score)
+
+
+def look(args: Namespace) -> Look:
+    """Return what is looked at: the replies' scores, and questions of the microworld."""
+    return Look(asked(), questions_tax(args.rows), {"rows": args.rows})
 
 
 def main() -> None:
     """Run the study."""
-    run("chat", __doc__, CHAT, asked)
+    settings = partial(chosen, path=CHOICES_REPLIES)
+    run("chat", __doc__, CHAT, look, settings, steps=400, replies=max(NUMBERS), options=ROWS)
 
 
 STUDY = entry_study("Chat: best of n, diversity, tax", QUESTION, main, parts, order=40)

@@ -1,0 +1,18 @@
+"""A task of replies: to count on from a number."""
+
+import random
+
+from bara_pyro.data.conversations import Conversation
+from bara_pyro.data.reply_tasks import GeneratedReplies, ReplyTask
+
+
+def load(seed: int) -> ReplyTask:
+    """Return the task, 40 rows to train on and 20 others."""
+    starts = random.Random(seed).sample(range(100), 60)
+    rows = [
+        Conversation(f"Count on from {n} :", f" {n + 1} {n + 2} {n + 3}", f"counting-{n}") for n in starts
+    ]
+    return ReplyTask("counting", train=rows[:40], test=rows[40:], notes=(f"generated, seed {seed}",))
+
+
+COUNTING = GeneratedReplies("counting", "bara_pyro_vera", load)

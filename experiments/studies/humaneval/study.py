@@ -1,0 +1,81 @@
+"""pass@k of a real language model that learnt to follow instructions, on HumanEval.
+
+    python -m experiments humaneval --model runs/smollm2 --data-dir FOLDER --seeds 3
+
+The models are those of the study `instructions`, trained once for both. Completions of the first problems of
+FOLDER/humaneval/test.jsonl run in a sandbox (docs/sandbox.md), one at a time.
+"""
+
+from argparse import Namespace
+from collections.abc import Sequence
+
+from bara_pyro.errors import ConfigError
+from bara_pyro.sandbox import Problem, judge
+from bara_pyro.sandbox.humaneval import STOP_SEQUENCES, load_humaneval
+from experiments.engine.arguments import positive
+from experiments.engine.reply_study import Look, run
+from experiments.engine.sampled import Sampling
+from experiments.engine.smollm2 import STEPS, TASK, settings
+from experiments.page.sampled import parts
+from experiments.page.spec import entry_study
+
+TEMPERATURES = (0.4, 1.0)
+OPTIONS = {
+    "--problems": {"type": positive, "default": 40, "metavar": "N", "help": "default: %(default)s"},
+    "--max-new-tokens": {"type": positive, "default": 128, "metavar": "N", "help": "default: %(default)s"},
+}
+
+
+def look(args: Namespace) -> Look:
+    """Return what is looked at: whether programs pass.
+
+    Raises:
+        ConfigError: an option is missing.
+        DataError: the problems cannot be read.
+        SandboxError: programs cannot be isolated here.
+    """
+    if args.model is None or args.data_dir is None:
+        raise ConfigError("Give --model and --data-dir: this study is of a real language model on real rows.")
+    problems = load_humaneval(args.data_dir / "humaneval" / "test.jsonl")[: args.problems]
+    asked = Sampling(
+        [problem.prompt for problem in problems],
+        lambda place, replies: passes(problems[place], replies),
+        TEMPERATURES,
+        args.max_new_tokens,
+        STOP_SEQUENCES,
+    )
+    return Look(asked, facts={"problems": len(problems), "tokens": args.max_new_tokens})
+
+
+def passes(problem: Problem, replies: Sequence[str]) -> list[float]:
+    """Return 1 of each completion that passes the problem's test, 0 of the others."""
+    found = judge([problem], ((problem.task_id, reply) for reply in replies), workers=1)
+    outcomes = {one.index: float(one.outcome.passed) for one in found}
+    return [outcomes[i] for i in range(len(replies))]
+
+
+def main() -> None:
+    """Run the study."""
+    run(
+        "humaneval",
+        __doc__,
+        TASK,
+        look,
+        settings,
+        steps=STEPS,
+        replies=4,
+        runs="runs/instructions",
+        options=OPTIONS,
+    )
+
+
+QUESTION = """\
+The models of [Instructions](instructions.md) ({model}, {steps:,} training steps of four, {seeds}) complete
+the first {problems} problems of HumanEval, {replies} times at temperatures of {temperatures}, with at most
+{tokens} tokens; each completion under a draw of the posterior of its own, or all at the posterior mean
+("mean"). Score: pass@n in percent ("best of n"), unbiased over all subsets of the {replies}. Diversity: 100
+- Self-BLEU. Entropy: minus the log-probability of a sampled token at temperature 1, in nats. Intervals (`95
+%`) are crossed over seeds and problems where they are of differences at one temperature, and over problems,
+seeds averaged, of frontiers and budgets.
+"""
+STUDY = entry_study("HumanEval: a real language model", QUESTION, main, parts, order=43)

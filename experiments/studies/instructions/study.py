@@ -1,0 +1,168 @@
+"""Best of n, diversity and alignment tax of a real language model that learnt to follow instructions.
+
+    bara backbone get smollm2 --out runs/smollm2
+    bara reward train --model runs/smollm2 --task ultrafeedback --data-dir FOLDER --out runs/judge
+        --dtype bfloat16 --max-length 768 --head-only --epochs 3
+    python -m experiments instructions --model runs/smollm2 --data-dir FOLDER --judge runs/judge --seeds 3
+
+SmolLM2-135M learns the chosen replies of UltraFeedback that, with their prompts, take at most 256 tokens, in
+two epochs, every method with its default settings, and replies to the first prompts of AlpacaEval whose
+instruction and reference output take at most `--max-new-tokens` tokens each, because its replies are cut
+there. FOLDER/alpaca_eval/eval.jsonl holds them: `instruction`, `output`. The reward model compares a reply
+with the reference output; how often it agrees with held-out preferences stands with the results.
+
+The tax is accuracy on tasks of lm-evaluation-harness (the extra `lm-eval`), rows from FOLDER.
+`--set backbone.states_folder=runs/states` keeps what the layers below the adapters give a row for all runs.
+"""
+
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bara_pyro.core.loading import load_tokenizer
+from bara_pyro.data.encode import Tokenizer
+from bara_pyro.errors import ConfigError, DataError
+from bara_pyro.generation.prompts import encode_prompts
+from bara_pyro.reward import Agreement, RewardModel, load_reward_model, score_replies
+from bara_pyro.runs.atomic import read_jsonl
+from experiments.engine.alignment_tax import harness_tax
+from experiments.engine.arguments import positive
+from experiments.engine.reply_study import Look, run
+from experiments.engine.results import Results
+from experiments.engine.sampled import Sampling
+from experiments.engine.smollm2 import STEPS, TASK, settings
+from experiments.page.sampled import parts
+from experiments.page.spec import entry_study, shared_facts
+
+TEMPERATURES = (0.7, 1.0)
+TAXED = (
+    "arc_challenge",
+    "hellaswag",
+    "mmlu_college_chemistry",
+    "mmlu_college_physics",
+    "truthfulqa_mc1",
+    "winogrande",
+)
+OPTIONS = {
+    "--judge": {"type": Path, "required": True, "metavar": "DIR", "help": "reward model"},
+    "--prompts": {"type": positive, "default": 32, "metavar": "N", "help": "default: %(default)s"},
+    "--max-new-tokens": {
+        "type": positive,
+        "default": 64,
+        "metavar": "N",
+        "help": "where a reply is cut, and the most that an instruction and its reference may take; "
+        "default: %(default)s",
+    },
+    "--taxed": {
+        "nargs": "+",
+        "default": TAXED,
+        "metavar": "TASK",
+        "help": "tasks that the tax is of; default: %(default)s",
+    },
+    "--taxed-rows": {
+        "type": positive,
+        "default": 50,
+        "metavar": "N",
+        "help": "rows of each task that the tax is of; default: %(default)s",
+    },
+    "--taxed-samples": {
+        "type": positive,
+        "default": 4,
+        "metavar": "S",
+        "help": "draws; default: %(default)s",
+    },
+}
+
+
+def look(args: Namespace) -> Look:
+    """Return what is looked at.
+
+    Raises:
+        BackboneError: the reward model cannot be read.
+        ConfigError: an option is missing.
+        DataError: there are not so many prompts of that length.
+    """
+    if args.model is None or args.data_dir is None:
+        raise ConfigError("Give --model and --data-dir: this study is of a real language model on real rows.")
+    rows = short_rows(
+        args.data_dir / "alpaca_eval" / "eval.jsonl",
+        load_tokenizer(args.model),
+        args.prompts,
+        args.max_new_tokens,
+    )
+    judge = load_reward_model(args.judge, dtype="bfloat16")
+    return Look(
+        sampling(rows, judge, load_tokenizer(args.model), args.max_new_tokens),
+        harness_tax(args.data_dir, args.taxed, args.taxed_rows, args.taxed_samples),
+        {"prompts": args.prompts, "tokens": args.max_new_tokens, "judge": judge.held_out}
+        | {"taxed": list(args.taxed), "taxed_rows": args.taxed_rows, "taxed_samples": args.taxed_samples},
+    )
+
+
+def short_rows(file: Path, tokenizer: Tokenizer, count: int, longest: int) -> list[dict[str, Any]]:
+    """Return the first rows whose instruction and output take at most so many tokens each."""
+    rows = read_jsonl(file)
+    short = [
+        row
+        for row in rows
+        if max(len(tokenizer(row[key])["input_ids"]) for key in ("instruction", "output")) <= longest
+    ]
+    if len(short) < count:
+        raise DataError(f"{file} has {len(short)} such rows of {longest} tokens at most, not {count}.")
+    return short[:count]
+
+
+def sampling(
+    rows: Sequence[dict[str, Any]], judge: RewardModel, tokenizer: Tokenizer, longest: int
+) -> Sampling:
+    """Return the prompts, and whether the judge prefers a reply to the reference output (1, a tie 0.5, or 0).
+
+    The expected best of n of these is the win rate of the reply that the judge likes best among n.
+    """
+    asked = [row["instruction"] for row in rows]
+    theirs = score_replies(judge, [(row["instruction"], row["output"]) for row in rows]).tolist()
+
+    def score(place: int, replies: Sequence[str]) -> list[float]:
+        # An empty reply is one of the end of the text alone; the judge has to see some reply.
+        ours = score_replies(judge, [(asked[place], reply or " ") for reply in replies], batch_size=16)
+        return [(1 + (s > theirs[place]) - (s < theirs[place])) / 2 for s in ours.tolist()]
+
+    return Sampling(encode_prompts(asked, tokenizer, chat=True), score, TEMPERATURES, longest)
+
+
+def main() -> None:
+    """Run the study."""
+    run(
+        "instructions",
+        __doc__,
+        TASK,
+        look,
+        settings,
+        steps=STEPS,
+        replies=8,
+        runs="runs/instructions",
+        options=OPTIONS,
+    )
+
+
+QUESTION = """\
+SmolLM2-135M learnt those of UltraFeedback's chosen replies that, with their prompts, take at most 256
+tokens ({steps:,} training steps of four, {seeds}, every method with its default settings) and writes
+{replies} replies to {prompts} prompts of AlpacaEval, at temperatures of {temperatures}, of at most {tokens}
+tokens; each reply under a draw of the posterior of its own, or all at the posterior mean ("mean"). Score:
+the percentage of prompts in which a reward model prefers the best of n replies, which it chooses itself, to
+the output of text_davinci_003, unbiased over all subsets of the {replies}. The judge {judge_says}.
+Diversity: 100 - Self-BLEU. Entropy: minus the log-probability of a sampled token at temperature 1, in nats.
+Tax: accuracy on the first {taxed_rows} rows of tasks of lm-evaluation-harness, under the joint law of
+{taxed_samples} draws. Intervals (`95 %`) are crossed over seeds and prompts where they are of differences
+at one temperature, and over prompts, seeds averaged, of frontiers and budgets.
+"""
+
+
+def facts(results: Results) -> dict[str, Any]:
+    """Return what the question names."""
+    return {**shared_facts(results), "judge_says": Agreement(**results.about["judge"]).sentence()}
+
+
+STUDY = entry_study("Instructions: a real language model", QUESTION, main, parts, facts=facts, order=42)

@@ -1,0 +1,77 @@
+"""Replies of an ensemble: of its members in turn, each the LoRA that it is alone, or of their mixture."""
+
+import math
+
+import pytest
+import torch
+from generation_cases import PROMPTS, TARGETS, Pair, adapted, read_again, words
+
+from bara_pyro.core.attached import attached
+from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.likelihood import CompletionLikelihood
+from bara_pyro.errors import BackboneError, ConfigError
+from bara_pyro.generation import generate
+from bara_pyro.methods import build, method_config
+
+M = 3
+
+
+@pytest.fixture
+def ensemble(tiny: Backbone) -> Pair:
+    torch.manual_seed(4)
+    return adapted("ensemble", tiny)
+
+
+def alone(ensemble: Pair, member: int) -> Pair:
+    """A LoRA with the weights of one member."""
+    options = {"r": 3, "target_modules": TARGETS, "likelihood": CompletionLikelihood()}
+    pair = build(method_config({"name": "lora"}), ensemble[0].backbone, 4, options)  # type: ignore[arg-type]
+    with torch.no_grad():
+        for own, theirs in zip(pair[0].parameters(), ensemble[0].parameters(), strict=True):
+            own.copy_(theirs[member])
+    return pair
+
+
+def test_reply_n_is_of_member_n_mod_m(ensemble: Pair) -> None:
+    """By transformers' own `generate` with that member attached."""
+    found = list(generate(*ensemble, PROMPTS, replies=2 * M, temperature=0, max_new_tokens=8))
+    for reply in found:
+        prompt = next(prompt for prompt in PROMPTS if prompt.id == reply.prompt)
+        with attached(alone(ensemble, reply.number % M)) as lm:
+            theirs = lm.generate(torch.tensor([prompt.token_ids]), max_new_tokens=8, do_sample=False)
+        assert list(reply.token_ids) == theirs[0, len(prompt.token_ids) :].tolist()
+    assert len(set(words(found[:M]))) == M
+    two = list(generate(*ensemble, PROMPTS[:1], replies=4, draws=2, temperature=0, max_new_tokens=8))
+    assert words(two) == words(found[:2]) * 2
+
+
+def test_a_reply_depends_on_no_other(ensemble: Pair) -> None:
+    whole = {(r.prompt, r.number): r for r in generate(*ensemble, PROMPTS, replies=5, max_new_tokens=8)}
+    cut = generate(*ensemble, PROMPTS[::-1], replies=4, max_new_tokens=8, memory_budget=1)
+    for reply in cut:
+        same = whole[reply.prompt, reply.number]
+        assert reply.token_ids == same.token_ids
+        assert reply.log_probs == pytest.approx(same.log_probs, abs=1e-4)
+
+
+@pytest.mark.parametrize("count", [2, M])
+def test_the_mixture_of_members(ensemble: Pair, count: int) -> None:
+    """Each member's own probability of a reply, by one forward of the LoRA that it is."""
+    [first] = generate(*ensemble, PROMPTS[:1], mixture=count, max_new_tokens=8)
+    members = [alone(ensemble, member) for member in range(count)]
+    before = torch.zeros(count, dtype=torch.float64)
+    for i, log_prob in enumerate(first.log_probs):
+        told = first.token_ids[: i + 1]
+        after = torch.cat([read_again(pair, PROMPTS[0], told, 0) for pair in members])
+        assert log_prob == pytest.approx(float((after - before).logsumexp(0)) - math.log(count), abs=1e-4)
+        before = after
+    assert before.std() > 0.05
+
+
+def test_what_is_refused(ensemble: Pair) -> None:
+    with pytest.raises(ConfigError, match=r"has members and no mean, so give draws='each'.* mixture=3"):
+        list(generate(*ensemble, PROMPTS, draws="mean"))
+    with pytest.raises(ConfigError, match=r"mixture=4: the ensemble has 3 members"):
+        list(generate(*ensemble, PROMPTS, mixture=4))
+    with attached(alone(ensemble, 0)), pytest.raises(BackboneError, match="hangs on this language model"):
+        list(generate(*ensemble, PROMPTS))
