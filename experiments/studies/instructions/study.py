@@ -44,7 +44,7 @@ TAXED = (
     "truthfulqa_mc1",
     "winogrande",
 )
-OPTIONS = {
+OPTIONS: dict[str, dict[str, Any]] = {
     "--judge": {"type": Path, "required": True, "metavar": "DIR", "help": "reward model"},
     "--prompts": {"type": positive, "default": 32, "metavar": "N", "help": "default: %(default)s"},
     "--max-new-tokens": {
