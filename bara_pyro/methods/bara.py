@@ -26,7 +26,11 @@ class BaRAConfig(MethodConfig):
     )
     beta_phi: NonNegativeFloat = setting(BaRA, "beta_phi", "weight of KL(Phi); 1 is the exact ELBO")
     beta_theta: NonNegativeFloat = setting(BaRA, "beta_theta", "weight of KL(theta); 1 is the exact ELBO")
-    guide: str = Field("weibull", description="posterior family: 'weibull', 'gamma', 'lognormal', 'delta'")
+    guide: str = Field(
+        "weibull",
+        description="posterior family: 'weibull', 'weibull-coupled' (theta sees the draw of Phi), 'gamma', "
+        "'lognormal', 'delta'",
+    )
     shape: Shape = setting(
         AmortizedGuide, "shape", "'kappa': softplus gives 1/k; 'k': softplus gives k (the text)"
     )
