@@ -14,7 +14,7 @@ from bara_pyro.diagnostics.posterior.sbc import sbc
 from bara_pyro.diagnostics.posterior.uniformity import ecdf_test
 from bara_pyro.errors import ConfigError
 from experiments.engine.results import read_results
-from experiments.studies.reference_posterior.section import programs
+from experiments.studies.reference_posterior.section import asked_of, programs
 from experiments.studies.reference_posterior.study import program
 from experiments.studies.sbc import study as experiment
 from experiments.studies.sbc.section import (
@@ -56,7 +56,7 @@ def test_main_keeps_ranks_adds_to_them_and_refuses_others(
     assert kept.about.items() >= vars(TINY).items()
     assert [*first] == ["phi", "phi*theta"]
     for latent, gates in (("phi", 4), ("phi*theta", 14)):
-        assert [*first[latent]] == [*ARMS]
+        assert [*first[latent]] == asked_of(latent, ARMS)
         for arm in first[latent].values():
             assert len(arm["names"]) == gates + 1
             assert arm["names"][-1] == "log-likelihood"
