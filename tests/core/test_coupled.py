@@ -129,6 +129,17 @@ def test_the_gradient_of_the_coupling_is_that_of_differences() -> None:
         )
 
 
+@pytest.mark.parametrize("latent", ["phi", "theta"])
+def test_where_there_is_nothing_to_couple(latent: str) -> None:
+    found, plain = pair(latent=latent), pair(WeibullGuide, latent=latent)
+    with torch.no_grad():
+        plain[1].load_state_dict(found[1].state_dict(), strict=False)
+        plain[0].load_state_dict(found[0].state_dict())
+    assert not found[1].coupling.numel()
+    assert torch.equal(loss(*found), loss(*plain))
+    adamw(*found, 0.03).step()
+
+
 def test_it_learns_its_coupling() -> None:
     model, guide = pair(form="gate", beta_theta=1.0)
     svi = SVI(model, guide, adamw(model, guide, 0.03))

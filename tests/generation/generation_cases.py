@@ -23,10 +23,10 @@ PROMPTS = (
 )
 
 
-def adapted(method: str, backbone: Backbone) -> Pair:
+def adapted(method: str, backbone: Backbone, **settings: object) -> Pair:
     """Return a method with every parameter moved, so that adapters and draws matter."""
     options = {"r": 3, "target_modules": TARGETS, "likelihood": CompletionLikelihood()}
-    model, guide = build(method_config({"name": method}), backbone, 4, options)  # type: ignore[arg-type]
+    model, guide = build(method_config({"name": method, **settings}), backbone, 4, options)  # type: ignore[arg-type]
     with torch.no_grad():
         for part in (model, guide):
             for value in part.parameters():

@@ -24,11 +24,20 @@ def replies(pair: Pair, prompts: Any = PROMPTS, **options: Any) -> list[Reply]:
     return list(generate(*pair, prompts, **{"max_new_tokens": 8, **options}))
 
 
-@pytest.mark.parametrize("method", [name for name in METHODS if name not in REFUSED])
-def test_a_reply_has_the_probability_that_one_forward_gives_it(method: str, tiny: Backbone) -> None:
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        *((name, {}) for name in METHODS if name not in REFUSED),
+        ("bara", {"guide": "weibull-coupled"}),
+        ("bara-gate", {"guide": "weibull-coupled"}),
+    ],
+)
+def test_a_reply_has_the_probability_that_one_forward_gives_it(
+    method: str, settings: dict[str, str], tiny: Backbone
+) -> None:
     """Under its own draw: the global one held, the local ones at the positions they had, keys cached."""
     torch.manual_seed(2)
-    pair = adapted(method, tiny)
+    pair = adapted(method, tiny, **settings)
     found = replies(pair, replies=3, seed=4)
     assert [(reply.prompt, reply.number) for reply in found] == [(p.id, n) for p in PROMPTS for n in range(3)]
     for reply in found:
