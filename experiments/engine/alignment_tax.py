@@ -1,10 +1,9 @@
 """What learning replies costs elsewhere: accuracy on questions, before and after."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -17,18 +16,9 @@ from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.rows import load_data
 from bara_pyro.runs.system import System, build_system
 from bara_pyro.types import Law
-from experiments.engine.arguments import positive
 
 SAMPLES = 10
 QUESTIONS = ("micro-wgs", "micro-wgm", "micro-arce", "micro-arcc", "micro-obqa", "micro-boolq")
-
-ROWS: Mapping[str, Mapping[str, Any]] = {
-    "--rows": {
-        "type": positive,
-        "default": 300,
-        "help": "test rows of each task of questions; default: %(default)s",
-    }
-}
 
 Scores = dict[str, dict[str, float]]
 """Task -> what was scored on it: `acc` in percent, `nll` in nats where it is known."""

@@ -6,17 +6,13 @@ A reply's score is exact: the world knows what can rightly be said, and how like
 that `python -m experiments search` chose on validation replies, with the same number of trials each.
 """
 
-from argparse import Namespace
 from collections.abc import Sequence
-from functools import partial
 
 from bara_pyro.microworld.chat import score_reply
 from bara_pyro.microworld.replies import CHAT, chat_prompts
 from bara_pyro.microworld.world import World
-from experiments.engine.alignment_tax import ROWS, questions_tax
-from experiments.engine.reply_study import Look, run
-from experiments.engine.sampled import NUMBERS, Sampling
-from experiments.engine.search import CHOICES_REPLIES, chosen
+from experiments.engine.microworld_replies import run_in_microworld
+from experiments.engine.sampled import Sampling
 from experiments.page.sampled import QUESTION, parts
 from experiments.page.spec import entry_study
 
@@ -31,15 +27,9 @@ def asked() -> Sampling:
     return Sampling([prompt.text for prompt in prompts], score)
 
 
-def look(args: Namespace) -> Look:
-    """Return what is looked at: the replies' scores, and questions of the microworld."""
-    return Look(asked(), questions_tax(args.rows), {"rows": args.rows})
-
-
 def main() -> None:
     """Run the study."""
-    settings = partial(chosen, path=CHOICES_REPLIES)
-    run("chat", __doc__, CHAT, look, settings, steps=400, replies=max(NUMBERS), options=ROWS)
+    run_in_microworld("chat", __doc__, CHAT, asked)
 
 
 STUDY = entry_study("Chat: best of n, diversity, tax", QUESTION, main, parts, order=40)

@@ -9,13 +9,12 @@ FOLDER/humaneval/test.jsonl run in a sandbox (docs/sandbox.md), one at a time.
 from argparse import Namespace
 from collections.abc import Sequence
 
-from bara_pyro.errors import ConfigError
 from bara_pyro.sandbox import Problem, judge
 from bara_pyro.sandbox.humaneval import STOP_SEQUENCES, load_humaneval
 from experiments.engine.arguments import positive
-from experiments.engine.reply_study import Look, run
+from experiments.engine.reply_study import Look
 from experiments.engine.sampled import Sampling
-from experiments.engine.smollm2 import STEPS, TASK, settings
+from experiments.engine.smollm2 import run_on_smollm2
 from experiments.page.sampled import parts
 from experiments.page.spec import entry_study
 
@@ -30,12 +29,9 @@ def look(args: Namespace) -> Look:
     """Return what is looked at: whether programs pass.
 
     Raises:
-        ConfigError: an option is missing.
         DataError: the problems cannot be read.
         SandboxError: programs cannot be isolated here.
     """
-    if args.model is None or args.data_dir is None:
-        raise ConfigError("Give --model and --data-dir: this study is of a real language model on real rows.")
     problems = load_humaneval(args.data_dir / "humaneval" / "test.jsonl")[: args.problems]
     asked = Sampling(
         [problem.prompt for problem in problems],
@@ -56,17 +52,7 @@ def passes(problem: Problem, replies: Sequence[str]) -> list[float]:
 
 def main() -> None:
     """Run the study."""
-    run(
-        "humaneval",
-        __doc__,
-        TASK,
-        look,
-        settings,
-        steps=STEPS,
-        replies=4,
-        runs="runs/instructions",
-        options=OPTIONS,
-    )
+    run_on_smollm2("humaneval", __doc__, look, replies=4, options=OPTIONS)
 
 
 QUESTION = """\

@@ -22,16 +22,16 @@ from typing import Any
 
 from bara_pyro.core.loading import load_tokenizer
 from bara_pyro.data.encode import Tokenizer
-from bara_pyro.errors import ConfigError, DataError
+from bara_pyro.errors import DataError
 from bara_pyro.generation.prompts import encode_prompts
 from bara_pyro.reward import Agreement, RewardModel, load_reward_model, score_replies
 from bara_pyro.runs.atomic import read_jsonl
 from experiments.engine.alignment_tax import harness_tax
 from experiments.engine.arguments import positive
-from experiments.engine.reply_study import Look, run
+from experiments.engine.reply_study import Look
 from experiments.engine.results import Results
 from experiments.engine.sampled import Sampling
-from experiments.engine.smollm2 import STEPS, TASK, settings
+from experiments.engine.smollm2 import run_on_smollm2
 from experiments.page.sampled import parts
 from experiments.page.spec import entry_study, shared_facts
 
@@ -80,20 +80,13 @@ def look(args: Namespace) -> Look:
 
     Raises:
         BackboneError: the reward model cannot be read.
-        ConfigError: an option is missing.
         DataError: there are not so many prompts of that length.
     """
-    if args.model is None or args.data_dir is None:
-        raise ConfigError("Give --model and --data-dir: this study is of a real language model on real rows.")
-    rows = short_rows(
-        args.data_dir / "alpaca_eval" / "eval.jsonl",
-        load_tokenizer(args.model),
-        args.prompts,
-        args.max_new_tokens,
-    )
+    tokenizer, file = load_tokenizer(args.model), args.data_dir / "alpaca_eval" / "eval.jsonl"
+    rows = short_rows(file, tokenizer, args.prompts, args.max_new_tokens)
     judge = load_reward_model(args.judge, dtype="bfloat16")
     return Look(
-        sampling(rows, judge, load_tokenizer(args.model), args.max_new_tokens),
+        sampling(rows, judge, tokenizer, args.max_new_tokens),
         harness_tax(args.data_dir, args.taxed, args.taxed_rows, args.taxed_samples),
         {"prompts": args.prompts, "tokens": args.max_new_tokens, "judge": judge.held_out}
         | {"taxed": list(args.taxed), "taxed_rows": args.taxed_rows, "taxed_samples": args.taxed_samples},
@@ -133,17 +126,7 @@ def sampling(
 
 def main() -> None:
     """Run the study."""
-    run(
-        "instructions",
-        __doc__,
-        TASK,
-        look,
-        settings,
-        steps=STEPS,
-        replies=8,
-        runs="runs/instructions",
-        options=OPTIONS,
-    )
+    run_on_smollm2("instructions", __doc__, look, replies=8, options=OPTIONS)
 
 
 QUESTION = """\

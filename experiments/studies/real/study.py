@@ -38,12 +38,12 @@ from experiments.engine.compare import Comparisons, Contrast
 from experiments.engine.rows import read_rows, rows_path
 from experiments.engine.run import SEED, Arms
 from experiments.engine.search import CHOICES_SMOLLM2, chosen
+from experiments.engine.smollm2 import UPPER
 from experiments.engine.study import Study
 from experiments.page.doubt import doubt_table, error_table
 from experiments.page.parts import Part, main_table, shifted_scores
 from experiments.page.spec import arm_study
 
-UPPER = r"model\.layers\.2[789]\..*_proj|lm_head"
 METHODS = ("lora", "temperature", "mc_dropout", "ensemble", "laplace", "blob", "bara", "bara-gate")
 HELD_OUT = 5  # one in so many rows, for a temperature
 
