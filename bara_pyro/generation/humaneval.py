@@ -1,6 +1,5 @@
 """HumanEval: programs that a run writes, judged in the sandbox; pass@k with intervals over problems."""
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +10,10 @@ from bara_pyro.generation.decoding import Decoding
 from bara_pyro.generation.file import append_lines, lines_there, made_by, reply_lines
 from bara_pyro.generation.prompts import encode_prompts
 from bara_pyro.metrics import SamplingCurve, pass_at_k
-from bara_pyro.runs.atomic import read_jsonl, write_json, write_jsonl, writing
+from bara_pyro.runs.atomic import read_jsonl, write_json
 from bara_pyro.runs.store import SCHEMA
 from bara_pyro.runs.system import System
-from bara_pyro.sandbox import Limits, Problem, judge
+from bara_pyro.sandbox import Limits, Outcome, Problem, judge
 from bara_pyro.sandbox.humaneval import STOP_SEQUENCES
 from bara_pyro.types import Json
 
@@ -102,19 +101,18 @@ def judge_programs(
         workers=workers,
         unsandboxed=unsandboxed,
     )
-    write_jsonl(file, there)
-    with writing(file), file.open("a", encoding="utf-8", errors="backslashreplace") as opened:
-        for one in found:
-            row, outcome = left[one.index], one.outcome
-            line = {key: row[key] for key in ("id", "number", "made")}
-            line |= {"passed": outcome.passed, "reason": outcome.reason}
-            line |= {"message": outcome.message, "seconds": round(outcome.seconds, 3)}
-            opened.write(json.dumps(line, ensure_ascii=False) + "\n")
-            opened.flush()
-            there.append(line)
-            if on_program is not None:
-                on_program()
-    return there
+    append_lines(file, there, (_came_of(left[one.index], one.outcome) for one in found), on_program)
+    return read_jsonl(file)
+
+
+def _came_of(program: Json, outcome: Outcome) -> Json:
+    return {
+        **{key: program[key] for key in ("id", "number", "made")},
+        "passed": outcome.passed,
+        "reason": outcome.reason,
+        "message": outcome.message,
+        "seconds": round(outcome.seconds, 3),
+    }
 
 
 def score_programs(programs: Sequence[Json], judged: Sequence[Json], out: Path) -> tuple[SamplingCurve, Json]:
