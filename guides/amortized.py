@@ -68,9 +68,8 @@ class AmortizedGuide(SiteGuide):
     """
 
     noisy = True  # False for a family without a noise level: it gets no parameters for one
-    by_unit: tuple[
-        str, ...
-    ] = ()  # parameters of a family's own, `modules x r`; their modules need each other
+    # Parameters of a family's own, `modules x r`; their modules need each other.
+    by_unit: tuple[str, ...] = ()
 
     def __init__(
         self,

@@ -39,9 +39,9 @@ class Gate(NamedTuple):
     Attributes:
         phi: its draw of Phi, `[draws x 1 x] 1 x r`; None where there is none, or where `up` has it.
         up: `s B diag(Phi)`, `out x r`; None where the layer makes it itself.
-        shared: the draw of Phi of all modules, `[draws x 1 x] modules x r`, for the guide of theta.
         prior: of theta, by its batch shape and rank; None where there is none.
         beta: weight of theta's KL.
+        shared: the draw of Phi of all modules, `[draws x 1 x] modules x r`, for the guide of theta.
     """
 
     phi: Tensor | None

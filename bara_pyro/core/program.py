@@ -31,10 +31,11 @@ from bara_pyro.core.latents import Gates, Latents
 from bara_pyro.core.likelihood import AnswerLikelihood, Likelihood
 from bara_pyro.core.next_token import NextToken
 from bara_pyro.core.prefix import Prefix
+from bara_pyro.core.rank_pattern import checked_ranks
 from bara_pyro.core.sites import by_name
 from bara_pyro.core.targets import Target, find_targets
 from bara_pyro.data.types import Batch
-from bara_pyro.errors import ConfigError, unknown
+from bara_pyro.errors import ConfigError
 
 
 class AdapterOptions(TypedDict, total=False):
@@ -101,13 +102,14 @@ class AdaptedLM(PyroModule):
         self.targets = find_targets(backbone.lm, target_modules)
         # Decoder layers below all adapters, which are run once a row.
         self.frozen_layers = backbone.states.depth(self.targets)
-        self.rank_pattern = _checked_ranks(rank_pattern or {}, self.targets, r)
+        self.rank_pattern = checked_ranks(rank_pattern or {}, self.targets, r)
         adapters = [make_adapter(t, self.rank_pattern.get(t.path, r), lora_alpha / r) for t in self.targets]
         self.adapters = by_name({a.target.path: a for a in adapters})
         self._heads = tuple(a for a in adapters if a.target.is_head)  # looked up once, as is the body
         self._body = tuple(
             (a, backbone.lm.get_submodule(a.target.path)) for a in adapters if not a.target.is_head
         )
+        # Here and not at the first step, whose hooks and autocast it would meet.
         self._run_twice = adapted_before_attending(backbone, [layer for _, layer in self._body])
         self.to(backbone.device)
         for adapter in adapters:
@@ -165,15 +167,14 @@ class AdaptedLM(PyroModule):
 
     def _hidden(self, batch: Batch, copies: int, width: int | None) -> Tensor:
         """Return the last hidden states of all tokens, or of the last `width`, `(copies B) x T x d`."""
-        ids, mask, past = batch.input_ids, batch.attention_mask, batch.past
         below = self.frozen_layers
         if width is not None:
+            tokens = Tokens(batch.input_ids, batch.attention_mask)
             states = self.lower(batch)
-            past = self.backbone.read_last(
-                Tokens(ids, mask), copies=copies, below=below, states=states, width=width
-            )
-            ids, mask = ids[:, -width:], mask[:, -width:]
-        return self.backbone.hidden(ids, mask, batch.segments, copies=copies, below=below, past=past)
+            past = self.backbone.read_last(tokens, copies=copies, below=below, states=states, width=width)
+            batch = batch.last(width, past)
+        ids, mask = batch.input_ids, batch.attention_mask
+        return self.backbone.hidden(ids, mask, batch.segments, copies=copies, below=below, past=batch.past)
 
     def asked_alone(self, batch: Batch) -> int | None:
         """Return how many last tokens alone the last layer can be run for; None: for all, or for none."""
@@ -318,18 +319,3 @@ class _Head(NamedTuple):
 
     def next_token(self, hidden: Tensor) -> NextToken:
         return self.program.next_token(self.latents, hidden)
-
-
-def _checked_ranks(ranks: Mapping[str, int], targets: Sequence[Target], r: int) -> dict[str, int]:
-    known = [target.path for target in targets]
-    for path, rank in ranks.items():
-        if path not in known:
-            raise ConfigError(unknown("module of the rank pattern", path, known))
-        check_rank(path, rank, r)
-    return dict(ranks)
-
-
-def check_rank(path: str, rank: int, r: int) -> None:
-    """Refuse a rank of a module's own that is not 1 to r."""
-    if not 1 <= rank <= r:
-        raise ConfigError(f"The rank pattern gives {path} a rank of {rank}: choose 1 to r={r}.")

@@ -35,10 +35,7 @@ def narrowed(model: AdaptedLM, batch: Batch) -> Batch:
     """
     width = model.asked_alone(batch)
     past = None if width is None else model.read_last(batch, width)
-    if width is None or past is None:
-        return batch
-    ids, mask = batch.input_ids[:, -width:], batch.attention_mask[:, -width:]
-    return replace(batch, input_ids=ids, attention_mask=mask, past=past)
+    return batch if width is None or past is None else batch.last(width, past)
 
 
 def drawn_last(model: AdaptedLM, guide: SiteGuide, batch: Batch, last: int) -> Batch:
@@ -54,8 +51,7 @@ def drawn_last(model: AdaptedLM, guide: SiteGuide, batch: Batch, last: int) -> B
     states = model.lower(batch)
     with PosteriorMean(guide):
         past = model.read(begin, counted, None if states is None else states[:, :-last])
-    ids, mask = batch.input_ids[:, -last:], batch.attention_mask[:, -last:]
-    return _with_rest(replace(batch, input_ids=ids, attention_mask=mask, past=past), states)
+    return _with_rest(batch.last(last, past), states)
 
 
 def _with_rest(rest: Batch, states: Tensor | None) -> Batch:

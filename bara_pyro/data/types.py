@@ -153,6 +153,11 @@ class Batch:
     def __len__(self) -> int:
         return self.input_ids.shape[0]
 
+    def last(self, width: int, past: Any) -> Self:
+        """Return the last `width` tokens of each row, as going on from the others, which were read before."""
+        ids, mask = self.input_ids[:, -width:], self.attention_mask[:, -width:]
+        return replace(self, input_ids=ids, attention_mask=mask, past=past)
+
     @property
     def asked(self) -> tuple[int, ...]:
         """How many positions at the right end of each row are read: one, the last, of a plain question."""

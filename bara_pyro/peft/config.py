@@ -8,7 +8,8 @@ from typing import Any, cast
 from peft import PeftConfig
 
 from bara_pyro.core.defaults import default
-from bara_pyro.core.program import AdaptedLM, check_rank
+from bara_pyro.core.program import AdaptedLM
+from bara_pyro.core.rank_pattern import check_rank
 from bara_pyro.errors import ConfigError
 from bara_pyro.methods import METHODS, method_config
 from bara_pyro.methods.bara import BaRAConfig as Settings
