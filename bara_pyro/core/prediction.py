@@ -6,6 +6,7 @@ the batch, on padding, on how the draws are cut into chunks or on how many there
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import cast
 
 import pyro
 import torch
@@ -14,6 +15,7 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.nn import functional as F
 
+from bara_pyro.core.distance import Distance, InTurn
 from bara_pyro.core.guide import Posterior, PosteriorMean, SiteGuide
 from bara_pyro.core.noise import Addresses
 from bara_pyro.core.program import AdaptedLM
@@ -67,12 +69,30 @@ def predict(
     batch, room = _checked(model, guide, batch, samples, memory_budget, last)
     if repeats < 1 or samples % repeats:
         raise ConfigError(f"samples={samples} must be a multiple of repeats={repeats}, and that at least 1.")
+    drawn = _drawn(model, guide, batch, samples, repeats, seed, room, last)
+    if samples == 0 or model.distance is None or not model.distance.fitted:
+        return drawn
+    drawn = drawn.repeat_interleave(-(-samples // len(drawn)), 0)  # members of an ensemble take several each
+    return _spread(model, batch, drawn, torch.arange(len(drawn)) // repeats, seed, room)
+
+
+def _drawn(
+    model: AdaptedLM,
+    guide: SiteGuide,
+    batch: Batch,
+    samples: int,
+    repeats: int,
+    seed: int,
+    room: int,
+    last: int | None,
+) -> Tensor:
+    """Return draws of the program's latents, or the guide's own predictive."""
     own = _own(guide, batch, samples, seed, room)
     if own is not None:
         return own
     if samples and not (model.latents and guide.stochastic):
         # Nothing to draw (LoRA), or a point to draw from: one forward stands for all.
-        point = predict(model, guide, batch, samples=0, memory_budget=memory_budget)
+        point = _drawn(model, guide, batch, 0, 1, seed, room, None)
         return point.expand(samples, *point.shape[1:])
     out = torch.empty(0)
     common: dict[str, Tensor] = {}
@@ -85,6 +105,15 @@ def predict(
             out = part.new_empty(max(samples, 1), len(batch), *part.shape[2:])
         out[draws, rows] = part
     return out
+
+
+@torch.no_grad()
+def _spread(model: AdaptedLM, batch: Batch, drawn: Tensor, numbers: Tensor, seed: int, room: int) -> Tensor:
+    """Return draws of these numbers with the noise of foreign rows."""
+    home, distance = batch.input_ids.device, cast(Distance, model.distance)
+    states = torch.cat([model.unadapted(batch.questions(rows)) for rows in _chunks(len(batch), room)])
+    with PROGRAM, InTurn(seed, numbers.to(home)):
+        return cast(Tensor, distance(drawn.to(home), states)).cpu()
 
 
 @dataclass(frozen=True)
@@ -125,6 +154,9 @@ def record(
         piece = batch.questions(rows)
         with PROGRAM, poutine.trace() as recorder:
             log_probs = _forward(model, guide, piece, draws, samples, seed)
+        if samples and model.distance is not None and model.distance.fitted:
+            numbers = torch.arange(draws.start, draws.stop)
+            log_probs = _spread(model, piece, log_probs, numbers, seed, room)
         nodes = recorder.trace.nodes
         values = {name: value_of(nodes[name]) for name in model.latents.sites}
         for name in model.gates.theta.values() if model.gates else ():

@@ -24,11 +24,12 @@ from torch import BoolTensor, Tensor
 from bara_pyro.core.adapter import Adapter, Given, outer_draws, tempered, unfolding
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.checkpointing import Recorded, added
+from bara_pyro.core.distance import Distance
 from bara_pyro.core.foreign import shared_weights
 from bara_pyro.core.frozen_states import Tokens
 from bara_pyro.core.last_layer import MadeOnce, adapted_before_attending
 from bara_pyro.core.latents import Gates, Latents
-from bara_pyro.core.likelihood import AnswerLikelihood, Likelihood
+from bara_pyro.core.likelihood import AnswerLikelihood, Likelihood, require_answer_tokens
 from bara_pyro.core.next_token import NextToken
 from bara_pyro.core.prefix import Prefix
 from bara_pyro.core.rank_pattern import checked_ranks
@@ -47,6 +48,7 @@ class AdapterOptions(TypedDict, total=False):
     full_vocab: bool
     rank_pattern: Mapping[str, int] | None
     likelihood: Likelihood | None
+    distance_aware: bool
 
 
 class AdaptedLM(PyroModule):
@@ -63,9 +65,12 @@ class AdaptedLM(PyroModule):
         rank_pattern: path of a module -> its rank where that is less than r, as PEFT has it; the scaling
             stays `lora_alpha / r`.
         likelihood: what is observed; an answer by default.
+        distance_aware: draws of rows unlike the training rows get noise, see `bara_pyro.core.distance`, once
+            that is fitted.
 
     Raises:
-        ConfigError: a size is not positive, or the rank pattern names an unknown module or a rank above r.
+        ConfigError: a size is not positive, the rank pattern names an unknown module or a rank above r, or
+            `distance_aware` and another likelihood than that of answers of one token.
         BackboneError: a target matches nothing.
     """
 
@@ -89,6 +94,7 @@ class AdaptedLM(PyroModule):
         full_vocab: bool = False,
         rank_pattern: Mapping[str, int] | None = None,
         likelihood: Likelihood | None = None,
+        distance_aware: bool = False,
     ) -> None:
         super().__init__()
         if num_data < 1 or r < 1:
@@ -99,6 +105,10 @@ class AdaptedLM(PyroModule):
         self.r = r
         self.full_vocab = full_vocab
         self.likelihood = likelihood or AnswerLikelihood()
+        if distance_aware:
+            require_answer_tokens(self.likelihood, "Distance-aware predictions")
+        width = backbone.lm.get_output_embeddings().weight.shape[1]
+        self.distance = Distance(width) if distance_aware else None
         self.targets = find_targets(backbone.lm, target_modules)
         # Decoder layers below all adapters, which are run once a row.
         self.frozen_layers = backbone.states.depth(self.targets)
@@ -222,6 +232,12 @@ class AdaptedLM(PyroModule):
                 self._adapted(batch, latents) as copies,
             ):
                 yield copies
+
+    @torch.no_grad()
+    def unadapted(self, batch: Batch) -> Tensor:
+        """Return the last token's hidden state in the language model without adapters, `B x d`, float32."""
+        ids, mask = batch.input_ids, batch.attention_mask
+        return self.backbone.hidden(ids, mask, below=self.frozen_layers)[:, -1].float()
 
     def lower(self, batch: Batch) -> Tensor | None:
         """Return what the layers below the adapters give rows, `B x T x d`; None where there are none."""

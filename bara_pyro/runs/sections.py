@@ -165,6 +165,11 @@ class AdapterConfig(Section):
         description="names, a regular expression, 'all-linear', or null: query, value and output projection",
     )
     full_vocab: bool = Field(False, description="compute the whole vocabulary's logits (same probabilities)")
+    distance_aware: bool = later(
+        False,
+        "let draws of rows disagree the more, the less the row is like the training rows: fitted to these "
+        "without their labels when training is over; one more forward without adapters a prediction",
+    )
 
 
 class TrainConfig(Section):

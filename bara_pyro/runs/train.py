@@ -11,11 +11,12 @@ from typing import TextIO
 
 import torch
 
+from bara_pyro.core.fit_distance import fit_distance
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.ranks import ALONE, Ranks, joined
 from bara_pyro.core.svi import SVI
-from bara_pyro.data import EncodedRows, training_batches
+from bara_pyro.data import EncodedRows, batches, training_batches
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, ProcessLostError, Stopped, TrainingError
 from bara_pyro.methods import METHODS, Fit, MethodConfig
@@ -109,8 +110,10 @@ def _train(system: System, out: Path, ranks: Ranks, on_step: OnStep | None) -> N
         _fit(system, out, ranks, on_step)
         if not ranks.first:
             return
-        if method.finish is not None:
-            write_json(out / FITTED, method.finish(what_is_fitted(system)))
+        fitted = method.finish(what_is_fitted(system)) if method.finish is not None else {}
+        fitted |= _fit_distance(system)
+        if fitted:
+            write_json(out / FITTED, fitted)
         save_system(system, out, system.config.train.steps)
     if ranks.first:
         (out / CHECKPOINT).unlink(missing_ok=True)
@@ -128,6 +131,14 @@ def what_is_fitted(system: System) -> Fit[AdaptedLM, SiteGuide, MethodConfig]:
         partial(draw, system),
         system.config.predict.seed,
     )
+
+
+def _fit_distance(system: System) -> dict[str, float]:
+    if system.model.distance is None:
+        return {}
+    rows = batches(system.split("train"), system.answer_ids, system.config.predict.batch_size)
+    found = fit_distance(system.model, system.guide, (b.to(system.backbone.device) for b in rows))
+    return {f"distance_{name}": value for name, value in found.items()}
 
 
 def _fit(system: System, out: Path, ranks: Ranks, on_step: OnStep | None) -> None:

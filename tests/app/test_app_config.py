@@ -53,6 +53,7 @@ OTHER: dict[str, Any] = {
     "adapter.lora_alpha": 8.0,
     "adapter.target_modules": "all-linear",
     "adapter.full_vocab": True,
+    "adapter.distance_aware": True,
     "train.epochs": 2.5,
     "train.steps": 7,
     "train.batch_size": 6,

@@ -1,0 +1,167 @@
+r"""Distance awareness: noise on the answers' logits that grows with a row's distance from the training rows.
+
+    z(x) = f(x) + Z g(x),      Z_cj ~ N(0, sigma^2),      p(y | x) = E softmax z(x)
+
+    w = W (h(x) - mu),   d^2 = |w|^2,   g(x) = sqrt(relu(1 - q / d^2)) w / d
+
+f are the logits of any method, h(x) the last hidden state that the *frozen* language model gives the last
+token, mu and W its mean and whitening on the training rows, q the square of the radius within which 95 % of
+them lie. A Gaussian process with the kernel `sigma^2 g(x) . g(x')`, prior and posterior alike: 95 % of the
+training rows have g = 0 and say nothing of Z, which is why training leaves it out. Beyond the radius the
+variance of each logit rises from 0 to sigma^2, so that foreign rows get draws that disagree.
+
+The hinge at the radius is a choice of design: rows like the training rows keep their predictions. That h is
+frozen is another: what an adapter learns maps foreign rows onto those it knows, and hides the distance.
+"""
+
+import pyro
+import torch
+from pyro.distributions import Normal
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.runtime import Message
+from torch import Tensor, nn
+
+from bara_pyro.core.frozen import frozen
+from bara_pyro.core.noise import Addresses
+from bara_pyro.core.sites import law_of
+from bara_pyro.errors import DataError
+
+SITE = "distance"
+INSIDE, FOLDS, FEWEST = 0.95, 5, 10
+
+
+class Distance(nn.Module):
+    """The noise of a program's answers; none before `fit`.
+
+    Args:
+        width: d, of the language model's hidden states.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.mean = frozen(torch.zeros(width))
+        self.whitening = frozen(torch.zeros(width, width))
+        self.radius = frozen(torch.tensor(torch.inf))  # q
+        self.scale = frozen(torch.zeros(()))  # sigma
+
+    @property
+    def fitted(self) -> bool:
+        """Whether there is any noise."""
+        return bool(self.scale > 0)
+
+    def directions(self, states: Tensor) -> Tensor:
+        """Return g of hidden states, `... x d`: 0 within the radius, of length below 1 outside."""
+        white = (states.float() - self.mean) @ self.whitening
+        squared = white.square().sum(-1, keepdim=True).clamp_min(torch.finfo(white.dtype).tiny)
+        return ((1 - self.radius / squared).clamp_min(0) / squared).sqrt() * white
+
+    def forward(self, log_probs: Tensor, states: Tensor) -> Tensor:
+        """Sample Z, one for all rows; return the answers' log-probabilities with its noise.
+
+        Args:
+            log_probs: `[draws x] B x C`, of the program; up to a constant a row they are its logits.
+            states: `B x d`, see `AdaptedLM.unadapted`.
+        """
+        law = Normal(torch.zeros_like(self.scale), self.scale)
+        weights = pyro.sample(SITE, law.expand([log_probs.shape[-1], len(self.mean)]).to_event(2))
+        noise = self.directions(states) @ weights.mT
+        return (log_probs + noise.to(log_probs)).log_softmax(-1)
+
+    @torch.no_grad()
+    def fit(self, states: Tensor, log_probs: Tensor) -> dict[str, float]:
+        """Set mean, whitening, radius and scale from training rows; no label is looked at.
+
+        Args:
+            states: `n x d`, of at least `FEWEST` rows.
+            log_probs: `n x C`, of the fitted program at the posterior mean.
+
+        Returns:
+            `radius` (q), `scale` (sigma: the root mean square of the rows' logits about their means),
+            `shrinkage` (of the covariance), `rows`.
+
+        Raises:
+            DataError: there are too few rows.
+        """
+        rows = len(states)
+        if rows < FEWEST:
+            raise DataError(
+                f"There are {rows} training rows to tell foreign rows from, and {FEWEST} are the least: "
+                "leave out distance_aware."
+            )
+        mean, whitening, shrinkage = whitened(states)
+        self.mean.copy_(mean)
+        self.whitening.copy_(whitening)
+        self.radius.copy_(held_out_squares(states).quantile(INSIDE))
+        logits = log_probs - log_probs.mean(-1, keepdim=True)
+        self.scale.copy_(logits.square().mean().sqrt())
+        return {
+            "radius": float(self.radius),
+            "scale": float(self.scale),
+            "shrinkage": shrinkage,
+            "rows": rows,
+        }
+
+
+def whitened(states: Tensor) -> tuple[Tensor, Tensor, float]:
+    """Return the mean of `n x d` states, what whitens them (`d x d`, float64), and the shrinkage.
+
+    The covariance is that of Ledoit and Wolf (J. Multivariate Analysis 88, 2004), which has an inverse for
+    any number of rows.
+    """
+    states = states.double()
+    mean = states.mean(0)
+    centred = states - mean
+    rows, width = centred.shape
+    covariance = centred.mT @ centred / rows
+    size = covariance.diagonal().mean()
+    spread = covariance.square().sum() - width * size**2
+    # Mean over rows of |x x' - S|^2, the error of the covariance S.
+    error = (centred.square().sum(-1).square().sum() / rows - covariance.square().sum()) / rows
+    shrinkage = float((error / spread).clamp(0, 1)) if spread > 0 else 1.0
+    shrunk = (1 - shrinkage) * covariance
+    shrunk.diagonal().add_(shrinkage * size)
+    values, vectors = torch.linalg.eigh(shrunk)
+    # States that do not vary at all have no scale: the least that can be divided by.
+    least = values[-1].clamp_min(torch.finfo(values.dtype).tiny) * 1e-10
+    return mean, vectors * values.clamp_min(least).rsqrt(), shrinkage
+
+
+def held_out_squares(states: Tensor) -> Tensor:
+    """Return d^2 of each of `n x d` states by the mean and covariance of four fifths without it, float64.
+
+    By those of all rows it would be too small: they were fitted to it.
+    """
+    fold = torch.arange(len(states)) % FOLDS
+    found = torch.empty(len(states), dtype=torch.float64)
+    for k in range(FOLDS):
+        mean, whitening, _ = whitened(states[fold != k])
+        found[fold == k] = ((states[fold == k].double() - mean) @ whitening).square().sum(-1).cpu()
+    return found
+
+
+class InTurn(Messenger):
+    """Draw Z by number: in C draws that follow one another, each class takes each of C noises once.
+
+    Z of draw s is that of draw s // C with its classes turned by s mod C, which is as likely. Every draw has
+    the law of the site, and so has any average over draws its expectation; but where noise decides the
+    answer, C draws give each class one vote, and few draws say that the answer is not known.
+
+    Args:
+        seed: of the draws.
+        numbers: long, `S`: which draws.
+    """
+
+    def __init__(self, seed: int, numbers: Tensor) -> None:
+        super().__init__()
+        self.seed, self.numbers = seed, numbers
+
+    def _pyro_sample(self, msg: Message) -> None:
+        if msg["name"] != SITE or msg["is_observed"]:
+            return
+        law = law_of(msg)
+        classes = law.event_shape[0]
+        nowhere = torch.zeros(1, 1, dtype=torch.long, device=self.numbers.device)
+        drawn = Addresses(self.seed, self.numbers // classes, ("",), nowhere).draw_global(SITE, law)
+        turns = (self.numbers % classes).tolist()
+        msg["value"] = torch.stack([z.roll(turn, 0) for z, turn in zip(drawn, turns, strict=True)])
+        msg["done"] = True

@@ -1,0 +1,40 @@
+"""Fit the noise of foreign rows (`bara_pyro.core.distance`) to rows that a program was trained on."""
+
+from collections.abc import Iterable
+
+import torch
+
+from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.prediction import predict
+from bara_pyro.core.program import AdaptedLM
+from bara_pyro.data.types import Batch
+from bara_pyro.errors import ConfigError
+
+MOST = 4096  # rows that are looked at: a covariance of thousands is known well enough
+
+
+def fit_distance(model: AdaptedLM, guide: SiteGuide, batches: Iterable[Batch]) -> dict[str, float]:
+    """Make a fitted program's predictions distance-aware; to be called when training is over.
+
+    Args:
+        model: the program, made with `distance_aware=True`.
+        guide: its fitted guide.
+        batches: of training rows, of which the first `MOST` are looked at; labels are not.
+
+    Returns:
+        See `bara_pyro.core.distance.Distance.fit`.
+
+    Raises:
+        ConfigError: the program is not distance-aware.
+        DataError: there are too few rows.
+    """
+    if model.distance is None:
+        raise ConfigError("This program is not distance-aware: make it with distance_aware=True.")
+    states, log_probs, rows = [], [], 0
+    for batch in batches:
+        states.append(model.unadapted(batch))
+        log_probs.append(predict(model, guide, batch, samples=0)[0])
+        rows += len(batch)
+        if rows >= MOST:
+            break
+    return model.distance.fit(torch.cat(states), torch.cat(log_probs))

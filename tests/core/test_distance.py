@@ -1,0 +1,211 @@
+"""Distance-aware predictions: law of the noise, what is fitted, and that nothing else changes."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from core_cases import bara_pair, lora_pair, make_batch, unlabelled
+from numpy.testing import assert_allclose
+from torch import Tensor
+from torch.testing import assert_close
+
+from bara_pyro.core.distance import FEWEST, Distance, InTurn, held_out_squares, whitened
+from bara_pyro.core.fit_distance import fit_distance
+from bara_pyro.core.likelihood import CompletionLikelihood, TextLikelihood
+from bara_pyro.core.prediction import predict, record
+from bara_pyro.data.types import Batch
+from bara_pyro.errors import ConfigError, DataError
+from bara_pyro.metrics import decompose_nested
+from bara_pyro.models.lora import LoRA
+
+WIDTH, CLASSES = 6, 3
+
+
+def states(rows: int, seed: int = 0, width: int = WIDTH) -> Tensor:
+    """Correlated Gaussian rows about a mean that is not 0."""
+    generator = torch.Generator().manual_seed(seed)
+    mixing = torch.randn(width, width, generator=torch.Generator().manual_seed(9))
+    return torch.randn(rows, width, generator=generator) @ mixing + 2.0
+
+
+def fitted(rows: int = 500) -> Distance:
+    """The noise of toy states."""
+    distance = Distance(WIDTH)
+    logits = 2 * torch.randn(rows, CLASSES, generator=torch.Generator().manual_seed(1))
+    distance.fit(states(rows), logits.log_softmax(-1))
+    return distance
+
+
+def drawn(distance: Distance, rows: Tensor, draws: int, seed: int = 0) -> Tensor:
+    """What is added to logits of 0, up to a constant a row: `draws x B x C`."""
+    flat = torch.zeros(draws, len(rows), CLASSES)
+    with InTurn(seed, torch.arange(draws)):
+        return distance(flat, rows)
+
+
+def test_the_covariance_is_that_of_ledoit_and_wolf() -> None:
+    covariance = pytest.importorskip("sklearn.covariance")
+    for rows in (4, 20, 300):
+        x = states(rows)
+        mean, whitening, shrinkage = whitened(x)
+        theirs = covariance.LedoitWolf().fit(x.double().numpy())
+        assert_allclose(shrinkage, theirs.shrinkage_, rtol=1e-9)
+        assert_allclose(mean, theirs.location_, rtol=1e-12)
+        assert_allclose(whitening @ whitening.T, np.linalg.inv(theirs.covariance_), rtol=1e-7, atol=1e-9)
+
+
+def test_held_out_distances_by_a_loop() -> None:
+    x = states(23).double().numpy()
+    found = held_out_squares(torch.from_numpy(x))
+    for i, row in enumerate(x):
+        others = torch.from_numpy(x[[j for j in range(len(x)) if j % 5 != i % 5]])
+        mean, whitening, _ = whitened(others)
+        inverse = (whitening @ whitening.T).numpy()
+        assert_allclose(float(found[i]), (row - mean.numpy()) @ inverse @ (row - mean.numpy()), rtol=1e-9)
+
+
+def test_one_new_row_in_twenty_is_outside() -> None:
+    """Also where there are hardly more rows than dimensions, where rows of the fit themselves look near."""
+    for rows, width in ((2000, WIDTH), (120, 40)):
+        distance = Distance(width)
+        distance.fit(states(rows, width=width), torch.randn(rows, 2).log_softmax(-1))
+        new = states(4000, seed=5, width=width)
+        outside = float((distance.directions(new).abs().sum(-1) > 0).double().mean())
+        # Error of the quantile of so many rows and of the share of new ones; folds have a fifth fewer.
+        error = math.sqrt(0.05 * 0.95 * (1 / rows + 1 / len(new)))
+        assert abs(outside - 0.05) < 4 * error + (0.02 if rows < 200 else 0)
+
+
+def test_variance_and_covariance_are_those_of_the_process() -> None:
+    """Variance sigma^2 relu(1 - q / d^2) a logit, sigma^2 g . g' between rows, 0 between classes."""
+    distance = fitted()
+    rows = torch.cat([states(1), 2.0 + 6 * (states(3, seed=4) - 2.0)])
+    mean, precision = distance.mean, distance.whitening @ distance.whitening.mT
+    squares = torch.stack([(x - mean) @ precision @ (x - mean) for x in rows])
+    variance = distance.scale**2 * (1 - distance.radius / squares).clamp_min(0)
+    assert variance[0] == 0
+    assert variance[1:].min() > 0.3 * distance.scale**2
+    draws = 30_000
+    noise = drawn(distance, rows, draws)
+    apart = noise[..., 0] - noise[..., 1]  # of two classes, so that the constant of a row goes
+    found = apart.mT @ apart / draws
+    g = distance.directions(rows)
+    expected = 2 * distance.scale**2 * g @ g.mT
+    assert_close(expected.diagonal(), 2 * variance, rtol=1e-4, atol=1e-6)
+    # C draws in turn share their numbers: the effective number of draws is at least a C-th.
+    error = math.sqrt(2 * CLASSES / draws) * float(expected.max())
+    assert_close(found, expected, rtol=0, atol=4 * error)
+
+
+def test_in_turn_each_class_takes_each_noise() -> None:
+    distance = fitted()
+    far = 2.0 + 9 * (states(2, seed=4) - 2.0)
+    noise = drawn(distance, far, 2 * CLASSES + 1)
+    for first in (0, CLASSES):
+        group = noise[first : first + CLASSES]
+        for k in range(CLASSES):
+            assert_close(group[k].roll(1, -1), group[(k + 1) % CLASSES])
+        assert_close(group.mean(0), group.mean((0, 2), keepdim=True)[0].expand(2, CLASSES))
+    assert not torch.allclose(noise[0], noise[CLASSES])
+    alone = torch.zeros(1, 2, CLASSES)
+    with InTurn(0, torch.tensor([4])):
+        assert_close(distance(alone, far)[0], noise[4])  # a draw depends on its number alone
+    assert not torch.allclose(drawn(distance, far, 1, seed=1)[0], noise[0])
+
+
+def test_scale_is_that_of_the_logits() -> None:
+    logits = torch.tensor([[3.0, 0.0, 0.0], [0.0, 0.0, -6.0]]).repeat(10, 1)
+    distance = Distance(WIDTH)
+    told = distance.fit(states(20), logits.log_softmax(-1))
+    centred = [2.0, -1.0, -1.0, 2.0, 2.0, -4.0]
+    assert told["scale"] == pytest.approx(math.sqrt(sum(v * v for v in centred) / 6))
+    assert told["rows"] == 20
+
+
+def test_too_few_rows_and_other_likelihoods_are_refused() -> None:
+    with pytest.raises(DataError, match=f"9 training rows .* {FEWEST} are the least"):
+        Distance(WIDTH).fit(states(9), torch.zeros(9, 2))
+    model, guide = lora_pair("llama")
+    with pytest.raises(ConfigError, match="make it with distance_aware=True"):
+        fit_distance(model, guide, [unlabelled()])
+    for likelihood in (TextLikelihood(), CompletionLikelihood()):
+        with pytest.raises(ConfigError, match="Distance-aware predictions are for answers of one token"):
+            LoRA(model.backbone, 4, distance_aware=True, likelihood=likelihood)
+
+
+def near_and_far() -> tuple[list[Batch], Batch]:
+    """Rows of few tokens to fit to, and others of other tokens."""
+    generator = torch.Generator().manual_seed(0)
+    known = [
+        make_batch(rows=[tuple(torch.randint(3, 9, (4,), generator=generator).tolist()) for _ in range(4)])
+        for _ in range(8)
+    ]
+    return [replace(batch, labels=None) for batch in known], unlabelled()
+
+
+def aware(kind: str, scale: float = 0.3):  # type: ignore[no-untyped-def]
+    """Two pairs of the same weights: as ever, and distance-aware."""
+    make = lora_pair if kind == "lora" else bara_pair
+    options = {} if kind == "lora" else {"form": kind}
+    pairs = []
+    for distance_aware in (False, True):
+        torch.manual_seed(0)
+        pairs.append(make("llama", scale=scale, distance_aware=distance_aware, **options))
+    return pairs
+
+
+@pytest.mark.parametrize("kind", ["lora", "additive", "gate"])
+def test_rows_like_the_training_rows_keep_their_draws(kind: str) -> None:
+    plain, pair = aware(kind)
+    known, far = near_and_far()
+    assert_close(predict(*pair, far, samples=4), predict(*plain, far, samples=4), rtol=0, atol=0)
+    fit_distance(*pair, known)
+    assert_close(predict(*pair, far, samples=0), predict(*plain, far, samples=0), rtol=0, atol=0)
+    g = pair[0].distance.directions(pair[0].unadapted(known[0])).abs().sum(-1)
+    before, after = (predict(*p, known[0], samples=4) for p in (plain, pair))
+    inside = g == 0
+    assert inside.any()
+    assert_close(after[:, inside], before[:, inside])
+    assert (pair[0].distance.directions(pair[0].unadapted(far)).abs().sum(-1) > 0).any()
+    assert not torch.allclose(predict(*pair, far, samples=4), predict(*plain, far, samples=4))
+
+
+@pytest.mark.parametrize("kind", ["lora", "gate"])
+def test_a_draw_depends_on_its_seed_and_number_alone(kind: str) -> None:
+    _, pair = aware(kind)
+    known, far = near_and_far()
+    fit_distance(*pair, known)
+    whole = predict(*pair, far, samples=7, seed=3)
+    cut = predict(*pair, far, samples=7, seed=3, memory_budget=1)
+    assert_close(cut, whole, rtol=1e-5, atol=1e-5)
+    assert_close(predict(*pair, far, samples=3, seed=3), whole[:3], rtol=1e-5, atol=1e-5)
+    for i in range(len(far)):
+        alone = predict(*pair, far.questions(slice(i, i + 1)), samples=7, seed=3)
+        assert_close(alone[:, 0], whole[:, i], rtol=1e-5, atol=1e-5)
+    if kind == "gate":
+        for piece in record(*pair, far, samples=7, seed=3):
+            assert_close(piece.log_probs, whole[piece.draws, piece.rows], rtol=1e-5, atol=1e-5)
+
+
+def test_nested_draws_share_the_noise() -> None:
+    """It is the same for draws that share the global latents: no disagreement among these is of it."""
+    _, pair = aware("lora")
+    known, far = near_and_far()
+    fit_distance(*pair, known)
+    found = predict(*pair, far, samples=8, repeats=4)
+    nested = found.reshape(2, 4, *found.shape[1:])
+    assert_close(nested, nested[:, :1].expand_as(nested))
+    assert decompose_nested(found, repeats=4) is not None
+
+
+def test_features_are_the_frozen_models() -> None:
+    """Whatever the adapters do: of a model without any."""
+    _, pair = aware("gate", scale=2.0)
+    far = unlabelled()
+    lm = pair[0].backbone.lm
+    for i, length in enumerate(far.attention_mask.sum(-1).tolist()):
+        ids = far.input_ids[i : i + 1, -length:]
+        expected = lm.model(input_ids=ids).last_hidden_state[0, -1]
+        assert_close(pair[0].unadapted(far)[i], expected, rtol=1e-4, atol=1e-5)
