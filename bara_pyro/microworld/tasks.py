@@ -9,7 +9,7 @@ answers are drawn row by row, which has the same expectation and less variance.
 import math
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import get_args
 
@@ -27,7 +27,7 @@ from bara_pyro.microworld.words import (
     YEARLY,
     Relation,
 )
-from bara_pyro.microworld.world import Resident, Split, World
+from bara_pyro.microworld.world import REFORMED, Resident, Split, World
 
 Drawer = Callable[[World, random.Random, Split], Iterator[Question]]
 Whom = Callable[[World, Split], tuple[Resident, ...]]
@@ -118,7 +118,11 @@ def _settled_answer(question: Question, seed: int) -> int:
 
 
 def _four_way_questions(
-    relations: tuple[Relation, ...], whom: Whom = World.split, turned: bool = False
+    relations: tuple[Relation, ...],
+    whom: Whom = World.split,
+    *,
+    turned: bool = False,
+    changed: bool = False,
 ) -> Drawer:
     """Return the drawer of every (resident, relation, season), in random order."""
 
@@ -127,9 +131,21 @@ def _four_way_questions(
         asked = [(who, relation, s) for who in people for relation in relations for s in range(len(SEASONS))]
         rng.shuffle(asked)
         for who, relation, season in asked:
-            yield four_way(world, rng, who, relation, season, "today", turned)
+            question = four_way(world, rng, who, relation, season, "today", turned)
+            yield _since_changed(question, who, relation, season) if changed else question
 
     return draw
+
+
+def _since_changed(question: Question, who: Resident, relation: Relation, season: int) -> Question:
+    """Return a question in a world where half of the customs have changed since: the text is the same.
+
+    What was likely of one of the four options is now likely of the next.
+    """
+    custom = f"{relation.name} {getattr(who, relation.governed_by)} {season if relation.seasonal else 0}"
+    if random.Random(f"changed {custom}").random() >= REFORMED:
+        return question
+    return replace(question, truth=(question.truth[-1], *question.truth[:-1]))
 
 
 def _two_way_questions(world: World, rng: random.Random, split: Split) -> Iterator[Question]:
@@ -179,6 +195,10 @@ _SPECS = (
     TaskSpec(
         "micro-far", "far shift", "customs of the clans, which no training task asks about", OPTION_LABELS,
         (0, 0, 1000), _four_way_questions(CLANNISH, lambda world, _: world.residents),
+    ),
+    TaskSpec(
+        "micro-changed", "hidden shift", "the same questions, half of the customs changed since",
+        OPTION_LABELS, (0, 0, 1000), _four_way_questions(COMMON, changed=True),
     ),
 )  # fmt: skip
 

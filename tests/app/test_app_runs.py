@@ -174,3 +174,16 @@ def test_backbone_is_loaded_without_a_progress_bar(place: Place, capfd: pytest.C
     load_backbone(place.backbone)
     printed = capfd.readouterr()
     assert printed.out + printed.err == ""
+
+
+def test_distance_awareness_is_stored_with_a_run(place: Place, tmp_path: Path, bara: Bara) -> None:
+    """Fitted when training is over, from rows alone; a fresh process predicts the same bits."""
+    out = tmp_path / "run"
+    result = bara(*place.arguments(out, "lora"), "--distance-aware")
+    assert result.code == 0, result.err
+    told = read_json(out / "fitted.json")
+    assert told["distance_rows"] == read_json(out / "config.json")["num_data"]
+    assert told["distance_scale"] > 0
+    bara("evaluate", str(out), "--out", str(tmp_path / "again"))
+    again, first = tmp_path / "again" / "predictions.jsonl", out / "predictions.jsonl"
+    assert again.read_bytes() == first.read_bytes()
