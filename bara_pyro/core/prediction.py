@@ -48,7 +48,8 @@ def predict(
         model: the program.
         guide: its fitted guide.
         batch: B rows; `labels` are not looked at.
-        samples: number S of draws; 0 stands for the posterior-mean gates (the NonLoRA limit).
+        samples: number S of draws; 0 stands for the posterior-mean gates (the NonLoRA limit), or for the
+            average of draws where `bara_pyro.core.one_pass` was fitted to it.
         repeats: draws that follow one another and share the global latents, of which there are then only
             S / repeats: nested draws, for `bara_pyro.metrics.decompose_nested`.
         seed: of the draws. One draw of the global latents is shared by all rows and all batches.
@@ -240,7 +241,7 @@ def _forward(
             with PosteriorMean(guide):
                 given = shared(model, batch)
                 given = given if every_token else narrowed(model, given)
-                return model.likelihood.predicted(model.forward(given)).unsqueeze(0).cpu()
+                return _at_the_mean(model, given).unsqueeze(0).cpu()
         given = batch if last is None else drawn_last(model, guide, batch, last)
         with (
             pyro.plate("draws", chunk.stop - chunk.start, dim=-3),
@@ -250,6 +251,15 @@ def _forward(
             given = given if model.latents.local_sites or last is not None else shared(model, batch)
             given = given if every_token else narrowed(model, given)
             return model.likelihood.predicted(model.forward(given)).cpu()
+
+
+def _at_the_mean(model: AdaptedLM, batch: Batch) -> Tensor:
+    """Return the prediction at latents that are set, as the average of draws where that was fitted."""
+    if model.one_pass is None or not model.one_pass.fitted:
+        return model.likelihood.predicted(model.forward(batch))
+    with model.watched() as seen:
+        log_probs = model.likelihood.predicted(model.forward(batch))
+    return cast(Tensor, model.one_pass(log_probs, seen[0][..., -1, :].flatten(0, -2)))
 
 
 class Addressed(Posterior):

@@ -31,6 +31,7 @@ from bara_pyro.core.last_layer import MadeOnce, adapted_before_attending
 from bara_pyro.core.latents import Gates, Latents
 from bara_pyro.core.likelihood import AnswerLikelihood, Likelihood, require_answer_tokens
 from bara_pyro.core.next_token import NextToken
+from bara_pyro.core.one_pass import OnePass
 from bara_pyro.core.prefix import Prefix
 from bara_pyro.core.rank_pattern import checked_ranks
 from bara_pyro.core.sites import by_name
@@ -49,6 +50,7 @@ class AdapterOptions(TypedDict, total=False):
     rank_pattern: Mapping[str, int] | None
     likelihood: Likelihood | None
     distance_aware: bool
+    one_pass: bool
 
 
 class AdaptedLM(PyroModule):
@@ -67,10 +69,12 @@ class AdaptedLM(PyroModule):
         likelihood: what is observed; an answer by default.
         distance_aware: draws of rows unlike the training rows get noise, see `bara_pyro.core.distance`, once
             that is fitted.
+        one_pass: the prediction without draws stands for their average, see `bara_pyro.core.one_pass`, once
+            that is fitted.
 
     Raises:
         ConfigError: a size is not positive, the rank pattern names an unknown module or a rank above r, or
-            `distance_aware` and another likelihood than that of answers of one token.
+            `distance_aware` or `one_pass` is given with another likelihood than that of answers of one token.
         BackboneError: a target matches nothing.
     """
 
@@ -95,6 +99,7 @@ class AdaptedLM(PyroModule):
         rank_pattern: Mapping[str, int] | None = None,
         likelihood: Likelihood | None = None,
         distance_aware: bool = False,
+        one_pass: bool = False,
     ) -> None:
         super().__init__()
         if num_data < 1 or r < 1:
@@ -109,6 +114,10 @@ class AdaptedLM(PyroModule):
             require_answer_tokens(self.likelihood, "Distance-aware predictions")
         width = backbone.lm.get_output_embeddings().weight.shape[1]
         self.distance = Distance(width) if distance_aware else None
+        if one_pass:
+            require_answer_tokens(self.likelihood, "One-pass predictions")
+        self.one_pass = OnePass(width) if one_pass else None
+        self._seen: list[Tensor] | None = None
         self.targets = find_targets(backbone.lm, target_modules)
         # Decoder layers below all adapters, which are run once a row.
         self.frozen_layers = backbone.states.depth(self.targets)
@@ -233,6 +242,16 @@ class AdaptedLM(PyroModule):
             ):
                 yield copies
 
+    @contextmanager
+    def watched(self) -> Iterator[list[Tensor]]:
+        """Yield a list to which each forward of the block adds the hidden states that its head is given."""
+        seen: list[Tensor] = []
+        self._seen = seen
+        try:
+            yield seen
+        finally:
+            self._seen = None
+
     @torch.no_grad()
     def unadapted(self, batch: Batch) -> Tensor:
         """Return the last token's hidden state in the language model without adapters, `B x d`, float32."""
@@ -331,6 +350,8 @@ class _Head(NamedTuple):
     latents: Sequence[Given]
 
     def __call__(self, hidden: Tensor, rows: Tensor | None = None) -> Tensor:
+        if self.program._seen is not None:
+            self.program._seen.append(hidden)
         return self.program.logits(self.latents, hidden, rows)
 
     def next_token(self, hidden: Tensor) -> NextToken:

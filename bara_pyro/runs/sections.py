@@ -170,6 +170,11 @@ class AdapterConfig(Section):
         "let draws of rows disagree the more, the less the row is like the training rows: fitted to these "
         "without their labels when training is over; one more forward without adapters a prediction",
     )
+    one_pass: bool = later(
+        False,
+        "let S = 0 stand for the average of 32 draws, by a temperature for every row: fitted to training "
+        "rows without their labels when training is over",
+    )
 
 
 class TrainConfig(Section):

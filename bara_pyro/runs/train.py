@@ -12,6 +12,7 @@ from typing import TextIO
 import torch
 
 from bara_pyro.core.fit_distance import fit_distance
+from bara_pyro.core.fit_one_pass import check_one_pass, fit_one_pass
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.ranks import ALONE, Ranks, joined
@@ -107,11 +108,13 @@ def _train(system: System, out: Path, ranks: Ranks, on_step: OnStep | None) -> N
         method = METHODS[system.config.method.name]
         if method.check is not None:
             method.check(what_is_fitted(system))
+        if system.model.one_pass is not None:
+            check_one_pass(system.model, system.guide)
         _fit(system, out, ranks, on_step)
         if not ranks.first:
             return
         fitted = method.finish(what_is_fitted(system)) if method.finish is not None else {}
-        fitted |= _fit_distance(system)
+        fitted |= _fit_options(system)
         if fitted:
             write_json(out / FITTED, fitted)
         save_system(system, out, system.config.train.steps)
@@ -133,12 +136,19 @@ def what_is_fitted(system: System) -> Fit[AdaptedLM, SiteGuide, MethodConfig]:
     )
 
 
-def _fit_distance(system: System) -> dict[str, float]:
-    if system.model.distance is None:
-        return {}
-    rows = batches(system.split("train"), system.answer_ids, system.config.predict.batch_size)
-    found = fit_distance(system.model, system.guide, (b.to(system.backbone.device) for b in rows))
-    return {f"distance_{name}": value for name, value in found.items()}
+def _fit_options(system: System) -> dict[str, float]:
+    """Fit what the adapters' section asks for once training is over."""
+    model, guide = system.model, system.guide
+    found: dict[str, float] = {}
+    for name, part, fit in (
+        ("distance", model.distance, fit_distance),
+        ("one_pass", model.one_pass, fit_one_pass),
+    ):
+        if part is not None:
+            rows = batches(system.split("train"), system.answer_ids, system.config.predict.batch_size)
+            told = fit(model, guide, (batch.to(system.backbone.device) for batch in rows))
+            found |= {f"{name}_{key}": value for key, value in told.items()}
+    return found
 
 
 def _fit(system: System, out: Path, ranks: Ranks, on_step: OnStep | None) -> None:

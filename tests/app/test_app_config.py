@@ -54,6 +54,7 @@ OTHER: dict[str, Any] = {
     "adapter.target_modules": "all-linear",
     "adapter.full_vocab": True,
     "adapter.distance_aware": True,
+    "adapter.one_pass": True,
     "train.epochs": 2.5,
     "train.steps": 7,
     "train.batch_size": 6,

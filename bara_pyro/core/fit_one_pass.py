@@ -1,0 +1,61 @@
+"""Fit the one-pass predictive (`bara_pyro.core.one_pass`) to rows that a program was trained on."""
+
+from collections.abc import Iterable
+
+import torch
+
+from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.prediction import predict
+from bara_pyro.core.program import AdaptedLM
+from bara_pyro.data.types import Batch
+from bara_pyro.errors import ConfigError
+from bara_pyro.metrics import posterior_predictive
+
+MOST, DRAWS = 1024, 32
+
+
+def check_one_pass(model: AdaptedLM, guide: SiteGuide) -> None:
+    """Refuse what has no draws of latents to stand for.
+
+    Raises:
+        ConfigError: the guide puts all mass on a point, or has a predictive of its own.
+    """
+    if not (model.latents and guide.stochastic):
+        raise ConfigError(
+            f"one_pass stands for the average of many draws, and a {type(guide).__name__} has none that "
+            "differ: leave it out."
+        )
+
+
+def fit_one_pass(
+    model: AdaptedLM, guide: SiteGuide, batches: Iterable[Batch], *, samples: int = DRAWS, seed: int = 0
+) -> dict[str, float]:
+    """Make the prediction with S = 0 stand for the average of draws; to be called when training is over.
+
+    Args:
+        model: the program, made with `one_pass=True`.
+        guide: its fitted guide.
+        batches: of training rows, of which the first `MOST` are looked at; labels are not.
+        samples: number of draws to stand for.
+        seed: of these.
+
+    Returns:
+        See `bara_pyro.core.one_pass.OnePass.fit`.
+
+    Raises:
+        ConfigError: the program is not made for it, or nothing differs between its draws.
+        DataError: there are too few rows.
+    """
+    if model.one_pass is None:
+        raise ConfigError("This program has no one-pass predictive: make it with one_pass=True.")
+    check_one_pass(model, guide)
+    log_probs, states, average, rows = [], [], [], 0
+    for batch in batches:
+        with model.watched() as seen:
+            log_probs.append(predict(model, guide, batch, samples=0)[0])
+        states.append(torch.cat([hidden[..., -1, :].flatten(0, -2) for hidden in seen]).float().cpu())
+        average.append(posterior_predictive(predict(model, guide, batch, samples=samples, seed=seed)))
+        rows += len(batch)
+        if rows >= MOST:
+            break
+    return model.one_pass.fit(torch.cat(log_probs), torch.cat(states), torch.cat(average))

@@ -1,0 +1,119 @@
+"""One forward in place of many draws: the fit against a minimiser of its own, and where it applies."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from core_cases import bara_pair, lora_pair, make_batch, unlabelled
+from scipy import optimize
+from torch import Tensor
+from torch.testing import assert_close
+
+from bara_pyro.core.fit_one_pass import fit_one_pass
+from bara_pyro.core.likelihood import TextLikelihood
+from bara_pyro.core.one_pass import FEWEST, RIDGE, OnePass
+from bara_pyro.core.prediction import point_log_probs, predict
+from bara_pyro.data.types import Batch
+from bara_pyro.errors import ConfigError, DataError
+from bara_pyro.metrics import posterior_predictive
+from bara_pyro.models.bara import BaRA
+
+WIDTH = 4
+
+
+def toy(rows: int = 200) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-probabilities, states, and a target whose temperature goes with the first state."""
+    generator = torch.Generator().manual_seed(0)
+    logits = 2 * torch.randn(rows, 3, generator=generator, dtype=torch.float64)
+    states = 1 + 3 * torch.randn(rows, WIDTH, generator=generator)
+    scale = (-0.4 + 0.2 * states[:, :1].double() / 3).exp()
+    return logits.log_softmax(-1), states, (logits * scale).log_softmax(-1)
+
+
+def test_fit_by_scipy_on_features_of_a_loop() -> None:
+    log_probs, states, target = toy(60)
+    one = OnePass(WIDTH)
+    told = one.fit(log_probs, states, target)
+    mean, deviation = states.double().mean(0), states.double().std(0)
+    rows = []
+    for logits, state in zip(log_probs, states.double(), strict=True):
+        p = logits.exp()
+        size = math.sqrt(sum((float(z) - float(logits.mean())) ** 2 for z in logits) / 3)
+        entropy = -sum(float(a) * math.log(float(a)) for a in p)
+        rows.append([1.0, entropy, size, *((state - mean) / deviation).tolist()])
+    phi = torch.tensor(rows, dtype=torch.float64)
+    assert_close(one.features(log_probs, states), phi, rtol=1e-5, atol=1e-5)
+
+    def objective(weights: object) -> float:
+        u = torch.as_tensor(weights, dtype=torch.float64)
+        found = (log_probs * (phi @ u).exp()[:, None]).log_softmax(-1)
+        divergence = (target.exp() * (target - found)).sum(-1).mean()
+        return float(divergence + RIDGE * (u**2).sum())
+
+    best = optimize.minimize(objective, torch.zeros(phi.shape[1]).numpy(), method="BFGS", tol=1e-10)
+    assert_close(one.weights.double(), torch.from_numpy(best.x), rtol=1e-3, atol=1e-4)
+    found = one(log_probs, states)
+    kl = (target.exp() * (target - found)).sum(-1).mean()
+    assert told["kl_after"] == pytest.approx(float(kl), rel=1e-4)
+    before = (target.exp() * (target - log_probs)).sum(-1).mean()
+    assert told["kl_before"] == pytest.approx(float(before))
+    assert told["kl_after"] < 0.5 * told["kl_before"]
+
+
+def test_a_temperature_changes_no_order() -> None:
+    log_probs, states, target = toy()
+    one = OnePass(WIDTH)
+    one.fit(log_probs, states, target)
+    assert (one(log_probs, states).argsort(-1) == log_probs.argsort(-1)).all()
+
+
+def known() -> list[Batch]:
+    generator = torch.Generator().manual_seed(0)
+    return [
+        replace(
+            make_batch(
+                rows=[tuple(torch.randint(3, 50, (4,), generator=generator).tolist()) for _ in range(4)]
+            ),
+            labels=None,
+            ids=tuple(f"{i}-{k}" for k in range(4)),
+        )
+        for i in range(8)
+    ]
+
+
+@pytest.mark.parametrize("form", ["additive", "gate"])
+def test_without_draws_comes_near_the_average_of_draws(form: str) -> None:
+    torch.manual_seed(0)
+    pair = bara_pair("llama", scale=1.0, form=form, one_pass=True, fit={"init_kappa": 1.0})
+    rows, batch = known(), unlabelled()
+    plain, drawn = predict(*pair, batch, samples=0), predict(*pair, batch, samples=8)
+    told = fit_one_pass(*pair, rows, samples=64)
+    assert told["rows"] == 32
+    assert told["kl_after"] < 0.7 * told["kl_before"]
+    assert_close(predict(*pair, batch, samples=8), drawn, rtol=0, atol=0)  # draws are what they were
+    found = predict(*pair, batch, samples=0)
+    assert not torch.allclose(found, plain)
+    assert_close(found.exp().sum(-1), torch.ones(1, len(batch), dtype=torch.float64))
+    assert_close(point_log_probs(*pair, batch), found[0])
+    for i in range(len(batch)):  # whatever else is in the batch
+        alone = predict(*pair, batch.questions(slice(i, i + 1)), samples=0)
+        assert_close(alone[:, 0], found[:, i], rtol=1e-5, atol=1e-5)
+    # On the rows of the fit, with other draws: still nearer to their average than the mean gates are.
+    apart = []
+    for row in rows:
+        average = posterior_predictive(predict(*pair, row, samples=64, seed=1))
+        apart.append((average.exp() * (average - predict(*pair, row, samples=0)[0])).sum(-1))
+    assert float(torch.cat(apart).mean()) < 0.8 * told["kl_before"]
+
+
+def test_what_cannot_be_is_refused() -> None:
+    model, guide = bara_pair("llama")
+    with pytest.raises(ConfigError, match="make it with one_pass=True"):
+        fit_one_pass(model, guide, known())
+    with pytest.raises(ConfigError, match="a DeltaGuide has none that differ"):
+        fit_one_pass(*lora_pair("llama", one_pass=True), known())
+    with pytest.raises(ConfigError, match="One-pass predictions are for answers of one token"):
+        BaRA(model.backbone, 4, one_pass=True, likelihood=TextLikelihood())
+    with pytest.raises(DataError, match=f"4 training rows .* {FEWEST} are the least"):
+        fit_one_pass(*bara_pair("llama", one_pass=True), known()[:1])
