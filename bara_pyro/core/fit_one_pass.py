@@ -11,7 +11,7 @@ from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 from bara_pyro.metrics import posterior_predictive
 
-MOST, DRAWS = 1024, 32
+MOST, DRAWS = 512, 32
 
 
 def check_one_pass(model: AdaptedLM, guide: SiteGuide) -> None:
