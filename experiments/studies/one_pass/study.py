@@ -108,7 +108,7 @@ def facts(results: Results) -> dict[str, Any]:
 
 QUESTION = """\
 Can one forward stand for many? Test rows of {tasks} ({model}, {steps:,} training steps at default settings,
-{seeds}) at the mean of the latents, by {few} and {many} draws, and in one pass: the logits at the mean, with a
-temperature for every row that was fitted to {many} draws on training rows without their labels.
+{seeds}) at the mean of the latents, by {few} and {many} draws, and in one pass: the logits at the mean, with
+a temperature for every row that was fitted to {many} draws on training rows without their labels.
 """
 STUDY = entry_study("One pass", QUESTION, main, parts, facts=facts, order=14)
