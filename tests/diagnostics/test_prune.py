@@ -10,8 +10,11 @@ from inspection_cases import fitted
 from torch.testing import assert_close
 
 from bara_pyro.core.adapter import tapped
+from bara_pyro.core.fit_distance import fit_distance
+from bara_pyro.core.fit_one_pass import fit_one_pass
 from bara_pyro.core.gate_draws import gate_draws
 from bara_pyro.core.prediction import point_log_probs
+from bara_pyro.data import batches
 from bara_pyro.diagnostics.gates.prune import prune, unit_importance, weakest, without
 from bara_pyro.diagnostics.gates.prune_curve import prune_curve
 from bara_pyro.diagnostics.page.render_prune import curve_figure, curve_table
@@ -75,6 +78,19 @@ def test_silent_units_go_and_nothing_changes(method: str) -> None:
     assert set(smaller.model.rank_pattern.values()) == {R - 1}
     assert count_parameters(smaller.model) < count_parameters(system.model)
     test = system.split("test")
+    assert_close(draw(smaller, test, 0), draw(system, test, 0), rtol=0, atol=1e-5)
+
+
+def test_what_was_fitted_to_training_rows_is_kept() -> None:
+    system = fitted("bara-gate", **{"adapter.distance_aware": True, "adapter.one_pass": True})
+    rows, test = system.split("train"), system.split("test")
+    known = list(batches(rows, system.answer_ids, 10))
+    fit_distance(system.model, system.guide, known)
+    fit_one_pass(system.model, system.guide, known, samples=4)
+    silence(system, 1)
+    importance = unit_importance(system, rows)
+    smaller = without(system, weakest(importance, len(importance)))
+    assert float(smaller.model.distance.radius) == float(system.model.distance.radius)
     assert_close(draw(smaller, test, 0), draw(system, test, 0), rtol=0, atol=1e-5)
 
 

@@ -132,6 +132,10 @@ def without(system: System, keep: Mapping[str, Tensor]) -> System:
             new.lora_A.copy_(old.lora_A[kept])
     if model.gates is not None:
         _copy_posterior(system.guide, smaller.guide, model.gates, order)
+    for part in ("distance", "one_pass"):  # what was fitted to the training rows
+        fitted, new_part = getattr(model, part), getattr(smaller.model, part)
+        if fitted is not None:
+            new_part.load_state_dict(fitted.state_dict())
     return smaller
 
 
