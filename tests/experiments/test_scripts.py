@@ -52,7 +52,7 @@ def test_arms_are_different_runs_that_can_be_started(script: str, monkeypatch: p
     }
     assert len(hashes) == len(arms)
     for settings in arms.values():
-        rate = 1e-3 if script in ("real", "untuned") else RATES["train.lr"]
+        rate = 1e-3 if script in ("real", "untuned", "distance") else RATES["train.lr"]
         assert load_config(overrides=dict(settings)).train.lr == rate
 
 
