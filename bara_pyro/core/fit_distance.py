@@ -7,6 +7,7 @@ import torch
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.prediction import predict
 from bara_pyro.core.program import AdaptedLM
+from bara_pyro.data.batching import first_batches
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 
@@ -30,11 +31,8 @@ def fit_distance(model: AdaptedLM, guide: SiteGuide, batches: Iterable[Batch]) -
     """
     if model.distance is None:
         raise ConfigError("This program is not distance-aware: make it with distance_aware=True.")
-    states, log_probs, rows = [], [], 0
-    for batch in batches:
+    states, log_probs = [], []
+    for batch in first_batches(batches, MOST):
         states.append(model.unadapted(batch))
         log_probs.append(predict(model, guide, batch, samples=0)[0])
-        rows += len(batch)
-        if rows >= MOST:
-            break
     return model.distance.fit(torch.cat(states), torch.cat(log_probs))

@@ -7,6 +7,7 @@ import torch
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.prediction import predict
 from bara_pyro.core.program import AdaptedLM
+from bara_pyro.data.batching import first_batches
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 from bara_pyro.metrics import posterior_predictive
@@ -18,7 +19,7 @@ def check_one_pass(model: AdaptedLM, guide: SiteGuide) -> None:
     """Refuse what has no draws of latents to stand for.
 
     Raises:
-        ConfigError: the guide puts all mass on a point, or has a predictive of its own.
+        ConfigError: there are no latents, or the guide's draws of them do not differ.
     """
     if not (model.latents and guide.stochastic):
         raise ConfigError(
@@ -49,13 +50,13 @@ def fit_one_pass(
     if model.one_pass is None:
         raise ConfigError("This program has no one-pass predictive: make it with one_pass=True.")
     check_one_pass(model, guide)
-    log_probs, states, average, rows = [], [], [], 0
-    for batch in batches:
+    log_probs, states, average = [], [], []
+    for batch in first_batches(batches, MOST):
         with model.watched() as seen:
             log_probs.append(predict(model, guide, batch, samples=0)[0])
-        states.append(torch.cat([hidden[..., -1, :].flatten(0, -2) for hidden in seen]).float().cpu())
+        states += seen
         average.append(posterior_predictive(predict(model, guide, batch, samples=samples, seed=seed)))
-        rows += len(batch)
-        if rows >= MOST:
-            break
-    return model.one_pass.fit(torch.cat(log_probs), torch.cat(states), torch.cat(average))
+    there = torch.cat(states).float()
+    # What `predict` returns is on the CPU.
+    points, averages = (torch.cat(values).to(there.device) for values in (log_probs, average))
+    return model.one_pass.fit(points, there, averages)

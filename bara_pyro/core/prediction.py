@@ -71,7 +71,7 @@ def predict(
     if repeats < 1 or samples % repeats:
         raise ConfigError(f"samples={samples} must be a multiple of repeats={repeats}, and that at least 1.")
     drawn = _drawn(model, guide, batch, samples, repeats, seed, room, last)
-    if samples == 0 or model.distance is None or not model.distance.fitted:
+    if not (samples and _knows_distances(model)):
         return drawn
     drawn = drawn.repeat_interleave(-(-samples // len(drawn)), 0)  # members of an ensemble take several each
     return _spread(model, batch, drawn, torch.arange(len(drawn)) // repeats, seed, room)
@@ -106,6 +106,10 @@ def _drawn(
             out = part.new_empty(max(samples, 1), len(batch), *part.shape[2:])
         out[draws, rows] = part
     return out
+
+
+def _knows_distances(model: AdaptedLM) -> bool:
+    return model.distance is not None and model.distance.fitted
 
 
 @torch.no_grad()
@@ -155,7 +159,7 @@ def record(
         piece = batch.questions(rows)
         with PROGRAM, poutine.trace() as recorder:
             log_probs = _forward(model, guide, piece, draws, samples, seed)
-        if samples and model.distance is not None and model.distance.fitted:
+        if samples and _knows_distances(model):
             numbers = torch.arange(draws.start, draws.stop)
             log_probs = _spread(model, piece, log_probs, numbers, seed, room)
         nodes = recorder.trace.nodes
@@ -259,7 +263,7 @@ def _at_the_mean(model: AdaptedLM, batch: Batch) -> Tensor:
         return model.likelihood.predicted(model.forward(batch))
     with model.watched() as seen:
         log_probs = model.likelihood.predicted(model.forward(batch))
-    return cast(Tensor, model.one_pass(log_probs, seen[0][..., -1, :].flatten(0, -2)))
+    return cast(Tensor, model.one_pass(log_probs, seen[0]))
 
 
 class Addressed(Posterior):

@@ -244,7 +244,7 @@ class AdaptedLM(PyroModule):
 
     @contextmanager
     def watched(self) -> Iterator[list[Tensor]]:
-        """Yield a list to which each forward of the block adds the hidden states that its head is given."""
+        """Yield a list to which each forward adds its last tokens' last hidden states, `[copies] B x d`."""
         seen: list[Tensor] = []
         self._seen = seen
         try:
@@ -351,7 +351,7 @@ class _Head(NamedTuple):
 
     def __call__(self, hidden: Tensor, rows: Tensor | None = None) -> Tensor:
         if self.program._seen is not None:
-            self.program._seen.append(hidden)
+            self.program._seen.append(hidden[..., -1, :].flatten(0, -2))
         return self.program.logits(self.latents, hidden, rows)
 
     def next_token(self, hidden: Tensor) -> NextToken:

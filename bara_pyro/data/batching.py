@@ -1,6 +1,6 @@
 """Batches: the order of evaluation, and an order of training that needs no memory."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 import numpy as np
@@ -32,6 +32,16 @@ def batches(
         order.sort(key=split.lengths.__getitem__)
     for start in range(0, len(order), batch_size):
         yield split.batch(order[start : start + batch_size], answer_ids)
+
+
+def first_batches(all_batches: Iterable[Batch], rows: int) -> Iterator[Batch]:
+    """Yield batches until they hold so many rows together."""
+    seen = 0
+    for batch in all_batches:
+        yield batch
+        seen += len(batch)
+        if seen >= rows:
+            return
 
 
 def training_batches(num_rows: int, batch_size: int, seed: int, step: int) -> list[int]:

@@ -1,6 +1,6 @@
 """The gate that every guide passes: calibration in simulations, evidence, and NUTS, each in miniature.
 
-`python tests/diagnostics/test_posterior_gate.py` writes anew what NUTS found, which takes minutes.
+`PYTHONPATH=tests/core python tests/diagnostics/test_posterior_gate.py` writes what NUTS finds, in minutes.
 """
 
 import json

@@ -67,9 +67,7 @@ def default_texts(system: System) -> dict[str, str]:
     if _readable(system, " ".join(TEXTS.values())):
         return dict(TEXTS)
     texts = {}
-    for name in TASKS:
-        if name == "micro-changed":  # which asks in the words of another
-            continue
+    for name in list(TASKS)[: len(TEXTS) - 1]:
         row = load_task(name).test[0]
         texts[name] = f"{row.context} {row.question}".strip()
     second = load_task(system.task.name if system.task.name in TASKS else next(iter(TASKS))).test[1]
