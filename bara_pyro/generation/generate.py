@@ -129,7 +129,9 @@ def _batches(
         longest = len(wanted[start][0].token_ids)
         while end < len(wanted):
             longest = max(longest, len(wanted[end][0].token_ids))
-            if (end + 1 - start) * _bytes(model.backbone, longest, how) > budget:
+            # What an option makes of the tokens so far, it would make of padding.
+            padded = longest > len(wanted[start][0].token_ids) or longest > len(wanted[end][0].token_ids)
+            if (options and padded) or (end + 1 - start) * _bytes(model.backbone, longest, how) > budget:
                 break
             end += 1
         yield from _some(model, guide, wanted[start:end], how, options)

@@ -59,27 +59,30 @@ def reply_uncertainty(
         model: the program.
         guide: its fitted guide.
         replies: prompts with replies, whoever wrote them, as tokens; the draws go by their identifiers.
-        samples: number K of draws; 0: the posterior mean, whose epistemic part is 0.
+        samples: number K of draws; 0: the posterior mean, whose epistemic part is 0. An ensemble's members
+            are all the draws there are, whatever the number, and it has no mean.
         seed: of the draws.
         memory_budget: bytes that the hidden states of all layers of a forward may take, roughly.
         on_replies: called with the number of replies just read.
 
     Raises:
-        ConfigError: `samples` is negative, a reply is longer than the language model's context, the guide
-            belongs to another model, or its predictive law is not that of draws through the program (an
-            ensemble, Laplace).
+        ConfigError: `samples` is negative, or 0 of an ensemble, a reply is longer than the language model's
+            context, the guide belongs to another model, or its predictive law is not that of draws through
+            the program (Laplace, a temperature).
     """
     guide.check(model)
     if samples < 0:
         raise ConfigError(f"samples is {samples}: give 0 (posterior mean) or more.")
-    if type(guide).predictive is not SiteGuide.predictive:
+    if model.members and samples == 0:
+        raise ConfigError("samples is 0: an ensemble has members and no mean, so give 1 or more.")
+    if type(guide).predictive is not SiteGuide.predictive and not model.members:
         raise ConfigError(f"The draws of a {type(guide).__name__} are not of adapters in one language model.")
     for told in replies:
         model.backbone.check_room(len(told), f"The reply {told.id!r} and its prompt")
     draws = samples if model.latents and guide.stochastic else 0
     out: list[ReplyUncertainty] = []
     with observing(model, _Laws()):
-        for part in _parts(model, replies, max(1, draws), memory_budget):
+        for part in _parts(model, replies, max(1, draws, model.members), memory_budget):
             batch = reply_batch([[reply] for reply in part])
             found = _read(model, guide, batch.to(model.backbone.device), draws, seed)
             out += [_of(row, len(reply.reply)) for row, reply in zip(found.cpu(), part, strict=True)]

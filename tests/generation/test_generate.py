@@ -230,6 +230,19 @@ def test_a_models_own_settings_are_left_out_and_given_back(bara: Pair, tiny: Bac
     assert words(replies(bara, repetition_penalty=5.0)) != expected
 
 
+def test_an_option_sees_no_padding(bara: Pair, tiny: Backbone) -> None:
+    """Where the token that pads is one that replies have, and is no end of them."""
+    own = tiny.tokenizer.pad_token_id
+    tiny.tokenizer.pad_token_id = 16
+    try:
+        whole = replies(bara, temperature=0, no_repeat_ngram_size=1)
+        alone = replies(bara, temperature=0, no_repeat_ngram_size=1, memory_budget=1)
+    finally:
+        tiny.tokenizer.pad_token_id = own
+    assert words(whole) == words(alone)
+    assert any(16 in reply.token_ids for reply in alone)
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -9,8 +9,9 @@ from generation_cases import PROMPTS, TARGETS, Pair, adapted, read_again, words
 from bara_pyro.core.attached import attached
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.likelihood import CompletionLikelihood
+from bara_pyro.data.replies import EncodedReply
 from bara_pyro.errors import BackboneError, ConfigError
-from bara_pyro.generation import generate
+from bara_pyro.generation import generate, reply_uncertainty
 from bara_pyro.methods import build, method_config
 
 M = 3
@@ -75,3 +76,24 @@ def test_what_is_refused(ensemble: Pair) -> None:
         list(generate(*ensemble, PROMPTS, mixture=4))
     with attached(alone(ensemble, 0)), pytest.raises(BackboneError, match="hangs on this language model"):
         list(generate(*ensemble, PROMPTS))
+
+
+def test_uncertainty_is_of_the_members(ensemble: Pair) -> None:
+    """Each member's own law of a token by one forward a token of the LoRA that it is, whatever `samples`."""
+    prompt, reply = PROMPTS[0], (4, 9)
+    told = EncodedReply(prompt.token_ids, reply, prompt.key)
+    [found] = reply_uncertainty(*ensemble, [told], samples=10)
+    assert reply_uncertainty(*ensemble, [told], samples=1) == [found]
+    laws = []
+    for member in range(M):
+        pair, vocabulary = alone(ensemble, member), ensemble[0].backbone.vocabulary
+        joint = [read_again(pair, prompt, (reply[0], token), 0) for token in range(vocabulary)]
+        laws.append(torch.cat(joint) - read_again(pair, prompt, reply[:1], 0))
+    each = torch.stack(laws)
+    mean = each.logsumexp(0) - math.log(M)
+    aleatoric = float(torch.special.entr(each.exp()).sum(-1).mean())
+    epistemic = float(torch.special.entr(mean.exp()).sum()) - aleatoric
+    assert found.log_probs[1] == pytest.approx(float(mean[reply[1]]), abs=2e-4)
+    assert found.aleatoric[1] == pytest.approx(aleatoric, abs=2e-4)
+    assert found.epistemic[1] == pytest.approx(epistemic, abs=2e-4)
+    assert epistemic > 0.005

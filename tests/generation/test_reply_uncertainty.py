@@ -9,11 +9,9 @@ from torch import Tensor
 
 from bara_pyro.core import next_token
 from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.likelihood import CompletionLikelihood
 from bara_pyro.data.replies import EncodedReply
 from bara_pyro.errors import ConfigError
 from bara_pyro.generation import reply_uncertainty
-from bara_pyro.methods import build, method_config
 
 REPLIES = ((4, 5, 6), (9,), (20, 3, 3, 7, 1))
 TOLD = [EncodedReply(p.token_ids, reply, p.key) for p, reply in zip(PROMPTS, REPLIES, strict=True)]
@@ -83,12 +81,13 @@ def test_the_programs_likelihood_is_given_back(bara: Pair) -> None:
     assert bara[0].likelihood is own
 
 
-def test_what_is_refused(bara: Pair, tiny: Backbone) -> None:
+def test_what_is_refused(bara: Pair, tiny: Backbone, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="samples is -1"):
         reply_uncertainty(*bara, TOLD, samples=-1)
     with pytest.raises(ConfigError, match="another model"):
         reply_uncertainty(bara[0], adapted("bara", tiny)[1], TOLD)
-    options = {"r": 3, "target_modules": ["q_proj"], "likelihood": CompletionLikelihood()}
-    ensemble = build(method_config({"name": "ensemble"}), tiny, 4, options)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="samples is 0: an ensemble"):
+        reply_uncertainty(*adapted("ensemble", tiny), TOLD, samples=0)
+    monkeypatch.setattr(type(bara[1]), "predictive", lambda *_: None)  # as of a linearised posterior
     with pytest.raises(ConfigError, match="not of adapters"):
-        reply_uncertainty(*ensemble, TOLD)
+        reply_uncertainty(*bara, TOLD)
