@@ -7,12 +7,14 @@ import sys
 from collections import Counter
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from bara_pyro.cli.card import MAX_WAY, CardRow
 from bara_pyro.core.loading import load_backbone
+from bara_pyro.data import load_task as load_by_name
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.microworld import TASKS, World, backbone_path, load_task
 from bara_pyro.microworld.build import build
@@ -25,8 +27,8 @@ from bara_pyro.microworld.tokenizer import build_tokenizer
 from bara_pyro.microworld.words import HOMES, KINDS, RELATIONS, SEASONS
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import truth_scores, untrained_scores
-from bara_pyro.runs.rows import load_data
-from bara_pyro.runs.system import assemble
+from bara_pyro.runs.rows import load_data, load_reply_data
+from bara_pyro.runs.system import assemble, build_system
 
 SHIFTED = ("micro-near", "micro-far", "micro-changed")
 # Train and test as published; validation is ours.
@@ -325,6 +327,60 @@ def test_build_writes_a_folder_that_the_ordinary_loader_reads_and_repeats_itself
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "a").config.model_type == "llama"
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "a")
     assert tokenizer.tokenize("who A:rice 15 Answer :") == ["<unk>", "A:rice", "15", "Answer", ":"]
+
+
+def test_another_world_has_other_customs_rows_and_residents(tmp_path):
+    """Of the texts: the same residents by name, who are and do something else."""
+    here, there = World(), World(3)
+    assert {who.name for who in here.residents} == {who.name for who in there.residents}
+    same = [a == b for a, b in zip(here.residents, there.residents, strict=True)]
+    assert sum(same) < 0.05 * len(same)  # one in 8 * 8 * 6 or so by chance
+    own, other = load_task("micro-arcc", 1), load_task("micro-arcc", 1, 3)
+    assert [len(rows) for rows in (own.train, own.validation, own.test)] == [
+        len(rows) for rows in (other.train, other.validation, other.test)
+    ]
+    assert not {row.id for row in rows_of(own)} & {row.id for row in rows_of(other)}
+    assert not {row.cluster for row in rows_of(own)} & {row.cluster for row in rows_of(other)}
+    truths = {row.question: row.truth for row in rows_of(own)}
+    asked_twice = [row for row in rows_of(other) if row.question in truths]
+    assert sum(row.truth == truths[row.question] for row in asked_twice) <= 0.5 * len(asked_twice)
+    assert "of world 3" in other.notes[0]
+    # Whether labels follow the truth of that world: the most likely answer is drawn as often as it should be.
+    hits = [row.truth[row.label] for row in rows_of(other)]
+    assert np.mean(hits) == pytest.approx(
+        np.mean([np.square(row.truth).sum() for row in rows_of(other)]), abs=0.03
+    )
+
+
+def test_a_backbone_knows_its_world(tmp_path):
+    build(tmp_path / "0", seed=1, steps=1)
+    build(tmp_path / "3", seed=1, steps=1, world=3)
+    assert not hasattr(AutoModelForCausalLM.from_pretrained(tmp_path / "0").config, "microworld_seed")
+    assert load_backbone(str(tmp_path / "3")).world == 3
+    assert load_backbone("microworld").world == 0
+    assert load_backbone(str(tmp_path / "0")).world is None
+    one, two = ((tmp_path / name / "model.safetensors").read_bytes() for name in "03")
+    assert one != two
+    settings = {"backbone.name": str(tmp_path / "3"), "train.steps": 1}
+    with pytest.raises(
+        ConfigError, match=r"knows world 3, and 'micro-wgs' asks about world 0: give task.world=3"
+    ):
+        build_system(load_config(overrides=settings))
+    system = build_system(load_config(overrides=settings | {"task.world": 3}))
+    assert system.task.train == load_task("micro-wgs", 0, 3).train
+    with pytest.raises(ConfigError, match="microworld knows world 0"):
+        build_system(load_config(overrides={"task.world": 3}))
+
+
+def test_worlds_are_of_the_microworld_alone():
+    with pytest.raises(ConfigError, match="world=2 is of the microworld's tasks, and 'boolq' is none"):
+        load_by_name("boolq", world=2)
+    with pytest.raises(ConfigError, match="and 'micro-chat' is none"):
+        load_reply_data(
+            load_config(
+                overrides={"task.name": "micro-chat", "task.likelihood": "completion", "task.world": 2}
+            )
+        )
 
 
 def test_build_of_another_size(tmp_path):

@@ -45,11 +45,11 @@ class CardRow:
         return float(np.mean([scores[key] for scores in self.lora]))
 
 
-def measure(backbone: Backbone, fit: Fit, seeds: int = 3) -> list[CardRow]:
+def measure(backbone: Backbone, fit: Fit, seeds: int = 3, world: int = 0) -> list[CardRow]:
     """Measure every task on its test split; `fit` trains LoRA by default settings and returns its scores."""
     rows = []
     for name, spec in TASKS.items():
-        config = load_config(overrides={"method": "lora", "task.name": name})
+        config = load_config(overrides={"method": "lora", "task.name": name, "task.world": world})
         system = assemble(config, backbone, load_data(config), num_data=1)
         bayes = truth_scores(system)
         lora = tuple(fit(name, seed) for seed in range(seeds)) if spec.sizes[0] else ()
@@ -146,5 +146,6 @@ today. Train, validation and test ask about different residents. In train the an
 together, as those of one annotator do (each has made up their mind, by Gumbel noise drawn once): over
 residents they have the true probabilities, but who learns them by heart is too sure about everybody else.
 In validation and test each answer is drawn anew. `bara microworld build --out FOLDER` rebuilds the
-backbone. Option letters are part of the option words (`A:rice`), which spares a small model learning to
+backbone; with `--world N` it makes one that knows other customs and residents, about which runs with
+`--set task.world=N` ask. Option letters are part of the option words (`A:rice`), which spares a small model learning to
 bind the two."""

@@ -104,6 +104,11 @@ class Backbone:
         return self.lm.device
 
     @property
+    def world(self) -> int | None:
+        """Seed of the microworld that it was pretrained on; None where that is not known."""
+        return getattr(self.lm.config, "microworld_seed", 0 if self.name == "microworld" else None)
+
+    @property
     def dtype(self) -> torch.dtype:
         """The floating-point type of the frozen weights."""
         return self.lm.dtype

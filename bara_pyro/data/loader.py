@@ -21,6 +21,7 @@ def load_task(
     *,
     validation_rows: int = 0,
     seed: int = 0,
+    world: int = 0,
     labels: str = "auto",
     revision: str | None = None,
     test_file: str | Path | None = None,
@@ -43,6 +44,7 @@ def load_task(
         validation_rows: rows carved off train, never off test, to choose hyper-parameters on (`rows.carve`).
             A task that is made has rows of its own for that; it keeps all, or as many as asked for.
         seed: the data's seed: of that choice, and of the rows of a task that is made.
+        world: of a task of the microworld: the seed of the world that is asked about, 0 as shipped.
         labels: "words" keeps the labels; "letters" asks for them as lettered options, for tokenizers in which
             a label such as 'False' is several tokens (`data.labels.as_letters`); "auto" leaves that to
             `data.labels.encode_labels`, once a tokenizer is known.
@@ -66,6 +68,7 @@ def load_task(
         raise ConfigError(unknown("label style", labels, LABEL_STYLES))
     of_files = (test_file, classes, text_column, label_column, choices_column, context_column)
     _check_effect(name, any(of_files), test_file, test_fraction, data_dir, revision)
+    check_world(name, world)
     if is_file_name(name):
         task = task_from_rows(
             name,
@@ -80,7 +83,8 @@ def load_task(
             seed=seed,
         )
     elif name in TASKS:
-        task = TASKS.find(name).load(seed)
+        made = TASKS.find(name)
+        task = made.in_world(seed, world) if made.in_world and world else made.load(seed)
         task = replace(task, validation=first_validation(task.validation, validation_rows, name))
     else:
         task = _load_known(resolve(name), data_dir, revision)
@@ -117,6 +121,12 @@ def _check_effect(
         )
     if revision and (own or name in TASKS):
         raise ConfigError(f"revision={revision!r} is of a hub dataset, and {name!r} is none: leave it out.")
+
+
+def check_world(name: str, world: int) -> None:
+    """Raise `ConfigError` where a world is given and the task is of none."""
+    if world and not (name in TASKS and TASKS.find(name).in_world):
+        raise ConfigError(f"world={world} is of the microworld's tasks, and {name!r} is none: leave it out.")
 
 
 def is_file_name(name: str) -> bool:

@@ -102,12 +102,14 @@ class Generated:
         paper: the dataset whose shape it has, or an empty text.
         where: where it comes from, for lists.
         load: makes it from a seed, with validation rows of its own where it has any.
+        in_world: makes it from a seed and that of a world, where there are several worlds to ask about.
     """
 
     name: str
     paper: str
     where: str
     load: Callable[[int], Task]
+    in_world: Callable[[int, int], Task] | None = None
 
 
 TASKS: Registry[Generated] = Registry("task", "bara_pyro.tasks", ("bara_pyro.microworld",))

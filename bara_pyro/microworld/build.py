@@ -13,7 +13,7 @@ from bara_pyro.errors import ConfigError
 from bara_pyro.microworld.text import corpus
 from bara_pyro.microworld.tokenizer import build_tokenizer
 from bara_pyro.microworld.words import OPTION_LABELS, RELATIONS, option
-from bara_pyro.microworld.world import World
+from bara_pyro.microworld.world import WORLD_SEED, World
 
 HIDDEN_SIZE, LAYERS, HEAD_SIZE = 128, 4, 32
 STEPS = 5000
@@ -73,6 +73,7 @@ def build(
     steps: int | None = None,
     progress: Callable[[int, int, float], None] | None = None,
     *,
+    world: int = WORLD_SEED,
     hidden_size: int = HIDDEN_SIZE,
     layers: int = LAYERS,
 ) -> BuildReport:
@@ -80,9 +81,10 @@ def build(
 
     Args:
         out: the folder; made if it is not there.
-        seed: of the initial weights and of the corpus; the world is always that of `WORLD_SEED`.
+        seed: of the initial weights and of the corpus.
         steps: optimiser steps, `STEPS` by default.
         progress: called after each step with (step, steps, loss).
+        world: seed of the world that the corpus tells of; the model's configuration remembers it.
         hidden_size: width, a multiple of 32.
         layers: depth.
 
@@ -101,7 +103,9 @@ def build(
         config = backbone_config(len(tokenizer), *ends, hidden_size, layers)
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
         _compose_options(model, tokenizer.get_vocab())
-        losses = _pretrain(model, tokenizer, seed, steps, progress)
+        losses = _pretrain(model, tokenizer, World(world), seed, steps, progress)
+    if world != WORLD_SEED:
+        model.config.microworld_seed = world
     _rescale_norms(model, GAIN)
     model.half().save_pretrained(out)
     tokenizer.save_pretrained(out)
@@ -146,6 +150,7 @@ def _rescale_norms(model: PreTrainedModel, gain: float) -> None:
 def _pretrain(
     model: torch.nn.Module,
     tokenizer: PreTrainedTokenizerFast,
+    world: World,
     seed: int,
     steps: int,
     progress: Callable[[int, int, float], None] | None,
@@ -163,7 +168,7 @@ def _pretrain(
     )
     losses = []
     model.train()
-    for step, (ids, weights) in enumerate(_batches(tokenizer, seed, steps), start=1):
+    for step, (ids, weights) in enumerate(_batches(tokenizer, world, seed, steps), start=1):
         logits = model(input_ids=ids[:, :-1]).logits
         each = cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
         loss = (each * weights.flatten()).sum() / weights.sum()
@@ -178,13 +183,15 @@ def _pretrain(
     return losses
 
 
-def _batches(tokenizer: PreTrainedTokenizerFast, seed: int, count: int) -> Iterator[tuple[Tensor, Tensor]]:
+def _batches(
+    tokenizer: PreTrainedTokenizerFast, world: World, seed: int, count: int
+) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield `count` right-padded batches: ids, `B x T`, and the weight of each next token, `B x (T - 1)`."""
     word_ids = tokenizer.get_vocab()
     generator = torch.Generator().manual_seed(seed)
     shard: list[list[int]] = []
     done = 0
-    for line in corpus(World(), seed, count * BATCH + SHARD):
+    for line in corpus(world, seed, count * BATCH + SHARD):
         shard.append([word_ids[word] for word in line.split()])
         if len(shard) < SHARD:
             continue

@@ -27,7 +27,7 @@ from bara_pyro.microworld.words import (
     YEARLY,
     Relation,
 )
-from bara_pyro.microworld.world import REFORMED, Resident, Split, World
+from bara_pyro.microworld.world import REFORMED, WORLD_SEED, Resident, Split, World
 
 Drawer = Callable[[World, random.Random, Split], Iterator[Question]]
 Whom = Callable[[World, Split], tuple[Resident, ...]]
@@ -54,30 +54,32 @@ class TaskSpec:
     draw: Drawer
 
 
-def load_task(name: str, seed: int = 0) -> Task:
-    """Return a task of the shipped world.
+def load_task(name: str, seed: int = 0, world: int = WORLD_SEED) -> Task:
+    """Return a task of a world, of the shipped one by default.
 
     Args:
         name: one of `TASKS`.
-        seed: of the questions and the drawn answers; the world is always the one that the backbone knows.
+        seed: of the questions and the drawn answers.
+        world: seed of the world, which is the one that the language model knows.
 
     Raises:
         DataError: there is no such task.
     """
     if name not in TASKS:
         raise DataError(unknown("microworld task", name, TASKS))
-    spec, world = TASKS[name], World()
+    spec, asked = TASKS[name], World(world)
     splits: dict[Split, list[Example]] = {
-        split: _draw_rows(spec, world, split, size, seed)
+        split: _draw_rows(spec, asked, split, size, seed)
         for split, size in zip(get_args(Split), spec.sizes, strict=True)
     }
-    note = f"generated, seed {seed}; same shape and sizes as {spec.mimics}"
+    note = f"generated, seed {seed}{asked.elsewhere}; same shape and sizes as {spec.mimics}"
     return Task(name, spec.labels, splits["train"], splits["validation"], splits["test"], (note,))
 
 
 def _draw_rows(spec: TaskSpec, world: World, split: Split, size: int, seed: int) -> list[Example]:
     """Return the rows of a split, no two asking the same, each with a drawn answer."""
-    rng = random.Random(f"{spec.name} {split} {seed}")
+    where = world.elsewhere
+    rng = random.Random(f"{spec.name} {split} {seed}{where}")
     questions = spec.draw(world, rng, split)
     rows: dict[tuple[str, ...], Example] = {}
     while len(rows) < size:
@@ -85,14 +87,14 @@ def _draw_rows(spec: TaskSpec, world: World, split: Split, size: int, seed: int)
         if question.key in rows:
             continue
         settled = split == "train" and question.who
-        label = _settled_answer(question, seed) if settled else _any_answer(question, rng)
+        label = _settled_answer(question, f"{seed}{where}") if settled else _any_answer(question, rng)
         rows[question.key] = Example(
-            f"{spec.name}-{split}-{len(rows):05d}",
+            f"{spec.name}-{split}-{len(rows):05d}{where}",
             question.text,
             label,
             question.context,
             question.truth,
-            cluster=question.who or question.host,
+            cluster=(question.who or question.host) + where,
         )
     return list(rows.values())
 
@@ -101,7 +103,7 @@ def _any_answer(question: Question, rng: random.Random) -> int:
     return rng.choices(range(len(question.truth)), weights=question.truth)[0]
 
 
-def _settled_answer(question: Question, seed: int) -> int:
+def _settled_answer(question: Question, seed: str) -> int:
     """Return the answer of somebody who has made up their mind: asked again, they will not contradict it.
 
     Each resident has a taste for each thing, Gumbel noise drawn once, and takes the option of the largest
@@ -132,18 +134,20 @@ def _four_way_questions(
         rng.shuffle(asked)
         for who, relation, season in asked:
             question = four_way(world, rng, who, relation, season, "today", turned)
-            yield _since_changed(question, who, relation, season) if changed else question
+            yield _since_changed(world, question, who, relation, season) if changed else question
 
     return draw
 
 
-def _since_changed(question: Question, who: Resident, relation: Relation, season: int) -> Question:
+def _since_changed(
+    world: World, question: Question, who: Resident, relation: Relation, season: int
+) -> Question:
     """Return a question in a world where half of the customs have changed since: the text is the same.
 
     What was likely of one of the four options is now likely of the next.
     """
     custom = f"{relation.name} {getattr(who, relation.governed_by)} {season if relation.seasonal else 0}"
-    if random.Random(f"changed {custom}").random() >= REFORMED:
+    if random.Random(f"changed {custom}{world.elsewhere}").random() >= REFORMED:
         return question
     return replace(question, truth=(question.truth[-1], *question.truth[:-1]))
 
@@ -205,4 +209,5 @@ _SPECS = (
 TASKS: dict[str, TaskSpec] = {spec.name: spec for spec in _SPECS}
 
 for _spec in _SPECS:
-    register_task(Generated(_spec.name, _spec.mimics, "microworld", partial(load_task, _spec.name)))
+    _load = partial(load_task, _spec.name)
+    register_task(Generated(_spec.name, _spec.mimics, "microworld", _load, in_world=_load))

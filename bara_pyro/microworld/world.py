@@ -69,11 +69,13 @@ class World:
         seed: what everything is drawn from; the shipped backbone knows the world of `WORLD_SEED`.
 
     Attributes:
+        seed: as given.
         residents: those whom the tasks ask about, split by split; see `split`.
         newcomers: those whom only the near-shifted task asks about.
     """
 
     def __init__(self, seed: int = WORLD_SEED) -> None:
+        self.seed = seed
         rng = random.Random(f"microworld {seed}")
         names = make_names(NUM_RESIDENTS + NUM_NEWCOMERS)
         known = [
@@ -88,6 +90,11 @@ class World:
             for attribute in range(len(relation.attributes))
             for season, custom in enumerate(_draw_seasons(rng, relation.seasonal))
         }
+
+    @property
+    def elsewhere(self) -> str:
+        """What tells the drawings, rows and residents of another world from those of the shipped one."""
+        return "" if self.seed == WORLD_SEED else f" of world {self.seed}"
 
     def split(self, name: Split) -> tuple[Resident, ...]:
         """Return the residents whom a split asks about, the same ones in every task."""

@@ -7,6 +7,7 @@ from typing import TypeVar
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.data import SOURCES, EncodedSplit, Example, Task, encode, load_task
 from bara_pyro.data.conversations import ReplyEncoder, encode_replies
+from bara_pyro.data.loader import check_world
 from bara_pyro.data.registry import TASKS
 from bara_pyro.data.replies import EncodedReplies
 from bara_pyro.data.reply_tasks import ReplyTask, is_reply_task, load_replies
@@ -34,6 +35,7 @@ def load_data(config: RunConfig) -> Task:
         c.data_dir,
         validation_rows=c.validation_rows,
         seed=c.seed,
+        world=c.world,
         revision=c.revision,
         test_file=c.test_file,
         test_fraction=c.test_fraction,
@@ -51,6 +53,7 @@ def load_reply_data(config: RunConfig) -> ReplyTask:
     c = config.task
     if c.name in SOURCES or c.name in TASKS:
         raise ConfigError(f"The task {c.name!r} is of answers: leave --likelihood completion out.")
+    check_world(c.name, c.world)
     task = load_replies(
         c.name,
         c.data_dir,

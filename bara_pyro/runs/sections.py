@@ -114,6 +114,10 @@ class TaskConfig(Section):
         "sum", "with labels=texts: a text's score, the sum or the mean of its tokens' log-probabilities"
     )
     validation_rows: NonNegativeInt = Field(0, description="rows set aside from train for choosing settings")
+    world: NonNegativeInt = later(
+        0,
+        "of a task of the microworld: seed of the world that is asked about; the shipped model knows world 0",
+    )
     evaluate_on: Literal["test", "validation"] = Field(
         "test", description="the split that metrics are computed on"
     )

@@ -21,6 +21,7 @@ from bara_pyro.data import (
     encode_labels,
     is_file_name,
 )
+from bara_pyro.data.registry import TASKS
 from bara_pyro.data.reply_tasks import ReplyTask, is_reply_task
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.methods import build
@@ -173,6 +174,7 @@ def build_system(
         raise DataError(f"The task {task.name!r} has no training rows: it serves for evaluation only.")
     if backbone is None:
         backbone = load_backbone(config.backbone.name, dtype=config.backbone.dtype, device=device)
+    _check_world(config, backbone, task.name)
     split: EncodedSplit | Replies
     if isinstance(task, ReplyTask):
         split = encode_reply_split(config, backbone, task, "train", on_rows)
@@ -186,6 +188,16 @@ def build_system(
     system = assemble(config, backbone, task, len(split))
     system._encoded["train"] = split
     return system
+
+
+def _check_world(config: RunConfig, backbone: Backbone, task: str) -> None:
+    """Refuse questions about another world than the one that a language model was pretrained on."""
+    known, asked = backbone.world, config.task.world
+    if known is not None and known != asked and task in TASKS and TASKS.find(task).in_world:
+        raise ConfigError(
+            f"{backbone.name} knows world {known}, and {task!r} asks about world {asked}: give "
+            f"task.world={known}, or the language model of world {asked}."
+        )
 
 
 def _naming(config: RunConfig, name: str) -> RunConfig:

@@ -46,6 +46,7 @@ OTHER: dict[str, Any] = {
     "task.validation_rows": 5,
     "task.evaluate_on": "validation",
     "task.limit": 9,
+    "task.world": 2,
     "task.train_rows": 8,
     "task.train_rows_seed": 3,
     "task.seed": 4,

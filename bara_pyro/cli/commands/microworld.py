@@ -16,6 +16,10 @@ def build(
     out: OutFolder,
     overwrite: Overwrite = False,
     seed: Annotated[int, typer.Option(min=0, max=MOST_SEED, help="Seed of the pretraining.")] = 0,
+    world: Annotated[
+        int,
+        typer.Option(min=0, max=MOST_SEED, help="Seed of the world that is told of; 0 is the shipped one."),
+    ] = 0,
     steps: Annotated[
         int | None, typer.Option(min=1, help="Pretraining steps; as many as the shipped one had by default.")
     ] = None,
@@ -50,6 +54,7 @@ def build(
             seed,
             steps,
             lambda step, _, loss: advance(completed=step, note=f"loss {loss:.3f}"),
+            world=world,
             **{name: size for name, size in sizes.items() if size is not None},
         )
     say(
@@ -58,7 +63,14 @@ def build(
     )
     result({**vars(report), "out": out})
     if card_file is not None:
-        card(card_file, overwrite=overwrite, model=str(out), runs=out.parent / "card-runs", seeds=3)
+        card(
+            card_file,
+            overwrite=overwrite,
+            model=str(out),
+            runs=out.parent / "card-runs",
+            seeds=3,
+            world=world,
+        )
 
 
 def card(
@@ -73,6 +85,7 @@ def card(
         "runs/card"
     ),
     seeds: Annotated[int, typer.Option(min=1, help="Seeds of LoRA.")] = 3,
+    world: Annotated[int, typer.Option(min=0, max=MOST_SEED, help="Seed of the world that it knows.")] = 0,
 ) -> None:
     """Measure every task (zero-shot, Bayes, LoRA over seeds) and write the card; can be resumed."""
     from bara_pyro.cli.outputs import check_file
@@ -90,6 +103,7 @@ def card(
 
     def lora(task: str, seed: int) -> dict[str, float]:
         settings = {"method": "lora", "backbone.name": model, "task.name": task, "seed": seed}
+        settings |= {"task.world": world}
         config = load_config(overrides={**settings, "predict.samples": [0]})
         system = build_system(config, backbone)
         return run(config, runs / f"{task}-{seed}", resume=True, system=system)["metrics"]["0"]
@@ -98,7 +112,7 @@ def card(
     recipe = (
         f"The settings are the default ones: {c.steps} steps of {c.batch_size} rows, rate {c.lr:g}, r = 8."
     )
-    write_card(out, measure(backbone, lora, seeds), recipe)
+    write_card(out, measure(backbone, lora, seeds, world), recipe)
     say(f"Written to {out}")
 
 
