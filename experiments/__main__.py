@@ -4,6 +4,7 @@ python -m experiments in_distribution --seeds 3     # a study: a folder of exper
 python -m experiments search                        # settings for every method, on validation rows
 python -m experiments other_split                   # scores of finished runs on the other split
 python -m experiments rows in_distribution --runs DIR   # predictions of finished runs, to be committed
+python -m experiments power in_distribution         # how small a difference so many seeds can show
 python -m experiments intervals                     # every interval again, from the stored rows
 python -m experiments report                        # docs/results.md from the stored results
 """
@@ -18,6 +19,7 @@ from experiments.page.spec import find_study, study_names
 COMMANDS = {
     "search": "experiments.engine.search",
     "other_split": "experiments.engine.other_split",
+    "power": "experiments.engine.power",
     "intervals": "experiments.page.intervals",
     "rows": "experiments.engine.rows",
     "report": "experiments.page.report",
