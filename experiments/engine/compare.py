@@ -38,7 +38,7 @@ class Comparisons:
 
 
 def compare_study(runs: Sequence[RunRows], comparisons: Comparisons) -> list[dict[str, Any]]:
-    """Compare every arm of a study with LoRA and with the best baseline, those that there are; see `compare`.
+    """Compare every arm of a study with LoRA, the best baseline and the declared reference; see `compare`.
 
     Raises:
         DataError: there is no reference among the arms, no rows of the tasks that are asked for, or runs of
@@ -47,6 +47,9 @@ def compare_study(runs: Sequence[RunRows], comparisons: Comparisons) -> list[dic
     wanted = comparisons.tested_on
     rows = [run for run in runs if (run.tested_on in wanted if wanted else run.tested_on == run.task)]
     references = default_references([run.arm for run in rows], comparisons.choices)
+    declared = comparisons.primary.reference
+    if declared not in references and any(run.arm == declared for run in rows):
+        references.append(declared)
     return compare(rows, references, comparisons.primary)
 
 

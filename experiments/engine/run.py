@@ -2,7 +2,7 @@
 
 import platform
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import compress
 from pathlib import Path
 from types import MappingProxyType
@@ -20,7 +20,9 @@ from experiments.engine.spaces import tagged
 from experiments.engine.study import write_study
 from experiments.engine.sweep import sweep
 
-Arms = Mapping[str, Mapping[str, Any]]
+Arm = Mapping[str, Any] | Callable[[str], Mapping[str, Any]]
+"""Its dotted settings, or those of a task."""
+Arms = Mapping[str, Arm]
 SEED = object()
 """Stands for the seed of the run where a setting of an arm is to change with it."""
 Place = tuple[str, str, int]
@@ -38,9 +40,9 @@ def run_study(
 ) -> None:
     """Run a study of arms and write its results, whatever has been done of it before.
 
-    An arm is its dotted settings, among them `method`; a value `SEED` is the seed of the run. Runs trained on
-    a task are tested on those that it is `shifted` to, too. Arms are compared with LoRA and with the best
-    baseline where `comparisons` says how.
+    An arm is its dotted settings, of every task or of each, among them `method`; a value `SEED` is the seed
+    of the run. Runs trained on a task are tested on those that it is `shifted` to, too. Arms are compared
+    with LoRA, the best baseline and the declared reference where `comparisons` says how.
 
     Raises:
         TrainingError: every run failed.
@@ -49,7 +51,7 @@ def run_study(
     places = [(arm, task, seed) for seed in range(args.seeds) for task in args.tasks for arm in arms]
     jobs = [
         Job(
-            {**shared_settings(args), "task.name": task, "seed": seed, **_settings(arms[arm], seed)},
+            {**shared_settings(args), "task.name": task, "seed": seed, **_settings(arms[arm], task, seed)},
             tuple(shifted.get(task, ())),
         )
         for arm, task, seed in places
@@ -74,8 +76,9 @@ def run_study(
     say(f"{len(done)} of {len(places)} runs are in {path}: python -m experiments report")
 
 
-def _settings(arm: Mapping[str, Any], seed: int) -> dict[str, Any]:
-    return {key: seed if value is SEED else value for key, value in arm.items()}
+def _settings(arm: Arm, task: str, seed: int) -> dict[str, Any]:
+    own = arm(task) if callable(arm) else arm
+    return {key: seed if value is SEED else value for key, value in own.items()}
 
 
 def _finished(

@@ -18,6 +18,7 @@ from experiments.page.spec import find_study, study_names
 
 SCRIPTS = [name for name in study_names() if find_study(name).load is load_study]
 RATES = {"train.lr": 0.002}
+NEEDED = {"confirmatory": ("--name", "confirmatory_101", "--choices", "101-{task}.json")}
 FOUND = {"laplace": {"method.prior_precision": 100.0}}
 
 
@@ -25,7 +26,7 @@ def study_of(script: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return the module of a study, with choices that nobody searched for."""
     module = import_module(f"experiments.studies.{script}.study")
     for place in (module, search):
-        monkeypatch.setattr(place, "chosen", lambda method: RATES | FOUND.get(method, {}), raising=False)
+        monkeypatch.setattr(place, "chosen", lambda method, *_: RATES | FOUND.get(method, {}), raising=False)
     return module
 
 
@@ -44,16 +45,17 @@ def asked_for(
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_arms_are_different_runs_that_can_be_started(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    name, arms, args, _ = asked_for(script, monkeypatch)
-    assert name == script
+    name, arms, args, _ = asked_for(script, monkeypatch, *NEEDED.get(script, ()))
+    assert name == NEEDED.get(script, ("--name", script))[1]
     assert len(arms) > 2
-    hashes = {
-        load_config(overrides={**settings, "task.name": args.tasks[0]}).hash for settings in arms.values()
-    }
-    assert len(hashes) == len(arms)
-    for settings in arms.values():
-        rate = 1e-3 if script in ("real", "untuned", "distance") else RATES["train.lr"]
-        assert load_config(overrides=dict(settings)).train.lr == rate
+    task = args.tasks[0]
+    of_task = [arm(task) if callable(arm) else arm for arm in arms.values()]
+    configs = [load_config(overrides={**settings, "task.name": task}) for settings in of_task]
+    assert len({config.hash for config in configs}) == len(arms)
+    by_default = {"confirmatory": ("bara-gate", "bara", "lora")}.get(script, ())
+    for config in configs:
+        own = script in ("real", "untuned", "distance") or config.method.name in by_default
+        assert config.train.lr == (1e-3 if own else RATES["train.lr"])
 
 
 @pytest.mark.parametrize("script", study_names())

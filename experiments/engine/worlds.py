@@ -1,0 +1,96 @@
+"""One arm against another over several worlds: in these worlds, and in worlds as such.
+
+Tasks of different worlds share no residents, so that the interval of these worlds is that of
+`experiments.engine.differences` over all pairs of world and task. What a difference would be in a world that
+nobody has seen is told by how much it varies between those seen: Student's interval of the averages by world.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, stdev
+from typing import Any
+
+from scipy.stats import t as student
+
+from bara_pyro.errors import DataError
+from experiments.engine.differences import AVERAGE, LEVEL, compare
+from experiments.engine.rows import RunRows
+
+
+@dataclass(frozen=True)
+class Range:
+    """A difference and its interval."""
+
+    difference: float
+    low: float
+    high: float
+
+    @property
+    def width(self) -> float:
+        """From the lower end to the upper one."""
+        return self.high - self.low
+
+
+@dataclass(frozen=True)
+class OverWorlds:
+    """A difference averaged over worlds.
+
+    Attributes:
+        by_world: the average over the tasks of each world.
+        these: what other trainings and other residents of these worlds would change.
+        as_such: what other worlds would change.
+    """
+
+    by_world: Mapping[str, float]
+    these: Range
+    as_such: Range
+
+    @property
+    def decides(self) -> Range:
+        """The wider of the two."""
+        return max(self.these, self.as_such, key=lambda found: found.width)
+
+
+def over_worlds(worlds: Mapping[str, Sequence[RunRows]], arm: str, reference: str, metric: str) -> OverWorlds:
+    """Return `arm` minus `reference`, averaged over worlds, and over the tasks of each.
+
+    Args:
+        worlds: name -> rows of its runs, of which those of the tasks that were learnt count.
+        arm: whose score is the first.
+        reference: whose score is taken off.
+        metric: "acc", "ece", "nll" or "brier".
+
+    Raises:
+        DataError: fewer than two worlds, worlds of different tasks or seeds, or a score that is not finite.
+    """
+    if len(worlds) < 2:
+        raise DataError(f"There are rows of {len(worlds)} world: an interval over worlds takes two or more.")
+    told, by_world = [], {}
+    for world, runs in worlds.items():
+        own = [run for run in runs if run.task == run.tested_on and run.arm in (arm, reference)]
+        by_world[world] = _difference(own, reference, metric)["difference"]
+        told += [replace(run, task=f"{run.task} {world}", tested_on=f"{run.task} {world}") for run in own]
+    shapes = {
+        world: sorted((r.arm, r.task, r.seed) for r in told if r.task.endswith(f" {world}"))
+        for world in worlds
+    }
+    first, *others = ([(a, task.rsplit(" ", 1)[0], s) for a, task, s in shape] for shape in shapes.values())
+    if any(other != first for other in others):
+        raise DataError("The worlds have not the same arms, tasks and seeds: run what is missing.")
+    found = _difference(told, reference, metric)
+    values = list(by_world.values())
+    half = float(student.ppf((1 + LEVEL) / 2, len(values) - 1)) * stdev(values) / len(values) ** 0.5
+    mean = fmean(values)
+    these = Range(found["difference"], found["low"], found["high"])
+    return OverWorlds(by_world, these, Range(mean, mean - half, mean + half))
+
+
+def _difference(runs: Sequence[RunRows], reference: str, metric: str) -> dict[str, Any]:
+    """Return what `compare` says of the average over the tasks, or of the one task."""
+    entries = compare(runs, [reference])
+    tasks = {run.task for run in runs}
+    [entry] = [entry for entry in entries if len(tasks) == 1 or entry["task"] == AVERAGE]
+    found: dict[str, Any] = entry[metric]
+    if found["difference"] is None:
+        raise DataError(f"A {metric} of {entry['arm']} or {reference} is not finite.")
+    return found

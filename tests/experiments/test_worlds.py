@@ -1,0 +1,127 @@
+"""Differences over several worlds, on rows whose truth is known; the study that they are for."""
+
+from argparse import Namespace
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import ttest_1samp
+
+from bara_pyro.errors import ConfigError, DataError
+from bara_pyro.report import Table
+from bara_pyro.runs.store import write_json
+from experiments.engine.compare import Comparisons, compare_study
+from experiments.engine.differences import Contrast, compare
+from experiments.engine.rows import RunRows, rows_path, write_rows
+from experiments.engine.run import SEED, _settings
+from experiments.engine.search import KIND
+from experiments.engine.worlds import over_worlds
+from experiments.studies.confirmatory import study
+
+TASKS, ROWS, SEEDS = ("micro-wgs", "micro-arcc"), 120, 3
+
+
+def world(number: int, ours: float, *, noise: float = 0.1) -> list[RunRows]:
+    """Rows of two arms, `bara-gate` better by `ours` nats in the mean; four rows a resident."""
+    rng = np.random.default_rng(number)
+    clusters = tuple(f"c{i // 4} of world {number}" for i in range(ROWS))
+    out = []
+    for task in TASKS:
+        by_cluster = np.repeat(rng.normal(0, 0.1, ROWS // 4), 4)
+        ids, labels = tuple(f"{task}{i}" for i in range(ROWS)), torch.zeros(ROWS, dtype=torch.long)
+        for arm, gain in (("bara-gate", ours), ("temperature", 0.0)):
+            for seed in range(SEEDS):
+                own = by_cluster if gain else 0.0
+                right = np.minimum(-0.8 + gain + own + noise * rng.normal() * bool(gain), -0.01)
+                right = np.broadcast_to(right, ROWS)
+                law = torch.tensor(np.stack([right, np.log1p(-np.exp(right))], axis=1))
+                out.append(RunRows(arm, "h", "c", task, seed, task, ids, clusters, labels, {10: law}))
+    return out
+
+
+def test_worlds_as_such_are_a_t_test_of_the_averages() -> None:
+    gains = {"101": 0.1, "102": 0.3, "103": 0.2, "104": 0.45}
+    found = over_worlds(
+        {n: world(int(n), gain) for n, gain in gains.items()}, "bara-gate", "temperature", "nll"
+    )
+    by_hand = []
+    for name, gain in gains.items():
+        runs = world(int(name), gain)
+        nll = {arm: np.mean([-r.log_probs[10][:, 0].mean() for r in runs if r.arm == arm]) for arm in
+               ("bara-gate", "temperature")}  # fmt: skip
+        by_hand.append(nll["bara-gate"] - nll["temperature"])
+    # Rows are paired and equally many, so that the average is that of all numbers.
+    assert list(found.by_world.values()) == pytest.approx(by_hand, abs=2e-6)
+    low, high = ttest_1samp(by_hand, 0.0).confidence_interval(0.95)
+    assert (found.as_such.low, found.as_such.high) == pytest.approx((low, high), abs=1e-5)
+    assert found.decides is found.as_such  # these worlds differ by more than seeds and rows
+
+
+def test_these_worlds_are_independent() -> None:
+    """The variance of the average of worlds is that of each, over their number."""
+    worlds = {str(n): world(n, 0.2) for n in range(101, 107)}
+    found = over_worlds(worlds, "bara-gate", "temperature", "nll")
+    each = []
+    for runs in worlds.values():
+        entry = next(e for e in compare(runs, ["temperature"]) if e["task"] == "average")["nll"]
+        each.append((entry["se_seeds"] ** 2, entry["se_rows"] ** 2))
+    seeds, rows = (sum(parts) / len(worlds) ** 2 for parts in zip(*each, strict=True))
+    # se_rows holds some of what seeds and rows do together: between these two.
+    half = found.these.width / 2
+    assert 1.9 * max(seeds, rows) ** 0.5 < half < 2.4 * (seeds + rows) ** 0.5
+    assert found.these.difference == pytest.approx(found.as_such.difference, abs=1e-6)
+
+
+def test_what_is_refused() -> None:
+    worlds = {str(n): world(n, 0.2) for n in (101, 102)}
+    with pytest.raises(DataError, match="rows of 1 world"):
+        over_worlds({"101": worlds["101"]}, "bara-gate", "temperature", "nll")
+    fewer = worlds | {"102": [run for run in worlds["102"] if run.seed < 2]}
+    with pytest.raises(DataError, match="not the same arms, tasks and seeds"):
+        over_worlds(fewer, "bara-gate", "temperature", "nll")
+    sure = replace(worlds["101"][0], log_probs={10: torch.tensor([[-torch.inf, 0.0]]).expand(ROWS, 2)})
+    with pytest.raises(DataError, match="is not finite"):
+        over_worlds(worlds | {"101": [sure, *worlds["101"][1:]]}, "bara-gate", "temperature", "nll")
+
+
+def test_an_arm_may_have_settings_of_each_task() -> None:
+    assert _settings(lambda task: {"a": task, "b": SEED}, "micro-wgs", 4) == {"a": "micro-wgs", "b": 4}
+    assert _settings({"a": 1, "b": SEED}, "micro-wgs", 4) == {"a": 1, "b": 4}
+
+
+def test_the_declared_reference_is_compared_with() -> None:
+    declared = Comparisons(Contrast("bara-gate", "temperature", "nll"))
+    lora = [replace(run, arm="lora") for run in world(101, 0.2) if run.arm == "temperature"]
+    references = {entry["reference"] for entry in compare_study([*world(101, 0.2), *lora], declared)}
+    assert references >= {"lora", "temperature"}
+
+
+def test_arms_of_the_study(tmp_path: Path) -> None:
+    """Defaults for whom the plan gives them, else what was chosen for the task."""
+    for task, rate in (("micro-wgs", 1e-4), ("micro-arcc", 3e-3)):
+        methods = {"temperature": {"chosen": {"train.lr": rate}}}
+        write_json(tmp_path / f"101-{task}.json", {"kind": KIND, "methods": methods})
+    args = Namespace(methods=["bara-gate", "temperature"], choices=str(tmp_path / "101-{task}.json"))
+    arms = study.arms(args)
+    assert arms["bara-gate"] == {"method": "bara-gate"}
+    assert _settings(arms["temperature"], "micro-arcc", 0) == {"method": "temperature", "train.lr": 3e-3}
+    with pytest.raises(ConfigError, match="micro-boolq"):
+        _settings(arms["temperature"], "micro-boolq", 0)
+
+
+def test_the_table_over_all_worlds(tmp_path: Path) -> None:
+    assert study.over_all(tmp_path) == []
+    rows_path("x", tmp_path).parent.mkdir()
+    write_rows(world(101, 0.2), rows_path("confirmatory_101", tmp_path))
+    assert study.over_all(tmp_path) == []
+    write_rows([run for run in world(102, 0.3) if run.seed], rows_path("confirmatory_102", tmp_path))
+    [said] = study.over_all(tmp_path)
+    assert isinstance(said, str)
+    assert said.startswith("No primary contrast yet. The worlds have not")
+    write_rows(world(102, 0.3), rows_path("confirmatory_102", tmp_path))
+    [table] = study.over_all(tmp_path)
+    assert isinstance(table, Table)
+    assert [row["of"] for row in table.rows][:2] == ["confirmatory_101", "confirmatory_102"]
+    assert [row["of"] for row in table.rows][2:] == ["these worlds", "worlds as such", "the wider"]
