@@ -147,5 +147,5 @@ together, as those of one annotator do (each has made up their mind, by Gumbel n
 residents they have the true probabilities, but who learns them by heart is too sure about everybody else.
 In validation and test each answer is drawn anew. `bara microworld build --out FOLDER` rebuilds the
 backbone; with `--world N` it makes one that knows other customs and residents, about which runs with
-`--set task.world=N` ask. Option letters are part of the option words (`A:rice`), which spares a small model learning to
-bind the two."""
+`--set task.world=N` ask. Option letters are part of the option words (`A:rice`), which spares a small
+model learning to bind the two."""
