@@ -45,8 +45,9 @@ def curve_figure(entries: Sequence[Entry]) -> Figure:
 
 def frontier_figure(entries: Sequence[Entry]) -> Figure:
     """Draw score against diversity over temperatures, of one reply and of the best of a few."""
-    figure = new_figure(8.2, 3.4)
-    for axes, n in zip(figure.subplots(1, 2), (1, target_of(entries)), strict=True):
+    numbers = list(dict.fromkeys((1, target_of(entries))))
+    figure = new_figure(4.1 * len(numbers), 3.4)
+    for axes, n in zip(figure.subplots(1, len(numbers), squeeze=False)[0], numbers, strict=True):
         for index, (method, kind, name) in enumerate(drawn_arms(entries)):
             score, diversity = sweep(entries, method, kind, n).mean(axis=0).T
             axes.plot(diversity, score, label=name, **marked(index))
