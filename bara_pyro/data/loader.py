@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bara_pyro.data.labels import as_letters
 from bara_pyro.data.reading import Rows, read_hub, read_split, some
-from bara_pyro.data.registry import SOURCES, SUFFIXES, TASKS, Source, resolve
+from bara_pyro.data.registry import SOURCES, SUFFIXES, TASKS, Source, has_worlds, resolve
 from bara_pyro.data.rows import carve, check_disjoint, first_validation, repeats, to_examples
 from bara_pyro.data.types import Example, Task
 from bara_pyro.data.userfile import TEST_FRACTION, task_from_rows
@@ -125,7 +125,7 @@ def _check_effect(
 
 def check_world(name: str, world: int) -> None:
     """Raise `ConfigError` where a world is given and the task is of none."""
-    if world and not (name in TASKS and TASKS.find(name).in_world):
+    if world and not has_worlds(name):
         raise ConfigError(f"world={world} is of the microworld's tasks, and {name!r} is none: leave it out.")
 
 

@@ -132,6 +132,11 @@ def register_task(task: Generated) -> Generated:
     return TASKS.register(task.name, task)
 
 
+def has_worlds(name: str) -> bool:
+    """Return whether a task can be asked about several worlds."""
+    return name in TASKS and TASKS.find(name).in_world is not None
+
+
 def resolve(name: str) -> str:
     """Return the key of `SOURCES` that `name` means: the key, the paper's name, 'hub' or 'hub:config'.
 

@@ -21,7 +21,7 @@ from bara_pyro.data import (
     encode_labels,
     is_file_name,
 )
-from bara_pyro.data.registry import TASKS
+from bara_pyro.data.registry import has_worlds
 from bara_pyro.data.reply_tasks import ReplyTask, is_reply_task
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.methods import build
@@ -193,7 +193,7 @@ def build_system(
 def _check_world(config: RunConfig, backbone: Backbone, task: str) -> None:
     """Refuse questions about another world than the one that a language model was pretrained on."""
     known, asked = backbone.world, config.task.world
-    if known is not None and known != asked and task in TASKS and TASKS.find(task).in_world:
+    if known is not None and known != asked and has_worlds(task):
         raise ConfigError(
             f"{backbone.name} knows world {known}, and {task!r} asks about world {asked}: give "
             f"task.world={known}, or the language model of world {asked}."

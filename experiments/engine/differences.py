@@ -92,6 +92,14 @@ def compare(
     return entries
 
 
+def averaged(runs: Sequence[RunRows], arm: str, reference: str) -> dict[str, Any]:
+    """Return what `compare` says of an arm on average over the tasks that were learnt, or on the only one."""
+    own = [run for run in runs if run.tested_on == run.task and run.arm in (arm, reference)]
+    alone = len({run.task for run in own}) == 1
+    [entry] = [entry for entry in compare(own, [reference]) if alone or entry["task"] == AVERAGE]
+    return entry
+
+
 def paired_seeds(place: Collection[tuple[str, int]], arm: str, reference: str) -> list[int]:
     """Return the seeds that an arm and the reference both have; `place` holds the (arm, seed) there are."""
     return sorted(seed for a, seed in place if a == arm and (reference, seed) in place)

@@ -14,20 +14,22 @@ can tell, so that what is given for worlds as such is the best case, in which it
 stored runs holds some of what seeds and rows do together: seen so, V is a little too large.
 """
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from scipy.optimize import brentq
 from scipy.stats import nct
 from scipy.stats import t as student
 
-from bara_pyro.cli.terminal import say
+from bara_pyro.cli.terminal import say, show
 from bara_pyro.errors import ConfigError, DataError, unknown
-from experiments.engine.differences import AVERAGE, LEVEL, METRICS, compare
+from bara_pyro.report import Column, Table
+from experiments.engine.arguments import command_line
+from experiments.engine.differences import LEVEL, METRICS, averaged
 from experiments.engine.rows import RunRows, read_rows, rows_path
 
-WORLDS, SEEDS, POWER = (1, 3, 6), (3, 5, 10, 20), 0.9
+WORLDS, SEEDS, ROWS, POWER = (1, 3, 6), (3, 5, 10, 20), (1.0, 4.0), 0.9
 
 
 @dataclass(frozen=True)
@@ -90,38 +92,38 @@ def spread_of(runs: Sequence[RunRows], arm: str, reference: str, metric: str) ->
             raise ConfigError(unknown("arm", name, sorted(arms)))
     if metric not in METRICS:
         raise ConfigError(unknown("metric", metric, METRICS))
-    pair = [run for run in own if run.arm in (arm, reference)]
-    tasks = {run.task for run in pair}
-    wanted = AVERAGE if len(tasks) > 1 else next(iter(tasks))
-    [entry] = [entry for entry in compare(pair, [reference]) if entry["task"] == wanted]
+    entry = averaged(own, arm, reference)
     found, seeds = entry[metric], len(entry["seeds"])
     if found["se_seeds"] is None:
         raise DataError(f"{arm} and {reference} have one seed in common: the spread of training takes two.")
-    clusters = {name for run in pair for name in run.clusters}
+    pair = [run for run in own if run.arm in (arm, reference)]
+    tasks, clusters = {run.task for run in pair}, {name for run in pair for name in run.clusters}
     return Spread(seeds * found["se_seeds"] ** 2, found["se_rows"] ** 2, len(tasks), len(clusters))
 
 
-def lines(spread: Spread) -> list[str]:
-    """Return a Markdown table of what is told from none nine times in ten."""
-    out = [
-        "| worlds | seeds | rows | standard error | these worlds | worlds as such, at best |",
-        "|---:|---:|---:|---:|---:|---:|",
-    ]
-    for worlds in WORLDS:
-        for seeds in SEEDS:
-            for rows in (1.0, 4.0):
-                error, df = standard_error(spread, Design(worlds, seeds, rows))
-                such = f"{detectable(error, worlds - 1):.4f}" if worlds > 1 else "–"
-                told = f"{error:.4f} | {detectable(error, df):.4f} | {such}"
-                out.append(f"| {worlds} | {seeds} | {rows:g} x | {told} |")
-    return out
+def table(spread: Spread) -> Table:
+    """Return what is told from none nine times in ten, a row a design."""
+    rows = []
+    for design in (Design(*sizes) for sizes in product(WORLDS, SEEDS, ROWS)):
+        error, df = standard_error(spread, design)
+        row = {"error": error, "these": detectable(error, df)}
+        if design.worlds > 1:
+            row["such"] = detectable(error, design.worlds - 1)
+        rows.append({**vars(design), **row})
+    columns = (
+        Column("worlds", "worlds", format="d"),
+        Column("seeds", "seeds", format="d"),
+        Column("rows", "rows x", format="g"),
+        Column("error", "SE", format=".4f"),
+        Column("these", "these worlds", format=".4f"),
+        Column("such", "as such, at best", format=".4f"),
+    )
+    return Table(columns, rows, f"differences that are told from none in {POWER:.0%} of studies")
 
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("study", help="with stored rows and two or more seeds, in_distribution for example")
     parser.add_argument("--arm", default="bara-gate", help="default: %(default)s")
     parser.add_argument("--reference", default="temperature", help="default: %(default)s")
@@ -130,7 +132,6 @@ def main() -> None:
     spread = spread_of(read_rows(rows_path(args.study)), args.arm, args.reference, args.metric)
     say(
         f"{args.arm} - {args.reference}, {args.metric}, {spread.tasks} tasks, {spread.clusters} clusters: "
-        f"standard deviation by seed {spread.seed**0.5:.4f}, by rows {spread.rows**0.5:.4f}. Differences "
-        f"that are told from none in {POWER:.0%} of studies:\n"
+        f"standard deviation by seed {spread.seed**0.5:.4f}, by rows {spread.rows**0.5:.4f}"
     )
-    say("\n".join(lines(spread)))
+    show(table(spread))

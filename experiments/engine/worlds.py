@@ -13,7 +13,7 @@ from typing import Any
 from scipy.stats import t as student
 
 from bara_pyro.errors import DataError
-from experiments.engine.differences import AVERAGE, LEVEL, compare
+from experiments.engine.differences import LEVEL, averaged
 from experiments.engine.rows import RunRows
 
 
@@ -65,19 +65,15 @@ def over_worlds(worlds: Mapping[str, Sequence[RunRows]], arm: str, reference: st
     """
     if len(worlds) < 2:
         raise DataError(f"There are rows of {len(worlds)} world: an interval over worlds takes two or more.")
-    told, by_world = [], {}
+    told, by_world, shapes = [], {}, set()
     for world, runs in worlds.items():
         own = [run for run in runs if run.task == run.tested_on and run.arm in (arm, reference)]
-        by_world[world] = _difference(own, reference, metric)["difference"]
+        shapes.add(tuple(sorted((run.arm, run.task, run.seed) for run in own)))
+        by_world[world] = _difference(own, arm, reference, metric)["difference"]
         told += [replace(run, task=f"{run.task} {world}", tested_on=f"{run.task} {world}") for run in own]
-    shapes = {
-        world: sorted((r.arm, r.task, r.seed) for r in told if r.task.endswith(f" {world}"))
-        for world in worlds
-    }
-    first, *others = ([(a, task.rsplit(" ", 1)[0], s) for a, task, s in shape] for shape in shapes.values())
-    if any(other != first for other in others):
+    if len(shapes) > 1:
         raise DataError("The worlds have not the same arms, tasks and seeds: run what is missing.")
-    found = _difference(told, reference, metric)
+    found = _difference(told, arm, reference, metric)
     values = list(by_world.values())
     half = float(student.ppf((1 + LEVEL) / 2, len(values) - 1)) * stdev(values) / len(values) ** 0.5
     mean = fmean(values)
@@ -85,12 +81,8 @@ def over_worlds(worlds: Mapping[str, Sequence[RunRows]], arm: str, reference: st
     return OverWorlds(by_world, these, Range(mean, mean - half, mean + half))
 
 
-def _difference(runs: Sequence[RunRows], reference: str, metric: str) -> dict[str, Any]:
-    """Return what `compare` says of the average over the tasks, or of the one task."""
-    entries = compare(runs, [reference])
-    tasks = {run.task for run in runs}
-    [entry] = [entry for entry in entries if len(tasks) == 1 or entry["task"] == AVERAGE]
-    found: dict[str, Any] = entry[metric]
+def _difference(runs: Sequence[RunRows], arm: str, reference: str, metric: str) -> dict[str, Any]:
+    found: dict[str, Any] = averaged(runs, arm, reference)[metric]
     if found["difference"] is None:
-        raise DataError(f"A {metric} of {entry['arm']} or {reference} is not finite.")
+        raise DataError(f"A {metric} of {arm} or {reference} is not finite.")
     return found

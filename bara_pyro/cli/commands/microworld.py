@@ -103,8 +103,7 @@ def card(
 
     def lora(task: str, seed: int) -> dict[str, float]:
         settings = {"method": "lora", "backbone.name": model, "task.name": task, "seed": seed}
-        settings |= {"task.world": world}
-        config = load_config(overrides={**settings, "predict.samples": [0]})
+        config = load_config(overrides={**settings, "task.world": world, "predict.samples": [0]})
         system = build_system(config, backbone)
         return run(config, runs / f"{task}-{seed}", resume=True, system=system)["metrics"]["0"]
 
