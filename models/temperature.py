@@ -1,28 +1,29 @@
-"""LoRA with a temperature: p(y) = softmax(z / T), z the logits of the answers (Guo et al., ICML 2017)."""
+"""Programs with a temperature: p(y) = softmax(z / T), z the logits of the answers (Guo et al., ICML 2017)."""
 
-from typing import Unpack
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.frozen import frozen, read
-from bara_pyro.core.program import AdapterOptions
+from bara_pyro.core.program import AdaptedLM, AdapterOptions
+from bara_pyro.models.ensemble import Ensemble
 from bara_pyro.models.lora import LoRA
 
 
-class TemperedLoRA(LoRA):
-    """Maximum-likelihood LoRA whose logits are divided by T.
+class Tempered(AdaptedLM):
+    """A program whose logits are divided by T.
 
     `T = exp(log_temperature)` is positive whatever the parameter, and no temperature changes which answer is
-    the most probable. The parameter is frozen at T = 1, where the program is LoRA bit for bit, while the
-    adapters are trained, and fitted afterwards.
+    the most probable under one set of weights. The parameter is frozen at T = 1, where the program is what it
+    was bit for bit, while the adapters are trained, and fitted afterwards.
     """
 
     prunable = False  # the temperature belongs to the units that it was fitted with
 
-    def __init__(self, backbone: Backbone, num_data: int, **adapter: Unpack[AdapterOptions]) -> None:
-        super().__init__(backbone, num_data, **adapter)
+    def __init__(self, backbone: Backbone, num_data: int, *args: Any, **options: Any) -> None:
+        super().__init__(backbone, num_data, *args, **options)
         self.log_temperature = frozen(torch.zeros((), device=backbone.device))
 
     @torch.no_grad()
@@ -33,3 +34,24 @@ class TemperedLoRA(LoRA):
     def finished(self, logits: Tensor) -> Tensor:
         """Return the logits divided by T."""
         return super().finished(logits) * read(self, "log_temperature").neg().exp()
+
+
+class TemperedLoRA(Tempered, LoRA):
+    """Maximum-likelihood LoRA with a temperature."""
+
+    # Settings are read off the signature, which Tempered's does not tell.
+    def __init__(self, backbone: Backbone, num_data: int, **adapter: Unpack[AdapterOptions]) -> None:
+        super().__init__(backbone, num_data, **adapter)
+
+
+class TemperedEnsemble(Tempered, Ensemble):
+    """An ensemble whose members have one temperature in common.
+
+    Args:
+        backbone, num_data, members, **adapter: of `Ensemble`.
+    """
+
+    def __init__(
+        self, backbone: Backbone, num_data: int, *, members: int = 3, **adapter: Unpack[AdapterOptions]
+    ) -> None:
+        super().__init__(backbone, num_data, members=members, **adapter)

@@ -22,7 +22,8 @@ from bara_pyro.errors import ConfigError
 
 Mean = Literal["mean"]
 # A program that changes one of these is more than adapters in one language model.
-MORE = ("forward", "outside", "logits", "finished")
+LOGITS = ("logits", "finished")
+MORE = ("forward", "outside", *LOGITS)
 
 
 class Fitted(Protocol):
@@ -45,6 +46,15 @@ def pair_of(run: Fitted | tuple[AdaptedLM, SiteGuide]) -> tuple[AdaptedLM, SiteG
     return model, guide
 
 
+def changes_logits(model: AdaptedLM) -> bool:
+    """Return whether a program does something to its answers' logits that no adapter does."""
+    return _has_own(model, LOGITS)
+
+
+def _has_own(model: AdaptedLM, names: Sequence[str]) -> bool:
+    return any(getattr(type(model), name) is not getattr(AdaptedLM, name) for name in names)
+
+
 def check_attachable(model: AdaptedLM, guide: SiteGuide, *, drawn: bool) -> None:
     """Refuse what is more than adapters in a language model, and a language model that something hangs on.
 
@@ -56,7 +66,7 @@ def check_attachable(model: AdaptedLM, guide: SiteGuide, *, drawn: bool) -> None
     Raises:
         ConfigError, BackboneError: see `attached`.
     """
-    if any(getattr(type(model), name) is not getattr(AdaptedLM, name) for name in MORE):
+    if _has_own(model, MORE):
         raise ConfigError(
             f"{type(model).__name__} is more than adapters in one language model, which `attached` cannot "
             "show: use bara_pyro.predict."

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from bara_pyro.core.attached import check_attachable
+from bara_pyro.core.attached import changes_logits, check_attachable
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.program import AdaptedLM
@@ -78,7 +78,7 @@ def check_options(options: dict[str, object]) -> None:
 
 def check_drawn(model: AdaptedLM, guide: SiteGuide, how: Decoding) -> None:
     """Refuse what has no such draws, and a language model that something hangs on."""
-    if not model.members:
+    if not model.members or changes_logits(model):
         check_attachable(model, guide, drawn=how.draws != "mean")
         return
     model.backbone.check_free()

@@ -10,6 +10,7 @@ import torch
 from pyro import poutine
 from torch import BoolTensor, Tensor
 
+from bara_pyro.core.attached import changes_logits
 from bara_pyro.core.guide import PosteriorMean, SiteGuide
 from bara_pyro.core.likelihood import CompletionLikelihood, Head, Likelihood
 from bara_pyro.core.observing import observing
@@ -77,6 +78,8 @@ def reply_uncertainty(
         raise ConfigError("samples is 0: an ensemble has members and no mean, so give 1 or more.")
     if type(guide).predictive is not SiteGuide.predictive and not model.members:
         raise ConfigError(f"The draws of a {type(guide).__name__} are not of adapters in one language model.")
+    if changes_logits(model):
+        raise ConfigError(f"{type(model).__name__} changes the logits of answers, and a reply has none.")
     for told in replies:
         model.backbone.check_room(len(told), f"The reply {told.id!r} and its prompt")
     draws = samples if model.latents and guide.stochastic else 0

@@ -16,7 +16,7 @@ import torch
 from pyro import poutine
 from torch import BoolTensor, Tensor
 
-from bara_pyro.core.attached import attached
+from bara_pyro.core.attached import attached, changes_logits
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.likelihood import Head, Likelihood
 from bara_pyro.core.observing import observing
@@ -60,7 +60,7 @@ def check_law(system: System | None, law: str, samples: int) -> None:
 
 def _check_draws(model: AdaptedLM, guide: SiteGuide) -> None:
     """Refuse a method whose draws say nothing of tokens that are no answers."""
-    if any(getattr(type(model), name) is not getattr(AdaptedLM, name) for name in ("logits", "finished")):
+    if changes_logits(model):
         raise ConfigError(
             f"{type(model).__name__} changes the logits of answers, and a continuation has none: choose law "
             "base."

@@ -1,19 +1,30 @@
-"""Temperature scaling (Guo et al., ICML 2017): maximum-likelihood LoRA, then one number on held-out rows."""
+"""Temperature scaling (Guo et al., ICML 2017): maximum-likelihood training, then one number on held-out rows.
+
+Of one LoRA, or of an ensemble, whose members have it in common: the T under which the average of their
+probabilities has the least NLL ("joint pool-and-calibrate" in Rahaman and Thiery, NeurIPS 2021).
+"""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import torch
+from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.likelihood import require_answer_tokens
 from bara_pyro.core.program import AdapterOptions
 from bara_pyro.guides.delta import DeltaGuide
+from bara_pyro.guides.ensemble import EnsembleGuide
 from bara_pyro.methods.base import Fit, Method, MethodConfig, pair, register_method
 from bara_pyro.methods.bisection import sign_change
+from bara_pyro.methods.ensemble import EnsembleConfig, ensemble_svi
 from bara_pyro.methods.space import SearchSpace
-from bara_pyro.metrics import nll
-from bara_pyro.models.temperature import TemperedLoRA
+from bara_pyro.metrics import nll, posterior_predictive
+from bara_pyro.models.ensemble import Ensemble
+from bara_pyro.models.temperature import Tempered, TemperedEnsemble, TemperedLoRA
 
 # Rows that are all right (or mostly wrong) want T = 0 (or infinity): the fit stops here.
 COLDEST, HOTTEST = 0.01, 100.0
@@ -30,7 +41,11 @@ class TemperatureConfig(MethodConfig):
     """
 
 
-TemperatureFit = Fit[TemperedLoRA, DeltaGuide, TemperatureConfig]
+class TemperedEnsembleConfig(EnsembleConfig):
+    """Settings of an ensemble with a temperature: those of the ensemble."""
+
+
+TemperatureFit = Fit[Tempered, SiteGuide, Any]
 
 
 def check_validation(fit: TemperatureFit) -> None:
@@ -63,37 +78,65 @@ def best_log_temperature(log_probs: Tensor, labels: Tensor) -> float:
     return sign_change(slope, math.log(COLDEST), math.log(HOTTEST))
 
 
+def best_common_log_temperature(draws: Tensor, labels: Tensor) -> float:
+    """Return the ln T that minimises the mean NLL of the average over draws of `softmax(log_probs / T)`.
+
+    Args:
+        draws: `S x n x C`, logits or log-probabilities at T = 1.
+        labels: `n`, long.
+
+    Returns:
+        Of one draw, the minimum. Of several it need not be the only one: the lowest on a grid of steps of 5
+        percent, then the lowest beside it to a tenth of a permille.
+    """
+    if len(draws) == 1:
+        return best_log_temperature(draws[0], labels)
+    z = draws.double()
+
+    def at(log_temperature: float) -> float:
+        return nll(posterior_predictive((z / math.exp(log_temperature)).log_softmax(-1)), labels)
+
+    grid = torch.linspace(math.log(COLDEST), math.log(HOTTEST), 190, dtype=torch.float64).tolist()
+    lowest = min(range(len(grid)), key=lambda place: at(grid[place]))
+    around = grid[max(0, lowest - 1)], grid[min(len(grid) - 1, lowest + 1)]
+    return float(minimize_scalar(at, bounds=around, method="bounded", options={"xatol": 1e-4}).x)
+
+
 @torch.no_grad()
 def fit_temperature(fit: TemperatureFit) -> dict[str, float]:
-    """Set the temperature to the best on the validation rows.
+    """Set the temperature to the best on the validation rows, members averaged as predictions are.
 
     Returns:
         `temperature`, `nll_1` and `nll_temperature` (nats, on the validation rows), `validation_rows`.
     """
     split = fit.split("validation")
     labels = torch.tensor(split.labels)
-    before = fit.draw(split, 0, seed=fit.seed)[0]
-    found = best_log_temperature(before, labels)
+    samples = 1 if isinstance(fit.model, Ensemble) else 0  # 1: all members, whatever the number
+    before = fit.draw(split, samples, seed=fit.seed)
+    found = best_common_log_temperature(before, labels)
     fit.model.set_temperature(found)
+    after = fit.draw(split, samples, seed=fit.seed)
     return {
         "temperature": math.exp(found),
-        "nll_1": nll(before, labels),
-        "nll_temperature": nll(fit.draw(split, 0, seed=fit.seed)[0], labels),
+        "nll_1": nll(posterior_predictive(before), labels),
+        "nll_temperature": nll(posterior_predictive(after), labels),
         "validation_rows": len(split),
     }
 
 
-def build_tempered(
-    backbone: Backbone, num_data: int, adapter: AdapterOptions, config: TemperatureConfig
-) -> tuple[TemperedLoRA, DeltaGuide]:
-    """Return program and guide; `best_log_temperature` divides the answers' logits, so these must be tokens'.
+def building(
+    program: Callable[..., Tempered], guide: Callable[..., SiteGuide]
+) -> Callable[[Backbone, int, AdapterOptions, MethodConfig], tuple[Tempered, SiteGuide]]:
+    """Return what builds the pair; a temperature divides the answers' logits, so these must be tokens'."""
 
-    Raises:
-        ConfigError: the likelihood is not that of answers of one token.
-    """
-    model, guide = pair(TemperedLoRA, DeltaGuide)(backbone, num_data, adapter, config)
-    require_answer_tokens(model.likelihood, "Temperatures")
-    return model, guide
+    def build(
+        backbone: Backbone, num_data: int, adapter: AdapterOptions, config: MethodConfig
+    ) -> tuple[Tempered, SiteGuide]:
+        model, own = pair(program, guide)(backbone, num_data, adapter, config)
+        require_answer_tokens(model.likelihood, "Temperatures")
+        return model, own
+
+    return build
 
 
 register_method(
@@ -101,13 +144,27 @@ register_method(
         "temperature",
         "LoRA by maximum likelihood, then a temperature fitted on validation rows (Guo et al., 2017)",
         TemperatureConfig,
-        build_tempered,
+        building(TemperedLoRA, DeltaGuide),
         finish=fit_temperature,
         check=check_validation,
         peft=True,  # the LoRA; whoever reads it so divides the logits by the temperature himself
         display="Temperature",
         order=10,
         tags=frozenset({"recalibrated"}),
+        search=SearchSpace(),
+    )
+)
+register_method(
+    Method(
+        "ensemble_temperature",
+        "Deep ensemble of LoRAs, then a temperature of all members fitted on validation rows",
+        TemperedEnsembleConfig,
+        building(TemperedEnsemble, EnsembleGuide),
+        svi=ensemble_svi,
+        finish=fit_temperature,
+        check=check_validation,
+        display="Ensemble, temperature",
+        order=10,
         search=SearchSpace(),
     )
 )

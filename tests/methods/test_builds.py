@@ -35,6 +35,7 @@ COUNTS = [
     ("ivon", {}, LORA),
     ("temperature", {}, LORA),
     ("ensemble", {}, 11_304_960),
+    ("ensemble_temperature", {}, 11_304_960),
     ("blob", {}, 5_402_624),
     ("blob", {"r": 16}, 10_805_248),
     ("scalabl", {}, 3_769_232),
@@ -46,7 +47,7 @@ COUNTS = [
     ("fvae", {"decoder_layers": 1, "learn_scale": False}, SMALL),
 ]
 # Set after training, moved by no gradient: a temperature, a switch, a scale a weight.
-FROZEN = {"temperature": 1, "tfb": 1 + 57 * 8, "ivon": 1 + LORA}
+FROZEN = {"temperature": 1, "ensemble_temperature": 1, "tfb": 1 + 57 * 8, "ivon": 1 + LORA}
 
 
 @pytest.mark.parametrize(("method", "settings", "count"), COUNTS)
@@ -138,7 +139,7 @@ def test_settings_out_of_range_are_named(method: str, setting: str, value: objec
         method_config({"name": method, setting: value})
 
 
-@pytest.mark.parametrize("method", ["laplace", "temperature"])
+@pytest.mark.parametrize("method", ["laplace", "temperature", "ensemble_temperature"])
 def test_what_is_fitted_to_answers_of_one_token_refuses_texts(method: str) -> None:
     """The curvature is that of a categorical over tokens, the temperature divides their logits."""
     with pytest.raises(ConfigError, match=r"answers of one token each, .*TextLikelihood.*labels=letters"):

@@ -11,15 +11,22 @@ from core_cases import backbone, make_batch, mean_forward, randomise
 from fit_cases import assert_runs_come_back, tiny_run
 from method_cases import N, R, stock_draws
 from scipy.optimize import minimize_scalar
-from scipy.special import log_softmax
+from scipy.special import log_softmax, logsumexp
 from torch import Tensor
 from torch.testing import assert_close
 
+from bara_pyro.core.prediction import predict
 from bara_pyro.errors import DataError
 from bara_pyro.guides.delta import DeltaGuide
-from bara_pyro.methods.temperature import COLDEST, HOTTEST, best_log_temperature
+from bara_pyro.guides.ensemble import EnsembleGuide
+from bara_pyro.methods.temperature import (
+    COLDEST,
+    HOTTEST,
+    best_common_log_temperature,
+    best_log_temperature,
+)
 from bara_pyro.metrics import accuracy, ece, nll
-from bara_pyro.models.temperature import TemperedLoRA
+from bara_pyro.models.temperature import TemperedEnsemble, TemperedLoRA
 from bara_pyro.runs.config import RunConfig, load_config
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.folder import load_system
@@ -87,6 +94,62 @@ def test_the_program_divides_the_logits(full_vocab: bool) -> None:
     warm = mean_forward(*toy(2.5, full_vocab=full_vocab), batch)
     assert_close(warm, (plain / 2.5).log_softmax(-1))
     assert (warm - plain).abs().max() > 0.1
+
+
+def mixture_nll(draws: Tensor, labels: Tensor, log_temperature: float) -> float:
+    """In scipy."""
+    members = log_softmax(draws.double().numpy() / math.exp(log_temperature), axis=-1)
+    mean = logsumexp(members, axis=0) - math.log(len(draws))
+    return -mean[np.arange(len(labels)), labels.numpy()].mean()
+
+
+@pytest.mark.parametrize("factor", [0.3, 1.0, 4.0])
+def test_members_have_the_temperature_under_which_their_average_is_best(factor: float) -> None:
+    logits, labels = rows(factor)
+    draws = logits + factor * torch.randn(3, *logits.shape, dtype=torch.float64)
+    found = best_common_log_temperature(draws, labels)
+    grid = np.linspace(-4, 4, 801)
+    lowest = grid[np.argmin([mixture_nll(draws, labels, t) for t in grid])]
+    assert found == pytest.approx(lowest, abs=0.01)
+    assert mixture_nll(draws, labels, found) <= min(mixture_nll(draws, labels, t) for t in grid)
+    # An average is less sure than its members: each by itself wants to be cooled less.
+    assert found < min(best_log_temperature(own, labels) for own in draws) - 0.01
+    assert best_common_log_temperature(draws[:1], labels) == best_log_temperature(draws[0], labels)
+
+
+def test_a_tempered_ensemble_divides_the_logits_of_its_members() -> None:
+    batch = make_batch()
+    found = []
+    for temperature in (1.0, 2.5):
+        torch.manual_seed(3)
+        model = randomise(TemperedEnsemble(backbone(), N, r=R, members=2))
+        model.set_temperature(math.log(temperature))
+        found.append(predict(model, EnsembleGuide(model), batch, samples=1))
+    plain, warm = found
+    assert len(plain) == 2
+    assert_close(warm, (plain / 2.5).log_softmax(-1))
+    assert (warm - plain).abs().max() > 0.1
+
+
+def test_an_ensemble_is_trained_as_without_and_finds_its_temperature(tmp_path: Path) -> None:
+    config = validated(tiny_run(tmp_path, {"name": "ensemble_temperature", "members": 2}))
+    system = assert_runs_come_back(config, tmp_path)
+    fitted = json.loads((tmp_path / "whole" / "fitted.json").read_text())
+    plain = build_system(validated(tiny_run(tmp_path, {"name": "ensemble", "members": 2})))
+    train(plain, tmp_path / "plain")
+    split = plain.split("validation")
+    before, labels = draw(plain, split, 1), torch.tensor(split.labels)
+    grid = np.linspace(-4.5, 4.5, 901)
+    best = min(mixture_nll(before, labels, t) for t in grid)
+    assert fitted["nll_1"] == pytest.approx(mixture_nll(before, labels, 0.0), rel=1e-6)
+    own = mixture_nll(before, labels, math.log(fitted["temperature"]))
+    assert fitted["nll_temperature"] == pytest.approx(own, rel=1e-6)
+    assert fitted["nll_temperature"] <= best + 1e-9
+    assert fitted["validation_rows"] == 12
+    test = system.split("test")
+    scaled = draw(load_system(tmp_path / "whole"), test, 1)
+    expected = (draw(plain, test, 1) / fitted["temperature"]).log_softmax(-1)
+    assert_close(scaled, expected, rtol=0, atol=1e-5)
 
 
 def validated(config: RunConfig) -> RunConfig:

@@ -28,7 +28,7 @@ from experiments.page.spec import arm_study
 
 NAME = "confirmatory"
 PRIMARY = Contrast("bara-gate", "temperature", "nll")
-METHODS = ("bara-gate", "temperature", "bara", "lora", "blob")
+METHODS = ("bara-gate", "temperature", "bara", "lora", "blob", "ensemble_temperature")
 BY_DEFAULT = ("bara-gate", "bara", "lora")
 TASKS = ("micro-wgs", "micro-wgm", "micro-arce", "micro-arcc", "micro-obqa", "micro-boolq")
 SHIFTED = {"micro-obqa": ("micro-near", "micro-far", "micro-changed")}
