@@ -11,6 +11,7 @@ from bara_pyro.methods import METHODS
 from bara_pyro.runs.config import load_config
 from experiments.engine import search
 from experiments.engine.arguments import shared_settings
+from experiments.engine.run import SEED
 from experiments.engine.spaces import searched
 from experiments.engine.study import load_study
 from experiments.page import spec
@@ -19,6 +20,7 @@ from experiments.page.spec import find_study, study_names
 SCRIPTS = [name for name in study_names() if find_study(name).load is load_study]
 RATES = {"train.lr": 0.002}
 NEEDED = {"confirmatory": ("--name", "confirmatory_101", "--choices", "101-{task}.json")}
+UNTUNED = ("real", "untuned", "distance", "learning_curves")
 FOUND = {"laplace": {"method.prior_precision": 100.0}}
 
 
@@ -50,12 +52,13 @@ def test_arms_are_different_runs_that_can_be_started(script: str, monkeypatch: p
     assert len(arms) > 2
     task = args.tasks[0]
     of_task = [arm(task) if callable(arm) else arm for arm in arms.values()]
-    configs = [load_config(overrides={**settings, "task.name": task}) for settings in of_task]
+    drawn = [{key: 0 if value is SEED else value for key, value in one.items()} for one in of_task]
+    configs = [load_config(overrides={**settings, "task.name": task}) for settings in drawn]
     assert len({config.hash for config in configs}) == len(arms)
     by_default = {"confirmatory": ("bara-gate", "bara", "lora")}.get(script, ())
     for config in configs:
-        own = script in ("real", "untuned", "distance") or config.method.name in by_default
-        assert config.train.lr == (1e-3 if own else RATES["train.lr"])
+        own = script in UNTUNED or config.method.name in by_default
+        assert script == "regret" or config.train.lr == (1e-3 if own else RATES["train.lr"])
 
 
 @pytest.mark.parametrize("script", study_names())

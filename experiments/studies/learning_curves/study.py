@@ -1,0 +1,131 @@
+"""Learning curves: scores against the number of training rows. Where do gates pay, and by how much?
+
+    python -m experiments learning_curves
+    python -m experiments learning_curves --tasks micro-wgm --rows 20 80 320 1280 --name learning_curves_wgm
+
+Every method has its default settings; the temperature, besides, all validation rows of the task.
+"""
+
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from bara_pyro.report import Column, Table
+from bara_pyro.report.style import dress, legend_of, new_figure
+from experiments.engine.arguments import positive
+from experiments.engine.differences import averaged
+from experiments.engine.results import RESULTS
+from experiments.engine.rows import RunRows, read_rows, rows_path
+from experiments.engine.run import SEED, Arms
+from experiments.engine.study import Study
+from experiments.page.figures import marked
+from experiments.page.parts import Part, Picture, by_variant
+from experiments.page.spec import arm_study
+from experiments.page.tables import interval_cell
+from experiments.page.values import Value, display, draws_of, over_seeds, score
+
+ROWS = (20, 80, 320, 1280, 4800)
+OURS, RIVALS = "bara-gate", ("lora", "temperature", "blob", "ensemble")
+
+
+def arms(args: Namespace) -> Arms:
+    """Return each method by default, after each number of rows."""
+    return {
+        f"{method}, {rows} rows": {"method": method, "task.train_rows": rows, "task.train_rows_seed": SEED}
+        for rows in args.rows
+        for method in args.methods
+    }
+
+
+def parts(study: Study) -> list[Part]:
+    """Return the curves, what the gate form gains on the others, and a table for each number of rows."""
+    task = study.tasks[0]
+    curves = Picture(
+        lambda: curve_figure(study, task),
+        f"{study.name}-nll",
+        f"NLL on {task} against training rows, largest S; bars: one standard deviation over seeds.",
+    )
+    return [curves, *gains(study), *by_variant(study)]
+
+
+def split(arm: str) -> tuple[str, int]:
+    """Return method and number of rows of an arm."""
+    method, _, rows = arm.partition(", ")
+    return method, int(rows.removesuffix(" rows"))
+
+
+def curve_figure(study: Study, task: str) -> Figure:
+    """Draw NLL against the number of rows, a line a method."""
+    figure = new_figure(4.8, 3.4)
+    axes = figure.subplots()
+    lines: dict[str, dict[int, Value]] = {}
+    for arm, tasks in study.arms.items():
+        method, rows = split(arm)
+        if draws := draws_of(tasks):
+            lines.setdefault(method, {})[rows] = over_seeds(tasks[task], score(draws[-1], "nll"))
+    for index, (method, found) in enumerate(lines.items()):
+        points = [
+            (rows, value if isinstance(value, tuple) else (value, 0.0))
+            for rows, value in sorted(found.items())
+            if not isinstance(value, str | None)
+        ]
+        places, means, spreads = (
+            [p[0] for p in points],
+            [p[1][0] for p in points],
+            [p[1][1] for p in points],
+        )
+        axes.errorbar(places, means, spreads, label=display(method), capsize=2, **marked(index))
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    dress(axes, "training rows", "NLL (nats)")
+    legend_of(axes, loc="best")
+    return figure
+
+
+def gains(study: Study, results: Path = RESULTS) -> list[Part]:
+    """Return what the gate form gains on each other method; nothing where rows are not stored."""
+    path = rows_path(study.name, results)
+    if not path.exists():
+        return []
+    stored = read_rows(path)
+    found = {split(arm) for arm in study.arms}
+    rivals = [method for method in RIVALS if any(method == name for name, _ in found)]
+    rows = []
+    for number in sorted({number for method, number in found if method == OURS}):
+        there = [method for method in rivals if (method, number) in found]
+        rows.append({"rows": number} | {method: _gain(stored, method, number) for method in there})
+    columns = [Column("rows", "training rows", format=",d"), *(Column(m, display(m)) for m in rivals)]
+    caption = f"NLL in nats of {display(OURS)} minus that of each other method [95 % interval]"
+    return [Table(columns, rows, caption)] if rivals and rows else []
+
+
+def _gain(stored: Sequence[RunRows], rival: str, number: int) -> str:
+    found = averaged(stored, f"{OURS}, {number} rows", f"{rival}, {number} rows")["nll"]
+    return "–" if found["difference"] is None else interval_cell(found, 3, spread=False)
+
+
+STUDY = arm_study(
+    "learning_curves",
+    __doc__,
+    "Learning curves",
+    "The same task learnt from more and more rows, drawn anew by each seed; every method with its default "
+    "settings at one rate, a temperature fitted on all validation rows of the task besides.",
+    parts,
+    arms,
+    methods=(OURS, *RIVALS),
+    tasks=("micro-obqa",),
+    steps=3000,
+    options={
+        "--rows": {
+            "type": positive,
+            "nargs": "+",
+            "default": ROWS,
+            "metavar": "N",
+            "help": "numbers of training rows; default: %(default)s",
+        },
+        "--name": {"default": "learning_curves", "help": "of the results; default: %(default)s"},
+    },
+    order=17,
+)

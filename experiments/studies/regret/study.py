@@ -1,0 +1,135 @@
+"""Regret: how much worse than the best a method is when nobody tunes it, over a grid of settings.
+
+    python -m experiments regret --seeds 1
+    python -m experiments regret --seeds 1 --model runs/worlds/101 --set task.world=101 --name regret_101
+
+Rates x steps x ranks x training rows, 27 of the 81 combinations: each rate with each number of steps after
+each number of rows, the ranks as a Latin square. The regret of a run is its test NLL above the lowest that
+any method reached on the task with these rows; a run that failed has an infinite one.
+"""
+
+import math
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from itertools import product
+from statistics import median
+
+from matplotlib.figure import Figure
+
+from bara_pyro.report import Column, Table
+from bara_pyro.report.style import dress, legend_of, line_style, new_figure
+from experiments.engine.record import number
+from experiments.engine.run import Arms
+from experiments.engine.study import Study
+from experiments.page.parts import Part, Picture
+from experiments.page.spec import arm_study
+from experiments.page.values import display, draws_of
+
+RATES = (3e-4, 1e-3, 3e-3)
+STEPS = (500, 1500, 4500)
+RANKS = (2, 8, 32)
+ROWS = (80, 320, None)  # all that there are
+METHODS = ("bara-gate", "bara", "lora", "temperature", "blob", "ensemble")
+WORST = 10.0  # nats: where a figure ends
+
+
+def grid() -> dict[str, dict[str, float | None]]:
+    """Return the 27 settings by name."""
+    found = {}
+    for (i, rows), (j, rate), (k, steps) in product(enumerate(ROWS), enumerate(RATES), enumerate(STEPS)):
+        r = RANKS[(i + j + k) % len(RANKS)]
+        found[f"{'all' if rows is None else rows} rows, lr {rate:g}, {steps} steps, r {r}"] = {
+            "train.lr": rate,
+            "train.steps": steps,
+            "adapter.r": r,
+            "adapter.lora_alpha": 2.0 * r,  # the scaling alpha / r stays
+            "task.train_rows": rows,
+        }
+    return found
+
+
+def arms(args: Namespace) -> Arms:
+    """Return each method with each of the settings."""
+    return {
+        f"{method}, {name}": {"method": method, **settings}
+        for name, settings in grid().items()
+        for method in args.methods
+    }
+
+
+def regrets(study: Study) -> dict[str, list[float]]:
+    """Return method -> its regrets in nats, rising, under the largest S."""
+    nll: dict[tuple[str, str], list[tuple[str, float]]] = {}
+    for arm, tasks in study.arms.items():
+        method, rows, *_ = arm.split(", ")
+        draws = draws_of(tasks)
+        for task, seeds in tasks.items():
+            for record in seeds.values():
+                found = math.inf if "failed" in record else number(record["metrics"][draws[-1]]["nll"])
+                nll.setdefault((task, rows), []).append((method, found))
+    above: dict[str, list[float]] = {}
+    for runs in nll.values():
+        best = min(value for _, value in runs)
+        for method, value in runs:
+            above.setdefault(method, []).append(value - best if math.isfinite(value) else math.inf)
+    return {method: sorted(values) for method, values in above.items()}
+
+
+def parts(study: Study) -> list[Part]:
+    """Return the picture and a table: median, worst case, how many are near the best."""
+    above = regrets(study)
+    rows = [
+        {
+            "name": display(method),
+            "runs": len(values),
+            "median": median(values),
+            "ninth": values[math.ceil(0.9 * len(values)) - 1],
+            "worst": values[-1],
+            "near": 100 * sum(value <= 0.05 for value in values) / len(values),
+        }
+        for method, values in above.items()
+    ]
+    columns = (
+        Column("name", "method"),
+        Column("runs", "runs", format="d"),
+        Column("median", "median", "nats", ".3f", "min", second=True),
+        Column("ninth", "9 of 10 below", "nats", ".3f", "min", second=True),
+        Column("worst", "worst", "nats", ".3f", "min", second=True),
+        Column("near", "within 0.05 nats", "%", ".0f", "max", second=True),
+    )
+    picture = Picture(
+        lambda: regret_figure(above),
+        f"{study.name}-regret",
+        "Share of settings whose NLL is within so much of the best that any method reached: further left and "
+        "higher is safer without tuning.",
+    )
+    return [picture, Table(columns, rows, "Regret, in nats above the best of all methods")]
+
+
+def regret_figure(above: Mapping[str, Sequence[float]]) -> Figure:
+    """Draw the share of settings within a regret, a line a method."""
+    figure = new_figure(5.2, 3.4)
+    axes = figure.subplots()
+    for index, (method, values) in enumerate(above.items()):
+        shares = [100 * (i + 1) / len(values) for i in range(len(values))]
+        places = [min(max(value, 1e-3), WORST) for value in values]
+        axes.step([1e-3, *places], [0.0, *shares], where="post", label=display(method), **line_style(index))
+    axes.set_xscale("log")
+    dress(axes, "NLL above the best (nats)", "settings (%)")
+    legend_of(axes, loc="lower right")
+    return figure
+
+
+STUDY = arm_study(
+    "regret",
+    __doc__,
+    "Regret without tuning",
+    "Rates from 3e-4 to 3e-3, 500 to 4,500 steps, ranks 2 to 32, 80 to all training rows: how far is a run "
+    "whose settings nobody chose from the best run of any method with the same rows? Exploratory: test rows "
+    "say what is best, for all alike.",
+    parts,
+    arms,
+    methods=METHODS,
+    options={"--name": {"default": "regret", "help": "of the results; default: %(default)s"}},
+    order=18,
+)

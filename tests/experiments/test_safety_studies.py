@@ -1,0 +1,97 @@
+"""Regret and learning curves: designs that are balanced, figures that are those of the records."""
+
+import math
+from collections import Counter
+from importlib import import_module
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from study_cases import make_record, predictions, run_rows
+
+from bara_pyro.report import Table
+from experiments.engine.rows import RunRows, rows_path, write_rows
+from experiments.engine.study import Arms, Study
+
+regret: Any = import_module("experiments.studies.regret.study")
+curves: Any = import_module("experiments.studies.learning_curves.study")
+
+
+def run(nll: float, draws: bool = False) -> dict[str, Any]:
+    """Return what a record holds of scores; those at S = 0 are worse where draws matter."""
+    scores = {"acc": 50.0, "ece": 1.0, "brier": 0.5}
+    return {"metrics": {"0": {**scores, "nll": nll + 9 * draws}, "10": {**scores, "nll": nll}}}
+
+
+def test_the_grid_is_balanced() -> None:
+    cells = [(s["task.train_rows"], s["train.lr"], s["train.steps"]) for s in regret.grid().values()]
+    assert Counter(cells) == dict.fromkeys(product(regret.ROWS, regret.RATES, regret.STEPS), 1)
+    for other in ("task.train_rows", "train.lr", "train.steps"):
+        pairs = Counter((s["adapter.r"], s[other]) for s in regret.grid().values())
+        assert len(pairs) == 9
+        assert set(pairs.values()) == {3}
+    assert all(s["adapter.lora_alpha"] == 2 * s["adapter.r"] for s in regret.grid().values())
+
+
+def test_regret_is_taken_from_the_best_with_the_same_task_and_rows() -> None:
+    arms = {
+        "lora, 80 rows, a": {"one": {0: run(0.9)}, "two": {0: run(1.5)}},
+        "lora, all rows, a": {"one": {0: run(0.5)}, "two": {0: {"failed": "loss is nan"}}},
+        "bara-gate, 80 rows, a": {"one": {0: run(0.7, draws=True)}, "two": {0: run(2.0, draws=True)}},
+        "bara-gate, all rows, a": {"one": {0: run(0.6, draws=True)}, "two": {0: run(1.0, draws=True)}},
+    }
+    study = Study("regret", arms, {}, [])
+    found = regret.regrets(study)
+    assert found["lora"] == pytest.approx([0.0, 0.0, 0.2, math.inf])
+    assert found["bara-gate"] == pytest.approx([0.0, 0.0, 0.1, 0.5])
+    picture, table = regret.parts(study)
+    rows = {row["name"]: row for row in table.rows}
+    assert rows["BaRA gate"]["median"] == pytest.approx(0.05)
+    assert rows["BaRA gate"]["near"] == 50
+    assert rows["MLE (LoRA)"]["worst"] == math.inf
+    lines = {line.get_label(): line for line in picture.draw().axes[0].lines}
+    x, y = lines["BaRA gate"].get_data()
+    assert list(x) == pytest.approx([1e-3, 1e-3, 1e-3, 0.1, 0.5])
+    assert list(y) == [0, 25, 50, 75, 100]
+    assert max(lines["MLE (LoRA)"].get_xdata()) == regret.WORST
+
+
+def test_where_all_runs_with_some_rows_failed_nothing_is_the_best() -> None:
+    arms = {
+        "lora, 80 rows, a": {"one": {0: {"failed": "loss is nan"}}},
+        "lora, all rows, a": {"one": {0: run(0.5)}},
+    }
+    assert regret.regrets(Study("regret", arms, {}, []))["lora"] == [0.0, math.inf]
+
+
+def test_gains_are_differences_of_rows(tmp_path: Path) -> None:
+    runs: list[RunRows] = []
+    arms: Arms = {}
+    nll: dict[tuple[str, int], float] = {}
+    for method, number, seed in product(("bara", "lora"), (20, 80), range(3)):
+        labels, found = predictions(f"{method}, {number} rows", "micro-obqa", seed, 120, 4)
+        name = f"{'bara-gate' if method == 'bara' else method}, {number} rows"
+        runs.append(run_rows(name, "micro-obqa", seed, labels, found))
+        record = make_record(f"{method}, {number} rows", "micro-obqa", seed, labels, found)
+        arms.setdefault(name, {}).setdefault("micro-obqa", {})[seed] = record
+        nll[name, seed] = -found[10][torch.arange(120), labels].mean().item()
+    study = Study("learning_curves", arms, {}, [])
+    path = rows_path("learning_curves", tmp_path)
+    path.parent.mkdir(parents=True)
+    write_rows(runs, path)
+    [table] = curves.gains(study, tmp_path)
+    for row in table.rows:
+        pair = [
+            nll[f"bara-gate, {row['rows']} rows", s] - nll[f"lora, {row['rows']} rows", s] for s in range(3)
+        ]
+        assert row["lora"].replace("−", "-").startswith(f"{sum(pair) / 3:+.3f} [")
+        assert "temperature" not in row
+    assert [row["rows"] for row in table.rows] == [20, 80]
+    line = curves.curve_figure(study, "micro-obqa").axes[0].containers[0].lines[0]
+    ours = [sum(nll[f"bara-gate, {n} rows", s] for s in range(3)) / 3 for n in (20, 80)]
+    assert list(line.get_ydata()) == pytest.approx(ours)
+    assert list(line.get_xdata()) == [20, 80]
+    assert curves.gains(study, tmp_path / "elsewhere") == []
+    assert any(isinstance(part, Table) for part in curves.parts(study))
