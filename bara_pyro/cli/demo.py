@@ -208,7 +208,7 @@ def _curves(runs: Mapping[str, list[Json]]) -> list[Picture]:
 
 def _text(system: System, has_truth: bool, quick: bool) -> list[str]:
     """Return the paragraphs that say how to read the page."""
-    n, steps = len(system.split("test")), system.config.train.steps
+    n, steps = len(system.split("test")), system.config.train.total_steps
     error = 50.0 / math.sqrt(n)
     parts = [
         f"The same frozen language model ({system.backbone.name}), fine-tuned by each method on "

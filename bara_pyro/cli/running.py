@@ -104,7 +104,7 @@ def run(
     """
     system = system or build_system(config)
     label = name or f"{config.method.name} on {system.task.name}"
-    with progress(f"train {label}", config.train.steps) as advance:
+    with progress(f"train {label}", config.train.total_steps) as advance:
         fit(
             system,
             out,

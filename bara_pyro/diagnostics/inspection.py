@@ -121,7 +121,7 @@ def run_facts(c: Context) -> RunFacts:
         modules=len(c.system.model.targets),
         trainable=counts["trainable"],
         frozen=counts["frozen"],
-        steps=config.train.steps,
+        steps=config.train.total_steps,
         lr=config.train.lr,
         seed=config.seed,
         train_seconds=train_seconds(c.folder),

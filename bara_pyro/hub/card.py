@@ -193,8 +193,8 @@ def _training(run: Published) -> str:
     counts, versions = run.report["parameters"], run.report["environment"]["versions"]
     used = ", ".join(f"{name} {version}" for name, version in versions.items())
     return (
-        f"## Training\n\n{train.steps:,} steps of {train.batch_size} rows, peak rate {train.lr:g}; rank "
-        f"{adapter.r}, alpha {adapter.lora_alpha:g}; {counts['trainable']:,} trainable parameters beside "
+        f"## Training\n\n{train.total_steps:,} steps of {train.batch_size} rows, peak rate {train.lr:g}; "
+        f"rank {adapter.r}, alpha {adapter.lora_alpha:g}; {counts['trainable']:,} trainable parameters beside "
         f"{counts['frozen']:,} frozen ones in {run.config.backbone.dtype}. All settings are in "
         f"`config.json`. {used}.\n"
     )

@@ -73,8 +73,8 @@ def adalora_svi(model: AdaLoRA, guide: DeltaGuide, train: Training, config: AdaL
     budget = Budget(
         first=model.r * len(modules),
         last=model.target_r * len(modules),
-        start=int(config.t_init * train.steps),
-        end=train.steps - int(config.t_final * train.steps),
+        start=int(config.t_init * train.total_steps),
+        end=train.total_steps - int(config.t_final * train.total_steps),
         interval=config.mask_interval,
     )
     allocator = RankAllocator(modules, optim, budget, **given(RankAllocator, config))

@@ -21,7 +21,7 @@ class Training(Protocol):
     """The settings that every method's training has; see the section `train` of a configuration."""
 
     @property
-    def steps(self) -> int: ...  # noqa: D102
+    def total_steps(self) -> int: ...  # noqa: D102
     @property
     def batch_size(self) -> int: ...  # noqa: D102
     @property
@@ -59,7 +59,7 @@ def common(optim: Optimizer, train: Training) -> SVIOptions:
     """Return the arguments of `SVI` that the section `train` sets whatever the optimiser."""
     return {
         "loss": MeanFieldELBO(sampled_kl=train.sampled_kl),
-        "scheduler": linear_schedule(optim, train.steps, train.warmup),
+        "scheduler": linear_schedule(optim, train.total_steps, train.warmup),
         "clip_norm": train.clip_norm,
         "autocast": None if train.autocast is None else DTYPES[train.autocast],
     }

@@ -184,8 +184,12 @@ class AdapterConfig(Section):
 class TrainConfig(Section):
     """How the negative ELBO is minimised: AdamW, linear warm-up and decay."""
 
-    steps: Steps = Field(3000, description="optimiser steps")
-    epochs: PositiveFloat | None = later(None, "passes over the training rows, which stand for steps")
+    steps: Steps | None = Field(
+        None,
+        description="optimiser steps; null: 20 passes over the training rows, at least 1,000 steps and at "
+        "most 6,000, or 2 passes over replies",
+    )
+    epochs: PositiveFloat | None = later(None, "passes over the training rows, in place of steps")
     batch_size: Rows = Field(4, description="rows a step")
     accumulate: Rows = Field(1, description="micro-batches that a step is cut into")
     lr: PositiveFloat = Field(1e-3, description="peak learning rate")
@@ -208,6 +212,17 @@ class TrainConfig(Section):
     process_timeout: PositiveFloat = later(
         600.0, "seconds that one of several processes waits for another before it stops"
     )
+
+    @property
+    def total_steps(self) -> int:
+        """The number of optimiser steps, of a configuration whose rows are known.
+
+        Raises:
+            ConfigError: they are not: `bara_pyro.runs.system.build_system` reads them.
+        """
+        if self.steps is None:
+            raise ConfigError("The number of steps follows from the training rows: build the system first.")
+        return self.steps
 
     @model_validator(mode="after")
     def _divides(self) -> "TrainConfig":

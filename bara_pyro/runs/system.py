@@ -39,6 +39,10 @@ from bara_pyro.runs.rows import (
     reading_notes,
 )
 
+# Training where nobody says how long: passes over the rows, and steps at least and at most.
+PASSES, REPLY_PASSES = 20, 2
+FEWEST_STEPS, MOST_STEPS = 1000, 6000
+
 
 @dataclass(frozen=True, eq=False)
 class System:
@@ -209,12 +213,31 @@ def _naming(config: RunConfig, name: str) -> RunConfig:
 
 
 def _with_steps(config: RunConfig, rows: int) -> RunConfig:
-    """Return a configuration whose epochs, if it has any, are steps."""
+    """Return a configuration that says how many steps there are."""
     c = config.train
-    if c.epochs is None:
+    if c.epochs is not None:
+        steps = steps_of(c.epochs, rows, c.batch_size)
+    elif c.steps is None:
+        steps = default_steps(rows, c.batch_size, replies=config.task.likelihood == "completion")
+    else:
         return config
-    steps = max(1, ceil(c.epochs * rows / c.batch_size))
     return config.model_copy(update={"train": c.model_copy(update={"steps": steps, "epochs": None})})
+
+
+def steps_of(epochs: float, rows: int, batch_size: int) -> int:
+    """Return the number of steps that see every row so often, at least one."""
+    return max(1, ceil(epochs * rows / batch_size))
+
+
+def default_steps(rows: int, batch_size: int, *, replies: bool = False) -> int:
+    """Return the number of steps where nobody gives one; why so many: docs/decisions.md, "Length".
+
+    >>> default_steps(80, 4), default_steps(640, 4), default_steps(100_000, 4)
+    (1000, 3200, 6000)
+    """
+    if replies:
+        return min(MOST_STEPS, steps_of(REPLY_PASSES, rows, batch_size))
+    return min(MOST_STEPS, max(FEWEST_STEPS, steps_of(PASSES, rows, batch_size)))
 
 
 def assemble(

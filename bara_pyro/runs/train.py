@@ -98,7 +98,7 @@ def _train(system: System, out: Path, ranks: Ranks, on_step: OnStep | None) -> N
     verify(out, TRAINED)
     if is_run(out):
         check_backbone(system.backbone, out, read_json(out / CONFIG))
-    if saved_step(system, out) == system.config.train.steps:
+    if saved_step(system, out) == system.config.train.total_steps:
         check_training_rows(system, out)
         load_weights(system, out)
         if ranks.first and not (out / MANIFEST).exists():
@@ -117,7 +117,7 @@ def _train(system: System, out: Path, ranks: Ranks, on_step: OnStep | None) -> N
         fitted |= _fit_options(system)
         if fitted:
             write_json(out / FITTED, fitted)
-        save_system(system, out, system.config.train.steps)
+        save_system(system, out, system.config.train.total_steps)
     if ranks.first:
         (out / CHECKPOINT).unlink(missing_ok=True)
         remove_parts(out)
@@ -174,15 +174,15 @@ def _fit(system: System, out: Path, ranks: Ranks, on_step: OnStep | None) -> Non
             write_config(system, out)
             log = stack.enter_context(closing(Log(out / LOG, start)))
         try:
-            for step in range(start, c.steps):
+            for step in range(start, c.total_steps):
                 good.before()
                 svi.step(*micro_batches(system, split, c, step, ranks))
                 good.after()
                 done = step + 1
-                if log and (done % c.log_every == 0 or done == c.steps):
+                if log and (done % c.log_every == 0 or done == c.total_steps):
                     log.add({"step": done, **svi.last})
                 stopped = ranks.largest(brake.signal)  # looked at once: it may come at any moment
-                if stopped or (done % c.checkpoint_every == 0 and done < c.steps):
+                if stopped or (done % c.checkpoint_every == 0 and done < c.total_steps):
                     if log:
                         log.sync()
                     save_checkpoint(out, svi, done, identity, ranks)
@@ -190,7 +190,7 @@ def _fit(system: System, out: Path, ranks: Ranks, on_step: OnStep | None) -> Non
                     on_step(done, svi.last)
                 if stopped:
                     raise Stopped(
-                        f"Stopped after step {done} of {c.steps}: {out} keeps all of it, go on with "
+                        f"Stopped after step {done} of {c.total_steps}: {out} keeps all of it, go on with "
                         f"{how_to_resume(out)}.",
                         stopped,
                     )
@@ -198,8 +198,8 @@ def _fit(system: System, out: Path, ranks: Ranks, on_step: OnStep | None) -> Non
             raise _stopped(error, system, out, done, good, ranks) from error
         except ProcessLostError as error:
             raise ProcessLostError(
-                f"Stopped after step {done} of {c.steps}, because another process of this training is gone "
-                f"or does not answer: {out} keeps what was written up to the last checkpoint, start all of "
+                f"Stopped after step {done} of {c.total_steps}, because another process of this training is "
+                f"gone or does not answer: {out} keeps what was written up to the last checkpoint, start all of "
                 "them again with --resume."
             ) from error
 

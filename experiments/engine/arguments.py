@@ -27,7 +27,7 @@ def experiment_parser(
     runs: str,
     methods: Sequence[str] | None = None,
     tasks: Sequence[str] = ("micro-wgs", "micro-arce"),
-    steps: int = 1000,
+    steps: int | None = 1000,
     seeds: int = 3,
     finished: bool = True,
 ) -> ArgumentParser:
@@ -48,9 +48,10 @@ def experiment_parser(
     add(
         "--steps",
         metavar="N",
-        type=positive,
+        type=length,
         default=steps,
-        help="training steps a run; default: %(default)s",
+        help="training steps a run, or 'default': by the number of training rows, as `bara train` does; "
+        f"default: {'by rows' if steps is None else steps}",
     )
     add("--runs", metavar="DIR", type=Path, default=Path(runs),
         help="folder of the runs; those that it holds are not repeated; default: %(default)s")  # fmt: skip
@@ -79,6 +80,11 @@ def positive(text: str) -> int:
     if value < 1:
         raise ValueError(text)
     return value
+
+
+def length(text: str) -> int | None:
+    """Return a number of steps, for argparse; None for "default"."""
+    return None if text == "default" else positive(text)
 
 
 def setting(default: int, quick: int, said: str) -> Any:

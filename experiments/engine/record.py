@@ -82,7 +82,7 @@ def identity(config: RunConfig, settings: Mapping[str, Any]) -> Record:
         "task": Path(full["task"]["name"]).stem,  # of a file, what the loader calls the task
         "split": config.task.evaluate_on,
         "seed": config.seed,
-        "steps": config.train.steps,
+        "steps": config.train.steps,  # null until the rows are known, where they say how many
     }
 
 

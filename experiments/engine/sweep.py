@@ -148,7 +148,8 @@ def _complete(run: Run) -> Record:
         fit = cache(partial(_fitted, run))
         if record is None or run.lacks_itself(record):
             done = attempt(run, lambda: make_record(fit(), run.out, run.settings))
-            record = {**identity(run.config, run.settings), **done}
+            # Known by what was asked for, also where rows said how long: that is the name of its folder.
+            record = {**identity(run.config, run.settings), **done, "config_hash": run.config.hash}
             write_json(run.path, record)
         for name in run.lacks(record):
             scores = attempt(run, lambda name: shifted_scores(fit(), run.out, name), name)

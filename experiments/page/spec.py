@@ -80,7 +80,7 @@ def arm_study(
     *,
     methods: Sequence[str] | None = None,
     tasks: Sequence[str] = ("micro-wgs", "micro-arcc"),
-    steps: int = 1000,
+    steps: int | None = 1000,
     options: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     shifted: Mapping[str, Sequence[str]] = MappingProxyType({}),
     comparisons: Comparisons | None = None,

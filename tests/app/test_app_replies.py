@@ -51,6 +51,12 @@ def test_epochs_are_steps(run: Path) -> None:
     assert config["task"]["max_length"] == 2048
 
 
+def test_two_passes_where_nobody_says(told: Place) -> None:
+    config = told.config(task__likelihood="completion", train__steps=None, method="lora")
+    system = build_system(config)
+    assert system.config.train.steps == 2 * 32 / 4  # 32 of 40 rows are trained on, four a step
+
+
 def test_scores_of_replies(run: Path) -> None:
     metrics = read_json(run / "metrics.json")
     assert set(metrics["metrics"]) == {"0", "3"}

@@ -64,6 +64,19 @@ def test_finished_runs_are_not_redone(job: Make, tmp_path: Path, trained: list[s
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.*")} == files
 
 
+def test_a_run_whose_rows_say_how_long_is_found_again(job: Make, tmp_path: Path, trained: list[str]) -> None:
+    asked = job(**{"train.steps": None, "train.epochs": 1.5})
+    (first,) = run([asked], tmp_path)
+    [key], _ = plan([asked], tmp_path)
+    assert first["config_hash"] == key
+    assert (tmp_path / key / "predictions.jsonl").exists()
+    kept = read_json(tmp_path / key / "config.json")["config"]["train"]["steps"]
+    assert first["steps"] == first["config"]["train"]["steps"] == kept > 0
+    (again,) = run([asked], tmp_path)
+    assert again == first
+    assert trained == ["lora"]
+
+
 def test_an_evaluation_that_is_asked_for_later_is_added_without_training(
     job: Make, shifted: str, tmp_path: Path, trained: list[str]
 ) -> None:

@@ -9,6 +9,8 @@ from bara_pyro.cli.options import OutFolder, Overwrite, path
 from bara_pyro.cli.wrap import group, wrap
 from bara_pyro.runs.sections import MOST_SEED
 
+CARD_STEPS = 3000  # of the runs that a world's card is measured by
+
 app = group("The small world that ships with the package.")
 
 
@@ -103,13 +105,14 @@ def card(
 
     def lora(task: str, seed: int) -> dict[str, float]:
         settings = {"method": "lora", "backbone.name": model, "task.name": task, "seed": seed}
+        settings["train.steps"] = CARD_STEPS
         config = load_config(overrides={**settings, "task.world": world, "predict.samples": [0]})
         system = build_system(config, backbone)
         return run(config, runs / f"{task}-{seed}", resume=True, system=system)["metrics"]["0"]
 
     c = load_config().train
     recipe = (
-        f"The settings are the default ones: {c.steps} steps of {c.batch_size} rows, rate {c.lr:g}, r = 8."
+        f"The settings are the default ones: {CARD_STEPS} steps of {c.batch_size} rows, rate {c.lr:g}, r = 8."
     )
     write_card(out, measure(backbone, lora, seeds, world), recipe)
     say(f"Written to {out}")

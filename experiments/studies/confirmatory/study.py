@@ -1,7 +1,7 @@
 """The confirmatory benchmark, world by world: read `plan.md` beside this file first; it is not frozen yet.
 
     bara microworld build --world 101 --seed 101 --out runs/worlds/101
-    python -m experiments search --methods temperature --tasks micro-wgs --steps 3000
+    python -m experiments search --methods temperature --tasks micro-wgs --steps default --seeds 1
         --model runs/worlds/101 --set task.world=101 --out runs/worlds/choices/101-micro-wgs.json
     python -m experiments confirmatory --name confirmatory_101 --model runs/worlds/101
         --set task.world=101 --choices 'runs/worlds/choices/101-{task}.json'
@@ -91,7 +91,7 @@ STUDY = arm_study(
     arms,
     methods=METHODS,
     tasks=TASKS,
-    steps=3000,
+    steps=None,
     options={
         "--name": {
             "required": True,

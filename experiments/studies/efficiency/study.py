@@ -72,7 +72,7 @@ class Contestant:
 
 def contestant(name: str, size: Size, backbone: Backbone) -> Contestant:
     """Build a method, once to train and once to predict: what is fitted after training is not trained on."""
-    config = load_config(overrides={"method": name, "adapter.target_modules": TARGETS})
+    config = load_config(overrides={"method": name, "adapter.target_modules": TARGETS, "train.steps": 1000})
     rows = max(1, PREDICTED // size.tokens)
     batch, many = (make_batch(size, n).to(backbone.device) for n in (size.rows, rows))
 
