@@ -3,9 +3,11 @@ r"""BaRA (arXiv 2606.29184): a sparse Bayesian gate in place of LoRA's fixed ran
 Phi    ~ p_Phi      one r-vector a module: what can be adapted
 theta  ~ p_theta    one r-vector a module, row and token: how much of it this token uses
 y = W0 x + s B (Phi * theta)                additive form (Eq. 13 of the paper, Algorithm 1)
+y = W0 x + s B (Phi * (theta - E[theta]))   additive form, centred (ours: docs/decisions.md)
 y = W0 x + s B ((Phi * theta) * (A x))      gate form (Definition 1 of the paper)
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property, partial, reduce
 from operator import mul
@@ -54,11 +56,12 @@ class Gate(NamedTuple):
 class BaRAAdapter(Adapter):
     """The change of one layer; samples its `theta` where the decomposition has one."""
 
-    def __init__(self, target: Target, r: int, scaling: float, form: Form) -> None:
+    def __init__(self, target: Target, r: int, scaling: float, form: Form, centre: float = 0.0) -> None:
         super().__init__(target, r, scaling)
         if form == "gate":
             self.lora_A = down_projection(r, target.in_features)
         self.form = form
+        self.centre = centre
         self.lora_B = up_projection(r, target.out_features)
 
     @property
@@ -75,7 +78,8 @@ class BaRAAdapter(Adapter):
         if prior is not None:
             with tempered(beta):
                 law = prior(x.shape[:-1], self.r)
-                parts.append(local_sample(self.target.site(THETA), law, x, shared))
+                theta = local_sample(self.target.site(THETA), law, x, shared)
+                parts.append(theta - self.centre if self.centre else theta)
         if self.form == "gate":
             parts.append(self.times_input(x))
         return reduce(mul, parts)
@@ -91,6 +95,9 @@ class BaRA(AdaptedLM):
     Args:
         backbone, num_data, **adapter: see `bara_pyro.core.program.AdaptedLM`.
         form: "additive" or "gate".
+        centred: of the additive form: theta enters as its deviation from the mean of its prior, so that the
+            change has mean 0 under the prior, and units have both signs. As printed every token is given
+            the same vector at first, about `s B (E[Phi] * E[theta])`, and learning starts with that.
         latent: "phi*theta" (the paper), "phi" or "theta" (the ablations of its Table on decomposition).
         phi_prior, theta_prior: name of a prior, or name and hyper-parameters, for example
             `{"name": "gamma", "concentration": 1.0, "rate": 1.0}` (the paper's).
@@ -99,7 +106,7 @@ class BaRA(AdaptedLM):
             how much): at 1 it outweighs the answers by far, and nothing is learnt.
 
     Raises:
-        ConfigError: unknown form, latent or prior, or a negative weight.
+        ConfigError: unknown form, latent or prior, a negative weight, or nothing to be centred.
     """
 
     adapters: Mapping[str, BaRAAdapter]
@@ -112,6 +119,7 @@ class BaRA(AdaptedLM):
         num_data: int,
         *,
         form: Form = "additive",
+        centred: bool = False,
         latent: Latent = "phi*theta",
         phi_prior: str | Fields = "gamma",
         theta_prior: str | Fields = "gamma",
@@ -123,8 +131,15 @@ class BaRA(AdaptedLM):
         check_choice("latent", latent, Latent)
         if beta_phi < 0 or beta_theta < 0:
             raise ConfigError(f"beta_phi={beta_phi} and beta_theta={beta_theta} must not be negative.")
-        super().__init__(backbone, num_data, partial(BaRAAdapter, form=form), **adapter)
+        if centred and (form == "gate" or latent == "phi"):
+            raise ConfigError(
+                f"centred is for theta of the additive form, and form={form!r} with latent={latent!r} has "
+                "none: leave it out."
+            )
+        centre = centre_of(theta_prior) if centred else 0.0
+        super().__init__(backbone, num_data, partial(BaRAAdapter, form=form, centre=centre), **adapter)
         self.form = form
+        self.centre = centre
         self.latent = latent
         self.phi_prior = _prior(phi_prior, backbone.device)
         # One law where both are alike: their KL is then evaluated together.
@@ -192,6 +207,14 @@ class BaRA(AdaptedLM):
             ups = torch.stack([adapter.lora_B for adapter in adapters]) * (gates * adapters[0].scaling)
             out |= dict(zip(indices, ups.unbind(), strict=True))
         return out
+
+
+def centre_of(prior: str | Fields) -> float:
+    """Return the mean of a prior; a `ConfigError` where it has none."""
+    mean = float(_prior(prior, torch.device("cpu")).mean)
+    if not math.isfinite(mean):
+        raise ConfigError(f"The prior {prior!r} has no mean to centre theta at: choose another theta_prior.")
+    return mean
 
 
 def _prior(prior: str | Fields, device: torch.device) -> TorchDistribution:

@@ -194,7 +194,7 @@ def _training(run: Published) -> str:
     used = ", ".join(f"{name} {version}" for name, version in versions.items())
     return (
         f"## Training\n\n{train.total_steps:,} steps of {train.batch_size} rows, peak rate {train.lr:g}; "
-        f"rank {adapter.r}, alpha {adapter.lora_alpha:g}; {counts['trainable']:,} trainable parameters beside "
-        f"{counts['frozen']:,} frozen ones in {run.config.backbone.dtype}. All settings are in "
+        f"rank {adapter.r}, alpha {adapter.lora_alpha:g}; {counts['trainable']:,} trainable parameters "
+        f"beside {counts['frozen']:,} frozen ones in {run.config.backbone.dtype}. All settings are in "
         f"`config.json`. {used}.\n"
     )

@@ -3,6 +3,7 @@
 from pydantic import Field, NonNegativeFloat, PositiveInt, field_validator
 
 from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.defaults import default
 from bara_pyro.core.priors import make_prior
 from bara_pyro.core.program import AdapterOptions
 from bara_pyro.guides.amortized import Activation, AmortizedGuide, Shape, Width
@@ -10,6 +11,7 @@ from bara_pyro.guides.families import FAMILIES
 from bara_pyro.methods.base import Method, MethodConfig, pair, register_method, setting
 from bara_pyro.methods.space import SearchSpace
 from bara_pyro.models.bara import BaRA, Form, Latent
+from bara_pyro.settings import later
 from bara_pyro.types import Json
 
 
@@ -17,6 +19,9 @@ class BaRAConfig(MethodConfig):
     """Settings of BaRA."""
 
     form: Form = setting(BaRA, "form", "'additive': B (Phi * theta); 'gate': B ((Phi * theta) * A x)")
+    centred: bool = later(
+        default(BaRA, "centred"), "additive form: B (Phi * (theta - E[theta])), E under the prior"
+    )
     latent: Latent = setting(BaRA, "latent", "'phi*theta', 'phi' or 'theta'")
     phi_prior: Json = setting(
         BaRA, "phi_prior", "prior of Phi and its hyper-parameters", validate_default=True

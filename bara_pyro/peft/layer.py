@@ -22,7 +22,7 @@ from bara_pyro.guides.amortized import AmortizedGuide
 from bara_pyro.guides.families import FAMILIES
 from bara_pyro.methods.bara import BaRAConfig as Settings
 from bara_pyro.methods.base import given
-from bara_pyro.models.bara import PHI, THETA
+from bara_pyro.models.bara import PHI, THETA, centre_of
 from bara_pyro.models.lora import down_projection, up_projection
 from bara_pyro.peft.config import BaRAConfig
 
@@ -58,7 +58,7 @@ class BaRALayer(nn.Module, BaseTunerLayer):
     """
 
     adapter_layer_names = ("lora_A", "lora_B", "lora_phi", "lora_theta")
-    other_param_names = ("guides", "scaling", "ranks")
+    other_param_names = ("guides", "scaling", "ranks", "centres")
     # PEFT's, which has no types.
     active_adapters: list[str]
     disable_adapters: bool
@@ -74,6 +74,7 @@ class BaRALayer(nn.Module, BaseTunerLayer):
         self.lora_phi, self.lora_theta = nn.ModuleDict(), nn.ModuleDict()
         self.scaling: dict[str, float] = {}
         self.ranks: dict[str, int] = {}
+        self.centres: dict[str, float] = {}
         self.guides: dict[str, AmortizedGuide] = {}
         self._draw = (draw,)
 
@@ -84,6 +85,7 @@ class BaRALayer(nn.Module, BaseTunerLayer):
         # Not registered here: its parameters are, under the names of a run's files.
         self.guides[name] = guide
         self.scaling[name], self.ranks[name] = config.lora_alpha / config.r, rank
+        self.centres[name] = centre_of(settings.theta_prior) if settings.centred else 0.0
         self.lora_B[name] = Weight(up_projection(rank, self.out_features))
         if settings.form == "gate":
             self.lora_A[name] = Weight(down_projection(rank, self.in_features))
@@ -117,7 +119,7 @@ class BaRALayer(nn.Module, BaseTunerLayer):
         return out
 
     def change(self, name: str, x: Tensor) -> Tensor:
-        """Return `s B (Phi * theta)` or `s B ((Phi * theta) * (A x))`, float32, `B x T x out_features`."""
+        """Return `s B (Phi * (theta - centre))` or `s B ((Phi * theta) * (A x))`, `B x T x out_features`."""
         x = x.float()
         with torch.autocast(x.device.type, enabled=False):
             parts = []
@@ -127,7 +129,8 @@ class BaRALayer(nn.Module, BaseTunerLayer):
                 law = self.law(name, self.weight_of(THETA, name), self.ranks[name], x)
                 noise = self._draw[0].addresses
                 site = f"{THETA}/{self.path}"
-                parts.append(law.mean if noise is None else noise.draw_local(site, law)[0])
+                theta = law.mean if noise is None else noise.draw_local(site, law)[0]
+                parts.append(theta - self.centres[name])
             if name in self.lora_A:
                 parts.append(F.linear(x, self.weight_of("A", name)))
             out = F.linear(reduce(mul, parts), self.weight_of("B", name) * self.scaling[name])

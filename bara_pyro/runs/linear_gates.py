@@ -1,7 +1,8 @@
 r"""The linear map nearest to what a module's local gates make of its input.
 
-At the posterior mean a module passes on `c(x) = theta(x) * (A x)` (gate form) or `c(x) = theta(x)` (additive
-form), times Phi, to its B. A LoRA passes on `D x`. By least squares over the tokens of given rows,
+At the posterior mean a module passes on `c(x) = theta(x) * (A x)` (gate form) or `c(x) = theta(x) - centre`
+(additive form, where it is centred: else 0), times Phi, to its B. A LoRA passes on `D x`. By least squares
+over the tokens of given rows,
 
     D = argmin  sum_x |c(x) - D x|^2 + ridge |D - D0|^2,
 
@@ -38,6 +39,7 @@ def linear_gates(system: System, gates: Gates, rows: EncodedSplit, fit: Fit) -> 
         fit: see above.
     """
     down = down_projections(system) if gates.modulating else {}
+    centre: float = getattr(system.model, "centre", 0.0)
     theta, squares, products = (dict.fromkeys(gates.theta, torch.zeros(())) for _ in range(3))
     tokens = dict.fromkeys(gates.theta, 0)
     for batch in batches(rows, system.answer_ids, system.config.predict.batch_size, by_length=True):
@@ -51,7 +53,9 @@ def linear_gates(system: System, gates: Gates, rows: EncodedSplit, fit: Fit) -> 
                     tokens[path] += len(x)
                     if fit == "mean":
                         continue
-                    own = gate if path not in down else gate[:, : len(down[path])] * (x @ down[path].T)
+                    own = (
+                        gate - centre if path not in down else gate[:, : len(down[path])] * (x @ down[path].T)
+                    )
                     squares[path] = squares[path] + x.T @ x
                     products[path] = products[path] + own.T @ x
     means = {path: value / tokens[path] for path, value in theta.items()}

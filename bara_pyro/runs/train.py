@@ -199,8 +199,8 @@ def _fit(system: System, out: Path, ranks: Ranks, on_step: OnStep | None) -> Non
         except ProcessLostError as error:
             raise ProcessLostError(
                 f"Stopped after step {done} of {c.total_steps}, because another process of this training is "
-                f"gone or does not answer: {out} keeps what was written up to the last checkpoint, start all of "
-                "them again with --resume."
+                f"gone or does not answer: {out} keeps what was written up to the last checkpoint, start "
+                "all of them again with --resume."
             ) from error
 
 

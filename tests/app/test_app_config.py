@@ -77,6 +77,7 @@ OTHER: dict[str, Any] = {
     "predict.memory_budget": 1000,
     "predict.seed": 2,
     "method.form": "gate",
+    "method.centred": True,
     "method.latent": "phi",
     "method.phi_prior": {"name": "gamma", "rate": 2.0},
     "method.theta_prior": {"name": "exponential"},

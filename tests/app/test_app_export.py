@@ -93,14 +93,16 @@ def test_the_gate_form_with_theta_at_its_mean(place: Place, tmp_path: Path) -> N
         assert theta.std() / theta.mean() > 0.01  # else any average would do
 
 
-@pytest.mark.parametrize("method", ["bara", "bara-gate"])
+@pytest.mark.parametrize("method", ["bara", "bara-gate", "centred"])
 def test_least_squares_against_numpys(method: str, place: Place, tmp_path: Path) -> None:
-    system = fitted(place, tmp_path / "run", method)
+    given = {"name": "bara", "centred": True} if method == "centred" else method
+    system = fitted(place, tmp_path / "run", given)
     export(system, tmp_path / "lora")
     tensors = load_file(tmp_path / "lora" / "adapter_model.safetensors")
     for path, (x, theta, phi) in gates_by_hand(system, 12).items():
         own = system.model.adapters[path.replace(".", "/")]
-        start, wanted = torch.zeros(3, x.shape[1]), theta
+        # The prior of theta, Gamma(1, 1), has mean 1.
+        start, wanted = torch.zeros(3, x.shape[1]), theta - 1 if method == "centred" else theta
         if method == "bara-gate":
             start, wanted = theta.mean(0)[:, None] * own.lora_A, theta * (x @ own.lora_A.T)
         # The ridge as further rows: sqrt(ridge) D = sqrt(ridge) D0.

@@ -39,7 +39,8 @@ def made(
 def svi_of(method: str, pair: Pair, settings: dict[str, object] | None = None, **train: object) -> SVI:
     """The method's own inference; `train` are settings of that section."""
     sections = {f"train.{key}": value for key, value in train.items()}
-    config = load_config(overrides={"method": {"name": method, **(settings or {})}, **sections})
+    given = {"method": {"name": method, **(settings or {})}, "train.steps": 1000}
+    config = load_config(overrides=given | sections)
     return METHODS[method].svi(*pair, config.train, config.method)
 
 

@@ -102,6 +102,7 @@ VARIANTS = [
     {"name": "bara-gate", "latent": "theta"},
     {"name": "bara-gate", "latent": "phi"},
     {"name": "bara", "guide": "gamma"},
+    {"name": "bara", "centred": True},
     {"name": "bara-gate", "guide": "lognormal", "shape_width": "scalar"},
     {"name": "bara-gate", "guide": "delta"},
     {"name": "bara", "activation": "topk", "top_k": 2, "normalize_input": True, "max_kappa": 0.6},
