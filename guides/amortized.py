@@ -30,6 +30,9 @@ from bara_pyro.errors import ConfigError, check_choice
 # Layers of one parent that are given one and the same input, under the names of common architectures.
 ONE_INPUT = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 
+# Of the noise level that training starts from: the largest, up to so many rows, and the smallest.
+MOST_START, MOST_START_ROWS, LEAST_START = 0.5, 640, 0.1
+
 Shape = Literal["kappa", "k"]
 Width = Literal["vector", "scalar"]
 Activation = Literal["softplus", "relu", "topk"]
@@ -50,7 +53,8 @@ class AmortizedGuide(SiteGuide):
         model: the program.
         shape: "kappa": `kappa = softplus(raw)`; "k": the text of the paper, `kappa = 1 / softplus(raw)`.
         shape_width: of theta: "vector": a noise level an entry; "scalar": one for all r entries of a gate.
-        init_kappa: noise level that training starts from; ln 2 = softplus(0) in the paper's Algorithm 1.
+        init_kappa: noise level that training starts from; ln 2 = softplus(0) in the paper's Algorithm 1. By
+            default it follows from the program's number of training rows, see `start_kappa`.
         max_kappa: largest noise level. 1, that of the prior Gamma(1, b), costs nothing in the bound under
             that prior and keeps out the heavy tails that make training at high rates collapse
             (docs/decisions.md); `KAPPA_MAX` for sparser priors and for the text of the paper.
@@ -77,7 +81,7 @@ class AmortizedGuide(SiteGuide):
         *,
         shape: Shape = "kappa",
         shape_width: Width = "vector",
-        init_kappa: float = 0.5,
+        init_kappa: float | None = None,
         max_kappa: float = 1.0,
         random_kappa: bool = False,
         normalize_input: bool | None = None,
@@ -89,6 +93,8 @@ class AmortizedGuide(SiteGuide):
         check_choice("shape", shape, Shape)
         check_choice("shape_width", shape_width, Width)
         check_choice("activation", activation, Activation)
+        if init_kappa is None:
+            init_kappa = min(start_kappa(model.num_data), max_kappa)
         if not KAPPA_MIN <= init_kappa <= max_kappa <= KAPPA_MAX:
             raise ConfigError(
                 f"init_kappa={init_kappa} and max_kappa={max_kappa} must lie in [{KAPPA_MIN}, {KAPPA_MAX}], "
@@ -226,6 +232,18 @@ class AmortizedGuide(SiteGuide):
         else:  # bounded before it is divided by: near 0 the gradient of 1 / k would overflow
             kappa = bound_shape(level, self.max_kappa).reciprocal()
         return kappa if kappa.shape == shape else kappa.expand(shape)
+
+
+def start_kappa(rows: int) -> float:
+    """Return the noise level that training starts from where nobody gives one.
+
+    0.5 up to 640 training rows, from there on as the width of a posterior shrinks, by the root of their
+    number, and not below 0.1: docs/decisions.md, "Noise follows from the rows".
+
+    >>> start_kappa(80), start_kappa(640), start_kappa(2560), start_kappa(10**6)
+    (0.5, 0.5, 0.25, 0.1)
+    """
+    return max(LEAST_START, MOST_START * math.sqrt(min(1.0, MOST_START_ROWS / rows)))
 
 
 def _of_one_input(sites: Mapping[str, Site]) -> dict[str, tuple[str, ...]]:

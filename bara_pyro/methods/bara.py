@@ -1,12 +1,14 @@
 """BaRA and its variants: one program, one of four guides."""
 
+from typing import Self
+
 from pydantic import Field, NonNegativeFloat, PositiveInt, field_validator
 
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.defaults import default
 from bara_pyro.core.priors import make_prior
 from bara_pyro.core.program import AdapterOptions
-from bara_pyro.guides.amortized import Activation, AmortizedGuide, Shape, Width
+from bara_pyro.guides.amortized import Activation, AmortizedGuide, Shape, Width, start_kappa
 from bara_pyro.guides.families import FAMILIES
 from bara_pyro.methods.base import Method, MethodConfig, pair, register_method, setting
 from bara_pyro.methods.space import SearchSpace
@@ -40,8 +42,12 @@ class BaRAConfig(MethodConfig):
         AmortizedGuide, "shape", "'kappa': softplus gives 1/k; 'k': softplus gives k (the text)"
     )
     shape_width: Width = setting(AmortizedGuide, "shape_width", "'vector' or 'scalar' noise level of a gate")
-    init_kappa: float = setting(
-        AmortizedGuide, "init_kappa", "noise level at the start; Algorithm 1: 0.693", gt=0
+    init_kappa: float | None = setting(
+        AmortizedGuide,
+        "init_kappa",
+        "noise level at the start; null: 0.5 up to 640 training rows, then falling with their root; "
+        "Algorithm 1: 0.693",
+        gt=0,
     )
     max_kappa: float = setting(
         AmortizedGuide, "max_kappa", "largest noise level; 1 is that of a Gamma(1, b) prior", gt=0
@@ -58,6 +64,12 @@ class BaRAConfig(MethodConfig):
         AmortizedGuide, "activation", "of theta's mean: 'softplus', 'relu', 'topk'"
     )
     top_k: PositiveInt = setting(AmortizedGuide, "top_k", "gates left open by 'topk'")
+
+    def for_rows(self, rows: int) -> Self:
+        """Return the settings with the noise level at the start, which a run's files need to be read back."""
+        if self.init_kappa is not None:
+            return self
+        return self.model_copy(update={"init_kappa": min(start_kappa(rows), self.max_kappa)})
 
     @field_validator("guide")
     @classmethod

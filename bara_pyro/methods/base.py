@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
@@ -28,6 +28,10 @@ class MethodConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     name: str = Field(description="the method")
+
+    def for_rows(self, rows: int) -> Self:
+        """Return the settings with what follows from the number of training rows written out; here none."""
+        return self
 
 
 def setting(of: Callable[..., object], parameter: str, description: str, **limits: Any) -> Any:

@@ -175,6 +175,7 @@ def guide_of(settings: Settings, r: int, path: str, rank: int, in_features: int)
     sites = phi if settings.latent == "phi" else phi | theta
     program = SimpleNamespace(
         latents=Latents(r, sites, modulating=settings.form == "gate"),
+        num_data=1,  # PEFT is not told how many rows there are: noise starts as with few
         backbone=SimpleNamespace(device=None),  # stays where it is made: PEFT may load onto "meta"
     )
     family = FAMILIES[settings.guide]

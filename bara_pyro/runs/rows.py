@@ -73,7 +73,9 @@ def load_reply_data(config: RunConfig) -> ReplyTask:
 def _limited(task: AnyTask, config: RunConfig) -> AnyTask:
     c = config.task
     if c.train_rows is not None:
-        task = _fewer(task, c.train_rows, c.train_rows_seed)
+        # Rows that a task brings for validation are no training rows; those carved out of these are.
+        aside = len(task.validation) if c.validation_rows else 0
+        task = _fewer(task, c.train_rows, c.train_rows_seed, aside)
     if c.limit is None:
         return task
     return replace(
@@ -85,15 +87,15 @@ def _limited(task: AnyTask, config: RunConfig) -> AnyTask:
     )
 
 
-def _fewer(task: AnyTask, rows: int, seed: int | None) -> AnyTask:
-    """Keep so many training rows, those set aside for validation among them; the others are the first.
+def _fewer(task: AnyTask, rows: int, seed: int | None, aside: int) -> AnyTask:
+    """Keep so many training rows, the `aside` that were set aside for validation among them.
 
-    With a seed they are drawn at random.
+    The others are the first; with a seed they are drawn at random.
     """
-    there = len(task.train) + len(task.validation)
+    there = len(task.train) + aside
     if rows > there:
         raise DataError(f"train_rows={rows} is more than the {there} rows of {task.name!r}: lower it.")
-    kept = rows - len(task.validation)
+    kept = rows - aside
     train, note = task.train[:kept], f"the first {kept} training rows"
     if seed is not None:
         note = f"{kept} training rows drawn at random (seed {seed})"

@@ -57,6 +57,19 @@ def test_so_many_training_rows(place: Place) -> None:
     assert not {row.id for row in held.train} & {row.id for row in held.validation}
 
 
+@pytest.mark.parametrize("seed", [None, 1])
+def test_validation_rows_that_a_task_brings_are_no_training_rows(seed: int | None) -> None:
+    given = {"task.name": "micro-wgs", "task.train_rows": 80, "task.train_rows_seed": seed}
+    whole, some = (
+        load_data(load_config(overrides={"task.name": "micro-wgs"})),
+        load_data(load_config(overrides=given)),
+    )
+    assert len(some.train) == 80
+    assert set(some.train) < set(whole.train)
+    assert some.validation == whole.validation
+    assert len(whole.validation) > 80
+
+
 def test_training_rows_drawn_at_random(place: Place) -> None:
     """All of one seed are among those of more rows; other seeds draw others; validation rows stay apart."""
 

@@ -1,0 +1,71 @@
+"""What follows from the number of training rows where nobody says: length of training, noise at its start."""
+
+from math import ceil, expm1, log, sqrt
+from pathlib import Path
+
+import pytest
+from torch.nn import functional as F
+
+from bara_pyro.core.loading import load_backbone
+from bara_pyro.errors import ConfigError
+from bara_pyro.guides.weibull import WeibullGuide
+from bara_pyro.models.bara import BaRA
+from bara_pyro.runs.config import load_config
+from bara_pyro.runs.folder import load_system
+from bara_pyro.runs.system import build_system, default_steps
+from bara_pyro.runs.train import train
+
+
+@pytest.mark.parametrize("rows", [1, 199, 200, 201, 640, 1119, 1201, 10**6])
+def test_passes_between_bounds(rows: int) -> None:
+    wanted = ceil(20 * rows / 4)
+    steps = default_steps(rows, 4)
+    assert steps == sorted((1000, wanted, 6000))[1]
+    assert default_steps(rows, 8) == sorted((1000, ceil(20 * rows / 8), 6000))[1]
+    assert default_steps(rows, 4, replies=True) == min(ceil(2 * rows / 4), 6000)
+
+
+@pytest.mark.parametrize(
+    ("given", "steps"),
+    [({}, 20 * 640 // 4), ({"train.steps": 7}, 7), ({"train.epochs": 2.5}, 400)],
+)
+def test_rows_say_how_long(given: dict[str, float], steps: int) -> None:
+    config = load_config(overrides={"task.name": "micro-wgs", **given})
+    system = build_system(config)
+    assert system.config.train.total_steps == system.config.train.steps == steps
+    assert system.config.train.epochs is None
+
+
+def test_without_rows_the_length_is_not_known() -> None:
+    with pytest.raises(ConfigError, match="follows from the training rows"):
+        load_config().train.total_steps  # noqa: B018
+
+
+@pytest.mark.parametrize(("rows", "noise"), [(1, 0.5), (640, 0.5), (2560, 0.25), (10**9, 0.1)])
+@pytest.mark.parametrize("shape", ["kappa", "k"])
+def test_noise_starts_as_wide_as_a_posterior_of_so_many_rows(rows: int, noise: float, shape: str) -> None:
+    model = BaRA(load_backbone("microworld"), rows, target_modules=["q_proj"])
+    guide = WeibullGuide(model, shape=shape)
+    level = F.softplus(guide.start[-1]).item()
+    assert (level if shape == "kappa" else 1 / level) == pytest.approx(noise, rel=1e-5)
+    capped = WeibullGuide(model, max_kappa=0.2)
+    assert F.softplus(capped.start[-1]).item() == pytest.approx(min(noise, 0.2), rel=1e-5)
+    assert F.softplus(WeibullGuide(model, init_kappa=0.3).start[-1]).item() == pytest.approx(0.3, rel=1e-5)
+
+
+def test_a_run_keeps_the_noise_that_its_rows_gave_it(tmp_path: Path) -> None:
+    """Its files hold deviations from where training started, whatever the rows are when it is read."""
+    given = {"method": "bara-gate", "task.name": "micro-wgm", "train.steps": 1}
+    system = build_system(load_config(overrides=given))
+    wanted = 0.5 * sqrt(640 / system.model.num_data)
+    assert system.model.num_data == 2558
+    assert system.config.method.init_kappa == pytest.approx(wanted)
+    train(system, tmp_path / "run")
+    (loaded := load_system(tmp_path / "run")).model.num_data = 7
+    assert loaded.config.method.init_kappa == pytest.approx(wanted)
+    start = loaded.guide.start[-1].item()
+    assert start == system.guide.start[-1].item() == pytest.approx(wanted + log(-expm1(-wanted)))
+    few = build_system(load_config(overrides={**given, "task.train_rows": 80}))
+    assert few.config.method.init_kappa == 0.5
+    chosen = build_system(load_config(overrides={**given, "method.init_kappa": 0.7}))
+    assert chosen.config.method.init_kappa == 0.7
