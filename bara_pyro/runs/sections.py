@@ -186,7 +186,7 @@ class TrainConfig(Section):
 
     steps: Steps | None = Field(
         None,
-        description="optimiser steps; null: 20 passes over the training rows, at least 1,000 steps and at "
+        description="optimiser steps; null: 20 passes over the training rows, at least 100 steps and at "
         "most 6,000, or 2 passes over replies",
     )
     epochs: PositiveFloat | None = later(None, "passes over the training rows, in place of steps")

@@ -41,7 +41,7 @@ from bara_pyro.runs.rows import (
 
 # Training where nobody says how long: passes over the rows, and steps at least and at most.
 PASSES, REPLY_PASSES = 20, 2
-FEWEST_STEPS, MOST_STEPS = 1000, 6000
+FEWEST_STEPS, MOST_STEPS = 100, 6000
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,7 +234,7 @@ def default_steps(rows: int, batch_size: int, *, replies: bool = False) -> int:
     """Return the number of steps where nobody gives one; why so many: docs/decisions.md, "Length".
 
     >>> default_steps(80, 4), default_steps(640, 4), default_steps(100_000, 4)
-    (1000, 3200, 6000)
+    (400, 3200, 6000)
     """
     if replies:
         return min(MOST_STEPS, steps_of(REPLY_PASSES, rows, batch_size))
