@@ -10,6 +10,8 @@ import pytest
 import torch
 from core_cases import shared_states
 
+from bara_pyro.cli import terminal
+
 
 @pytest.fixture(autouse=True)
 def clean_state() -> Iterator[None]:
@@ -20,6 +22,7 @@ def clean_state() -> Iterator[None]:
     torch.manual_seed(0)
     pyro.set_rng_seed(0)
     pyro.clear_param_store()
+    terminal.mode = terminal.Mode()  # of a command called before with --json or --quiet
     before = shared_states()
     yield
     pyro.clear_param_store()

@@ -30,7 +30,7 @@ from bara_pyro.runs.folder import stored_config
 from bara_pyro.runs.manifest import ALL, LOG, PREDICTIONS, clear, is_run, recording
 from bara_pyro.runs.rows import load_data
 from bara_pyro.runs.store import read_jsonl, write_json, write_text
-from bara_pyro.runs.system import System, build_system, find_device
+from bara_pyro.runs.system import System, build_system, find_device, for_rows
 from bara_pyro.types import Json
 
 METHODS = {"lora": "LoRA", "bara": "BaRA", "bara-gate": "BaRA gate"}
@@ -91,7 +91,8 @@ def demo(
 
 def _same(folder: Path, config: RunConfig) -> bool:
     try:
-        return stored_config(folder)[0] == config
+        started, stored = stored_config(folder)
+        return started == for_rows(config, stored["num_data"])
     except (CheckpointError, ValueError):
         return False
 

@@ -12,7 +12,7 @@ from bara_pyro.runs.evaluate import evaluate_system
 from bara_pyro.runs.folder import stored_config
 from bara_pyro.runs.launched import rank
 from bara_pyro.runs.manifest import clear, discard, how_to_resume, is_run
-from bara_pyro.runs.system import System, build_system
+from bara_pyro.runs.system import System, build_system, for_rows
 from bara_pyro.runs.train import train as fit
 from bara_pyro.runs.train import train_seconds
 from bara_pyro.types import Json
@@ -31,7 +31,8 @@ def resumed(
         BaraError: the rows are not where they were.
     """
     started, stored = stored_config(out)
-    config = load_config(file, overrides, assignments, base=started)
+    given = load_config(file, overrides, assignments, base=started)
+    config = for_rows(given, stored["num_data"])
     others = [key for key in differences(started, config) if key not in PLACES]
     if config.task.name != started.task.name and not is_file_name(config.task.name):
         others.append("task.name")

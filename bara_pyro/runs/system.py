@@ -185,7 +185,7 @@ def build_system(
     else:
         task = encode_labels(task, backbone.tokenizer, config.task.labels)
         split = encode_split(config, backbone, task, "train")
-    config = _for_rows(config, len(split))
+    config = for_rows(config, len(split))
     check_memory(config, backbone, split)
     notes = (*reading_notes(config, split, "train"), *states_note(config, backbone, split))
     task = replace(task, notes=(*task.notes, *notes))
@@ -212,7 +212,7 @@ def _naming(config: RunConfig, name: str) -> RunConfig:
     return config.model_copy(update={"task": c.model_copy(update={"name": name})})
 
 
-def _for_rows(config: RunConfig, rows: int) -> RunConfig:
+def for_rows(config: RunConfig, rows: int) -> RunConfig:
     """Return a configuration with what follows from the number of rows: steps, settings of the method."""
     config = config.model_copy(update={"method": config.method.for_rows(rows)})
     c = config.train

@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 from torch.nn import functional as F
 
+from bara_pyro.cli.running import resumed
 from bara_pyro.core.loading import load_backbone
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.models.bara import BaRA
 from bara_pyro.runs.config import load_config
-from bara_pyro.runs.folder import load_system
+from bara_pyro.runs.folder import load_system, write_config
 from bara_pyro.runs.system import build_system, default_steps
 from bara_pyro.runs.train import train
 
@@ -69,3 +70,15 @@ def test_a_run_keeps_the_noise_that_its_rows_gave_it(tmp_path: Path) -> None:
     assert few.config.method.init_kappa == 0.5
     chosen = build_system(load_config(overrides={**given, "method.init_kappa": 0.7}))
     assert chosen.config.method.init_kappa == 0.7
+
+
+def test_a_setting_left_to_the_rows_again_is_the_setting_of_the_run(tmp_path: Path) -> None:
+    given = {"method": "bara", "task.name": "micro-wgm", "task.limit": 8, "adapter.r": 2}
+    system = build_system(load_config(overrides=given))
+    write_config(system, tmp_path)
+    started, again = resumed(tmp_path, None, {}, ["method.init_kappa=null", "train.steps=null"])
+    assert started == again == system.config
+    with pytest.raises(ConfigError, match=r"another method\.init_kappa"):
+        resumed(tmp_path, None, {}, ["method.init_kappa=0.4"])
+    with pytest.raises(ConfigError, match=r"another train\.steps"):
+        resumed(tmp_path, None, {}, ["train.steps=7"])

@@ -14,6 +14,7 @@ from bara_pyro.pretrained.gguf import convert_gguf
 from bara_pyro.registry import load_plugin
 from bara_pyro.runs.manifest import CONFIG, check_run, clear
 from bara_pyro.runs.store import read_json
+from bara_pyro.runs.system import for_rows
 
 
 @pytest.fixture
@@ -73,7 +74,8 @@ def test_rows_that_changed_are_refused_however_they_are_asked_for(
         )
         assert found.code == 0
         assert read_json(tmp_path / "again" / "metrics.json")["metrics"] == scores
-    assert bp.load_system(str(out)).config == config  # type: ignore[arg-type]
+    system = bp.load_system(str(out))  # type: ignore[arg-type]
+    assert system.config == for_rows(config, system.model.num_data)
     write_rows(file, [{"id": "new", "question": "is the fox blue ?", "answer": "no"}, *questions()])
     for arguments in (
         ("evaluate", out, "--task", "./mine.jsonl"),

@@ -34,8 +34,11 @@ def finished(base: dict[str, Any], shifted: str, tmp_path_factory: pytest.TempPa
 def test_the_record_holds_the_scores_of_the_run(finished) -> None:
     out, record, _ = finished
     report = read_json(out / "metrics.json")
-    for key in ("metrics", "parameters", "sparsity", "environment", "task", "config_hash", "seed"):
+    for key in ("metrics", "parameters", "sparsity", "environment", "task", "seed"):
         assert record[key] == report[key]
+    # A record is named by what was asked for; the run by what its rows made of that.
+    assert record["config_hash"] == out.name
+    assert report["config_hash"] == load_system(out).config.hash != record["config_hash"]
     assert record["steps"] == 6
     assert record["wall_clock_train_s"] is not None
     assert len((out.parent / "records" / f"{record['config_hash']}.json").read_bytes()) < 12_000
