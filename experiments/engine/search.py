@@ -3,8 +3,9 @@
     python -m experiments search --methods lora bara --tasks micro-wgs micro-arce --steps 1000 --seeds 1
 
 The spaces are in `spaces.py`. The lowest NLL wins: the mean over tasks and seeds, predictions
-averaged over 10 draws. No test row is looked at. The choices, with every trial's score, are kept in
-experiments/hyperparameters.json, from which `chosen(method)` takes the settings of the experiments; methods
+averaged over 10 draws. No test row is looked at. With --lengths the best trial is tried again after other
+numbers of steps: who has validation rows can also stop early. The choices, with every trial's score, are kept
+in experiments/hyperparameters.json, from which `chosen(method)` takes the settings of the experiments; methods
 that are searched again replace their entry, the others stay.
 """
 
@@ -21,7 +22,7 @@ from bara_pyro.cli.terminal import say, show
 from bara_pyro.errors import ConfigError, DataError, TrainingError
 from bara_pyro.report import Column, Table
 from bara_pyro.runs.store import read_json, write_json
-from experiments.engine.arguments import experiment_parser, shared_settings, start, sweep_options
+from experiments.engine.arguments import experiment_parser, positive, shared_settings, start, sweep_options
 from experiments.engine.job import Job
 from experiments.engine.record import Record, number
 from experiments.engine.spaces import check_spaces, first_trials, further_trials, space
@@ -50,10 +51,11 @@ Score = Callable[[Sequence[Trial]], Sequence[float]]
 Scored = list[tuple[Trial, float]]
 
 
-def search(methods: Sequence[str], score: Score) -> dict[str, Scored]:
+def search(methods: Sequence[str], score: Score, lengths: Sequence[int] = ()) -> dict[str, Scored]:
     """Score every trial of every method's space; return its trials and scores, in the order they were tried.
 
-    Scores are the lower the better, infinite for a trial that failed.
+    Scores are the lower the better, infinite for a trial that failed. The best trial of the space is scored
+    with each of `lengths` steps besides.
 
     Raises:
         ConfigError: a method or a setting of its space is wrong; nothing has been scored then.
@@ -63,7 +65,14 @@ def search(methods: Sequence[str], score: Score) -> dict[str, Scored]:
     rates = {m: best(of_method(first, m)).settings["train.lr"] for m in methods}
     further = [Trial(m, settings) for m in methods for settings in further_trials(m, rates[m])]
     everything = first + _scored(further, score)
+    leaders = [best(of_method(everything, m)) for m in methods]
+    everything += _scored([at_length(trial, steps) for trial in leaders for steps in lengths], score)
     return {m: of_method(everything, m) for m in methods}
+
+
+def at_length(trial: Trial, steps: int) -> Trial:
+    """Return the trial with so many steps in place of those that all trials have."""
+    return Trial(trial.method, {**trial.settings, "train.steps": steps})
 
 
 def _scored(trials: list[Trial], score: Score) -> Scored:
@@ -190,15 +199,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = experiment_parser(__doc__, runs="runs/search", seeds=1, finished=False)
     parser.add_argument("--validation-rows", metavar="N", type=int, default=0,
         help="rows set aside from train; 0: those that the tasks of the microworld have")  # fmt: skip
+    parser.add_argument("--lengths", metavar="N", type=positive, nargs="+", default=[],
+        help="numbers of steps that the best trial is tried with besides; default: none")  # fmt: skip
     parser.add_argument("--out", metavar="FILE", type=Path, default=CHOICES, help="default: %(default)s")
     args = parser.parse_args(arguments)
     for task in args.tasks:
         if not task.startswith("micro-") and not args.validation_rows:
             raise ConfigError(f"The task {task!r} has no validation rows of its own: give --validation-rows.")
     known = load_choices(args.out)
-    results = search(args.methods, validation_score(args))
+    results = search(args.methods, validation_score(args), args.lengths)
     settings = {"model": Path(args.model or "microworld").name, "validation_rows": args.validation_rows}
     about = {**settings, "tasks": args.tasks, "steps": args.steps, "seeds": args.seeds}
+    if args.lengths:
+        about["lengths"] = args.lengths
     found = {method: entry(method, scored, about) for method, scored in results.items()}
     write_json(args.out, {"kind": KIND, "methods": dict(sorted({**known, **found}.items()))})
     show(table(results))

@@ -65,6 +65,24 @@ def test_the_known_best_is_found() -> None:
     assert [row["chosen"] for row in table(results).rows].count("chosen") == 2
 
 
+def test_the_best_trial_is_tried_after_other_lengths() -> None:
+    def short(trials: list[Trial]) -> list[float]:
+        return [
+            value - (trial.settings.get("train.steps") == 50)
+            for trial, value in zip(trials, stub(trials), strict=True)
+        ]
+
+    results = search(["lora", "bara"], short, lengths=(50, 70))
+    known = {"train.lr": RATES[2], "method.init_kappa": 0.8}
+    assert [trial.settings for trial, _ in results["bara"][BUDGET:]] == [
+        {**known, "train.steps": 50},
+        {**known, "train.steps": 70},
+    ]
+    assert best(results["bara"]).settings == {**known, "train.steps": 50}
+    assert best(results["lora"]).settings == {"train.lr": RATES[2], "train.steps": 50}
+    assert len(results["lora"]) == BUDGET + 2
+
+
 @pytest.mark.parametrize(
     ("space", "said"),
     [

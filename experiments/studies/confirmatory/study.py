@@ -1,8 +1,8 @@
 """The confirmatory benchmark, world by world: read `plan.md` beside this file first; it is not frozen yet.
 
     bara microworld build --world 101 --seed 101 --out runs/worlds/101
-    python -m experiments search --methods temperature --tasks micro-wgs --steps default --seeds 1
-        --model runs/worlds/101 --set task.world=101 --out runs/worlds/choices/101-micro-wgs.json
+    python -m experiments search --methods temperature --tasks micro-wgs --steps default --lengths 1000 2500
+        --seeds 1 --model runs/worlds/101 --set task.world=101 --out runs/worlds/choices/101-micro-wgs.json
     python -m experiments confirmatory --name confirmatory_101 --model runs/worlds/101
         --set task.world=101 --choices 'runs/worlds/choices/101-{task}.json'
 
