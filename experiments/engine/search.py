@@ -3,10 +3,10 @@
     python -m experiments search --methods lora bara --tasks micro-wgs micro-arce --steps 1000 --seeds 1
 
 The spaces are in `spaces.py`. The lowest NLL wins: the mean over tasks and seeds, predictions
-averaged over 10 draws. No test row is looked at. With --lengths the best trial is tried again after other
-numbers of steps: who has validation rows can also stop early. The choices, with every trial's score, are kept
-in experiments/hyperparameters.json, from which `chosen(method)` takes the settings of the experiments; methods
-that are searched again replace their entry, the others stay.
+averaged over 10 draws. No test row is looked at. With --lengths the best trial is tried again after
+other numbers of steps: who has validation rows can also stop early. The choices, with every trial's
+score, are kept in experiments/hyperparameters.json, from which `chosen(method)` takes the settings of
+the experiments; methods that are searched again replace their entry, the others stay.
 """
 
 import math
