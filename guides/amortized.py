@@ -31,7 +31,7 @@ from bara_pyro.errors import ConfigError, check_choice
 ONE_INPUT = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 
 # Of the noise level that training starts from: the largest, up to so many rows, and the smallest.
-MOST_START, MOST_START_ROWS, LEAST_START = 0.5, 640, 0.1
+MOST_START, MOST_START_ROWS, LEAST_START = 0.5, 2560, 0.1
 
 Shape = Literal["kappa", "k"]
 Width = Literal["vector", "scalar"]
@@ -237,10 +237,10 @@ class AmortizedGuide(SiteGuide):
 def start_kappa(rows: int) -> float:
     """Return the noise level that training starts from where nobody gives one.
 
-    0.5 up to 640 training rows, from there on as the width of a posterior shrinks, by the root of their
+    0.5 up to 2,560 training rows, from there on as the width of a posterior shrinks, by the root of their
     number, and not below 0.1: docs/decisions.md, "Noise follows from the rows".
 
-    >>> start_kappa(80), start_kappa(640), start_kappa(2560), start_kappa(10**6)
+    >>> start_kappa(80), start_kappa(2560), start_kappa(10240), start_kappa(10**6)
     (0.5, 0.5, 0.25, 0.1)
     """
     return max(LEAST_START, MOST_START * math.sqrt(min(1.0, MOST_START_ROWS / rows)))

@@ -45,7 +45,7 @@ class BaRAConfig(MethodConfig):
     init_kappa: float | None = setting(
         AmortizedGuide,
         "init_kappa",
-        "noise level at the start; null: 0.5 up to 640 training rows, then falling with their root; "
+        "noise level at the start; null: 0.5 up to 2,560 training rows, then falling with their root; "
         "Algorithm 1: 0.693",
         gt=0,
     )

@@ -42,7 +42,7 @@ def test_without_rows_the_length_is_not_known() -> None:
         load_config().train.total_steps  # noqa: B018
 
 
-@pytest.mark.parametrize(("rows", "noise"), [(1, 0.5), (640, 0.5), (2560, 0.25), (10**9, 0.1)])
+@pytest.mark.parametrize(("rows", "noise"), [(1, 0.5), (2560, 0.5), (10240, 0.25), (10**9, 0.1)])
 @pytest.mark.parametrize("shape", ["kappa", "k"])
 def test_noise_starts_as_wide_as_a_posterior_of_so_many_rows(rows: int, noise: float, shape: str) -> None:
     model = BaRA(load_backbone("microworld"), rows, target_modules=["q_proj"])
@@ -56,10 +56,10 @@ def test_noise_starts_as_wide_as_a_posterior_of_so_many_rows(rows: int, noise: f
 
 def test_a_run_keeps_the_noise_that_its_rows_gave_it(tmp_path: Path) -> None:
     """Its files hold deviations from where training started, whatever the rows are when it is read."""
-    given = {"method": "bara-gate", "task.name": "micro-wgm", "train.steps": 1}
+    given = {"method": "bara-gate", "task.name": "micro-obqa", "train.steps": 1}
     system = build_system(load_config(overrides=given))
-    wanted = 0.5 * sqrt(640 / system.model.num_data)
-    assert system.model.num_data == 2558
+    wanted = 0.5 * sqrt(2560 / system.model.num_data)
+    assert system.model.num_data == 4957
     assert system.config.method.init_kappa == pytest.approx(wanted)
     train(system, tmp_path / "run")
     (loaded := load_system(tmp_path / "run")).model.num_data = 7
