@@ -14,6 +14,7 @@ can tell, so that what is given for worlds as such is the best case, in which it
 stored runs holds some of what seeds and rows do together: seen so, V is a little too large.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -29,7 +30,7 @@ from experiments.engine.arguments import command_line
 from experiments.engine.differences import LEVEL, METRICS, averaged
 from experiments.engine.rows import RunRows, read_rows, rows_path
 
-WORLDS, SEEDS, ROWS, POWER = (1, 3, 6), (3, 5, 10, 20), (1.0, 4.0), 0.9
+WORLDS, SEEDS, ROWS, POWER = (1, 3, 6), (1, 3, 5, 10, 20), (1.0, 4.0), 0.9
 
 
 @dataclass(frozen=True)
@@ -59,12 +60,15 @@ class Design:
 
 
 def standard_error(spread: Spread, design: Design) -> tuple[float, float]:
-    """Return the standard error of the difference averaged over these worlds, and its degrees of freedom."""
+    """Return the standard error of the difference averaged over these worlds, and its degrees of freedom.
+
+    They are not a number for one seed, which does not tell what training varies by.
+    """
     seeds = spread.seed / design.seeds / design.worlds
     rows = spread.rows / design.rows / design.worlds
     trained = design.worlds * spread.tasks * (design.seeds - 1)
     asked = design.worlds * (spread.clusters * design.rows - 1)
-    df = (seeds + rows) ** 2 / (seeds**2 / trained + rows**2 / asked)
+    df = (seeds + rows) ** 2 / (seeds**2 / trained + rows**2 / asked) if trained else math.nan
     return (seeds + rows) ** 0.5, df
 
 
@@ -106,7 +110,9 @@ def table(spread: Spread) -> Table:
     rows = []
     for design in (Design(*sizes) for sizes in product(WORLDS, SEEDS, ROWS)):
         error, df = standard_error(spread, design)
-        row = {"error": error, "these": detectable(error, df)}
+        row = {"error": error}
+        if design.seeds > 1:
+            row["these"] = detectable(error, df)
         if design.worlds > 1:
             row["such"] = detectable(error, design.worlds - 1)
         rows.append({**vars(design), **row})
