@@ -34,10 +34,11 @@ def reply_lines(
 ) -> Iterator[Json]:
     """Yield a line a reply, as it is ready.
 
-    It has the prompt's `id` and the `prompt`, the `number` of the reply, the `reply`, whether it `ended`, its
-    number of `tokens`, its `log_prob` in nats under its own draw, and `made`, which tells the run and the
-    settings that made it. With `uncertainty` it has, token by token, `token_texts`, `log_probs`, `total`,
-    `aleatoric` and `epistemic` under other draws (see `ReplyUncertainty`), and `log_prob_mixture`.
+    It has the prompt's `id`, the `prompt` and `prompt_key`, which tells its tokens, the `number` of the
+    reply, the `reply`, whether it `ended`, its number of `tokens`, its `log_prob` in nats under its own draw,
+    and `made`, which tells the run and the settings that made it. With `uncertainty` it has, token by token,
+    `token_texts`, `log_probs`, `total`, `aleatoric` and `epistemic` under other draws (see
+    `ReplyUncertainty`), and `log_prob_mixture`.
 
     Args:
         system: fitted.
@@ -75,6 +76,7 @@ def reply_lines(
                 "id": reply.prompt,
                 "number": reply.number,
                 "prompt": given[reply.prompt],
+                "prompt_key": encoded[reply.prompt].key,
                 "reply": reply.text,
                 "ended": reply.ended,
                 "tokens": len(reply.token_ids),
@@ -84,11 +86,17 @@ def reply_lines(
             }
 
 
-def lines_there(output: Path, made: str) -> list[Json]:
+def lines_there(output: Path, made: str, prompts: Sequence[tuple[Prompt, Asked]]) -> list[Json]:
     """Return the whole lines of a file of replies, to be gone on with.
 
+    Args:
+        output: the file; one that is not there is empty.
+        made: see `made_by`.
+        prompts: what is asked now, encoded and as it was given.
+
     Raises:
-        ConfigError: they were made by another run or with other settings.
+        ConfigError: they were made by another run or with other settings, or reply to other tokens than one
+            of these prompts has under the same identifier.
         CheckpointError: the file cannot be read.
     """
     there = read_jsonl(output)
@@ -97,6 +105,15 @@ def lines_there(output: Path, made: str) -> list[Json]:
             f"{output} was made by another run or with other settings ({', '.join(others)}, and these are "
             f"{made}): give --overwrite, or another --output."
         )
+    asked = {prompt.id: (prompt.key, given) for prompt, given in prompts}
+    for row in there:
+        key, given = asked.get(row["id"], (row.get("prompt_key"), None))
+        if row.get("prompt_key") != key:
+            how = "this prompt read in another way" if row.get("prompt") == given else "another prompt"
+            raise ConfigError(
+                f"{output} holds a reply to {how} under the id {row['id']!r}: give the prompts, the chat "
+                "setting and the tokenizer that it was made with, or --overwrite."
+            )
     return there
 
 

@@ -1,5 +1,6 @@
 """HumanEval: programs that a run writes, judged in the sandbox; pass@k with intervals over problems."""
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -47,16 +48,16 @@ def write_programs(
         A line a completion, see `reply_lines`.
 
     Raises:
-        ConfigError: what is there was made by another run or with other settings.
+        ConfigError: what is there was made by another run, with other settings or from other prompts.
     """
     how = replace(how, stop=STOP_SEQUENCES)
     file = out / PROGRAMS
-    there = lines_there(file, made_by(system, how, 0))
-    prompts = [problem.prompt for problem in problems]
+    texts = [problem.prompt for problem in problems]
     names = [problem.task_id for problem in problems]
-    encoded = encode_prompts(prompts, system.backbone.tokenizer, ids=names)
+    prompts = list(zip(encode_prompts(texts, system.backbone.tokenizer, ids=names), texts, strict=True))
+    there = lines_there(file, made_by(system, how, 0), prompts)
     skip = {(row["id"], row["number"]) for row in there}
-    lines = reply_lines(system, list(zip(encoded, prompts, strict=True)), how, replies=replies, skip=skip)
+    lines = reply_lines(system, prompts, how, replies=replies, skip=skip)
     append_lines(file, there, lines, on_program)
     wanted = {(name, number) for name in names for number in range(replies)}
     return [row for row in read_jsonl(file) if (row["id"], row["number"]) in wanted]
@@ -72,7 +73,7 @@ def judge_programs(
     unsandboxed: bool = False,
     on_program: OnProgram | None = None,
 ) -> list[Json]:
-    """Run the programs that have not been judged, in the sandbox, and write what came of each.
+    """Run the programs that have not been judged by these tests, in the sandbox; write what came of each.
 
     Args:
         problems: with their tests.
@@ -84,14 +85,20 @@ def judge_programs(
         on_program: called after each.
 
     Returns:
-        A line a program: `id`, `number`, `made`, `passed`, `reason`, `message`, `seconds`.
+        A line a program: `id`, `number`, `made`, `problem_key`, which tells the problem and its test,
+        `passed`, `reason`, `message`, `seconds`.
 
     Raises:
         SandboxError: programs cannot be isolated here.
     """
     file = out / JUDGED
-    wanted = {(row["id"], row["number"], row["made"]) for row in programs}
-    there = [row for row in read_jsonl(file) if (row["id"], row["number"], row["made"]) in wanted]
+    keys = {problem.task_id: _key(problem) for problem in problems}
+    wanted = {(row["id"], row["number"], row["made"], keys[row["id"]]) for row in programs}
+    there = [
+        row
+        for row in read_jsonl(file)
+        if (row["id"], row["number"], row["made"], row.get("problem_key")) in wanted
+    ]
     done = {(row["id"], row["number"]) for row in there}
     left = [row for row in programs if (row["id"], row["number"]) not in done]
     found = judge(
@@ -101,13 +108,19 @@ def judge_programs(
         workers=workers,
         unsandboxed=unsandboxed,
     )
-    append_lines(file, there, (_came_of(left[one.index], one.outcome) for one in found), on_program)
+    lines = (_came_of(left[one.index], keys[one.task_id], one.outcome) for one in found)
+    append_lines(file, there, lines, on_program)
     return read_jsonl(file)
 
 
-def _came_of(program: Json, outcome: Outcome) -> Json:
+def _key(problem: Problem) -> str:
+    return hashlib.blake2b(repr(problem).encode(), digest_size=8).hexdigest()
+
+
+def _came_of(program: Json, key: str, outcome: Outcome) -> Json:
     return {
-        **{key: program[key] for key in ("id", "number", "made")},
+        **{name: program[name] for name in ("id", "number", "made")},
+        "problem_key": key,
         "passed": outcome.passed,
         "reason": outcome.reason,
         "message": outcome.message,

@@ -2,11 +2,12 @@
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
-from app_cases import Bara, Place, assert_one_sentence, questions, write_rows
+from app_cases import Bara, Place, assert_one_sentence, questions, word_tokenizer, write_rows
 from safetensors.torch import load_file
 
 import bara_pyro as bp
@@ -210,6 +211,43 @@ def test_generating(run: Path, tmp_path: Path, bara: Bara) -> None:
     assert_one_sentence(bara(*command[:5], asked, "--overwrite"), "what is read")
     shown = bara("generate", run, "--prompt", "is the fox red ?", "--replies", 2, "--json")
     assert [row["number"] for row in json.loads(shown.out)] == [0, 1]
+
+
+def test_a_resumed_command_keeps_no_reply_to_another_prompt(
+    run: Path, told: Place, tmp_path: Path, bara: Bara
+) -> None:
+    """What changes the prompt's tokens is refused, of texts and messages; fewer prompts are not."""
+    speaking = word_tokenizer()
+    speaking.chat_template = "{% for m in messages %}{{ m['content'] }} {% endfor %}Answer: "
+    model = shutil.copytree(told.backbone, tmp_path / "model")
+    speaking.save_pretrained(model)
+    texts, messages, out = (tmp_path / f"{name}.jsonl" for name in ("texts", "messages", "replies"))
+    asked = [{"id": row["id"], "prompt": row["question"]} for row in questions()[:3]]
+    write_rows(texts, asked)
+    write_rows(messages, [{**r, "prompt": [{"role": "user", "content": r["prompt"]}]} for r in asked])
+    command = ("generate", run, "--model", model, "--output", out, "--max-new-tokens", 3, "--input")
+    for file, chat in ((texts, ()), (texts, ("--chat",)), (messages, ())):
+        out.unlink(missing_ok=True)
+        assert bara(*command, file, *chat).code == 0
+        whole, before = out.read_text(), file.read_text()
+        out.write_text("".join(whole.splitlines(keepends=True)[:2]))
+        kept = out.read_text()
+        file.write_text(before.replace("is the", "is"))
+        refused = bara(*command, file, *chat, "--resume")
+        assert_one_sentence(refused, f"another prompt under the id {asked[0]['id']!r}", "--overwrite")
+        assert out.read_text() == kept
+        file.write_text(before)
+        if file == texts:
+            other = () if chat else ("--chat",)
+            refused = bara(*command, file, *other, "--resume")
+            assert_one_sentence(refused, "this prompt read in another way", "chat setting")
+            assert out.read_text() == kept
+        assert bara(*command, file, *chat, "--resume").code == 0
+        assert [row["reply"] for row in read_jsonl(out)] == [
+            json.loads(line)["reply"] for line in whole.splitlines()
+        ]
+        assert bara(*command, file, *chat, "--resume", "--limit", 1, "--replies", 2).code == 0
+        assert len(read_jsonl(out)) == 4
 
 
 def test_a_page_of_what_was_generated(run: Path, tmp_path: Path, bara: Bara) -> None:

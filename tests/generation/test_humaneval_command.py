@@ -1,12 +1,13 @@
 """Programs that a run writes: judged once, scored as the paper scores them, from the command line."""
 
 import json
+from dataclasses import replace
 from math import comb
 from pathlib import Path
 from typing import Any
 
 import pytest
-from app_cases import Place, make_bara, questions, save_backbone, write_rows
+from app_cases import Place, assert_one_sentence, make_bara, questions, save_backbone, write_rows
 
 from bara_pyro.errors import SandboxError
 from bara_pyro.generation import humaneval
@@ -71,6 +72,15 @@ def test_what_is_judged_is_judged_once(tmp_path: Path, monkeypatch: pytest.Monke
     assert len(left) == 15
 
 
+def test_another_test_judges_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    judge_programs(PROBLEMS, programs(), tmp_path)
+    left: list[tuple[str, str]] = []
+    monkeypatch.setattr(humaneval, "judge", lambda problems, rows, **_: iter(left.extend(rows) or ()))
+    stricter = replace(PROBLEMS[0], test=PROBLEMS[0].test + "    assert candidate(0) == 1\n")
+    judge_programs([stricter, *PROBLEMS[1:]], programs(), tmp_path)
+    assert [name for name, _ in left] == [stricter.task_id] * 5
+
+
 def test_scores_are_those_of_the_paper(tmp_path: Path) -> None:
     judged = [
         {"id": row["id"], "number": row["number"], "passed": row["reply"] == RIGHT, "reason": "wrong"}
@@ -109,4 +119,9 @@ def test_the_command(
     assert ((out / "programs.jsonl").read_text(), (out / "judged.jsonl").read_text()) == before
     refused = bara(*command, "--max-new-tokens", 5, "--resume")
     assert "with other settings" in refused.err
+    changed = [replace(one, prompt=one.prompt.replace("twice", "2 x is")) for one in PROBLEMS]
+    file.write_text("".join(json.dumps(vars(one)) + "\n" for one in changed))
+    refused = bara(*command, "--max-new-tokens", 6, "--resume")
+    assert_one_sentence(refused, "another prompt under the id 'one'", "--overwrite")
+    assert ((out / "programs.jsonl").read_text(), (out / "judged.jsonl").read_text()) == before
     assert "already holds results" in bara(*command).err

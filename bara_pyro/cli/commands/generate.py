@@ -134,10 +134,13 @@ def generate(
     ids, asked = load_prompts(input_file) if input_file is not None else ([], [*(prompt or [])])
     ids, asked = ids[:limit], asked[:limit]
     encoded = encode_prompts(asked, system.backbone.tokenizer, chat=chat or system.config.task.chat, ids=ids)
-    there = lines_there(output, made_by(system, how, uncertainty)) if output is not None and resume else []
+    prompts = list(zip(encoded, asked, strict=True))
+    there: list[Json] = []
+    if output is not None and resume:
+        there = lines_there(output, made_by(system, how, uncertainty), prompts)
     lines = reply_lines(
         system,
-        list(zip(encoded, asked, strict=True)),
+        prompts,
         how,
         replies=replies,
         uncertainty=uncertainty,
