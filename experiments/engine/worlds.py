@@ -74,11 +74,16 @@ def over_worlds(worlds: Mapping[str, Sequence[RunRows]], arm: str, reference: st
     if len(shapes) > 1:
         raise DataError("The worlds have not the same arms, tasks and seeds: run what is missing.")
     found = _difference(told, arm, reference, metric)
-    values = list(by_world.values())
-    half = float(student.ppf((1 + LEVEL) / 2, len(values) - 1)) * stdev(values) / len(values) ** 0.5
-    mean = fmean(values)
     these = Range(found["difference"], found["low"], found["high"])
-    return OverWorlds(by_world, these, Range(mean, mean - half, mean + half))
+    return OverWorlds(by_world, these, student_range(list(by_world.values()))[0])
+
+
+def student_range(values: Sequence[float]) -> tuple[Range, float]:
+    """Return the mean of two or more numbers with Student's interval, and the p-value of a mean of 0."""
+    mean, error, df = fmean(values), stdev(values) / len(values) ** 0.5, len(values) - 1
+    half = float(student.ppf((1 + LEVEL) / 2, df)) * error
+    p = 2 * float(student.sf(abs(mean) / error, df)) if error else float(mean == 0.0)
+    return Range(mean, mean - half, mean + half), p
 
 
 def _difference(runs: Sequence[RunRows], arm: str, reference: str, metric: str) -> dict[str, Any]:

@@ -10,11 +10,10 @@ import torch
 from scipy.stats import ttest_1samp
 
 from bara_pyro.errors import ConfigError, DataError
-from bara_pyro.report import Table
 from bara_pyro.runs.store import write_json
 from experiments.engine.compare import Comparisons, compare_study
 from experiments.engine.differences import Contrast, compare
-from experiments.engine.rows import RunRows, rows_path, write_rows
+from experiments.engine.rows import RunRows
 from experiments.engine.run import SEED, _settings
 from experiments.engine.search import KIND
 from experiments.engine.worlds import over_worlds
@@ -109,19 +108,3 @@ def test_arms_of_the_study(tmp_path: Path) -> None:
     assert _settings(arms["temperature"], "micro-arcc", 0) == {"method": "temperature", "train.lr": 3e-3}
     with pytest.raises(ConfigError, match="micro-boolq"):
         _settings(arms["temperature"], "micro-boolq", 0)
-
-
-def test_the_table_over_all_worlds(tmp_path: Path) -> None:
-    assert study.over_all(tmp_path) == []
-    rows_path("x", tmp_path).parent.mkdir()
-    write_rows(world(101, 0.2), rows_path("confirmatory_101", tmp_path))
-    assert study.over_all(tmp_path) == []
-    write_rows([run for run in world(102, 0.3) if run.seed], rows_path("confirmatory_102", tmp_path))
-    [said] = study.over_all(tmp_path)
-    assert isinstance(said, str)
-    assert said.startswith("No primary contrast yet. The worlds have not")
-    write_rows(world(102, 0.3), rows_path("confirmatory_102", tmp_path))
-    [table] = study.over_all(tmp_path)
-    assert isinstance(table, Table)
-    assert [row["of"] for row in table.rows][:2] == ["confirmatory_101", "confirmatory_102"]
-    assert [row["of"] for row in table.rows][2:] == ["these worlds", "worlds as such", "the wider"]

@@ -1,12 +1,13 @@
-"""The confirmatory benchmark, world by world: read `plan.md` beside this file first; it is not frozen yet.
+"""The confirmatory benchmark, world by world: read `plan.md` beside this file first.
 
     bara microworld build --world 101 --seed 101 --out runs/worlds/101
-    python -m experiments search --methods temperature --tasks micro-wgs --steps default --lengths 1000 2500
+    python -m experiments search --methods temperature --tasks micro-wgs --steps 1500 --lengths 3000 3200
         --seeds 1 --model runs/worlds/101 --set task.world=101 --out runs/worlds/choices/101-micro-wgs.json
     python -m experiments confirmatory --name confirmatory_101 --model runs/worlds/101
         --set task.world=101 --choices 'runs/worlds/choices/101-{task}.json'
 
 BaRA and LoRA have their defaults; all others the settings that were chosen for the task on validation rows.
+The verdict over all worlds is that of `python -m experiments verdict`.
 """
 
 from argparse import Namespace
@@ -14,16 +15,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bara_pyro.errors import DataError
-from bara_pyro.report import Column, Table
 from experiments.engine.compare import Comparisons, Contrast
-from experiments.engine.results import RESULTS
-from experiments.engine.rows import read_rows, rows_path
 from experiments.engine.run import Arm, Arms
 from experiments.engine.search import chosen
-from experiments.engine.study import Study
-from experiments.engine.worlds import Range, over_worlds
-from experiments.page.parts import Part, main_table
+from experiments.page.parts import main_table
 from experiments.page.spec import arm_study
 
 NAME = "confirmatory"
@@ -48,46 +43,12 @@ def arms(args: Namespace) -> Arms:
     }
 
 
-def parts(study: Study) -> list[Part]:
-    """Return the scores of a world, and the primary contrast over all worlds that there are."""
-    return [*main_table(study), *over_all(RESULTS)]
-
-
-def over_all(results: Path) -> list[Part]:
-    """Return a table of the primary contrast, of two worlds or more, or what they lack."""
-    stored = sorted(rows_path(NAME, results).parent.glob(f"{NAME}_*.parquet"))
-    found = {path.stem: read_rows(path) for path in stored}
-    if len(found) < 2:
-        return []
-    try:
-        seen = over_worlds(found, PRIMARY.arm, PRIMARY.reference, PRIMARY.metric)
-    except DataError as error:  # worlds are run one after the other
-        return [f"No primary contrast yet. {error}\n"]
-    rows: list[Mapping[str, object]] = [
-        {"of": world, "difference": f"{x:+.4f}"} for world, x in seen.by_world.items()
-    ]
-    for words, one in (
-        ("these worlds", seen.these),
-        ("worlds as such", seen.as_such),
-        ("the wider", seen.decides),
-    ):
-        rows.append({"of": words, "difference": f"{one.difference:+.4f}", "interval": _ends(one)})
-    columns = (Column("of", ""), Column("difference", "NLL, nats"), Column("interval", "95 %"))
-    return [
-        Table(columns, rows, f"{PRIMARY.arm} minus {PRIMARY.reference}, average over the tasks of each world")
-    ]
-
-
-def _ends(one: Range) -> str:
-    return f"[{one.low:+.4f}, {one.high:+.4f}]"
-
-
 STUDY = arm_study(
     NAME,
     __doc__,
     "Confirmatory benchmark",
     "A world, a language model and tasks that nothing was developed on; the plan was written before.",
-    parts,
+    main_table,
     arms,
     methods=METHODS,
     tasks=TASKS,

@@ -1,0 +1,218 @@
+"""The verdict of the confirmatory benchmark, from the stored rows of its worlds; nothing is run.
+
+    python -m experiments verdict
+
+What is computed, and from which worlds, was written down before any of them was made:
+`experiments/studies/confirmatory/plan.md`. A figure of a world is the average over its six tasks; intervals
+are Student's, of the worlds' figures. With fewer worlds than the plan has there is no verdict, only what has
+been seen so far.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from bara_pyro.errors import DataError
+from bara_pyro.metrics import accuracy, ece, error_auroc, holm, nll
+from bara_pyro.report import Column, Table
+from bara_pyro.report.style import INK, dress, new_figure
+from experiments.engine.arguments import command_line
+from experiments.engine.results import RESULTS, Results
+from experiments.engine.rows import RunRows, read_rows, rows_path
+from experiments.engine.worlds import over_worlds, student_range
+from experiments.page.parts import Part, Picture
+from experiments.page.spec import entry_study
+from experiments.page.values import display
+from experiments.studies.confirmatory.study import NAME, PRIMARY, TASKS
+
+WORLDS = 6
+Metric = Callable[[Any, Any], float]
+# Of the tasks that were learnt, and of rows from elsewhere; all but the first are secondary.
+AT_HOME: Mapping[str, Metric] = {"nll": nll, "ece": ece, "acc": accuracy, "error_auroc": error_auroc}
+SHIFTED = {"near_nll": "micro-near", "far_nll": "micro-far"}
+WORDS = {
+    "nll": "NLL (nats), primary",
+    "ece": "ECE (points)",
+    "acc": "accuracy (points)",
+    "error_auroc": "AUROC of errors by confidence (points)",
+    "near_nll": "NLL, near shift (nats)",
+    "far_nll": "NLL, far shift (nats)",
+}
+
+
+def stored_worlds(results: Path = RESULTS) -> dict[str, list[RunRows]]:
+    """Return world -> rows of its runs; a `DataError` where no world has any."""
+    found = sorted(rows_path(NAME, results).parent.glob(f"{NAME}_*.parquet"))
+    worlds = {path.stem.removeprefix(f"{NAME}_"): read_rows(path) for path in found}
+    if not worlds:
+        raise DataError("No world has been run: see experiments/studies/confirmatory/plan.md.")
+    return worlds
+
+
+def task_scores(
+    runs: Sequence[RunRows], arm: str, metric: Metric, tested_on: str | None = None
+) -> list[float]:
+    """Return a score of each task that an arm learnt, under the largest S; on the named rows if any."""
+    own = [run for run in runs if run.arm == arm and run.tested_on == (tested_on or run.task)]
+    if not own:
+        raise DataError(f"A world has no run of {arm} that was tested on {tested_on or 'its own task'}.")
+    return [metric(run.log_probs[max(run.log_probs)], run.labels) for run in own]
+
+
+def differences(runs: Sequence[RunRows]) -> dict[str, float]:
+    """Return what the first arm of the primary contrast has more than the other in a world, by metric."""
+
+    def difference(metric: Metric, tested_on: str | None = None) -> float:
+        ours, theirs = (
+            fmean(task_scores(runs, arm, metric, tested_on)) for arm in (PRIMARY.arm, PRIMARY.reference)
+        )
+        return ours - theirs
+
+    home = {name: difference(metric) for name, metric in AT_HOME.items()}
+    return home | {name: difference(nll, task) for name, task in SHIFTED.items()}
+
+
+def contrasts(worlds: Mapping[str, Sequence[RunRows]]) -> dict[str, dict[str, Any]]:
+    """Return every contrast by metric: `difference`, `low`, `high`, `p`; `p_holm` of the secondary ones.
+
+    The primary one is the wider of the interval of worlds as such and that of these worlds, which is kept
+    beside it (`these_low`, `these_high`).
+
+    Raises:
+        DataError: fewer than two worlds, or a world lacks a run.
+    """
+    both = over_worlds(worlds, PRIMARY.arm, PRIMARY.reference, PRIMARY.metric)
+    by_world = [differences(runs) for runs in worlds.values()]
+    found: dict[str, dict[str, Any]] = {}
+    for name in by_world[0]:
+        range_, p = student_range([one[name] for one in by_world])
+        found[name] = {"difference": range_.difference, "low": range_.low, "high": range_.high, "p": p}
+    found[PRIMARY.metric] |= {
+        "low": both.decides.low,
+        "high": both.decides.high,
+        "these_low": both.these.low,
+        "these_high": both.these.high,
+    }
+    others = [name for name in found if name != PRIMARY.metric]
+    for name, p in zip(others, holm([found[name]["p"] for name in others]), strict=True):
+        found[name]["p_holm"] = p
+    return found
+
+
+def verdict(worlds: int, low: float, high: float) -> str:
+    """Return "met" or "missed" as the plan says, or that worlds are missing."""
+    if worlds < WORLDS:
+        return "no verdict yet"
+    return "met" if high < 0 else "missed"
+
+
+def main() -> None:
+    """Read the worlds' rows and write what they say."""
+    command_line(__doc__).parse_args()
+    worlds = stored_worlds()
+    results = Results(RESULTS / "verdict.json", "verdict", {"worlds": len(worlds), "planned": WORLDS})
+    for world, runs in worlds.items():
+        scores = {
+            arm: dict(zip(_tasks(runs), task_scores(runs, arm, nll), strict=True))
+            for arm in (PRIMARY.arm, PRIMARY.reference)
+        }
+        results.add(f"world {world}", {"world": world, "nll": scores, "differences": differences(runs)})
+    for name, found in contrasts(worlds).items():
+        results.add(name, {"metric": name, **found})
+    primary = results.entries[PRIMARY.metric]
+    said = verdict(len(worlds), primary["low"], primary["high"])
+    results.add("verdict", {"verdict": said})
+    print(f"{len(worlds)} of {WORLDS} worlds: {said}. Written to {results.path}.")
+
+
+def _tasks(runs: Sequence[RunRows]) -> list[str]:
+    return [run.task for run in runs if run.arm == PRIMARY.arm and run.tested_on == run.task]
+
+
+def parts(results: Results) -> list[Part]:
+    """Return the worlds, the contrasts and a picture of both."""
+    picture = Picture(
+        lambda: world_figure(results),
+        "verdict-nll",
+        f"NLL of {display(PRIMARY.arm)} by default minus that of {display(PRIMARY.reference)} as tuned, "
+        "by world: small marks are tasks, large ones their average; at the bottom the average of the worlds "
+        "with its 95 % interval.",
+    )
+    return [contrast_table(results), world_table(results), picture]
+
+
+def contrast_table(results: Results) -> Table:
+    """Return a row a contrast."""
+    rows = []
+    for name, words in WORDS.items():
+        found = results.entries[name]
+        interval = f"[{found['low']:+.3f}, {found['high']:+.3f}]"
+        p_holm = found.get("p_holm")
+        rows.append(
+            {
+                "what": words,
+                "difference": f"{found['difference']:+.3f}",
+                "interval": interval,
+                "p": f"{found['p']:.3f}" if p_holm is None else f"{p_holm:.3f}",
+            }
+        )
+    columns = (
+        Column("what", ""),
+        Column("difference", "difference"),
+        Column("interval", "95 %"),
+        Column("p", "p (Holm where secondary)"),
+    )
+    about = f"{display(PRIMARY.arm)} minus {display(PRIMARY.reference)}, {results.about['worlds']} worlds"
+    return Table(columns, rows, about)
+
+
+def world_table(results: Results) -> Table:
+    """Return the NLL of both arms by world and task."""
+    rows = []
+    for entry in _worlds(results):
+        for arm, scores in entry["nll"].items():
+            average = fmean(scores.values())
+            rows.append({"world": entry["world"], "arm": display(arm), **scores, "average": average})
+    columns = [Column("world", "world"), Column("arm", "method")]
+    columns += [Column(task, task, format=".3f") for task in TASKS]
+    columns += [Column("average", "average", format=".3f")]
+    return Table(columns, rows, "NLL in nats on test rows, S = 10; one training each")
+
+
+def _worlds(results: Results) -> list[dict[str, Any]]:
+    return [entry for entry in results.entries.values() if "world" in entry]
+
+
+def world_figure(results: Results) -> Figure:
+    """Draw the differences of tasks, worlds and their average."""
+    worlds, found = _worlds(results), results.entries[PRIMARY.metric]
+    figure = new_figure(6.6, 0.34 * len(worlds) + 1.4)
+    axes = figure.add_subplot()
+    for place, entry in enumerate(worlds):
+        ours, theirs = entry["nll"][PRIMARY.arm], entry["nll"][PRIMARY.reference]
+        axes.plot(
+            [ours[t] - theirs[t] for t in ours], [place] * len(ours), "|", color=INK, markersize=8, alpha=0.5
+        )
+        axes.plot(entry["differences"][PRIMARY.metric], place, "o", color=INK)
+    sides = [[found["difference"] - found["low"]], [found["high"] - found["difference"]]]
+    axes.errorbar(found["difference"], len(worlds), xerr=sides, fmt="D", color=INK, capsize=4)
+    axes.axvline(0, color=INK, linewidth=0.9, linestyle="--")
+    dress(axes, "difference in NLL (nats); left of 0 BaRA is better")
+    axes.set_yticks(range(len(worlds) + 1), [*(f"world {entry['world']}" for entry in worlds), "average"])
+    axes.set_ylim(len(worlds) + 0.6, -0.6)
+    return figure
+
+
+STUDY = entry_study(
+    "Confirmatory benchmark",
+    "New worlds, language models and tasks on which nothing was developed, by a plan that was frozen before "
+    "any of them was made (`experiments/studies/confirmatory/plan.md`): has BaRA's gate form at its "
+    "defaults, without a validation row, a lower NLL than LoRA with rate, length and temperature chosen on "
+    "validation rows?\n\n{worlds} of {planned} worlds, six tasks each, one training of each method a task.",
+    main,
+    parts,
+    order=0,
+)

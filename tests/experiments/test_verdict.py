@@ -1,0 +1,133 @@
+"""The verdict over worlds, on made rows whose differences are known."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import false_discovery_control, ttest_1samp
+
+from bara_pyro.errors import DataError
+from experiments.engine.results import read_results
+from experiments.engine.rows import RunRows, rows_path, write_rows
+from experiments.engine.worlds import student_range
+from experiments.page.report import page
+from experiments.studies.verdict import study
+
+GAINS = {"102": 0.10, "103": 0.30, "104": 0.15, "105": 0.22, "106": 0.28, "107": 0.05}
+ROWS = 60
+
+
+def run(world: str, arm: str, task: str, tested_on: str, right: float) -> RunRows:
+    """A run that gives every right answer the log-probability `right`; clusters of three rows."""
+    ids = tuple(f"{tested_on}{i}" for i in range(ROWS))
+    clusters = tuple(f"c{i // 3} of world {world}" for i in range(ROWS))
+    law = torch.tensor([[right, float(np.log1p(-np.exp(right)))]], dtype=torch.float64).repeat(ROWS, 1)
+    labels = torch.zeros(ROWS, dtype=torch.long)
+    labels[::3] = 1  # some answers are wrong, with the other probability
+    return RunRows(arm, "h", "c", task, 0, tested_on, ids, clusters, labels, {0: law * 2, 10: law})
+
+
+def world(name: str, gain: float) -> list[RunRows]:
+    """Both arms on two tasks and the shifts of one; `bara-gate` is the nearer to a coin, by `gain`."""
+    out = []
+    for arm, right in (("bara-gate", -0.3 - gain), ("temperature", -0.3)):
+        out += [run(name, arm, task, task, right) for task in ("micro-obqa", "micro-wgs")]
+        out += [run(name, arm, "micro-obqa", shift, right) for shift in ("micro-near", "micro-far")]
+    return out
+
+
+def nll_of(right: float) -> float:
+    """The NLL of such a run: a third of its labels has the other probability."""
+    return -(2 * right + float(np.log1p(-np.exp(right)))) / 3
+
+
+def test_contrasts_are_t_tests_of_the_worlds_averages() -> None:
+    found = study.contrasts({name: world(name, gain) for name, gain in GAINS.items()})
+    by_hand = [nll_of(-0.3 - gain) - nll_of(-0.3) for gain in GAINS.values()]
+    test = ttest_1samp(by_hand, 0.0)
+    for name in ("nll", "near_nll", "far_nll"):
+        assert found[name]["difference"] == pytest.approx(np.mean(by_hand), abs=1e-5)
+        assert found[name]["p"] == pytest.approx(test.pvalue, rel=1e-3)
+    low, high = test.confidence_interval(0.95)
+    assert (found["nll"]["low"], found["nll"]["high"]) == pytest.approx((low, high), abs=1e-5)
+    assert found["nll"]["these_high"] - found["nll"]["these_low"] < high - low
+    assert "p_holm" not in found["nll"]  # the primary one stands by itself
+    assert found["acc"]["difference"] == 0.0
+
+
+def test_the_secondary_ones_are_corrected_by_holm() -> None:
+    found = study.contrasts({name: world(name, gain) for name, gain in GAINS.items()})
+    others = sorted((one["p"], one["p_holm"]) for name, one in found.items() if name != "nll")
+    largest = 0.0
+    for place, (p, p_holm) in enumerate(others):
+        largest = max(largest, min(1.0, (len(others) - place) * p))
+        assert p_holm == pytest.approx(largest)
+    # A weaker correction would give less.
+    assert others[0][1] >= false_discovery_control([p for p, _ in others]).min()
+
+
+@pytest.mark.parametrize("values", [[1.0, 2.0], [0.1, -0.2, 0.4, 0.3]])
+def test_the_range_is_that_of_a_t_test(values: list[float]) -> None:
+    found, p = student_range(values)
+    test = ttest_1samp(values, 0.0)
+    assert p == pytest.approx(test.pvalue)
+    assert (found.low, found.high) == pytest.approx(tuple(test.confidence_interval(0.95)))
+
+
+@pytest.mark.parametrize(
+    ("worlds", "low", "high", "said"),
+    [
+        (6, -0.03, -0.001, "met"),
+        (6, -0.03, 0.001, "missed"),
+        (6, 0.001, 0.03, "missed"),
+        (5, -0.03, -0.01, "no verdict yet"),
+    ],
+)
+def test_the_verdict_is_that_of_the_plan(worlds: int, low: float, high: float, said: str) -> None:
+    assert study.verdict(worlds, low, high) == said
+
+
+def test_the_command_reads_the_rows_and_the_page_shows_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(study, "RESULTS", tmp_path)
+    monkeypatch.setattr(study, "stored_worlds", lambda: stored(tmp_path))
+    monkeypatch.setattr("sys.argv", ["verdict"])
+    rows_path("x", tmp_path).parent.mkdir()
+
+    def stored(results: Path) -> dict[str, list[RunRows]]:
+        return REAL(results)
+
+    with pytest.raises(DataError, match="No world has been run"):
+        study.main()
+    write_rows(world("102", GAINS["102"]), rows_path("confirmatory_102", tmp_path))
+    with pytest.raises(DataError, match="rows of 1 world"):
+        study.main()
+    for name in ("102", "103"):
+        write_rows(world(name, GAINS[name]), rows_path(f"confirmatory_{name}", tmp_path))
+    study.main()
+    assert "2 of 6 worlds: no verdict yet" in capsys.readouterr().out
+    found = read_results(tmp_path / "verdict.json")
+    text = page("Confirmatory benchmark", study.STUDY, found, "", tmp_path)
+    assert "2 of 6 worlds" in text
+    mean = np.mean([nll_of(-0.3 - GAINS[n]) - nll_of(-0.3) for n in ("102", "103")])
+    assert f"{mean:+.3f}" in text
+    assert (tmp_path / "verdict-nll.png").stat().st_size > 5000
+
+
+REAL = study.stored_worlds
+
+
+def test_a_world_without_an_arm_is_refused() -> None:
+    rows = [one for one in world("102", 0.1) if one.arm == "bara-gate"]
+    with pytest.raises(DataError, match="no run of temperature"):
+        study.differences(rows)
+
+
+def test_sizes_of_the_plan() -> None:
+    """The largest number of draws is what counts, not the mean of the gates."""
+    rows = world("102", 0.1)
+    halved = [replace(one, log_probs={0: one.log_probs[10]}) for one in rows]
+    assert study.differences(rows)["nll"] == pytest.approx(study.differences(halved)["nll"])
