@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from bara_pyro.errors import DataError
 from bara_pyro.metrics._inputs import as_finite_array
+from bara_pyro.metrics.budget import ROUNDING
 from bara_pyro.metrics.intervals import Drawn, Interval, check_level, crossed_interval
 from bara_pyro.metrics.over_prompts import Floats, PromptStatistic, prompt_weights
 
@@ -51,7 +52,7 @@ def pareto_frontier(points: ArrayLike) -> NDArray[np.intp]:
     """Return the indices of settings that no other beats, by rising diversity (and falling score).
 
     A setting is beaten by one that is at least as good and as diverse, and better in one of them; of equal
-    settings the first is kept.
+    settings the first is kept. Scores that differ in their last digits only, as sums do, are equal.
 
     Args:
         points: `settings x 2`: score and diversity, both higher where better.
@@ -62,7 +63,7 @@ def pareto_frontier(points: ArrayLike) -> NDArray[np.intp]:
     score, diversity = _columns(points, "points")
     order = np.lexsort((-score, -diversity))  # the most diverse first, the best first among equals
     best_so_far = np.maximum.accumulate(np.concatenate([[-np.inf], score[order][:-1]]))
-    return order[score[order] > best_so_far][::-1]
+    return order[score[order] - best_so_far > ROUNDING * np.abs(score[order])][::-1]
 
 
 def _columns(points: ArrayLike, name: str) -> tuple[Floats, Floats]:

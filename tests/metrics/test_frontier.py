@@ -43,6 +43,12 @@ def test_the_frontier_is_what_no_setting_beats(seed: int) -> None:
     assert (np.diff(points[found, 0]) < 0).all()
 
 
+def test_scores_that_differ_by_rounding_are_equal() -> None:
+    more = 0.1 + 0.2  # 0.30000000000000004
+    assert pareto_frontier([[more, 1.0], [0.3, 2.0]]).tolist() == [1]
+    assert pareto_frontier([[0.3 + 1e-9, 1.0], [0.3, 2.0]]).tolist() == [0, 1]
+
+
 def height(curve: list[tuple[float, float]], at: float) -> float:
     """Return the score on the line between the two settings around a diversity, or of the only one."""
     for (d, s), (e, t) in [*itertools.pairwise(curve), (curve[-1], curve[-1])]:
