@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from experiments.engine.results import Results
 from experiments.page.parts import Part, Picture
-from experiments.page.sampled_entries import target_of
+from experiments.page.sampled_entries import scored, target_of
 from experiments.page.sampled_figures import curve_figure, entropy_figure, frontier_figure, tax_figure
 from experiments.page.sampled_tables import (
     budget_table,
@@ -26,37 +26,47 @@ every method); temperatures were not chosen.
 """
 
 
+UNSCORED = """Every reply scores 0, at every temperature: there are no curves, frontiers or budgets to show.
+"""
+BANDS = "95 % intervals over seeds and prompts, each method by itself"
+
+
 def parts(results: Results) -> Iterable[Part]:
-    """Return the tables and figures."""
-    entries = list(results.entries.values())
+    """Return the tables and figures; where nothing scores, those that do not need it."""
+    entries, name = list(results.entries.values()), results.study
+    few = f"the best of {target_of(entries)}"
     yield scores_table(entries)
     yield difference_table(entries)
-    yield frontier_table(entries)
-    yield budget_table(entries)
+    if scored(entries):
+        yield frontier_table(entries)
+        yield budget_table(entries)
+    else:
+        yield UNSCORED
     taxed = "tax" in entries[0]
     if taxed:
         yield tax_table(entries)
-    name = results.study
-    yield Picture(
-        lambda: curve_figure(entries),
-        f"{name}-best-of-n",
-        "Expected best of n at temperature 1; means of seeds.",
-    )
-    few = f"the best of {target_of(entries)}"
-    yield Picture(
-        lambda: frontier_figure(entries),
-        f"{name}-frontier",
-        f"Score of one reply and of {few} against diversity, by temperature; means of seeds.",
-    )
+    if scored(entries):
+        yield Picture(
+            lambda: curve_figure(entries),
+            f"{name}-best-of-n",
+            f"Expected best of n at temperature 1; bands: {BANDS}.",
+        )
+        yield Picture(
+            lambda: frontier_figure(entries),
+            f"{name}-frontier",
+            f"Score of one reply and of {few} against diversity, by temperature: draws and posterior mean of "
+            f"each method, LoRA beside. Bands and bars: {BANDS}.",
+        )
     yield Picture(
         lambda: entropy_figure(entries),
         f"{name}-entropy",
-        f"Score of {few} against the entropy of a token, temperature 1; a point a seed.",
+        f"{f'Score of {few}' if scored(entries) else 'Diversity'} against the entropy of a token, "
+        f"temperature 1. Upright bars: {BANDS}; level bars: over seeds alone.",
     )
     if taxed:
         yield Picture(
             lambda: tax_figure(entries),
             f"{name}-tax",
-            "Accuracy on questions after minus before, mean over tasks; "
-            "bars: one standard deviation over seeds.",
+            "Accuracy on questions after minus before, by task and on average; bars: 95 % intervals over "
+            "seeds alone. Rows are not stored, so that bars say nothing of other questions.",
         )

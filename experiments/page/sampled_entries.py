@@ -50,31 +50,41 @@ def scores_of(samples: Entry, n: int) -> np.ndarray:
     return read_numbers(samples["best"][str(n)]) * 100 / THOUSAND
 
 
+def scored(entries: Sequence[Entry]) -> bool:
+    """Return whether any reply is worth anything."""
+    return any(scores_of(samples, 1).any() for entry in entries for samples in entry["samples"])
+
+
 def diversity_of(samples: Entry) -> np.ndarray:
     """Return the diversity of each prompt's replies."""
     return read_numbers(samples["diversity"]) / 10
 
 
-def over_prompts(entries: Sequence[Entry], kind: str, read: Callable[[Entry], np.ndarray]) -> np.ndarray:
-    """Return a figure of each prompt, `prompts`, mean over the seeds of one method."""
-    return np.mean([read(samples_of(entry, kind)) for entry in entries], axis=0)
+def by_seed(
+    entries: Sequence[Entry],
+    method: str,
+    kind: str,
+    read: Callable[[Entry], np.ndarray],
+    temperature: float = 1.0,
+) -> np.ndarray:
+    """Return a figure of each prompt under each seed of a method, `seeds x prompts`, seeds rising."""
+    own = sorted(having(entries, method=method), key=lambda entry: entry["seed"])
+    return np.stack([read(samples_of(entry, kind, temperature)) for entry in own])
+
+
+def temperatures_of(entries: Sequence[Entry]) -> list[float]:
+    """Return the temperatures that were sampled at."""
+    return distinct(entries[0]["samples"], "temperature")
 
 
 def sweep(entries: Sequence[Entry], method: str, kind: str, n: int) -> np.ndarray:
     """Return score and diversity, `prompts x temperatures x 2`, means over seeds."""
-    own = having(entries, method=method)
-    temperatures = distinct(own[0]["samples"], "temperature")
+    reads = (partial(scores_of, n=n), diversity_of)
     pairs = [
-        np.mean(
-            [
-                np.stack([scores_of(s, n), diversity_of(s)], axis=-1)
-                for s in (samples_of(entry, kind, temperature) for entry in own)
-            ],
-            axis=0,
-        )
-        for temperature in temperatures
+        [by_seed(entries, method, kind, read, temperature).mean(axis=0) for read in reads]
+        for temperature in temperatures_of(entries)
     ]
-    return np.stack(pairs, axis=1)
+    return np.array(pairs).transpose(2, 0, 1)
 
 
 def prompts_of(entries: Sequence[Entry]) -> list[str]:
@@ -84,19 +94,29 @@ def prompts_of(entries: Sequence[Entry]) -> list[str]:
 
 def curve(entries: Sequence[Entry], method: str, kind: str) -> np.ndarray:
     """Return the expected best of n, `prompts x numbers`, means over seeds."""
-    own = having(entries, method=method)
-    return np.stack([over_prompts(own, kind, partial(scores_of, n=n)) for n in numbers_of(entries)], axis=-1)
+    by_number = [by_seed(entries, method, kind, partial(scores_of, n=n)) for n in numbers_of(entries)]
+    return np.stack([values.mean(axis=0) for values in by_number], axis=-1)
 
 
-def shared_seeds(entries: Sequence[Entry], *methods: str) -> list[int]:
-    """Return the seeds that all of these methods have."""
+def paired(entries: Sequence[Entry], *methods: str) -> list[Entry]:
+    """Return the entries of the seeds that all of these methods have."""
     found = [set(distinct(having(entries, method=method), "seed")) for method in methods]
-    return sorted(set.intersection(*found))
+    shared = set.intersection(*found)
+    return [entry for entry in entries if entry["seed"] in shared]
 
 
 def tax_of(entry: Entry, key: str) -> float:
     """Return a score after minus before, mean over the tasks of questions."""
     return mean(entry["tax"][task][key] - entry["before"][task][key] for task in entry["tax"])
+
+
+def taxes_of(entries: Sequence[Entry], method: str) -> dict[str, list[float]]:
+    """Return accuracy after minus before of each seed, seeds rising: each task's, and `mean` over tasks."""
+    own = sorted(having(entries, method=method), key=lambda entry: entry["seed"])
+    by_task = {
+        task: [e["tax"][task]["acc"] - e["before"][task]["acc"] for e in own] for task in own[0]["tax"]
+    }
+    return by_task | {"mean": [tax_of(entry, "acc") for entry in own]}
 
 
 def drawn_arms(entries: Sequence[Entry]) -> list[tuple[str, str, str]]:

@@ -5,18 +5,10 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-import torch
 
-from bara_pyro.metrics import (
-    compare_budgets,
-    compare_frontiers,
-    crossed_interval,
-    mean_over_prompts,
-    prompt_weights,
-)
-from bara_pyro.metrics.intervals import Drawn, Interval
+from bara_pyro.metrics import compare_budgets, compare_frontiers, mean_over_prompts
 from bara_pyro.report import Column, Table
-from experiments.engine.results import having
+from experiments.engine.results import distinct, having
 from experiments.page.sampled_entries import (
     REFERENCE,
     Entry,
@@ -24,16 +16,18 @@ from experiments.page.sampled_entries import (
     curve,
     diversity_of,
     numbers_of,
+    paired,
     prompts_of,
     samples_of,
     scores_of,
-    shared_seeds,
     sweep,
     target_of,
     tax_of,
+    taxes_of,
 )
+from experiments.page.sampled_intervals import difference
 from experiments.page.tables import interval_cell
-from experiments.page.values import display, spread_rows
+from experiments.page.values import display, spread, spread_rows, student
 
 
 def scores_table(entries: Sequence[Entry]) -> Table:
@@ -93,26 +87,6 @@ def difference_table(entries: Sequence[Entry]) -> Table:
     return Table(
         columns, rows, "Minus LoRA at temperature 1 [interval] (standard error by seeds, by prompts)"
     )
-
-
-def difference(
-    entries: Sequence[Entry],
-    arm: tuple[str, str],
-    reference: tuple[str, str],
-    read: Callable[[Entry], np.ndarray],
-) -> Interval:
-    """Return an arm minus another, by a figure of each prompt, crossed over seeds and prompts."""
-    by_seed = {
-        seed: [
-            read(samples_of(having(entries, method=method, seed=seed)[0], kind))
-            for method, kind in (arm, reference)
-        ]
-        for seed in shared_seeds(entries, arm[0], reference[0])
-    }
-    gaps = np.stack([own - theirs for own, theirs in by_seed.values()])  # seeds x prompts
-    names = [str(i) for i in range(gaps.shape[1])]
-    drawn = torch.from_numpy(prompt_weights(names) @ gaps.T)
-    return crossed_interval([Drawn(torch.from_numpy(gaps.mean(axis=1)), drawn, frozenset(names))])
 
 
 def frontier_table(entries: Sequence[Entry]) -> Table:
@@ -181,24 +155,34 @@ def budget_table(entries: Sequence[Entry]) -> Table:
 
 
 def tax_table(entries: Sequence[Entry]) -> Table:
-    """Return accuracy on tasks of questions after minus before, by method, spread over seeds."""
-    tasks = list(entries[0]["tax"])
+    """Return accuracy on tasks of questions after minus before, by method, and what LoRA's is less.
+
+    Where there are seeds to tell, rows have `mean interval` and, but for LoRA, `minus interval`.
+    """
     with_nll = all("nll" in scores for scores in entries[0]["tax"].values())
-    rows = [
-        {
-            "arm": display(entry["method"]),
-            **{task: entry["tax"][task]["acc"] - entry["before"][task]["acc"] for task in tasks},
-            "mean": tax_of(entry, "acc"),
-            **({"nll": tax_of(entry, "nll")} if with_nll else {}),
+    rows = []
+    for method in distinct(entries, "method"):
+        taxes = taxes_of(entries, method)
+        row: dict[str, Any] = {
+            "arm": display(method),
+            **{task: spread(found) for task, found in taxes.items()},
         }
-        for entry in entries
-    ]
+        if len(taxes["mean"]) > 1:
+            row["mean interval"] = student(taxes["mean"])
+        both = paired(entries, method, REFERENCE)
+        ours, theirs = (taxes_of(both, one)["mean"] for one in (method, REFERENCE))
+        if method != REFERENCE and len(ours) > 1:
+            found = student([a - b for a, b in zip(ours, theirs, strict=True)])
+            row |= {"minus": interval_cell(found, 1), "minus interval": found}
+        if with_nll:
+            row["nll"] = spread([tax_of(entry, "nll") for entry in having(entries, method=method)])
+        rows.append(row)
     columns = [
         Column("arm", "method"),
-        *(Column(task, task, "points", ".1f") for task in tasks),
+        *(Column(task, task, "points", ".1f") for task in entries[0]["tax"]),
         Column("mean", "mean", "points", ".2f"),
+        Column("minus", "mean minus LoRA's", "points"),
         *([Column("nll", "NLL, mean", "nats", ".3f")] if with_nll else []),
     ]
-    keys = [column.key for column in columns[1:]]
-    caption = "Tax: accuracy on questions after learning replies minus before, ± over seeds"
-    return Table(columns, spread_rows(rows, ("arm",), keys), caption)
+    caption = "Tax: accuracy on questions after learning replies minus before, ± and [interval] over seeds"
+    return Table(columns, rows, caption)

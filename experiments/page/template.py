@@ -22,7 +22,6 @@ from statistics import mean, stdev
 from typing import Any
 
 from jinja2 import Environment, StrictUndefined, TemplateError
-from scipy.stats import ttest_1samp
 
 from bara_pyro.errors import BaraError, DataError
 from bara_pyro.report.table import Table
@@ -32,7 +31,7 @@ from experiments.engine.search import CHOICES, CHOICES_SMOLLM2, load_choices
 from experiments.engine.study import Study
 from experiments.page.parts import Folded, Part
 from experiments.page.spec import StudySpec, stored_studies
-from experiments.page.values import display, draws_of, fixed, over_tasks, score
+from experiments.page.values import display, draws_of, fixed, over_tasks, score, student
 
 
 class View:
@@ -163,9 +162,7 @@ class Arms(View):
         by_seed: dict[int, list[float]] = {}
         for (_, seed), value in self.differences(metric, arm, reference).items():
             by_seed.setdefault(seed, []).append(value)
-        found = ttest_1samp([mean(values) for values in by_seed.values()], 0.0)
-        low, high = found.confidence_interval(level)
-        return {"difference": mean(map(mean, by_seed.values())), "low": float(low), "high": float(high)}
+        return student([mean(values) for values in by_seed.values()], level)
 
     def scores(self) -> str:
         """Return accuracy and ECE in percent and NLL in nats of all arms: `LoRA 76.4 / 7.8 / 0.645, ...`."""

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any
 
+from scipy.special import stdtrit
+
 from bara_pyro.methods import METHODS
 from experiments.engine.differences import METRICS
 from experiments.engine.record import Record, number
@@ -63,6 +65,16 @@ def spread(values: Sequence[float]) -> Value:
     if not values:
         return None
     return values[0] if len(values) == 1 else _with_spread(mean(values), values)
+
+
+def student(values: Sequence[float], level: float = 0.95) -> dict[str, float]:
+    """Return the mean of two seeds or more with Student's interval: `difference`, `low` and `high`.
+
+    >>> {key: round(value, 2) for key, value in student([1.0, 2.0, 3.0]).items()}
+    {'difference': 2.0, 'low': -0.48, 'high': 4.48}
+    """
+    half = float(stdtrit(len(values) - 1, (1 + level) / 2)) * stdev(values) / math.sqrt(len(values))
+    return {"difference": mean(values), "low": mean(values) - half, "high": mean(values) + half}
 
 
 def spread_rows(

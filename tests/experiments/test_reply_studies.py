@@ -113,6 +113,18 @@ def test_tables_by_hand(entries: list[dict[str, Any]]) -> None:
     frontier = {(row["arm"], row["than"]): row for row in frontier_table(entries).rows}
     assert frontier["BaRA gate", "MLE (LoRA)"]["one interval"]["difference"] == pytest.approx(3)
     assert frontier["BaRA gate", "BaRA gate, mean"]["one interval"]["difference"] == pytest.approx(0)
-    tax = {row["arm"]: row["mean"] for row in tax_table(entries).rows}
-    assert tax["MLE (LoRA)"][0] == pytest.approx(0)
-    assert tax["BaRA gate"] == pytest.approx((2, np.std([1, 3], ddof=1)))
+    tax = {row["arm"]: row for row in tax_table(entries).rows}
+    assert tax["MLE (LoRA)"]["mean"][0] == pytest.approx(0)
+    assert "minus" not in tax["MLE (LoRA)"]
+    assert tax["BaRA gate"]["mean"] == pytest.approx((2, np.std([1, 3], ddof=1)))
+    minus = tax["BaRA gate"]["minus interval"]  # 1 and 3 above LoRA's: Student's t of one degree, 12.7
+    assert (minus["difference"], minus["high"] - 2) == pytest.approx((2, 12.706), rel=1e-4)
+    of_one_seed = tax_table(entries[::2]).rows
+    assert [row["arm"] for row in of_one_seed] == ["MLE (LoRA)", "BaRA gate"]
+    assert all("minus" not in row and "mean interval" not in row for row in of_one_seed)
+
+
+def test_differences_are_of_the_seeds_that_both_have(entries: list[dict[str, Any]]) -> None:
+    more = [entry("lora", 5, [90, 95]), *reversed(entries)]
+    assert difference_table(more).rows == difference_table(entries).rows
+    assert tax_table(more).rows[1]["minus interval"] == tax_table(entries).rows[1]["minus interval"]
