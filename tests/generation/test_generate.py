@@ -1,4 +1,4 @@
-"""Replies: their law by enumeration, against transformers, and what they may not depend on."""
+"""Replies: their probabilities, against transformers, and what they may not depend on."""
 
 import math
 from collections import Counter
@@ -52,49 +52,6 @@ def test_draws_differ_and_matter(bara: Pair) -> None:
     drawn = read_again(bara, SHORT, [4, 5, 6], 20)
     assert drawn.std() > 0.1
     assert len(set(words(replies(bara, [SHORT], replies=20)))) > 5
-
-
-@pytest.mark.parametrize("how", [{"draws": "mean"}, {"draws": "mean", "temperature": 0.5, "top_k": 5}])
-def test_the_law_of_two_tokens_at_the_mean(bara: Pair, how: dict[str, Any]) -> None:
-    """By enumeration of all pairs; chi-squared of 3,000 replies."""
-    count, vocabulary = 3000, bara[0].backbone.vocabulary
-    expected = {}
-    with attached(bara) as lm, torch.no_grad():
-
-        def law(tokens: tuple[int, ...]) -> torch.Tensor:
-            logits = lm(torch.tensor([tokens])).logits[0, -1].double() / how.get("temperature", 1.0)
-            if "top_k" in how:
-                logits[logits < logits.topk(how["top_k"]).values[-1]] = -torch.inf
-            return logits.softmax(-1)
-
-        first = law(SHORT.token_ids)
-        for token in range(vocabulary):
-            if token == 1:
-                expected[(1,)] = float(first[1])
-                continue
-            second = law((*SHORT.token_ids, token))
-            expected |= {(token, other): float(first[token] * second[other]) for other in range(vocabulary)}
-    assert sum(expected.values()) == pytest.approx(1)
-    seen = Counter(words(replies(bara, [SHORT], replies=count, max_new_tokens=2, seed=3, **how)))
-    assert set(seen) <= {pair for pair, p in expected.items() if p > 0}
-    common = {pair: p for pair, p in expected.items() if p * count >= 5}
-    rest = 1 - sum(common.values())
-    parts = [(seen[pair], p) for pair, p in common.items()]
-    parts.append((count - sum(n for n, _ in parts), rest))
-    statistic = sum((n - count * p) ** 2 / (count * p) for n, p in parts if p > 0)
-    freedom = len(parts) - 1
-    assert abs(statistic - freedom) < 4.5 * math.sqrt(2 * freedom)
-
-
-def test_the_law_of_a_token_under_draws(bara: Pair) -> None:
-    """Each reply has its own draw, so that a count is a sum of independent trials of known probability."""
-    count = 400
-    found = Counter(reply.token_ids[0] for reply in replies(bara, [SHORT], replies=count, max_new_tokens=1))
-    for token, _ in found.most_common(6):
-        p = read_again(bara, SHORT, [token], count).exp()
-        assert p.std() > 0.005
-        error = math.sqrt(float((p * (1 - p)).sum()))
-        assert abs(found[token] - float(p.sum())) < 4.5 * error
 
 
 def test_the_likeliest_tokens_are_those_of_transformers(bara: Pair) -> None:
