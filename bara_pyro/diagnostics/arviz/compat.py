@@ -103,12 +103,22 @@ def psis_loo(log_likelihood: xarray.Dataset) -> Loo:
 
 def pareto_k(log_weights: np.ndarray) -> float:
     """Return the Pareto k of the tail of some weights, `S`; infinite where they have no tail to fit."""
+    return pareto_smoothed(log_weights)[1]
+
+
+def pareto_smoothed(log_weights: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return log-weights, `S`, whose tail is smoothed (up to a constant), and its Pareto k.
+
+    As they are, and infinity, where they have no tail to fit.
+    """
     if not renewed():
-        return float(arviz().psislw(log_weights)[1])
+        smoothed, k = arviz().psislw(log_weights)
+        return smoothed, float(k)
     if not _has_tail(log_weights):
-        return math.inf
+        return log_weights, math.inf
     # In another package now, and of log-likelihoods: it turns the sign round itself.
-    return float(import_module("arviz_stats.base").array_stats.psislw(-log_weights)[1])
+    smoothed, k = import_module("arviz_stats.base").array_stats.psislw(-log_weights)
+    return smoothed, float(k)
 
 
 def _has_tail(log_weights: np.ndarray) -> bool:

@@ -12,10 +12,12 @@ from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.types import Batch
 from bara_pyro.diagnostics.posterior.joint import check_target, draw
 from bara_pyro.diagnostics.posterior.reference import Reference, flat_gates, gate_names
+from bara_pyro.diagnostics.posterior.weighing import weighed_draws
 from bara_pyro.errors import DataError
 from bara_pyro.metrics import posterior_predictive
 
 INTERVAL = 0.9
+CANDIDATES = 5  # draws that are weighed for each that is kept
 KS_CRITICAL = 1.358  # of Kolmogorov's distribution at 5 %
 
 
@@ -59,6 +61,7 @@ def compare_with_reference(
     *,
     samples: int = 2000,
     seed: int = 0,
+    weighed: bool = False,
 ) -> Comparison:
     """Set a fitted guide beside the reference posterior of the same rows, gate by gate and in predictions.
 
@@ -69,9 +72,12 @@ def compare_with_reference(
         batch: the labelled rows that both were given.
         samples: draws from the guide.
         seed: of those draws.
+        weighed: take five times as many, and keep `samples` of them by their importance weights
+            (`bara_pyro.diagnostics.posterior.weighing`).
 
     Raises:
-        ConfigError: weights or `num_data` that make another posterior, or a guide of another model.
+        ConfigError: weights or `num_data` that make another posterior, or a guide of another model; a guide
+            that is a point, which cannot be weighed.
         DataError: the rows are not those of the reference.
     """
     batch = batch.to(model.backbone.device)
@@ -82,17 +88,22 @@ def compare_with_reference(
             f"The reference has {len(reference.names)} gates and {reference.log_probs.shape[1]} rows, the "
             f"model {len(names)} and {len(batch)}: give the model and the rows that it was sampled for."
         )
-    drawn = draw(model, guide, batch, samples, seed)
+    drawn, effective = draw(model, guide, batch, samples, seed), float(samples)
+    if weighed:
+        size = CANDIDATES * samples
+        found = weighed_draws(model, guide, batch, samples=samples, candidates=size, seed=seed)
+        # Draws that are kept twice tell once: two sources of chance, the candidates' weights and the choice.
+        drawn, effective = found.draws, 1 / (1 / found.effective + 1 / samples)
     pairs = zip(names, reference.gates.T, flat_gates(drawn.values).T, reference.ess.tolist(), strict=True)
     return Comparison(
-        tuple(_compare(*pair) for pair in pairs),
+        tuple(_compare(*pair, effective) for pair in pairs),
         batch.ids,
         posterior_predictive(reference.log_probs).exp(),
         posterior_predictive(drawn.log_probs).exp(),
     )
 
 
-def _compare(name: str, reference: Tensor, guide: Tensor, ess: float) -> GateComparison:
+def _compare(name: str, reference: Tensor, guide: Tensor, ess: float, own_ess: float) -> GateComparison:
     tails = torch.tensor([(1 - INTERVAL) / 2, (1 + INTERVAL) / 2], dtype=torch.float64)
     sd = float(reference.std())
     low, high = reference.quantile(tails).tolist()
@@ -108,5 +119,5 @@ def _compare(name: str, reference: Tensor, guide: Tensor, ess: float) -> GateCom
         sd_ratio=float(guide.std()) / sd if len(guide) > 1 else math.nan,
         wasserstein=float(stats.wasserstein_distance(reference.numpy(), guide.numpy())) / sd,
         ks=float(stats.ks_2samp(reference.numpy(), guide.numpy(), method="asymp").statistic),
-        ks_noise=KS_CRITICAL * math.sqrt(1 / ess + 1 / len(guide)),
+        ks_noise=KS_CRITICAL * math.sqrt(1 / ess + 1 / own_ess),
     )

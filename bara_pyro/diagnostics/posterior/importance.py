@@ -18,7 +18,7 @@ from bara_pyro.core.noise import noise_seed
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.types import Batch
 from bara_pyro.diagnostics.arviz.compat import pareto_k
-from bara_pyro.diagnostics.posterior.joint import check_target, draw
+from bara_pyro.diagnostics.posterior.joint import Draws, check_target, draw
 from bara_pyro.errors import ConfigError, TrainingError
 
 MIN_DRAWS = 2
@@ -77,18 +77,31 @@ def log_weights(
         DataError: no labels.
         TrainingError: a weight is not a number or infinite.
     """
+    weighable(model, guide, batch)
+    return log_weight_of(draw(model, guide, batch.to(model.backbone.device), samples, seed))
+
+
+def weighable(model: AdaptedLM, guide: SiteGuide, batch: Batch) -> None:
+    """Raise a `ConfigError` or `DataError` where draws of a guide cannot be weighed: see `log_weights`."""
     check_target(model, batch)
     if not guide.stochastic:
         raise ConfigError(
             f"{type(guide).__name__} puts all mass on a point, which has no density to weigh draws by: "
             "choose another guide."
         )
-    drawn = draw(model, guide, batch.to(model.backbone.device), samples, seed)
+
+
+def log_weight_of(drawn: Draws) -> Tensor:
+    """Return log p(y, z) - log q(z) of draws from a guide, float64, `S`, nats.
+
+    Raises:
+        TrainingError: a weight is not a number or infinite.
+    """
     found = drawn.log_prior + drawn.log_likelihood - drawn.log_posterior
     bad = int((found.isnan() | (found == math.inf)).sum())
     if bad:
         raise TrainingError(
-            f"{bad} of {samples} importance weights are not finite: a density of program or guide is 0 or "
+            f"{bad} of {len(found)} importance weights are not finite: a density of program or guide is 0 or "
             "infinite at a draw, as at gates that underflow, so choose a less sparse prior."
         )
     return found

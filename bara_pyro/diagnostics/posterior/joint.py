@@ -44,6 +44,12 @@ class Draws:
     log_likelihood: Tensor  # float64, `S`: log p(y | z) of all rows, nats
     log_posterior: Tensor  # float64, `S`: log q(z), nats; 0 where no guide was asked
 
+    def at(self, places: Tensor) -> "Draws":
+        """Return the draws at these places (long, of any number), in their order."""
+        values = {name: value[places] for name, value in self.values.items()}
+        rest = (self.log_probs, self.log_prior, self.log_likelihood, self.log_posterior)
+        return Draws(values, *(one[places] for one in rest))
+
 
 def gates_of(model: AdaptedLM) -> Gates:
     """Return the gates that a program declares.

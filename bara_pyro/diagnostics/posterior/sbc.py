@@ -25,9 +25,11 @@ from bara_pyro.data.types import Batch
 from bara_pyro.diagnostics.posterior.joint import Values, check_target, draw, evaluate, fixed_weights, seeded
 from bara_pyro.diagnostics.posterior.reference import check_lengths, flat_gates, gate_names, nuts
 from bara_pyro.diagnostics.posterior.uniformity import ecdf_test
+from bara_pyro.diagnostics.posterior.weighing import weighed_draws
 from bara_pyro.errors import ConfigError
 
 LOG_LIKELIHOOD = "log-likelihood"
+CANDIDATES = 64  # draws that are weighed for each that is kept
 
 Sampler = Callable[[Batch, int], Values]
 """From labelled rows and a seed to independent draws of every latent, always the same number L of them."""
@@ -118,9 +120,18 @@ def fit_guide(model: AdaptedLM, guide: SiteGuide, batch: Batch, *, steps: int, l
 
 
 def svi_sampler(
-    model: AdaptedLM, guide: SiteGuide, *, steps: int = 200, lr: float = 0.03, draws: int = 63
+    model: AdaptedLM,
+    guide: SiteGuide,
+    *,
+    steps: int = 200,
+    lr: float = 0.03,
+    draws: int = 63,
+    weighed: bool = False,
 ) -> Sampler:
     """Return a sampler that fits the guide to each simulated data set and makes L = `draws` draws from it.
+
+    Where they are weighed, L of 64 times as many are kept by their importance weights
+    (`bara_pyro.diagnostics.posterior.weighing`).
 
     Every fit starts where the guide stands now: one that was fitted to one simulated data set beforehand
     saves the way there each time. It is left there in the end. Too few steps show as a posterior that is not
@@ -132,7 +143,11 @@ def svi_sampler(
         try:
             with seeded(model, noise_seed(seed, "fit")):
                 fit_guide(model, guide, batch, steps=steps, lr=lr)
-            return draw(model, guide, batch, draws, noise_seed(seed, "draws")).values
+            own = noise_seed(seed, "draws")
+            if not weighed:
+                return draw(model, guide, batch, draws, own).values
+            size = CANDIDATES * draws
+            return weighed_draws(model, guide, batch, samples=draws, candidates=size, seed=own).draws.values
         finally:
             with torch.no_grad():
                 for name, value in guide.named_parameters():

@@ -1,0 +1,200 @@
+"""A comparison of two runs as sentences, tables, a figure and a page: `bara compare`."""
+
+import math
+from pathlib import Path
+
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from bara_pyro.diagnostics.page.shown import pairs
+from bara_pyro.diagnostics.paired.compare import HIGHER_IS_BETTER, Comparison, Difference, Side
+from bara_pyro.report import Column, Paragraph, Picture, Points, Section, Table
+from bara_pyro.report.html import document
+from bara_pyro.report.style import INK, NORMAL, PALETTE, SMALL, WIDTH, dress, new_figure
+from bara_pyro.runs.answers_file import COMPARISON_PAGE
+from bara_pyro.runs.store import write_text
+
+NAMES = {"acc": "accuracy", "ece": "ECE", "nll": "NLL", "brier": "Brier score"}
+SCALES = {"acc": "%", "ece": "%", "nll": "nats", "brier": ""}
+UNITS = SCALES | {"acc": "points", "ece": "points"}  # of differences
+DIGITS = {"acc": 1, "ece": 1, "nll": 3, "brier": 3}
+READ = {"a": "A is better", "b": "B is better", "unclear": "unclear"}
+
+
+def table(found: Comparison) -> Table:
+    """Return the scores of both sides and what is between them, a row a score."""
+    percent = f"{100 * found.level:g}"
+    columns = (
+        Column("metric", "score"),
+        Column("a", "A"),
+        Column("b", "B"),
+        Column("difference", "A − B"),
+        Column("interval", f"{percent} % interval"),
+        Column("p", "p"),
+        Column("better", "reading"),
+    )
+    rows = [
+        {
+            "metric": _with(NAMES[one.metric], SCALES[one.metric]),
+            "a": _told(one.a, one.metric),
+            "b": _told(one.b, one.metric),
+            "difference": _told(one.difference, one.metric, sign=True),
+            "interval": _interval(one),
+            "p": _probability(one.p_holm),
+            "better": READ[one.better],
+        }
+        for one in found.metrics
+    ]
+    return Table(columns, rows, caption(found))
+
+
+def caption(found: Comparison) -> str:
+    """Return what is compared, in one line."""
+    groups = "" if found.clusters == found.rows else f" in {found.clusters:,} clusters"
+    return (
+        f"A: {_side(found.a)}; B: {_side(found.b)}; {found.rows:,} {found.split} rows of {found.task}{groups}, "
+        f"S = {found.samples}"
+    )
+
+
+def sentences(found: Comparison) -> list[str]:
+    """Return what was found, in plain words."""
+    told = [_sentence(one, found.level) for one in found.metrics if one.better != "unclear"]
+    open_ones = [NAMES[one.metric] for one in found.metrics if one.better == "unclear"]
+    if open_ones:
+        told.append(f"No difference is certain in {_and(open_ones)}.")
+    if any(math.isinf(one.a) or math.isinf(one.b) for one in found.metrics):
+        told.append("A score is infinite: a right answer was given probability 0, so it has no interval.")
+    if len(found.a.runs) == 1:
+        told.append(
+            "One run a side was compared: the intervals speak of these trained models on other rows, and not "
+            "of training again with another seed."
+        )
+    return told
+
+
+def write_page(found: Comparison, out: Path) -> Path:
+    """Write a comparison as one HTML file that needs nothing else."""
+    points = Points([Paragraph(sentence, "plain") for sentence in sentences(found)])
+    notes = [Points([f"Note: {note}." for note in found.notes])] if found.notes else []
+    picture = Picture(
+        figure(found),
+        "Difference of each score with its interval: " + "; ".join(map(_described, found.metrics)),
+        f"Differences with their {100 * found.level:g} % intervals. To the right of the line A is better.",
+    )
+    parts = [
+        Section("Scores", [table(found), picture, HOW]),
+        Section("Answers", [AGREE, _agreement(found)]),
+        Section("What was compared", [_facts(found)]),
+    ]
+    page = document(
+        "A against B",
+        [caption(found), points, *notes],
+        parts,
+        body=Markup(f"<div {COMPARISON_PAGE}></div>"),  # noqa: S704 (ours)
+    )
+    write_text(out, page)
+    return out
+
+
+HOW = Paragraph(
+    "Each interval is of one score by itself, paired by row, and crossed over seeds and clusters of rows where "
+    "there are several. The p-values are of no difference, after Holm's correction for four scores being "
+    "looked at, and the reading rests on them. An ECE of few rows is too high by chance on both sides.",
+    "technical",
+)
+AGREE = "On which rows which side answers right, in percent."
+
+
+def _agreement(found: Comparison) -> Table:
+    named = {"both": "both", "only_a": "only A", "only_b": "only B", "neither": "neither"}
+    rows = [(title, getattr(found.agreement, key)) for key, title in named.items()]
+    return pairs(rows, ("right", "rows (%)"), "", ".1f")
+
+
+def _facts(found: Comparison) -> Table:
+    rows: list[tuple[str, object]] = []
+    for name, side in (("A", found.a), ("B", found.b)):
+        rows += [
+            (name, side.name),
+            (f"method of {name}", side.method),
+            (f"runs of {name}", ", ".join(side.runs)),
+            (f"seeds of {name}", ", ".join(map(str, side.seeds))),
+        ]
+    rows += [
+        ("task", f"{found.task}, {found.split} rows"),
+        ("rows and clusters", f"{found.rows:,} and {found.clusters:,}"),
+        ("posterior draws S", str(found.samples)),
+        ("draws of clusters", f"{found.resamples:,}"),
+    ]
+    return pairs(rows, ("what", "value"), "")
+
+
+def figure(found: Comparison) -> Figure:
+    """Draw the difference of each score with its interval, better for A to the right of a line at 0."""
+    drawn = new_figure(WIDTH, 0.85 * len(found.metrics) + 0.4)
+    panels = drawn.subplots(len(found.metrics), 1, squeeze=False)[:, 0]
+    for panel, one in zip(panels, found.metrics, strict=True):
+        dress(panel, title=_with(f"{NAMES[one.metric]}, A − B", UNITS[one.metric]))
+        panel.title.set_fontsize(NORMAL)
+        panel.axvline(0, color=INK, linewidth=0.9)
+        colour = {"a": PALETTE[0], "b": PALETTE[1], "unclear": INK}[one.better]
+        if math.isfinite(one.low):
+            panel.plot([one.low, one.high], [0, 0], color=colour, linewidth=2.2, solid_capstyle="butt")
+            panel.plot([one.difference], [0], "o", color=colour, markersize=6)
+            widest = 1.15 * max(abs(one.low), abs(one.high)) or 1.0
+            panel.set_xlim(-widest, widest)
+        else:
+            panel.text(0.5, 0.5, "infinite", transform=panel.transAxes, fontsize=SMALL, color=INK)
+        if one.metric not in HIGHER_IS_BETTER:
+            panel.invert_xaxis()  # so that A is better on the same side of every panel
+        panel.set(ylim=(-1, 1), yticks=[])
+        panel.spines["left"].set_visible(False)
+    panels[-1].set_xlabel("B is better   ←   →   A is better", fontsize=NORMAL, color=INK)
+    return drawn
+
+
+def _side(side: Side) -> str:
+    count = len(side.runs)
+    return f"{side.method} ({side.name}{f', {count} seeds' if count > 1 else ''})"
+
+
+def _sentence(one: Difference, level: float) -> str:
+    name = "A" if one.better == "a" else "B"
+    low, high = sorted((abs(one.low), abs(one.high)))
+    digits, unit = DIGITS[one.metric], UNITS[one.metric]
+    return (
+        f"{name} is better in {NAMES[one.metric]}, by {abs(one.difference):.{digits}f}{unit and ' '}{unit} "
+        f"({100 * level:g} % interval {low:.{digits}f} to {high:.{digits}f})."
+    )
+
+
+def _described(one: Difference) -> str:
+    return f"{NAMES[one.metric]} {_told(one.difference, one.metric, sign=True)}, {_interval(one)}"
+
+
+def _interval(one: Difference) -> str:
+    if math.isnan(one.low):
+        return "–"
+    return " to ".join(_told(end, one.metric, sign=True) for end in (one.low, one.high))
+
+
+def _told(value: float, metric: str, *, sign: bool = False) -> str:
+    if math.isnan(value):
+        return "–"
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    text = f"{value:{'+' if sign else ''}.{DIGITS[metric]}f}"
+    return text.replace("-", "−")
+
+
+def _with(name: str, unit: str) -> str:
+    return f"{name} ({unit})" if unit else name
+
+
+def _probability(p: float) -> str:
+    return "–" if math.isnan(p) else "<0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def _and(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -1,0 +1,278 @@
+"""Whether one of two runs is better on the same rows, or was lucky with its rows or its seeds."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from bara_pyro.diagnostics.paired.evaluated import Evaluated, read_group
+from bara_pyro.diagnostics.result import Number, Result
+from bara_pyro.errors import DataError
+from bara_pyro.metrics import accuracy, brier, ece, holm, nll, paired_bootstrap
+from bara_pyro.metrics.bootstrap import PER_ROW
+from bara_pyro.metrics.intervals import check_level
+
+SCORES = {"acc": accuracy, "ece": ece, "nll": nll, "brier": brier}
+HIGHER_IS_BETTER = frozenset({"acc"})
+RESAMPLES, LEVEL = 2000, 0.95
+
+
+class Side(Result):
+    """One of the two that are compared."""
+
+    name: str  # the folder, as it was given
+    method: str
+    runs: list[str]  # folders of the predictions, in the order of `Comparison.seeds`
+    seeds: list[int]  # of the trainings
+
+
+class Difference(Result):
+    """One score of both sides, each the mean over its runs; the unit is that of the score."""
+
+    metric: str  # acc and ece in percent, nll in nats, brier 0..2
+    a: Number
+    b: Number
+    difference: Number  # a - b
+    low: Number  # of the paired interval, by itself
+    high: Number
+    p: Number  # two-sided, of no difference
+    p_holm: Number  # the same, corrected for all four scores being looked at
+    se_rows: Number  # standard error by other clusters of rows
+    se_seeds: Number  # by training again with other seeds; unknown of one run a side
+    df: Number  # degrees of freedom of Student's t
+    better: Literal["a", "b", "unclear"]  # by `p_holm`
+
+
+class Agreement(Result):
+    """Which of the two answers right, in percent of the rows, mean over the pairs of runs."""
+
+    both: float
+    only_a: float
+    only_b: float
+    neither: float
+
+
+class Comparison(Result):
+    """Two runs, or two groups of runs, on the same rows."""
+
+    a: Side
+    b: Side
+    task: str
+    split: str
+    rows: int  # n
+    clusters: int  # of rows whose errors go together; n where each stands for itself
+    samples: int  # posterior draws S; 0 is the posterior mean
+    level: float  # of the intervals
+    resamples: int
+    metrics: list[Difference]
+    agreement: Agreement
+    notes: list[str]
+
+
+def compare_runs(
+    a: Path | str,
+    b: Path | str,
+    *,
+    on: str | None = None,
+    samples: int | None = None,
+    clusters: Mapping[str, str] | None = None,
+    level: float = LEVEL,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Comparison:
+    """Compare what two runs, or two groups of runs, predicted on the same rows.
+
+    Differences are paired by row, and by seed where both sides are groups. Their intervals are crossed over
+    seeds and clusters of rows (`bara_pyro.metrics.paired_bootstrap`); of one run a side they speak of these
+    trained models on other rows.
+
+    Args:
+        a: folder of a run, of one of its evaluations, or of several runs that differ by their seed.
+        b: the same of the other side.
+        on: name of the evaluation of each run to compare on; by default the rows evaluated after training.
+        samples: number S of posterior draws; by default the largest, which then has to be the same for all.
+        clusters: cluster of a row by its id; by default what the predictions say, and each row by itself
+            where they say nothing.
+        level: nominal coverage of the intervals.
+        resamples: draws of clusters.
+        seed: of these draws.
+
+    Raises:
+        CheckpointError: a folder holds no evaluated run, or a file of it is damaged.
+        ConfigError: `level` or `resamples` is out of range.
+        DataError: the rows or S differ, the groups share no seed, a row has no cluster, or all have one.
+    """
+    check_level(level)
+    ours, theirs, notes = _paired(read_group(Path(a), on), read_group(Path(b), on))
+    runs = [*ours, *theirs]
+    _check_rows(runs)
+    drawn = _samples(runs, samples)
+    if len({run.fingerprint for run in runs}) > 1:
+        notes.append(
+            "the rows were read as different tokens: by other tokenizers or prompts, or their texts have "
+            "changed between the evaluations"
+        )
+    names = _clusters(runs, clusters)
+    labels = runs[0].labels
+    left, right = (torch.stack([run.log_probs[drawn] for run in side]) for side in (ours, theirs))
+    found = [
+        _difference(metric, left, right, labels, names, level=level, resamples=resamples, seed=seed)
+        for metric in SCORES
+    ]
+    return Comparison(
+        a=_side(a, ours),
+        b=_side(b, theirs),
+        task=runs[0].task,
+        split=runs[0].split,
+        rows=len(labels),
+        clusters=len(set(names)),
+        samples=drawn,
+        level=level,
+        resamples=resamples,
+        metrics=_judged(found, level),
+        agreement=_agreement(left, right, labels),
+        notes=notes,
+    )
+
+
+def _side(given: Path | str, runs: Sequence[Evaluated]) -> Side:
+    return Side(
+        name=str(given),
+        method=runs[0].method,
+        runs=[str(run.folder) for run in runs],
+        seeds=[run.seed for run in runs],
+    )
+
+
+def _paired(
+    ours: list[Evaluated], theirs: list[Evaluated]
+) -> tuple[list[Evaluated], list[Evaluated], list[str]]:
+    """Return the runs of both sides seed by seed, and what is left out; one run a side is a pair."""
+    if len(ours) == len(theirs) == 1:
+        return ours, theirs, []
+    a, b = ({run.seed: run for run in side} for side in (ours, theirs))
+    shared = sorted(a.keys() & b.keys())
+    if not shared:
+        raise DataError(
+            f"The seeds of the two groups are {', '.join(map(str, sorted(a)))} and "
+            f"{', '.join(map(str, sorted(b)))}: train both with the same ones, which runs are paired by."
+        )
+    alone = sorted(a.keys() ^ b.keys())
+    notes = [f"left out, because one side lacks it: seed {', '.join(map(str, alone))}"] if alone else []
+    return [a[seed] for seed in shared], [b[seed] for seed in shared], notes
+
+
+def _check_rows(runs: Sequence[Evaluated]) -> None:
+    """Refuse runs that were not evaluated on the same rows with the same classes."""
+    first = runs[0]
+    for other in runs[1:]:
+        if (other.task, other.split) != (first.task, first.split):
+            raise DataError(
+                f"{first.folder} was evaluated on the {first.split} rows of {first.task!r} and "
+                f"{other.folder} on the {other.split} rows of {other.task!r}: evaluate both on the same."
+            )
+        if other.ids != first.ids:
+            only = set(first.ids) ^ set(other.ids)
+            what = f"{min(only)!r} is not in both" if only else "their order differs"
+            raise DataError(
+                f"{first.folder} and {other.folder} were not evaluated on the same rows of {first.task!r} "
+                f"({what}): evaluate both on the same."
+            )
+        if other.classes != first.classes or not torch.equal(other.labels, first.labels):
+            raise DataError(
+                f"{first.folder} and {other.folder} have other classes or answers for the rows of "
+                f"{first.task!r}: evaluate both on the same."
+            )
+
+
+def _samples(runs: Sequence[Evaluated], wanted: int | None) -> int:
+    """Return the number of draws that all are compared with."""
+    for run in runs:
+        if wanted is not None and wanted not in run.log_probs:
+            raise DataError(
+                f"{run.folder} was evaluated with S = {', '.join(map(str, run.log_probs))} and not {wanted}: "
+                "run `bara evaluate --samples` with it."
+            )
+    if wanted is not None:
+        return wanted
+    first = runs[0]
+    for other in runs[1:]:
+        if max(other.log_probs) != max(first.log_probs):
+            raise DataError(
+                f"{first.folder} was evaluated with S = {max(first.log_probs)} and {other.folder} with "
+                f"S = {max(other.log_probs)}: evaluate both with the same, or choose one that both have with "
+                "--samples (in Python: samples=)."
+            )
+    return max(first.log_probs)
+
+
+def _clusters(runs: Sequence[Evaluated], given: Mapping[str, str] | None) -> list[str]:
+    """Return the cluster of each row; a row that stands for itself is its own."""
+    ids = runs[0].ids
+    if given is not None:
+        if missing := [row_id for row_id in ids if row_id not in given]:
+            raise DataError(f"Row {missing[0]!r} has no cluster: give one for each of the {len(ids)} rows.")
+        return [given[row_id] for row_id in ids]
+    known = next((run.clusters for run in runs if any(run.clusters)), runs[0].clusters)
+    return [cluster or row_id for row_id, cluster in zip(ids, known, strict=True)]
+
+
+def _difference(
+    metric: str,
+    left: Tensor,
+    right: Tensor,
+    labels: Tensor,
+    clusters: Sequence[str],
+    *,
+    level: float,
+    resamples: int,
+    seed: int,
+) -> Difference:
+    """Return one score of both sides (`runs x n x C` each); there is no interval where one is infinite."""
+    a, b = (
+        float(torch.tensor([SCORES[metric](run, labels) for run in side]).double().mean())
+        for side in (left, right)
+    )
+    unknown = dict.fromkeys(("low", "high", "p", "p_holm", "se_rows", "se_seeds", "df"), math.nan)
+    fields = {"metric": metric, "a": a, "b": b, "difference": a - b, "better": "unclear"}
+    if not all(torch.isfinite(PER_ROW[metric](run, labels)).all() for run in (*left, *right)):
+        return Difference(**fields, **unknown)
+    found = paired_bootstrap(
+        metric, left, right, labels, clusters=clusters, resamples=resamples, level=level, seed=seed
+    )
+    known = {
+        "difference": found.difference,
+        "low": found.low,
+        "high": found.high,
+        "p": found.p_value,
+        "se_rows": found.se_rows,
+        "se_seeds": math.nan if found.se_seeds is None else found.se_seeds,
+        "df": found.df,
+    }
+    return Difference(**fields | unknown | known)
+
+
+def _judged(found: Sequence[Difference], level: float) -> list[Difference]:
+    """Return the differences with p-values corrected for all that are known, and what these say."""
+    known = [one for one in found if not math.isnan(one.p)]
+    corrected = dict(zip((one.metric for one in known), holm([one.p for one in known]), strict=True))
+    return [_verdict(one, corrected.get(one.metric, math.nan), level) for one in found]
+
+
+def _verdict(one: Difference, p_holm: float, level: float) -> Difference:
+    better: Literal["a", "b", "unclear"] = "unclear"
+    if p_holm < 1 - level:
+        better = "a" if (one.difference > 0) == (one.metric in HIGHER_IS_BETTER) else "b"
+    return one.model_copy(update={"p_holm": p_holm, "better": better})
+
+
+def _agreement(left: Tensor, right: Tensor, labels: Tensor) -> Agreement:
+    """Return on how many rows which side is right."""
+    a, b = (
+        torch.stack([PER_ROW["acc"](run, labels)[:, 0] > 0 for run in side]) for side in (left, right)
+    )
+    shares = {"both": a & b, "only_a": a & ~b, "only_b": ~a & b, "neither": ~a & ~b}
+    return Agreement(**{name: 100 * float(hit.double().mean()) for name, hit in shares.items()})

@@ -1,0 +1,146 @@
+"""What a run predicted on rows, as training or `bara evaluate` stored it."""
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from bara_pyro.errors import CheckpointError, DataError
+from bara_pyro.runs.manifest import CONFIG, METRICS, PREDICTIONS, check_run, is_run, verify
+from bara_pyro.runs.store import read_json, read_jsonl
+from bara_pyro.types import Json
+
+NEEDED = {"method", "task", "split", "seed", "rows"}
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """The predictions of one run on n rows of C classes.
+
+    Attributes:
+        folder: that holds them: of the run, or of one of its evaluations.
+        method, task, split: what was trained, and what it was tested on.
+        seed: of the training.
+        fingerprint: of the rows as tokens, which depends on tokenizer and prompt, too.
+        ids: of the rows.
+        labels: long, `n`.
+        classes: their names, or letters where each row has options of its own.
+        clusters: of the rows; an empty text where a row stands for itself.
+        log_probs: number of draws S -> log-probabilities, nats, float64, `n x C`.
+        settings: of the run, by section; empty where the run is not known.
+    """
+
+    folder: Path
+    method: str
+    task: str
+    split: str
+    seed: int
+    fingerprint: str
+    ids: tuple[str, ...]
+    labels: Tensor
+    classes: tuple[str, ...]
+    clusters: tuple[str, ...]
+    log_probs: dict[int, Tensor]
+    settings: Json
+
+
+def read_group(folder: Path, on: str | None = None) -> list[Evaluated]:
+    """Read the predictions of a run, of an evaluation, or of all runs right below a folder.
+
+    Args:
+        folder: of one of them.
+        on: name of the evaluation of each run that is meant, a folder in RUN/evaluation; by default the rows
+            that runs were evaluated on after training.
+
+    Returns:
+        One or more, each of another seed.
+
+    Raises:
+        CheckpointError: there is none, or a file is missing or damaged.
+        DataError: runs of one folder differ in more than their seed, or learnt replies.
+    """
+    if not folder.is_dir():
+        raise CheckpointError(f"There is no folder {folder}: give the folder of a run, or of several runs.")
+    if _holds_predictions(folder):
+        found = [folder]
+    else:
+        found = sorted(child for child in folder.iterdir() if child.is_dir() and _holds_predictions(child))
+    if not found:
+        raise CheckpointError(
+            f"There is no evaluated run in {folder}: give the folder of a run, of an evaluation of it, or of "
+            "several runs."
+        )
+    group = [read_evaluated(_evaluation(child, on)) for child in found]
+    _check_group(group, folder)
+    return group
+
+
+def _holds_predictions(folder: Path) -> bool:
+    return is_run(folder) or ((folder / METRICS).exists() and (folder / PREDICTIONS).exists())
+
+
+def _evaluation(folder: Path, on: str | None) -> Path:
+    """Return where a run's evaluation of that name is."""
+    if on is None:
+        return folder
+    place = folder / "evaluation"
+    names = sorted(child.name for child in place.iterdir()) if place.is_dir() else []
+    if on not in names:
+        there = f"it has {', '.join(names)}" if names else "it has none"
+        raise CheckpointError(f"{folder} has no evaluation {on!r} ({there}): run `bara evaluate` first.")
+    return place / on
+
+
+def read_evaluated(folder: Path) -> Evaluated:
+    """Read the predictions in a folder.
+
+    Raises:
+        CheckpointError: there are none, or a file is missing or damaged.
+        DataError: the run learnt replies, which have no classes.
+    """
+    if is_run(folder):
+        check_run(folder)
+    else:
+        verify(folder)
+    report, lines = read_json(folder / METRICS), read_jsonl(folder / PREDICTIONS)
+    if not isinstance(report, dict) or not NEEDED <= report.keys() or not lines:
+        raise CheckpointError(f"{folder} holds no whole evaluation of this version: run `bara evaluate` again.")
+    if "probs" not in lines[0] or "classes" not in report:
+        raise DataError(f"{folder} was evaluated on replies, which have no classes: give runs that answer.")
+    run = folder if is_run(folder) else folder.parent.parent
+    draws = {s: [line["probs"][s] for line in lines] for s in lines[0]["probs"]}
+    return Evaluated(
+        folder=folder,
+        method=report["method"],
+        task=report["task"],
+        split=report["split"],
+        seed=report["seed"],
+        fingerprint=report["rows"],
+        ids=tuple(line["id"] for line in lines),
+        labels=torch.tensor([line["label"] for line in lines]),
+        classes=tuple(report["classes"]),
+        clusters=tuple(line.get("cluster", "") for line in lines),
+        log_probs={int(s): torch.tensor(p, dtype=torch.float64).log() for s, p in draws.items()},
+        settings=read_json(run / CONFIG)["config"] if is_run(run) else {},
+    )
+
+
+def _check_group(group: list[Evaluated], folder: Path) -> None:
+    """Refuse runs of one folder that are not repetitions of each other."""
+    first = group[0]
+    for other in group[1:]:
+        differing = [
+            key
+            for key in sorted(first.settings.keys() | other.settings.keys())
+            if key != "seed" and first.settings.get(key) != other.settings.get(key)
+        ]
+        if other.method != first.method or (first.settings and other.settings and differing):
+            raise DataError(
+                f"{first.folder} and {other.folder} differ in more than their seed "
+                f"({', '.join(differing) or 'method'}): give a folder whose runs repeat one training."
+            )
+    seed, times = Counter(run.seed for run in group).most_common(1)[0]
+    if times > 1:
+        raise DataError(f"{folder} holds {times} runs of seed {seed}: keep one of each seed.")
