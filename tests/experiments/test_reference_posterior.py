@@ -9,7 +9,6 @@ import torch
 from study_cases import page_of
 
 from bara_pyro.errors import ConfigError
-from bara_pyro.guides.families import FAMILIES
 from experiments.engine.results import read_results
 from experiments.studies.reference_posterior import study as experiment
 from experiments.studies.reference_posterior.section import NUTS_ARM, figure, programs, table
@@ -24,7 +23,7 @@ def forbidden(*_: object, **__: object) -> Any:
 def test_arms_are_kept_and_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     results = tmp_path / "found.json"
     found = experiment.started(results, TINY)
-    monkeypatch.setattr(experiment, "FAMILIES", {"weibull": FAMILIES["weibull"], "delta": FAMILIES["delta"]})
+    monkeypatch.setattr(experiment, "ARMS", ("weibull", "delta"))
     calls = {"count": 0}
     arm = experiment.guide_arm
 

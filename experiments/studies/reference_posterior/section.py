@@ -16,6 +16,7 @@ from experiments.page.parts import Part, Picture
 NAME = "reference_posterior"
 NUTS_ARM = "NUTS"
 COUPLED = "weibull-coupled"
+WEIGHED = ", weighed"  # behind the name of a family whose draws are weighed
 PANELS = 4  # gates drawn of each program
 
 COLUMNS = (
@@ -34,7 +35,7 @@ COLUMNS = (
 
 def asked_of(latent: str, families: Iterable[str]) -> list[str]:
     """Return the families that a program is asked of: without theta there is nothing to couple with Phi."""
-    return [name for name in families if latent == "phi*theta" or name != COUPLED]
+    return [name for name in families if latent == "phi*theta" or not name.startswith(COUPLED)]
 
 
 def families(arms: Mapping[str, Any]) -> list[str]:
@@ -73,7 +74,9 @@ mean and least over the gates. "W1": 1-Wasserstein distance in standard deviatio
 "KS": how many gates' distributions differ by more than two samples of one law do in 19 of 20 cases. "points":
 largest difference of two predicted probabilities, percentage points. "evidence": log p(y) by {draws:,}
 importance weights, nats; "gap": evidence minus ELBO, KL(q || posterior), nats; both can be relied on where k,
-Pareto's, is at most `0.7`. A point (delta) has no density, hence no bound.
+Pareto's, is at most `0.7`. A point (delta) has no density, hence no bound. "weighed": as many draws, kept of
+five times as many by Pareto-smoothed importance weights (`bara_pyro.diagnostics.posterior.weighing`); its gap
+is what the bound of five weights leaves (Burda et al., ICLR 2016).
 """
 
 

@@ -8,6 +8,7 @@ stay as they are; every guide is fitted to the same rows by SVI. Once with globa
 kinds, on rows of one token. What is done is not repeated: an arm is kept as soon as it is finished.
 """
 
+import math
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,11 +23,12 @@ from bara_pyro.cli.terminal import say, show
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.data.split import collate_ids
 from bara_pyro.data.types import Batch
-from bara_pyro.diagnostics.posterior.comparison import compare_with_reference
+from bara_pyro.diagnostics.posterior.comparison import CANDIDATES, compare_with_reference
 from bara_pyro.diagnostics.posterior.importance import importance_estimate
 from bara_pyro.diagnostics.posterior.joint import draw
 from bara_pyro.diagnostics.posterior.reference import Reference, flat_gates, nuts, reference_from
 from bara_pyro.diagnostics.posterior.sbc import fit_guide, simulate
+from bara_pyro.diagnostics.posterior.weighing import weighed_draws
 from bara_pyro.guides.families import FAMILIES
 from bara_pyro.models.bara import BaRA, Latent
 from bara_pyro.report import save
@@ -36,10 +38,12 @@ from experiments.engine.arguments import given, quick_parser, setting
 from experiments.engine.results import RESULTS, Results, resumed
 from experiments.page.spec import entry_study
 from experiments.studies.reference_posterior.section import (
+    COUPLED,
     NAME,
     NUTS_ARM,
     PANELS,
     QUESTION,
+    WEIGHED,
     asked_of,
     figure,
     parts,
@@ -50,6 +54,7 @@ from experiments.studies.reference_posterior.section import (
 VOCABULARY, ANSWERS = 64, (7, 3, 50)
 TARGETS = ["layers.1.self_attn.v_proj", "lm_head"]
 UP_SCALE = 0.15  # standard deviation of B, as after training: gates of 1 move the answers
+ARMS = (*FAMILIES, f"weibull{WEIGHED}", f"{COUPLED}{WEIGHED}")
 LEVELS = 101  # quantiles kept of each marginal that is drawn
 CASES: dict[Latent, dict[str, int]] = {
     "phi": {"rows": 32, "tokens": 3, "r": 2},
@@ -148,31 +153,37 @@ def guide_arm(
 ) -> dict[str, Any]:
     """Fit a guide of a family and return what is kept of its comparison with the reference."""
     torch.manual_seed(settings.seed)  # one start for all families
-    guide = FAMILIES[name](model)
+    family, weighed = name.removesuffix(WEIGHED), name.endswith(WEIGHED)
+    guide = FAMILIES[family](model)
     fit_guide(model, guide, batch, steps=settings.steps)
     compared = compare_with_reference(
-        model, guide, reference, batch, samples=settings.draws, seed=settings.seed
+        model, guide, reference, batch, samples=settings.draws, seed=settings.seed, weighed=weighed
     )
-    weighed = None
+    importance = None
     if guide.stochastic:
         found = importance_estimate(model, guide, batch, samples=settings.draws, seed=settings.seed)
         keys = ("elbo", "elbo_error", "evidence", "evidence_error", "gap", "k_hat", "effective")
-        weighed = {key: getattr(found, key) for key in keys} | {"bounded": found.bounded_by()}
+        importance = {key: getattr(found, key) for key in keys} | {"bounded": found.bounded_by()}
+        if weighed:
+            groups = found.log_weights.reshape(CANDIDATES, -1)
+            bound = float((groups.logsumexp(0) - math.log(CANDIDATES)).mean())
+            importance |= {"elbo": bound, "gap": found.evidence - bound}
+    again = settings.seed + 1
+    drawn = draw(model, guide, batch, settings.draws, again)
+    if weighed:
+        size = CANDIDATES * settings.draws
+        drawn = weighed_draws(model, guide, batch, samples=settings.draws, candidates=size, seed=again).draws
     return {
         "gates": [vars(gate) for gate in compared.gates],
         "largest_difference": compared.largest_difference,
-        "importance": weighed,
-        "quantiles": quantiles(
-            flat_gates(draw(model, guide, batch, settings.draws, settings.seed + 1).values)
-        ),
+        "importance": importance,
+        "quantiles": quantiles(flat_gates(drawn.values)),
     }
 
 
 def run(latent: Latent, results: Results, settings: Settings, runs: Path) -> None:
     """Do the arms of a program that are not done, writing the results after each."""
-    missing = [
-        arm for arm in (NUTS_ARM, *asked_of(latent, FAMILIES)) if f"{latent} {arm}" not in results.entries
-    ]
+    missing = [arm for arm in (NUTS_ARM, *asked_of(latent, ARMS)) if f"{latent} {arm}" not in results.entries]
     if not missing:
         return
     model, batch, truth = program(latent, settings)

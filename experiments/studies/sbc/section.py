@@ -18,10 +18,10 @@ from bara_pyro.report import Column, Table
 from bara_pyro.report.style import GREY, INK, NORMAL, PALETTE, dress, legend_of, new_figure
 from experiments.engine.results import Results
 from experiments.page.parts import Part, Picture
-from experiments.studies.reference_posterior.section import COUPLED, NUTS_ARM, programs
+from experiments.studies.reference_posterior.section import COUPLED, NUTS_ARM, WEIGHED, programs
 
 NAME = "sbc"
-FAMILIES = ("weibull", COUPLED, "gamma", "lognormal")
+FAMILIES = ("weibull", COUPLED, "gamma", "lognormal", f"{COUPLED}{WEIGHED}")
 TOO_SURE, PRIOR = "weibull, too sure", "prior"
 ARMS = (*FAMILIES, NUTS_ARM, TOO_SURE, PRIOR)
 FACTOR = 0.3  # of the draws that are too sure: how far from their mean they stay
@@ -45,7 +45,8 @@ below 1 too wide. Of one quantity it varies by `0.9/√N` by chance: `0.09` in 1
 simulated, it is never below `0.0002`). "LL": p, mean rank and rank variance of the log-likelihood; the mean
 is `0.5` if exact, above if the draws explain the answers less well than the true gates do, below if better
 (by chance `0.29/√N`).
-Gates of one simulation depend on each other, hence no test of all of them pooled.
+"weighed": the draws are kept of 64 times as many by their importance weights. Gates of one simulation depend
+on each other, hence no test of all of them pooled.
 
 Three controls: NUTS has to pass; "too sure" (the draws of Weibull, {factor:g} times as far from their mean)
 has to fail; the prior in place of the posterior has to pass for the gates and to fail for the log-likelihood.

@@ -32,7 +32,7 @@ from experiments.engine.arguments import given, quick_parser, setting
 from experiments.engine.results import RESULTS, Results, results_option
 from experiments.page.spec import entry_study
 from experiments.studies.reference_posterior import study as reference_posterior
-from experiments.studies.reference_posterior.section import asked_of
+from experiments.studies.reference_posterior.section import WEIGHED, asked_of
 from experiments.studies.reference_posterior.study import CASES, program, started
 from experiments.studies.sbc.section import (
     ARMS,
@@ -91,7 +91,8 @@ def sampler_of(arm: str, model: BaRA, batch: Batch, settings: Settings) -> Sampl
     with seeded(model, settings.seed):
         guide = GUIDES[arm.partition(",")[0]](model)
         fit_guide(model, guide, batch, steps=settings.start)
-    sampler = svi_sampler(model, guide, steps=settings.steps, draws=settings.draws)
+    weighed = arm.endswith(WEIGHED)
+    sampler = svi_sampler(model, guide, steps=settings.steps, draws=settings.draws, weighed=weighed)
     return too_sure(sampler, FACTOR) if arm == TOO_SURE else sampler
 
 
