@@ -13,6 +13,7 @@ from bara_pyro.runs.config import load_config
 from bara_pyro.runs.system import System, build_system
 from bara_pyro.runs.train import train
 from experiments.engine.alignment_tax import QUESTIONS, questions_tax
+from experiments.engine.results import RESULTS, read_results
 from experiments.engine.sampled import NUMBERS, numbers, read_numbers, sampled
 from experiments.page.sampled_tables import (
     budget_table,
@@ -23,6 +24,7 @@ from experiments.page.sampled_tables import (
 )
 from experiments.studies.chat.study import asked as chat_asked
 from experiments.studies.code.study import asked as code_asked
+from experiments.studies.instructions.study import facts
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +65,18 @@ def test_scores_are_those_of_the_world() -> None:
     code = code_asked()
     assert len(code.prompts) == 164
     assert list(code.score(0, ["nothing"])) == [0]
+
+
+def test_a_page_says_which_of_the_papers_tasks_were_not_asked() -> None:
+    results = read_results(RESULTS / "instructions.json")
+    assert results.about["taxed"] == ["arc_challenge", "hellaswag", "winogrande"]
+    told = facts(results)
+    assert (told["taxed_names"], told["missing"]) == (
+        "arc_challenge, hellaswag, winogrande",
+        "GSM8K, MMLU, TruthfulQA",
+    )
+    results.about["taxed"] = ["arc_easy", "gsm8k", "hellaswag", "mmlu_a", "truthfulqa_mc1", "winogrande"]
+    assert facts(results)["missing"] == "none"
 
 
 def entry(method: str, seed: int, scores: list[float], shift: float = 0.0) -> dict[str, Any]:

@@ -57,8 +57,8 @@ def main() -> None:
 
 QUESTION = """\
 The models of [Instructions](instructions.md) ({model}, {steps:,} training steps of four, {seeds}) complete
-the first {problems} problems of HumanEval, {replies} times at temperatures of {temperatures}, with at most
-{tokens} tokens; each completion under a draw of the posterior of its own, or all at the posterior mean
+the first {problems} of HumanEval's 164 problems, {replies} times at temperatures of {temperatures}, with at
+most {tokens} tokens; each completion under a draw of the posterior of its own, or all at the posterior mean
 ("mean"). Score: pass@n in percent ("best of n"), unbiased over all subsets of the {replies}. Diversity: 100
 - Self-BLEU. Entropy: minus the log-probability of a sampled token at temperature 1, in nats. Intervals (`95
 %`) are crossed over seeds and problems where they are of differences at one temperature, and over problems,

@@ -133,21 +133,41 @@ def main() -> None:
 
 QUESTION = """\
 SmolLM2-135M learnt those of UltraFeedback's chosen replies that, with their prompts, take at most 256
-tokens ({steps:,} training steps of four, {seeds}, every method with its default settings) and writes
-{replies} replies to {prompts} prompts of AlpacaEval, at temperatures of {temperatures}, of at most {tokens}
-tokens; each reply under a draw of the posterior of its own, or all at the posterior mean ("mean"). Score:
-the percentage of prompts in which a reward model prefers the best of n replies, which it chooses itself, to
-the output of text_davinci_003, unbiased over all subsets of the {replies}. The judge {judge_says}.
+tokens ({steps:,} training steps of four, {seeds}, every method with its default settings, adapters in the
+upper three of 30 blocks and in the output layer) and writes {replies} replies to {prompts} of AlpacaEval's
+805 prompts, the first whose instruction and reference output take at most {tokens} tokens each. Replies are
+of at most {tokens} tokens, at temperatures of {temperatures}; each under a draw of the posterior of its own,
+or all at the posterior mean ("mean"). Score: the percentage of prompts in which a reward model prefers the
+best of n replies, which it chooses itself, to the reference output, unbiased over all subsets of replies.
+Reference outputs are text_davinci_003's; GPT-4's, which the paper compares with, were not used. The judge
+{judge_says}.
 Diversity: 100 - Self-BLEU. Entropy: minus the log-probability of a sampled token at temperature 1, in nats.
-Tax: accuracy on the first {taxed_rows} rows of tasks of lm-evaluation-harness, under the joint law of
-{taxed_samples} draws. Intervals (`95 %`) are crossed over seeds and prompts where they are of differences
-at one temperature, and over prompts, seeds averaged, of frontiers and budgets.
+Tax: accuracy on the first {taxed_rows} rows of {taxed_names} by lm-evaluation-harness, under the joint law
+of {taxed_samples} draws; of the paper's six OpenLLM tasks {missing} were not asked. Intervals (`95 %`) are
+crossed over seeds and prompts where they are of differences at one temperature, and over prompts, seeds
+averaged, of frontiers and budgets.
 """
+# The paper's tasks, and how the harness's tasks of each begin.
+OPENLLM = {
+    "ARC": "arc_",
+    "GSM8K": "gsm8k",
+    "HellaSwag": "hellaswag",
+    "MMLU": "mmlu_",
+    "TruthfulQA": "truthfulqa_",
+    "WinoGrande": "winogrande",
+}
 
 
 def facts(results: Results) -> dict[str, Any]:
     """Return what the question names."""
-    return {**shared_facts(results), "judge_says": Agreement(**results.about["judge"]).sentence()}
+    taxed: list[str] = results.about["taxed"]
+    missing = [name for name, start in OPENLLM.items() if not any(task.startswith(start) for task in taxed)]
+    return {
+        **shared_facts(results),
+        "judge_says": Agreement(**results.about["judge"]).sentence(),
+        "taxed_names": ", ".join(taxed),
+        "missing": ", ".join(missing) or "none",
+    }
 
 
 STUDY = entry_study("Instructions: a real language model", QUESTION, main, parts, facts=facts, order=42)
