@@ -72,6 +72,10 @@ MaxNewTokens = Annotated[
     int | None,
     of_sampling(min=1, help="Where a reply is cut. (default: 256, or half of a context of less than 512)"),
 ]
+MemoryBudget = Annotated[
+    int | None,
+    of_sampling(min=1, help="Bytes of a batch, roughly; by default 256 MiB on a CPU, else 4 GiB."),
+]
 Set = Annotated[
     list[str] | None,
     typer.Option(

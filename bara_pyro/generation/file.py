@@ -12,7 +12,7 @@ from bara_pyro.errors import ConfigError
 from bara_pyro.generation.decoding import Decoding
 from bara_pyro.generation.generate import Reply, generate
 from bara_pyro.generation.prompts import Asked, Prompt
-from bara_pyro.generation.uncertainty import ReplyUncertainty, reply_uncertainty
+from bara_pyro.generation.uncertainty import BUDGET, ReplyUncertainty, reply_uncertainty
 from bara_pyro.runs.atomic import read_jsonl, write_jsonl, writing
 from bara_pyro.runs.system import System
 from bara_pyro.types import Json
@@ -47,7 +47,8 @@ def reply_lines(
         replies: number of replies a prompt.
         uncertainty: number of draws that say how sure the posterior is of each token; 0: none.
         skip: prompts' identifiers and numbers of the replies that are there already.
-        memory_budget: see `generate`.
+        memory_budget: of a batch that is generated, see `generate`, and of one that is judged, see
+            `reply_uncertainty`.
 
     Raises:
         ConfigError: see `generate` and `reply_uncertainty`.
@@ -69,7 +70,12 @@ def reply_lines(
         if uncertainty:
             told = [_told(encoded[reply.prompt], reply) for reply in some]
             judged = reply_uncertainty(
-                system.model, system.guide, told, samples=uncertainty, seed=how.seed + JUDGES
+                system.model,
+                system.guide,
+                told,
+                samples=uncertainty,
+                seed=how.seed + JUDGES,
+                memory_budget=memory_budget or BUDGET,
             )
         for reply, found in zip(some, judged, strict=True):
             yield {

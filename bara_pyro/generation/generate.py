@@ -88,8 +88,8 @@ def generate(
         max_new_tokens: where a reply is cut; by default 256, or half of a context that is shorter than 512.
         stop: texts, or one, that end a reply; they are no part of it.
         seed: of the draws and of the choice of tokens.
-        memory_budget: bytes that keys, values and logits of a batch may take, roughly; by default 256 MiB on
-            a CPU, 4 GiB on an accelerator.
+        memory_budget: bytes that keys, values, activations and logits of a batch may take, roughly; by
+            default 256 MiB on a CPU, 4 GiB on an accelerator. A batch is of one reply at least.
         skip: prompts' identifiers and numbers of the replies that are there already.
         options: further arguments of transformers' `generate`, `repetition_penalty` for example.
 

@@ -22,6 +22,8 @@ from bara_pyro.data.replies import EncodedReply, ReplyBatch, reply_batch
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 
+BUDGET = 2**28
+
 
 @dataclass(frozen=True)
 class ReplyUncertainty:
@@ -51,7 +53,7 @@ def reply_uncertainty(
     *,
     samples: int = 10,
     seed: int = 0,
-    memory_budget: int = 2**28,
+    memory_budget: int = BUDGET,
     on_replies: Callable[[int], None] | None = None,
 ) -> list[ReplyUncertainty]:
     """Read replies under draws of the posterior and say how sure it is of each token.

@@ -4,15 +4,19 @@ import json
 import math
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from app_cases import Bara, Place, assert_one_sentence, questions, word_tokenizer, write_rows
 from safetensors.torch import load_file
+from transformers import GenerationMixin
 
 import bara_pyro as bp
 from bara_pyro.core.prediction import predict
+from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.reply_tasks import load_replies, replies_from_rows
+from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import evaluate_system
@@ -250,6 +254,35 @@ def test_a_resumed_command_keeps_no_reply_to_another_prompt(
         assert len(read_jsonl(out)) == 4
 
 
+def test_a_batch_is_as_large_as_the_budget_allows(
+    run: Path, bara: Bara, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of what is generated and of what is judged; the replies are the same."""
+    sizes: list[int] = []
+    generated, told = GenerationMixin.generate, AdaptedLM.forward
+
+    def counted(self: GenerationMixin, **options: Any) -> Any:
+        sizes.append(len(options["input_ids"]))
+        return generated(self, **options)
+
+    def judged(self: AdaptedLM, batch: Batch) -> torch.Tensor:
+        sizes.append(len(batch))
+        return told(self, batch)
+
+    monkeypatch.setattr(GenerationMixin, "generate", counted)
+    monkeypatch.setattr(AdaptedLM, "forward", judged)
+    command = ("generate", run, "--prompt", "is the fox red ?", "--replies", 4, "--max-new-tokens", 4)
+    command = (*command, "--uncertainty", 2, "--json")
+    found = []
+    for options, expected in (((), [4, 4]), (("--memory-budget", 1), [1] * 8)):
+        sizes.clear()
+        shown = bara(*command, *options)
+        assert shown.code == 0
+        assert sizes == expected
+        found.append([row["reply"] for row in json.loads(shown.out)])
+    assert found[0] == found[1]
+
+
 def test_a_page_of_what_was_generated(run: Path, tmp_path: Path, bara: Bara) -> None:
     out, page = tmp_path / "replies.jsonl", tmp_path / "replies.html"
     command = ("generate", run, "--max-new-tokens", 4, "--uncertainty", 3, "--page", page)
@@ -285,6 +318,7 @@ def test_a_page_of_what_was_generated(run: Path, tmp_path: Path, bara: Bara) -> 
         (("--input", "absent.jsonl"), "absent.jsonl"),
         (("--prompt", "is", "--draws", "many"), "'many'"),
         (("--prompt", "is", "--top-p", "0"), "top_p is 0"),
+        (("--prompt", "is", "--memory-budget", "0"), "--memory-budget"),
         (("--prompt", "is", "--max-new-tokens", "64"), "more than the 64"),
     ],
 )

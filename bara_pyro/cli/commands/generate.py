@@ -9,6 +9,7 @@ from bara_pyro.cli.options import (
     SAMPLING,
     Draws,
     MaxNewTokens,
+    MemoryBudget,
     Moved,
     Overwrite,
     Run,
@@ -78,6 +79,7 @@ def generate(
         typer.Option(help="A text that ends a reply; can be repeated.", rich_help_panel=SAMPLING),
     ] = None,
     seed: Seed = 0,
+    memory_budget: MemoryBudget = None,
     model: Moved = None,
     device: RunDevice = None,
 ) -> None:
@@ -145,6 +147,7 @@ def generate(
         replies=replies,
         uncertainty=uncertainty,
         skip={(row["id"], row["number"]) for row in there},
+        memory_budget=memory_budget,
     )
     if output is None:
         rows = list(lines)
