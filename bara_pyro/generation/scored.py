@@ -20,26 +20,36 @@ class Scored:
         ids: of the prompts.
         scores: `prompts x replies`.
         replies: the texts, in the same order.
+        judge: what the scores' judge is called, with its accuracy on held-out pairs where that is known (see
+            `bara_pyro.reward.agreement.brief`); None where the file does not say.
     """
 
     ids: tuple[str, ...]
     scores: NDArray[np.float64]
     replies: tuple[tuple[str, ...], ...]
+    judge: Json | None = None
 
 
 def read_scored(path: Path) -> Scored:
     """Read the replies of a file of `bara reward score`: rows with `id`, `number`, `reply` and `score`.
 
     Raises:
-        DataError: a row lacks one of these, or a prompt has another number of replies than the first.
+        DataError: a row lacks one of these, a prompt has another number of replies than the first, or rows
+            were scored by different judges.
     """
     found: dict[str, dict[int, Json]] = {}
+    judge: Json | None = None
     for place, row in enumerate(parse_lines(path), start=1):
         score, number = row.get("score"), row.get("number", 0)
         if not isinstance(score, int | float) or isinstance(score, bool):
             raise DataError(
                 f"{path}, row {place} has {score!r} as its score: give a file of `bara reward score`."
             )
+        if place > 1 and row.get("judge") != judge:
+            raise DataError(
+                f"{path}, row {place} was scored by another judge than the first: score all by one."
+            )
+        judge = row.get("judge")
         own = found.setdefault(own_id(row) or f"row-{place}", {})
         if number in own:
             raise DataError(f"{path}, row {place} is reply {number} of its prompt again: leave one out.")
@@ -56,6 +66,7 @@ def read_scored(path: Path) -> Scored:
         tuple(found),
         np.array([[float(row["score"]) for row in own] for own in rows]),
         tuple(tuple(str(row.get("reply", row.get("completion", ""))) for row in own) for own in rows),
+        judge,
     )
 
 
@@ -63,9 +74,11 @@ def references_of(path: Path, scored: Scored) -> NDArray[np.float64]:
     """Return the score of one reference reply a prompt, `prompts`; rows go by their `id`, or their place.
 
     Raises:
-        DataError: a prompt has no reference, or several.
+        DataError: a prompt has no reference, or several, or another judge scored them.
     """
     found = read_scored(path)
+    if found.judge != scored.judge:
+        raise DataError(f"{path} was not scored by the judge of the replies: score both by one.")
     places = {name: place for place, name in enumerate(found.ids)}
     for name in scored.ids:
         if name not in places or found.scores.shape[1] != 1:

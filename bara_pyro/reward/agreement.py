@@ -1,7 +1,7 @@
 """How often a reward model prefers what people preferred, beside what the replies' lengths alone say."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from torch import Tensor
@@ -10,8 +10,11 @@ from bara_pyro.data.preferences import Pair, prompt_key
 from bara_pyro.errors import DataError
 from bara_pyro.metrics.wilson import wilson
 from bara_pyro.reward.bradley_terry import bradley_terry
+from bara_pyro.types import Fields, Json
 
 LEVEL = 0.95
+BRIEF = ("accuracy", "low", "high", "level", "pairs", "longer_chosen")
+"""What goes with every score: of `Agreement`, what its sentence says."""
 
 
 @dataclass(frozen=True)
@@ -53,11 +56,21 @@ class Agreement:
 
     def sentence(self) -> str:
         """Return what has to stand beside every figure that the model decides."""
-        return (
-            f"prefers what was preferred in {self.accuracy:.1f} % of {self.pairs} held-out pairs "
-            f"({100 * self.level:.0f} % interval {self.low:.1f} to {self.high:.1f}); always the longer reply "
-            f"would: {self.longer_chosen:.1f} %, always the shorter: {100 - self.longer_chosen:.1f} %"
-        )
+        return sentence_of(asdict(self))
+
+
+def sentence_of(told: Fields) -> str:
+    """Return what a judge's agreement says, of all its fields or of those in `BRIEF`."""
+    return (
+        f"prefers what was preferred in {told['accuracy']:.1f} % of {told['pairs']} held-out pairs "
+        f"({100 * told['level']:.0f} % interval {told['low']:.1f} to {told['high']:.1f}); always the longer "
+        f"reply would: {told['longer_chosen']:.1f} %, always the shorter: {100 - told['longer_chosen']:.1f} %"
+    )
+
+
+def brief(name: str, held_out: Fields | None) -> Json:
+    """Return what is kept with every score of a judge: its `name`, and `BRIEF` where that is known."""
+    return {"name": name} if held_out is None else {"name": name, **{key: held_out[key] for key in BRIEF}}
 
 
 def agreement(chosen: Tensor, rejected: Tensor, pairs: Sequence[Pair]) -> Agreement:

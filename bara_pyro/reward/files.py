@@ -8,7 +8,7 @@ from bara_pyro.data.reading import Rows
 from bara_pyro.data.tables import Data, Table, read_table
 from bara_pyro.errors import DataError
 
-COLUMN = "score"
+COLUMN, JUDGE = "score", "judge"
 REPLIES = ("reply", "completion")
 
 
@@ -20,13 +20,15 @@ def replies_in(data: Data) -> tuple[Rows, list[Conversation]]:
             `reply` or `completion`.
 
     Raises:
-        DataError: a file that cannot be read, a row without one of them, or with a column `score` already.
+        DataError: a file that cannot be read, a row without one of them, or with a column `score` or `judge`
+            already.
     """
     table = read_table(data)
     for number, row in enumerate(table.rows, 1):
         where = f"row {number} of {table.place}"
-        if COLUMN in row:
-            raise DataError(f"There is a column {COLUMN!r} in {where} already: rename it.")
+        for ours in (COLUMN, JUDGE):
+            if ours in row:
+                raise DataError(f"There is a column {ours!r} in {where} already: rename it.")
         found = next((name for name in REPLIES if row.get(name) is not None), None)
         if found is None or row.get("prompt") is None:
             missing = "prompt" if found is not None else "reply"

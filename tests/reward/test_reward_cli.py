@@ -71,6 +71,10 @@ def test_score_keeps_every_column_and_adds_one(judge: Path, tmp_path: Path, bara
         load_reward_model(judge), [("the fox is", " red"), ("the fox is", " good"), ("the", "")]
     )
     assert [row.pop("score") for row in rows] == pytest.approx(expected.tolist(), rel=1e-5, abs=1e-6)
+    told = json.loads((judge / "reward.json").read_text())["held_out"]
+    kept = ("accuracy", "low", "high", "level", "pairs", "longer_chosen")
+    expected_judge = {"name": "judge", **{name: told[name] for name in kept}}
+    assert [row.pop("judge") for row in rows] == [expected_judge] * 3
     assert rows == replies()
     assert given.read_bytes() == before
     assert "3 replies scored to" in done.out
@@ -89,6 +93,8 @@ def test_a_judge_from_elsewhere_says_that_nothing_is_known(
     done = bara("reward", "score", classifier, "--input", given, "--output", tmp_path / "s.jsonl")
     assert done.code == 0, done.err
     assert "is not known: it has no reward.json" in done.out
+    rows = [json.loads(line) for line in (tmp_path / "s.jsonl").read_text().splitlines()]
+    assert [row["judge"] for row in rows] == [{"name": classifier.name}] * 3
 
 
 @pytest.mark.parametrize(
@@ -120,6 +126,7 @@ def test_a_judge_from_elsewhere_says_that_nothing_is_known(
         ("score {classifier} --input {pairs} --output {new}.jsonl", "There is no 'reply' in row 1"),
         ("score {classifier} --input {unasked} --output {new}.jsonl", "There is no 'prompt' in row 1"),
         ("score {classifier} --input {scored} --output {new}.jsonl", "a column 'score' in row 1"),
+        ("score {classifier} --input {judged} --output {new}.jsonl", "a column 'judge' in row 1"),
         ("score {classifier} --input {number} --output {new}.jsonl", "give a text"),
         ("score {classifier} --input {single} --output {new}.jsonl --max-length 1", "by itself"),
         ("score {classifier} --input {single} --output {new}.jsonl --max-length 65", "reads 64 tokens"),
@@ -137,6 +144,7 @@ def test_mistakes(
         "single": row,
         "unasked": {"reply": "red"},
         "scored": {**row, "score": 1.0},
+        "judged": {**row, "judge": "me"},
         "number": {"prompt": "the", "reply": 5},
         "chat": {"prompt": [{"role": "user", "content": "the"}], "reply": "red"},
     }

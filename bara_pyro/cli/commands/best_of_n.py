@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from bara_pyro.cli.options import Device, path
+from bara_pyro.types import Json
 
 FEW = 8  # replies whose diversity is looked at: Self-BLEU takes time with the square of their number
 
@@ -37,7 +38,7 @@ def best_of_n(
     """Show what the best of n replies is worth, how often it beats a reference, how different replies are.
 
     For every n up to the number of replies, unbiased over all choices of n; intervals are over prompts. A win
-    rate is worth what its judge is worth: `bara reward train` says how often that is right.
+    rate is worth what its judge is worth: beside it stands how often that is right on held-out pairs.
     """
     import numpy as np
 
@@ -67,6 +68,7 @@ def best_of_n(
         }
         if wins is not None:
             row |= {"wins": wins.mean[n - 1], "of wins": _interval(wins.low[n - 1], wins.high[n - 1], 1)}
+            row |= {"judge": _right(found.judge)}
         rows.append(row)
     columns = [
         Column("n", "n", format="d"),
@@ -75,8 +77,10 @@ def best_of_n(
     ]
     if wins is not None:
         columns += [Column("wins", "wins", "%", ".1f"), Column("of wins", "95 %")]
+        columns += [Column("judge", "judge right", "%")]
     show(Table(columns, rows, f"{len(found.ids)} prompts, {count} replies each; intervals over prompts"))
-    report = {"prompts": len(found.ids), "replies": count, "curve": rows}
+    say(_of_judge(found.judge))
+    report = {"prompts": len(found.ids), "replies": count, "curve": rows, "judge": found.judge}
     texts = [own[:FEW] for own in found.replies]
     if count > 1 and all(any(text.strip() for text in own) for own in texts):
         report["distinct"] = [float(np.mean(distinct_n(texts, n))) for n in (1, 2)]
@@ -95,6 +99,22 @@ def best_of_n(
         report |= {"encoder": str(encoder)}
         say(f"Mean cosine distance of the first {len(texts[0])} replies, {encoder}: {report['distance']:.4f}")
     result(report)
+
+
+def _right(judge: Json | None) -> str:
+    """Return how often a judge is right, as it stands beside a win rate."""
+    if judge is None or "accuracy" not in judge:
+        return "unknown"
+    return f"{judge['accuracy']:.1f} ({_interval(judge['low'], judge['high'], 1)})"
+
+
+def _of_judge(judge: Json | None) -> str:
+    from bara_pyro.reward.agreement import sentence_of
+
+    if judge is not None and "accuracy" in judge:
+        return f"{judge['name']} {sentence_of(judge)}"
+    name = "the judge of these scores" if judge is None else judge["name"]
+    return f"How often {name} agrees with people is not known."
 
 
 def _interval(low: float, high: float, digits: int) -> str:

@@ -129,10 +129,13 @@ def score(
     dtype: DType = "float32",
     device: Device = "cpu",
 ) -> None:
-    """Score replies: rows are kept as they are, with a column `score` beside; higher is better."""
+    """Score replies: rows are kept as they are, with columns `score` (higher is better) and `judge` beside.
+
+    `judge` is the reward model's name with its accuracy on held-out pairs, as `bara best-of-n` shows it.
+    """
     from bara_pyro.cli.outputs import check_file
     from bara_pyro.errors import ConfigError, DataError
-    from bara_pyro.reward.files import replies_in, scores_in
+    from bara_pyro.reward.files import COLUMN, JUDGE, replies_in, scores_in
 
     if not input_file.is_file():
         raise DataError(f"There is no file {input_file}.")
@@ -144,18 +147,20 @@ def score(
 
     from bara_pyro.cli.terminal import progress, result, say
     from bara_pyro.reward import load_reward_model, score_replies
-    from bara_pyro.reward.agreement import Agreement
+    from bara_pyro.reward.agreement import brief, sentence_of
     from bara_pyro.runs.store import write_jsonl
 
     judge = load_reward_model(reward, dtype, device)
     with progress(f"score {input_file.name}", len(rows)) as advance:
         scores = score_replies(judge, replies, batch_size=batch_size, max_length=max_length, on_rows=advance)
-    write_jsonl(output, [{**row, "score": value} for row, value in zip(rows, scores.tolist(), strict=True)])
+    told = brief(Path(reward).name, judge.held_out)
+    pairs = zip(rows, scores.tolist(), strict=True)
+    write_jsonl(output, [{**row, COLUMN: value, JUDGE: told} for row, value in pairs])
     say(f"{len(rows)} replies scored to {output}")
     if judge.held_out is None:
         say(f"How often {reward} agrees with people is not known: it has no reward.json.")
     else:
-        say(f"{reward} {Agreement(**judge.held_out).sentence()}")
+        say(f"{reward} {sentence_of(judge.held_out)}")
     result({"output": output, "rows": len(rows), "held_out": judge.held_out})
 
 
