@@ -1,9 +1,12 @@
 """Scores of predictive distributions (accuracy, calibration, uncertainty, sparsity) and of sampled replies.
 
+Also what is decided by them with a promise: sets of answers, rows to leave unanswered, rows from elsewhere.
+
 Rates (accuracy, calibration errors, risk, AUROC, sparsity, win rates, pass@k, Self-BLEU, distinct-n) are in
 percent, likelihoods, divergences and entropies in nats, the Brier score and cosine distances in 0..2.
 """
 
+from bara_pyro.metrics.abstention import Abstention, abstention
 from bara_pyro.metrics.best_of_n import (
     best_of_n,
     best_of_n_per_prompt,
@@ -12,6 +15,8 @@ from bara_pyro.metrics.best_of_n import (
 )
 from bara_pyro.metrics.bootstrap import paired_bootstrap
 from bara_pyro.metrics.budget import BudgetComparison, budget_to_reach, compare_budgets
+from bara_pyro.metrics.conformal import PredictionSets, coverage, expected_coverage, prediction_sets
+from bara_pyro.metrics.detection import Detector, detector
 from bara_pyro.metrics.diversity import (
     SelfBleuDiversity,
     distinct_n,
@@ -43,16 +48,20 @@ from bara_pyro.metrics.uncertainty import (
 )
 
 __all__ = [
+    "Abstention",
     "BudgetComparison",
+    "Detector",
     "Drawn",
     "EqualDiversity",
     "FrontierComparison",
     "Interval",
     "NestedUncertainty",
+    "PredictionSets",
     "ReliabilityBins",
     "SamplingCurve",
     "SelfBleuDiversity",
     "Uncertainty",
+    "abstention",
     "accuracy",
     "adaptive_ece",
     "at_equal_diversity",
@@ -65,13 +74,16 @@ __all__ = [
     "calibration_against_truth",
     "compare_budgets",
     "compare_frontiers",
+    "coverage",
     "crossed_interval",
     "decompose",
     "decompose_nested",
+    "detector",
     "distinct_n",
     "ece",
     "error_auroc",
     "evaluate",
+    "expected_coverage",
     "holm",
     "kl_from_truth",
     "mean_cosine_distance",
@@ -83,6 +95,7 @@ __all__ = [
     "pass_at_k",
     "pass_at_k_per_problem",
     "posterior_predictive",
+    "prediction_sets",
     "prompt_weights",
     "regret",
     "reliability_bins",

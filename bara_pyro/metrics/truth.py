@@ -33,11 +33,18 @@ def check_truth(log_probs: Numbers, truth: Numbers) -> tuple[Tensor, Tensor]:
     `DataError`: the shapes differ, no truth is known, or a truth is not a distribution.
     """
     predicted = check_log_probs(log_probs)
+    known, given = known_truth(truth, predicted.shape)
+    return predicted[known], given[known]
+
+
+def known_truth(truth: Numbers, shape: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Return of which of n rows the truth is known (bool, `n`), and the truths (float64, `n x C`).
+
+    `DataError`: their shape is not that of the predictions, no truth is known, or one is not a distribution.
+    """
     given = as_float64(truth, "truth", 2)
-    if given.shape != predicted.shape:
-        raise DataError(
-            f"truth has shape {tuple(given.shape)}, log_probs {tuple(predicted.shape)}: make them equal."
-        )
+    if tuple(given.shape) != tuple(shape):
+        raise DataError(f"truth has shape {tuple(given.shape)}, log_probs {tuple(shape)}: make them equal.")
     known = ~torch.isnan(given).all(dim=1)
     if not known.any():
         raise DataError("No row has a known truth: leave out the scores against the truth.")
@@ -45,7 +52,7 @@ def check_truth(log_probs: Numbers, truth: Numbers) -> tuple[Tensor, Tensor]:
     if wrong.any():
         row = int(wrong.nonzero()[0])
         raise DataError(f"The truth of row {row} is not a distribution: {given[row].tolist()}.")
-    return predicted[known], given[known]
+    return known, given
 
 
 def kl_from_truth(log_probs: Numbers, truth: Numbers) -> float:

@@ -1,0 +1,122 @@
+"""Answering only where the error rate is surely low: a threshold on confidence with a stated risk.
+
+n calibration rows, drawn independently as the rows to come are, and which nothing was fitted to. A row is
+answered where the probability of its most probable answer lies above T. Promised is that, whatever the
+predictions and the law of the rows,
+
+    P( P(wrong | answered) > risk ) <= delta,
+
+the outer probability over the calibration rows, which T is chosen by, the inner one over a row to come.
+
+Of the n rows in the order of their confidence, T_k is the confidence of the (k + 1)-th. Given T_k, the rows
+above it are independent draws of the rows above it to come, so that the number of wrong ones among m of them
+is Binomial(m, P(wrong | above T_k)), and a Clopper-Pearson bound at level d fails with probability d at most.
+The ranks k are fixed in advance: `SHARES` equal steps of n, but for those that are too few to pass even
+without an error. Each bound has d = delta / (number of ranks), so that all of them hold together with
+probability 1 - delta, and any may be chosen: of those at most `risk` the one that answers the most rows.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scipy.special import betaincinv
+from torch import Tensor
+
+from bara_pyro.errors import ConfigError, DataError
+from bara_pyro.metrics._inputs import Numbers, check_log_probs, check_predictions, correctness, top_label
+
+SHARES = 10
+
+
+@dataclass(frozen=True)
+class Abstention:
+    """Which rows are answered.
+
+    Attributes:
+        risk: the error rate that is promised.
+        delta: the probability that the promise fails.
+        threshold: rows whose confidence lies above it are answered; 0 where all are.
+        rows: the number n of calibration rows.
+        answered: how many of them lie above the threshold.
+        wrong: how many of these are answered wrongly.
+        bound: on the error rate of the answered rows to come, at most `risk`.
+    """
+
+    risk: float
+    delta: float
+    threshold: float
+    rows: int
+    answered: int
+    wrong: int
+    bound: float
+
+    def __call__(self, log_probs: Numbers) -> Tensor:
+        """Return which rows are answered, bool, `n`, from log-probabilities, `n x C`."""
+        return top_label(check_log_probs(log_probs))[0] > self.threshold
+
+
+def abstention(
+    log_probs: Numbers, labels: Tensor | Sequence[int], *, risk: float, delta: float = 0.05
+) -> Abstention:
+    """Return the threshold that answers the most rows at a stated risk.
+
+    Args:
+        log_probs: `n x C`, natural log of the probabilities of calibration rows, which nothing was fitted to.
+        labels: `n`, their right answers.
+        risk: the error rate that the answered rows to come may have, between 0 and 1.
+        delta: the probability, over calibration rows, that theirs is larger, between 0 and 1.
+
+    Raises:
+        ConfigError: `risk` or `delta` is out of range.
+        DataError: no threshold can be trusted at this risk; otherwise as of `metrics.scores`.
+    """
+    for name, value in (("risk", risk), ("delta", delta)):
+        if not 0.0 < value < 1.0:
+            raise ConfigError(f"{name} is {value}: give a number between 0 and 1, 0.05 for example.")
+    predicted, answers = check_predictions(log_probs, labels)
+    confidence, correct = correctness(predicted, answers)
+    falling, rows = confidence.sort(descending=True).values.tolist(), len(answers)
+    ranks = _ranks(rows, risk, delta)
+    found = []
+    for rank in ranks:
+        threshold = falling[rank] if rank < rows else 0.0
+        above = confidence > threshold
+        answered, wrong = int(above.sum()), int((above & ~correct.bool()).sum())
+        bound = upper_bound(wrong, answered, delta / len(ranks))
+        found.append(Abstention(risk, delta, threshold, rows, answered, wrong, bound))
+    if passing := [one for one in found if one.bound <= risk]:
+        return max(passing, key=lambda one: one.answered)
+    best = min(found, key=lambda one: one.bound)
+    raise DataError(
+        f"No share of the rows can be promised an error rate of at most {risk:g} (delta {delta:g}): of the "
+        f"surest {best.answered} of {rows} calibration rows {best.wrong} are wrong, which allows for "
+        f"{best.bound:.3g}; give a larger risk, or more calibration rows."
+    )
+
+
+def _ranks(rows: int, risk: float, delta: float) -> list[int]:
+    """Return how many of the surest rows are looked at: shares of all, without those that could never pass.
+
+    Raises:
+        DataError: none could.
+    """
+    ranks = sorted({math.ceil(rows * share / SHARES) for share in range(1, SHARES + 1)})
+    while ranks and upper_bound(0, ranks[0], delta / len(ranks)) > risk:
+        del ranks[0]
+    if not ranks:
+        least = math.ceil(math.log(delta) / math.log1p(-risk))
+        raise DataError(
+            f"{rows} calibration rows are too few to promise an error rate of {risk:g} (delta {delta:g}), "
+            f"even if all were right: give {least:,} or more."
+        )
+    return ranks
+
+
+def upper_bound(wrong: int, rows: int, level: float) -> float:
+    """Return the upper end for an error rate, exceeded with probability `level` (Clopper and Pearson 1934).
+
+    >>> round(upper_bound(0, 29, 0.05), 4)
+    0.0981
+    """
+    return 1.0 if wrong == rows else float(betaincinv(wrong + 1, rows - wrong, 1 - level))
