@@ -13,6 +13,7 @@ from bara_pyro import __version__
 from bara_pyro.cli import terminal
 from bara_pyro.cli.commands import backbone, microworld, reward
 from bara_pyro.cli.commands.best_of_n import best_of_n
+from bara_pyro.cli.commands.compare import compare
 from bara_pyro.cli.commands.demo import demo
 from bara_pyro.cli.commands.evaluate import evaluate
 from bara_pyro.cli.commands.export import export
@@ -35,7 +36,10 @@ app = typer.Typer(
     epilog="Start with: bara demo",
     pretty_exceptions_enable=False,
 )
-ON_RUNS = (train, evaluate, predict, generate, best_of_n, humaneval, lm_eval, inspect, prune, export, push)
+ON_RUNS = (
+    *(train, evaluate, compare, predict, generate, best_of_n, humaneval, lm_eval, inspect, prune),
+    *(export, push),
+)
 for command in (*ON_RUNS, params, methods, tasks, demo):
     app.command(command.__name__.replace("_", "-"))(wrap(command))
 app.add_typer(backbone.app, name="backbone")

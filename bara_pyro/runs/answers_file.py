@@ -13,6 +13,9 @@ REPLY_KEYS = ("id", "number", "reply", "log_prob", "made")
 REPLY_PAGE = 'data-written-by="bara generate"'
 """What a page of replies holds, and no text that is shown on a page can."""
 
+COMPARISON_PAGE = 'data-written-by="bara compare"'
+"""The same of a page that compares two runs."""
+
 
 def replies_in(path: Path) -> bool:
     """Return whether a file holds what `bara generate` writes; an empty file does not."""
@@ -26,8 +29,17 @@ def replies_in(path: Path) -> bool:
 
 def reply_page_in(path: Path) -> bool:
     """Return whether a file is a page of replies that bara wrote."""
+    return _holds(path, REPLY_PAGE)
+
+
+def comparison_page_in(path: Path) -> bool:
+    """Return whether a file is a page that compares two runs and that bara wrote."""
+    return _holds(path, COMPARISON_PAGE)
+
+
+def _holds(page: Path, mark: str) -> bool:
     try:
-        return f"<div {REPLY_PAGE}>" in path.read_text(encoding="utf-8")
+        return f"<div {mark}>" in page.read_text(encoding="utf-8")
     except (OSError, ValueError):
         return False
 

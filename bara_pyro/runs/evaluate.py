@@ -3,7 +3,7 @@
 import platform
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -154,7 +154,9 @@ def _of_answers(system: System, split: EncodedSplit, name: str, on_rows: OnRows 
         "classes": list(system.task.names or system.task.labels),
         "majority_class": majority_class(system.task, split),
     }
-    return own, _rows(split, predictive, epistemic, system.task.names), _sparsity(system, split)
+    clusters = {row.id: row.cluster for row in getattr(system.task, name)}
+    lines = _rows(split, predictive, epistemic, system.task.names, clusters)
+    return own, lines, _sparsity(system, split)
 
 
 def _of_replies(system: System, split: Replies, on_rows: OnRows | None) -> Evaluated:
@@ -210,6 +212,7 @@ def _rows(
     predictive: dict[int, Tensor],
     epistemic: dict[int, Tensor],
     names: Sequence[str],
+    clusters: Mapping[str, str],
 ) -> list[Json]:
     """Return a line a row: `label` is the place of the right class among the `classes` of metrics.json."""
     return [
@@ -217,6 +220,7 @@ def _rows(
             "id": row_id,
             "label": split.labels[i],
             **({"answer": names[split.labels[i]]} if names and split.labels[i] >= 0 else {}),
+            **({"cluster": clusters[row_id]} if clusters[row_id] else {}),
             "probs": {str(s): log_probs[i].exp().tolist() for s, log_probs in predictive.items()},
             "epistemic": {str(s): float(values[i]) for s, values in epistemic.items()},
         }

@@ -1,10 +1,12 @@
 """A comparison of two runs as sentences, tables, a figure and a page: `bara compare`."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 from markupsafe import Markup
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from bara_pyro.diagnostics.page.shown import pairs
 from bara_pyro.diagnostics.paired.compare import HIGHER_IS_BETTER, Comparison, Difference, Side
@@ -51,10 +53,8 @@ def table(found: Comparison) -> Table:
 def caption(found: Comparison) -> str:
     """Return what is compared, in one line."""
     groups = "" if found.clusters == found.rows else f" in {found.clusters:,} clusters"
-    return (
-        f"A: {_side(found.a)}; B: {_side(found.b)}; {found.rows:,} {found.split} rows of {found.task}{groups}, "
-        f"S = {found.samples}"
-    )
+    rows = f"{found.rows:,} {found.split} rows of {found.task}{groups}"
+    return f"A: {_side(found.a)}; B: {_side(found.b)}; {rows}, S = {found.samples}"
 
 
 def sentences(found: Comparison) -> list[str]:
@@ -83,7 +83,7 @@ def write_page(found: Comparison, out: Path) -> Path:
         f"Differences with their {100 * found.level:g} % intervals. To the right of the line A is better.",
     )
     parts = [
-        Section("Scores", [table(found), picture, HOW]),
+        Section("Scores", [replace(table(found), caption=""), picture, HOW]),
         Section("Answers", [AGREE, _agreement(found)]),
         Section("What was compared", [_facts(found)]),
     ]
@@ -98,9 +98,9 @@ def write_page(found: Comparison, out: Path) -> Path:
 
 
 HOW = Paragraph(
-    "Each interval is of one score by itself, paired by row, and crossed over seeds and clusters of rows where "
-    "there are several. The p-values are of no difference, after Holm's correction for four scores being "
-    "looked at, and the reading rests on them. An ECE of few rows is too high by chance on both sides.",
+    "Each interval is of one score by itself, paired by row, and crossed over seeds and clusters of rows "
+    "where there are several. The p-values are of no difference, after Holm's correction for four scores "
+    "being looked at, and the reading rests on them. An ECE of few rows is too high by chance on both sides.",
     "technical",
 )
 AGREE = "On which rows which side answers right, in percent."
@@ -149,6 +149,7 @@ def figure(found: Comparison) -> Figure:
         if one.metric not in HIGHER_IS_BETTER:
             panel.invert_xaxis()  # so that A is better on the same side of every panel
         panel.set(ylim=(-1, 1), yticks=[])
+        panel.xaxis.set_major_locator(MaxNLocator(5, steps=(1, 2, 5, 10)))
         panel.spines["left"].set_visible(False)
     panels[-1].set_xlabel("B is better   ←   →   A is better", fontsize=NORMAL, color=INK)
     return drawn

@@ -271,8 +271,6 @@ def _verdict(one: Difference, p_holm: float, level: float) -> Difference:
 
 def _agreement(left: Tensor, right: Tensor, labels: Tensor) -> Agreement:
     """Return on how many rows which side is right."""
-    a, b = (
-        torch.stack([PER_ROW["acc"](run, labels)[:, 0] > 0 for run in side]) for side in (left, right)
-    )
+    a, b = (torch.stack([PER_ROW["acc"](run, labels)[:, 0] > 0 for run in side]) for side in (left, right))
     shares = {"both": a & b, "only_a": a & ~b, "only_b": ~a & b, "neither": ~a & ~b}
     return Agreement(**{name: 100 * float(hit.double().mean()) for name, hit in shares.items()})

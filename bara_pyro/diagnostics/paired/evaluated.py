@@ -105,8 +105,10 @@ def read_evaluated(folder: Path) -> Evaluated:
     else:
         verify(folder)
     report, lines = read_json(folder / METRICS), read_jsonl(folder / PREDICTIONS)
-    if not isinstance(report, dict) or not NEEDED <= report.keys() or not lines:
-        raise CheckpointError(f"{folder} holds no whole evaluation of this version: run `bara evaluate` again.")
+    if not isinstance(report, dict) or NEEDED - report.keys() or not lines:
+        raise CheckpointError(
+            f"{folder} holds no whole evaluation of this version: run `bara evaluate` again."
+        )
     if "probs" not in lines[0] or "classes" not in report:
         raise DataError(f"{folder} was evaluated on replies, which have no classes: give runs that answer.")
     run = folder if is_run(folder) else folder.parent.parent

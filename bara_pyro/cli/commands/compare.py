@@ -1,0 +1,88 @@
+"""`bara compare`: two runs, or two groups of runs, on the same rows."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bara_pyro.cli.options import DATA, Overwrite, path
+from bara_pyro.runs.sections import MOST_DRAWS
+
+GROUP = "Folder of a finished run, of one of its evaluations, or of several runs that differ by their seed."
+
+
+def compare(
+    a: Annotated[Path, typer.Argument(metavar="A", parser=path, help=GROUP)],
+    b: Annotated[
+        Path, typer.Argument(metavar="B", parser=path, help="The same of what it is compared with.")
+    ],
+    on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="An evaluation of each run, a folder in RUN/evaluation; by default the run's own.",
+            rich_help_panel=DATA,
+        ),
+    ] = None,
+    clusters: Annotated[
+        Path | None,
+        typer.Option(
+            parser=path,
+            metavar="FILE",
+            help="Table with the columns 'id' and 'cluster': rows that err together, of one author say.",
+            rich_help_panel=DATA,
+        ),
+    ] = None,
+    samples: Annotated[
+        int | None,
+        typer.Option(min=0, max=MOST_DRAWS, help="Posterior draws S to compare with. (default: the most)"),
+    ] = None,
+    page: Annotated[
+        Path | None, typer.Option(parser=path, metavar="FILE", help="Page to write, .html.")
+    ] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Compare two runs on the same rows: accuracy, ECE, NLL and Brier score with paired intervals.
+
+    Each of A and B may be several runs of one training with other seeds, right below a folder; they are
+    paired by seed, and the intervals then hold for training again, too.
+    """
+    from bara_pyro.cli.outputs import check_file
+    from bara_pyro.errors import ConfigError
+    from bara_pyro.runs.answers_file import comparison_page_in
+
+    if page is not None:
+        if page.suffix.lower() != ".html":
+            raise ConfigError(f"--page {page}: end the name in .html.")
+        check_file(page, overwrite=overwrite, inputs=[a, b], option="--page", ours=comparison_page_in)
+
+    from bara_pyro.cli.terminal import result, say, say_notes, show
+    from bara_pyro.diagnostics.page.render_paired import sentences, table, write_page
+    from bara_pyro.diagnostics.paired.compare import compare_runs
+
+    named = None if clusters is None else read_clusters(clusters)
+    found = compare_runs(a, b, on=on, samples=samples, clusters=named)
+    show(table(found))
+    say_notes(found.notes)
+    for sentence in sentences(found):
+        say(f"- {sentence}")
+    if page is not None:
+        say(f"Open {write_page(found, page)}")
+    result(found.model_dump() | ({} if page is None else {"page": page}))
+
+
+def read_clusters(file: Path) -> dict[str, str]:
+    """Return the cluster of each row of a table, by its id.
+
+    Raises:
+        DataError: it cannot be read, or lacks one of the two.
+    """
+    from bara_pyro.data.tables import read_table
+    from bara_pyro.errors import DataError
+
+    found = {}
+    for number, row in enumerate(read_table(file).rows, start=1):
+        if row.get("id") is None or row.get("cluster") is None:
+            raise DataError(f"{file}, row {number} lacks an 'id' or a 'cluster': give each row both.")
+        found[str(row["id"]).strip()] = str(row["cluster"]).strip()
+    return found

@@ -1,0 +1,98 @@
+"""`bara compare` on real runs: what it prints and writes, and what it refuses in a sentence."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from app_cases import Bara, Place, assert_one_sentence, write_rows
+
+from bara_pyro.cli.running import run as train
+from bara_pyro.metrics import paired_bootstrap
+from bara_pyro.runs.store import read_jsonl
+
+
+@pytest.fixture(scope="module")
+def groups(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two trainings of two seeds each, below a folder of their own."""
+    folder = tmp_path_factory.mktemp("groups")
+    for method in ("bara", "lora"):
+        for seed in (0, 1):
+            config = place.config(method=method, seed=seed, train__steps=8, predict__samples=[0, 3])
+            train(config, folder / method / f"seed-{seed}")
+    return folder
+
+
+def probabilities(run: Path, samples: str = "3") -> list[list[float]]:
+    return [row["probs"][samples] for row in read_jsonl(run / "predictions.jsonl")]
+
+
+def test_what_is_printed_is_the_paired_bootstrap(groups: Path, bara: Bara) -> None:
+    result = bara("compare", groups / "bara", groups / "lora", "--json")
+    assert result.code == 0
+    found = json.loads(result.out)
+    sides = [
+        torch.tensor(
+            [probabilities(groups / method / f"seed-{seed}") for seed in (0, 1)], dtype=torch.float64
+        ).log()
+        for method in ("bara", "lora")
+    ]
+    labels = torch.tensor([row["label"] for row in read_jsonl(groups / "bara/seed-0/predictions.jsonl")])
+    assert found["rows"] == len(labels)
+    for line in found["metrics"]:
+        expected = paired_bootstrap(line["metric"], *sides, labels, clusters=_ids(groups / "bara/seed-0"))
+        assert (line["difference"], line["low"], line["high"]) == pytest.approx(
+            (expected.difference, expected.low, expected.high), abs=1e-6
+        )
+    printed = bara("compare", groups / "bara", groups / "lora").out
+    assert "2 seeds" in printed
+    assert all(word in printed for word in ("accuracy", "ECE", "NLL", "Brier", "95 % interval"))
+
+
+def _ids(run: Path) -> list[str]:
+    return [row["id"] for row in read_jsonl(run / "predictions.jsonl")]
+
+
+def test_the_page_is_written_once(groups: Path, tmp_path: Path, bara: Bara) -> None:
+    a, b = groups / "bara" / "seed-0", groups / "lora" / "seed-0"
+    page = tmp_path / "compared.html"
+    assert "One run a side" in bara("compare", a, b, "--page", page).out
+    assert "<svg" in page.read_text()
+    assert_one_sentence(bara("compare", a, b, "--page", page), "--overwrite")
+    assert bara("compare", a, b, "--page", page, "--overwrite").code == 0
+    mine = tmp_path / "mine.html"
+    mine.write_text("<p>mine</p>")
+    assert_one_sentence(bara("compare", a, b, "--page", mine, "--overwrite"), "was not written by bara")
+    assert_one_sentence(bara("compare", a, b, "--page", a / "x.html"), "what is read")
+    assert_one_sentence(bara("compare", a, b, "--page", tmp_path / "x.pdf"), ".html")
+
+
+def test_other_rows_and_draws_are_refused(groups: Path, place: Place, tmp_path: Path, bara: Bara) -> None:
+    a = shutil.copytree(groups / "bara" / "seed-0", tmp_path / "a")
+    b = shutil.copytree(groups / "lora" / "seed-0", tmp_path / "b")
+    later = write_rows(tmp_path / "later.jsonl", read_jsonl(place.rows)[:12])
+    assert bara("evaluate", a, "--task", later).code == 0
+    assert_one_sentence(bara("compare", a / "evaluation" / "later-test", b), "'later'", "'colours'")
+    assert_one_sentence(bara("compare", a, b, "--on", "later-test"), "has no evaluation 'later-test'")
+    assert bara("evaluate", b, "--task", later, "--samples", 2).code == 0
+    assert_one_sentence(bara("compare", a, b, "--on", "later-test"), "S = 3", "S = 2")
+    assert bara("evaluate", b, "--task", later, "--samples", 3, "--overwrite").code == 0
+    assert json.loads(bara("compare", a, b, "--on", "later-test", "--json").out)["rows"] == 12
+    assert_one_sentence(bara("compare", a, b, "--samples", 7), "S = 0, 3 and not 7")
+    assert_one_sentence(bara("compare", a, tmp_path / "none"), "There is no folder")
+    assert_one_sentence(bara("compare", a, place.backbone), "There is no evaluated run")
+
+
+def test_clusters_come_from_a_table(groups: Path, tmp_path: Path, bara: Bara) -> None:
+    a, b = groups / "bara" / "seed-0", groups / "lora" / "seed-0"
+    ids = _ids(a)
+    table = write_rows(tmp_path / "things.jsonl", ({"id": i, "cluster": i.split("-")[0]} for i in ids))
+    found = json.loads(bara("compare", a, b, "--clusters", table, "--json").out)
+    assert found["clusters"] == len({i.split("-")[0] for i in ids}) < found["rows"]
+    some = write_rows(tmp_path / "some.jsonl", ({"id": i, "cluster": "x"} for i in ids[1:]))
+    assert_one_sentence(bara("compare", a, b, "--clusters", some), repr(ids[0]), "no cluster")
+    all_one = write_rows(tmp_path / "one.jsonl", ({"id": i, "cluster": "x"} for i in ids))
+    assert_one_sentence(bara("compare", a, b, "--clusters", all_one), "one cluster")
+    lacking = write_rows(tmp_path / "lacking.jsonl", ({"id": i} for i in ids))
+    assert_one_sentence(bara("compare", a, b, "--clusters", lacking), "row 1 lacks")
