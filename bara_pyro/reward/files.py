@@ -1,15 +1,17 @@
 """Files of replies to score, and which files of scores are ours."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
-from bara_pyro.data.conversations import Conversation, conversations_in
+from bara_pyro.data.conversations import PROMPTS, Conversation, conversations_in
 from bara_pyro.data.reading import Rows
 from bara_pyro.data.tables import Data, Table, read_table
 from bara_pyro.errors import DataError
+from bara_pyro.types import Fields
 
 COLUMN, JUDGE = "score", "judge"
-REPLIES = ("reply", "completion")
+REPLIES = ("reply", "completion", "output")
 
 
 def replies_in(data: Data) -> tuple[Rows, list[Conversation]]:
@@ -17,32 +19,35 @@ def replies_in(data: Data) -> tuple[Rows, list[Conversation]]:
 
     Args:
         data: what `data.tables.read_table` reads; rows have `prompt`, a text or messages, and a text in
-            `reply` or `completion`.
+            `reply` or `completion`; or, as AlpacaEval has them, `instruction` and `output`. What a column
+            `input` holds beside an `instruction` is put below it.
 
     Raises:
         DataError: a file that cannot be read, a row without one of them, or with a column `score` or `judge`
             already.
     """
     table = read_table(data)
+    told: Rows = []
     for number, row in enumerate(table.rows, 1):
         where = f"row {number} of {table.place}"
         for ours in (COLUMN, JUDGE):
             if ours in row:
                 raise DataError(f"There is a column {ours!r} in {where} already: rename it.")
-        found = next((name for name in REPLIES if row.get(name) is not None), None)
-        if found is None or row.get("prompt") is None:
+        found, asked = _column(row, REPLIES), _column(row, PROMPTS)
+        if found is None or asked is None:
             missing = "prompt" if found is not None else "reply"
             raise DataError(
                 f"There is no {missing!r} in {where}, which has {', '.join(map(str, row)) or 'no columns'}: "
-                "give 'prompt', and 'reply' or 'completion'."
+                "give 'prompt' (or 'instruction'), and 'reply', 'completion' or 'output'."
             )
         if not isinstance(row[found], str):
             raise DataError(f"{found!r} of {where} is {str(row[found])[:60]!r}: give a text.")
-    told = [
-        {"prompt": row["prompt"], "completion": next(row[n] for n in REPLIES if row.get(n) is not None)}
-        for row in table.rows
-    ]
+        told.append({asked: row[asked], "input": row.get("input"), "completion": row[found]})
     return table.rows, conversations_in(Table(table.place, told), "row")
+
+
+def _column(row: Fields, names: Sequence[str]) -> str | None:
+    return next((name for name in names if row.get(name) is not None), None)
 
 
 def scores_in(path: Path) -> bool:
@@ -52,4 +57,6 @@ def scores_in(path: Path) -> bool:
             row = json.loads(file.readline())
     except (OSError, ValueError):  # unreadable, not text, not JSON
         return False
-    return isinstance(row, dict) and isinstance(row.get(COLUMN), float) and "prompt" in row
+    return (
+        isinstance(row, dict) and isinstance(row.get(COLUMN), float) and bool({"prompt", JUDGE} & row.keys())
+    )

@@ -117,7 +117,12 @@ def score(
         typer.Argument(metavar="REWARD", help="A folder of `bara reward train`, or another reward model."),
     ],
     input_file: Annotated[
-        Path, typer.Option("--input", parser=path, help="Rows with prompt, and reply or completion.")
+        Path,
+        typer.Option(
+            "--input",
+            parser=path,
+            help="Rows with prompt, and reply or completion; or AlpacaEval's, with instruction and output.",
+        ),
     ],
     output: Annotated[Path, typer.Option(parser=path, help="File to write: .jsonl.")],
     overwrite: Overwrite = False,
