@@ -15,7 +15,15 @@ from itertools import dropwhile, islice, takewhile
 import torch
 from pyro.distributions import Delta, TorchDistribution
 from torch import Tensor
-from torch.distributions import Bernoulli, Distribution, Gamma, Independent, Normal, TransformedDistribution
+from torch.distributions import (
+    Bernoulli,
+    Distribution,
+    Gamma,
+    Independent,
+    MultivariateNormal,
+    Normal,
+    TransformedDistribution,
+)
 
 from bara_pyro.core.distributions import MeanWeibull
 from bara_pyro.core.distributions.kronecker import KroneckerNormal
@@ -229,6 +237,12 @@ def _(fn: MeanWeibull, numbers: Uniform) -> Tensor:
 @transport.register
 def _(fn: KroneckerNormal, numbers: Uniform) -> Tensor:
     return fn.of_noise(_normal(numbers(0)).to(fn.scale.dtype))
+
+
+@transport.register
+def _(fn: MultivariateNormal, numbers: Uniform) -> Tensor:
+    noise = _normal(numbers(0)).to(fn.loc.dtype)
+    return fn.loc + torch.einsum("...ij,...j->...i", fn.scale_tril, noise)
 
 
 @transport.register

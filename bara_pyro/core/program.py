@@ -84,6 +84,8 @@ class AdaptedLM(PyroModule):
     has_activations = False  # whether `lora_A x` is what each rank unit passes on
     # Whether adapters of layers that are given one tensor are given one, too: a guide then knows them by it.
     one_input = False
+    # Whether draws reach the body: where they do not, it is run once for all draws.
+    drawn_body = True
     members = 0  # of an ensemble, which stand for draws, and whose numbers its adapters take as `latents`
 
     def __init__(
@@ -181,7 +183,7 @@ class AdaptedLM(PyroModule):
                 width = self._trained_alone(batch)
                 with self._adapted(batch, latents, last_twice=width is not None) as copies:
                     hidden = self._hidden(batch, copies, width)
-                hidden = hidden.reshape(*draws, rows, *hidden.shape[1:])
+                hidden = hidden.reshape(*(draws if self.drawn_body else ()), rows, *hidden.shape[1:])
                 return self.likelihood.observe(hidden, batch, _Head(self, latents))
 
     def _hidden(self, batch: Batch, copies: int, width: int | None) -> Tensor:
@@ -265,7 +267,7 @@ class AdaptedLM(PyroModule):
     @contextmanager
     def _adapted(self, batch: Batch, latents: Sequence[Given], *, last_twice: bool = False) -> Iterator[int]:
         """Hang the adapters of the body on the language model, in the plate of tokens; yield the draws."""
-        draws = outer_draws()
+        draws = outer_draws() if self.drawn_body else ()
         with (
             pyro.plate("tokens", batch.input_ids.shape[1], dim=-1),
             poutine.mask(mask=cast(BoolTensor, self.counted(batch))),

@@ -12,7 +12,7 @@ import bara_pyro as bp
 from bara_pyro.errors import ConfigError
 from bara_pyro.methods import METHODS
 
-MORE_THAN_ADAPTERS = {"ensemble", "temperature", "ensemble_temperature"}
+MORE_THAN_ADAPTERS = {"ensemble", "temperature", "ensemble_temperature", "vbll", "polar_vbll"}
 
 
 @pytest.mark.parametrize("draws", ["mean", 7])

@@ -26,6 +26,9 @@ ENCODERS = 2 * (R8 * D + R8 + 2 * (R8 * R8 + R8))
 FIRST, INNER, LAST = 2 * R8 * W + W, W * W + W, W * D + D
 OFFICIAL = UP + MODULES * (ENCODERS + FIRST + 2 * INNER + LAST + D)
 SMALL = UP + MODULES * (ENCODERS + FIRST + LAST)
+# Without the output embedding; for each of five answers a mean and a triangle.
+BODY = 56 * R8 * D + 28 * R8 * (D + 512)
+LAST_LAYER = 5 * (D + D * (D + 1) // 2)
 COUNTS = [
     ("map_decoupled", {}, LORA),
     ("map_prior", {}, LORA),
@@ -45,9 +48,14 @@ COUNTS = [
     ("adalora", {}, 5_653_164),
     ("fvae", {}, OFFICIAL),
     ("fvae", {"decoder_layers": 1, "learn_scale": False}, SMALL),
+    ("vbll", {}, BODY + LAST_LAYER),
+    ("polar_vbll", {}, BODY + 56 * R8**2 + LAST_LAYER),
 ]
-# Set after training, moved by no gradient: a temperature, a switch, a scale a weight.
-FROZEN = {"temperature": 1, "ensemble_temperature": 1, "tfb": 1 + 57 * 8, "ivon": 1 + LORA}
+# Set after training, moved by no gradient: a temperature, a switch, a scale a weight, whose row is whose.
+FROZEN = {
+    **{"temperature": 1, "ensemble_temperature": 1, "tfb": 1 + 57 * 8, "ivon": 1 + LORA},
+    **{"vbll": 5, "polar_vbll": 5},
+}
 
 
 @pytest.mark.parametrize(("method", "settings", "count"), COUNTS)
@@ -139,7 +147,7 @@ def test_settings_out_of_range_are_named(method: str, setting: str, value: objec
         method_config({"name": method, setting: value})
 
 
-@pytest.mark.parametrize("method", ["laplace", "temperature", "ensemble_temperature"])
+@pytest.mark.parametrize("method", ["laplace", "temperature", "ensemble_temperature", "vbll", "polar_vbll"])
 def test_what_is_fitted_to_answers_of_one_token_refuses_texts(method: str) -> None:
     """The curvature is that of a categorical over tokens, the temperature divides their logits."""
     with pytest.raises(ConfigError, match=r"answers of one token each, .*TextLikelihood.*labels=letters"):

@@ -4,7 +4,8 @@ Importing this package registers the divergences with :func:`torch.distributions
 Pyro's ``TraceMeanField_ELBO`` finds them.
 """
 
-from bara_pyro.core.distributions import kl as kl  # imported for what they register
+from bara_pyro.core.distributions import dense as dense  # imported for what they register
+from bara_pyro.core.distributions import kl as kl
 from bara_pyro.core.distributions import moments as moments
 from bara_pyro.core.distributions.analytic import has_analytic_kl
 from bara_pyro.core.distributions.bounds import (

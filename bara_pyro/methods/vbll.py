@@ -1,0 +1,69 @@
+"""LoRA with a variational Bayesian last layer (Harrison et al., ICLR 2024, arXiv 2404.11599)."""
+
+from typing import Literal
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat
+from torch.optim import Optimizer
+
+from bara_pyro.core.svi import SVI, SVIOptions, adamw
+from bara_pyro.guides.vbll import VBLLGuide
+from bara_pyro.methods.base import Fit, Method, MethodConfig, pair, register_method, setting
+from bara_pyro.methods.jensen import JensenELBO
+from bara_pyro.methods.recipes import Training, common
+from bara_pyro.methods.space import SearchSpace
+from bara_pyro.models.vbll import VBLL
+
+SEARCH = SearchSpace("method.prior_scale", (0.3, 3.0))
+
+
+class VBLLConfig(MethodConfig):
+    """Settings of a Bayesian last layer."""
+
+    answers: int = setting(VBLL, "answers", "most answers of a task that there are rows for", ge=2)
+    prior_scale: float = setting(
+        VBLL, "prior_scale", "standard deviation of an answer's logit under the prior, nats", gt=0
+    )
+    beta: NonNegativeFloat = setting(VBLL, "beta", "weight of the KL; 1 is the exact ELBO")
+    bound: Literal["sampled", "jensen"] = Field(
+        "sampled",
+        description="expected log-likelihood: 'sampled': one draw of the rows; 'jensen': the published bound",
+    )
+    max_gigabytes: PositiveFloat = setting(
+        VBLLGuide, "max_gigabytes", "most memory that the covariances may take in training"
+    )
+
+
+def inference(config: VBLLConfig, optim: Optimizer, train: Training) -> SVIOptions:
+    """Return the arguments of `SVI` that the chosen bound and the section `train` set."""
+    options = common(optim, train)
+    if config.bound == "jensen":
+        options["loss"] = JensenELBO(sampled_kl=train.sampled_kl)
+    return options
+
+
+def vbll_svi(model: VBLL, guide: VBLLGuide, train: Training, config: VBLLConfig) -> SVI:
+    """Return one AdamW on the chosen bound."""
+    optim = adamw(model, guide, train.lr, weight_decay=train.weight_decay)
+    return SVI(model, guide, optim, **inference(config, optim, train))
+
+
+def keep_tokens(fit: Fit[VBLL, VBLLGuide, VBLLConfig]) -> dict[str, float]:
+    """Remember whose rows were trained; return how wide their posterior is in units of the prior."""
+    fit.model.set_tokens(fit.answer_ids)
+    trained = fit.guide.scale_tril()[: len(fit.answer_ids)].detach()
+    return {"last_layer_width": float(trained.square().sum(-1).mean().sqrt()) / fit.model.prior_scale}
+
+
+register_method(
+    Method(
+        "vbll",
+        "LoRA with a variational Bayesian last layer, full covariance an answer (arXiv 2404.11599)",
+        VBLLConfig,
+        pair(VBLL, VBLLGuide),
+        svi=vbll_svi,
+        finish=keep_tokens,
+        display="VBLL",
+        order=12,
+        search=SEARCH,
+    )
+)
