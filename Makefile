@@ -13,7 +13,7 @@ SMOLLM2 ?= runs/smollm2
 # Two processes of one thread each: more threads only wait for each other on matrices this small.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint bench mutants smollm2 venv clean
+.PHONY: demo test lint docs bench mutants smollm2 venv clean
 
 demo: venv
 	$(BIN)/bara demo --out $(OUT)
@@ -27,6 +27,11 @@ lint: venv
 	$(BIN)/mypy
 	$(BIN)/python -m experiments report --check
 	$(BIN)/lint-imports
+
+# The site, into site/; a link, an anchor or a reference that leads nowhere is an error. Then, to look at it:
+#   .venv/bin/python -m http.server --directory site --bind 127.0.0.1
+docs: venv
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 
 bench: venv
 	$(BIN)/python -m benchmarks.speed --size micro
@@ -57,5 +62,5 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf build dist mutants *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf build dist mutants site *.egg-info .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
