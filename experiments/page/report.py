@@ -1,4 +1,4 @@
-"""Write the results pages, their index and the claims of the README from the stored results.
+"""Write the results pages, their index and the claims of other documents from the stored results.
 
     python -m experiments report            # docs/results.md, docs/results/<study>.md, figures, README.md
     python -m experiments report --check    # writes nothing: an error where a page is not that of the results
@@ -28,6 +28,7 @@ from experiments.page.values import gaps
 
 ROOT = Path(__file__).parents[2]
 CLAIMS = Path(__file__).with_name("claims")
+CLAIMED = ("README.md", "docs/limits.md")  # documents of which a part is written from results
 WIDTH = 110
 # Of templates; settings stand in code spans, and links, arXiv ids and names of models are no results.
 TAG = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}", re.DOTALL)
@@ -112,21 +113,42 @@ def provenance(stored: Study | Results) -> str:
     return f"Code behind the results: {said or 'none'}.\n"
 
 
-def claims(readme: str, render: Renderer, folder: Path = CLAIMS) -> str:
-    """Return the README with its claims written anew, between `<!-- claims: NAME -->` and `<!-- end -->`.
+def claims(text: str, document: Path, render: Renderer, folder: Path) -> tuple[str, set[str]]:
+    """Return a document with its claims written anew, and their names; each has a template of its name.
+
+    A claim stands between `<!-- claims: NAME -->` and `<!-- end -->`.
 
     Raises:
-        DataError: the README has no such place.
+        DataError: a claim has no template or no end.
     """
-    for path in sorted(folder.glob("*.md")):
-        begin, end = f"<!-- claims: {path.stem} -->\n", "<!-- end -->\n"
-        before, mark, after = readme.partition(begin)
-        if not mark or end not in after:
-            raise DataError(
-                f"README.md has no place for claims: put {begin.strip()} and {end.strip()} there."
-            )
-        readme = f"{before}{begin}{render.text(path)}{end}{after.partition(end)[2]}"
-    return readme
+    names = re.findall(r"<!-- claims: (\w+) -->\n", text)
+    for name in names:
+        path = folder / f"{name}.md"
+        before, mark, after = text.partition(f"<!-- claims: {name} -->\n")
+        _, end, rest = after.partition("<!-- end -->\n")
+        if not path.exists() or not end:
+            lacks = "no <!-- end --> behind it" if path.exists() else f"no template {path.name}"
+            raise DataError(f"The claims {name!r} of {document.name} have {lacks}.")
+        text = f"{before}{mark}{render.text(path)}{end}{rest}"
+    return text, set(names)
+
+
+def claimed(root: Path, render: Renderer) -> dict[Path, str]:
+    """Return the documents of `CLAIMED` with their claims written anew.
+
+    Raises:
+        DataError: a template of claims stands in none of them.
+    """
+    found, missing = {}, {path.stem for path in CLAIMS.glob("*.md")}
+    for path in (root / name for name in CLAIMED):
+        found[path], names = claims(path.read_text(), path, render, CLAIMS)
+        missing -= names
+    if missing:
+        raise DataError(
+            f"Claims that stand nowhere: {', '.join(sorted(missing))}. Put <!-- claims: NAME --> and "
+            f"<!-- end --> into {' or '.join(CLAIMED)}."
+        )
+    return found
 
 
 def documents(results: Path = RESULTS, root: Path = ROOT, *, draw: bool) -> dict[Path, str]:
@@ -136,7 +158,7 @@ def documents(results: Path = RESULTS, root: Path = ROOT, *, draw: bool) -> dict
         root / "docs" / ("results.md" if name == "index" else f"results/{name}.md"): text
         for name, text in found.items()
     }
-    return texts | {root / "README.md": claims((root / "README.md").read_text(), Renderer(results))}
+    return texts | claimed(root, Renderer(results))
 
 
 def typed_numerals(text: str, path: Path) -> Iterator[str]:

@@ -18,6 +18,7 @@ from experiments.engine.results import RESULTS, Results
 from experiments.engine.rows import collect
 from experiments.engine.study import load_study, write_study
 from experiments.engine.sweep import sweep
+from experiments.page import report
 from experiments.page.report import claims, page, pages, problems
 from experiments.page.spec import find_study
 from experiments.page.template import Renderer
@@ -187,11 +188,28 @@ def test_no_run_finished(tmp_path: Path) -> None:
 def test_claims_are_written_between_their_marks(results: Path, tmp_path: Path) -> None:
     (tmp_path / "lead.md").write_text('Right: {{ in_distribution.mean("acc", "lora") | f0 }} %.\n')
     readme = "A\n<!-- claims: lead -->\nold\n<!-- end -->\nB\n"
-    once = claims(readme, Renderer(results), tmp_path)
+    path, render = tmp_path / "README.md", Renderer(results)
+    once, names = claims(readme, path, render, tmp_path)
     assert re.fullmatch(r"A\n<!-- claims: lead -->\nRight: \d\d %\.\n<!-- end -->\nB\n", once)
-    assert claims(once, Renderer(results), tmp_path) == once
-    with pytest.raises(DataError, match="no place for claims"):
-        claims("A\n", Renderer(results), tmp_path)
+    assert names == {"lead"}
+    assert claims(once, path, render, tmp_path) == (once, names)
+    with pytest.raises(DataError, match=r"README\.md have no <!-- end -->"):
+        claims("A\n<!-- claims: lead -->\nold\n", path, render, tmp_path)
+    with pytest.raises(DataError, match=r"no template other\.md"):
+        claims("<!-- claims: other -->\n<!-- end -->\n", path, render, tmp_path)
+
+
+def test_a_template_of_claims_that_stands_nowhere_is_refused(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "claims").mkdir()
+    for name in ("lead", "lost"):
+        (tmp_path / "claims" / f"{name}.md").write_text("Right.\n")
+    (tmp_path / "README.md").write_text("<!-- claims: lead -->\n<!-- end -->\n")
+    monkeypatch.setattr(report, "CLAIMS", tmp_path / "claims")
+    monkeypatch.setattr(report, "CLAIMED", ("README.md",))
+    with pytest.raises(DataError, match="stand nowhere: lost"):
+        report.claimed(tmp_path, Renderer(results))
 
 
 def test_the_committed_pages_are_those_of_the_committed_files() -> None:

@@ -124,7 +124,7 @@ def main() -> None:
         results.add(name, {"metric": name, **found})
     primary = results.entries[PRIMARY.metric]
     said = verdict(len(worlds), primary["low"], primary["high"])
-    results.add("verdict", {"verdict": said})
+    results.add("verdict", {"verdict": said, "worlds": len(worlds), "planned": WORLDS})
     print(f"{len(worlds)} of {WORLDS} worlds: {said}. Written to {results.path}.")
 
 
