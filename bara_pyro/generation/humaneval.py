@@ -10,6 +10,7 @@ import numpy as np
 from bara_pyro.generation.decoding import Decoding
 from bara_pyro.generation.file import append_lines, lines_there, made_by, reply_lines
 from bara_pyro.generation.prompts import encode_prompts
+from bara_pyro.generation.spread import diversity_of, token_entropy
 from bara_pyro.metrics import SamplingCurve, pass_at_k
 from bara_pyro.runs.atomic import read_jsonl, write_json
 from bara_pyro.runs.store import SCHEMA
@@ -133,8 +134,9 @@ def score_programs(programs: Sequence[Json], judged: Sequence[Json], out: Path) 
 
     Returns:
         The curve, percent; and what is written: `pass_at_k` (k -> percent with its interval over problems),
-        `reasons` (how many programs came to which end), `entropy` (minus the log-probability of a token of
-        theirs, nats, mean over tokens), `tokens` a program, `problems`, `replies`.
+        `reasons` (how many programs came to which end), `entropy` of a token (see `token_entropy`),
+        `distinct`, `diversity` and `signature` (see `diversity_of`), `tokens` a program, `problems`,
+        `replies`.
     """
     names = list(dict.fromkeys(row["id"] for row in programs))
     passed = {(row["id"], row["number"]): row["passed"] for row in judged}
@@ -144,7 +146,7 @@ def score_programs(programs: Sequence[Json], judged: Sequence[Json], out: Path) 
     reasons: dict[str, int] = {}
     for row in judged:
         reasons[row["reason"]] = reasons.get(row["reason"], 0) + 1
-    tokens = sum(row["tokens"] for row in programs)
+    texts = {(row["id"], row["number"]): row["reply"] for row in programs}
     report = {
         "schema": SCHEMA,
         "problems": len(names),
@@ -160,8 +162,9 @@ def score_programs(programs: Sequence[Json], judged: Sequence[Json], out: Path) 
             )
         },
         "reasons": dict(sorted(reasons.items())),
-        "entropy": -sum(row["log_prob"] for row in programs) / tokens,
-        "tokens": tokens / len(programs),
+        **token_entropy(programs),
+        **diversity_of([[texts[name, number] for number in sorted(counts)] for name in names]),
+        "tokens": sum(row["tokens"] for row in programs) / len(programs),
         "made": programs[0]["made"],
     }
     write_json(out / SCORES, report)

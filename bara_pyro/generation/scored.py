@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from bara_pyro.data.reading import parse_lines
 from bara_pyro.data.rows import own_id
 from bara_pyro.errors import DataError
+from bara_pyro.generation.spread import token_entropy
 from bara_pyro.types import Json
 
 
@@ -22,12 +23,14 @@ class Scored:
         replies: the texts, in the same order.
         judge: what the scores' judge is called, with its accuracy on held-out pairs where that is known (see
             `bara_pyro.reward.agreement.brief`); None where the file does not say.
+        entropy: of a token, see `bara_pyro.generation.spread.token_entropy`.
     """
 
     ids: tuple[str, ...]
     scores: NDArray[np.float64]
     replies: tuple[tuple[str, ...], ...]
-    judge: Json | None = None
+    judge: Json | None
+    entropy: Json
 
 
 def read_scored(path: Path) -> Scored:
@@ -67,6 +70,7 @@ def read_scored(path: Path) -> Scored:
         np.array([[float(row["score"]) for row in own] for own in rows]),
         tuple(tuple(str(row.get("reply", row.get("completion", ""))) for row in own) for own in rows),
         judge,
+        token_entropy(row for own in rows for row in own),
     )
 
 

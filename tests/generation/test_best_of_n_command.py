@@ -76,6 +76,31 @@ def test_a_win_rate_has_its_judge_beside_it(tmp_path: Path, bara: Bara) -> None:
     assert_one_sentence(bara("best-of-n", mixed), "row 4 was scored by another judge")
 
 
+def test_the_entropy_of_a_token_is_a_mean_over_tokens(tmp_path: Path, bara: Bara) -> None:
+    """Not over replies, which differ in length; of the mixture where the rows have it."""
+    lengths = [2, 5, 1, 4, 3, 3, 7, 1, 2]
+    log_probs = [[-0.1 * (i + j + 1) for j in range(length)] for i, length in enumerate(lengths)]
+    plain = [
+        {**row, "tokens": len(own), "log_prob": sum(own)} for row, own in zip(rows(), log_probs, strict=True)
+    ]
+    shown = bara("best-of-n", write_rows(tmp_path / "plain.jsonl", plain))
+    report = json.loads(bara("best-of-n", tmp_path / "plain.jsonl", "--json").out)
+    every = [-value for own in log_probs for value in own]
+    assert report["entropy"] == pytest.approx(mean(every))
+    assert report["entropy"] != pytest.approx(mean(mean(own) for own in log_probs), abs=0.01)
+    assert f"Entropy of a token: {mean(every):.3f} nats" in " ".join(shown.out.split())
+    assert "mixture" not in shown.out
+    assert "total" not in report
+
+    told = [{**row, "total": [2.0] * row["tokens"], "epistemic": [0.5] * row["tokens"]} for row in plain]
+    told[0] |= {"total": [1.0, 1.0], "epistemic": [0.0, 0.1]}
+    report = json.loads(bara("best-of-n", write_rows(tmp_path / "told.jsonl", told), "--json").out)
+    assert report["total"] == pytest.approx((2 * 1.0 + 26 * 2.0) / 28)
+    assert report["epistemic"] == pytest.approx((0.1 + 26 * 0.5) / 28)
+    without = json.loads(bara("best-of-n", write_rows(tmp_path / "x.jsonl", rows()), "--json").out)
+    assert "entropy" not in without
+
+
 def test_what_is_refused(tmp_path: Path, bara: Bara) -> None:
     file = write_rows(tmp_path / "scores.jsonl", rows())
     few = write_rows(tmp_path / "few.jsonl", rows()[:-1])

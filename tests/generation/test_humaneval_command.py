@@ -12,6 +12,7 @@ from app_cases import Place, assert_one_sentence, make_bara, questions, save_bac
 from bara_pyro.errors import SandboxError
 from bara_pyro.generation import humaneval
 from bara_pyro.generation.humaneval import judge_programs, score_programs
+from bara_pyro.metrics import self_bleu_diversity
 from bara_pyro.runs.store import read_json, read_jsonl
 from bara_pyro.runs.system import build_system
 from bara_pyro.runs.train import train
@@ -92,6 +93,11 @@ def test_scores_are_those_of_the_paper(tmp_path: Path) -> None:
         assert curve.mean[k - 1] == pytest.approx(100 * sum(each) / 3)
         assert report["pass_at_k"][str(k)]["value"] == pytest.approx(100 * sum(each) / 3)
     assert report["entropy"] == pytest.approx(0.5)
+    texts = [[RIGHT if right else WRONG for right in own] for own in PASSED.values()]
+    assert report["diversity"] == pytest.approx(self_bleu_diversity(texts).mean)
+    assert report["signature"] == self_bleu_diversity(texts).signature
+    # "return x + x" and "return x": four words, or fewer, and their pairs.
+    assert report["distinct"][0] == pytest.approx(100 * (3 / 14 + 3 / 12 + 2 / 10) / 3)
     assert (report["problems"], report["replies"], report["tokens"]) == (3, 5, 4)
     assert read_json(tmp_path / "humaneval.json") == json.loads(json.dumps(report))
 
@@ -113,6 +119,8 @@ def test_the_command(
     found = bara(*command, "--max-new-tokens", 6)
     assert found.code == 0, found.err
     assert "pass@k" in found.out
+    assert "Entropy of a token: " in found.out
+    assert "100 - Self-BLEU of the first 2 replies: " in found.out
     assert {path.name for path in out.iterdir()} >= {"programs.jsonl", "judged.jsonl", "humaneval.json"}
     before = (out / "programs.jsonl").read_text(), (out / "judged.jsonl").read_text()
     assert bara(*command, "--max-new-tokens", 6, "--resume").code == 0

@@ -8,8 +8,6 @@ import typer
 from bara_pyro.cli.options import Device, path
 from bara_pyro.types import Json
 
-FEW = 8  # replies whose diversity is looked at: Self-BLEU takes time with the square of their number
-
 
 def best_of_n(
     scores: Annotated[
@@ -46,8 +44,9 @@ def best_of_n(
     from bara_pyro.errors import ConfigError
     from bara_pyro.generation.encoder import encoder_distance
     from bara_pyro.generation.scored import read_scored, references_of
+    from bara_pyro.generation.spread import FEW, diversity_of, sentences
     from bara_pyro.metrics import best_of_n as best
-    from bara_pyro.metrics import best_of_n_win_rate, distinct_n, self_bleu_diversity
+    from bara_pyro.metrics import best_of_n_win_rate
     from bara_pyro.report import Column, Table
 
     found = read_scored(scores)
@@ -81,23 +80,15 @@ def best_of_n(
     show(Table(columns, rows, f"{len(found.ids)} prompts, {count} replies each; intervals over prompts"))
     say(_of_judge(found.judge))
     report = {"prompts": len(found.ids), "replies": count, "curve": rows, "judge": found.judge}
-    texts = [own[:FEW] for own in found.replies]
-    if count > 1 and all(any(text.strip() for text in own) for own in texts):
-        report["distinct"] = [float(np.mean(distinct_n(texts, n))) for n in (1, 2)]
-        words = " and ".join(f"{value:.1f}" for value in report["distinct"])
-        say(f"Distinct 1- and 2-grams of the first {len(texts[0])} replies: {words} a hundred words")
-        try:
-            spread = self_bleu_diversity(texts)
-        except ConfigError as error:
-            say(f"Note: {error}")
-        else:
-            report |= {"diversity": spread.mean, "signature": spread.signature}
-            told = f"{spread.mean:.1f} ({spread.signature})"
-            say(f"100 - Self-BLEU of the first {len(texts[0])} replies: {told}")
+    report |= {**found.entropy, **diversity_of(found.replies)}
+    few = min(FEW, count)
+    for sentence in sentences(report, few):
+        say(sentence)
     if encoder is not None:
+        texts = [own[:FEW] for own in found.replies]
         report |= {"distance": float(np.mean(encoder_distance(texts, encoder, device=device or "cpu")))}
         report |= {"encoder": str(encoder)}
-        say(f"Mean cosine distance of the first {len(texts[0])} replies, {encoder}: {report['distance']:.4f}")
+        say(f"Mean cosine distance of the first {few} replies, {encoder}: {report['distance']:.4f}")
     result(report)
 
 

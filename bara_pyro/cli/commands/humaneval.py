@@ -56,8 +56,9 @@ def humaneval(
 ) -> None:
     """Write programs for HumanEval's problems and run their tests: pass@k, with intervals over problems.
 
-    Programs run in a sandbox of bubblewrap (Linux), without network and with limits. Writes a folder: the
-    programs, what came of each, and the scores.
+    Beside it the entropy of a token, and how different the programs of a problem are. They run in a sandbox
+    of bubblewrap (Linux), without network and with limits. Writes a folder: the programs, what came of each,
+    and the scores.
     """
     from bara_pyro.cli.outputs import check_folder
     from bara_pyro.errors import ConfigError
@@ -78,6 +79,7 @@ def humaneval(
     from bara_pyro.cli.terminal import progress, result, say, show
     from bara_pyro.generation.decoding import Decoding
     from bara_pyro.generation.humaneval import judge_programs, score_programs, write_programs
+    from bara_pyro.generation.spread import FEW, sentences
     from bara_pyro.report import Column, Table
     from bara_pyro.runs.folder import load_system
 
@@ -116,5 +118,7 @@ def humaneval(
     ]
     columns = (Column("k", "k", format="d"), Column("pass", "pass@k", "%", ".1f"), Column("interval", "95 %"))
     show(Table(columns, rows, f"{len(asked)} problems, {replies} programs each; intervals over problems"))
+    for sentence in sentences(report, min(FEW, replies)):
+        say(sentence)
     say(f"Written to {out}")
     result({"out": out, **report})
