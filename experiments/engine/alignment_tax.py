@@ -72,9 +72,9 @@ def untrained(backbone: str, task: str, rows: int) -> dict[str, float]:
 def harness_tax(data_dir: Path, tasks: Sequence[str], rows: int, samples: int) -> Tax:
     """Return the tax on tasks of lm-evaluation-harness, by the first `rows` rows of each.
 
-    The paper's six are arc_challenge, gsm8k, which is written, hellaswag, the subjects of MMLU, truthfulqa_mc1
-    or mc2, and winogrande. After: under the law "joint" of `samples` draws, or at the posterior mean of a
-    method without draws.
+    The paper's six are arc_challenge, gsm8k (which is written), hellaswag, the subjects of MMLU,
+    truthfulqa_mc1 or mc2, and winogrande. After: under the law "joint" of `samples` draws, or at the
+    posterior mean of a method without draws.
     """
     before: Scores = {}
 
