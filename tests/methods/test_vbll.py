@@ -1,238 +1,22 @@
-"""The Bayesian last layer: its bounds by loop, quadrature and draws, its posterior, its rows, its price."""
+"""The Bayesian last layer: its predictions, whose its rows are, what it refuses, its runs."""
 
-import math
+from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
-from core_cases import ANSWERS, VOCAB, backbone, make_batch, randomise
+from core_cases import ANSWERS, backbone, make_batch, randomise
 from fit_cases import assert_runs_come_back, tiny_run
-from method_cases import (
-    UNLABELLED,
-    N,
-    assert_same_gradients,
-    assert_stock_draws_agree,
-    cross_entropy,
-    losses_of_both,
-    made,
-    svi_of,
-)
-from torch import Tensor
-from torch.distributions import MultivariateNormal, kl_divergence
+from method_cases import UNLABELLED, N, assert_stock_draws_agree, losses_of_both, made
 from torch.testing import assert_close
-from transformers import AutoModelForCausalLM, Qwen2Config
-from vbll_cases import (
-    Reference,
-    expected_log_likelihood,
-    factors,
-    log_probs_at,
-    logits_and_features,
-    moved,
-    two_answers,
-)
+from vbll_cases import BOTH, factors, log_probs_at, logits_and_features, moved, toy
 
-from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.core.prediction import predict
 from bara_pyro.core.svi import parameters
-from bara_pyro.errors import BackboneError, ConfigError, DataError
+from bara_pyro.errors import BackboneError, ConfigError
 from bara_pyro.guides.vbll import VBLLGuide
-from bara_pyro.methods.jensen import GaussianLogits, JensenELBO
 from bara_pyro.models.vbll import VBLL
 from bara_pyro.runs.folder import load_system
-
-BOTH = ["vbll", "polar_vbll"]
-SCALE = 0.8
-STEPS = 500
-
-
-def toy(method: str = "vbll", **settings: object) -> tuple[VBLL, VBLLGuide]:
-    """A pair whose layers change something, and whose posterior is neither its prior nor diagonal."""
-    torch.manual_seed(4)
-    model, guide = made(method, **{"prior_scale": SCALE, **settings})
-    with torch.no_grad():
-        for adapter in model.adapters.values():
-            for value in adapter.parameters():
-                value.add_(0.1 * torch.randn_like(value))
-    return model, moved(guide)
-
-
-def dense_kl(guide: VBLLGuide, answers: int) -> Tensor:
-    """KL of the rows of some answers from the prior, by torch's rule for two dense laws."""
-    q = MultivariateNormal(guide.mean[:answers], scale_tril=factors(guide)[:answers])
-    width = guide.mean.shape[1]
-    return kl_divergence(q, MultivariateNormal(torch.zeros(width), SCALE**2 * torch.eye(width))).sum()
-
-
-def drawn(guide: VBLLGuide, seed: int) -> Tensor:
-    """The rows that the guide draws first from a seed."""
-    torch.manual_seed(seed)
-    noise = torch.normal(torch.zeros_like(guide.mean), torch.ones_like(guide.mean))
-    return guide.mean + (factors(guide) @ noise.unsqueeze(-1)).squeeze(-1)
-
-
-# The objective -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("beta", [1.0, 0.3])
-@pytest.mark.parametrize("method", BOTH)
-def test_the_objective_is_the_one_written_by_hand(method: str, beta: float) -> None:
-    """Of five rows three are answers: the others count neither in the likelihood nor in the KL."""
-    model, guide = toy(method, beta=beta)
-    batch = make_batch(pad=2)
-    truth = N * cross_entropy(log_probs_at(model, batch, drawn(guide, 5)[:3]), batch)
-    truth = truth + beta * dense_kl(guide, 3)
-    torch.manual_seed(5)
-    terms = MeanFieldELBO().terms(model, guide, batch)
-    assert terms.loss.item() == pytest.approx(truth.item(), rel=1e-5)
-    assert terms.kl["last_layer"].item() == pytest.approx(dense_kl(guide, 3).item(), rel=1e-5)
-    assert_same_gradients((model, guide), terms.loss, truth, rtol=1e-4, atol=1e-4)
-
-
-def jensen_by_loop(model: VBLL, guide: VBLLGuide, batch: object) -> float:
-    """The published bound on the mean log-likelihood, number by number."""
-    base, phi = logits_and_features(model, batch)
-    means, tril = guide.mean.detach().double().numpy(), factors(guide).detach().double().numpy()
-    total = 0.0
-    for n, label in enumerate(batch.labels.tolist()):
-        exponents, own = [], 0.0
-        for k in range(len(batch.answer_ids)):
-            mean = base[n][k] + sum(means[k][i] * phi[n][i] for i in range(model.width))
-            variance = 0.0
-            for j in range(model.width):
-                variance += sum(tril[k][i][j] * phi[n][i] for i in range(model.width)) ** 2
-            exponents.append(mean + variance / 2)
-            own = mean if k == label else own
-        total += own - math.log(sum(math.exp(e) for e in exponents))
-    return total / len(batch)
-
-
-@pytest.mark.parametrize("method", BOTH)
-def test_jensens_bound_is_the_one_of_a_plain_loop(method: str) -> None:
-    model, guide = toy(method)
-    batch = make_batch()
-    terms = JensenELBO().terms(model, guide, batch)
-    nll = -N * jensen_by_loop(model, guide, batch)
-    assert terms.nll.item() == pytest.approx(nll, rel=1e-4)
-    assert terms.loss.item() == pytest.approx(nll + dense_kl(guide, 3).item(), rel=1e-4)
-
-
-def test_jensens_bound_by_draws() -> None:
-    """E exp(z) is what the bound puts in: the mean over draws of the sum of exponentials, row by row."""
-    torch.manual_seed(1)
-    mean, tril = torch.randn(4, 3, dtype=torch.float64), 0.4 * torch.randn(4, 3, 5, dtype=torch.float64)
-    variance, labels = tril.square().sum(-1), torch.tensor([0, 2, 1, 0])
-    z = mean + (tril * torch.randn(200_000, 4, 1, 5, dtype=torch.float64)).sum(-1)
-    bound = GaussianLogits(mean, variance).log_prob(labels)
-    own = mean.gather(-1, labels[:, None])[:, 0]
-    sums = z.exp().sum(-1)
-    error = sums.std(0) / len(z) ** 0.5
-    assert ((sums.mean(0) - (own - bound).exp()).abs() < 4.5 * error).all()
-    expected = z.log_softmax(-1).gather(-1, labels.expand(len(z), -1)[..., None])[..., 0]
-    margin = (expected.mean(0) - bound) / (expected.std(0) / len(z) ** 0.5)
-    assert (margin > 4.5).all()  # below what it bounds, told from it
-
-
-def test_jensens_bound_is_below_the_expectation_for_two_answers() -> None:
-    """By quadrature; without variance they are one."""
-    rng = np.random.default_rng(0)
-    means, variances = rng.normal(size=(200, 2)) * 3, rng.uniform(0, 6, size=(200, 2))
-    exact = expected_log_likelihood(means[:, 0] - means[:, 1], variances.sum(-1))
-    label = torch.zeros(200, dtype=torch.long)
-
-    def bound(spread: np.ndarray) -> np.ndarray:
-        return GaussianLogits(torch.tensor(means), torch.tensor(spread)).log_prob(label).numpy()
-
-    assert (bound(variances) < exact).all()
-    point = expected_log_likelihood(means[:, 0] - means[:, 1], np.zeros(200))
-    np.testing.assert_allclose(bound(np.zeros((200, 2))), point, atol=1e-12)
-
-
-def test_a_batch_without_labels_has_no_bound() -> None:
-    with pytest.raises(DataError, match="no labels"):
-        JensenELBO().terms(*toy(), UNLABELLED)
-
-
-def test_one_draw_is_unbiased_for_bound_and_gradient() -> None:
-    """Against the expectation by quadrature, in every parameter of the posterior."""
-    model, guide = toy(answers=2)
-    batch = two_answers()
-    base, phi = logits_and_features(model, batch)
-    gap = torch.tensor(base[:, 0] - base[:, 1]), torch.tensor(phi)
-    sign = 1 - 2 * batch.labels.double()
-    mean = sign * (gap[0] + gap[1] @ (guide.mean[0] - guide.mean[1]).double())
-    variance = (gap[1] @ factors(guide).double()).square().sum((0, -1))
-    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
-    t = mean[:, None] + variance.sqrt()[:, None] * torch.tensor(nodes)
-    exact = -N * ((-torch.nn.functional.softplus(-t)) @ torch.tensor(weights / weights.sum())).mean()
-    own = list(guide.parameters())
-    truth = torch.autograd.grad(exact, own)
-    torch.manual_seed(0)
-    drawn = [MeanFieldELBO().terms(model, guide, batch).nll for _ in range(300)]
-    values = torch.stack([nll.detach() for nll in drawn]).double()
-    assert abs(values.mean() - exact) < 4 * values.std() / len(values) ** 0.5
-    slopes = [torch.autograd.grad(nll, own) for nll in drawn]
-    for slope, found in zip(truth, zip(*slopes, strict=True), strict=True):
-        grads = torch.stack(found).double()
-        error = grads.std(0) / len(grads) ** 0.5 + 1e-6
-        assert ((grads.mean(0) - slope).abs() < 5 * error).all()
-
-
-# The posterior -------------------------------------------------------------------------------------------
-
-
-def plane() -> Backbone:
-    """A language model whose last hidden states have two entries."""
-    torch.manual_seed(1)
-    config = Qwen2Config(
-        vocab_size=VOCAB,
-        hidden_size=2,
-        intermediate_size=8,
-        num_hidden_layers=2,
-        num_attention_heads=1,
-        num_key_value_heads=1,
-        max_position_embeddings=32,
-        initializer_range=1.0,
-        tie_word_embeddings=False,
-    )
-    return Backbone(AutoModelForCausalLM.from_config(config))
-
-
-@pytest.mark.parametrize("bound", ["sampled", "jensen"])
-def test_a_fit_finds_the_best_gaussians(bound: str) -> None:
-    """Layers held, two answers, d = 2: against the minimum of the bound that scipy finds in float64.
-
-    The mean is that of the exact posterior. The variance of the difference of two rows is too large, by a
-    factor below 2: each row has its variance given the other.
-    """
-    torch.manual_seed(0)
-    model, guide = made("vbll", frozen=plane(), r=1, num_data=20, answers=2, prior_scale=1.5)
-    for adapter in model.adapters.values():
-        adapter.requires_grad_(False)
-    batch = two_answers()
-    reference = Reference(
-        *logits_and_features(model, batch), batch.labels.numpy(), 5.0, 1.5, jensen=bound == "jensen"
-    )
-    means, covariances = reference.best()
-    svi = svi_of("vbll", (model, guide), {"bound": bound}, lr=0.05, steps=STEPS)
-    torch.manual_seed(0)
-    for _ in range(STEPS):
-        svi.step(batch)
-    tril = factors(guide).detach().double()
-    mean, covariance = guide.mean.detach().double().numpy(), (tril @ tril.mT).numpy()
-    sizes = np.sqrt(covariances.diagonal(axis1=1, axis2=2))
-    assert (np.abs(mean - means) < 0.1 * sizes).all()
-    scaled = np.abs(covariance - covariances) / (sizes[:, :, None] * sizes[:, None, :])
-    assert scaled.max() < 0.1
-    if bound == "sampled":
-        exact_mean, exact = reference.posterior_of_the_difference()
-        assert (np.abs((means[0] - means[1]) - exact_mean) < 0.15 * np.sqrt(exact.diagonal())).all()
-        ratios = np.linalg.eigvals(np.linalg.solve(exact, covariances.sum(0))).real
-        assert ratios.min() > 0.98
-        assert ratios.max() < 2.02
-
-
-# Predictions ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("method", BOTH)
@@ -296,32 +80,27 @@ def test_a_bent_logit_is_bent_before_the_rows() -> None:
     try:
         frozen._cap = 2.0
         bent = predict(model, guide, make_batch(), samples=0)[0]
-        zero = predict(*made_at_zero(model), make_batch(), samples=0)[0]
+        zero = predict(*at_zero(model), make_batch(), samples=0)[0]
     finally:
         frozen._cap = None
     moved_by = (bent - zero) - (bent - zero)[:, :1]
-    unbent = predict(*made_at_zero(model), make_batch(), samples=0)[0]
+    unbent = predict(*at_zero(model), make_batch(), samples=0)[0]
     truth = (plain - unbent) - (plain - unbent)[:, :1]
     assert_close(moved_by, truth, rtol=0, atol=1e-5)
 
 
-def made_at_zero(model: VBLL) -> tuple[VBLL, VBLLGuide]:
+def at_zero(model: VBLL) -> tuple[VBLL, VBLLGuide]:
     """The same program with a posterior whose mean is 0."""
     return model, VBLLGuide(model)
-
-
-# Rows and refusals ---------------------------------------------------------------------------------------
 
 
 def test_rows_belong_to_tokens_once_they_are_trained() -> None:
     model, guide = toy()
     model.set_tokens(ANSWERS)
     whole = predict(model, guide, UNLABELLED, samples=0)[0]
-    turned = two_answers()
-    turned = type(turned)(**{**vars(turned), "answer_ids": ANSWERS[[2, 0]]})
-    found = predict(model, guide, turned, samples=0)[0]
+    found = predict(model, guide, replace(UNLABELLED, answer_ids=ANSWERS[[2, 0]]), samples=0)[0]
     assert_close(found, whole[:, [2, 0]].log_softmax(-1), rtol=0, atol=1e-5)
-    foreign = type(turned)(**{**vars(turned), "answer_ids": torch.tensor([7, 8])})
+    foreign = replace(UNLABELLED, answer_ids=torch.tensor([7, 8]))
     with pytest.raises(ConfigError, match=r"answer tokens \[7, 3, 50\], the batch has \[7, 8\]"):
         predict(model, guide, foreign, samples=0)
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 from core_cases import ANSWERS, VOCAB, make_batch
-from method_cases import plain_log_probs
+from method_cases import made, plain_log_probs
 from scipy import optimize
 from torch import Tensor
 
@@ -17,6 +17,8 @@ from bara_pyro.models.vbll import VBLL
 
 NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(60)
 WEIGHTS = WEIGHTS / WEIGHTS.sum()
+BOTH = ["vbll", "polar_vbll"]
+SCALE = 0.8
 
 
 def factors(guide: VBLLGuide) -> Tensor:
@@ -40,6 +42,17 @@ def moved(guide: VBLLGuide, size: float = 0.3, seed: int = 0) -> VBLLGuide:
         for value in guide.parameters():
             value.add_(size * torch.randn(value.shape, generator=generator))
     return guide
+
+
+def toy(method: str = "vbll", **settings: object) -> tuple[VBLL, VBLLGuide]:
+    """A pair whose layers change something, and whose posterior is neither its prior nor diagonal."""
+    torch.manual_seed(4)
+    model, guide = made(method, **{"prior_scale": SCALE, **settings})
+    with torch.no_grad():
+        for adapter in model.adapters.values():
+            for value in adapter.parameters():
+                value.add_(0.1 * torch.randn_like(value))
+    return model, moved(guide)
 
 
 def weight_of(adapter: Adapter) -> Tensor:
