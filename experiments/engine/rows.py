@@ -34,6 +34,7 @@ from bara_pyro.data import is_file_name
 from bara_pyro.errors import DataError
 from bara_pyro.metrics import evaluate
 from bara_pyro.microworld import TASKS, load_task
+from bara_pyro.microworld.world import WORLD_SEED
 from bara_pyro.runs.evaluate import PREDICTIONS
 from bara_pyro.runs.store import atomic_write, read_jsonl
 from experiments.engine.arguments import command_line, start
@@ -241,13 +242,15 @@ def _clusters(record: Record, tested_on: str, ids: Sequence[str]) -> tuple[str, 
     """Return the cluster of each row: what the task says, or the row itself."""
     if tested_on not in TASKS:  # only the microworld says whom a row is about
         return tuple(ids)
-    known = _microworld_clusters(tested_on, record["config"]["task"]["seed"])
+    task = record["config"]["task"]
+    # Records from before there were other worlds are of the shipped one.
+    known = _microworld_clusters(tested_on, task["seed"], task.get("world", WORLD_SEED))
     return tuple(known[row_id] or row_id for row_id in ids)
 
 
 @cache
-def _microworld_clusters(name: str, seed: int) -> dict[str, str]:
-    task = load_task(name, seed)
+def _microworld_clusters(name: str, seed: int, world: int) -> dict[str, str]:
+    task = load_task(name, seed, world)
     return {row.id: row.cluster for row in (*task.test, *task.validation)}
 
 

@@ -98,13 +98,14 @@ def test_rows_of_another_run_are_refused(tmp_path):
         collect("study", runs, results=results)
 
 
-def test_shifted_rows_are_stored_beside_the_run_s_own_and_residents_are_known(tmp_path):
+@pytest.mark.parametrize(("given", "world", "of"), [({}, 0, ""), ({"world": 7}, 7, " of world 7")])
+def test_shifted_rows_are_stored_beside_the_run_s_own_and_residents_are_known(tmp_path, given, world, of):
     results, runs = tmp_path / "results", tmp_path / "runs"
     (run,) = invent("study", results, arms=("lora",), tasks={"one": 60}, seeds=1, shifted=("micro-near",))
     finish([run], runs, results)
     path = results / "records" / f"{run['hash']}.json"
     record = json.loads(path.read_text())
-    record["config"]["task"] = {"seed": 0}
+    record["config"]["task"] = {"seed": 0, **given}
     path.write_text(json.dumps(record))
     assert collect("study", runs, results=results)[0] == 0  # the shifted rows are still to come
     labels, log_probs = predictions("lora", "micro-near", 0, 150)
@@ -112,12 +113,12 @@ def test_shifted_rows_are_stored_beside_the_run_s_own_and_residents_are_known(tm
     write_run(folder, labels, log_probs)
     lines = [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]
     write_jsonl(
-        folder / "predictions.jsonl", [{**r, "id": f"micro-near-test-{int(r['id']):05d}"} for r in lines]
+        folder / "predictions.jsonl", [{**r, "id": f"micro-near-test-{int(r['id']):05d}{of}"} for r in lines]
     )
     assert collect("study", runs, results=results) == (2, [])
     near, own = read_rows(rows_path("study", results))
     assert (near.tested_on, own.tested_on, near.task) == ("micro-near", "one", "one")
-    assert set(near.clusters) <= {who.name for who in World().newcomers}
+    assert set(near.clusters) <= {f"{who.name}{of}" for who in World(world).newcomers}
 
 
 def test_a_study_without_rows_says_so(tmp_path):
