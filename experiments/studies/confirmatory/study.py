@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments.engine.compare import Comparisons, Contrast
+from experiments.engine.compare import Contrast
 from experiments.engine.run import Arm, Arms
 from experiments.engine.search import chosen
 from experiments.page.parts import main_table
@@ -66,6 +66,5 @@ STUDY = arm_study(
         },
     },
     shifted=SHIFTED,
-    comparisons=Comparisons(PRIMARY),
     order=1,
 )
