@@ -36,3 +36,18 @@ def interruptible() -> None:
     """Let Ctrl-C reach what is tested, also in the background of a shell, which has it ignored."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how many attacks on the sandbox were tried: without bubblewrap none is, and nothing fails."""
+    counts = {
+        kind: sum("sandbox/test_attacks.py" in report.nodeid for report in terminalreporter.getreports(kind))
+        for kind in ("passed", "failed", "error", "skipped")
+    }
+    if any(counts.values()):
+        tried = counts["passed"] + counts["failed"] + counts["error"]
+        left = "bubblewrap is missing, or may not isolate here" if counts["skipped"] else "none left out"
+        terminalreporter.write_line(
+            f"Attacks on the sandbox: {tried} tests run, {counts['passed']} passed, {counts['skipped']} "
+            f"skipped ({left})"
+        )

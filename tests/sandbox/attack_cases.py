@@ -149,6 +149,44 @@ ATTACKS = {
     ),
     "crash": ("import ctypes; ctypes.string_at(0)", "error"),
 }  # fmt: skip
+# What stops each: seen in what it is told, or in how it ends.
+STOPPED_BY = {
+    "the clock, which runs outside; then all its processes are killed": (
+        "endless loop", "endless sleep", "stubborn fork bomb",
+    ),
+    "the clock, or its own crash": ("recursion without a limit",),
+    "Python's own limit": ("endless recursion",),
+    "a number of processes and threads (RLIMIT_NPROC)": ("fork bomb", "threads"),
+    "address space of each process (RLIMIT_AS)": ("10 GB at once", "10 GB by and by"),
+    "size of a file (RLIMIT_FSIZE)": ("10 GB in a file of /tmp",),
+    "size of its /tmp, which lies in memory": ("10 GB in many files of /tmp",),
+    "the filter of system calls (seccomp)": (
+        "10 GB in files without a name", "shared memory", "trace its parent",
+        "a socket to the host of a virtual machine", "a user namespace of its own",
+        "a process in a user namespace of its own", "mount",
+    ),
+    "bytes of output": ("1 GB of output", "1 GB of errors"),
+    "the host's files are not there": (
+        "read the host's files", "write to the host's files", "a symbolic link out",
+    ),
+    "the same: what it makes in its /tmp is its own, and gone with it": (
+        "make the host's folder anew and write to it",
+    ),
+    "what it sees of the system, and its own text, can only be read": (
+        "add a file to the system", "add a file to Python", "add a file to /dev", "add a file to /",
+        "change the program", "delete everything",
+    ),
+    "its /tmp is a file system of its own: nothing can be moved or linked into it": (
+        "a symbolic link in place of the program", "a hard link",
+    ),
+    "there is no /proc": ("the host's processes", "the memory of its parent"),
+    "a process namespace of its own, with nobody else in it": (
+        "kill its parent", "kill everybody", "kill its group",
+    ),
+    "a network namespace of its own, with nothing in it": ("a server of the host", "a server elsewhere"),
+    "a user without capabilities": ("become root", "raise its own limits"),
+    "it ends alone": ("crash",),
+}  # fmt: skip
 SUCCEEDED = "\nraise SystemExit('succeeded')\n"
 # May succeed: the first in the program's own /tmp, if that is where the host has its folder; the second
 # because the first process of a namespace ignores the signals of those inside, and they are not told.
@@ -159,3 +197,17 @@ def attack(name: str) -> tuple[str, str]:
     """Return the text of an attack and the reason that its verdict must give."""
     code, reason = ATTACKS[name]
     return textwrap.dedent(code) + SUCCEEDED, reason
+
+
+def table() -> str:
+    """Return the attacks as docs/sandbox.md shows them: what stops each, and the reason of its verdict."""
+    lines = ["| attack | verdict | what stops it |", "|---|---|---|"]
+    for stop, names in STOPPED_BY.items():
+        reasons = {ATTACKS[name][1] for name in names}
+        verdict = reasons.pop() if len(reasons) == 1 and "any" not in reasons else "not passed"
+        lines.append(f"| {'; '.join(names)} | {verdict} | {stop} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(table())
