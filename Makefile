@@ -31,7 +31,7 @@ lint: venv
 # The site, into site/; a link, an anchor or a reference that leads nowhere is an error. Then, to look at it:
 #   .venv/bin/python -m http.server --directory site --bind 127.0.0.1
 docs: venv
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
 bench: venv
 	$(BIN)/python -m benchmarks.speed --size micro

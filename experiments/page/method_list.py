@@ -2,14 +2,13 @@
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from bara_pyro.cli.architectures import empty_backbone
 from bara_pyro.errors import DataError
 from bara_pyro.methods import METHODS, Method, build
-from bara_pyro.report.table import Column, Table, markdown
 from bara_pyro.runs.config import parse_config
 from bara_pyro.runs.system import adapter_options, count_parameters
 
@@ -17,13 +16,9 @@ NOTES = Path(__file__).parents[2] / "docs" / "methods.md"
 ARCHITECTURE = "qwen2.5-7b"
 CREDIT = re.compile(r"\(([^()]*(?:\d{4}\.\d{4,5}|\d{4})[^()]*)\)")
 PAPER = re.compile(r"arXiv (\d{4}\.\d{4,5})")
-COLUMNS = (
-    *(Column(key, key) for key in ("method", "paper", "model", "guide")),
-    Column("objective", "what is minimised"),
-    Column("count", "parameters", format=",d"),
-)
-SETTINGS = (Column("setting", "setting"), Column("default", "default"), Column("text", "what it is"))
-INTRO = f"""# The list of methods
+COLUMNS = ("method", "paper", "model", "guide", "parameters", "what is minimised")
+SETTINGS = ("setting", "default", "what it is")
+INTRO = f"""# Every method
 
 Written from the registry when this site is built. `bara methods` prints the list, `--method NAME` trains
 one, and `--set method.KEY=VALUE` changes a setting. Formulas and remarks are those of [methods](methods.md).
@@ -48,20 +43,19 @@ def method_list() -> str:
         program, guide = ([type(part).__module__, type(part).__name__] for part in pair)
         formula, posterior, objective = said[method.name]
         rows.append(
-            {
-                "method": f"[`{method.name}`](#{method.name})",
-                "paper": paper(method.summary),
-                "model": f"[`{program[1]}`][{program[0]}.{program[1]}]",
-                "guide": f"[`{guide[1]}`][{guide[0]}.{guide[1]}]",
-                "objective": objective,
-                "count": sum(count_parameters(part) for part in pair),
-            }
+            (
+                f"[`{method.name}`](#{method.name})",
+                paper(method.summary),
+                *(f"[`{name}`][{module}.{name}]" for module, name in (program, guide)),
+                f"{sum(count_parameters(part) for part in pair):,}",
+                objective,
+            )
         )
         sections.append(
             f"## {method.display or method.name} {{ #{method.name} }}\n\n{method.summary}.\n\n"
             f"Model: {formula}. Posterior: {posterior}. What is minimised: {objective}.\n\n{settings(method)}"
         )
-    return "\n".join([INTRO, markdown(Table(COLUMNS, rows)), *sections])
+    return "\n".join([INTRO, table(COLUMNS, rows), *sections])
 
 
 def remarks(page: str) -> dict[str, list[str]]:
@@ -92,13 +86,16 @@ def paper(summary: str) -> str:
 
 def settings(method: Method[Any, Any, Any]) -> str:
     """Return a table of a method's settings with their defaults, or that it has none."""
-    rows = [*_rows(method)]
-    return markdown(Table(SETTINGS, rows)) if rows else "It has no settings of its own.\n"
-
-
-def _rows(method: Method[Any, Any, Any]) -> Iterable[dict[str, str]]:
+    rows = []
     for name, field in method.config.model_fields.items():
         if name != "name":
-            default = json.dumps(method.defaults.get(name, field.get_default(call_default_factory=True)))
-            text = (field.description or "").replace("|", r"\|")
-            yield {"setting": f"`{name}`", "default": f"`{default}`", "text": text}
+            default = method.defaults.get(name, field.get_default(call_default_factory=True))
+            rows.append(
+                (f"`{name}`", f"`{json.dumps(default)}`", (field.description or "").replace("|", r"\|"))
+            )
+    return table(SETTINGS, rows) if rows else "It has no settings of its own.\n"
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table of cells that are Markdown already."""
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in (columns, ["---"] * len(columns), *rows))

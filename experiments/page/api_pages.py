@@ -1,0 +1,54 @@
+"""The pages of the API that follow from the code: the names of `bara_pyro`, the programs, the guides."""
+
+import inspect
+from importlib import import_module
+from pkgutil import iter_modules
+
+import bara_pyro
+from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.program import AdaptedLM
+from experiments.page.method_list import table
+
+NAMES = """# bara_pyro
+
+What `import bara_pyro as bp` offers: the parts of a run in Python, from loading to prediction. A name is
+loaded when it is first used, so that the import is quick. The other pages hold what lies below.
+"""
+MODELS = """# Models
+
+The generative programs: what is learnt, what is drawn, and how it changes a frozen layer. One file each in
+`models/`, with its formulas at the top.
+"""
+GUIDES = """# Guides
+
+The variational families: what the posterior of a program's latents may look like. One file each in `guides/`.
+"""
+
+
+def api_pages() -> dict[str, str]:
+    """Return the pages in Markdown, by their paths in docs/."""
+    return {
+        "api/index.md": names(),
+        "api/models.md": MODELS + classes("bara_pyro.models", AdaptedLM),
+        "api/guides.md": GUIDES + classes("bara_pyro.guides", SiteGuide),
+    }
+
+
+def names() -> str:
+    """Return a table of the public names, each with its first sentence and a link."""
+    rows = []
+    for name in bara_pyro.__all__:
+        thing = getattr(bara_pyro, name)
+        first = (inspect.getdoc(thing) or "").split("\n")[0]
+        rows.append((f"[`{name}`][{thing.__module__}.{thing.__qualname__}]", first))
+    return f"{NAMES}\n{table(('name', 'what it is'), rows)}"
+
+
+def classes(package: str, base: type) -> str:
+    """Return a reference to every public subclass of `base` that a module of a package defines."""
+    found = []
+    for module in iter_modules(import_module(package).__path__, f"{package}."):
+        for name, one in vars(import_module(module.name)).items():
+            if isinstance(one, type) and issubclass(one, base) and one.__module__ == module.name:
+                found += [f"\n::: {module.name}.{name}\n"] if name[0] != "_" else []
+    return "".join(found)
