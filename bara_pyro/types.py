@@ -17,3 +17,10 @@ WeightType = Literal[FloatType, "int8", "int4"]
 
 Law = Literal["joint", "token", "mean", "base"]
 """What a text's probability under a posterior is taken to be; see `bara_pyro.harness.laws`."""
+
+SetScore = Literal["lac", "aps"]
+"""How ill an answer suits a prediction; see `bara_pyro.metrics.conformal`."""
+
+Measure = Literal["total", "epistemic", "distance"]
+"""What is high where little is known of a row: the entropy of the prediction, the mutual information of its
+answer and the latents (nats), or the squared distance from the training rows (`bara_pyro.core.distance`)."""

@@ -12,9 +12,12 @@ import typer
 from bara_pyro import __version__
 from bara_pyro.cli import terminal
 from bara_pyro.cli.commands import backbone, microworld, reward
+from bara_pyro.cli.commands.abstain import abstain
 from bara_pyro.cli.commands.best_of_n import best_of_n
 from bara_pyro.cli.commands.compare import compare
+from bara_pyro.cli.commands.conformal import conformal
 from bara_pyro.cli.commands.demo import demo
+from bara_pyro.cli.commands.detect import detect
 from bara_pyro.cli.commands.evaluate import evaluate
 from bara_pyro.cli.commands.export import export
 from bara_pyro.cli.commands.generate import generate
@@ -26,6 +29,7 @@ from bara_pyro.cli.commands.params import params
 from bara_pyro.cli.commands.predict import predict
 from bara_pyro.cli.commands.prune import prune
 from bara_pyro.cli.commands.push import push
+from bara_pyro.cli.commands.serve import serve
 from bara_pyro.cli.commands.tasks import tasks
 from bara_pyro.cli.commands.train import train
 from bara_pyro.cli.wrap import wrap
@@ -37,8 +41,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 ON_RUNS = (
-    *(train, evaluate, compare, predict, generate, best_of_n, humaneval, lm_eval, inspect, prune),
-    *(export, push),
+    *(train, evaluate, compare, predict, conformal, abstain, detect, generate, best_of_n, humaneval),
+    *(lm_eval, inspect, prune, serve, export, push),
 )
 for command in (*ON_RUNS, params, methods, tasks, demo):
     app.command(command.__name__.replace("_", "-"))(wrap(command))

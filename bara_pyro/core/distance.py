@@ -49,11 +49,18 @@ class Distance(nn.Module):
         """Whether there is any noise."""
         return bool(self.scale > 0)
 
+    def squares(self, states: Tensor) -> Tensor:
+        """Return d^2 of hidden states, `... x d`, from the training rows: `...`."""
+        return self._whitened(states).square().sum(-1)
+
     def directions(self, states: Tensor) -> Tensor:
         """Return g of hidden states, `... x d`: 0 within the radius, of length below 1 outside."""
-        white = (states.float() - self.mean) @ self.whitening
+        white = self._whitened(states)
         squared = white.square().sum(-1, keepdim=True).clamp_min(torch.finfo(white.dtype).tiny)
         return ((1 - self.radius / squared).clamp_min(0) / squared).sqrt() * white
+
+    def _whitened(self, states: Tensor) -> Tensor:
+        return (states.float() - self.mean) @ self.whitening
 
     def forward(self, log_probs: Tensor, states: Tensor) -> Tensor:
         """Sample Z, one for all rows; return the answers' log-probabilities with its noise.

@@ -101,6 +101,7 @@ class Method(Generic[M, G, C]):
             frozen parameters of model and guide, so that it is saved with them; returns figures worth
             recording.
         check: called before training; raises where `finish` could not do its work.
+        uses_validation: whether `finish` looks at validation rows, which then calibrate nothing any more.
         peft: whether `lora_A` and `lora_B` of the program, without the guide, are a LoRA worth using (the
             posterior's mean), so that PEFT may read a run's folder as one.
         display: its name in tables; `name` if "".
@@ -120,6 +121,7 @@ class Method(Generic[M, G, C]):
     svi: Callable[[M, G, Training, C], SVI] = default_svi
     finish: Callable[[Fit[M, G, C]], dict[str, float]] | None = None
     check: Callable[[Fit[M, G, C]], None] | None = None
+    uses_validation: Callable[[C], bool] = lambda config: False
     peft: bool = False
     display: str = ""
     order: int = 100

@@ -147,6 +147,7 @@ register_method(
         building(TemperedLoRA, DeltaGuide),
         finish=fit_temperature,
         check=check_validation,
+        uses_validation=lambda config: True,
         peft=True,  # the LoRA; whoever reads it so divides the logits by the temperature himself
         display="Temperature",
         order=10,
@@ -163,6 +164,7 @@ register_method(
         svi=ensemble_svi,
         finish=fit_temperature,
         check=check_validation,
+        uses_validation=lambda config: True,
         display="Ensemble, temperature",
         order=10,
         search=SearchSpace(),

@@ -201,6 +201,7 @@ register_method(
         TFBConfig,
         pair(partial(PosthocLoRA, random="A"), partial(PosthocGuide, by_row=True)),
         finish=fit_tfb,
+        uses_validation=lambda config: config.anchor == "validation",
         peft=True,
         display="TFB",
         order=11,

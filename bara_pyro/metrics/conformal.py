@@ -19,7 +19,6 @@ for rows of one kind, nor for rows from elsewhere.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -33,11 +32,7 @@ from bara_pyro.metrics._inputs import (
     check_predictions,
 )
 from bara_pyro.metrics.truth import known_truth
-
-Score = Literal["lac", "aps"]
-"""`lac`: 1 - p(y), which makes the smallest sets on average (Sadinle, Lei and Wasserman 2019). `aps`: the
-probability of the answers that are more probable than y, which makes larger sets for harder rows (Romano,
-Sesia and Candes 2020, without its random part, so that the most probable answer is always in)."""
+from bara_pyro.types import SetScore
 
 
 @dataclass(frozen=True)
@@ -45,13 +40,13 @@ class PredictionSets:
     """Which answers are in the set of a row.
 
     Attributes:
-        score: see `Score`.
+        score: see `nonconformity`.
         alpha: the share of rows to come whose right answer may be missing.
         rows: the number n of calibration rows.
         threshold: the largest score of an answer in a set.
     """
 
-    score: Score
+    score: SetScore
     alpha: float
     rows: int
     threshold: float
@@ -68,7 +63,7 @@ class PredictionSets:
 
 
 def prediction_sets(
-    log_probs: Numbers, labels: Tensor | Sequence[int], *, alpha: float, score: Score = "lac"
+    log_probs: Numbers, labels: Tensor | Sequence[int], *, alpha: float, score: SetScore = "lac"
 ) -> PredictionSets:
     """Return sets that hold the right answer of a row to come with probability `1 - alpha` or more.
 
@@ -76,7 +71,7 @@ def prediction_sets(
         log_probs: `n x C`, natural log of the probabilities of calibration rows, which nothing was fitted to.
         labels: `n`, their right answers.
         alpha: between 0 and 1, at least `1 / (n + 1)`.
-        score: see `Score`.
+        score: see `nonconformity`.
 
     Raises:
         ConfigError: `alpha` is out of range, or the score is unknown.
@@ -94,9 +89,24 @@ def prediction_sets(
     return PredictionSets(score, alpha, len(answers), threshold)
 
 
-def nonconformity(log_probs: Numbers, score: Score) -> Tensor:
-    """Return how ill each answer suits what was predicted, float64, `n x C` as the log-probabilities are."""
-    check_choice("score", score, Score)
+def nonconformity(log_probs: Numbers, score: SetScore) -> Tensor:
+    """Return how ill each answer suits what was predicted.
+
+    Args:
+        log_probs: `n x C`, natural log of the probabilities.
+        score: `lac`: 1 - p(y), which makes the smallest sets on average (Sadinle, Lei and Wasserman 2019).
+            `aps`: the probability of the answers that are more probable than y, which makes larger sets for
+            harder rows (Romano, Sesia and Candes 2020, without its random part, so that the most probable
+            answer is always in).
+
+    Returns:
+        float64, `n x C`, from 0 to 1.
+
+    Raises:
+        ConfigError: the score is unknown.
+        DataError: as of `metrics.scores`.
+    """
+    check_choice("score", score, SetScore)
     probs = torch.round(check_log_probs(log_probs).exp(), decimals=DECIMALS)
     if score == "lac":
         found = 1 - probs

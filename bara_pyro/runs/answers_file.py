@@ -2,10 +2,16 @@
 
 import csv
 import json
+from collections.abc import Collection
 from pathlib import Path
 
 KEYS = ("id", "label", "total", "aleatoric", "epistemic")
 """What every row of a file of predictions has, beside the probabilities of its classes."""
+
+SET_KEYS = ("id", "label", "set", "size")
+ABSTENTION_KEYS = ("id", "label", "confidence", "answered")
+DETECTION_KEYS = ("id", "p", "foreign")
+"""What every row of a file of `bara conformal`, `bara abstain` and `bara detect` has."""
 
 REPLY_KEYS = ("id", "number", "reply", "log_prob", "made")
 """What every line of a file of replies has."""
@@ -44,19 +50,22 @@ def _holds(page: Path, mark: str) -> bool:
         return False
 
 
-def answers_in(path: Path) -> bool:
-    """Return whether a file holds what `runs.predict.write_answers` writes; an empty file does not."""
+def answers_in(path: Path, keys: Collection[str] = KEYS) -> bool:
+    """Return whether a file holds what `runs.predict.write_answers` writes; an empty file does not.
+
+    With the keys of a decision: what `runs.decide.write_decisions` writes.
+    """
     try:
         if path.suffix.lower() == ".parquet":
             import pyarrow.parquet as pq
 
-            return set(KEYS) <= set(pq.read_schema(path).names)
+            return set(keys) <= set(pq.read_schema(path).names)
         with path.open(encoding="utf-8", newline="") as file:
             first = file.readline()
         if path.suffix.lower() == ".jsonl":
             row = json.loads(first)
-            return isinstance(row, dict) and set(KEYS) <= set(row)
+            return isinstance(row, dict) and set(keys) <= set(row)
         separator = "\t" if path.suffix.lower() == ".tsv" else ","
-        return set(KEYS) <= set(next(csv.reader([first], delimiter=separator), []))
+        return set(keys) <= set(next(csv.reader([first], delimiter=separator), []))
     except (OSError, ValueError, csv.Error):  # unreadable, not text, not JSON, not Parquet
         return False

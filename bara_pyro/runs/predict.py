@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -30,6 +31,9 @@ from bara_pyro.runs.sections import TaskConfig
 from bara_pyro.runs.store import atomic_write, write_jsonl
 from bara_pyro.runs.system import System, require_answers
 from bara_pyro.types import Json
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -80,16 +84,16 @@ def answer_rows(
         )
     draws = draw(system, split, samples, seed=seed, on_rows=on_rows)
     by_id = {example.id: example for example in examples}
-    rows = _rows(draws, [by_id[row_id] for row_id in split.ids], system.task)
+    rows = answers_of(draws, [by_id[row_id] for row_id in split.ids], system.task)
     return Answers(rows, reading_notes(system.config, split, "given"))
 
 
-def _rows(draws: Tensor, examples: Sequence[Example], task: Task) -> list[Json]:
-    """Return what is said of each row, from log-probabilities, `S x n x C`."""
+def answers_of(draws: Tensor, examples: Sequence[Example], task: Task) -> list[Json]:
+    """Return what is said of each row (see `Answers`), from log-probabilities, `S x n x C`."""
     mean, parts = posterior_predictive(draws), decompose(draws)
     rows = []
     for i, example in enumerate(examples):
-        names = _names(example, task)
+        names = names_of(example, task)
         offered = mean[i, : len(example.options) or None]
         rows.append(
             {
@@ -104,7 +108,7 @@ def _rows(draws: Tensor, examples: Sequence[Example], task: Task) -> list[Json]:
     return rows
 
 
-def _names(example: Example, task: Task) -> tuple[str, ...]:
+def names_of(example: Example, task: Task) -> tuple[str, ...]:
     """Return what the user calls each class in this row."""
     if not example.options:
         return task.names or task.labels
@@ -117,15 +121,19 @@ def write_answers(path: Path, answers: Answers, task: Task) -> None:
 
     Where each row lists options of its own, these columns go by the letters of the options.
     """
-    suffix = path.suffix.lower()
-    if suffix == ".jsonl":
+    if path.suffix.lower() == ".jsonl":
         write_jsonl(path, answers.rows)
         return
     import pandas as pd
 
     columns = [f"prob_{name}" for name in task.names or task.labels]
     probs = pd.DataFrame([list(row["probs"].values()) for row in answers.rows], columns=columns)
-    frame = pd.DataFrame(answers.rows).drop(columns="probs").join(probs)
+    write_table(path, pd.DataFrame(answers.rows).drop(columns="probs").join(probs))
+
+
+def write_table(path: Path, frame: "pd.DataFrame") -> None:
+    """Write a table as .parquet, .tsv or else .csv, whole or not at all."""
+    suffix = path.suffix.lower()
     if suffix == ".parquet":
         atomic_write(path, lambda file: frame.to_parquet(file, index=False))
     else:

@@ -46,6 +46,7 @@ HEAVY = {"torch", "transformers", "matplotlib", "numpy", "datasets", "pandas"}
         *("train --stepz 1", "train --out x --lr -1", "train --out x --method bora", "train --out /proc/x"),
         *("train --out x --set train.stepz=1", "predict RUN --output x", "evaluate absent", "demo --steps 0"),
         *("lm-eval --help", "lm-eval absent --tasks boolq"),
+        *("conformal --help", "abstain absent", "detect RUN --alpha 2"),
         *("reward", "reward train --help", "reward score --help", "reward train --out x"),
     ],
 )

@@ -15,6 +15,7 @@ from bara_pyro.core import prediction
 from bara_pyro.core.prediction import predict
 from bara_pyro.data import batches
 from bara_pyro.data.types import Batch
+from bara_pyro.methods import METHODS
 from bara_pyro.metrics import nll, posterior_predictive
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import draw
@@ -39,6 +40,12 @@ def test_learns_from_the_untrained_state(case: Case) -> None:
     labels = torch.tensor(split.labels)
     after = posterior_predictive(draw(case.system, split, 0))
     assert nll(after, labels) < nll(case.before.log_softmax(-1), labels)
+
+
+def test_who_looks_at_validation_rows_says_so(case: Case) -> None:
+    """They calibrate prediction sets, abstention and detection where nothing was fitted to them."""
+    looked_at = "validation" in case.system._encoded
+    assert METHODS[case.config.method.name].uses_validation(case.config.method) == looked_at
 
 
 def test_the_predictive_is_a_distribution(case: Case) -> None:

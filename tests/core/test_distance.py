@@ -66,6 +66,13 @@ def test_held_out_distances_by_a_loop() -> None:
         assert_allclose(float(found[i]), (row - mean.numpy()) @ inverse @ (row - mean.numpy()), rtol=1e-9)
 
 
+def test_squares_are_mahalanobis_distances() -> None:
+    covariance = pytest.importorskip("sklearn.covariance")
+    theirs = covariance.LedoitWolf().fit(states(500).double().numpy())
+    new = states(20, seed=3)
+    assert_allclose(fitted().squares(new), theirs.mahalanobis(new.double().numpy()), rtol=1e-4)
+
+
 def test_one_new_row_in_twenty_is_outside() -> None:
     """Also where there are hardly more rows than dimensions, where rows of the fit themselves look near."""
     for rows, width in ((2000, WIDTH), (120, 40)):

@@ -10,20 +10,21 @@ from torch import Tensor
 
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.metrics import coverage, expected_coverage, prediction_sets
-from bara_pyro.metrics.conformal import Score, allowed, nonconformity
+from bara_pyro.metrics.conformal import allowed, nonconformity
 from bara_pyro.microworld import load_task
+from bara_pyro.types import SetScore
 
-SCORES: tuple[Score, ...] = ("lac", "aps")
+SCORES: tuple[SetScore, ...] = ("lac", "aps")
 
 
-def loop_scores(probs: list[float], score: Score) -> list[float]:
+def loop_scores(probs: list[float], score: SetScore) -> list[float]:
     if score == "lac":
         return [1 - p for p in probs]
     return [sum(other for other in probs if other > p) for p in probs]
 
 
 def loop_sets(
-    known: Tensor, labels: Tensor, new: Tensor, alpha: float, score: Score
+    known: Tensor, labels: Tensor, new: Tensor, alpha: float, score: SetScore
 ) -> tuple[float, list[list[bool]]]:
     """The definition: the smallest score that `ceil((n + 1)(1 - alpha))` of n right answers have at most."""
     own = sorted(
@@ -37,7 +38,7 @@ def loop_sets(
 
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("alpha", [0.02, 0.1, 0.29, 0.5])
-def test_equals_plain_loops(alpha: float, score: Score) -> None:
+def test_equals_plain_loops(alpha: float, score: SetScore) -> None:
     known, labels = random_case(1, n=99)
     new, _ = random_case(2, n=60)
     q, expected = loop_sets(known, labels, new, alpha, score)
@@ -48,7 +49,7 @@ def test_equals_plain_loops(alpha: float, score: Score) -> None:
 
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("alpha", [0.1, 0.25, 0.4])
-def test_of_exchangeable_rows_as_many_are_missed_as_may_be(alpha: float, score: Score) -> None:
+def test_of_exchangeable_rows_as_many_are_missed_as_may_be(alpha: float, score: SetScore) -> None:
     """Each of n + 1 rows is the new one in turn: of exchangeable rows each is equally likely to be."""
     log_probs, labels = random_case(3, n=40, sharpness=0.5)
     missed = 0
@@ -75,7 +76,7 @@ def test_the_coverage_of_rows_to_come_has_its_beta_law() -> None:
 
 
 @pytest.mark.parametrize("score", SCORES)
-def test_coverage_under_the_microworlds_true_answers(score: Score) -> None:
+def test_coverage_under_the_microworlds_true_answers(score: SetScore) -> None:
     """Rows in random halves, answers drawn from their truth; predictions that are much too sure."""
     task = load_task("micro-arcc")
     truth = torch.tensor([row.truth for row in (*task.validation, *task.test)], dtype=torch.float64)

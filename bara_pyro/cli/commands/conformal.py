@@ -1,0 +1,78 @@
+"""`bara conformal`: sets of answers that hold the right one as often as was asked for."""
+
+from typing import Annotated
+
+import typer
+
+from bara_pyro.cli.deciding import Calibration, Draws, InputFile, OutputFile, Question
+from bara_pyro.cli.options import (
+    ChoicesColumn,
+    ContextColumn,
+    LabelColumn,
+    Moved,
+    Overwrite,
+    Run,
+    RunDevice,
+    Seed,
+    TextColumn,
+)
+from bara_pyro.types import SetScore
+
+
+def conformal(
+    run: Run,
+    input_file: InputFile = None,
+    output: OutputFile = None,
+    overwrite: Overwrite = False,
+    alpha: Annotated[
+        float,
+        typer.Option(
+            min=0, max=1, help="Share of rows to come whose right answer may be missing from their set."
+        ),
+    ] = 0.1,
+    score: Annotated[
+        SetScore,
+        typer.Option(
+            help="lac: the smallest sets on average, some may be empty; aps: larger sets for harder rows."
+        ),
+    ] = "lac",
+    calibration: Calibration = None,
+    samples: Draws = 10,
+    seed: Seed = 0,
+    text_column: TextColumn = None,
+    label_column: LabelColumn = None,
+    choices_column: ChoicesColumn = None,
+    context_column: ContextColumn = None,
+    model: Moved = None,
+    device: RunDevice = None,
+) -> None:
+    """Give each row a set of answers that holds the right one with probability 1 - alpha or more.
+
+    The promise is of rows drawn as the calibration rows were, over both (docs/decide.md).
+    """
+    from bara_pyro.runs.answers_file import SET_KEYS
+
+    columns = (text_column, label_column, choices_column, context_column)
+    question = Question(
+        run, input_file, output, overwrite, calibration, samples, seed, columns, model, device
+    )
+    question.check(SET_KEYS)
+    from bara_pyro.metrics.conformal import allowed
+    from bara_pyro.runs.decide import decide_sets
+
+    system, known, asked = question.ask()
+    decided = decide_sets(known, asked, system.task, alpha=alpha, score=score)
+    found = decided.summary
+    sizes = ", ".join(f"{rows} have {size}" for size, rows in found["sizes"].items())
+    reached = 100 * (1 - allowed(decided.rule.rows, alpha) / (decided.rule.rows + 1))
+    lines = [
+        f"Sets of {found['mean_size']:.2f} answers on average: of {found['rows']} rows {sizes}.",
+        f"Of rows to come {reached:.1f} % or more have their right answer in their set, on average over "
+        f"{decided.rule.rows} calibration rows such as these.",
+    ]
+    if found["coverage"] is not None:
+        lines.append(f"Of the rows whose answer is known {found['coverage']:.1f} % have.")
+    if found["expected_coverage"] is not None:
+        lines.append(f"Under the true distribution of answers: {found['expected_coverage']:.1f} %.")
+    about = {"alpha": alpha, "score": score, "calibration_rows": decided.rule.rows}
+    question.finish(decided.rows, lines, {**about, "threshold": decided.rule.threshold, **found})

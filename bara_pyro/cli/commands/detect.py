@@ -1,0 +1,72 @@
+"""`bara detect`: rows from elsewhere, with a stated rate of false alarms."""
+
+from typing import Annotated
+
+import typer
+
+from bara_pyro.cli.deciding import Calibration, Draws, InputFile, OutputFile, Question
+from bara_pyro.cli.options import (
+    ChoicesColumn,
+    ContextColumn,
+    Moved,
+    Overwrite,
+    Run,
+    RunDevice,
+    Seed,
+    TextColumn,
+)
+from bara_pyro.types import Measure
+
+MEASURES = {
+    "total": "entropy",
+    "epistemic": "mutual information",
+    "distance": "distance from the training rows",
+}
+
+
+def detect(
+    run: Run,
+    input_file: InputFile = None,
+    output: OutputFile = None,
+    overwrite: Overwrite = False,
+    alpha: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of rows at home that may be called foreign.")
+    ] = 0.05,
+    by: Annotated[
+        Measure | None,
+        typer.Option(
+            help="total: entropy of the prediction; epistemic: mutual information; distance: from the "
+            "training rows. (default: distance where the run was trained with --distance-aware, else total)"
+        ),
+    ] = None,
+    calibration: Calibration = None,
+    samples: Draws = 10,
+    seed: Seed = 0,
+    text_column: TextColumn = None,
+    choices_column: ChoicesColumn = None,
+    context_column: ContextColumn = None,
+    model: Moved = None,
+    device: RunDevice = None,
+) -> None:
+    """Tell rows from elsewhere: each gets a p-value of being a row like the calibration rows.
+
+    Of rows drawn as these were at most a share alpha has p <= alpha, over both (docs/decide.md).
+    """
+    from bara_pyro.runs.answers_file import DETECTION_KEYS
+
+    columns = (text_column, None, choices_column, context_column)
+    question = Question(
+        run, input_file, output, overwrite, calibration, samples, seed, columns, model, device
+    )
+    question.check(DETECTION_KEYS)
+    from bara_pyro.runs.decide import decide_detection
+
+    system, known, asked = question.ask(answers=False)
+    decided = decide_detection(system, known, asked, alpha=alpha, by=by)
+    found, rows = decided.summary, len(known.examples)
+    lines = [
+        f"{found['foreign']} of {found['rows']} rows are from elsewhere by their {MEASURES[found['by']]}.",
+        f"Of rows at home at most {100 * alpha:g} % are called so, on average over {rows} calibration rows "
+        "such as these.",
+    ]
+    question.finish(decided.rows, lines, {"alpha": alpha, "calibration_rows": rows, **found})

@@ -1,0 +1,139 @@
+"""What the commands that decide with a promise share: options, asking calibration rows and others, output."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bara_pyro.cli.options import DATA, path
+from bara_pyro.runs.sections import MOST_DRAWS
+from bara_pyro.types import Json
+
+if TYPE_CHECKING:
+    from bara_pyro.runs.asked import Asked
+    from bara_pyro.runs.system import System
+
+SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet")
+InputFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--input", parser=path, help="Rows like those trained on, in a file. (default: the run's test rows)"
+    ),
+]
+OutputFile = Annotated[
+    Path | None,
+    typer.Option(parser=path, help="File to write a line a row to: .jsonl, .csv, .tsv or .parquet."),
+]
+Calibration = Annotated[
+    Path | None,
+    typer.Option(
+        parser=path,
+        metavar="FILE",
+        help="Rows that nothing was fitted to or chosen by. (default: the run's validation rows)",
+        rich_help_panel=DATA,
+    ),
+]
+Draws = Annotated[
+    int, typer.Option(min=0, max=MOST_DRAWS, help="Posterior draws S; 0 for the posterior mean.")
+]
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a command was given besides the numbers of its promise.
+
+    Attributes:
+        run: folder of the run.
+        input_file, output, overwrite, calibration: files, see the options.
+        samples, seed: of the draws.
+        columns: text, choices and context, where they have other names than in the rows trained on.
+        model, device: where the language model is now, and what to run on.
+    """
+
+    run: Path
+    input_file: Path | None
+    output: Path | None
+    overwrite: bool
+    calibration: Path | None
+    samples: int
+    seed: int
+    columns: tuple[str | None, str | None, str | None, str | None]
+    model: str | None
+    device: str | None
+
+    def check(self, keys: Collection[str]) -> None:
+        """Refuse files that are not there or must not be written, before anything slow.
+
+        Args:
+            keys: what every row of an output of this command has.
+
+        Raises:
+            BaraError: there is no such file, or no run.
+        """
+        from bara_pyro.cli.outputs import check_file
+        from bara_pyro.errors import ConfigError, DataError
+        from bara_pyro.runs.answers_file import answers_in
+        from bara_pyro.runs.manifest import check_run
+
+        read = [file for file in (self.input_file, self.calibration) if file is not None]
+        for file in read:
+            if not file.is_file():
+                raise DataError(f"There is no file {file}.")
+        if self.output is not None:
+            check_file(
+                self.output,
+                overwrite=self.overwrite,
+                inputs=[*read, self.run],
+                option="--output",
+                ours=partial(answers_in, keys=keys),
+            )
+            if self.output.suffix.lower() not in SUFFIXES:
+                raise ConfigError(f"--output {self.output}: end the name in one of {', '.join(SUFFIXES)}.")
+        check_run(self.run)
+
+    def ask(self, *, answers: bool = True) -> "tuple[System, Asked, Asked]":
+        """Return the fitted system, its calibration rows and the rows to decide on.
+
+        Args:
+            answers: whether each calibration row needs its answer.
+
+        Raises:
+            BaraError: rows cannot be read, or calibrate nothing.
+        """
+        from bara_pyro.cli.terminal import progress, say_notes
+        from bara_pyro.data import Given
+        from bara_pyro.runs.asked import ask, calibration_rows, rows_to_decide
+        from bara_pyro.runs.folder import load_system
+
+        own = self.input_file is None or self.calibration is None
+        system = load_system(self.run, backbone=self.model, device=self.device, with_rows=own)
+        given = Given(*self.columns)
+        known = calibration_rows(system, self.calibration, given=given, answers=answers)
+        others = rows_to_decide(system, self.input_file, given=given)
+        found = []
+        for rows, name in ((known, "calibration"), (others, "given" if self.input_file else "test")):
+            with progress(f"ask {name} rows", len(rows)) as advance:
+                found.append(ask(system, rows, name, samples=self.samples, seed=self.seed, on_rows=advance))
+        say_notes([note for asked in found for note in asked.notes])
+        return system, found[0], found[1]
+
+    def finish(self, rows: Sequence[Json], said: Sequence[str], found: Json) -> None:
+        """Write the rows where a file was asked for; print what was found.
+
+        Args:
+            rows: a line a row.
+            said: what is printed.
+            found: the result as JSON.
+        """
+        from bara_pyro.cli.terminal import result, say
+        from bara_pyro.runs.decide import write_decisions
+
+        for line in said:
+            say(line)
+        if self.output is not None:
+            write_decisions(self.output, rows)
+            say(f"{len(rows)} rows written to {self.output}")
+        result({**found, "output": self.output})

@@ -1,0 +1,164 @@
+"""Rows that a run is asked before it decides: those that calibrate the decision, and those decided on."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from bara_pyro.data import EncodedSplit, Example, Given, batches, load_questions
+from bara_pyro.errors import ConfigError, DataError
+from bara_pyro.methods import METHODS
+from bara_pyro.metrics import Uncertainty, decompose, posterior_predictive, stack_truth
+from bara_pyro.runs.evaluate import OnRows, draw
+from bara_pyro.runs.rows import encode_rows, reading_notes, some
+from bara_pyro.runs.system import System, require_answers
+from bara_pyro.types import Measure
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Rows and what a run says of them.
+
+    Attributes:
+        examples: the n rows.
+        split: the same as token ids.
+        log_probs: float64, `n x C`: of the answers that a row offers, which together have probability 1.
+        uncertainty: of each row, of the same.
+        notes: what is worth knowing about the rows.
+    """
+
+    examples: tuple[Example, ...]
+    split: EncodedSplit
+    log_probs: Tensor
+    uncertainty: Uncertainty
+    notes: tuple[str, ...]
+
+    @property
+    def labels(self) -> Tensor:
+        """The right answers, long, `n`; -1 where one is not known."""
+        return torch.tensor([example.label for example in self.examples])
+
+    @property
+    def truth(self) -> Tensor:
+        """`p(answer | question)`, `n x C`; NaN where it is not known."""
+        return stack_truth([example.truth for example in self.examples], self.log_probs.shape[1])
+
+    @property
+    def offered(self) -> Tensor:
+        """Which answers a row has to choose from, bool, `n x C`."""
+        return offered(self.examples, self.log_probs.shape[1])
+
+
+def ask(
+    system: System,
+    examples: Sequence[Example],
+    name: str,
+    *,
+    samples: int = 10,
+    seed: int | None = None,
+    on_rows: OnRows | None = None,
+) -> Asked:
+    """Ask a fitted system rows.
+
+    Args:
+        system: fitted.
+        examples: the rows; those whose question is too long are left out.
+        name: what they are called in notes, "validation" for example.
+        samples: posterior draws S; 0 for the posterior mean.
+        seed: of the draws; the run's own by default.
+        on_rows: called with the number of rows just done.
+
+    Raises:
+        ConfigError: the model learnt replies.
+        DataError: no question is short enough.
+    """
+    require_answers(system.config)
+    split = encode_rows(system.config, system.backbone, system.task, examples)
+    if not len(split):
+        raise DataError(
+            f"None of the {name} rows has a question of at most {system.config.task.max_length} tokens "
+            "(task.max_length): give shorter ones."
+        )
+    draws = draw(system, split, samples, seed=seed, on_rows=on_rows)
+    by_id = {example.id: example for example in examples}
+    kept = tuple(by_id[row_id] for row_id in split.ids)
+    # An answer that a row does not offer is never given: what is left is what the row is decided by.
+    draws = draws.masked_fill(~offered(kept, draws.shape[-1]), -torch.inf).log_softmax(-1)
+    notes = tuple(reading_notes(system.config, split, name))
+    return Asked(kept, split, posterior_predictive(draws), decompose(draws), notes)
+
+
+def offered(examples: Sequence[Example], classes: int) -> Tensor:
+    """Return which of the classes each row has as an answer, bool, `n x C`; all where it lists none."""
+    numbers = torch.tensor([len(example.options) or classes for example in examples])
+    return torch.arange(classes) < numbers[:, None]
+
+
+def calibration_rows(
+    system: System, file: Path | None = None, *, given: Given | None = None, answers: bool = True
+) -> Sequence[Example]:
+    """Return rows that the system was not fitted to: those of a file, or its task's validation rows.
+
+    Args:
+        system: fitted; with its own rows, unless there is a file.
+        file: rows like those trained on.
+        given: columns of the file, where they have other names than in the rows trained on.
+        answers: whether each row needs its answer.
+
+    Raises:
+        ConfigError: the run's method was fitted to its validation rows.
+        DataError: there are none, or the file cannot be read.
+    """
+    if file is not None:
+        return load_questions(file, system.task, given=given, answers=answers)
+    method = system.config.method
+    if METHODS[method.name].uses_validation(method):
+        raise ConfigError(
+            f"The method {method.name!r} was fitted to the validation rows, so that they calibrate nothing "
+            "any more: give other rows with --calibration FILE."
+        )
+    if not system.task.validation:
+        raise DataError(
+            f"The task {system.task.name!r} has no validation rows to calibrate with: give other rows with "
+            "--calibration FILE, or set some aside with `bara train --validation-rows`."
+        )
+    return system.task.validation
+
+
+def rows_to_decide(
+    system: System, file: Path | None = None, *, given: Given | None = None
+) -> Sequence[Example]:
+    """Return the rows of a file, with or without answers, or the system's own test rows.
+
+    Raises:
+        DataError: there are none, or the file cannot be read.
+    """
+    if file is None:
+        return some(system.task.test, system.task.name, "test")
+    return load_questions(file, system.task, given=given)
+
+
+def measured(system: System, asked: Asked, by: Measure) -> Tensor:
+    """Return how little is known of each row, float64, `n`; see `bara_pyro.types.Measure`.
+
+    Raises:
+        ConfigError: distances are asked of a run that has none.
+    """
+    if by != "distance":
+        found: Tensor = getattr(asked.uncertainty, by)
+        return found
+    distance = system.model.distance
+    if distance is None or not distance.fitted:
+        raise ConfigError(
+            "This run knows no distances from its training rows: train with --distance-aware, or give "
+            "--by total."
+        )
+    place = {row_id: i for i, row_id in enumerate(asked.split.ids)}
+    squares = torch.empty(len(place), dtype=torch.float64)
+    size, device = system.config.predict.batch_size, system.backbone.device
+    for batch in batches(asked.split, system.answer_ids, size, by_length=True):
+        states = system.model.unadapted(batch.to(device))
+        squares[[place[row_id] for row_id in batch.ids]] = distance.squares(states).double().cpu()
+    return squares
