@@ -29,7 +29,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     pages = re.findall(r"\]\((results/[\w-]+\.md)\)", index)
     config.nav = [
         {"Results": [{"In one sentence each": "results.md"}, *pages]} if item == "results.md" else item
-        for item in config.nav
+        for item in config.nav or []
     ]
     return config
 

@@ -1,0 +1,148 @@
+"""The pages of the site: their Python runs as it stands, with fewer steps and rows; commands are right."""
+
+import math
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import click
+import pyro
+import pytest
+import torch
+import typer
+
+from bara_pyro.cli.app import app
+from bara_pyro.cli.catalogue import catalogue
+from bara_pyro.core.priors import PRIORS
+from bara_pyro.guides.families import FAMILIES
+from bara_pyro.runs.assignments import collect
+from bara_pyro.runs.config import load_config, parse_config
+from bara_pyro.runs.folder import save_system, write_config
+from bara_pyro.runs.system import build_system
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = ("index", "start", "swap", "posterior", "serve", "release", "contributing")
+# What makes them short; each has to be there, or a page has changed and runs for minutes.
+SHORT = {
+    "start": {"1500": "6", "task.test))": "task.test[:40]))"},
+    "swap": {"1500": "6", "range(100)": "range(6)", "task.test))": "task.test[:40]))"},
+    "posterior": {
+        "task.train[:16]": "task.train[:4]",
+        "range(16)": "range(4)",
+        "num_data=16": "num_data=4",
+        "steps=300": "steps=20",
+        "samples=400, warmup=200": "samples=16, warmup=8, max_tree_depth=2",
+        "samples=1000": "samples=40",
+        "steps=200": "steps=4",
+        "simulations=20": "simulations=2",
+    },
+    "serve": {},
+}
+
+
+@pytest.fixture
+def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder with a run of a few rows in runs/first, and registries that forget what a page adds."""
+    for registry in (PRIORS, FAMILIES):
+        monkeypatch.setattr(registry, "_items", dict(registry._items))
+    system = build_system(load_config(overrides={"method": "bara-gate", "task.limit": 40}))
+    run = tmp_path / "runs" / "first"
+    write_config(system, run)
+    save_system(system, run, step=1)
+    monkeypatch.chdir(tmp_path)
+
+
+def run_page(name: str) -> dict[str, Any]:
+    """Run the Python of a page, block after block, and return the names that it leaves."""
+    text = (DOCS / f"{name}.md").read_text()
+    for long, short in SHORT[name].items():
+        assert long in text
+        text = text.replace(long, short)
+    names: dict[str, Any] = {}
+    pyro.clear_param_store()
+    torch.manual_seed(0)
+    for block in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL):
+        exec(compile(block, f"{name}.md", "exec"), names)
+    return names
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("in_a_folder")
+def test_start(capsys: pytest.CaptureFixture[str]) -> None:
+    names = run_page("start")
+    answers = names["answers"].rows
+    assert [sum(answer["probs"].values()) for answer in answers] == pytest.approx([1.0] * 5)
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0] == names["task"].test[0].question
+    assert "0.95, 0.05" in shown[2]  # the first custom is one of twenty-one to one
+    assert "'nll'" in shown[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("in_a_folder")
+def test_swap(capsys: pytest.CaptureFixture[str]) -> None:
+    names = run_page("swap")
+    shown = capsys.readouterr().out.splitlines()
+    assert sum("'nll'" in line for line in shown) == 4
+    assert math.isfinite(names["loss"])
+    assert {"weibull", "gamma"} <= {*PRIORS}
+    assert "exponential" in FAMILIES
+
+
+def test_the_lists_of_swap_are_those_of_the_registries() -> None:
+    """`weibull`, which the page registers itself, is no prior of the package."""
+    text = (DOCS / "swap.md").read_text()
+    rows = {name: cell for name, cell in re.findall(r"^\| `(\w+)` \| ([^|]*) \|", text, flags=re.MULTILINE)}
+    assert set(rows) == set(PRIORS)
+    for name, cell in rows.items():
+        assert set(re.findall(r"\w+(?=`)", cell)) == {*PRIORS[name].__code__.co_varnames}
+    [guides] = re.findall(r"^Guides .*?\. \[", text, flags=re.MULTILINE | re.DOTALL)
+    assert {*FAMILIES} == {*re.findall(r"`([a-z-]+)`", guides)}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("in_a_folder")
+def test_posterior(capsys: pytest.CaptureFixture[str]) -> None:
+    names = run_page("posterior")
+    assert len(names["found"].gates) == 4
+    assert names["estimate"].log_weights.shape == (40,)
+    assert names["calibration"].ranks.shape == (2, 5)  # of four gates and the log-likelihood
+    assert "largest difference of a probability" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("in_a_folder")
+def test_serve(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = run_page("serve")["answer"]
+    assert answer["id"] == "bimu"
+    assert capsys.readouterr().out.startswith(answer["label"])
+
+
+def commands() -> list[str]:
+    """Every command of `bara` in a block of code of the site's own pages, without what is set before it."""
+    texts = [(DOCS / f"{name}.md").read_text() for name in PAGES]
+    lines = [line for text in texts for line in re.findall(r"^    (.*)$", text, flags=re.MULTILINE)]
+    return [found[1] for line in lines if (found := re.match(r"(?:\w+=\S+ )*(bara .*)", line))]
+
+
+@pytest.mark.parametrize("line", dict.fromkeys(commands()))
+def test_the_command_is_one(line: str) -> None:
+    """Command, options and values are read as the command line reads them; settings are checked."""
+    args = shlex.split(line, comments=True)[1:]
+    command: click.Command = typer.main.get_command(app)  # type: ignore[assignment]
+    context = None
+    while hasattr(command, "commands"):
+        context = command.make_context("bara", args, parent=context, resilient_parsing=True)
+        name, *args = args
+        command = command.commands[name]
+    read = command.make_context(line, args, parent=context).params
+    if read.get("method"):
+        assert read["method"] in {entry["name"] for entry in catalogue()["methods"]}
+    if read.get("task"):
+        assert read["task"] in {entry["name"] for entry in catalogue()["tasks"]}
+    if read.get("assignments") and not read.get("plugin"):
+        parse_config(collect(None, {"method": read["method"]}, read["assignments"]))
+
+
+def test_there_are_commands() -> None:
+    assert len(commands()) > 15
