@@ -177,6 +177,6 @@ def coverage_figure(entries: Entries) -> Figure:
 def _law(axes: Axes, rows: int, alphas: Sequence[float]) -> None:
     """Draw the promise and the law of independent rows."""
     promised = [100 * (1 - alpha) for alpha in alphas]
-    ranges = [law_range(rows, alpha) for alpha in alphas]
-    axes.fill_between(promised, *zip(*ranges, strict=True), color=GREY, alpha=0.25, linewidth=0)
+    low, high = zip(*(law_range(rows, alpha) for alpha in alphas), strict=True)
+    axes.fill_between(promised, low, high, color=GREY, alpha=0.25, linewidth=0)
     axes.plot(promised, promised, color=INK, linewidth=0.9, linestyle="--")
