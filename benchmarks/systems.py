@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
+from functools import partial
 from pathlib import Path
+from typing import cast
 
 import peft
 import torch
@@ -98,29 +100,31 @@ def labels_of(batch: Batch) -> Tensor:
     return batch.labels
 
 
+def answer_logits(model: nn.Module, batch: Batch) -> Tensor:
+    """Return the logits of the answers' tokens at the last position, `B x C`: PEFT's forward and no more."""
+    positions = (batch.attention_mask.cumsum(-1) - 1).clamp_min(0)
+    logits = model(
+        input_ids=batch.input_ids,
+        attention_mask=batch.attention_mask.long(),
+        position_ids=positions,
+        use_cache=False,
+        logits_to_keep=1,
+    ).logits
+    return cast(Tensor, logits[:, -1, batch.answer_ids])
+
+
 def peft_lora(size: Size) -> tuple[Callable[[Batch], object], Callable[[Batch], Tensor]]:
     """PEFT's LoRA, the last position's logits only: a training step and a forward."""
     config = peft.LoraConfig(r=8, lora_alpha=16, target_modules=TARGETS, lora_dropout=0.0)
     model = peft.get_peft_model(make_lm(size), config)
     optim = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3, fused=True)
 
-    def forward(batch: Batch) -> Tensor:
-        positions = (batch.attention_mask.cumsum(-1) - 1).clamp_min(0)
-        logits = model(
-            input_ids=batch.input_ids,
-            attention_mask=batch.attention_mask.long(),
-            position_ids=positions,
-            use_cache=False,
-            logits_to_keep=1,
-        ).logits
-        return logits[:, -1, batch.answer_ids]
-
     def step(batch: Batch) -> None:
         optim.zero_grad(set_to_none=True)
-        F.cross_entropy(forward(batch).float(), labels_of(batch)).backward()
+        F.cross_entropy(answer_logits(model, batch).float(), labels_of(batch)).backward()
         optim.step()
 
-    return step, torch.no_grad()(forward)
+    return step, torch.no_grad()(partial(answer_logits, model))
 
 
 def ours(size: Size, name: str) -> tuple[Callable[[Batch], object], Callable[[Batch, int], Tensor]]:

@@ -29,6 +29,7 @@ from bara_pyro.cli.commands.params import params
 from bara_pyro.cli.commands.predict import predict
 from bara_pyro.cli.commands.prune import prune
 from bara_pyro.cli.commands.push import push
+from bara_pyro.cli.commands.serve import serve
 from bara_pyro.cli.commands.tasks import tasks
 from bara_pyro.cli.commands.train import train
 from bara_pyro.cli.wrap import wrap
@@ -41,7 +42,7 @@ app = typer.Typer(
 )
 ON_RUNS = (
     *(train, evaluate, compare, predict, conformal, abstain, detect, generate, best_of_n, humaneval),
-    *(lm_eval, inspect, prune, export, push),
+    *(lm_eval, inspect, prune, serve, export, push),
 )
 for command in (*ON_RUNS, params, methods, tasks, demo):
     app.command(command.__name__.replace("_", "-"))(wrap(command))

@@ -1,0 +1,77 @@
+"""`bara serve`: a run behind HTTP."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from bara_pyro.cli.options import Moved, Run, RunDevice, Seed
+from bara_pyro.runs.sections import MOST_DRAWS, MOST_ROWS
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+BATCHES = "Batches"
+
+
+def serve(
+    run: Run,
+    host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 for all of this machine.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port; 0 for any that is free.")] = 8000,
+    samples: Annotated[
+        int, typer.Option(min=0, max=MOST_DRAWS, help="Posterior draws S; 0 for the posterior mean.")
+    ] = 10,
+    seed: Seed = 0,
+    max_batch: Annotated[
+        int,
+        typer.Option(min=1, max=MOST_ROWS, help="Rows computed together.", rich_help_panel=BATCHES),
+    ] = 64,
+    max_wait_ms: Annotated[
+        float,
+        typer.Option(
+            min=0, max=60_000, help="Milliseconds that a row waits for others.", rich_help_panel=BATCHES
+        ),
+    ] = 5.0,
+    queue_size: Annotated[
+        int,
+        typer.Option(
+            min=1, max=10**6, help="Rows that may wait; what comes then is refused.", rich_help_panel=BATCHES
+        ),
+    ] = 4096,
+    memory_budget: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Bytes of a forward, roughly; the run's own by default.", rich_help_panel=BATCHES
+        ),
+    ] = None,
+    model: Moved = None,
+    device: RunDevice = None,
+) -> None:
+    """Answer questions over HTTP: POST rows to /probabilities, /uncertainty or /draws.
+
+    Requests that come together are computed together; no answer depends on that. There is no
+    authentication: whoever reaches the port can ask.
+    """
+    from bara_pyro.runs.manifest import check_run
+
+    check_run(run)
+
+    from bara_pyro.cli.terminal import remark, result, say
+    from bara_pyro.runs.folder import load_system, stored_config
+    from bara_pyro.serving.app import Limits, create_app
+    from bara_pyro.serving.engine import RunEngine
+    from bara_pyro.serving.local import local_backbone
+    from bara_pyro.serving.server import listen, url_of
+    from bara_pyro.serving.server import serve as answer
+
+    with listen(host, port) as listening:
+        backbone = local_backbone(model or stored_config(run)[0].backbone.name)
+        system = load_system(run, backbone=backbone, device=device, with_rows=False)
+        engine = RunEngine(system, samples=samples, seed=seed, memory_budget=memory_budget)
+        app = create_app(engine, Limits(max_batch, max_wait_ms / 1000, queue_size))
+        if host not in LOOPBACK:
+            remark(f"Whoever can reach {host} can ask: there is no authentication.")
+        say(f"{run} is served at {url_of(listening)} until Ctrl-C")
+        result({"url": url_of(listening), **engine.about})
+        sys.stdout.flush()  # whoever started this waits for the address
+        answer(app, listening)

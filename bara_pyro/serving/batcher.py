@@ -1,0 +1,147 @@
+"""Questions of many requests computed together: a bounded queue, and one thread that empties it."""
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from time import perf_counter
+from typing import Generic, TypeVar
+
+Q = TypeVar("Q")
+A = TypeVar("A")
+LONGEST_RETRY = 60
+"""Seconds after which a client is asked to come again, at most."""
+
+
+class FullError(Exception):
+    """There is no room for the questions now.
+
+    Attributes:
+        retry_after: seconds after which there may be.
+    """
+
+    def __init__(self, retry_after: int) -> None:
+        super().__init__(f"no room for {retry_after} s")
+        self.retry_after = retry_after
+
+
+class Batcher(Generic[Q, A]):
+    """Answers questions in batches, in the order in which they come.
+
+    A batch is computed when it is full or its first question has waited long enough; while one is computed
+    the next gathers. Where a batch fails each of its questions is computed alone, so that none fails for
+    another.
+
+    Args:
+        compute: answers some questions, in their order; called in a thread of its own, one call at a time.
+        max_rows: questions a batch.
+        max_wait: seconds that a question waits for others while nothing is computed.
+        capacity: questions that may wait or be computed at once.
+        on_batch: told the size of each batch and the seconds that it took.
+    """
+
+    def __init__(
+        self,
+        compute: Callable[[Sequence[Q]], Sequence[A]],
+        *,
+        max_rows: int,
+        max_wait: float,
+        capacity: int,
+        on_batch: Callable[[int, float], None] | None = None,
+    ) -> None:
+        self.compute, self.max_rows, self.max_wait, self.capacity = compute, max_rows, max_wait, capacity
+        self.held = 0
+        self._on_batch = on_batch
+        self._queue: deque[tuple[Q, asyncio.Future[A], float]] = deque()
+        self._arrived = asyncio.Event()
+        self._thread = ThreadPoolExecutor(1, "compute")
+        self._task: asyncio.Task[None] | None = None
+        self._seconds_a_row = 0.0
+
+    @property
+    def running(self) -> bool:
+        """Whether questions are being answered."""
+        return self._task is not None and not self._task.done()
+
+    def start(self) -> None:
+        """Begin, within the event loop that questions come from."""
+        self._task = asyncio.create_task(self._run())
+
+    async def close(self) -> None:
+        """End; questions that still wait are cancelled."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        for _, future, _ in self._queue:
+            future.cancel()
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    @contextmanager
+    def room(self, questions: int) -> Iterator[None]:
+        """Hold room for so many questions while a request is read and answered.
+
+        Raises:
+            FullError: there is none.
+        """
+        if self.held + questions > self.capacity:
+            wait = math.ceil(self.held * self._seconds_a_row)
+            raise FullError(min(LONGEST_RETRY, max(1, wait)))
+        self.held += questions
+        try:
+            yield
+        finally:
+            self.held -= questions
+
+    async def answer(self, questions: Sequence[Q]) -> list[A]:
+        """Return the answers to the questions of a request, in their order, when all are there."""
+        loop = asyncio.get_running_loop()
+        futures: list[asyncio.Future[A]] = [loop.create_future() for _ in questions]
+        now = loop.time()
+        self._queue.extend(
+            (question, future, now) for question, future in zip(questions, futures, strict=True)
+        )
+        self._arrived.set()
+        return await asyncio.gather(*futures)
+
+    async def _run(self) -> None:
+        while True:
+            await self._gathered()
+            taken = [self._queue.popleft() for _ in range(min(self.max_rows, len(self._queue)))]
+            # Whoever asked may be gone.
+            batch = [(question, future) for question, future, _ in taken if not future.done()]
+            if batch:
+                await self._answer(batch)
+
+    async def _gathered(self) -> None:
+        """Return when there is a batch to compute."""
+        loop = asyncio.get_running_loop()
+        while len(self._queue) < self.max_rows:
+            left = None if not self._queue else self._queue[0][2] + self.max_wait - loop.time()
+            if left is not None and left <= 0:
+                return
+            self._arrived.clear()
+            try:
+                await asyncio.wait_for(self._arrived.wait(), left)
+            except TimeoutError:
+                return
+
+    async def _answer(self, batch: Sequence[tuple[Q, asyncio.Future[A]]]) -> None:
+        loop, began = asyncio.get_running_loop(), perf_counter()
+        try:
+            answers = await loop.run_in_executor(self._thread, self.compute, [q for q, _ in batch])
+        except Exception as error:  # noqa: BLE001 - whatever it is, whoever asked is told
+            if len(batch) > 1:
+                for one in batch:
+                    await self._answer([one])
+            elif not batch[0][1].done():
+                batch[0][1].set_exception(error)
+            return
+        seconds = perf_counter() - began
+        self._seconds_a_row = seconds / len(batch)
+        if self._on_batch is not None:
+            self._on_batch(len(batch), seconds)
+        for (_, future), answer in zip(batch, answers, strict=True):
+            if not future.done():
+                future.set_result(answer)

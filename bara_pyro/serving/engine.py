@@ -1,0 +1,172 @@
+"""A run as what answers questions: they are read one request at a time, and computed in any batch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from bara_pyro.core.prediction import predict
+from bara_pyro.data import EncodedSplit, Example, Given, load_questions
+from bara_pyro.data.columns import find_columns
+from bara_pyro.data.tables import read_table
+from bara_pyro.errors import DataError
+from bara_pyro.runs.predict import answers_of, names_of
+from bara_pyro.runs.rows import encode_rows, reading_notes
+from bara_pyro.runs.system import System, require_answers
+from bara_pyro.types import Fields, Json
+
+
+@dataclass(frozen=True)
+class Question:
+    """A row that was read.
+
+    Attributes:
+        example: what is asked.
+        encoded: the same as tokens, a split of one row.
+    """
+
+    example: Example
+    encoded: EncodedSplit
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a run says of a question.
+
+    Attributes:
+        said: `id`, `label`, `probs`, `total`, `aleatoric` and `epistemic`, as `bara predict` writes them.
+        classes: C names, those of `probs`.
+        draws: probabilities of the classes under each draw, S lists of C numbers.
+    """
+
+    said: Json
+    classes: tuple[str, ...]
+    draws: list[list[float]]
+
+
+class Engine(Protocol):
+    """What a server asks. Each method is called by one thread at a time, both at once."""
+
+    @property
+    def about(self) -> Json:
+        """What answers: facts for `/health`."""
+        ...
+
+    def read(self, rows: Sequence[Fields]) -> tuple[list[Question], list[str]]:
+        """Return the questions of a request and notes on them; a `BaraError` refuses it."""
+        ...
+
+    def compute(self, questions: Sequence[Question]) -> list[Answer]:
+        """Answer questions of one or several requests, each as if it were alone, in their order."""
+        ...
+
+
+class RunEngine:
+    """A fitted system as an engine.
+
+    The noise behind an answer is a function of seed, site, row id, position and draw
+    (`bara_pyro.core.noise`): neither the batch that a question is computed in nor what else is asked changes
+    it, but for rounding.
+
+    Args:
+        system: fitted; `load_system(folder, with_rows=False)` is enough.
+        samples: posterior draws S of each answer; 0 for the posterior mean.
+        seed: of the draws.
+        memory_budget: bytes that the activations of one forward may take, roughly; the run's own by default.
+
+    Raises:
+        ConfigError: the model learnt replies.
+    """
+
+    def __init__(
+        self, system: System, *, samples: int = 10, seed: int = 0, memory_budget: int | None = None
+    ) -> None:
+        require_answers(system.config)
+        self.system, self.samples, self.seed = system, samples, seed
+        self.memory_budget = memory_budget or system.config.predict.memory_budget
+        # A row that is too long is refused by itself, with the request that holds it.
+        task = system.config.task.model_copy(update={"too_long": "drop"})
+        self._reading = system.config.model_copy(update={"task": task})
+        read_table([{"": ""}])  # imports what reading rows needs, which takes seconds, before any request
+
+    @property
+    def about(self) -> Json:
+        """Method, task, classes, and what the draws are."""
+        task = self.system.task
+        return {
+            "method": self.system.config.method.name,
+            "task": task.name,
+            "classes": list(task.names or task.labels),
+            "samples": self.samples,
+            "seed": self.seed,
+        }
+
+    def read(self, rows: Sequence[Fields]) -> tuple[list[Question], list[str]]:
+        """Read rows as `bara predict` reads those of a file.
+
+        Raises:
+            DataError: a row cannot be read, is longer than `task.max_length`, or shares its id with another.
+        """
+        try:
+            examples = load_questions(rows, self.system.task)
+        except DataError:
+            self._check_text(rows)
+            raise
+        split = encode_rows(self._reading, self.system.backbone, self.system.task, examples)
+        if split.dropped:
+            longest = self.system.config.task.max_length
+            raise DataError(
+                f"The question of row {split.dropped[0]!r} is longer than {longest} tokens, the most that "
+                "this run reads: give a shorter one."
+            )
+        questions = [Question(example, split.take([i])) for i, example in enumerate(examples)]
+        return questions, reading_notes(self._reading, split, "given")
+
+    def _check_text(self, rows: Sequence[Fields]) -> None:
+        """Say in the words of a request that no key holds the text, where that is so."""
+        keys = list(dict.fromkeys(key for row in rows for key in row))
+        columns = self.system.task.columns
+        wanted = columns.text if columns else "question"
+        if wanted in keys:
+            return
+        try:
+            find_columns(keys, Given(), "", answers=False)
+        except DataError as error:
+            there = ", ".join(map(repr, keys)) or "none"
+            raise DataError(f"No key of the rows holds their text ({there}): call it {wanted!r}.") from error
+
+    def compute(self, questions: Sequence[Question]) -> list[Answer]:
+        """Answer questions, in their order."""
+        c = self.system.config.predict
+        # By length, so that the pieces that a batch is cut into hold little padding.
+        order = sorted(range(len(questions)), key=lambda i: questions[i].encoded.lengths[0])
+        asked = [questions[i] for i in order]
+        batch = joined(asked).batch(range(len(asked)), self.system.answer_ids)
+        log_probs = predict(
+            self.system.model,
+            self.system.guide,
+            batch.to(self.system.backbone.device),
+            samples=self.samples,
+            seed=self.seed,
+            memory_budget=self.memory_budget,
+            last=c.last,
+        )
+        examples = [question.example for question in asked]
+        said = answers_of(log_probs, examples, self.system.task)
+        draws = log_probs.exp().transpose(0, 1).tolist()
+        found = [
+            Answer(row, names_of(example, self.system.task), of_row)
+            for row, example, of_row in zip(said, examples, draws, strict=True)
+        ]
+        return [found[place] for place in sorted(range(len(order)), key=order.__getitem__)]
+
+
+def joined(questions: Sequence[Question]) -> EncodedSplit:
+    """Return questions as one split; two of different requests may have the same id."""
+    rows = [question.encoded for question in questions]
+    return EncodedSplit(
+        token_ids=tuple(row.token_ids[0] for row in rows),
+        labels=(-1,) * len(rows),
+        ids=tuple(row.ids[0] for row in rows),
+        pad_id=rows[0].pad_id,
+        texts=tuple(row.texts[0] for row in rows) if rows[0].texts else (),
+    )

@@ -1,0 +1,45 @@
+"""What a server counts and times, in Prometheus' text format."""
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+
+
+class Meters:
+    """Counts of one server, in a registry of its own.
+
+    Args:
+        held: number of rows that wait or are computed now.
+    """
+
+    def __init__(self, held: Callable[[], int]) -> None:
+        self.registry = own = CollectorRegistry()
+        times = "Seconds from a request to its answer."
+        self.requests = Counter("bara_requests", "Requests answered.", ("path", "status"), registry=own)
+        self.seconds = Histogram("bara_request_seconds", times, ("path",), buckets=SECONDS, registry=own)
+        self.rows = Counter("bara_rows", "Rows computed.", registry=own)
+        self.batch_rows = Histogram("bara_batch_rows", "Rows of a batch.", buckets=ROWS, registry=own)
+        self.batch_seconds = Histogram(
+            "bara_batch_seconds", "Seconds of a batch.", buckets=SECONDS, registry=own
+        )
+        Gauge("bara_rows_held", "Rows that wait or are computed.", registry=own).set_function(held)
+
+    def request(self, path: str, status: int, seconds: float) -> None:
+        """Count a request that was answered."""
+        self.requests.labels(path, str(status)).inc()
+        self.seconds.labels(path).observe(seconds)
+
+    def batch(self, rows: int, seconds: float) -> None:
+        """Count a batch that was computed."""
+        self.rows.inc(rows)
+        self.batch_rows.observe(rows)
+        self.batch_seconds.observe(seconds)
+
+    def text(self) -> bytes:
+        """Return all of it as text."""
+        return generate_latest(self.registry)

@@ -1,0 +1,47 @@
+"""The examples of docs/serve.md: the application that Python makes answers what curl asks, as is shown."""
+
+import inspect
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("fastapi", reason="the extra serve is not installed: pip install 'bara-pyro[serve]'")
+pytest.importorskip("httpx2", reason="starlette's TestClient needs httpx2")
+
+from fastapi.testclient import TestClient
+
+from bara_pyro.cli.commands.serve import serve
+from bara_pyro.serving.app import PATHS
+from bara_pyro.serving.middleware import MOST_BYTES
+from bara_pyro.serving.server import GRACE
+
+PAGE = (Path(__file__).parents[2] / "docs" / "serve.md").read_text()
+
+
+def test_the_examples(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(run, tmp_path / "runs" / "reviews")
+    monkeypatch.chdir(tmp_path)
+    [block] = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+    names: dict = {}
+    exec(compile(block, "serve.md", "exec"), names)
+    [path, body] = re.search(r"8000(/\w+) .*?-d '(.*?)'", PAGE, flags=re.DOTALL).groups()  # type: ignore[union-attr]
+    shown = json.loads(re.search(r'    (\{"samples".*?"notes": \[\]\})', PAGE, flags=re.DOTALL)[1])  # type: ignore[index]
+    with TestClient(names["app"]) as client:
+        answer = client.post(path, content=body, headers={"Content-Type": "application/json"}).json()
+    assert answer.keys() == shown.keys()
+    assert [row.keys() for row in answer["rows"]] == [row.keys() for row in shown["rows"]]
+    assert [row["id"] for row in answer["rows"]] == [row["id"] for row in shown["rows"]]
+    assert answer["samples"] == shown["samples"]
+
+
+def test_the_figures_are_those_of_the_code() -> None:
+    assert all(path in PAGE for path in PATHS)
+    assert f"{MOST_BYTES // 2**20} MiB" in PAGE
+    assert f"{GRACE} seconds" in PAGE
+    defaults = {name: p.default for name, p in inspect.signature(serve).parameters.items()}
+    for option in ("samples", "seed", "max_batch", "max_wait_ms", "queue_size"):
+        [told] = re.findall(rf"\| `--{option.replace('_', '-')}` \| (\S+) \|", PAGE)
+        assert float(told) == defaults[option]

@@ -1,0 +1,351 @@
+"""Answers over HTTP are those of `bara predict`, whatever they are computed with; refusals are sentences."""
+
+import asyncio
+import json
+import math
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("fastapi", reason="the extra serve is not installed: pip install 'bara-pyro[serve]'")
+pytest.importorskip("httpx2", reason="starlette's TestClient needs httpx2")
+
+from app_cases import Bara, write_rows
+from fastapi import HTTPException
+from fastapi.testclient import TestClient
+from prometheus_client.parser import text_string_to_metric_families
+from serving_cases import SAMPLES
+from starlette.types import Message, Receive, Scope, Send
+
+from bara_pyro.errors import ConfigError
+from bara_pyro.runs.folder import load_system
+from bara_pyro.runs.store import read_jsonl
+from bara_pyro.serving import app as application
+from bara_pyro.serving import middleware
+from bara_pyro.serving.app import Limits, create_app
+from bara_pyro.serving.engine import Answer, Question, RunEngine
+
+ROUNDING = 1e-5
+"""By which two batches may differ: their matrix products are of other shapes, in float32."""
+
+
+@pytest.fixture(scope="module")
+def client(engine: RunEngine) -> Iterator[TestClient]:
+    with TestClient(
+        create_app(engine, Limits(max_batch=16, max_wait=0.02)), raise_server_exceptions=False
+    ) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def predicted(run: Path, rows: list[dict], tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict]:
+    """What `bara predict` writes of the rows, by their ids."""
+    from bara_pyro.data import load_questions
+    from bara_pyro.runs.predict import answer_rows
+
+    folder = tmp_path_factory.mktemp("predicted")
+    file = write_rows(folder / "rows.jsonl", rows)
+    system = load_system(run, with_rows=False)
+    assert len(load_questions(file, system.task)) == len(rows)
+    return {row["id"]: row for row in answer_rows(system, file, samples=SAMPLES, seed=0).rows}
+
+
+def post(client: TestClient, path: str, rows: Sequence[object]) -> list[dict]:
+    answer = client.post(path, json={"rows": rows})
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["samples"] == SAMPLES
+    return answer.json()["rows"]
+
+
+def assert_same(found: dict, expected: dict) -> None:
+    assert found["id"] == expected["id"]
+    for key in found.keys() - {"id", "label"}:
+        assert found[key] == pytest.approx(expected[key], abs=ROUNDING), (found, expected)
+    probs = expected["probs"]
+    if abs(math.log(max(probs.values()) / min(probs.values()))) > 10 * ROUNDING:
+        assert found["label"] == expected["label"]
+
+
+def test_the_command_predicts_what_is_served(
+    run: Path, rows: list[dict], predicted: dict[str, dict], client: TestClient, tmp_path: Path, bara: Bara
+) -> None:
+    file, out = write_rows(tmp_path / "rows.jsonl", rows), tmp_path / "answers.jsonl"
+    assert bara("predict", run, "--input", file, "--output", out, "--samples", SAMPLES).code == 0
+    written = read_jsonl(out)
+    assert written == [predicted[row["id"]] for row in rows]
+    for found, expected in zip(post(client, "/probabilities", rows), written, strict=True):
+        assert_same(found, expected)
+
+
+@pytest.mark.parametrize("size", [1, 3, 80])
+def test_an_answer_does_not_depend_on_what_it_is_asked_with(
+    size: int, client: TestClient, rows: list[dict], predicted: dict[str, dict]
+) -> None:
+    """Requests of several sizes, at once, in another order: computed in batches as they happen to fall."""
+    turned = rows[::-1]
+    requests = [turned[i : i + size] for i in range(0, len(turned), size)]
+    for path in ("/probabilities", "/uncertainty"):
+        with ThreadPoolExecutor(16) as pool:
+            answers = list(pool.map(lambda part, path=path: post(client, path, part), requests))
+        found = [row for answer in answers for row in answer]
+        assert [row["id"] for row in found] == [row["id"] for row in turned]
+        for row in found:
+            assert_same(row, predicted[row["id"]])
+
+
+def test_the_tolerance_tells_draws_apart(
+    client: TestClient, rows: list[dict], predicted: dict[str, dict]
+) -> None:
+    """Were noise drawn by the place in a batch, answers would differ by far more than is allowed above."""
+    renamed = [{**row, "id": f"other-{row['id']}"} for row in rows]
+    moved = [
+        abs(found["epistemic"] - predicted[row["id"]]["epistemic"])
+        for row, found in zip(rows, post(client, "/uncertainty", renamed), strict=True)
+    ]
+    assert np.median(moved) > 30 * ROUNDING
+
+
+def test_draws_make_the_probabilities_and_the_uncertainty(
+    client: TestClient, rows: list[dict], predicted: dict[str, dict]
+) -> None:
+    for row in post(client, "/draws", rows):
+        draws = np.array(row["draws"])
+        assert draws.shape == (SAMPLES, 2)
+        assert draws.sum(1) == pytest.approx(np.ones(SAMPLES))
+        expected = predicted[row["id"]]
+        assert dict(zip(row["classes"], draws.mean(0), strict=True)) == pytest.approx(
+            expected["probs"], abs=ROUNDING
+        )
+        mean = draws.mean(0)
+        assert -(mean * np.log(mean)).sum() == pytest.approx(expected["total"], abs=ROUNDING)
+        assert -(draws * np.log(draws)).sum(1).mean() == pytest.approx(expected["aleatoric"], abs=ROUNDING)
+
+
+def test_rows_without_an_id_are_those_of_a_file_without_one(
+    run: Path, client: TestClient, rows: list[dict]
+) -> None:
+    from bara_pyro.runs.predict import answer_rows
+
+    bare = [{"question": row["question"]} for row in rows[:5]]
+    expected = answer_rows(load_system(run, with_rows=False), bare, samples=SAMPLES, seed=0).rows
+    for found, wanted in zip(post(client, "/probabilities", bare), expected, strict=True):
+        assert_same(found, wanted)
+    assert expected[0]["id"] == "row-1"
+
+
+BAD = {
+    '{"rows": []}': (422, "The rows are []"),
+    '{"rows": 3}': (422, "The rows are 3"),
+    '{"rows": [1]}': (422, "Row 1 is 1"),
+    '{"rows": [{"question": "is"}, "is the fox red ?"]}': (422, "Row 2 is 'is the fox red ?'"),
+    '{"questions": []}': (422, "no 'rows'"),
+    '{"rows": [{"question": "is"}], "samples": 3}': (422, "'samples'"),
+    "[]": (422, "The request is []"),
+    "null": (422, "The request is None"),
+    '{"rows": ': (400, "not JSON"),
+    "\xff": (400, "cannot be read"),
+    "[" * 100_000: (400, "cannot be read"),
+    '{"rows": [{"query_text": "is"}]}': (422, "'query_text'): call it 'question'"),
+    '{"rows": [{}]}': (422, "call it 'question'"),
+    '{"rows": [{"question": ""}]}': (422, "row 1"),
+    '{"rows": [{"question": "is", "id": 1}, {"question": "the", "id": "1"}]}': (422, "share the id '1'"),
+    '{"rows": [{"question": "is", "answer": "maybe"}]}': (422, "'maybe'"),
+    json.dumps({"rows": [{"question": "fox " * 500}]}): (422, "longer than 300 tokens"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("body", BAD, ids=lambda body: body[:40])
+def test_a_bad_request_is_refused_in_a_sentence(body: str, client: TestClient) -> None:
+    status, part = BAD[body]
+    headers = {"Content-Type": "application/json"}
+    answer = client.post("/probabilities", content=body.encode("latin-1"), headers=headers)
+    assert answer.status_code == status, answer.text
+    assert list(answer.json()) == ["error"]
+    sentence = answer.json()["error"]
+    assert part in sentence
+    assert sentence.endswith(".")
+    assert len(sentence) < 400
+
+
+def test_paths_and_ways_that_there_are_not(client: TestClient) -> None:
+    assert client.post("/predict", json={}).status_code == 404
+    assert "/uncertainty" in client.post("/predict", json={}).json()["error"]
+    assert client.get("/draws").status_code == 405
+    assert client.get("/draws").json()["error"] == "/draws does not take GET: POST it."
+    form = client.post("/draws", content='{"rows": []}', headers={"Content-Type": "text/plain"})
+    assert (form.status_code, "Content-Type" in form.json()["error"]) == (422, True)
+    assert client.get("/docs").status_code == 404
+    paths = client.get("/openapi.json").json()["paths"]
+    assert set(paths) == {"/probabilities", "/uncertainty", "/draws", "/health", "/metrics"}
+
+
+def test_a_body_is_not_read_beyond_its_limit(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(middleware, "MOST_BYTES", 1000)
+    body = b"[" + b" " * 2000
+    answer = client.post("/draws", content=body, headers={"Content-Type": "application/json"})
+    assert (answer.status_code, "fewer rows" in answer.json()["error"]) == (413, True)
+    taken: list[int] = []
+
+    async def receive() -> Message:
+        taken.append(400)
+        return {"type": "http.request", "body": b" " * 400, "more_body": True}
+
+    async def reads_all(scope: Scope, receive: Receive, send: Send) -> None:
+        while (await receive())["more_body"]:
+            pass
+
+    async def send(message: Message) -> None:
+        pytest.fail(f"nothing was asked for, and {message} sent")
+
+    with pytest.raises(HTTPException):
+        asyncio.run(middleware.Limited(reads_all)({"type": "http"}, receive, send))
+    assert sum(taken) == 1200
+
+
+class Held:
+    """An engine that answers when it is let go, and fails for a row called "fails"."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.begun = threading.Event()
+
+    about = {"samples": 1}  # noqa: RUF012
+
+    def read(self, rows: Sequence[dict]) -> tuple[list[dict], list[str]]:
+        return list(rows), ["a note"]
+
+    def compute(self, rows: Sequence[dict]) -> list[Answer]:
+        self.begun.set()
+        self.go.wait()
+        if any(row["id"] == "fails" for row in rows):
+            raise RuntimeError("no such row. Really")
+        return [Answer({"id": row["id"], "label": "a", "probs": {"a": 1.0}}, ("a",), [[1.0]]) for row in rows]
+
+
+def test_a_full_queue_refuses_and_says_when_to_come_again() -> None:
+    engine = Held()
+    app = create_app(engine, Limits(max_batch=1, queue_size=3))  # type: ignore[arg-type]
+    with TestClient(app) as client, ThreadPoolExecutor(3) as pool:
+        asked = [pool.submit(client.post, "/draws", json={"rows": [{"id": str(i)}]}) for i in range(3)]
+        engine.begun.wait()
+        while client.get("/health").json()["rows_held"] < 3:
+            pass
+        refused = client.post("/draws", json={"rows": [{"id": "4"}]})
+        assert refused.status_code == 503
+        assert int(refused.headers["Retry-After"]) >= 1
+        assert "no room" in refused.json()["error"]
+        more = client.post("/draws", json={"rows": [{"id": str(i)} for i in range(4)]})
+        assert (more.status_code, "at most 3" in more.json()["error"]) == (413, True)
+        engine.go.set()
+        assert [one.result().json()["rows"][0]["id"] for one in asked] == ["0", "1", "2"]
+        assert client.post("/draws", json={"rows": [{"id": "4"}]}).json()["notes"] == ["a note"]
+        assert client.get("/health").json()["rows_held"] == 0
+
+
+def test_what_fails_is_told_to_whoever_asked_it_alone() -> None:
+    engine = Held()
+    app = create_app(engine, Limits(max_wait=0.2))  # type: ignore[arg-type]
+    with TestClient(app, raise_server_exceptions=False) as client, ThreadPoolExecutor(3) as pool:
+        asked = [
+            pool.submit(client.post, "/probabilities", json={"rows": [{"id": name}]})
+            for name in ("one", "fails", "two")
+        ]
+        engine.go.set()
+        found = [one.result() for one in asked]
+    assert [answer.status_code for answer in found] == [200, 500, 200]
+    sentence = "The answer could not be computed (RuntimeError: no such row; Really)."
+    assert found[1].json() == {"error": sentence}
+
+
+def test_health_says_what_answers(client: TestClient) -> None:
+    answer = client.get("/health")
+    assert answer.status_code == 200
+    about = {"method": "bara", "task": "colours", "classes": ["no", "yes"], "samples": SAMPLES, "seed": 0}
+    assert answer.json() == {"status": "ok", **about, "rows_held": 0}
+
+
+def test_metrics_count_what_was_asked(engine: RunEngine, rows: list[dict]) -> None:
+    with TestClient(create_app(engine, Limits(max_batch=8))) as client:
+        for part in (rows[:20], rows[20:25]):
+            post(client, "/draws", part)
+        client.get("/nothing")
+        client.post("/draws", json={"rows": []})
+        answer = client.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=")
+    found = {
+        (sample.name, *sorted(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(answer.text)
+        for sample in family.samples
+    }
+    assert found["bara_requests_total", "/draws", "200"] == 2
+    assert found["bara_requests_total", "/draws", "422"] == 1
+    assert found["bara_requests_total", "404", "other"] == 1
+    assert found["bara_rows_total",] == found["bara_batch_rows_sum",] == 25
+    assert found["bara_batch_rows_count",] == found["bara_batch_seconds_count",] == 4  # 8 + 8 + 4, and 5
+    assert found["bara_request_seconds_count", "/draws"] == 3
+    assert found["bara_rows_held",] == 0
+
+
+def test_the_posterior_mean_is_served_as_one_draw(run: Path, rows: list[dict]) -> None:
+    engine = RunEngine(load_system(run, with_rows=False), samples=0)
+    with TestClient(create_app(engine)) as client:
+        [row] = client.post("/draws", json={"rows": rows[:1]}).json()["rows"]
+        [sure] = client.post("/uncertainty", json={"rows": rows[:1]}).json()["rows"]
+    assert len(row["draws"]) == 1
+    assert sure["epistemic"] == 0
+
+
+def test_memory_budget_and_batches_change_nothing(run: Path, rows: list[dict], engine: RunEngine) -> None:
+    rows = rows[:10]
+    small = RunEngine(load_system(run, with_rows=False), samples=SAMPLES, memory_budget=1)
+    questions, notes = engine.read(rows)
+    assert notes == []
+
+    def drawn(answers: Sequence[Answer]) -> list[float]:
+        return [p for answer in answers for draw in answer.draws for p in draw]
+
+    expected = drawn(engine.compute(questions))
+    assert drawn(small.compute(questions)) == pytest.approx(expected, abs=ROUNDING)
+    one_by_one: list[Question] = [small.read([row])[0][0] for row in rows]
+    alone = [answer for question in one_by_one for answer in engine.compute([question])]
+    assert drawn(alone) == pytest.approx(expected, abs=ROUNDING)
+    # Two requests may call different questions by the same name.
+    twins = [
+        engine.read([{"id": "twin", "question": text}])[0][0]
+        for text in ("is the fox red ?", "is the owl blue ?")
+    ]
+    both = engine.compute(twins)
+    for answer, twin in zip(both, twins, strict=True):
+        assert drawn([answer]) == pytest.approx(drawn(engine.compute([twin])), abs=ROUNDING)
+
+
+def test_runs_of_replies_are_refused(run: Path) -> None:
+    system = load_system(run, with_rows=False)
+    task = system.config.task.model_copy(update={"likelihood": "completion"})
+    object.__setattr__(system, "config", system.config.model_copy(update={"task": task}))
+    with pytest.raises(ConfigError, match="learns replies"):
+        RunEngine(system)
+
+
+def test_paths_that_are_counted_are_those_there_are(client: TestClient) -> None:
+    known = set(client.get("/openapi.json").json()["paths"]) | {"/openapi.json"}
+    assert known == application.PATHS
+
+
+def test_a_page_of_another_site_gets_no_leave(client: TestClient) -> None:
+    asked = {"Origin": "http://elsewhere", "Access-Control-Request-Method": "POST"}
+    leave = client.options("/draws", headers=asked)
+    assert leave.status_code == 405
+    body = b'{"rows": [{"question": "is the fox red ?"}]}'
+    for headers in (
+        {},
+        {"Content-Type": "text/plain"},
+        {"Content-Type": "application/x-www-form-urlencoded"},
+    ):
+        answer = client.post("/draws", content=body, headers={"Origin": "http://elsewhere", **headers})
+        assert answer.status_code == 422
+        assert not any(name.startswith("access-control") for name in answer.headers)
