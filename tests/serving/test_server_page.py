@@ -1,4 +1,4 @@
-"""The examples of docs/serve.md: the application that Python makes answers what curl asks, as is shown."""
+"""The examples of docs/server.md: the application that Python makes answers what curl asks, as is shown."""
 
 import inspect
 import json
@@ -18,7 +18,7 @@ from bara_pyro.serving.app import PATHS
 from bara_pyro.serving.middleware import MOST_BYTES
 from bara_pyro.serving.server import GRACE
 
-PAGE = (Path(__file__).parents[2] / "docs" / "serve.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "server.md").read_text()
 
 
 def test_the_examples(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,7 +26,7 @@ def test_the_examples(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(tmp_path)
     [block] = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
     names: dict = {}
-    exec(compile(block, "serve.md", "exec"), names)
+    exec(compile(block, "server.md", "exec"), names)
     [path, body] = re.search(r"8000(/\w+) .*?-d '(.*?)'", PAGE, flags=re.DOTALL).groups()  # type: ignore[union-attr]
     shown = json.loads(re.search(r'    (\{"samples".*?"notes": \[\]\})', PAGE, flags=re.DOTALL)[1])  # type: ignore[index]
     with TestClient(names["app"]) as client:
