@@ -131,6 +131,7 @@ class Batcher(Generic[Q, A]):
         loop, began = asyncio.get_running_loop(), perf_counter()
         try:
             answers = await loop.run_in_executor(self._thread, self.compute, [q for q, _ in batch])
+            answered = list(zip(batch, answers, strict=True))
         except Exception as error:  # noqa: BLE001 - whatever it is, whoever asked is told
             if len(batch) > 1:
                 for one in batch:
@@ -142,6 +143,6 @@ class Batcher(Generic[Q, A]):
         self._seconds_a_row = seconds / len(batch)
         if self._on_batch is not None:
             self._on_batch(len(batch), seconds)
-        for (_, future), answer in zip(batch, answers, strict=True):
+        for (_, future), answer in answered:
             if not future.done():
                 future.set_result(answer)

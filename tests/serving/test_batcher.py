@@ -26,6 +26,8 @@ class Squares:
         self.go.wait()
         if min(numbers) < 0:
             raise ValueError(f"{min(numbers)} is negative")
+        if 1000 in numbers:
+            return []
         return [number**2 for number in numbers]
 
 
@@ -134,6 +136,15 @@ def test_one_that_fails_fails_alone() -> None:
 
     running(asks, squares)
     assert squares.batches == [[1, -2, 3, 4], [1], [-2], [3], [4], [5]]
+
+
+def test_too_few_answers_are_a_failure_and_no_end() -> None:
+    async def asks(batcher: Batcher[int, int]) -> None:
+        with pytest.raises(ValueError, match="zip"):
+            await batcher.answer([1000])
+        assert await batcher.answer([5]) == [25]
+
+    running(asks, Squares())
 
 
 def test_whoever_is_gone_is_not_computed() -> None:
