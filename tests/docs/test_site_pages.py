@@ -145,4 +145,4 @@ def test_the_command_is_one(line: str) -> None:
 
 
 def test_there_are_commands() -> None:
-    assert len(commands()) > 15
+    assert len(commands()) > 12
