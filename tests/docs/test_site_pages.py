@@ -45,6 +45,7 @@ SHORT = {
 def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder with a run of a few rows in runs/first, and registries that forget what a page adds."""
     for registry in (PRIORS, FAMILIES):
+        assert [*registry]  # all modules of the package are imported now, not into the copy
         monkeypatch.setattr(registry, "_items", dict(registry._items))
     system = build_system(load_config(overrides={"method": "bara-gate", "task.limit": 40}))
     run = tmp_path / "runs" / "first"
