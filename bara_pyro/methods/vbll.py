@@ -24,9 +24,9 @@ class VBLLConfig(MethodConfig):
         VBLL, "prior_scale", "standard deviation of an answer's logit under the prior, nats", gt=0
     )
     beta: NonNegativeFloat = setting(VBLL, "beta", "weight of the KL; 1 is the exact ELBO")
-    bound: Literal["sampled", "jensen"] = Field(
-        "sampled",
-        description="expected log-likelihood: 'sampled': one draw of the rows; 'jensen': the published bound",
+    bound: Literal["jensen", "sampled"] = Field(
+        "jensen",
+        description="expected log-likelihood: 'jensen': the published bound; 'sampled': one draw of the rows",
     )
     max_gigabytes: PositiveFloat = setting(
         VBLLGuide, "max_gigabytes", "most memory that the covariances may take in training"

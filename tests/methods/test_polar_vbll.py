@@ -45,7 +45,7 @@ def test_the_change_is_two_frames_and_what_is_between_them() -> None:
         assert_close(values, torch.linalg.svdvals(adapter.lora_S))  # frames change no length
 
 
-@pytest.mark.parametrize("settings", [{}, {"bound": "jensen"}, {"weight_decay": 0.1}], ids=str)
+@pytest.mark.parametrize("settings", [{}, {"bound": "sampled"}, {"weight_decay": 0.1}], ids=str)
 def test_frames_stay_orthonormal(settings: dict[str, object]) -> None:
     decay = {k: v for k, v in settings.items() if k == "weight_decay"}
     method = {k: v for k, v in settings.items() if k != "weight_decay"}
