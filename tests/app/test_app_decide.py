@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -204,3 +205,13 @@ def test_refusals(finished: Path, calibrated: Path, place: Place, tmp_path: Path
     assert_one_sentence(
         bara("detect", calibrated, "--by", "epistemic", "--samples", 1), "do not differ", "another --by"
     )
+
+
+def test_the_example_of_the_page_runs(calibrated: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = Path(__file__).parents[2] / "docs" / "decide.md"
+    [example] = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
+    assert '"runs/arcc"' in example
+    exec(compile(example.replace("runs/arcc", str(calibrated)), str(page), "exec"), {})
+    coverage, *inside = capsys.readouterr().out.split()
+    assert 0 <= float(coverage) <= 100
+    assert inside

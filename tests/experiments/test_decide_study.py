@@ -15,7 +15,7 @@ from bara_pyro.runs.config import load_config
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.system import build_system
 from experiments.studies.decide import study as decide
-from experiments.studies.decide.section import abstention_rows, alarm_rows, law_range, set_rows
+from experiments.studies.decide.section import abstention_rows, alarm_rows, kept, law_range, set_rows
 
 SMALL = {"task.limit": 60}
 
@@ -95,6 +95,9 @@ def test_section(tmp_path: Path) -> None:
     assert [row["by"] for row in alarms if row["task"] == "micro-arcc"] == [
         *("distance", "entropy", "entropy", "entropy, aware", "entropy, aware")
     ]
+    assert alarms[0]["own"] == 4.0
+    # 89 % lies within the range of 0.1 alone: two scores, four runs.
+    assert f"Of {5 * 2 * 4} coverages (runs, scores and levels) {2 * 4} lie within" in kept(entries)
     assert set_rows(list(stored((0, 1))["entries"].values()))[0]["size"] == (2.0, pytest.approx(0.5**0.5))
 
 

@@ -69,7 +69,7 @@ def parts(results: Results) -> list[Part]:
     )
     return [
         Picture(lambda: coverage_figure(entries), "decide-coverage", caption),
-        "### Sets of answers\n",
+        f"### Sets of answers\n\n{kept(entries)}\n",
         Table(SETS, set_rows(entries)),
         "### Abstention\n\nNothing stands where no share of the rows can be promised the risk.\n",
         Table(ABSTENTION, abstention_rows(entries)),
@@ -84,6 +84,18 @@ def law_range(rows: int, alpha: float) -> tuple[float, float]:
     missed = allowed(rows, alpha)
     low, high = beta(rows + 1 - missed, missed).interval(0.95)
     return 100 * float(low), 100 * float(high)
+
+
+def kept(entries: Entries) -> str:
+    """Return a sentence on how many coverages of own rows are in their range, of all runs, scores, levels."""
+    inside = [
+        low <= found["own"]["expected_coverage"] <= high
+        for e in entries
+        for by_alpha in e["sets"].values()
+        for alpha, found in by_alpha.items()
+        for low, high in [law_range(e["calibration_rows"], float(alpha))]
+    ]
+    return f"Of {len(inside)} coverages (runs, scores and levels) {sum(inside)} lie within their range."
 
 
 def set_rows(entries: Entries) -> list[dict[str, Any]]:
@@ -134,10 +146,13 @@ def abstention_rows(entries: Entries) -> list[dict[str, Any]]:
 def alarm_rows(entries: Entries) -> list[dict[str, Any]]:
     """Return a row a method, task and measure; distances, which no method changes, once a task."""
     flat = []
+    first = entries[0]["method"]
     for e in entries:
         for kind, measures in e["alarms"].items():
             for by, found in measures.items():
                 same = by == "distance"
+                if same and e["method"] != first:
+                    continue
                 flat.append(
                     {
                         "method": "any" if same else display(e["method"]),
