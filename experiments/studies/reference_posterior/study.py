@@ -168,11 +168,12 @@ def guide_arm(
             groups = found.log_weights.reshape(CANDIDATES, -1)
             bound = float((groups.logsumexp(0) - math.log(CANDIDATES)).mean())
             importance |= {"elbo": bound, "gap": found.evidence - bound}
-    again = settings.seed + 1
-    drawn = draw(model, guide, batch, settings.draws, again)
+    count, again = settings.draws, settings.seed + 1
     if weighed:
-        size = CANDIDATES * settings.draws
-        drawn = weighed_draws(model, guide, batch, samples=settings.draws, candidates=size, seed=again).draws
+        size = CANDIDATES * count
+        drawn = weighed_draws(model, guide, batch, samples=count, candidates=size, seed=again).draws
+    else:
+        drawn = draw(model, guide, batch, count, again)
     return {
         "gates": [vars(gate) for gate in compared.gates],
         "largest_difference": compared.largest_difference,
