@@ -38,6 +38,19 @@ def world(name: str, gain: float) -> list[RunRows]:
     return out
 
 
+def further(name: str, gain: float) -> dict[str, list[RunRows]]:
+    """Rows of the secondary contrasts of a world, as their own files have them."""
+    aware = [
+        run(name, "bara-gate", "micro-obqa", t, -0.3 - gain)
+        for t in ("micro-obqa", "micro-near", "micro-far")
+    ]
+    few = [
+        run(name, arm, "micro-wgs", "micro-wgs", right)
+        for arm, right in (("bara-gate", -0.5 - gain), ("temperature", -0.5))
+    ]
+    return {"aware": aware, "few": few}
+
+
 def nll_of(right: float) -> float:
     """The NLL of such a run: a third of its labels has the other probability."""
     return -(2 * right + float(np.log1p(-np.exp(right)))) / 3
@@ -47,7 +60,7 @@ def test_contrasts_are_t_tests_of_the_worlds_averages() -> None:
     found = study.contrasts({name: world(name, gain) for name, gain in GAINS.items()})
     by_hand = [nll_of(-0.3 - gain) - nll_of(-0.3) for gain in GAINS.values()]
     test = ttest_1samp(by_hand, 0.0)
-    for name in ("nll", "near_nll", "far_nll"):
+    for name in ("nll", "near", "far"):
         assert found[name]["difference"] == pytest.approx(np.mean(by_hand), abs=1e-5)
         assert found[name]["p"] == pytest.approx(test.pvalue, rel=1e-3)
     low, high = test.confidence_interval(0.95)
@@ -59,7 +72,8 @@ def test_contrasts_are_t_tests_of_the_worlds_averages() -> None:
 
 def test_the_secondary_ones_are_corrected_by_holm() -> None:
     found = study.contrasts({name: world(name, gain) for name, gain in GAINS.items()})
-    others = sorted((one["p"], one["p_holm"]) for name, one in found.items() if name != "nll")
+    others = sorted((one["p"], one["p_holm"]) for one in found.values() if "p_holm" in one)
+    assert {name for name, one in found.items() if "p_holm" not in one} == {"nll", "near", "far"}
     largest = 0.0
     for place, (p, p_holm) in enumerate(others):
         largest = max(largest, min(1.0, (len(others) - place) * p))
@@ -118,6 +132,29 @@ def test_the_command_reads_the_rows_and_the_page_shows_them(
 
 
 REAL = study.stored_worlds
+
+
+def test_secondary_contrasts_have_files_of_their_own_and_count_once_all_worlds_have_them(
+    tmp_path: Path,
+) -> None:
+    rows_path("x", tmp_path).parent.mkdir()
+    gains = {"102": 0.10, "103": 0.30}
+    for name, gain in gains.items():
+        write_rows(world(name, 0.0), rows_path(f"confirmatory_{name}", tmp_path))
+        for kind, rows in further(name, gain).items():
+            if (kind, name) != ("few", "103"):
+                write_rows(rows, rows_path(f"{kind}_{name}", tmp_path))
+    found = study.contrasts(study.stored_worlds(tmp_path))
+    assert found["nll"]["difference"] == found["far"]["difference"] == 0.0  # theirs do not count there
+    assert "few" not in found
+    by_hand = np.mean([nll_of(-0.3 - gain) - nll_of(-0.3) for gain in gains.values()])
+    for name in ("near_aware", "far_aware"):
+        assert found[name]["difference"] == pytest.approx(by_hand, abs=1e-5)
+        assert found[name]["p_holm"] >= found[name]["p"]
+    write_rows(further("103", 0.30)["few"], rows_path("few_103", tmp_path))
+    found = study.contrasts(study.stored_worlds(tmp_path))
+    by_hand = np.mean([nll_of(-0.5 - gain) - nll_of(-0.5) for gain in gains.values()])
+    assert found["few"]["difference"] == pytest.approx(by_hand, abs=1e-5)
 
 
 def test_a_world_without_an_arm_is_refused() -> None:

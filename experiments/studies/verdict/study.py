@@ -5,10 +5,14 @@
 What is computed, and from which worlds, was written down before any of them was made:
 `experiments/studies/confirmatory/plan.md`. A figure of a world is the average over its six tasks; intervals
 are Student's, of the worlds' figures. With fewer worlds than the plan has there is no verdict, only what has
-been seen so far.
+been seen so far. Rows of `confirmatory_102` are of the primary contrast in world 102; those of `aware_102`
+(the gate form, distance-aware) and `few_102` (80 training rows) are of secondary ones, which count once every
+world has them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -30,25 +34,35 @@ from experiments.studies.confirmatory.study import NAME, PRIMARY, TASKS
 
 WORLDS = 6
 Metric = Callable[[Any, Any], float]
-# Of the tasks that were learnt, and of rows from elsewhere; all but the first are secondary.
+# Of the tasks that were learnt, and of rows from elsewhere.
 AT_HOME: Mapping[str, Metric] = {"nll": nll, "ece": ece, "acc": accuracy, "error_auroc": error_auroc}
-SHIFTED = {"near_nll": "micro-near", "far_nll": "micro-far"}
+SHIFTED = {"near": "micro-near", "far": "micro-far"}
+AWARE, FEW = ", distance-aware", ", 80 rows"
+FURTHER = {"aware": AWARE, "few": FEW}  # files of rows -> what their arms are called
 WORDS = {
     "nll": "NLL (nats), primary",
     "ece": "ECE (points)",
     "acc": "accuracy (points)",
     "error_auroc": "AUROC of errors by confidence (points)",
-    "near_nll": "NLL, near shift (nats)",
-    "far_nll": "NLL, far shift (nats)",
+    "near_aware": "NLL, near shift, distance-aware (nats)",
+    "far_aware": "NLL, far shift, distance-aware (nats)",
+    "few": "NLL, 80 training rows (nats)",
+    "near": "NLL, near shift (nats), exploratory",
+    "far": "NLL, far shift (nats), exploratory",
 }
+SECONDARY = ("ece", "acc", "error_auroc", "near_aware", "far_aware", "few")
 
 
 def stored_worlds(results: Path = RESULTS) -> dict[str, list[RunRows]]:
     """Return world -> rows of its runs; a `DataError` where no world has any."""
     found = sorted(rows_path(NAME, results).parent.glob(f"{NAME}_*.parquet"))
-    worlds = {path.stem.removeprefix(f"{NAME}_"): read_rows(path) for path in found}
-    if not worlds:
+    if not found:
         raise DataError("No world has been run: see experiments/studies/confirmatory/plan.md.")
+    worlds = {path.stem.removeprefix(f"{NAME}_"): read_rows(path) for path in found}
+    for (world, runs), (name, suffix) in product(worlds.items(), FURTHER.items()):
+        path = rows_path(f"{name}_{world}", results)
+        if path.exists():
+            runs += [replace(run, arm=run.arm + suffix) for run in read_rows(path)]
     return worlds
 
 
@@ -63,22 +77,27 @@ def task_scores(
 
 
 def differences(runs: Sequence[RunRows]) -> dict[str, float]:
-    """Return what the first arm of the primary contrast has more than the other in a world, by metric."""
+    """Return what the first arm of the primary contrast has more than the other in a world, by contrast."""
+    ours, theirs, there = PRIMARY.arm, PRIMARY.reference, {run.arm for run in runs}
 
-    def difference(metric: Metric, tested_on: str | None = None) -> float:
-        ours, theirs = (
-            fmean(task_scores(runs, arm, metric, tested_on)) for arm in (PRIMARY.arm, PRIMARY.reference)
-        )
-        return ours - theirs
+    def difference(arm: str, reference: str, metric: Metric, tested_on: str | None = None) -> float:
+        one, other = (fmean(task_scores(runs, name, metric, tested_on)) for name in (arm, reference))
+        return one - other
 
-    home = {name: difference(metric) for name, metric in AT_HOME.items()}
-    return home | {name: difference(nll, task) for name, task in SHIFTED.items()}
+    found = {name: difference(ours, theirs, metric) for name, metric in AT_HOME.items()}
+    found |= {name: difference(ours, theirs, nll, task) for name, task in SHIFTED.items()}
+    if ours + AWARE in there:
+        aware = {name: difference(ours + AWARE, theirs, nll, task) for name, task in SHIFTED.items()}
+        found |= {f"{name}_aware": value for name, value in aware.items()}
+    if ours + FEW in there:
+        found["few"] = difference(ours + FEW, theirs + FEW, nll)
+    return found
 
 
 def contrasts(worlds: Mapping[str, Sequence[RunRows]]) -> dict[str, dict[str, Any]]:
-    """Return every contrast by metric: `difference`, `low`, `high`, `p`; `p_holm` of the secondary ones.
+    """Return `difference`, `low`, `high` and `p` of every contrast of which all worlds have runs.
 
-    The primary one is the wider of the interval of worlds as such and that of these worlds, which is kept
+    Secondary ones have a `p_holm`. The primary one is the wider of the interval of worlds as such and that of these worlds, which is kept
     beside it (`these_low`, `these_high`).
 
     Raises:
@@ -87,7 +106,7 @@ def contrasts(worlds: Mapping[str, Sequence[RunRows]]) -> dict[str, dict[str, An
     both = over_worlds(worlds, PRIMARY.arm, PRIMARY.reference, PRIMARY.metric)
     by_world = [differences(runs) for runs in worlds.values()]
     found: dict[str, dict[str, Any]] = {}
-    for name in by_world[0]:
+    for name in [name for name in WORDS if all(name in one for one in by_world)]:
         range_, p = student_range([one[name] for one in by_world])
         found[name] = {"difference": range_.difference, "low": range_.low, "high": range_.high, "p": p}
     found[PRIMARY.metric] |= {
@@ -96,7 +115,7 @@ def contrasts(worlds: Mapping[str, Sequence[RunRows]]) -> dict[str, dict[str, An
         "these_low": both.these.low,
         "these_high": both.these.high,
     }
-    others = [name for name in found if name != PRIMARY.metric]
+    others = [name for name in SECONDARY if name in found]
     for name, p in zip(others, holm([found[name]["p"] for name in others]), strict=True):
         found[name]["p_holm"] = p
     return found
@@ -147,13 +166,12 @@ def parts(results: Results) -> list[Part]:
 def contrast_table(results: Results) -> Table:
     """Return a row a contrast."""
     rows = []
-    for name, words in WORDS.items():
-        found = results.entries[name]
+    for name, found in ((name, results.entries[name]) for name in WORDS if name in results.entries):
         interval = f"[{found['low']:+.3f}, {found['high']:+.3f}]"
         p_holm = found.get("p_holm")
         rows.append(
             {
-                "what": words,
+                "what": WORDS[name],
                 "difference": f"{found['difference']:+.3f}",
                 "interval": interval,
                 "p": f"{found['p']:.3f}" if p_holm is None else f"{p_holm:.3f}",
