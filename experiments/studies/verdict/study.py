@@ -97,8 +97,8 @@ def differences(runs: Sequence[RunRows]) -> dict[str, float]:
 def contrasts(worlds: Mapping[str, Sequence[RunRows]]) -> dict[str, dict[str, Any]]:
     """Return `difference`, `low`, `high` and `p` of every contrast of which all worlds have runs.
 
-    Secondary ones have a `p_holm`. The primary one is the wider of the interval of worlds as such and that of these worlds, which is kept
-    beside it (`these_low`, `these_high`).
+    Secondary ones have a `p_holm`. The primary one is the wider of the interval of worlds as such and that
+    of these worlds, which is kept beside it (`these_low`, `these_high`).
 
     Raises:
         DataError: fewer than two worlds, or a world lacks a run.
