@@ -1,12 +1,14 @@
 """Scores of predictive distributions (accuracy, calibration, uncertainty, sparsity) and of sampled replies.
 
-Also what is decided by them with a promise: sets of answers, rows to leave unanswered, rows from elsewhere.
+Also what is decided by them: sets of answers, rows to leave unanswered and rows from elsewhere, with a
+promise; rows to label next.
 
 Rates (accuracy, calibration errors, risk, AUROC, sparsity, win rates, pass@k, Self-BLEU, distinct-n) are in
 percent, likelihoods, divergences and entropies in nats, the Brier score and cosine distances in 0..2.
 """
 
 from bara_pyro.metrics.abstention import Abstention, abstention
+from bara_pyro.metrics.acquisition import AcquiredBatch, batch_bald, choose, joint_information
 from bara_pyro.metrics.best_of_n import (
     best_of_n,
     best_of_n_per_prompt,
@@ -49,6 +51,7 @@ from bara_pyro.metrics.uncertainty import (
 
 __all__ = [
     "Abstention",
+    "AcquiredBatch",
     "BudgetComparison",
     "Detector",
     "Drawn",
@@ -66,12 +69,14 @@ __all__ = [
     "adaptive_ece",
     "at_equal_diversity",
     "aurc",
+    "batch_bald",
     "best_of_n",
     "best_of_n_per_prompt",
     "best_of_n_win_rate",
     "brier",
     "budget_to_reach",
     "calibration_against_truth",
+    "choose",
     "compare_budgets",
     "compare_frontiers",
     "coverage",
@@ -85,6 +90,7 @@ __all__ = [
     "evaluate",
     "expected_coverage",
     "holm",
+    "joint_information",
     "kl_from_truth",
     "mean_cosine_distance",
     "mean_over_prompts",
