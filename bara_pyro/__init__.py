@@ -3,63 +3,45 @@
 The names below are loaded when they are first used, so that `import bara_pyro` and `bara --help` stay quick.
 """
 
-from importlib import import_module
-from typing import Any
+from bara_pyro.lazy import lazy
 
 _HOME = {
-    "BaRATrainer": "runs.trainer",
-    "Backbone": "core.backbone",
-    "BaraError": "errors",
-    "Batch": "data",
-    "CompletionLikelihood": "core.likelihood",
-    "Example": "data",
-    "MeanFieldELBO": "core.elbo",
-    "MeanWeibull": "core.distributions",
-    "SVI": "core.svi",
-    "Task": "data",
+    # A run, from its settings to its answers: what the commands of the same names do.
+    "train": "api",
+    "evaluate": "api",
+    "predict": "runs.predict",
+    "generate": "api",
+    "load_system": "runs.folder",
     "attached": "core.attached",
-    "answer_rows": "runs.predict",
-    "adamw": "core.svi",
-    "answer_token_ids": "data",
-    "batches": "data",
-    "build_system": "runs.system",
+    "BaRATrainer": "runs.trainer",
+    # The same in pieces: a language model, rows, a program and its guide, inference.
+    "models": "",
+    "guides": "",
+    "metrics": "",
+    "load_backbone": "core.loading",
+    "Backbone": "core.backbone",
+    "load_task": "data",
+    "task_from_rows": "data",
+    "load_replies": "data.reply_tasks",
+    "replies_from_rows": "data.reply_tasks",
+    "load_conversations": "data.conversations",
     "encode": "data",
     "encode_replies": "data.conversations",
-    "evaluate": "metrics",
-    "encode_prompts": "generation.prompts",
-    "export_lora": "runs.export",
-    "generate": "generation.generate",
-    "linear_schedule": "core.svi",
-    "load_backbone": "core.loading",
-    "load_config": "runs.config",
-    "load_conversations": "data.conversations",
-    "load_reward_model": "reward",
-    "load_system": "runs.folder",
-    "load_task": "data",
-    "make_prior": "core.priors",
-    "posterior_predictive": "metrics",
-    "predict": "core.prediction",
-    "load_prompts": "generation.prompts",
-    "load_replies": "data.reply_tasks",
-    "prepare_upload": "hub",
-    "push": "hub",
-    "replies_from_rows": "data.reply_tasks",
-    "reply_uncertainty": "generation.uncertainty",
-    "register_prior": "core.priors",
-    "register_task": "data",
-    "score_replies": "reward",
-    "task_from_rows": "data",
-    "train_reward": "reward",
+    "answer_token_ids": "data",
+    "batches": "data",
     "training_batches": "data",
+    "AnswerLikelihood": "core.likelihood",
+    "TextLikelihood": "core.likelihood",
+    "CompletionLikelihood": "core.likelihood",
+    "make_prior": "core.priors",
+    "register_prior": "core.priors",
+    "MeanFieldELBO": "core.elbo",
+    "SVI": "core.svi",
+    "adamw": "core.svi",
+    "linear_schedule": "core.svi",
+    "BaraError": "errors",
 }
 
 __all__ = sorted(_HOME)
 __version__ = "0.1.0"
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'bara_pyro' has no attribute {name!r}")
-    value = getattr(import_module(f"bara_pyro.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__, __dir__ = lazy(__name__, _HOME)

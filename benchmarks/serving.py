@@ -6,7 +6,7 @@ All servers answer the same rows of the microworld on the loopback, one row a re
 language model and adapters of rank 8 on the same modules. They are asked in turn: all requests at once, then
 a fifth of them `--few` at a time. "peft" computes each request by itself, as a server of a few lines does;
 "peft, batched" is the server of `bara serve` around PEFT's forward. Every answer is checked: its status, that
-it is the row's own, and that of the run against `bara_pyro.answer_rows`.
+it is the row's own, and that of the run against `bara_pyro.runs.predict.predict`.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from transformers import AutoModelForCausalLM
 from bara_pyro.microworld import backbone_path
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.folder import load_system, save_system, write_config
-from bara_pyro.runs.predict import answer_rows, answers_of, names_of
+from bara_pyro.runs.predict import answers_of, names_of, predict
 from bara_pyro.runs.system import System, build_system
 from bara_pyro.serving.app import create_app
 from bara_pyro.serving.engine import Answer, Question, RunEngine, joined
@@ -186,8 +186,7 @@ def compare(args: Namespace, run: Path) -> Json:
     task = build_system(load_config(overrides={"task.name": TASK})).task
     rows = [{"id": row.id, "question": row.question} for row in (*task.test, *task.train)][: args.requests]
     expected = {
-        row["id"]: row
-        for row in answer_rows(load_system(run, with_rows=False), rows, samples=args.samples).rows
+        row["id"]: row for row in predict(load_system(run, with_rows=False), rows, samples=args.samples).rows
     }
     measured: dict[tuple[str, int], list[Json]] = {}
     wrong = 0.0
@@ -226,7 +225,7 @@ def show(report: Json) -> None:
             ours = found["bara", at_once]
             p50, p99 = (ours[key] / line[key] for key in ("p50", "p99"))
             print(f"{at_once:>5} at once, bara / {name:<14} p50 {p50:6.2f}   p99 {p99:6.2f}")
-    print(f"largest difference from answer_rows: {report['largest_error']:.1e}")
+    print(f"largest difference from predict: {report['largest_error']:.1e}")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,1 +1,24 @@
-"""Generative programs, one a file."""
+"""Generative programs, one a file; `bara_pyro.models.BaRA` loads its own file when it is first used."""
+
+from bara_pyro.lazy import lazy
+
+_HOME = {
+    "AdaLoRA": "adalora",
+    "BaRA": "bara",
+    "CLoRA": "clora",
+    "DropoutLoRA": "dropout",
+    "Ensemble": "ensemble",
+    "FVAE": "fvae",
+    "GaussianLoRA": "gaussian_lora",
+    "LoRA": "lora",
+    "PolarVBLL": "polar_vbll",
+    "PosthocLoRA": "posthoc",
+    "ScalaBL": "scalabl",
+    "Tempered": "temperature",
+    "TemperedEnsemble": "temperature",
+    "TemperedLoRA": "temperature",
+    "VBLL": "vbll",
+}
+
+__all__ = sorted(_HOME)
+__getattr__, __dir__ = lazy(__name__, _HOME)

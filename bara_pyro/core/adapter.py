@@ -156,7 +156,7 @@ def tempered(beta: float) -> AbstractContextManager:
 def outer_draws() -> tuple[int, ...]:
     """Return the shape of the vectorised plates outside the program (dimensions left of -2).
 
-    `Predictive(parallel=True)`, vectorised ELBO particles and `bara_pyro.predict` all put a plate there.
+    `Predictive(parallel=True)`, vectorised ELBO particles and `prediction.predict` all put a plate there.
     """
     sizes = {f.dim: f.size for f in get_plates() if f.dim is not None and f.dim < -2}
     return tuple(sizes.get(dim, 1) for dim in range(min(sizes, default=-2), -2))

@@ -69,13 +69,13 @@ def check_attachable(model: AdaptedLM, guide: SiteGuide, *, drawn: bool) -> None
     if _has_own(model, MORE):
         raise ConfigError(
             f"{type(model).__name__} is more than adapters in one language model, which `attached` cannot "
-            "show: use bara_pyro.predict."
+            "show: use bara_pyro.core.prediction.predict."
         )
     own = type(guide).predictive is not SiteGuide.predictive
     if drawn and own and not guide.stochastic:
         raise ConfigError(
             f"The draws of a {type(guide).__name__} are of answers, not of adapters, which `attached` cannot "
-            "show: give draws='mean', or use bara_pyro.predict."
+            "show: give draws='mean', or use bara_pyro.core.prediction.predict."
         )
     model.backbone.check_free()
 

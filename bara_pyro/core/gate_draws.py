@@ -65,7 +65,7 @@ def gate_draws(
     modules: Sequence[str] | None = None,
     memory_budget: int | None = None,
 ) -> GateDraws:
-    """Draw the gates at the last token of rows: the draws that `bara_pyro.predict` averages over.
+    """Draw the gates at the last token of rows: the draws that `core.prediction.predict` averages over.
 
     Args:
         model: the program: BaRA, or LoRA for the activations in place of gates.
@@ -74,7 +74,7 @@ def gate_draws(
         samples: number S of draws; 0 stands for the posterior mean. LoRA has one point whatever S is.
         seed: of the draws.
         modules: paths of the modules to keep; all if None. What is kept takes 4 S n M r bytes.
-        memory_budget: of the forwards, see `bara_pyro.predict`.
+        memory_budget: of the forwards, see `core.prediction.predict`.
 
     Raises:
         ConfigError: an unknown module, or a method that has neither gates nor one down-projection a layer.

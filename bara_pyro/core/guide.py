@@ -91,9 +91,9 @@ class SiteGuide(AutoMessenger):  # type: ignore[metaclass]  # Pyro computes the 
         """Return the answers' log-probabilities where they are not draws of the latents through the program.
 
         For an ensemble (its members are all the draws there are) and for a linearised posterior; None, the
-        default, means draws. Arguments and result are those of `bara_pyro.predict`; any number of draws will
-        do, since the predictive distribution is their average. `predict` calls it with as many rows as fit
-        its memory budget, `copies` forwards each.
+        default, means draws. Arguments and result are those of `core.prediction.predict`; any number of draws
+        will do, since the predictive distribution is their average. `predict` calls it with as many rows as
+        fit its memory budget, `copies` forwards each.
         """
         return None
 

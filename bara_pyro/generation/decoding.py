@@ -73,7 +73,7 @@ def check_options(options: dict[str, object]) -> None:
             "leave it out."
         )
     if ours := sorted(set(options) & set(OURS)):
-        raise ConfigError(f"{ours[0]} is decided here: use the arguments of bara_pyro.generate.")
+        raise ConfigError(f"{ours[0]} is decided here: use the arguments of bara_pyro.generation.generate.")
 
 
 def check_drawn(model: AdaptedLM, guide: SiteGuide, how: Decoding) -> None:

@@ -15,7 +15,7 @@ from bara_pyro.core.threads import PROGRAM
 
 
 class RowDraws(Placed, Addressed):
-    """One draw a row, with the noise of `bara_pyro.predict` for that identifier and that number of a draw.
+    """One draw a row, with the noise of `prediction.predict` for that identifier and that number of a draw.
 
     Draw n of an ensemble of M is its member n mod M.
 

@@ -41,7 +41,7 @@ def write_programs(
         system: fitted.
         problems: to complete.
         out: folder; the programs go to its file `programs.jsonl`.
-        how: see `bara_pyro.generate`; its `stop` is the paper's.
+        how: see `generation.generate`; its `stop` is the paper's.
         replies: number of completions a problem.
         on_program: called after each.
 

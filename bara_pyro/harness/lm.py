@@ -41,7 +41,7 @@ class BaraLM(HFLM):
     requests matter, and all continuations of one context are under the same draws, so that their
     probabilities are those of one distribution. `loglikelihood_rolling` holds a draw for one window of a
     text. `generate_until` writes greedily, or as the task asks: under "base" and "mean" by `HFLM`, else by
-    `bara_pyro.generate`, one draw held for a whole text (reply 0 of each context; reply n of a request that
+    `generation.generate`, one draw held for a whole text (reply 0 of each context; reply n of a request that
     its task repeats).
 
     Args:

@@ -1,4 +1,4 @@
-"""Text written under draws of the posterior: requests of lm-eval as replies of `bara_pyro.generate`."""
+"""Text written under draws of the posterior: requests of lm-eval as replies of `generation.generate`."""
 
 import sys
 from collections import defaultdict
@@ -17,7 +17,7 @@ HONOURED = ("do_sample", "max_gen_toks", "num_beams", "temperature", "top_k", "t
 
 @dataclass(frozen=True)
 class Settings:
-    """What a request says of its text, in the words of `bara_pyro.generate`."""
+    """What a request says of its text, in the words of `generation.generate`."""
 
     max_new_tokens: int
     stop: tuple[str, ...]
@@ -118,7 +118,7 @@ def written(
         size: requests a batch.
 
     Raises:
-        ConfigError: see `bara_pyro.generate`.
+        ConfigError: see `generation.generate`.
     """
     alike: dict[Settings, list[int]] = defaultdict(list)
     for place in sorted(range(len(requests)), key=lambda i: -len(requests[i].prompt.token_ids)):

@@ -111,7 +111,7 @@ def _load(run: Published) -> str:
         "",
         f'folder = Path(snapshot_download("{run.name}"))',
         f"run = bp.load_system(folder, {where}with_rows=False)",
-        f'answers = bp.answer_rows(run, "rows.jsonl", samples=10)  # columns: {_columns(run)}',
+        f'answers = bp.predict(run, "rows.jsonl", samples=10)  # columns: {_columns(run)}',
         "print(answers.rows[0])",
         "```",
         "",

@@ -70,7 +70,7 @@ def decompose_nested(draws: Numbers, repeats: int) -> NestedUncertainty:
     With L draws of theta for each Phi, their sampling error is counted with Phi's part: it shrinks with 1/L.
 
     Args:
-        draws: `S x n x C`, natural log of the probabilities, of `bara_pyro.predict(repeats=repeats)`.
+        draws: `S x n x C`, natural log of the probabilities, of `core.prediction.predict(repeats=repeats)`.
         repeats: the number L of successive draws that share their global latents; S is a multiple of it.
 
     Raises:

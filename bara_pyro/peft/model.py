@@ -39,11 +39,11 @@ class BaRAModel(BaseTuner):
         """Use one draw of the gates from now on: of Phi, and of theta for every row and token.
 
         Noise is a function of seed, draw, row and position: a forward that is repeated, `generate` with a
-        cache and `bara_pyro.predict` see the same gates.
+        cache and `core.prediction.predict` see the same gates.
 
         Args:
             seed: of the draws; None: posterior means again.
-            draw: which of them; `bara_pyro.predict(..., samples=S, seed=seed)` averages draws 0 to S - 1.
+            draw: which of them; `core.prediction.predict(..., samples=S, seed=seed)` averages 0 to S - 1.
             ids: of the rows of every forward that follows; by default their numbers in the batch, which
                 is what `predict` does for rows without identifiers.
         """

@@ -91,12 +91,14 @@ def system_gates(
     return replace(drawn, ids=rows.ids, theta=theta, log_probs=drawn.log_probs[:, order])
 
 
-def evaluate_system(system: System, out: Path, *, on_rows: OnRows | None = None, **extra: object) -> Json:
-    """Predict the configured split with each configured S; write predictions and metrics.
+def evaluate_system(
+    system: System, out: Path | None = None, *, on_rows: OnRows | None = None, **extra: object
+) -> Json:
+    """Predict and score the configured split with each configured S; write predictions and metrics.
 
     Args:
         system: fitted.
-        out: folder of the run.
+        out: folder of the run; nothing is written by default.
         on_rows: called with the number of rows just done (each row counts once per S).
         extra: further entries of metrics.json (for example `wall_clock_train_s`).
 
@@ -129,9 +131,10 @@ def evaluate_system(system: System, out: Path, *, on_rows: OnRows | None = None,
         "wall_clock_evaluate_s": round(time.perf_counter() - started, 3),
         **extra,
     }
-    with recording(out, PREDICTIONS, METRICS):
-        write_jsonl(out / PREDICTIONS, lines)
-        write_json(out / METRICS, report)
+    if out is not None:
+        with recording(out, PREDICTIONS, METRICS):
+            write_jsonl(out / PREDICTIONS, lines)
+            write_json(out / METRICS, report)
     return report
 
 

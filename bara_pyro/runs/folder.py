@@ -166,7 +166,7 @@ def stored_config(folder: Path) -> tuple[RunConfig, Json]:
 
 
 def load_system(
-    folder: Path,
+    folder: str | Path,
     *,
     backbone: str | None = None,
     device: str | None = None,

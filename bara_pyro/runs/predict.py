@@ -51,8 +51,8 @@ class Answers:
     notes: list[str]
 
 
-def answer_rows(
-    system: System,
+def predict(
+    run: System,
     data: Data,
     *,
     samples: int = 10,
@@ -63,7 +63,7 @@ def answer_rows(
     """Answer rows of the kind that a run was trained on.
 
     Args:
-        system: fitted; `load_system(folder, with_rows=False)` is enough.
+        run: what `train` or `load_system` gave; without its rows, `with_rows=False`, is enough.
         data: a file, DataFrame, Dataset or list of dictionaries; answers are not needed.
         samples: posterior draws S; 0 for the posterior mean.
         seed: of the draws; the run's own by default.
@@ -74,18 +74,18 @@ def answer_rows(
         ConfigError: the model learnt replies.
         DataError: see `data.questions.load_questions`.
     """
-    require_answers(system.config)
-    examples = load_questions(data, system.task, given=given)
-    split = encode_rows(system.config, system.backbone, system.task, examples)
+    require_answers(run.config)
+    examples = load_questions(data, run.task, given=given)
+    split = encode_rows(run.config, run.backbone, run.task, examples)
     if not len(split):
-        longest = system.config.task.max_length
+        longest = run.config.task.max_length
         raise DataError(
             f"No row has a question of at most {longest} tokens (task.max_length): give shorter ones."
         )
-    draws = draw(system, split, samples, seed=seed, on_rows=on_rows)
+    draws = draw(run, split, samples, seed=seed, on_rows=on_rows)
     by_id = {example.id: example for example in examples}
-    rows = answers_of(draws, [by_id[row_id] for row_id in split.ids], system.task)
-    return Answers(rows, reading_notes(system.config, split, "given"))
+    rows = answers_of(draws, [by_id[row_id] for row_id in split.ids], run.task)
+    return Answers(rows, reading_notes(run.config, split, "given"))
 
 
 def answers_of(draws: Tensor, examples: Sequence[Example], task: Task) -> list[Json]:

@@ -11,8 +11,10 @@ from experiments.page.method_list import table
 
 NAMES = """# bara_pyro
 
-What `import bara_pyro as bp` offers: the parts of a run in Python, from loading to prediction. A name is
-loaded when it is first used, so that the import is quick. The other pages hold what lies below.
+What `import bara_pyro as bp` offers: a run in the words of the command line, and its parts from loading to
+inference. A name is loaded when it is first used, so that the import is quick. The other pages hold what lies
+below. Every function has an example, which is run by the tests. How a name changes or goes:
+[what a version promises](../release.md#what-a-version-promises).
 """
 MODELS = """# Models
 
@@ -40,7 +42,8 @@ def names() -> str:
     for name in bara_pyro.__all__:
         thing = getattr(bara_pyro, name)
         first = (inspect.getdoc(thing) or "").split("\n")[0]
-        rows.append((f"[`{name}`][{thing.__module__}.{thing.__qualname__}]", first))
+        page = f"({name}.md)" if inspect.ismodule(thing) else f"[{thing.__module__}.{thing.__qualname__}]"
+        rows.append((f"[`{name}`]{page}", first))
     return f"{NAMES}\n{table(('name', 'what it is'), rows)}"
 
 

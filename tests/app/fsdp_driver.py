@@ -10,6 +10,7 @@ from torch import distributed
 from torch.distributed.tensor import DTensor
 
 import bara_pyro as bp
+from bara_pyro.core.prediction import predict
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.split import collate_ids
 from bara_pyro.guides.weibull import WeibullGuide
@@ -25,7 +26,7 @@ def results(model: AdaptedLM) -> dict[str, object]:
             if name.endswith("lora_B"):
                 value.copy_(torch.linspace(-0.3, 0.3, value.numel()).view_as(value))
     guide = WeibullGuide(model)
-    probabilities = bp.predict(model, guide, BATCH, samples=2).exp().flatten().tolist()
+    probabilities = predict(model, guide, BATCH, samples=2).exp().flatten().tolist()
     svi = bp.SVI(model, guide, bp.adamw(model, guide, 1e-2))
     torch.manual_seed(1)
     losses = [svi.step(BATCH) for _ in range(3)]

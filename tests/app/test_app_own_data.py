@@ -14,7 +14,7 @@ from bara_pyro.errors import CheckpointError
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import evaluate_system
 from bara_pyro.runs.folder import load_system
-from bara_pyro.runs.predict import answer_rows
+from bara_pyro.runs.predict import predict
 from bara_pyro.runs.store import read_json, read_jsonl
 from bara_pyro.runs.system import build_system
 from bara_pyro.runs.train import train
@@ -160,8 +160,8 @@ def test_a_frame_from_python(place: Place, tmp_path: Path) -> None:
     evaluate_system(system, tmp_path / "run")
     assert read_json(tmp_path / "run" / "config.json")["config"]["task"]["name"] == "likely"
     again = load_system(tmp_path / "run", with_rows=False)
-    found = answer_rows(again, frame.head(3), samples=2).rows
-    assert found == answer_rows(system, json.loads(frame.head(3).to_json(orient="records")), samples=2).rows
+    found = predict(again, frame.head(3), samples=2).rows
+    assert found == predict(system, json.loads(frame.head(3).to_json(orient="records")), samples=2).rows
     assert {row["label"] for row in found} <= set(LONG.values())
     with pytest.raises(CheckpointError, match="rows given in Python"):
         load_system(tmp_path / "run")

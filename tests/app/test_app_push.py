@@ -17,7 +17,7 @@ from bara_pyro.hub import prepare_upload, push
 from bara_pyro.hub.scrub import hub_name, scrubbed
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.manifest import check_run
-from bara_pyro.runs.predict import answer_rows
+from bara_pyro.runs.predict import predict
 
 NAME, BASE = "someone/colours", "Qwen/Qwen2.5-0.5B"
 
@@ -53,7 +53,7 @@ def test_what_is_downloaded_answers_as_the_run_does(ready: Path, place: Place, r
     check_run(ready)
     rows = [{"question": row["question"]} for row in questions()[:6]]
     systems = [load_system(f, backbone=str(place.backbone), with_rows=False) for f in (run, ready)]
-    ours, theirs = (answer_rows(system, rows, samples=4).rows for system in systems)
+    ours, theirs = (predict(system, rows, samples=4).rows for system in systems)
     assert ours == theirs
     assert_answers(theirs, ["no", "yes"])
 

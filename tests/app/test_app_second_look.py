@@ -10,6 +10,7 @@ from app_cases import Bara, Place, assert_one_sentence, questions, write_rows
 import bara_pyro as bp
 from bara_pyro.cli import running
 from bara_pyro.errors import CheckpointError, ConfigError, DataError
+from bara_pyro.hub import prepare_upload
 from bara_pyro.runs.answers_file import answers_in
 from bara_pyro.runs.manifest import check_run
 from bara_pyro.runs.store import read_json, read_jsonl
@@ -101,7 +102,7 @@ def test_a_manifest_that_is_no_manifest_is_damaged(run: tuple[Path, Path], tmp_p
 
 def test_a_name_without_a_user_cannot_be_pushed(run: tuple[Path, Path], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="'nouser' says no user"):
-        bp.prepare_upload(run[0], "nouser", tmp_path / "hub")
+        prepare_upload(run[0], "nouser", tmp_path / "hub")
 
 
 def lines(path: Path, label: object) -> Path:

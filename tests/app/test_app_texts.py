@@ -11,7 +11,7 @@ from bara_pyro.data.schemas import unlisted
 from bara_pyro.errors import DataError
 from bara_pyro.runs.evaluate import untrained_scores
 from bara_pyro.runs.folder import load_system
-from bara_pyro.runs.predict import answer_rows
+from bara_pyro.runs.predict import predict
 from bara_pyro.runs.store import read_json, read_jsonl
 from bara_pyro.runs.system import build_system
 
@@ -69,7 +69,7 @@ def test_options_of_each_row_are_learnt(place: Place, tmp_path: Path, score: str
     assert after["nll"] < before / 2
     assert after["acc"] == 100
     read = load_system(tmp_path / "run", with_rows=False)
-    answers = answer_rows(read, own_options()).rows
+    answers = predict(read, own_options()).rows
     assert {row["label"] for row in answers} == {"yes yes no"}
     assert list(answers[0]["probs"]) == ["no", "yes yes no", "(C)"]
     assert answers[0]["probs"]["(C)"] == 0

@@ -11,6 +11,7 @@ from torch.testing import assert_close
 
 import bara_pyro as bp
 from bara_pyro.core.attached import positions_of
+from bara_pyro.core.prediction import predict
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
@@ -59,7 +60,7 @@ def test_the_mean_gates_give_the_logits_of_predict(arch: str, form: str) -> None
     batch = unlabelled(pad=2)
     with bp.attached(pair) as lm:
         ours = asked(lm, batch)
-    assert_close(ours, bp.predict(*pair, batch, samples=0)[0], atol=ROUNDING, rtol=0)
+    assert_close(ours, predict(*pair, batch, samples=0)[0], atol=ROUNDING, rtol=0)
     assert (ours - asked(pair[0].backbone.lm, batch)).abs().max() > 0.01  # the adapters do something
 
 
@@ -75,7 +76,7 @@ def test_a_draw_is_the_one_of_predict(arch: str, form: str) -> None:
             ours = asked(lm, batch)
             # By mask or by position, with the padding counted in or left to the model.
             whole = lm(input_ids=batch.input_ids, attention_mask=batch.attention_mask.long())
-        assert_close(ours, bp.predict(*pair, anonymous, samples=1, seed=seed)[0], atol=ROUNDING, rtol=0)
+        assert_close(ours, predict(*pair, anonymous, samples=1, seed=seed)[0], atol=ROUNDING, rtol=0)
         found.append(ours)
         if arch != "gpt2":  # whose positions are counted from the padding where none are given
             last = whole.logits[:, -1, batch.answer_ids].detach().double().log_softmax(-1)

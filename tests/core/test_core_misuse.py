@@ -15,8 +15,10 @@ from torch.testing import assert_close
 
 import bara_pyro as bp
 from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.prediction import predict
 from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.core.targets import find_targets
+from bara_pyro.data import Task, register_task
 from bara_pyro.data.split import collate_ids
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import BackboneError, ConfigError, DataError
@@ -37,19 +39,19 @@ def test_a_second_program_is_not_added_to_one_that_is_attached(pair: Any) -> Non
     model, guide = moved(pair)
     lm, batch = model.backbone.lm, unlabelled()
     other = other_program(lm)
-    before = bp.predict(model, guide, batch, samples=0)
+    before = predict(model, guide, batch, samples=0)
     with bp.attached((model, guide)):
         for run in ((model, guide), other):
             with pytest.raises(BackboneError, match="A program hangs on this language model"):
-                bp.predict(*run, batch, samples=0)
+                predict(*run, batch, samples=0)
             with pytest.raises(BackboneError, match="A program hangs"), bp.attached(run):
                 pass
         with pytest.raises(BackboneError, match="A program hangs"):
             SVI(model, guide, adamw(model, guide, 1e-3)).step(make_batch())
-    assert torch.equal(bp.predict(model, guide, batch, samples=0), before)
+    assert torch.equal(predict(model, guide, batch, samples=0), before)
     with pytest.raises(ValueError, match="of the user"), bp.attached((model, guide)):
         raise ValueError("of the user")
-    assert torch.equal(bp.predict(model, guide, batch, samples=0), before)
+    assert torch.equal(predict(model, guide, batch, samples=0), before)
 
 
 def other_program(lm: Any) -> Any:
@@ -62,11 +64,11 @@ def test_training_mode_is_refused_where_it_would_bring_dropout() -> None:
     model, guide = moved(lora_pair, "gpt2")
     model.backbone.lm.train()
     with pytest.raises(BackboneError, match="in training mode"):
-        bp.predict(model, guide, unlabelled(), samples=0)
+        predict(model, guide, unlabelled(), samples=0)
     with pytest.raises(BackboneError, match="in training mode"):
         SVI(model, guide, adamw(model, guide, 1e-3)).step(make_batch())
     model.backbone.lm.eval()
-    bp.predict(model, guide, unlabelled(), samples=0)
+    predict(model, guide, unlabelled(), samples=0)
 
 
 def test_states_of_weights_that_changed_are_forgotten(tmp_path: Any) -> None:
@@ -79,11 +81,11 @@ def test_states_of_weights_that_changed_are_forgotten(tmp_path: Any) -> None:
     for folder in (None, tmp_path):
         model.backbone.states.folder = folder
         batch, lm = unlabelled(), model.backbone.lm
-        bp.predict(model, guide, batch, samples=0)
+        predict(model, guide, batch, samples=0)
         lm.load_state_dict({name: value * 1.1 for name, value in lm.state_dict().items()})
-        found = bp.predict(model, guide, batch, samples=0)
+        found = predict(model, guide, batch, samples=0)
         model.frozen_layers, depth = 0, model.frozen_layers
-        assert_close(bp.predict(model, guide, batch, samples=0), found, rtol=0, atol=2e-5)
+        assert_close(predict(model, guide, batch, samples=0), found, rtol=0, atol=2e-5)
         model.frozen_layers = depth
 
 
@@ -112,14 +114,14 @@ def test_threads_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each has the answers that it has alone, on one language model or on several."""
     runs = [moved(bara_pair), moved(bara_pair, "gpt2"), moved(lora_pair)]
     runs.append(runs[0])
-    alone = [bp.predict(*run, unlabelled(), samples=3) for run in runs]
+    alone = [predict(*run, unlabelled(), samples=3) for run in runs]
     found: list[list[Tensor]] = [[] for _ in runs]
     failed: list[BaseException] = []
 
     def work(place: int) -> None:
         try:
             for _ in range(6):
-                found[place].append(bp.predict(*runs[place], unlabelled(), samples=3))
+                found[place].append(predict(*runs[place], unlabelled(), samples=3))
         except BaseException as error:  # noqa: BLE001  # shown below, in the thread of the test
             failed.append(error)
 
@@ -148,7 +150,7 @@ def test_all_linear_layers_leave_out_mixtures_of_experts() -> None:
     assert names == {"q_proj", "k_proj", "v_proj", "o_proj"}
     named = LoRA(Backbone(lm), 4, target_modules=["shared_expert.up_proj"])
     with pytest.raises(BackboneError, match=r"shared_expert\.up_proj is given .* leave it out"):
-        bp.predict(named, DeltaGuide(named), unlabelled(), samples=0)
+        predict(named, DeltaGuide(named), unlabelled(), samples=0)
 
 
 def rows(**changes: Any) -> Batch:
@@ -183,11 +185,11 @@ def test_a_step_of_nothing_is_refused() -> None:
 
 
 def test_a_task_that_is_not_generated_is_refused() -> None:
-    task = bp.Task("evens", ("A", "B"))
+    task = Task("evens", ("A", "B"))
     with pytest.raises(
         ConfigError, match=r"A Task was given to register_task: give bara_pyro\.data\.Generated"
     ):
-        bp.register_task(task)
+        register_task(task)
 
 
 def test_pefts_settings_are_checked_and_can_be_pickled() -> None:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import bara_pyro as bp
 from bara_pyro.core import loading
+from bara_pyro.core.prediction import predict
 from bara_pyro.errors import BackboneError, ConfigError
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.models.bara import BaRA
@@ -29,7 +30,7 @@ def pair(frozen: bp.Backbone) -> tuple[BaRA, WeibullGuide]:
 
 
 def answers(frozen: bp.Backbone) -> Tensor:
-    return bp.predict(*pair(frozen), make_batch(), samples=2)
+    return predict(*pair(frozen), make_batch(), samples=2)
 
 
 def test_spread_by_a_device_map_the_answers_are_the_same() -> None:

@@ -12,6 +12,7 @@ from torch.testing import assert_close
 
 import bara_pyro as bp
 from bara_pyro.core.gate_draws import gate_draws
+from bara_pyro.core.prediction import predict
 from bara_pyro.methods import build, method_config
 
 THREADS = 3
@@ -63,7 +64,7 @@ def test_predictions_of_a_linearised_posterior() -> None:
     options = {"r": 2, "lora_alpha": 16.0, "target_modules": None, "full_vocab": False}
     pair = build(method_config({"name": "laplace"}), frozen, 4, options)  # type: ignore[arg-type]
     batch = unlabelled()
-    assert_as_alone(lambda number: bp.predict(*pair, batch, samples=number))
+    assert_as_alone(lambda number: predict(*pair, batch, samples=number))
 
 
 def test_activations() -> None:

@@ -8,6 +8,7 @@ import pytest
 from bara_pyro.data import registry
 from bara_pyro.data.reply_tasks import REPLY_TASKS, load_replies
 from bara_pyro.runs.evaluate import untrained_scores
+from bara_pyro.runs.system import build_system
 
 PAGE = Path(__file__).parents[2] / "docs" / "data.md"
 
@@ -30,8 +31,8 @@ def test_the_examples_run_in_order_and_learn(tmp_path: Path, monkeypatch: pytest
     for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL):
         exec(compile(block, str(PAGE), "exec"), names)
     assert names["task"].names == ("very bad", "very good")
-    system = names["bp"].build_system(names["config"], task=names["task"])
-    assert names["report"]["metrics"]["10"]["nll"] < untrained_scores(system)["nll"]
+    untrained = build_system(names["run"].config, task=names["task"])
+    assert names["report"]["metrics"]["10"]["nll"] < untrained_scores(untrained)["nll"]
     made = load_replies("counting", seed=1)
     assert (len(made.train), len(made.test)) == (40, 20)
     for row in (*made.train, *made.test):

@@ -106,8 +106,9 @@ def test_where_a_method_was_published(summary: str, expected: str) -> None:
 
 def test_the_api_has_every_public_name_and_every_program() -> None:
     pages = api_pages.api_pages()
-    assert {*re.findall(r"\[`(\w+)`\]\[", pages["api/index.md"])} == {*bara_pyro.__all__}
+    assert {*re.findall(r"\[`(\w+)`\][\[(]", pages["api/index.md"])} == {*bara_pyro.__all__}
     assert "[`SVI`][bara_pyro.core.svi.SVI]" in pages["api/index.md"]
+    assert "[`models`](models.md)" in pages["api/index.md"]
     programs, guides = pages["api/models.md"], pages["api/guides.md"]
     assert "::: bara_pyro.models.bara.BaRA\n" in programs
     assert "::: bara_pyro.guides.weibull.WeibullGuide\n" in guides

@@ -9,6 +9,7 @@ from torch.testing import assert_close
 
 import bara_pyro as bp
 from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.prediction import predict
 from bara_pyro.data.split import collate_ids
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.models.bara import BaRA
@@ -40,7 +41,7 @@ def test_forward_and_generate(family: str, draws: str | int) -> None:
             for cache in (True, False)
         )
     ours = out.logits[:, -1, batch.answer_ids].double().log_softmax(-1)
-    assert_close(ours, bp.predict(*pair, batch, samples=samples, seed=seed)[0], rtol=0, atol=1e-4)
+    assert_close(ours, predict(*pair, batch, samples=samples, seed=seed)[0], rtol=0, atol=1e-4)
     assert torch.equal(cached.sequences, whole.sequences)
     assert_close(cached.logits, whole.logits, rtol=1e-3, atol=1e-3)
     assert modules_with_hooks(lm) == []

@@ -17,8 +17,8 @@ from transformers import (
     Qwen3NextConfig,
 )
 
-import bara_pyro as bp
 from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.prediction import predict
 from bara_pyro.core.verifying import verify
 from bara_pyro.data.split import collate_ids
 from bara_pyro.errors import BackboneError, ConfigError
@@ -70,8 +70,8 @@ def test_rows_that_begin_alike_are_answered_as_each_alone(name: str) -> None:
     guide = DeltaGuide(model)
     batch = collate_ids(ROWS, [0] * 4, list("abcd"), torch.tensor([3, 4, 5]), 1)
     batch = replace(batch, labels=None)
-    alone = [bp.predict(model, guide, batch.questions(slice(i, i + 1)), samples=0) for i in range(4)]
-    assert_close(bp.predict(model, guide, batch, samples=0), torch.cat(alone, 1), rtol=0, atol=1e-4)
+    alone = [predict(model, guide, batch.questions(slice(i, i + 1)), samples=0) for i in range(4)]
+    assert_close(predict(model, guide, batch, samples=0), torch.cat(alone, 1), rtol=0, atol=1e-4)
 
 
 def test_drawing_for_the_last_tokens_alone_needs_a_model_that_goes_on() -> None:
@@ -80,7 +80,7 @@ def test_drawing_for_the_last_tokens_alone_needs_a_model_that_goes_on() -> None:
     model = BaRA(backbone, 4, r=2)
     batch = replace(collate_ids(ROWS, [0] * 4, list("abcd"), torch.tensor([3, 4, 5]), 1), labels=None)
     with pytest.raises(ConfigError, match="cannot go on from tokens"):
-        bp.predict(model, WeibullGuide(model), batch, samples=2, last=2)
+        predict(model, WeibullGuide(model), batch, samples=2, last=2)
 
 
 def test_a_model_that_sees_what_comes_is_refused() -> None:

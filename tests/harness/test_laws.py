@@ -10,9 +10,10 @@ from harness_cases import CONTEXTS, PAIRS, asked, system_of
 from lm_eval.models.huggingface import HFLM
 from torch import Tensor
 
-from bara_pyro import attached, predict
 from bara_pyro.core import next_token
+from bara_pyro.core.attached import attached
 from bara_pyro.core.likelihood import CompletionLikelihood
+from bara_pyro.core.prediction import predict
 from bara_pyro.data.replies import EncodedReply, reply_batch
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.harness import BaraLM, laws

@@ -10,12 +10,12 @@ from harness_cases import CONTEXTS, system_of
 from lm_eval.api.instance import Instance
 from transformers import GenerationMixin
 
-import bara_pyro as bp
-from bara_pyro import attached, predict
+from bara_pyro.core.attached import attached
 from bara_pyro.core.likelihood import CompletionLikelihood
+from bara_pyro.core.prediction import predict
 from bara_pyro.data.replies import EncodedReply, reply_batch
 from bara_pyro.errors import ConfigError, DataError
-from bara_pyro.generation import Prompt
+from bara_pyro.generation import Prompt, generate
 from bara_pyro.harness import BaraLM
 from bara_pyro.runs.system import System
 from bara_pyro.types import Law
@@ -119,7 +119,7 @@ def test_what_a_task_repeats_are_replies_of_several_draws(systems: dict[str, Sys
     lm = BaraLM(system, "joint", 3, 7, batch_size=3)
     found = texts(lm, [(context, SAMPLED) for context in CONTEXTS[:2]], repeats=4)
     how: Any = {"max_new_tokens": 6, "temperature": 1.3, "top_p": 0.9, "top_k": 20, "seed": 7}
-    drawn = bp.generate(system.model, system.guide, CONTEXTS[:2], replies=4, stop="\n", **how)
+    drawn = generate(system.model, system.guide, CONTEXTS[:2], replies=4, stop="\n", **how)
     assert found == [reply.text for reply in drawn]
     assert len(set(found)) > 2
     once = texts(lm, [(CONTEXTS[0], SAMPLED), (CONTEXTS[1], SAMPLED), (CONTEXTS[0], SAMPLED)])

@@ -9,6 +9,7 @@ from method_cases import made
 from torch.testing import assert_close
 
 import bara_pyro as bp
+from bara_pyro.core.prediction import predict
 from bara_pyro.errors import ConfigError
 from bara_pyro.methods import METHODS
 
@@ -32,4 +33,4 @@ def test_logits_are_those_of_predict(method: str, draws: str | int) -> None:
         mask = batch.attention_mask.long()
         out = lm(input_ids=batch.input_ids, attention_mask=mask, position_ids=positions)
     ours = out.logits[:, -1, batch.answer_ids].double().log_softmax(-1)
-    assert_close(ours, bp.predict(model, guide, batch, samples=samples, seed=seed)[0], atol=5e-6, rtol=0)
+    assert_close(ours, predict(model, guide, batch, samples=samples, seed=seed)[0], atol=5e-6, rtol=0)

@@ -17,10 +17,12 @@ from torch.testing import assert_close
 from transformers import EvalPrediction, TrainerCallback, TrainingArguments, get_scheduler
 
 import bara_pyro as bp
+from bara_pyro.core.prediction import predict
 from bara_pyro.core.svi import SVI, adamw, parameters
 from bara_pyro.data import EncodedSplit
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
+from bara_pyro.metrics import posterior_predictive
 from bara_pyro.runs.trainer import CHECKPOINTING, Bound
 
 METHODS = ("lora", "bara", "bara-gate", "blob", "mc_dropout", "fvae")
@@ -144,8 +146,8 @@ def test_evaluation_is_that_of_the_predictive(tmp_path: Path) -> None:
     options = {"eval_dataset": SPLIT, "compute_metrics": accuracy, "eval_samples": 3}
     trainer = trainer_of(pair, tmp_path, {"per_device_eval_batch_size": 5, "seed": 11}, **options)
     scores = trainer.evaluate()
-    log_probs = bp.posterior_predictive(
-        bp.predict(*pair, SPLIT.batch(range(len(SPLIT)), ANSWERS), samples=3, seed=11)
+    log_probs = posterior_predictive(
+        predict(*pair, SPLIT.batch(range(len(SPLIT)), ANSWERS), samples=3, seed=11)
     )
     labels = torch.tensor(SPLIT.labels)
     assert_close(torch.tensor(tables[0]), log_probs, atol=1e-6, rtol=0)

@@ -14,7 +14,7 @@ import torch
 from app_cases import write_rows
 from torch import Tensor
 
-from bara_pyro import posterior_predictive
+from bara_pyro.metrics import posterior_predictive
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.folder import load_system

@@ -24,7 +24,7 @@ from huggingface_hub import constants
 pytest.importorskip("fastapi", reason="the extra serve is not installed: pip install 'bara-pyro[serve]'")
 
 from bara_pyro.runs.folder import load_system
-from bara_pyro.runs.predict import answer_rows
+from bara_pyro.runs.predict import predict
 from bara_pyro.runs.store import read_json, write_json
 
 PATIENCE = 120
@@ -59,9 +59,7 @@ def ask(url: str, path: str, rows: list[dict] | None = None) -> Any:
 
 
 def test_many_ask_at_once_and_none_is_lost(run: Path, rows: list[dict]) -> None:
-    expected = {
-        row["id"]: row for row in answer_rows(load_system(run, with_rows=False), rows, samples=4).rows
-    }
+    expected = {row["id"]: row for row in predict(load_system(run, with_rows=False), rows, samples=4).rows}
     with server(run, "--samples", 4, "--max-batch", 16) as (process, about):
         assert about["url"].startswith("http://127.0.0.1:")
         assert about["samples"] == 4

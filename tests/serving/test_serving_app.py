@@ -45,13 +45,13 @@ def client(engine: RunEngine) -> Iterator[TestClient]:
 def predicted(run: Path, rows: list[dict], tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict]:
     """What `bara predict` writes of the rows, by their ids."""
     from bara_pyro.data import load_questions
-    from bara_pyro.runs.predict import answer_rows
+    from bara_pyro.runs.predict import predict
 
     folder = tmp_path_factory.mktemp("predicted")
     file = write_rows(folder / "rows.jsonl", rows)
     system = load_system(run, with_rows=False)
     assert len(load_questions(file, system.task)) == len(rows)
-    return {row["id"]: row for row in answer_rows(system, file, samples=SAMPLES, seed=0).rows}
+    return {row["id"]: row for row in predict(system, file, samples=SAMPLES, seed=0).rows}
 
 
 def post(client: TestClient, path: str, rows: Sequence[object]) -> list[dict]:
@@ -128,10 +128,10 @@ def test_draws_make_the_probabilities_and_the_uncertainty(
 def test_rows_without_an_id_are_those_of_a_file_without_one(
     run: Path, client: TestClient, rows: list[dict]
 ) -> None:
-    from bara_pyro.runs.predict import answer_rows
+    from bara_pyro.runs.predict import predict
 
     bare = [{"question": row["question"]} for row in rows[:5]]
-    expected = answer_rows(load_system(run, with_rows=False), bare, samples=SAMPLES, seed=0).rows
+    expected = predict(load_system(run, with_rows=False), bare, samples=SAMPLES, seed=0).rows
     for found, wanted in zip(post(client, "/probabilities", bare), expected, strict=True):
         assert_same(found, wanted)
     assert expected[0]["id"] == "row-1"

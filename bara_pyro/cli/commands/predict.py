@@ -63,12 +63,13 @@ def predict(
     from bara_pyro.cli.terminal import progress, result, say, say_notes
     from bara_pyro.data import Given
     from bara_pyro.runs.folder import load_system
-    from bara_pyro.runs.predict import answer_rows, write_answers
+    from bara_pyro.runs.predict import predict as answered
+    from bara_pyro.runs.predict import write_answers
 
     system = load_system(run, backbone=model, device=device, with_rows=False)
     given = Given(text_column, None, choices_column, context_column)
     with progress(f"predict {input_file.name}", None) as advance:
-        found = answer_rows(system, input_file, samples=samples, seed=seed, given=given, on_rows=advance)
+        found = answered(system, input_file, samples=samples, seed=seed, given=given, on_rows=advance)
     write_answers(output, found, system.task)
     say_notes(found.notes)
     say(f"{len(found.rows)} rows written to {output}")

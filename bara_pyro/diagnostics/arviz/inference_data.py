@@ -1,8 +1,8 @@
 r"""A fitted system as ArviZ's data: draws of gates and answers, prior beside posterior, ready to be stored.
 
-The draws are those of `bara_pyro.predict` with the same seed. They are independent: one chain, no matter for
-R-hat. Groups and variables are listed in `bara_pyro.diagnostics.arviz.groups`; a method without gates has
-none of those that tell of gates.
+The draws are those of `core.prediction.predict` with the same seed. They are independent: one chain, no
+matter for R-hat. Groups and variables are listed in `bara_pyro.diagnostics.arviz.groups`; a method without
+gates has none of those that tell of gates.
 
 **The ELBO of a draw** is that of `MeanFieldELBO` with both KL weights at 1, of all N training rows as the n
 rows given stand for them; its mean over draws estimates the bound:

@@ -179,7 +179,7 @@ def gibbs_bound(
     """Bound the risk of the predictor that draws Phi anew for every answer.
 
     Args:
-        draws: log-probabilities, `S x n x C`, of `bara_pyro.predict` or of
+        draws: log-probabilities, `S x n x C`, of `core.prediction.predict` or of
             `bara_pyro.diagnostics.posterior.gibbs_draws`.
         labels: `n`, index of the right class.
         kl: `KL(q(Phi) || p(Phi))` in nats: `MeanFieldELBO().terms(model, guide, batch).kl["phi"]`.

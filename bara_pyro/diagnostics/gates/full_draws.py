@@ -85,7 +85,7 @@ def full_draws(
     width: int = 0,
     batch_size: int | None = None,
 ) -> FullDraws:
-    """Draw answers, and gates where the method has them: the draws of `bara_pyro.predict`.
+    """Draw answers, and gates where the method has them: the draws of `core.prediction.predict`.
 
     Args:
         system: whose program runs.

@@ -30,7 +30,7 @@ class EachRowItsOwn(Posterior):
 def gibbs_draws(system: System, split: EncodedSplit, total: int, seed: int) -> Tensor:
     """Return log-probabilities, float64, `S x n x C`, of S n >= `total` independent draws of Phi.
 
-    With draws that all rows share, as those of `bara_pyro.predict`, there would be only S.
+    With draws that all rows share, as those of `core.prediction.predict`, there would be only S.
     """
     draws = -(-total // len(split))
     pieces = [min(SEQUENCES, draws - first) for first in range(0, draws, SEQUENCES)]

@@ -1,0 +1,138 @@
+"""A run in Python, in the words of the command line: train, evaluate, generate (and `bara_pyro.predict`)."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from bara_pyro.core.backbone import Backbone
+from bara_pyro.data import Task
+from bara_pyro.data.reply_tasks import ReplyTask
+from bara_pyro.data.tables import Data
+from bara_pyro.generation.decoding import Decoding
+from bara_pyro.generation.file import reply_lines
+from bara_pyro.generation.prompts import Asked, encode_prompts, load_prompts
+from bara_pyro.runs.config import load_config
+from bara_pyro.runs.evaluate import evaluate_system
+from bara_pyro.runs.named import by_key
+from bara_pyro.runs.system import System, build_system
+from bara_pyro.runs.train import OnStep, check_free
+from bara_pyro.runs.train import train as fit
+from bara_pyro.types import Json
+
+
+def train(
+    *,
+    task: str | Path | Task | ReplyTask = "micro-wgs",
+    method: str | Json = "bara",
+    model: str | Path | Backbone = "microworld",
+    out: str | Path,
+    resume: bool = False,
+    on_step: OnStep | None = None,
+    **settings: object,
+) -> System:
+    """Fine-tune a language model on a task and write the folder of the run; `bara train`, but for its scores.
+
+    Args:
+        task: the name of one, a file of rows, or rows from Python: `task_from_rows`, `replies_from_rows`.
+        method: the name of one, or its settings: `{"name": "bara", "form": "gate"}`.
+        model: "microworld", a Hugging Face folder, a hub name, or what `load_backbone` gave.
+        out: folder of the run.
+        resume: go on with the run in `out` from its last checkpoint; a finished one is only read back.
+        on_step: called after each step with the number of steps done and the parts of the loss.
+        settings: all others, by the names of the command line's options, `lr=1e-4` for `--lr 1e-4`, or by
+            their dotted keys.
+
+    Returns:
+        The fitted run, as `load_system(out)` reads it back.
+
+    Raises:
+        ConfigError: an unknown setting, a value out of range, or `out` holds a run and `resume` is False.
+        BaraError: see `bara_pyro.runs.system.build_system` and `bara_pyro.runs.train.train`.
+    """
+    check_free(Path(out), resume)
+    given = by_key(settings)
+    rows = task if isinstance(task, Task | ReplyTask) else None
+    if rows is None:
+        given["task.name"] = str(task)
+    elif isinstance(rows, ReplyTask):
+        given.setdefault("task.likelihood", "completion")
+    backbone = model if isinstance(model, Backbone) else None
+    given["backbone.name"] = str(model) if backbone is None else backbone.name
+    run = build_system(load_config(overrides={"method": method, **given}), backbone, rows)
+    fit(run, Path(out), resume=resume, on_step=on_step)
+    return run
+
+
+def evaluate(
+    run: System,
+    *,
+    samples: int | Sequence[int] | None = None,
+    split: str | None = None,
+    out: str | Path | None = None,
+) -> Json:
+    """Score a fitted run on its test rows, as `bara train` and `bara evaluate` do.
+
+    On other rows: `evaluate(load_system(folder, task=load_task("micro-far")))`.
+
+    Args:
+        run: what `train` or `load_system` gave.
+        samples: numbers S of posterior draws, 0 for the posterior mean; the run's own (0 and 10) by default.
+        split: "test" or "validation"; the run's own by default.
+        out: folder to write `metrics.json` and `predictions.jsonl` to, such as that of the run; nothing is
+            written by default.
+
+    Returns:
+        What `metrics.json` holds, see `bara_pyro.runs.evaluate.evaluate_system`: the scores are in `metrics`,
+        by S as a text.
+
+    Raises:
+        ConfigError: a value is out of range.
+        DataError: the split has no rows.
+    """
+    asked = [samples] if isinstance(samples, int) else samples
+    config = load_config(
+        overrides={"predict.samples": asked and [*asked], "task.evaluate_on": split}, base=run.config
+    )
+    return evaluate_system(run.under(config), None if out is None else Path(out))
+
+
+def generate(
+    run: System,
+    prompts: list[str] | Data,
+    *,
+    replies: int = 1,
+    uncertainty: int = 0,
+    chat: bool | None = None,
+    **decoding: Any,
+) -> list[Json]:
+    """Reply to prompts, each reply under one draw of the posterior that holds for all of it; `bara generate`.
+
+    Args:
+        run: what `train` or `load_system` gave.
+        prompts: a list of texts, or rows as `bara_pyro.generation.load_prompts` reads them: a file, a
+            DataFrame, a list of dictionaries with `prompt` or `messages`.
+        replies: number of replies a prompt.
+        uncertainty: number of draws that say how sure the posterior is of each token; 0: none.
+        chat: whether texts, too, go through the chat template; as the run was trained by default.
+        decoding: `temperature`, `top_p`, `top_k`, `max_new_tokens`, `stop`, `seed`, `draws`, `fresh_theta`,
+            `mixture`: see `bara_pyro.generation.generate`, which yields replies as they are ready.
+
+    Returns:
+        One dictionary a reply: `id` of the prompt, `number`, `reply`, `log_prob` in nats under its own draw,
+        and by token, where that was asked for, `total`, `aleatoric` and `epistemic` in nats; all of it:
+        `bara_pyro.generation.file.reply_lines`.
+
+    Raises:
+        ConfigError: an argument is out of range; see `bara_pyro.generation.generate`.
+        DataError: a prompt cannot be read, or has no tokens.
+    """
+    how = Decoding(**decoding)
+    ids: list[str] = []
+    if isinstance(prompts, list) and all(isinstance(one, str) for one in prompts):
+        asked: list[Asked] = [*prompts]
+    else:
+        ids, asked = load_prompts(cast(Data, prompts))
+    chat = run.config.task.chat if chat is None else chat
+    encoded = encode_prompts(asked, run.backbone.tokenizer, chat=chat, ids=ids)
+    told = list(zip(encoded, asked, strict=True))
+    return list(reply_lines(run, told, how, replies=replies, uncertainty=uncertainty))

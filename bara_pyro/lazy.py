@@ -1,0 +1,30 @@
+"""Packages whose names are loaded when they are first used, so that importing them stays quick."""
+
+import sys
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any
+
+
+def lazy(package: str, home: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `__getattr__` and `__dir__` of a package.
+
+    Args:
+        package: its name.
+        home: each name that it offers -> the module in it that defines the name; empty where the name is that
+            of a module itself.
+    """
+
+    def load(name: str) -> Any:
+        if name not in home:
+            folded = {known.casefold(): known for known in home}
+            near = [folded[one] for one in get_close_matches(name.casefold(), folded)]
+            hint = f": did you mean {' or '.join(map(repr, near))}?" if near else ""
+            raise AttributeError(f"module {package!r} has no attribute {name!r}{hint}")
+        module = import_module(f"{package}.{home[name] or name}")
+        value = getattr(module, name) if home[name] else module
+        vars(sys.modules[package])[name] = value
+        return value
+
+    return load, lambda: sorted(home)

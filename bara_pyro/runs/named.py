@@ -1,0 +1,57 @@
+"""The settings of a run by the short names that the command line and Python know them by."""
+
+from collections.abc import Mapping
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from bara_pyro.errors import ConfigError, unknown
+from bara_pyro.runs.sections import Settings
+from bara_pyro.types import Json
+
+# Named for what they hold; all others are named for their field.
+NAMES = {"backbone.name": "model", "task.name": "task"}
+# Where sections have fields of one name (`seed`, `batch_size`), the first of these has it bare.
+FIRST = ("", "train")
+
+
+def setting_fields() -> dict[str, FieldInfo]:
+    """Return every setting of a run but those of its method: dotted key -> field, section by section."""
+    fields: dict[str, FieldInfo] = {}
+    for name, field in Settings.model_fields.items():
+        model = field.annotation
+        if isinstance(model, type) and issubclass(model, BaseModel):
+            fields |= {f"{name}.{key}": inner for key, inner in model.model_fields.items()}
+        else:
+            fields[name] = field
+    return fields
+
+
+def setting_names() -> dict[str, str]:
+    """Return the short name of each of these settings -> its dotted key.
+
+    Examples:
+        >>> from bara_pyro.runs.named import setting_names
+        >>> names = setting_names()
+        >>> names["lr"], names["task"], names["seed"], names["predict_seed"]
+        ('train.lr', 'task.name', 'seed', 'predict.seed')
+    """
+    found: dict[str, str] = {}
+    for key in sorted(setting_fields(), key=lambda key: key.rpartition(".")[0] not in FIRST):
+        section, _, last = key.rpartition(".")
+        name = NAMES.get(key, last)
+        found[f"{section}_{name}" if name in found else name] = key
+    return found
+
+
+def by_key(given: Mapping[str, object]) -> Json:
+    """Return settings given by short names, or by dotted keys, under their dotted keys.
+
+    Raises:
+        ConfigError: there is no setting of a name.
+    """
+    names = setting_names()
+    for name in given:
+        if name not in names and "." not in name:
+            raise ConfigError(unknown("setting", name, names))
+    return {names.get(name, name): value for name, value in given.items()}

@@ -1,0 +1,92 @@
+"""What `import bara_pyro as bp` offers: all of it loads, nothing else is there, and importing stays quick."""
+
+import re
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from types import ModuleType
+
+import pytest
+
+import bara_pyro as bp
+from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.program import AdaptedLM
+
+ROOT = Path(__file__).parents[1]
+LAZY = [bp, bp.models, bp.guides]
+
+
+def python(code: str) -> str:
+    """What a new process prints."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize("package", LAZY, ids=lambda package: package.__name__)
+def test_a_package_offers_its_names_and_no_others(package: ModuleType) -> None:
+    assert dir(package) == package.__all__ == sorted(set(package.__all__))
+    for name in package.__all__:
+        thing = getattr(package, name)
+        assert thing.__name__.rpartition(".")[2] == name  # called what it is called where it is defined
+        assert getattr(package, name) is thing
+
+
+@pytest.mark.parametrize("package", LAZY, ids=lambda package: package.__name__)
+def test_no_name_is_hidden_by_a_module(package: ModuleType) -> None:
+    """A submodule of the same name would replace a public name as soon as anything imports it."""
+    modules = {module.name for module in iter_modules(package.__path__)}
+    hidden = modules & {
+        name for name in package.__all__ if not isinstance(getattr(package, name), ModuleType)
+    }
+    assert not hidden
+
+
+@pytest.mark.parametrize(("package", "base"), [(bp.models, AdaptedLM), (bp.guides, SiteGuide)])
+def test_every_program_and_guide_is_offered(package: ModuleType, base: type) -> None:
+    defined = {
+        name
+        for module in iter_modules(package.__path__, f"{package.__name__}.")
+        for name, one in vars(import_module(module.name)).items()
+        if isinstance(one, type) and issubclass(one, base) and one.__module__ == module.name
+    }
+    assert defined <= set(package.__all__)
+
+
+def test_importing_it_loads_nothing_heavy() -> None:
+    """In a process of its own: in this one torch has been imported."""
+    heavy = "{'torch', 'transformers', 'pyro', 'numpy', 'pandas', 'datasets', 'pydantic'} & {*sys.modules}"
+    assert python(f"import sys, bara_pyro as bp; dir(bp); print(*{heavy})") == ""
+    assert python(f"import sys, bara_pyro as bp; bp.models, bp.guides; print(*{heavy})") == ""
+    assert "torch" in python(f"import sys, bara_pyro as bp; bp.models.BaRA; print(*{heavy})")
+
+
+@pytest.mark.parametrize(
+    ("package", "name", "near"),
+    [
+        (bp, "trian", ": did you mean 'train'?"),
+        (bp, "loadtask", ": did you mean 'load_task'?"),
+        (bp.models, "Bara", ": did you mean 'BaRA'?"),
+        (bp.guides, "WeibulGuide", ": did you mean 'WeibullGuide'"),
+        (bp, "zzz", "$"),
+    ],
+)
+def test_an_unknown_name_is_told_the_near_ones(package: ModuleType, name: str, near: str) -> None:
+    says = f"module '{package.__name__}' has no attribute '{name}'"
+    with pytest.raises(AttributeError, match=re.escape(says) + (near if near == "$" else re.escape(near))):
+        getattr(package, name)
+
+
+def test_what_pages_and_examples_use_is_there() -> None:
+    files = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "docs").rglob("*.ipynb")]
+    files += [
+        path for folder in ("bara_pyro", "examples", "experiments") for path in (ROOT / folder).rglob("*.py")
+    ]
+    used = {
+        name: path.name
+        for path in files
+        for name in re.findall(r"(?<![\w.])bp\.([A-Za-z_]+)", path.read_text(encoding="utf-8"))
+    }
+    assert "train" in used
+    assert {name: path for name, path in used.items() if name not in bp.__all__} == {}
