@@ -70,6 +70,17 @@ def abstention(
     Raises:
         ConfigError: `risk` or `delta` is out of range.
         DataError: no threshold can be trusted at this risk; otherwise as of `metrics.scores`.
+
+    Examples:
+        >>> import torch
+        >>> from bara_pyro.metrics import abstention
+        >>> sure, unsure = [0.95, 0.05], [0.55, 0.45]
+        >>> log_probs = torch.tensor([sure] * 50 + [unsure] * 50).log()
+        >>> answer = abstention(log_probs, [0] * 50 + [0, 1] * 25, risk=0.2)
+        >>> answer.answered, answer.wrong, answer.bound <= 0.2
+        (50, 0, True)
+        >>> answer(torch.tensor([sure, unsure]).log()).tolist()
+        [True, False]
     """
     for name, value in (("risk", risk), ("delta", delta)):
         if not 0.0 < value < 1.0:

@@ -35,6 +35,11 @@ def best_of_n_per_prompt(rewards: ArrayLike) -> Floats:
 
     Raises:
         DataError: `rewards` is empty, ragged or not finite.
+
+    Examples:
+        >>> from bara_pyro.metrics import best_of_n_per_prompt
+        >>> best_of_n_per_prompt([[1.0, 2.0, 6.0]]).round(4).tolist()  # 9 / 3; 14 / 3; 6
+        [[3.0, 4.6667, 6.0]]
     """
     checked = as_finite_array(rewards, "rewards", ("prompts", "samples"))
     return np.sort(checked, axis=1) @ rank_weights(checked.shape[1]).T
@@ -49,6 +54,11 @@ def win_rate_per_prompt(rewards: ArrayLike, references: ArrayLike) -> Floats:
 
     Raises:
         DataError: an input is empty, ragged or not finite, or there is not one reference a prompt.
+
+    Examples:
+        >>> from bara_pyro.metrics import win_rate_per_prompt
+        >>> win_rate_per_prompt([[1.0, 2.0, 6.0]], [2.0]).round(4).tolist()  # loss, tie, win
+        [[50.0, 83.3333, 100.0]]
     """
     checked = as_finite_array(rewards, "rewards", ("prompts", "samples"))
     rivals = as_finite_array(references, "references", ("prompts",))
@@ -82,6 +92,12 @@ def best_of_n(
     Raises:
         DataError: `rewards` is empty, ragged or not finite, or all prompts are of one cluster.
         ConfigError: `resamples` or `level` is out of range.
+
+    Examples:
+        >>> from bara_pyro.metrics import best_of_n
+        >>> curve = best_of_n([[1.0, 2.0, 6.0], [0.0, 3.0, 3.0]])
+        >>> curve.budgets.tolist(), curve.mean.round(4).tolist()
+        ([1, 2, 3], [2.5, 3.8333, 4.5])
     """
     per_prompt = best_of_n_per_prompt(rewards)
     budgets = np.arange(1, per_prompt.shape[1] + 1)
@@ -114,6 +130,12 @@ def best_of_n_win_rate(
         DataError: an input is empty, ragged or not finite, there is not one reference a prompt, or all
             prompts are of one cluster.
         ConfigError: `resamples` or `level` is out of range.
+
+    Examples:
+        >>> from bara_pyro.metrics import best_of_n_win_rate
+        >>> curve = best_of_n_win_rate([[1.0, 2.0, 6.0], [0.0, 3.0, 3.0]], [2.0, 5.0])
+        >>> curve.mean.round(4).tolist()  # the second prompt's reference is never beaten
+        [25.0, 41.6667, 50.0]
     """
     per_prompt = win_rate_per_prompt(rewards, references)
     return sampling_curve(

@@ -159,6 +159,16 @@ def paired_bootstrap(
     Raises:
         DataError: the inputs do not fit each other, a score is infinite, or all rows are of one cluster.
         ConfigError: the metric is unknown, or `resamples` or `level` out of range.
+
+    Examples:
+        >>> import torch
+        >>> from bara_pyro.metrics import paired_bootstrap
+        >>> labels = torch.tensor([0, 1] * 50)
+        >>> sure = torch.tensor([[0.9, 0.1], [0.1, 0.9]] * 50).log()
+        >>> coin = torch.full((100, 2), 0.5).log()
+        >>> found = paired_bootstrap("nll", sure, coin, labels)
+        >>> round(found.difference, 4), found.excludes_zero  # -log 0.9 + log 0.5
+        (-0.5878, True)
     """
     if metric not in PER_ROW:
         raise ConfigError(unknown("metric", metric, PER_ROW))

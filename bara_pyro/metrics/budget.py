@@ -60,6 +60,13 @@ def budget_to_reach(budgets: ArrayLike, curve: ArrayLike, target: float) -> floa
     Raises:
         DataError: an input is empty, ragged or not finite, the budgets do not rise from above 0, or there
             are not as many as scores.
+
+    Examples:
+        >>> from bara_pyro.metrics import budget_to_reach
+        >>> budget_to_reach([1, 4, 16], [0.0, 2.0, 4.0], 3.0)  # half-way between 4 and 16 in log n
+        8.0
+        >>> budget_to_reach([1, 4, 16], [0.0, 2.0, 4.0], 5.0) is None
+        True
     """
     n = as_finite_array(budgets, "budgets", ("budgets",))
     score = as_finite_array(curve, "curve", ("budgets",))
@@ -110,6 +117,15 @@ def compare_budgets(
     Raises:
         DataError: what a statistic returns does not fit the budgets, or all prompts are of one cluster.
         ConfigError: `resamples` or `level` is out of range.
+
+    Examples:
+        >>> import numpy as np
+        >>> from bara_pyro.metrics import compare_budgets, mean_over_prompts
+        >>> quick = mean_over_prompts(np.array([[1.0, 3.0, 4.0], [1.0, 3.0, 4.0]]))  # two prompts
+        >>> slow = mean_over_prompts(np.array([[0.0, 1.0, 3.0], [0.0, 1.0, 3.0]]))
+        >>> found = compare_budgets(quick, [1, 2, 4], slow, [1, 2, 4], ["a", "b"])
+        >>> found.target, found.budget, found.ratio  # what the second has at 4, the first has at 2
+        (3.0, 2.0, 0.5)
     """
     check_level(level)
 

@@ -77,10 +77,13 @@ def prediction_sets(
         ConfigError: `alpha` is out of range, or the score is unknown.
         DataError: as of `metrics.scores`.
 
-    >>> probs = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.3, 0.7]], dtype=torch.float64)
-    >>> sets = prediction_sets(probs.log(), [0, 0, 0, 0], alpha=0.4)
-    >>> sets.threshold, sets(probs.log()).tolist()[2:]
-    (0.4, [[True, False], [False, True]])
+    Examples:
+        >>> import torch
+        >>> from bara_pyro.metrics import prediction_sets
+        >>> probs = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.3, 0.7]])
+        >>> sets = prediction_sets(probs.log(), [0, 0, 0, 0], alpha=0.4)
+        >>> round(sets.threshold, 4), sets(probs.log()).tolist()[2:]
+        (0.4, [[True, False], [False, True]])
     """
     predicted, answers = check_predictions(log_probs, labels)
     missed = allowed(len(answers), alpha)
@@ -133,7 +136,15 @@ def allowed(rows: int, alpha: float) -> int:
 
 
 def coverage(sets: Tensor, labels: Tensor | Sequence[int]) -> float:
-    """Return the percentage of rows whose right answer is in its set (bool, `n x C`)."""
+    """Return the percentage of rows whose right answer is in its set (bool, `n x C`).
+
+    Examples:
+        >>> import torch
+        >>> from bara_pyro.metrics import coverage
+        >>> sets = torch.tensor([[True, False], [True, True], [False, True], [True, False]])
+        >>> coverage(sets, [0, 1, 0, 0])  # all but the third hold their answer
+        75.0
+    """
     _check_sets(sets)
     answers = check_labels(labels, *sets.shape)
     return 100.0 * float(sets.cpu().gather(1, answers[:, None]).double().mean())
@@ -150,6 +161,13 @@ def expected_coverage(sets: Tensor, truth: Numbers) -> float:
 
     Raises:
         DataError: no truth is known, or one is not a distribution.
+
+    Examples:
+        >>> import torch
+        >>> from bara_pyro.metrics import expected_coverage
+        >>> sets = torch.tensor([[True, False], [True, True]])
+        >>> round(expected_coverage(sets, [[0.8, 0.2], [0.5, 0.5]]), 4)  # the mean of 80 and 100
+        90.0
     """
     _check_sets(sets)
     known, given = known_truth(truth, sets.shape)

@@ -59,9 +59,13 @@ def detector(scores: Tensor | Sequence[float], *, alpha: float) -> Detector:
         ConfigError: `alpha` is out of range.
         DataError: there are no scores, or one is NaN.
 
-    >>> at_home = detector([0.1, 0.3, 0.2], alpha=0.25)
-    >>> at_home.p_values([0.25, 0.4]).tolist(), at_home([0.25, 0.4]).tolist()
-    ([0.5, 0.25], [False, True])
+    Examples:
+        >>> from bara_pyro.metrics import detector
+        >>> foreign = detector([0.1, 0.3, 0.2], alpha=0.25)
+        >>> foreign.p_values([0.25, 0.4]).tolist()  # (1 + 1) / 4 and (1 + 0) / 4
+        [0.5, 0.25]
+        >>> foreign([0.25, 0.4]).tolist()
+        [False, True]
     """
     known = _checked(scores)
     allowed(len(known), alpha)

@@ -50,6 +50,12 @@ def self_bleu_diversity(replies: Sequence[Sequence[str]]) -> SelfBleuDiversity:
     Raises:
         DataError: there is no prompt, fewer than two replies a prompt, or not as many of each.
         ConfigError: the package sacrebleu is not installed.
+
+    Examples:
+        >>> from bara_pyro.metrics import self_bleu_diversity
+        >>> same, other = "the guest lives in the marsh", "one two three four five six"
+        >>> self_bleu_diversity([[same, same], [same, other]]).per_prompt.round(1).tolist()
+        [0.0, 100.0]
     """
     _check_replies(replies)
     counts = [len(of_prompt) for of_prompt in replies]
@@ -104,6 +110,12 @@ def distinct_n(replies: Sequence[Sequence[str]], n: int) -> Floats:
     Raises:
         DataError: there is no prompt, or one whose replies have no word.
         ConfigError: `n` is not a positive integer.
+
+    Examples:
+        >>> from bara_pyro.metrics import distinct_n
+        >>> replies = [["a b a b", "a b"]]  # of one prompt
+        >>> distinct_n(replies, 1).round(2).tolist(), distinct_n(replies, 2).round(2).tolist()  # 2 of 6
+        ([33.33], [33.33])
     """
     if not isinstance(n, int) or n < 1:
         raise ConfigError(f"n is {n!r}: give a positive integer, 2 for example.")
@@ -138,6 +150,11 @@ def mean_cosine_distance(embeddings: ArrayLike) -> Floats:
     Raises:
         DataError: `embeddings` is empty, ragged or not finite, one is all zeros, or there is
             one reply a prompt.
+
+    Examples:
+        >>> from bara_pyro.metrics import mean_cosine_distance
+        >>> mean_cosine_distance([[[1.0, 0.0], [0.0, 2.0]], [[1.0, 1.0], [3.0, 3.0]]]).round(6).tolist()
+        [1.0, 0.0]
     """
     checked = as_finite_array(embeddings, "embeddings", ("prompts", "samples", "dim"))
     samples = checked.shape[1]

@@ -59,6 +59,11 @@ def pareto_frontier(points: ArrayLike) -> NDArray[np.intp]:
 
     Raises:
         DataError: `points` is empty, ragged, not finite or not of two columns.
+
+    Examples:
+        >>> from bara_pyro.metrics import pareto_frontier
+        >>> pareto_frontier([[3.0, 1.0], [2.0, 2.0], [1.0, 1.5]]).tolist()  # the last is beaten
+        [0, 1]
     """
     score, diversity = _columns(points, "points")
     order = np.lexsort((-score, -diversity))  # the most diverse first, the best first among equals
@@ -86,6 +91,12 @@ def at_equal_diversity(first: ArrayLike, second: ArrayLike) -> EqualDiversity | 
 
     Raises:
         DataError: an input is empty, ragged, not finite or not of two columns.
+
+    Examples:
+        >>> from bara_pyro.metrics import at_equal_diversity
+        >>> first, second = [[3.0, 0.0], [1.0, 2.0]], [[2.0, 0.0], [0.0, 2.0]]
+        >>> at_equal_diversity(first, second)
+        EqualDiversity(difference=1.0, low=0.0, high=2.0)
     """
     curves = []
     for points, name in ((first, "first"), (second, "second")):
@@ -132,6 +143,16 @@ def compare_frontiers(
     Raises:
         DataError: what a statistic returns is no such array, or all prompts are of one cluster.
         ConfigError: `resamples` or `level` is out of range.
+
+    Examples:
+        >>> import numpy as np
+        >>> from bara_pyro.metrics import compare_frontiers, mean_over_prompts
+        >>> points = np.array([[3.0, 0.0], [1.0, 2.0]])  # score, diversity at two temperatures
+        >>> first = np.stack([points + noise for noise in (0.1, -0.1, 0.2)])  # of three prompts
+        >>> second = first - [1, 0]  # the same less one point
+        >>> found = compare_frontiers(mean_over_prompts(first), mean_over_prompts(second), ["a", "b", "c"])
+        >>> round(found.found.difference, 4), found.without_band
+        (1.0, 0.0)
     """
     check_level(level)
     weights = prompt_weights(clusters, resamples, seed)

@@ -88,6 +88,18 @@ def crossed_interval(tasks: Sequence[Drawn], level: float = 0.95) -> Interval:
     Raises:
         ConfigError: `level` is out of range.
         DataError: all rows are of one cluster.
+
+    Examples:
+        >>> import torch
+        >>> from bara_pyro.metrics import Drawn, crossed_interval
+        >>> by_seed = torch.tensor([0.9, 1.0, 1.1])  # of three seeds
+        >>> noise = torch.randn(2000, 1, generator=torch.Generator().manual_seed(0))
+        >>> drawn = by_seed + 0.2 * noise  # as other rows would have it: the same for all seeds
+        >>> found = crossed_interval([Drawn(by_seed, drawn, frozenset(map(str, range(100))))])
+        >>> round(found.difference, 2), found.excludes_zero
+        (1.0, True)
+        >>> round(found.se_seeds, 3), round(found.se_rows, 1)  # 0.1 / sqrt(3), and 0.2
+        (0.058, 0.2)
     """
     check_level(level)
     clusters = len(frozenset().union(*(task.clusters for task in tasks)))
@@ -142,7 +154,13 @@ def _student(
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values adjusted for all of them being looked at (Holm 1979, Scand. J. Stat. 6, 65-70)."""
+    """Return p-values adjusted for all of them being looked at (Holm 1979, Scand. J. Stat. 6, 65-70).
+
+    Examples:
+        >>> from bara_pyro.metrics import holm
+        >>> holm([0.01, 0.04, 0.03])  # 3 * 0.01, then 2 * 0.03, and no less than that
+        [0.03, 0.06, 0.06]
+    """
     order = sorted(range(len(p_values)), key=p_values.__getitem__)
     adjusted, least = [0.0] * len(p_values), 0.0
     for rank, place in enumerate(order):

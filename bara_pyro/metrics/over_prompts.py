@@ -56,6 +56,14 @@ def prompt_weights(clusters: Sequence[str], resamples: int = 2000, seed: int = 0
     Raises:
         DataError: all prompts are of one cluster, or there is none.
         ConfigError: `resamples` is below 2.
+
+    Examples:
+        >>> from bara_pyro.metrics import prompt_weights
+        >>> weights = prompt_weights(["cats", "cats", "dogs"], resamples=1000)
+        >>> weights.shape, bool((weights[:, 0] == weights[:, 1]).all())  # a cluster is drawn as a whole
+        ((1000, 3), True)
+        >>> bool((abs(weights.sum(axis=1) - 1) < 1e-9).all())
+        True
     """
     found = len(set(clusters))
     if found < 2:
@@ -72,6 +80,13 @@ def mean_over_prompts(per_prompt: Floats) -> PromptStatistic:
     """Return the statistic that is the weighted mean over the first dimension of `per_prompt`.
 
     `DataError`, from the statistic: there is not one weight a prompt.
+
+    Examples:
+        >>> import numpy as np
+        >>> from bara_pyro.metrics import mean_over_prompts
+        >>> mean = mean_over_prompts(np.array([[1.0, 2.0], [3.0, 4.0]]))  # two prompts, two budgets
+        >>> mean(np.array([0.5, 0.5])).tolist(), mean(np.array([0.0, 1.0])).tolist()
+        ([2.0, 3.0], [3.0, 4.0])
     """
 
     def mean(weights: Floats) -> Floats:

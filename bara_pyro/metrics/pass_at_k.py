@@ -27,7 +27,14 @@ def at_least_one(good: NDArray[np.int64], samples: int) -> Floats:
 
 
 def pass_at_k_per_problem(passed: ArrayLike, k: Sequence[int] | None = None) -> Floats:
-    """Return the unbiased estimate of pass@k of each problem in percent, `problems x K` (see `pass_at_k`)."""
+    """Return the unbiased estimate of pass@k of each problem in percent, `problems x K` (see `pass_at_k`).
+
+    Examples:
+        >>> from bara_pyro.metrics import pass_at_k_per_problem
+        >>> passed = [[1, 0, 0, 0], [1, 1, 0, 0]]  # one of four samples passes, and two
+        >>> pass_at_k_per_problem(passed, [1, 2]).round(4).tolist()  # 3 and 5 of 6 pairs do
+        [[25.0, 50.0], [50.0, 83.3333]]
+    """
     outcome = as_finite_array(passed, "passed", ("problems", "samples"))
     wrong = np.argwhere((outcome != 0) & (outcome != 1))
     if len(wrong):
@@ -78,6 +85,14 @@ def pass_at_k(
         DataError: `passed` is empty, ragged, holds anything but 0 and 1, or all problems are of
             one cluster.
         ConfigError: a k is below 1 or above the number of samples; `resamples` or `level` is out of range.
+
+    Examples:
+        >>> from bara_pyro.metrics import pass_at_k
+        >>> curve = pass_at_k([[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 0, 0]], [1, 2])
+        >>> curve.budgets.tolist(), curve.mean.round(2).tolist()
+        ([1, 2], [25.0, 44.44])
+        >>> bool((curve.low <= curve.mean).all() and (curve.mean <= curve.high).all())
+        True
     """
     per_problem = pass_at_k_per_problem(passed, k)
     return sampling_curve(

@@ -65,5 +65,15 @@ def reliability_bins(
     """Return counts, accuracy and confidence in bins of equal width (Guo et al. 2017, figure 1).
 
     Arguments and errors are those of `metrics.ece`, which the `ece` of the result equals.
+
+    Examples:
+        >>> import torch
+        >>> from bara_pyro.metrics import reliability_bins
+        >>> log_probs = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.6, 0.4]]).log()
+        >>> bins = reliability_bins(log_probs, [0, 1, 0], n_bins=4)  # edges 0, 0.25, 0.5, 0.75 and 1
+        >>> bins.counts.tolist(), bins.accuracy.tolist()[2:], bins.confidence.round(decimals=4).tolist()[2:]
+        ([0, 0, 1, 2], [1.0, 0.5], [0.6, 0.85])
+        >>> round(bins.ece, 4)  # (1 * 40 + 2 * 35) / 3
+        36.6667
     """
     return bin_means(*correctness(*check_predictions(log_probs, labels)), n_bins)

@@ -27,7 +27,15 @@ BELOW_ONE = math.nextafter(1.0, 0.0)
 
 
 def accuracy(log_probs: Numbers, labels: Tensor | Sequence[int]) -> float:
-    """Return the percentage of rows whose most probable class is the label (first class among equals)."""
+    """Return the percentage of rows whose most probable class is the label (first class among equals).
+
+    Examples:
+        >>> import torch
+        >>> from bara_pyro.metrics import accuracy
+        >>> log_probs = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.7, 0.3]]).log()
+        >>> accuracy(log_probs, [0, 1, 0, 1])  # the last is wrong
+        75.0
+    """
     _, correct = correctness(*check_predictions(log_probs, labels))
     return 100.0 * float(correct.mean())
 
@@ -36,6 +44,13 @@ def ece(log_probs: Numbers, labels: Tensor | Sequence[int], n_bins: int = DEFAUL
     """Return the expected calibration error in percent: top label, equal-width bins, L1 (Guo et al. 2017).
 
     Bins are closed on the left, the last one on both sides.
+
+    Examples:
+        >>> import torch
+        >>> from bara_pyro.metrics import ece
+        >>> log_probs = torch.tensor([[0.9, 0.1]] * 10).log()
+        >>> round(ece(log_probs, [0] * 9 + [1]), 4), round(ece(log_probs, [0] * 7 + [1] * 3), 4)  # of 90 %
+        (0.0, 20.0)
     """
     # Imported here: it takes seconds, which no command but evaluation should pay.
     from torchmetrics.functional.classification import binary_calibration_error
@@ -56,6 +71,13 @@ def adaptive_ece(log_probs: Numbers, labels: Tensor | Sequence[int], n_bins: int
     Rows are sorted by confidence and cut into `n_bins` runs whose sizes differ by at most one. Rows of equal
     confidence share their mean correctness, so that the order in which they come does not matter. With fewer
     rows than bins, each row is its own bin.
+
+    Examples:
+        >>> import torch
+        >>> from bara_pyro.metrics import adaptive_ece
+        >>> log_probs = torch.tensor([[0.8, 0.2], [0.8, 0.2], [0.6, 0.4], [0.6, 0.4]]).log()
+        >>> round(adaptive_ece(log_probs, [0, 0, 0, 1], n_bins=2), 4)  # the mean of 100 - 80 and 60 - 50
+        15.0
     """
     confidence, correct = correctness(*check_predictions(log_probs, labels))
     gaps = (mean_over_ties(confidence, correct) - confidence)[confidence.argsort()]
@@ -78,12 +100,27 @@ def nll(log_probs: Numbers, labels: Tensor | Sequence[int]) -> float:
     """Return the mean negative log-likelihood of the labels in nats.
 
     Nothing is floored: probability 0 on one right answer makes it infinite.
+
+    Examples:
+        >>> import torch
+        >>> from bara_pyro.metrics import nll
+        >>> log_probs = torch.tensor([[0.5, 0.5], [0.25, 0.75]]).log()
+        >>> round(nll(log_probs, [0, 0]), 4)  # (log 2 + log 4) / 2
+        1.0397
     """
     return float(nll_per_example(*check_predictions(log_probs, labels)).mean()) + 0.0  # no "-0.0"
 
 
 def brier(log_probs: Numbers, labels: Tensor | Sequence[int]) -> float:
-    """Return the mean Brier score (Brier 1950), summed over classes: 0 is perfect, 2 the worst."""
+    """Return the mean Brier score (Brier 1950), summed over classes: 0 is perfect, 2 the worst.
+
+    Examples:
+        >>> import torch
+        >>> from bara_pyro.metrics import brier
+        >>> log_probs = torch.tensor([[0.9, 0.1], [0.4, 0.6]]).log()
+        >>> round(brier(log_probs, [0, 0]), 4)  # the mean of 2 * 0.1 ** 2 and 2 * 0.6 ** 2
+        0.37
+    """
     return float(brier_per_example(*check_predictions(log_probs, labels)).mean())
 
 
@@ -106,6 +143,27 @@ def evaluate(
 
     Raises:
         DataError: when the input is empty, ragged or not log-probabilities.
+
+    Examples:
+        >>> import torch
+        >>> from bara_pyro.metrics import evaluate
+        >>> log_probs = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.7, 0.3]]).log()
+        >>> for name, score in evaluate(log_probs, [0, 1, 0, 1]).items():
+        ...     print(name, round(score, 3))
+        n 4
+        acc 75.0
+        ece 35.0
+        nll 0.511
+        brier 0.35
+        aece 35.0
+        aurc 14.583
+
+        With the true probabilities, where they are known:
+
+        >>> truth = [[0.9, 0.1], [0.2, 0.8], [0.5, 0.5], [0.4, 0.6]]
+        >>> found = evaluate(log_probs, [0, 1, 0, 1], truth)
+        >>> round(found["kl_truth"], 4), round(found["regret"], 4)
+        (0.0531, 5.0)
     """
     checked = check_predictions(log_probs, labels)
     scores = {

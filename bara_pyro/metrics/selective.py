@@ -21,6 +21,14 @@ def risk_coverage(log_probs: Numbers, labels: Tensor | Sequence[int]) -> tuple[T
 
     Returns:
         Coverage (percent, `n`, rising to 100) and risk (percent of the covered rows that are wrong, `n`).
+
+    Examples:
+        >>> import torch
+        >>> from bara_pyro.metrics import risk_coverage
+        >>> log_probs = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3], [0.6, 0.4]]).log()
+        >>> covered, risk = risk_coverage(log_probs, [0, 0, 1, 0])  # the third is wrong
+        >>> covered.tolist(), risk.round(decimals=2).tolist()
+        ([25.0, 50.0, 75.0, 100.0], [0.0, 0.0, 33.33, 25.0])
     """
     confidence, correct = correctness(*check_predictions(log_probs, labels))
     error = mean_over_ties(confidence, 1.0 - correct)[confidence.argsort(descending=True)]
@@ -32,6 +40,13 @@ def aurc(log_probs: Numbers, labels: Tensor | Sequence[int]) -> float:
     """Return the area under the risk-coverage curve in percent: 0 is perfect, lower is better.
 
     It is the mean of the risk over the coverages 1/n, 2/n, ..., 1 (Geifman and El-Yaniv 2017).
+
+    Examples:
+        >>> import torch
+        >>> from bara_pyro.metrics import aurc
+        >>> log_probs = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3], [0.6, 0.4]]).log()
+        >>> round(aurc(log_probs, [0, 0, 1, 0]), 4)  # the mean of 0, 0, 100 / 3 and 25
+        14.5833
     """
     return float(risk_coverage(log_probs, labels)[1].mean())
 
@@ -44,6 +59,13 @@ def error_auroc(log_probs: Numbers, labels: Tensor | Sequence[int]) -> float:
 
     Raises:
         DataError: as of `metrics.scores`, or all answers are right, or all wrong: there is nothing to tell.
+
+    Examples:
+        >>> import torch
+        >>> from bara_pyro.metrics import error_auroc
+        >>> log_probs = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3], [0.6, 0.4]]).log()
+        >>> round(error_auroc(log_probs, [0, 0, 1, 0]), 4)  # 2 of 3 pairs are in order
+        66.6667
     """
     confidence, correct = correctness(*check_predictions(log_probs, labels))
     right = correct.bool()

@@ -18,6 +18,11 @@ def sparsity(z: Tensor | Sequence[float], tau: float = 0.1) -> float:
     Raises:
         DataError: when `z` is empty or holds NaN.
         ConfigError: when `tau` is negative.
+
+    Examples:
+        >>> from bara_pyro.metrics import sparsity
+        >>> sparsity([0.01, -0.05, 0.3, 1.2])
+        50.0
     """
     values = torch.as_tensor(z).detach()
     if values.numel() == 0:
@@ -35,5 +40,12 @@ def sparsity_by_module(gates: Tensor, tau: float = 0.1) -> Tensor:
     Args:
         gates: `S x n x M x r`: draws, rows, modules, rank units.
         tau: see `sparsity`.
+
+    Examples:
+        >>> import torch
+        >>> from bara_pyro.metrics import sparsity_by_module
+        >>> gates = torch.tensor([[0.0, 0.0], [0.05, 1.0], [1.0, 1.0]])[None, None]  # of three modules
+        >>> sparsity_by_module(gates).tolist()
+        [100.0, 50.0, 0.0]
     """
     return 100 * (gates.abs() < tau).double().mean(dim=(0, 1, 3))

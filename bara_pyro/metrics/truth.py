@@ -19,6 +19,11 @@ def stack_truth(truths: Sequence[Sequence[float] | None], num_classes: int) -> T
     """Return the truths of a list of rows as one tensor (float64, `n x C`), NaN where there is None.
 
     `DataError`: a truth does not have `num_classes` entries.
+
+    Examples:
+        >>> from bara_pyro.metrics import stack_truth
+        >>> stack_truth([(0.7, 0.3), None], 2).tolist()
+        [[0.7, 0.3], [nan, nan]]
     """
     for row, truth in enumerate(truths):
         if truth is not None and len(truth) != num_classes:
@@ -59,6 +64,13 @@ def kl_from_truth(log_probs: Numbers, truth: Numbers) -> float:
     """Return the mean of KL(truth || prediction) in nats: 0 only where the prediction is the truth.
 
     An answer that can be true and has probability 0 gives infinity.
+
+    Examples:
+        >>> import torch
+        >>> from bara_pyro.metrics import kl_from_truth
+        >>> log_probs = torch.tensor([[0.5, 0.5], [0.3, 0.7]]).log()
+        >>> round(kl_from_truth(log_probs, [[1.0, 0.0], [0.3, 0.7]]), 4)  # log 2 and 0
+        0.3466
     """
     predicted, known = check_truth(log_probs, truth)
     # 0 log 0 = 0 also where the prediction is 0, which a plain product would turn into NaN.
@@ -71,6 +83,13 @@ def calibration_against_truth(log_probs: Numbers, truth: Numbers, n_bins: int = 
 
     The outcome of a row is the true probability of the label it predicts, so the score has none of the
     noise of sampled labels that ECE counts as miscalibration. Same bins as `ece`.
+
+    Examples:
+        >>> import torch
+        >>> from bara_pyro.metrics import calibration_against_truth
+        >>> log_probs = torch.tensor([[0.9, 0.1], [0.9, 0.1]]).log()
+        >>> round(calibration_against_truth(log_probs, [[0.8, 0.2], [0.6, 0.4]]), 4)  # 90 - 70
+        20.0
     """
     predicted, known = check_truth(log_probs, truth)
     confidence, label = top_label(predicted)
@@ -82,6 +101,13 @@ def regret(log_probs: Numbers, truth: Numbers) -> float:
 
     The mean over rows of `max_c truth_c - truth_(predicted label)`, in percent: 0 for a system that always
     names a most probable answer, however badly calibrated it is.
+
+    Examples:
+        >>> import torch
+        >>> from bara_pyro.metrics import regret
+        >>> log_probs = torch.tensor([[0.9, 0.1], [0.6, 0.4]]).log()
+        >>> round(regret(log_probs, [[0.8, 0.2], [0.4, 0.6]]), 4)  # the mean of 0 and 60 - 40
+        10.0
     """
     predicted, known = check_truth(log_probs, truth)
     _, label = top_label(predicted)

@@ -1,0 +1,85 @@
+"""Every public function has an example in its docstring, and every example runs and prints what it says.
+
+Public is what `bara_pyro` offers by name and what the pages of the API document.
+"""
+
+import doctest
+import inspect
+import re
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import bara_pyro as bp
+
+PAGES = Path(__file__).parents[1] / "docs" / "api"
+DOCUMENTED = re.compile(r"^::: (\S+)", flags=re.MULTILINE)
+
+
+def path_of(thing: Any) -> str:
+    """Where something is defined."""
+    return f"{thing.__module__}.{thing.__qualname__}"
+
+
+def named(path: str) -> Any:
+    """What a dotted path of a page names: a module, or something that one defines."""
+    try:
+        return import_module(path)
+    except ModuleNotFoundError:
+        module, _, name = path.rpartition(".")
+        return getattr(import_module(module), name)
+
+
+def documented() -> Iterator[Any]:
+    """What the pages of the API show."""
+    for page in sorted(PAGES.glob("*.md")):
+        for path in DOCUMENTED.findall(page.read_text(encoding="utf-8")):
+            thing = named(path)
+            shown = [getattr(thing, name) for name in thing.__all__] if inspect.ismodule(thing) else [thing]
+            yield from (one for one in shown if callable(one))
+
+
+OFFERED = [thing for name in bp.__all__ if not isinstance(thing := getattr(bp, name), ModuleType)]
+SHOWN = {path_of(thing): thing for thing in (*OFFERED, *documented())}
+# Classes that are not offered by name are, for the most part, what functions return: those show them.
+NEEDED = {path_of(thing) for thing in OFFERED} | {
+    path for path, thing in SHOWN.items() if not isinstance(thing, type)
+}
+EXAMPLES = {
+    path: found
+    for path, thing in sorted(SHOWN.items())
+    for found in doctest.DocTestFinder(recurse=False).find(thing, path, module=False, globs={})
+    if found.examples
+}
+
+
+def failures(example: doctest.DocTest) -> str:
+    """What an example prints otherwise than it says."""
+    said: list[str] = []
+    doctest.DocTestRunner(verbose=False).run(example, out=said.append, clear_globs=False)
+    return "".join(said)
+
+
+def test_every_public_function_has_an_example() -> None:
+    assert not sorted(NEEDED - EXAMPLES.keys())
+
+
+@pytest.mark.parametrize("path", EXAMPLES)
+def test_the_example(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # for what it writes
+    assert not failures(EXAMPLES[path])
+
+
+def test_the_section_is_one_that_the_site_shows() -> None:
+    """Under another heading, `Example:` for one, mkdocstrings takes `>>>` for a quotation."""
+    others = [path for path in EXAMPLES if "Examples:\n    >>> " not in (inspect.getdoc(SHOWN[path]) or "")]
+    assert not others
+
+
+def test_an_example_that_is_wrong_is_found() -> None:
+    wrong = doctest.DocTestParser().get_doctest(">>> 1 + 1\n3\n", {}, "wrong", None, None)
+    assert "Expected:\n    3\nGot:\n    2" in failures(wrong)
