@@ -122,14 +122,19 @@ def record_nll(record: Record) -> float:
 
 
 def entry(method: str, scored: Scored, about: dict[str, Any]) -> dict[str, Any]:
-    """Return what hyperparameters.json holds of a method; `chosen` is null where every trial failed."""
-    s, winner = space(method), best(scored)
+    """Return what hyperparameters.json holds of a method; `chosen` is null where every trial failed.
+
+    Where lengths were tried, `chosen` says its own: a study may have another by default.
+    """
+    s, winner = space(method), best(scored).settings
     failed = all(math.isinf(value) for _, value in scored)
+    if about.get("lengths") and about["steps"] is not None:
+        winner = {"train.steps": about["steps"], **winner}
     return {
         **about,
         "space": {"train.lr": s.lr} | ({s.regulariser: s.values} if s.regulariser else {}),
         "trials": [{"settings": trial.settings, "nll": value} for trial, value in scored],
-        "chosen": None if failed else winner.settings,
+        "chosen": None if failed else winner,
     }
 
 

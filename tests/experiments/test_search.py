@@ -13,7 +13,7 @@ from bara_pyro.methods import METHODS
 from bara_pyro.methods.space import RATES, SearchSpace
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.store import read_json
-from experiments.engine.search import Trial, best, chosen, main, search, table
+from experiments.engine.search import Trial, best, chosen, entry, main, search, table
 from experiments.engine.spaces import (
     BUDGET,
     check_spaces,
@@ -81,6 +81,17 @@ def test_the_best_trial_is_tried_after_other_lengths() -> None:
     assert best(results["bara"]).settings == {**known, "train.steps": 50}
     assert best(results["lora"]).settings == {"train.lr": RATES[2], "train.steps": 50}
     assert len(results["lora"]) == BUDGET + 2
+
+
+def test_where_lengths_were_tried_the_chosen_one_is_written_down() -> None:
+    """The study that reads it may have another length by default, as the confirmatory one does."""
+    about = {"steps": 40, "lengths": [50, 70]}
+    trials = [Trial("lora", {"train.lr": 1e-3}), Trial("lora", {"train.lr": 1e-3, "train.steps": 50})]
+    first, longer = (list(zip(trials, values, strict=True)) for values in ([0.4, 0.5], [0.5, 0.4]))
+    assert entry("lora", first, about)["chosen"] == {"train.lr": 1e-3, "train.steps": 40}
+    assert entry("lora", longer, about)["chosen"] == {"train.lr": 1e-3, "train.steps": 50}
+    assert entry("lora", first, {"steps": 40})["chosen"] == {"train.lr": 1e-3}
+    assert entry("lora", first, {"steps": None, "lengths": [50]})["chosen"] == {"train.lr": 1e-3}
 
 
 @pytest.mark.parametrize(
