@@ -13,6 +13,7 @@ from bara_pyro import __version__
 from bara_pyro.cli import terminal
 from bara_pyro.cli.commands import backbone, microworld, reward
 from bara_pyro.cli.commands.abstain import abstain
+from bara_pyro.cli.commands.acquire import acquire
 from bara_pyro.cli.commands.best_of_n import best_of_n
 from bara_pyro.cli.commands.compare import compare
 from bara_pyro.cli.commands.conformal import conformal
@@ -41,8 +42,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 ON_RUNS = (
-    *(train, evaluate, compare, predict, conformal, abstain, detect, generate, best_of_n, humaneval),
-    *(lm_eval, inspect, prune, serve, export, push),
+    *(train, evaluate, compare, predict, conformal, abstain, detect, acquire, generate, best_of_n),
+    *(humaneval, lm_eval, inspect, prune, serve, export, push),
 )
 for command in (*ON_RUNS, params, methods, tasks, demo):
     app.command(command.__name__.replace("_", "-"))(wrap(command))

@@ -76,7 +76,7 @@ def choose(log_probs: Numbers, count: int, by: Acquisition = "batch-bald", *, se
     """
     check_choice("by", by, Acquisition)
     draws = check_log_probs(log_probs, "log_probs", dims=3)
-    _check_count(count, draws.shape[1])
+    check_count(count, draws.shape[1])
     if by == "random":
         return torch.randperm(draws.shape[1], generator=torch.Generator().manual_seed(seed))[:count]
     if by == "batch-bald":
@@ -114,7 +114,7 @@ def batch_bald(
         ([0, 2, 1], [0.332, 0.614, 0.736])
     """
     draws = check_log_probs(log_probs, "log_probs", dims=3)
-    _check_count(count, draws.shape[1])
+    check_count(count, draws.shape[1])
     probs = draws.exp()
     joint = _Joint(len(probs), configurations, seed)
     chosen: list[int] = []
@@ -213,7 +213,8 @@ def _rounded(scores: Tensor) -> Tensor:
     return torch.round(scores, decimals=DECIMALS)
 
 
-def _check_count(count: int, rows: int) -> None:
+def check_count(count: int, rows: int) -> None:
+    """Refuse a number of rows that are not there; a `ConfigError`."""
     if not 1 <= count <= rows:
         raise ConfigError(f"count is {count}, and there are {rows} rows to choose from: give 1 to {rows}.")
 

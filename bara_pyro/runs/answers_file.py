@@ -13,6 +13,9 @@ ABSTENTION_KEYS = ("id", "label", "confidence", "answered")
 DETECTION_KEYS = ("id", "p", "foreign")
 """What every row of a file of `bara conformal`, `bara abstain` and `bara detect` has."""
 
+ACQUISITION_KEYS = ("chosen", "total", "epistemic")
+"""What every row of a file of `bara acquire` has, beside what the row had before."""
+
 REPLY_KEYS = ("id", "number", "reply", "log_prob", "made")
 """What every line of a file of replies has."""
 

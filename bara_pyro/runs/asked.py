@@ -74,6 +74,29 @@ def ask(
         ConfigError: the model learnt replies.
         DataError: no question is short enough.
     """
+    kept, split, draws = answers_drawn(system, examples, name, samples, seed=seed, on_rows=on_rows)
+    notes = tuple(reading_notes(system.config, split, name))
+    return Asked(kept, split, posterior_predictive(draws), decompose(draws), notes)
+
+
+def answers_drawn(
+    system: System,
+    examples: Sequence[Example],
+    name: str,
+    samples: int,
+    *,
+    repeats: int = 1,
+    seed: int | None = None,
+    on_rows: OnRows | None = None,
+) -> tuple[tuple[Example, ...], EncodedSplit, Tensor]:
+    """Return the rows that are short enough, and what a fitted system's draws say of them.
+
+    Arguments and errors are those of `ask`; `repeats` as `core.prediction.predict` takes it.
+
+    Returns:
+        The rows, the same as token ids, and log-probabilities of the answers that a row offers, float64,
+        `S x n x C`.
+    """
     require_answers(system.config)
     split = encode_rows(system.config, system.backbone, system.task, examples)
     if not len(split):
@@ -81,13 +104,11 @@ def ask(
             f"None of the {name} rows has a question of at most {system.config.task.max_length} tokens "
             "(task.max_length): give shorter ones."
         )
-    draws = draw(system, split, samples, seed=seed, on_rows=on_rows)
+    draws = draw(system, split, samples, repeats=repeats, seed=seed, on_rows=on_rows)
     by_id = {example.id: example for example in examples}
     kept = tuple(by_id[row_id] for row_id in split.ids)
     # An answer that a row does not offer is never given: what is left is what the row is decided by.
-    draws = draws.masked_fill(~offered(kept, draws.shape[-1]), -torch.inf).log_softmax(-1)
-    notes = tuple(reading_notes(system.config, split, name))
-    return Asked(kept, split, posterior_predictive(draws), decompose(draws), notes)
+    return kept, split, draws.masked_fill(~offered(kept, draws.shape[-1]), -torch.inf).log_softmax(-1)
 
 
 def offered(examples: Sequence[Example], classes: int) -> Tensor:

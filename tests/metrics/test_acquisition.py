@@ -1,4 +1,4 @@
-"""What to label next: scores by loops, joint information by enumerating all answers, batches by brute force."""
+"""What to label next: scores by loops, joint information by enumerating answers, batches by brute force."""
 
 import math
 from itertools import product

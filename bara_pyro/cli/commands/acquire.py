@@ -1,0 +1,131 @@
+"""`bara acquire`: the rows of a pool that are worth labelling."""
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bara_pyro.cli.deciding import SUFFIXES
+from bara_pyro.cli.options import (
+    ChoicesColumn,
+    ContextColumn,
+    Moved,
+    Overwrite,
+    Run,
+    RunDevice,
+    Seed,
+    TextColumn,
+    path,
+)
+from bara_pyro.runs.sections import MOST_DRAWS
+from bara_pyro.types import Acquisition, Json
+
+
+def acquire(
+    run: Run,
+    pool: Annotated[
+        Path,
+        typer.Option(
+            "--input", parser=path, help="The pool: rows like those trained on; answers are not looked at."
+        ),
+    ],
+    count: Annotated[int, typer.Option(min=1, help="How many rows to choose.")] = 40,
+    by: Annotated[
+        Acquisition,
+        typer.Option(
+            help="entropy: of the prediction; bald: mutual information of answer and latents, row by row; "
+            "batch-bald: of the answers of all chosen rows together; random: as a baseline."
+        ),
+    ] = "batch-bald",
+    samples: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=MOST_DRAWS,
+            help="Posterior draws S. A batch tells at most log S nats of them: take many for batch-bald.",
+        ),
+    ] = 32,
+    seed: Seed = 0,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            parser=path,
+            help="File for the chosen rows, as they are in the pool, with place and scores: .jsonl, .csv, "
+            ".tsv or .parquet.",
+        ),
+    ] = None,
+    overwrite: Overwrite = False,
+    text_column: TextColumn = None,
+    choices_column: ChoicesColumn = None,
+    context_column: ContextColumn = None,
+    model: Moved = None,
+    device: RunDevice = None,
+) -> None:
+    """Choose which rows of a pool to label next, by what their answers would tell (docs/active.md).
+
+    Label the rows of --output, add them to the training rows and train again.
+    """
+    _check(run, pool, output, overwrite)
+    from bara_pyro.cli.terminal import progress, result, say, say_notes
+    from bara_pyro.data import Given, load_questions
+    from bara_pyro.data.tables import read_table
+    from bara_pyro.metrics.acquisition import check_count
+    from bara_pyro.runs.acquire import acquire as choose_rows
+    from bara_pyro.runs.acquire import ask_pool
+    from bara_pyro.runs.decide import write_decisions
+    from bara_pyro.runs.folder import load_system
+
+    system = load_system(run, backbone=model, device=device, with_rows=False)
+    given = Given(text_column, None, choices_column, context_column)
+    examples = load_questions(pool, system.task, given=given)
+    check_count(count, len(examples))
+    with progress("ask the pool", len(examples)) as advance:
+        asked = ask_pool(system, examples, samples=samples, seed=seed, on_rows=advance)
+    say_notes(asked.notes)
+    acquired = choose_rows(asked, count, by=by, seed=seed)
+    for line in _said(acquired.summary):
+        say(line)
+    if output is not None:
+        own = dict(zip((example.id for example in examples), read_table(pool).rows, strict=True))
+        write_decisions(output, [{**own[row["id"]], **row} for row in acquired.rows])
+        say(f"{count} rows written to {output}, the first choice first: label them.")
+    result({**acquired.summary, "chosen": [row["id"] for row in acquired.rows], "output": output})
+
+
+def _check(run: Path, pool: Path, output: Path | None, overwrite: bool) -> None:
+    """Refuse files that are not there or must not be written, before anything slow.
+
+    Raises:
+        BaraError: there is no such file, or no run.
+    """
+    from bara_pyro.cli.outputs import check_file
+    from bara_pyro.errors import ConfigError, DataError
+    from bara_pyro.runs.answers_file import ACQUISITION_KEYS, answers_in
+    from bara_pyro.runs.manifest import check_run
+
+    if not pool.is_file():
+        raise DataError(f"There is no file {pool}.")
+    if output is not None:
+        ours = partial(answers_in, keys=ACQUISITION_KEYS)
+        check_file(output, overwrite=overwrite, inputs=[pool, run], option="--output", ours=ours)
+        if output.suffix.lower() not in SUFFIXES:
+            raise ConfigError(f"--output {output}: end the name in one of {', '.join(SUFFIXES)}.")
+    check_run(run)
+
+
+def _said(found: Json) -> list[str]:
+    """Return what is said of the rows that were chosen."""
+    lines = [f"{found['count']} of {found['rows']} rows chosen by {found['by']}, {found['draws']} draws."]
+    if found["joint"] is not None and found["draws"] > 1:
+        lines.append(
+            f"Together their answers tell {found['joint']:.3g} nats of the latents; so many draws have "
+            f"{found['most']:.3g} to tell."
+        )
+    if found["used_up"] is not None:
+        rest = "" if found["by"] != "batch-bald" else ", and these are chosen by little more than noise"
+        lines.append(
+            f"From choice {found['used_up']} on nine tenths of that are told: the draws cannot say what "
+            f"further rows are worth{rest}. Give more --samples or a smaller --count."
+        )
+    return lines
