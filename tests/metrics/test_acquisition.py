@@ -117,8 +117,18 @@ def test_information_of_drawn_configurations_is_near_that_of_all() -> None:
     assert (error[4:] > 0).all()  # 3^3 configurations are all, 3^4 are not
     assert (runs[:, :4] - exact[:4]).abs().max() < 1e-12
     assert ((runs.mean(0) - exact).abs() <= 4 * error + 1e-12).all()
+    assert joint_information(log_probs, configurations=27)[:4].tolist() == pytest.approx(exact[:4].tolist())
     more = torch.stack([joint_information(log_probs, seed=s, configurations=200) for s in range(60)])
     assert float(more.std(0)[5]) < 0.75 * float(runs.std(0)[5])  # half of it, by the root
+
+
+def test_where_answers_have_told_all_nothing_is_left_whichever_were_drawn() -> None:
+    # The first row says which draw it is. Configurations drawn unevenly must not make up for what is gone.
+    first = torch.eye(3, dtype=torch.float64).log()
+    second = torch.tensor([[0.6, 0.3, 0.1], [0.2, 0.2, 0.6], [0.3, 0.4, 0.3]], dtype=torch.float64).log()
+    for seed in range(5):
+        told = joint_information(torch.stack([first, second], dim=1), seed=seed, configurations=2)
+        assert told.tolist() == pytest.approx([math.log(3)] * 2, abs=1e-12)
 
 
 def test_a_batch_of_drawn_configurations_is_nearly_as_good() -> None:
