@@ -133,6 +133,7 @@ def _draw_counts(axes: Axes, bins: ReliabilityBins, color: str) -> None:
         align="edge",
         color=color,
         edgecolor="white",
+        label="Rows",
     )
     axes.xaxis.set_major_locator(MultipleLocator(0.2))
 

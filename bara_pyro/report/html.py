@@ -1,8 +1,10 @@
 """A report as one HTML file: text, tables and figures, nothing outside it, so that it can be mailed."""
 
 import re
+from base64 import b64encode
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from hashlib import sha256
 from importlib.resources import files
 from itertools import groupby
 from pathlib import Path
@@ -11,9 +13,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from bara_pyro.report.blocks import Block, Details, Paragraph, Picture, Points, Section
+from bara_pyro.report.colours import as_the_system
 from bara_pyro.report.table import Cell, Table, cells, numeric_columns
 from bara_pyro.runs.store import write_text
 
+PACKAGE = "bara_pyro.report"
+STYLES = ("figure.css", "common.css")  # of pages and of the site
 LONG = 32  # letters that a cell of a table has on one line
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
@@ -37,6 +42,16 @@ def source(package: str, name: str) -> Markup:
     return Markup(files(package).joinpath("templates", name).read_text(encoding="utf-8"))  # noqa: S704 (ours)
 
 
+def common_style(colours: str = "") -> Markup:
+    """Return the CSS that pages and the site share: colours, figures, tables that sort.
+
+    Args:
+        colours: rules for the properties of `report.colours`; light or dark as the system by default.
+    """
+    parts = (source(PACKAGE, name) for name in STYLES)
+    return Markup("\n").join([Markup(colours or as_the_system()), *parts])  # noqa: S704 (ours)
+
+
 def document(
     title: str,
     blocks: Sequence[Block] = (),
@@ -46,9 +61,10 @@ def document(
     style: str = "",
     script: str = "",
 ) -> str:
-    """Return a page that loads nothing; it may run a script only if it is given one.
+    """Return a page that loads nothing and runs no script but that of its tables and the one it is given.
 
-    Everything given as blocks is text, never markup, and is escaped.
+    Everything given as blocks is text, never markup, and is escaped. Tables sort by the header that is
+    clicked on.
 
     Args:
         title: the heading and the name of the page.
@@ -59,16 +75,18 @@ def document(
         script: JavaScript at the end of the page.
     """
     numbers = iter(range(10**6))
-    return environment("bara_pyro.report").get_template("page.html").render(
-        policy=Markup(f"{POLICY}; script-src 'unsafe-inline'" if script else POLICY),  # noqa: S704 (ours)
+    tables = any(map(_has_table, [*blocks, *(block for part in sections for block in part.blocks)]))
+    scripts = [*([source(PACKAGE, "sort.js")] if tables else []), *([script] if script else [])]
+    return environment(PACKAGE).get_template("page.html").render(
+        policy=Markup(_policy(scripts)),  # noqa: S704 (ours)
         title=title,
-        style=source("bara_pyro.report", "style.css") + Markup(style),  # noqa: S704 (ours)
+        style=common_style() + source(PACKAGE, "style.css") + Markup(style),  # noqa: S704 (ours)
         blocks=_views(blocks, numbers),
         sections=[
             {"id": part.id, "title": part.title, "blocks": _views(part.blocks, numbers)} for part in sections
         ],
         body=body,
-        script=Markup(script),  # noqa: S704 (ours; what it holds of others is JSON)
+        scripts=[Markup(one) for one in scripts],  # noqa: S704 (ours; what they hold of others is JSON)
     )  # fmt: skip
 
 
@@ -79,6 +97,16 @@ def write_index(
     path = Path(folder) / "index.html"
     write_text(path, document(title, blocks, sections))
     return path
+
+
+def _policy(scripts: Sequence[str]) -> str:
+    """Return what a page may do: run these scripts and no other."""
+    hashes = [f"'sha256-{b64encode(sha256(one.encode()).digest()).decode()}'" for one in scripts]
+    return f"{POLICY}; script-src {' '.join(hashes)}" if hashes else POLICY
+
+
+def _has_table(block: Block) -> bool:
+    return isinstance(block, Table) or (isinstance(block, Details) and any(map(_has_table, block.blocks)))
 
 
 def _views(blocks: Sequence[Block], numbers: Iterable[int]) -> list[dict[str, object]]:

@@ -16,7 +16,10 @@ PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 DASHES = ("-", "--", "-.", ":")
 """Line styles: with the palette they tell 28 systems apart, and neighbours without any colour."""
 
-INK, GREY, GRID = "#222222", "#6b6b6b", "#e4e4e4"
+INK, GREY, GRID = "#1f2328", "#59636e", "#e4e4e4"
+PALE = "#c9c9c9"
+"""Of lines that are there to compare with: fainter than GREY."""
+
 SMALL, NORMAL, LARGE = 8.5, 10.0, 11.5
 DPI = 160
 WIDTH = 4.0

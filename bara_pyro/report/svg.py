@@ -1,56 +1,117 @@
-"""A figure as markup inside a page: text stays text, colours are the page's, by day and by night."""
+"""A figure as SVG: text stays text, colours are the page's, by day and by night; points tell their values."""
 
 import io
 import re
 from html import escape
+from importlib.resources import files
 
 import matplotlib
+import numpy as np
+from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 
-from bara_pyro.report.style import GREY, GRID, INK, PALETTE
+from bara_pyro.report.colours import DAY, as_the_system
+from bara_pyro.report.compact import compact
+from bara_pyro.report.hover import Spot, spots
+from bara_pyro.report.style import GREY, GRID, INK, PALE, PALETTE
 
-# Colours of `report.style` -> custom properties of the page's style sheet, which has a set for the dark.
+# Colours of `report.style` -> custom properties, which have another value in the dark.
 VARIABLES = {
-    INK: "--ink",
-    GREY: "--soft",
-    GRID: "--grid",
-    "#ffffff": "--page",
-    **{colour.lower(): f"--c{i}" for i, colour in enumerate(PALETTE[:-1])},
-    PALETTE[-1]: "--ink",
+    INK: "ink",
+    GREY: "soft",
+    GRID: "grid",
+    PALE: "pale",
+    "#ffffff": "page",
+    **{colour.lower(): f"c{i}" for i, colour in enumerate(PALETTE[:-1])},
+    PALETTE[-1]: "ink",
 }
 COLOUR = re.compile("|".join(VARIABLES), re.IGNORECASE)
+CLOUD = 2000  # points of a scatter that are more than a file should have to name: they become one picture
+REACH = 5.0  # radius around a point, in points of 1/72 inch, in which its values are shown
+STYLE = files("bara_pyro.report").joinpath("templates", "figure.css").read_text(encoding="utf-8")
+ALONE = re.compile(r"<style>.*?</style><rect [^>]*/>", re.DOTALL)
 
 
 def svg_markup(figure: Figure, alt: str, prefix: str) -> str:
-    """Return a figure as one `<svg>` element without a background.
+    """Return a figure as one `<svg>` element without a background, which takes the colours of its page.
 
     Args:
         figure: drawn in the colours of `report.style`; others stay as they are in the dark, too.
         alt: what it shows, for those who cannot see it.
         prefix: before each identifier, so that no two figures of a page share one.
     """
+    return _element(alt, figure, _drawn(figure, prefix))
+
+
+def svg_file(figure: Figure, alt: str) -> str:
+    """Return a figure as the text of an SVG file, which has colours of its own, light or dark as the system.
+
+    The same figure gives the same text. `inlined` makes it part of a page.
+
+    Args:
+        figure: as in `svg_markup`.
+        alt: what it shows.
+    """
+    drawn = _drawn(figure, "n")
+    used = [colour for colour in DAY if f"var(--{colour})" in drawn or colour in ("ink", "page")]
+    width, height = (96 * inches for inches in figure.get_size_inches())
+    size = f' xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:g}"'
+    ground = '<rect width="100%" height="100%" fill="var(--page)"/>'
+    return _element(alt, figure, f"<style>\n{as_the_system(used)}\n{STYLE}</style>{ground}\n{drawn}", size)
+
+
+def inlined(file: str, prefix: str) -> str:
+    """Return the text of `svg_file` as part of a page that has colours and `figure.css`; see `svg_markup`."""
+    return _own_identifiers(ALONE.sub("", file, count=1), prefix)
+
+
+def _element(alt: str, figure: Figure, content: str, more: str = "") -> str:
+    width, height = (72 * inches for inches in figure.get_size_inches())
+    return (
+        f'<svg class="drawn" xmlns:xlink="http://www.w3.org/1999/xlink"{more} role="img" '
+        f'aria-label="{escape(alt)}" viewBox="0 0 {width:g} {height:g}">{content}</svg>\n'
+    )
+
+
+def _drawn(figure: Figure, prefix: str) -> str:
+    """Return what stands within the element."""
+    for axes in figure.axes:
+        for cloud in axes.collections:
+            if isinstance(cloud, PathCollection) and len(np.asarray(cloud.get_offsets())) > CLOUD:
+                cloud.set_rasterized(True)
     buffer = io.StringIO()
     # Text as text, the same bytes each time.
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "bara_pyro"}):
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     markup = buffer.getvalue()
-    markup = markup[markup.index("<svg") :]
+    markup = markup[markup.index(">", markup.index("<svg")) + 1 : markup.rindex("</svg>")]
     markup = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", markup, flags=re.DOTALL)
     markup = _own_identifiers(markup, prefix)
-    markup = COLOUR.sub(lambda found: f"var({VARIABLES[found[0].lower()]})", markup)
+    markup = COLOUR.sub(lambda found: f"var(--{VARIABLES[found[0].lower()]})", markup)
     # The page's own font: a phone has none of matplotlib's.
     markup = re.sub(r"font: ([\d.]+)px [^;\"]+", r"font-size: \1px", markup)
     markup = re.sub(r"font-family: [^;\"]+;?", "", markup)
-    markup = re.sub(r"(\d\.\d\d)\d+", r"\1", " ".join(markup.split()))
-    width, height = (72 * inches for inches in figure.get_size_inches())
-    return (
-        '<svg xmlns:xlink="http://www.w3.org/1999/xlink" role="img" '
-        f'aria-label="{escape(alt)}" viewBox="0 0 {width:g} {height:g}">{markup[markup.index(">") + 1 :]}'
-    )
+    return compact(markup) + _values(spots(figure))
 
 
 def _own_identifiers(markup: str, prefix: str) -> str:
-    """Put the prefix before identifiers that are referred to, and drop the others."""
-    used = set(re.findall(r'(?:url\(#|href="#)([^")]+)', markup))
-    markup = re.sub(r' id="([^"]+)"', lambda m: f' id="{prefix}{m[1]}"' if m[1] in used else "", markup)
-    return re.sub(r'(url\(#|href="#)', rf"\g<1>{prefix}", markup)
+    """Return markup whose identifiers are the prefix and a number; what nothing refers to has none."""
+    used = dict.fromkeys(re.findall(r'(?:url\(#|href="#)([^")]+)', markup))
+    names = {old: f"{prefix}{number}" for number, old in enumerate(used)}
+    markup = re.sub(r' id="([^"]+)"', lambda m: f' id="{names[m[1]]}"' if m[1] in names else "", markup)
+    return re.sub(r'(url\(#|href="#)([^")]+)', lambda m: f"{m[1]}{names[m[2]]}", markup)
+
+
+def _values(found: list[Spot]) -> str:
+    """Return areas that nobody sees, whose title a browser shows where the pointer rests."""
+    if not found:
+        return ""
+    return "\n".join(['\n<g class="values">', *map(_area, found), "</g>\n"])
+
+
+def _area(spot: Spot) -> str:
+    left, upper, right, lower = spot.box
+    shape = f'rect x="{left:.1f}" y="{upper:.1f}" width="{right - left:.1f}" height="{lower - upper:.1f}"'
+    if (left, upper) == (right, lower):
+        shape = f'circle cx="{left:.1f}" cy="{upper:.1f}" r="{REACH:g}"'
+    return f"<{shape}><title>{escape(spot.text)}</title></{shape.split()[0]}>"

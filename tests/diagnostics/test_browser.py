@@ -3,24 +3,17 @@
 
 import json
 import re
-import shutil
-import subprocess
 from html import unescape
 from pathlib import Path
 
 import pytest
+from browser_cases import NEEDED, browse, without_policy
 from inspection_cases import OPTIONS, fitted
 
 from bara_pyro.diagnostics.page.page import inspect_run
 from bara_pyro.generation.page import write_reply_page
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium to look at pages with: install chromium")
-FLAGS = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-    *("--enable-logging=stderr", "--virtual-time-budget=2000"),
-)
+pytestmark = NEEDED
 
 PROBE = """
 <script>
@@ -74,18 +67,10 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return inspect_run(tmp_path_factory.mktemp("run"), fitted("bara-gate"), OPTIONS)[0].parent
 
 
-def browse(page: Path, profile: Path, *flags: str) -> tuple[str, list[str]]:
-    """Return the document as it stands after loading, and what was said on the console."""
-    command = [str(BROWSER), *FLAGS, f"--user-data-dir={profile}", *flags, "--dump-dom", page.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    return done.stdout, re.findall(r"CONSOLE.*", done.stderr)
-
-
 def look(page: Path, folder: Path, width: int, dark: bool) -> dict:
     """Return what a script finds on the page at a width; in a frame, because no window is narrower than "
     "500."""
-    # Only a page without its policy runs a script that is not its own.
-    text = re.sub(r"<meta http-equiv[^>]*>", "", page.read_text())
+    text = without_policy(page.read_text())
     (folder / "page.html").write_text(text.replace("</body>", f"{PROBE}</body>"))
     (folder / "frame.html").write_text(FRAME.format(page="page.html", width=width))
     flags = [f"--window-size={max(width, 500)},900", *(["--force-dark-mode"] if dark else [])]

@@ -1,6 +1,8 @@
 """The one-file report."""
 
 import re
+from base64 import b64encode
+from hashlib import sha256
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -22,7 +24,8 @@ from bara_pyro.report import (
     training_curves,
     write_index,
 )
-from bara_pyro.report.html import document
+from bara_pyro.report.colours import DAY, NIGHT
+from bara_pyro.report.html import common_style, document
 from bara_pyro.report.style import PALETTE, new_figure
 from bara_pyro.report.svg import svg_markup
 
@@ -82,7 +85,8 @@ def page(tmp_path: Path) -> Reader:
 
 
 def test_every_text_is_escaped_and_unchanged(page: Reader):
-    assert page.attributes("script") == []
+    assert page.attributes("script") == [{}]  # that of the tables
+    assert NASTY not in page.text["script"][0]
     assert page.text["title"] == page.text["h1"] == page.text["caption"] == page.text["figcaption"] == [NASTY]
     assert page.text["p"] == [NASTY, "second"]
     assert page.text["th"] == [NASTY, "Accuracy (%)", NASTY, "BaRA", "BLoB"]
@@ -127,6 +131,10 @@ def test_a_figure_takes_the_colours_of_the_page():
     assert markup == svg_markup(coloured(), "what", "x-")
     assert not re.search("|".join((*PALETTE, "#ffffff")), markup, re.IGNORECASE)
     assert all(f"var(--c{i})" in markup for i in range(len(PALETTE) - 1))
+    for colour in (*DAY, *NIGHT):
+        assert colour in NIGHT
+        assert f"--{colour}: {DAY[colour]};" in common_style()
+        assert f"--{colour}: {NIGHT[colour]};" in common_style()
     assert "a &lt; b</text>" in markup  # text stays text
     assert "font-family" not in markup
     assert "font: " not in markup
@@ -144,12 +152,20 @@ def policy(reader: Reader) -> dict[str, list[str]]:
     return {name: sources for name, *sources in (part.split() for part in content.split(";"))}
 
 
-def test_only_a_page_that_has_a_script_may_run_one(page: Reader):
-    assert policy(page) == {"default-src": ["'none'"], "img-src": ["data:"], "style-src": ["'unsafe-inline'"]}
+def hashed(script: str) -> str:
+    return f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'"
+
+
+def test_a_page_may_run_its_own_scripts_and_no_other(page: Reader):
+    none = {"default-src": ["'none'"], "img-src": ["data:"], "style-src": ["'unsafe-inline'"]}
+    assert policy(page) == none | {"script-src": [hashed(page.text["script"][0])]}
     reader = Reader()
     reader.feed(document(NASTY, body="<p>body</p>", style="p { color: red; }", script="const a = 1 < 2;"))
-    assert policy(reader) == policy(page) | {"script-src": ["'unsafe-inline'"]}
+    assert policy(reader) == none | {"script-src": [hashed("const a = 1 < 2;")]}
     assert reader.text["script"] == ["const a = 1 < 2;"]
+    folded = document("t", [Details("more", [Table([Column("a", "A")], [])])])
+    assert "script-src" in folded  # its table sorts, too
+    assert "script-src" not in document("t", ["no table"])
     assert reader.text["style"][0].endswith("p { color: red; }")
     assert "p" not in reader.text  # a body that is plain text is escaped
     assert reader.text["title"] == reader.text["h1"] == [NASTY]

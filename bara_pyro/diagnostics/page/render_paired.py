@@ -141,7 +141,7 @@ def figure(found: Comparison) -> Figure:
         colour = {"a": PALETTE[0], "b": PALETTE[1], "unclear": INK}[one.better]
         if math.isfinite(one.low):
             panel.plot([one.low, one.high], [0, 0], color=colour, linewidth=2.2, solid_capstyle="butt")
-            panel.plot([one.difference], [0], "o", color=colour, markersize=6)
+            panel.plot([one.difference], [0], "o", color=colour, markersize=6, label=_described(one))
             widest = 1.15 * max(abs(one.low), abs(one.high)) or 1.0
             panel.set_xlim(-widest, widest)
         else:

@@ -145,7 +145,7 @@ def rank_figure(found: RankUse) -> Figure:
     """Draw how the effective rank is spread over the rows."""
     figure = new_figure(WIDTH, 3.4)
     axes = figure.add_subplot()
-    axes.hist(found.rows, bins=20, color=PALETTE[0], edgecolor="white")
+    axes.hist(found.rows, bins=20, color=PALETTE[0], edgecolor="white", label="A bin")
     dress(axes, f"Effective rank of a row (of {found.r})", "Rows")
     return figure
 

@@ -1,0 +1,157 @@
+"""What is read where the pointer rests on a point of a figure: its name and its values.
+
+A name is the label of what was drawn. A value is written as its tick where the axis has words for ticks.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.collections import PathCollection
+from matplotlib.container import BarContainer, ErrorbarContainer
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter
+
+MOST = 500  # points of one kind that are worth a value each: of a cloud no single point is read
+OF_WORDS = (FixedFormatter, FuncFormatter)  # what `set_xticks(places, words)` sets
+BESIDE = 0.15  # share of a number by which points beside its tick may lie off it
+
+Ends = Sequence[float] | None
+
+
+@dataclass(frozen=True)
+class Spot:
+    """A place of a figure that has something to say.
+
+    Attributes:
+        box: left, upper, right and lower end in points of 1/72 inch, from the figure's upper left corner.
+        text: a line for the name, where there is one, and one for each value.
+    """
+
+    box: tuple[float, float, float, float]
+    text: str
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A point or a bar: its corners in data coordinates, alike for a point, values, ends of error bars."""
+
+    drawn: Any
+    corners: Sequence[tuple[float, float]]
+    x: float
+    y: float
+    x_ends: Ends = None
+    y_ends: Ends = None
+
+
+def spots(figure: Figure) -> list[Spot]:
+    """Return the points and bars of a figure that has been drawn, in the order of drawing.
+
+    Points are what has markers or error bars; bars count where they have a label.
+    """
+    height, scale = 72 * figure.get_size_inches()[1], 72 / figure.dpi
+    found = []
+    for axes in figure.axes:
+        for mark in _marks(axes):
+            ends = np.sort(scale * axes.transData.transform(mark.corners).T)
+            if np.isfinite(ends).all():
+                (left, right), (low, high) = ends.tolist()
+                said = [
+                    _name(mark.drawn),
+                    _value(_label(axes, "x"), axes.xaxis, mark.x, mark.x_ends),
+                    _value(_label(axes, "y"), axes.yaxis, mark.y, mark.y_ends),
+                ]
+                box = (left, height - high, right, height - low)
+                found.append(Spot(box, "\n".join(line for line in said if line)))
+    return found
+
+
+def _marks(axes: Axes) -> Iterator[Mark]:
+    with_bars = [held for held in axes.containers if isinstance(held, ErrorbarContainer)]
+    theirs = [held.lines[0] for held in with_bars]
+    for line in axes.lines:
+        if line not in theirs and line.get_marker() not in ("", "None", None):
+            yield from _points(line, np.asarray(line.get_xydata()))
+    for cloud in axes.collections:
+        if isinstance(cloud, PathCollection):
+            yield from _points(cloud, np.ma.filled(cloud.get_offsets(), np.nan))
+    for held in with_bars:
+        if held.lines[0] is not None:
+            yield from _points(held, np.asarray(held.lines[0].get_xydata()), *_ends(held))
+    for bars in axes.containers:
+        if isinstance(bars, BarContainer) and _name(bars):
+            yield from _bars(bars)
+
+
+def _points(
+    drawn: Any, places: np.ndarray, x_ends: Sequence[Ends] = (), y_ends: Sequence[Ends] = ()
+) -> Iterator[Mark]:
+    if len(places) <= MOST:
+        for i, (x, y) in enumerate(places.tolist()):
+            yield Mark(
+                drawn, [(x, y), (x, y)], x, y, x_ends[i] if x_ends else None, y_ends[i] if y_ends else None
+            )
+
+
+def _bars(bars: BarContainer) -> Iterator[Mark]:
+    _, ends = _ends(bars.errorbar) if bars.errorbar else ([], [])
+    for i, bar in enumerate(bars.patches):
+        (x0, y0), (x1, y1) = bar.get_bbox().get_points().tolist()
+        yield Mark(bars, [(x0, y0), (x1, y1)], (x0 + x1) / 2, y1 - y0, None, ends[i] if ends else None)
+
+
+def _ends(held: ErrorbarContainer) -> list[list[Ends]]:
+    """Return the ends of the level and of the upright bars, one a point; none where there are no bars."""
+    drawn, found = iter(held.lines[2]), list[list[Ends]]()
+    for axis, there in enumerate((held.has_xerr, held.has_yerr)):
+        parts = next(drawn).get_segments() if there else []
+        found.append([[float(end[axis]) for end in part] or None for part in parts])
+    return found
+
+
+def _name(drawn: Any) -> str:
+    label = str(drawn.get_label() or "")
+    return "" if label.startswith("_") else label
+
+
+def _value(label: str, axis: Axis, value: float, ends: Ends) -> str:
+    """Return the name of an axis and a value on it; nothing where an axis has neither name nor numbers."""
+    said = _tick(axis, value)
+    if said is None:
+        between = f" ({_number(ends[0])} to {_number(ends[1])})" if ends and ends[0] != ends[1] else ""
+        said = f"{_number(value)}{between}"
+    return f"{label}: {said}" if label and said else said
+
+
+def _number(value: float) -> str:
+    text = f"{value + 0.0:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+    return text.replace("-", "\N{MINUS SIGN}")
+
+
+def _tick(axis: Axis, value: float) -> str | None:
+    """Return the words of the tick that a value belongs to; None where the axis has plain numbers.
+
+    What stands side by side at one tick, as bars of a group do, belongs to the nearest.
+    """
+    places, formatter = np.asarray(axis.get_majorticklocs(), dtype=float), axis.get_major_formatter()
+    if not len(places):
+        return ""
+    if not (isinstance(axis.get_major_locator(), FixedLocator) and isinstance(formatter, OF_WORDS)):
+        return None
+    words = formatter.format_ticks(places.tolist())[int(np.abs(places - value).argmin())]
+    try:
+        number = float(words.replace(",", ""))
+    except ValueError:
+        return words
+    return words if abs(number - value) <= BESIDE * abs(number) else None
+
+
+def _label(axes: Axes, along: str) -> str:
+    """Return the name of an axis: its own, that of a panel it is shared with, or that of the whole figure."""
+    shared = axes.get_shared_x_axes() if along == "x" else axes.get_shared_y_axes()
+    names = [getattr(one, f"get_{along}label")() for one in (axes, *shared.get_siblings(axes))]
+    names.append(getattr(axes.figure, f"get_sup{along}label")())
+    return " ".join(next((name for name in names if name), "").split())
