@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -65,7 +66,7 @@ def test_gates_of_a_rows_own_are_averaged_over(finished: Path, pool: Path) -> No
     asked = ask_pool(system, examples, samples=5, seed=3)
     split = encode_rows(system.config, system.backbone, system.task, examples)
     probs = draw(system, split, 20, repeats=4, seed=3).exp()
-    means = torch.stack([sum(probs[4 * s + t] for t in range(4)) / 4 for s in range(5)])
+    means = torch.stack([torch.stack([probs[4 * s + t] for t in range(4)]).mean(0) for s in range(5)])
     assert asked.draws.exp() == pytest.approx(means, abs=1e-9)
     assert asked.shared
 
@@ -145,7 +146,11 @@ def test_rows_that_share_nothing(place: Place, pool: Path, tmp_path: Path, bara:
     train(place.config(method__name="mc_dropout", **SETTINGS), tmp_path / "run")
     asked = ("acquire", tmp_path / "run", "--input", pool, "--count", 3, "--samples", 4)
     assert_one_sentence(bara(*asked), "each row by itself", "bald or entropy")
-    found = json.loads(bara(*asked, "--by", "bald", "--json").out)
+    out, whole = tmp_path / "chosen.jsonl", tmp_path / "all.jsonl"
+    found = json.loads(bara(*asked, "--by", "bald", "--json", "--output", out).out)
+    assert bara("predict", asked[1], "--input", pool, "--output", whole, "--samples", 4).code == 0
+    known = {row["id"]: row["epistemic"] for row in read_jsonl(whole)}
+    assert [row["epistemic"] for row in read_jsonl(out)] == pytest.approx(sorted(known.values())[:-4:-1])
     assert found["joint"] is None
     assert found["draws"] == 4
     assert "nats of the latents" not in bara(*asked, "--by", "bald").out
@@ -172,3 +177,26 @@ def test_refusals(
     for by in ("bald", "batch-bald"):
         assert_one_sentence(bara(*mean, by), "draws do not differ", "entropy")
     assert bara(*mean, "entropy").code == 0
+
+
+def test_the_example_of_the_page_runs(members: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = Path(__file__).parents[2] / "docs" / "active.md"
+    [example] = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
+    assert '"runs/round-1"' in example
+    exec(compile(example.replace("runs/round-1", str(members)), str(page), "exec"), {})
+    batch, other = capsys.readouterr().out.splitlines()
+    assert batch.startswith("batch-bald 0.")
+    assert other.startswith("random 0.")
+
+
+def test_the_commands_of_the_page_are_those_of_the_command_line(
+    place: Place, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bara: Bara
+) -> None:
+    page = Path(__file__).parents[2] / "docs" / "active.md"
+    [line] = re.findall(r"^    bara (acquire .*)$", page.read_text(), flags=re.MULTILINE)
+    monkeypatch.chdir(tmp_path)
+    table = pd.read_json(pool, lines=True)
+    pd.concat([table, table.assign(id=table["id"] + "-2")]).to_csv("pool.csv", index=False)
+    train(place.config(method__name="bara-gate", **SETTINGS), tmp_path / "runs" / "round-1")
+    assert bara(*line.split()).code == 0
+    assert len(pd.read_csv("next.csv")) == 40
