@@ -3,7 +3,6 @@
 Each function returns a matplotlib figure; `save` writes it.
 """
 
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,22 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MultipleLocator
-from PIL import Image
 
 from bara_pyro.errors import DataError
-from bara_pyro.report.style import GREY, INK, NORMAL, PALETTE, SMALL, dress, legend_of, line_style, new_figure
-from bara_pyro.runs.store import atomic_write
+from bara_pyro.report.style import (
+    GREY,
+    INK,
+    NORMAL,
+    PALE,
+    PALETTE,
+    SMALL,
+    dress,
+    legend_of,
+    line_style,
+    new_figure,
+)
+from bara_pyro.report.svg import svg_file
+from bara_pyro.runs.store import write_text
 from experiments.engine.differences import AVERAGE
 from experiments.engine.record import Record
 from experiments.engine.spaces import in_order, tagged
@@ -26,22 +36,25 @@ from experiments.engine.study import Study
 from experiments.page.labels import place_labels
 from experiments.page.values import display, draws_of, over_tasks, score
 
-COLUMNS = 4
-FILL, OTHERS = PALETTE[0], "#c9c9c9"
-DPI, COLOURS = 120, 64  # small files, which stay in the history of the repository
+COLUMNS = 3
+PAGE = 5.0
+"""Inches: of a figure whose letters can be read on a phone, where it is as wide as the screen."""
+
+FILL = PALETTE[0]
 
 
-def save(figure: Figure, path: Path) -> Path:
-    """Write a figure as a PNG of few colours, whole or not at all; the same figure gives the same bytes.
+def save(figure: Figure, path: Path, alt: str) -> Path:
+    """Write a figure as an SVG, whole or not at all; the same figure gives the same bytes.
+
+    Args:
+        figure: no wider than `PAGE`, or it has to be scrolled on a phone.
+        path: of the file.
+        alt: what it shows, for those who cannot see it.
 
     Raises:
         CheckpointError: the folder cannot be written to.
     """
-    drawn, small = io.BytesIO(), io.BytesIO()
-    figure.savefig(drawn, format="png", dpi=DPI, metadata={"Software": None})
-    image = Image.open(drawn).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
-    image.save(small, format="png", optimize=True)
-    atomic_write(path, lambda file: file.write(small.getvalue()))
+    write_text(path, svg_file(figure, alt))
     return path
 
 
@@ -49,7 +62,7 @@ def panels(number: int, height: float) -> tuple[Figure, list[Axes]]:
     """Return a figure and its first `number` small panels of one scale, `COLUMNS` a row."""
     columns = min(COLUMNS, number)
     rows = -(-number // columns)
-    figure = new_figure(2.05 * columns + 0.5, height * rows + 0.5)
+    figure = new_figure((PAGE - 0.5) / COLUMNS * columns + 0.5, height * rows + 0.5)
     grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
     for spare in grid.flatten()[number:]:
         spare.remove()
@@ -70,7 +83,7 @@ def reliability_figure(study: Study, task: str) -> Figure:
     the pooled bins would be smaller.
     """
     arms = _arms_on(study, task)
-    figure, axes = panels(len(arms), 2.15)
+    figure, axes = panels(len(arms), 1.85)
     for panel, (arm, (records, samples)) in zip(axes, arms.items(), strict=True):
         counts, accuracy, confidence = pooled_bins([record["reliability"][samples] for record in records])
         _draw_reliability(panel, counts, accuracy, confidence)
@@ -85,7 +98,7 @@ def reliability_figure(study: Study, task: str) -> Figure:
         Patch(facecolor="none", edgecolor=GREY, hatch="////", label="gap to confidence"),
         Patch(facecolor="white", edgecolor=INK, linewidth=0.6, label="share of rows"),
     ]
-    legend_of(figure, handles=handles, loc="outside upper center", ncols=4)
+    legend_of(figure, handles=handles, loc="outside upper center", ncols=2)
     return figure
 
 
@@ -105,7 +118,8 @@ def pooled_bins(bins: Sequence[Mapping[str, Sequence[float | None]]]) -> tuple[n
 def _draw_reliability(axes: Axes, counts: np.ndarray, accuracy: np.ndarray, confidence: np.ndarray) -> None:
     width = 1 / len(counts)
     left = np.arange(len(counts)) * width
-    axes.bar(left, accuracy, width, align="edge", color=FILL, edgecolor="white", linewidth=0.4)
+    right = "right answers in the bin"
+    axes.bar(left, accuracy, width, align="edge", color=FILL, edgecolor="white", linewidth=0.4, label=right)
     gap: dict[str, Any] = {"facecolor": "none", "edgecolor": GREY, "linewidth": 0.5, "hatch": "/////"}
     axes.bar(left, confidence - accuracy, width, bottom=accuracy, align="edge", **gap)
     share: dict[str, Any] = {"color": "white", "edgecolor": INK, "linewidth": 0.6}
@@ -131,10 +145,11 @@ def risk_coverage_figure(study: Study, task: str, reference: str = "lora") -> Fi
         arm: np.mean([record["risk_coverage"][samples] for record in records], axis=0)
         for arm, (records, samples) in arms.items()
     }
-    figure, axes = panels(len(arms), 1.9)
+    few = [*range(0, len(coverage) - 1, 2), -1]  # points of the others: a panel is too small for more
+    figure, axes = panels(len(arms), 1.7)
     for panel, (arm, curve) in zip(axes, curves.items(), strict=True):
         for other in curves.values():
-            panel.plot(coverage, other, color=OTHERS, linewidth=0.7)
+            panel.plot(*np.array([coverage, other])[:, few], color=PALE, linewidth=0.7)
         if reference in curves and arm != reference:
             panel.plot(coverage, curves[reference], color=INK, linewidth=1.1, linestyle="--")
         panel.plot(coverage, curve, color=FILL, linewidth=2.0)
@@ -148,7 +163,7 @@ def risk_coverage_figure(study: Study, task: str, reference: str = "lora") -> Fi
     handles = [
         Line2D([], [], color=FILL, linewidth=2.0, label="this method"),
         Line2D([], [], color=INK, linewidth=1.1, linestyle="--", label=display(reference)),
-        Line2D([], [], color=OTHERS, linewidth=0.9, label="the others"),
+        Line2D([], [], color=PALE, linewidth=0.9, label="the others"),
     ]
     legend_of(figure, handles=handles, loc="outside upper center", ncols=3)
     return figure
@@ -172,7 +187,7 @@ def accuracy_ece_figure(study: Study) -> Figure:
 
     Arms that failed on a task, or have no runs there, have no point.
     """
-    figure = new_figure(7.2, 5.0)
+    figure = new_figure(PAGE, 4.4)
     axes = figure.add_subplot()
     names, points, bars = [], [], []
     for arm in in_order(study.arms):
@@ -185,7 +200,7 @@ def accuracy_ece_figure(study: Study) -> Figure:
         (x, x_error), (y, y_error) = numbers
         ours = arm.partition(", ")[0] in tagged("ours")
         axes.errorbar(x, y, y_error, x_error, fmt="D" if ours else "o", color=FILL if ours else INK,
-                      markersize=6, ecolor=GREY, elinewidth=0.8)  # fmt: skip
+                      markersize=6, ecolor=GREY, elinewidth=0.8, label=display(arm))  # fmt: skip
         names.append(display(arm))
         points.append((x, y))
         bars += [((x - x_error, y), (x + x_error, y)), ((x, y - y_error), (x, y + y_error))]
@@ -209,13 +224,13 @@ def difference_figure(entries: Sequence[Mapping[str, Any]], reference: str, metr
     arms = [arm for arm in in_order(dict.fromkeys(e["arm"] for e in found if e["task"] == main))]
     if not arms:
         raise DataError(f"There is no difference to {display(reference)} in {metric} to draw.")
-    figure = new_figure(6.6, 0.3 * len(arms) + 1.6)
+    figure = new_figure(PAGE, 0.3 * len(arms) + 1.6)
     axes = figure.add_subplot()
     for place, arm in enumerate(arms):
         for e in (e for e in found if e["arm"] == arm):
             value = e[metric]
             if e["task"] != main:
-                axes.plot(value["difference"], place, "|", color=GREY, markersize=9)
+                axes.plot(value["difference"], place, "|", color=GREY, markersize=9, label=e["task"])
                 continue
             sides = [[value["difference"] - value["low"]], [value["high"] - value["difference"]]]
             face = "white" if value["low"] <= 0 <= value["high"] else INK

@@ -33,6 +33,7 @@ WIDTH = 110
 # Of templates; settings stand in code spans, and links, arXiv ids and names of models are no results.
 TAG = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}", re.DOTALL)
 ALLOWED = re.compile(r"`[^`]*`|\]\([^)]*\)|\barXiv \d{4}\.\d{4,5}|\b[A-Z]\w*[0-9.]+-\d+(\.\d+)?[BM]\b")
+FIGURE = re.compile(r"\(\.\./figures/([\w.-]+\.svg)\)")
 NUMERAL = re.compile(r"[+\-−±]?\d[\d,]*\.\d+|\d[\d,]* ?(%|percent\b|points\b|nats\b)")
 
 INDEX = """# Results
@@ -99,10 +100,10 @@ def shown(part: Part, figures: Path | None) -> str:
     if isinstance(part, Folded):
         tables = [markdown(table) for table in part.tables]
         return "\n".join([f"<details><summary>{part.title}</summary>\n", *tables, "</details>\n"])
-    if figures is not None:
-        save(part.draw(), figures / f"{part.name}.png")
     text = f"{part.caption} {part.numbers}".strip()
-    return f"![{text}](../figures/{part.name}.png)\n\n*{part.caption}*\n"
+    if figures is not None:
+        save(part.draw(), figures / f"{part.name}.svg", text)
+    return f"![{text}](../figures/{part.name}.svg)\n\n*{part.caption}*\n"
 
 
 def provenance(stored: Study | Results) -> str:
@@ -194,12 +195,18 @@ def problems(root: Path = ROOT) -> list[str]:
         asked = re.sub(r"\{[^{}]*\}", "", find_study(name).question)
         lines += typed_numerals(asked, Path(f"the question of {name}"))
     texts = documents(draw=False)
-    written = set((root / "docs" / "results").glob("*.md"))
+    drawn = {root / "docs" / "figures" / name for text in texts.values() for name in FIGURE.findall(text)}
+    written = {*(root / "docs" / "results").glob("*.md"), *(root / "docs" / "figures").glob("*.svg")}
     for path, text in texts.items():
         if not path.exists() or path.read_text() != text:
             lines.append(f"{path.relative_to(root)} is not that of the stored results: "
                          "python -m experiments report")  # fmt: skip
-    return lines + [f"{path.relative_to(root)} has no results behind it." for path in written - set(texts)]
+    lines += [
+        f"{path.relative_to(root)} is missing: python -m experiments report" for path in drawn - written
+    ]
+    return lines + [
+        f"{path.relative_to(root)} has no results behind it." for path in written - drawn - set(texts)
+    ]
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from bara_pyro.metrics.intervals import Interval
 from bara_pyro.report.style import GREY, INK, dress, legend_of, line_style, new_figure
 from experiments.engine.results import distinct, having
-from experiments.page.figures import marked
+from experiments.page.figures import PAGE, marked
 from experiments.page.sampled_entries import (
     REFERENCE,
     Entry,
@@ -59,7 +59,7 @@ def frontier_figure(entries: Sequence[Entry]) -> Figure:
     numbers = list(dict.fromkeys((1, target_of(entries))))
     methods = distinct(entries, "method")
     others = [method for method in methods if method != REFERENCE]
-    figure = new_figure(2.3 * len(others) + 0.5, 2.2 * len(numbers) + 0.8)
+    figure = new_figure(PAGE, 2.2 * len(numbers) + 0.8)
     grid = figure.subplots(len(numbers), len(others), squeeze=False, sharex=True, sharey="row")
     for (row, n), (column, method) in product(enumerate(numbers), enumerate(others)):
         axes = grid[row, column]
@@ -139,7 +139,7 @@ def _over_seeds(values: Sequence[float]) -> float | None:
 def tax_figure(entries: Sequence[Entry]) -> Figure:
     """Draw the tax of each method on every task and its mean over them: a group of bars a task."""
     methods = distinct(entries, "method")
-    figure = new_figure(7.6, 3.6)
+    figure = new_figure(PAGE, 3.6)
     axes = figure.subplots()
     width = 0.8 / len(methods)
     for index, method in enumerate(methods):
@@ -148,10 +148,10 @@ def tax_figure(entries: Sequence[Entry]) -> Figure:
         bars = [_over_seeds(values) or 0.0 for values in taxes.values()]
         heights = [mean(values) for values in taxes.values()]
         axes.bar(places, heights, width, yerr=bars, color=line_style(index)["color"], label=display(method),
-                 error_kw={"elinewidth": 0.7, "capsize": 1.5})  # fmt: skip
-    axes.axhline(0, color="0.4", linewidth=0.8)
-    axes.axvline(len(taxes) - 1.5, color="0.4", linewidth=0.8)  # the mean stands apart
+                 error_kw={"elinewidth": 0.7, "capsize": 1.5, "color": INK})  # fmt: skip
+    axes.axhline(0, color=GREY, linewidth=0.8)
+    axes.axvline(len(taxes) - 1.5, color=GREY, linewidth=0.8)  # the mean stands apart
     dress(axes, "", "After minus before (points)")
     axes.set_xticks(range(len(taxes)), taxes, rotation=20, ha="right")
-    legend_of(figure, loc="outside upper center", ncols=len(methods))
+    legend_of(figure, loc="outside upper center", ncols=3)
     return figure

@@ -85,7 +85,7 @@ def test_section(tmp_path: Path) -> None:
     text = page_of("decide", stored((0, 1)), tmp_path, "Words.")
     assert "2 seeds" in text
     assert "Words." in text
-    assert (tmp_path / "decide-coverage.png").exists()
+    assert (tmp_path / "decide-coverage.svg").exists()
     entries = list(stored()["entries"].values())
     rows = set_rows(entries)
     assert len(rows) == 2 * 2 * 2 * 3

@@ -46,7 +46,7 @@ def test_section(tmp_path: Path) -> None:
     assert "| -0.700 ± 0.000 | +0.350 ± 0.071 | 12.5 ± 0.0 |" in lines[0]
     assert lines[1].startswith("| BaRA | -0.450 ± 0.071 |")
     assert "Spearman's ρ of both columns -1.00" in text
-    assert (tmp_path / "figures" / "leave-one-out.png").exists()
+    assert (tmp_path / "figures" / "leave-one-out.svg").exists()
 
 
 def test_figure_has_a_point_a_method_and_seed() -> None:

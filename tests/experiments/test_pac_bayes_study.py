@@ -348,7 +348,7 @@ def test_section(tmp_path: Path) -> None:
     assert "2 seeds" in text
     assert "Words." in text
     assert "probability 95 %" in text
-    assert (tmp_path / "pac_bayes.png").exists()
+    assert (tmp_path / "pac_bayes.svg").exists()
     said = GibbsBound("drawn-answer", 0.0, 20_480, 1280, 0.0, 0.045, 0.005, 1.0).assumptions
     assert all(f"{i}. {sentence}\n" in text for i, sentence in enumerate(said, 1))
     # Bounds: 0.35 and 0.25, the second below the true risk, 0.28; their deviation 0.1 / sqrt 2.

@@ -42,7 +42,7 @@ def test_section(tmp_path: Path) -> None:
     assert "| MLE (LoRA) | micro-wgs | 62.5 ± 17.7 | 12.5 ± 0.0 |" in text
     assert "| BaRA | 100 | 70.0 ± 0.0 | 5.0 ± 0.0 | 1.500 ± 0.707 |" in text
     assert "| BaRA | 25 | 60.0 ± 0.0 | 5.0 ± 0.0 | 2.500 ± 0.707 |" in text
-    assert (tmp_path / "figures" / "pruning.png").exists()
+    assert (tmp_path / "figures" / "pruning.svg").exists()
     lines = curve_figure(list(stored()["entries"].values())).axes[1].lines
     assert [line.get_label() for line in lines] == ["MLE (LoRA)", "BaRA"]
     assert list(lines[0].get_ydata()) == [1.5, 2.5]

@@ -91,8 +91,8 @@ def test_section(tmp_path: Path) -> None:
     assert "2 gates, 6 rows of 1 token." in text
     assert "largest R-hat 1.004, smallest effective sample size 300" in text
     assert "What was learnt." in text
-    assert "(../figures/reference_posterior.png)" in text
-    assert (tmp_path / "figures" / "reference_posterior.png").exists()
+    assert "(../figures/reference_posterior.svg)" in text
+    assert (tmp_path / "figures" / "reference_posterior.svg").exists()
     assert "mistake" not in text
     stored = made_up()
     stored["programs"]["phi*theta"]["weibull"]["importance"]["bounded"] = False

@@ -99,10 +99,10 @@ def test_the_same_files_give_the_same_bytes(
     assert pages(results, tmp_path, tmp_path / "figures") == texts
     drawn = sorted(path.name for path in figures.iterdir())
     assert drawn == [
-        "in_distribution-accuracy-ece.png",
-        "in_distribution-nll-differences.png",
-        "in_distribution-reliability.png",
-        "in_distribution-risk-coverage.png",
+        "in_distribution-accuracy-ece.svg",
+        "in_distribution-nll-differences.svg",
+        "in_distribution-reliability.svg",
+        "in_distribution-risk-coverage.svg",
     ]
     assert all((figures / n).read_bytes() == (tmp_path / "figures" / n).read_bytes() for n in drawn)
 

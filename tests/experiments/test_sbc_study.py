@@ -198,8 +198,8 @@ def test_section(tmp_path: Path) -> None:
     assert "(300 steps;" in text
     assert "What was learnt." in text
     assert "something else" not in text
-    assert "(../figures/sbc.png)" in text
-    assert (tmp_path / "figures" / "sbc.png").exists()
+    assert "(../figures/sbc.svg)" in text
+    assert (tmp_path / "figures" / "sbc.svg").exists()
 
 
 def test_the_joint_level_is_that_of_the_gates() -> None:
@@ -247,19 +247,17 @@ def test_a_control_gone_wrong_is_said(tmp_path: Path) -> None:
 
 def test_figure() -> None:
     shown = figure(made_up()["programs"])
-    panels = np.array(shown.axes).reshape(2, 5)
-    assert [axes.get_title(loc="left") for axes in panels[0]] == [
+    panels = np.array(shown.axes).reshape(5, 2)
+    assert [axes.get_ylabel() for axes in panels[:, 0]] == [
         "weibull",
         "gamma",
         NUTS_ARM,
-        TOO_SURE,
+        "weibull,\ntoo sure",
         PRIOR,
     ]
-    assert [axes.get_ylabel() for axes in panels[:, 0]] == [
-        "phi\nECDF minus uniform",
-        "phi*theta\nECDF minus uniform",
-    ]
-    assert [text.get_text() for text in panels[0, 1].texts + panels[1, 0].texts] == ["not run"] * 2
+    assert [axes.get_title(loc="left") for axes in panels[0]] == ["phi", "phi*theta"]
+    assert shown.get_supylabel() == "ECDF minus uniform"
+    assert [text.get_text() for text in panels[1, 0].texts + panels[0, 1].texts] == ["not run"] * 2
     first = panels[0, 0]
     assert first.get_ylim() == (-LIMIT, LIMIT)
     good, bad, likelihood = first.lines

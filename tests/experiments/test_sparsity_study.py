@@ -98,7 +98,7 @@ def test_section(tmp_path: Path) -> None:
     assert "# Sparsity" in text
     assert "What it says." in text
     assert "2 seeds" in text
-    assert {path.name for path in tmp_path.iterdir()} == {"sparsity-layers.png", "sparsity-tau.png"}
+    assert {path.name for path in tmp_path.iterdir()} == {"sparsity-layers.svg", "sparsity-tau.svg"}
 
 
 def test_a_panel_a_rank_and_method() -> None:

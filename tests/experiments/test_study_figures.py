@@ -9,9 +9,13 @@ from study_cases import invent, predictions, rows_of
 
 from bara_pyro.errors import DataError
 from bara_pyro.metrics import reliability_bins
+from bara_pyro.report.hover import spots
+from bara_pyro.report.style import INK
+from bara_pyro.report.svg import svg_file
 from experiments.engine.differences import AVERAGE, compare
 from experiments.engine.study import Study, load_study
 from experiments.page.figures import (
+    PAGE,
     accuracy_ece_figure,
     difference_figure,
     pooled_bins,
@@ -119,7 +123,7 @@ def test_differences_have_their_intervals(study: Study) -> None:
         found = entry["nll"]
         assert float(line.get_xdata()[0]) == found["difference"]
         assert (left, right) == pytest.approx((found["low"], found["high"]))
-        assert line.get_markerfacecolor() == ("white" if found["low"] <= 0 <= found["high"] else "#222222")
+        assert line.get_markerfacecolor() == ("white" if found["low"] <= 0 <= found["high"] else INK)
     one = [{**e, "task": "only"} for e in study.comparisons if e["task"] == "micro-wgs"]
     assert len(difference_figure(one, "lora").axes[0].containers) == 2
     with pytest.raises(DataError, match="no difference to BLoB in nll"):
@@ -128,7 +132,30 @@ def test_differences_have_their_intervals(study: Study) -> None:
 
 def test_files_are_small_and_the_same_each_time(study: Study, tmp_path: Path) -> None:
     for draw in (lambda: reliability_figure(study, "micro-wgs"), lambda: accuracy_ece_figure(study)):
-        content = save(draw(), tmp_path / "a.png").read_bytes()
-        assert content.startswith(b"\x89PNG\r\n\x1a\n")
+        content = save(draw(), tmp_path / "a.svg", "a < b").read_bytes()
+        assert content.startswith(b"<svg ")
         assert 5_000 < len(content) < 60_000
-        assert save(draw(), tmp_path / "b.png").read_bytes() == content
+        assert save(draw(), tmp_path / "new" / "a.svg", "a < b").read_bytes() == content
+
+
+def test_figures_fit_on_a_phone(study: Study) -> None:
+    for figure in (
+        reliability_figure(study, "micro-wgs"),
+        risk_coverage_figure(study, "micro-wgs"),
+        accuracy_ece_figure(study),
+        difference_figure(study.comparisons, "lora"),
+    ):
+        assert figure.get_size_inches()[0] <= PAGE
+
+
+def test_points_tell_the_arm_and_its_interval(study: Study) -> None:
+    figure = difference_figure(study.comparisons, "lora")
+    svg_file(figure, "")
+    (entry,) = [e for e in study.comparisons if (e["arm"], e["task"]) == ("bara", AVERAGE)]
+    middle, low, high = (
+        f"{entry['nll'][k]:.4g}".replace("-", "\N{MINUS SIGN}") for k in ("difference", "low", "high")
+    )
+    expected = f"NLL minus that of MLE (LoRA) (nats): {middle} ({low} to {high})\nBaRA"
+    assert expected in [spot.text for spot in spots(figure)]
+    tasks = [spot.text.split("\n")[0] for spot in spots(figure)]
+    assert tasks.count("micro-wgs") == tasks.count("micro-arce") == 2  # a mark an arm

@@ -78,7 +78,7 @@ def test_section(tmp_path: Path) -> None:
     text = page_of("uncertainty", stored(), tmp_path, "Words.")
     assert "2 seeds" in text
     assert "Words." in text
-    assert (tmp_path / "uncertainty-rows.png").exists()
+    assert (tmp_path / "uncertainty-rows.svg").exists()
     rows = table_rows(list(stored()["entries"].values()))
     assert len(rows) == 2 * 2 * 2
     assert rows[0]["epistemic"] == pytest.approx((0.11, 0.02 / 2**0.5))

@@ -12,7 +12,7 @@ from bara_pyro.metrics.conformal import allowed
 from bara_pyro.report import Column, Table
 from bara_pyro.report.style import GREY, INK, dress, legend_of, new_figure
 from experiments.engine.results import Results, distinct, having
-from experiments.page.figures import marked
+from experiments.page.figures import PAGE, marked
 from experiments.page.parts import Part, Picture
 from experiments.page.values import display, spread_rows
 
@@ -170,7 +170,7 @@ def alarm_rows(entries: Entries) -> list[dict[str, Any]]:
 def coverage_figure(entries: Entries) -> Figure:
     """Draw coverage and size against the promise: a column a task, a line a method."""
     tasks = distinct(entries, "task")
-    figure = new_figure(3.3 * len(tasks) + 0.4, 5.2)
+    figure = new_figure(PAGE, 4.6)
     panels = figure.subplots(2, len(tasks), squeeze=False, sharex=True, sharey="row")
     for above, below, task in zip(*panels, tasks, strict=True):
         own = having(entries, task=task)

@@ -10,6 +10,7 @@ from scipy.stats import spearmanr
 from bara_pyro.report import Column, Table
 from bara_pyro.report.style import GREY, PALETTE, dress, legend_of, new_figure
 from experiments.engine.results import Results, distinct, having
+from experiments.page.figures import PAGE
 from experiments.page.parts import Part, Picture
 from experiments.page.values import display, spread_rows
 
@@ -72,7 +73,7 @@ def agreement(found: Entries) -> float:
 def loo_figure(entries: Entries) -> Figure:
     """Draw PSIS-LOO against unseen rows: a panel a task, a marker a method."""
     tasks = distinct(entries, "task")
-    figure = new_figure(3.6 * len(tasks) + 1.6, 3.4)
+    figure = new_figure(PAGE, 3.4)
     for axes, task in zip(figure.subplots(1, len(tasks), squeeze=False)[0], tasks, strict=True):
         found = rows_of(task, entries)
         for index, method in enumerate(sorted(distinct(found, "method"))):
@@ -82,7 +83,7 @@ def loo_figure(entries: Entries) -> Figure:
             axes.plot(x, y, linestyle="", markersize=6, label=display(method), **look)
         ends = [*axes.get_xlim(), *axes.get_ylim()]
         axes.plot([min(ends), max(ends)], [min(ends), max(ends)], ":", color=GREY, linewidth=1.0)
-        dress(axes, "PSIS-LOO, training rows (nats a row)", "Unseen rows (nats a row)", task)
+        dress(axes, "PSIS-LOO (nats)", "Unseen rows (nats)", task)
     handles, labels = figure.axes[0].get_legend_handles_labels()
-    legend_of(figure, handles=handles, labels=labels, loc="outside right center")
+    legend_of(figure, handles=handles, labels=labels, loc="outside lower center", ncols=3)
     return figure

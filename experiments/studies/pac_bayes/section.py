@@ -12,6 +12,7 @@ from bara_pyro.diagnostics.bounds.pac_bayes import LOSSES, GibbsBound
 from bara_pyro.report import Column, Table
 from bara_pyro.report.style import GREY, INK, PALETTE, SMALL, dress, legend_of, new_figure
 from experiments.engine.results import Results, distinct, having
+from experiments.page.figures import PAGE
 from experiments.page.parts import Folded, Part, Picture
 from experiments.page.spec import shared_facts
 from experiments.page.values import display, spread_rows
@@ -171,7 +172,7 @@ def verdicts(entries: Entries) -> list[str]:
 def figure(entries: Entries, about: Mapping[str, Any]) -> Figure:
     """Draw bounds, measured and true risks of a drawn answer against n: a panel a form."""
     forms = sorted(distinct(entries, "form"))
-    result = new_figure(4.3 * len(forms) + 0.4, 4.0)
+    result = new_figure(PAGE, 4.0)
     panels = result.subplots(1, len(forms), squeeze=False, sharey=True)[0]
     for axes, form in zip(panels, forms, strict=True):
         sizes = [n for name, n in places(entries) if name == form]
@@ -195,8 +196,7 @@ def figure(entries: Entries, about: Mapping[str, Any]) -> Figure:
         handles=handles,
         labels=labels,
         loc="outside lower center",
-        ncols=len(labels),
-        columnspacing=1.2,
+        ncols=3,
     )
     return result
 

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from bara_pyro.report import Column, Table
 from bara_pyro.report.style import dress, legend_of, new_figure
 from experiments.engine.results import Results, distinct, having
-from experiments.page.figures import marked
+from experiments.page.figures import PAGE, marked
 from experiments.page.parts import Part, Picture
 from experiments.page.values import display, spread_rows
 
@@ -66,15 +66,15 @@ def curve_table(entries: Entries) -> Table:
 
 def curve_figure(entries: Entries) -> Figure:
     """Draw accuracy, NLL and the largest change of a probability against the share of units kept."""
-    figure = new_figure(3.1 * len(SHOWN) + 0.3, 3.0)
+    figure = new_figure(PAGE, 1.8 * len(SHOWN) + 0.3)
     points = _points(entries)
-    for axes, (key, label) in zip(figure.subplots(1, len(SHOWN)), SHOWN.items(), strict=True):
+    for axes, (key, label) in zip(figure.subplots(len(SHOWN), 1, sharex=True), SHOWN.items(), strict=True):
         for index, method in enumerate(distinct(points, "method")):
             rows = spread_rows(having(points, method=method), ("point", "share"), [key])
             values = [value[0] if isinstance(value := row[key], tuple) else value for row in rows]
             axes.plot([row["share"] for row in rows], values, label=method, **marked(index))
-        dress(axes, "Units kept (%)", label)
-        axes.set_xlim(103, 0)
+        dress(axes, "", label)
+    figure.axes[-1].set(xlabel="Units kept (%)", xlim=(103, 0))
     legend_of(figure.axes[0], loc="best")
     return figure
 

@@ -11,13 +11,14 @@ from matplotlib.figure import Figure
 from bara_pyro.report import Column, Table
 from bara_pyro.report.style import GREY, INK, dress, legend_of, line_style, new_figure
 from experiments.engine.results import Results
+from experiments.page.figures import PAGE
 from experiments.page.parts import Part, Picture
 
 NAME = "reference_posterior"
 NUTS_ARM = "NUTS"
 COUPLED = "weibull-coupled"
 WEIGHED = ", weighed"  # behind the name of a family whose draws are weighed
-PANELS = 4  # gates drawn of each program
+PANELS, BESIDE = 4, 2  # gates drawn of each program, side by side
 
 COLUMNS = (
     Column("family", "family"),
@@ -116,17 +117,18 @@ def parts(results: Results) -> list[Part]:
 
 def figure(programs: Mapping[str, Any]) -> Figure:
     """Draw the distribution functions of some gates: NUTS, each family, and the gate behind the answers."""
-    result = new_figure(2.6 * PANELS + 0.4, 2.7 * len(programs) + 0.4)
-    grid = result.subplots(len(programs), PANELS, squeeze=False, sharey=True)
-    for axes_row, (latent, arms) in zip(grid, programs.items(), strict=True):
-        for i, axes in enumerate(axes_row):
+    rows = PANELS // BESIDE
+    result = new_figure(PAGE, 2.2 * rows * len(programs) + 0.6)
+    grid = result.subplots(rows * len(programs), BESIDE, squeeze=False, sharey=True)
+    for panels, (latent, arms) in zip(grid.reshape(-1, PANELS), programs.items(), strict=True):
+        for i, axes in enumerate(panels):
             if i < len(arms[NUTS_ARM]["gates"]):
                 _draw_gate(axes, arms, i)
-                axes.set_ylabel(f"Posterior of {latent}\nCumulative probability" if i == 0 else "")
+                axes.set_ylabel("" if i % BESIDE else f"Posterior of {latent}\nCumulative probability")
             else:
                 axes.remove()
     handles, labels = grid[0][0].get_legend_handles_labels()
-    legend_of(result, handles=handles, labels=labels, loc="outside lower center", ncols=len(labels))
+    legend_of(result, handles=handles, labels=labels, loc="outside lower center", ncols=3)
     return result
 
 

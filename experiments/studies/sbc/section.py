@@ -17,6 +17,7 @@ from bara_pyro.models.bara import PHI
 from bara_pyro.report import Column, Table
 from bara_pyro.report.style import GREY, INK, NORMAL, PALETTE, dress, legend_of, new_figure
 from experiments.engine.results import Results
+from experiments.page.figures import PAGE
 from experiments.page.parts import Part, Picture
 from experiments.studies.reference_posterior.section import COUPLED, NUTS_ARM, WEIGHED, programs
 
@@ -154,15 +155,15 @@ def parts(results: Results) -> list[Part]:
 
 
 def figure(programs: Mapping[str, Arms]) -> Figure:
-    """Draw the ranks' distribution functions minus the uniform one: a row a program, a column an arm."""
+    """Draw the ranks' distribution functions minus the uniform one: a row an arm, a column a program."""
     shown = [arm for arm in ARMS if any(arm in arms for arms in programs.values())]
-    result = new_figure(1.8 * len(shown) + 0.8, 2.4 * len(programs) + 0.8)
-    grid = result.subplots(len(programs), len(shown), squeeze=False, sharex=True, sharey=True)
+    result = new_figure(PAGE, 1.4 * len(shown) + 0.9)
+    grid = result.subplots(len(shown), len(programs), squeeze=False, sharex=True, sharey=True)
     known: dict[str, Any] = {}  # what stands in the legend
-    for axes_row, (latent, arms) in zip(grid, programs.items(), strict=True):
-        for axes, arm in zip(axes_row, shown, strict=True):
-            label = f"{latent}\nECDF minus uniform" if axes is axes_row[0] else ""
-            dress(axes, "", label, arm if axes in grid[0] else "")
+    for panels, (latent, arms) in zip(grid.T, programs.items(), strict=True):
+        for axes, arm in zip(panels, shown, strict=True):
+            label = arm.replace(", ", ",\n") if axes in grid[:, 0] else ""
+            dress(axes, "", label, latent if axes is panels[0] else "")
             axes.set_ylim(-LIMIT, LIMIT)
             if arm in arms:
                 _draw_ranks(axes, calibration(arms[arm]))
@@ -171,9 +172,8 @@ def figure(programs: Mapping[str, Arms]) -> Figure:
             else:
                 axes.text(0.5, 0, "not run", ha="center", va="center", color=GREY, backgroundcolor="white")
     result.supxlabel("Rank of the true value (share of the draws below it)", fontsize=NORMAL, color=INK)
-    legend_of(
-        result, handles=[*known.values()], labels=[*known], loc="outside upper center", ncols=len(known)
-    )
+    result.supylabel("ECDF minus uniform", fontsize=NORMAL, color=INK)
+    legend_of(result, handles=[*known.values()], labels=[*known], loc="outside upper center", ncols=4)
     return result
 
 
@@ -190,4 +190,4 @@ def _draw_ranks(axes: Axes, found: Calibration) -> None:
     }
     for name, line in zip(found.names, ecdf(found.ranks, found.draws), strict=True):
         label = name if name == LOG_LIKELIHOOD else "gates Φ" if is_phi(name) else "gates θ"
-        axes.step(share, line - share, where="post", label=label, **styles[label])
+        axes.plot(share, line - share, label=label, **styles[label])

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from bara_pyro.report import Column, Table
 from bara_pyro.report.style import PALETTE, dress, legend_of, new_figure
 from experiments.engine.results import Results, distinct, having
-from experiments.page.figures import marked
+from experiments.page.figures import PAGE, marked
 from experiments.page.parts import Part, Picture
 from experiments.page.spec import shared_facts
 from experiments.page.values import Value, display, spread, spread_rows
@@ -105,7 +105,7 @@ def rank_table(entries: Entries) -> Table:
 def layer_figure(entries: Entries) -> Figure:
     """Draw sparsity against the layer: a column of panels a rank, a row a method, lines for the gates."""
     ranks, methods = _ranks(entries), distinct(entries, "method")
-    figure = new_figure(2.3 * len(ranks) + 0.6, 1.9 * len(methods) + 0.5)
+    figure = new_figure(PAGE, 1.9 * len(methods) + 0.5)
     grid = figure.subplots(len(methods), len(ranks), squeeze=False, sharex=True, sharey=True)
     for row, method in enumerate(methods):
         for column, r in enumerate(ranks):
@@ -124,7 +124,7 @@ def layer_figure(entries: Entries) -> Figure:
 def curve_figure(entries: Entries, taus: Sequence[float], tau: float) -> Figure:
     """Draw sparsity against the threshold, a panel a method, at the smallest rank."""
     methods = distinct(entries, "method")
-    figure = new_figure(3.0 * len(methods) + 0.4, 2.9)
+    figure = new_figure(PAGE, 2.9)
     r = _ranks(entries)[0]
     for axes, method in zip(
         figure.subplots(1, len(methods), squeeze=False, sharey=True)[0], methods, strict=True

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from bara_pyro.report import Column, Table
 from bara_pyro.report.style import dress, legend_of, new_figure
 from experiments.engine.results import Results, distinct, having
-from experiments.page.figures import marked
+from experiments.page.figures import PAGE, marked
 from experiments.page.parts import Part, Picture
 from experiments.page.values import display, spread_rows
 
@@ -61,7 +61,7 @@ def table_rows(entries: Entries) -> list[dict[str, Any]]:
 def size_figure(entries: Entries) -> Figure:
     """Draw epistemic uncertainty against the number of training rows: a panel a task, a line a method."""
     tasks = list(entries[0]["tasks"])
-    figure = new_figure(3.1 * len(tasks) + 0.3, 3.0)
+    figure = new_figure(PAGE, 3.0)
     panels = figure.subplots(1, len(tasks), squeeze=False, sharey=True)[0]
     for axes, task in zip(panels, tasks, strict=True):
         for index, method in enumerate(distinct(entries, "method")):

@@ -27,6 +27,7 @@ from experiments.engine.arguments import command_line
 from experiments.engine.results import RESULTS, Results
 from experiments.engine.rows import RunRows, read_rows, rows_path
 from experiments.engine.worlds import over_worlds, student_range
+from experiments.page.figures import PAGE
 from experiments.page.parts import Part, Picture
 from experiments.page.spec import entry_study
 from experiments.page.values import display
@@ -207,7 +208,7 @@ def _worlds(results: Results) -> list[dict[str, Any]]:
 def world_figure(results: Results) -> Figure:
     """Draw the differences of tasks, worlds and their average."""
     worlds, found = _worlds(results), results.entries[PRIMARY.metric]
-    figure = new_figure(6.6, 0.34 * len(worlds) + 1.4)
+    figure = new_figure(PAGE, 0.34 * len(worlds) + 1.4)
     axes = figure.add_subplot()
     for place, entry in enumerate(worlds):
         ours, theirs = entry["nll"][PRIMARY.arm], entry["nll"][PRIMARY.reference]
