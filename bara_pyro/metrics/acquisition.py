@@ -20,6 +20,7 @@ nats. Near that ceiling the draws are used up, not the rows: what is chosen ther
 than noise, and more draws (or a smaller batch) are what helps. An ensemble of three has 1.1 nats to give.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -128,7 +129,7 @@ def batch_bald(
         told.append(float(gains[best]))
         chosen.append(best)
         joint.add(probs[:, best])
-    return AcquiredBatch(torch.tensor(chosen), torch.tensor(told, dtype=torch.float64).cumsum(0))
+    return AcquiredBatch(torch.tensor(chosen), _summed(told, len(probs)))
 
 
 def joint_information(log_probs: Numbers, *, seed: int = 0, configurations: int = CONFIGURATIONS) -> Tensor:
@@ -156,7 +157,7 @@ def joint_information(log_probs: Numbers, *, seed: int = 0, configurations: int 
     for row in range(probs.shape[1]):
         told.append(float(joint.gains(probs[:, [row]])))
         joint.add(probs[:, row])
-    return torch.tensor(told, dtype=torch.float64).cumsum(0)
+    return _summed(told, len(probs))
 
 
 class _Joint:
@@ -206,6 +207,11 @@ class _Joint:
     def _parts(self, rows: int, classes: int) -> Iterator[slice]:
         step = max(1, ENTRIES // (len(self.mass) * classes))
         return (slice(first, first + step) for first in range(0, rows, step))
+
+
+def _summed(gains: list[float], draws: int) -> Tensor:
+    """Return what rows tell together, not the little more than all that drawn configurations may add up to."""
+    return torch.tensor(gains, dtype=torch.float64).cumsum(0).clamp(max=math.log(draws))
 
 
 def _rounded(scores: Tensor) -> Tensor:

@@ -131,6 +131,13 @@ def test_where_answers_have_told_all_nothing_is_left_whichever_were_drawn() -> N
         assert told.tolist() == pytest.approx([math.log(3)] * 2, abs=1e-12)
 
 
+def test_drawn_configurations_tell_no_more_than_there_is() -> None:
+    for seed in range(20):
+        told = joint_information(pool(7, draws=3, rows=12, scale=4.0), seed=seed, configurations=2)
+        assert float(told[-1]) <= math.log(3)
+        assert (told.diff() >= 0).all()
+
+
 def test_a_batch_of_drawn_configurations_is_nearly_as_good() -> None:
     log_probs = pool(5, draws=8, rows=30, scale=1.0)
     found = batch_bald(log_probs, 6, seed=1, configurations=300)
