@@ -210,7 +210,7 @@ class _Joint:
 
 
 def _summed(gains: list[float], draws: int) -> Tensor:
-    """Return what rows tell together, not the little more than all that drawn configurations may add up to."""
+    """Return what rows tell together: at most all there is, which drawn answers may exceed a little."""
     return torch.tensor(gains, dtype=torch.float64).cumsum(0).clamp(max=math.log(draws))
 
 

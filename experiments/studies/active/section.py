@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from bara_pyro.report import Column, Table
 from bara_pyro.report.style import dress, legend_of, line_style, new_figure
 from experiments.engine.results import Results, distinct, having
-from experiments.page.figures import marked
+from experiments.page.figures import PAGE, marked
 from experiments.page.parts import Part, Picture
 from experiments.page.tables import interval_cell
 from experiments.page.values import Value, display, spread, spread_rows, student
@@ -24,7 +24,6 @@ Scores are of the test rows, ten draws. This is small: fewer and larger batches 
 steps than the default of twenty passes over the rows, few candidates, one task.
 """
 
-WIDTH, HEIGHT = 5.0, 4.8
 RANDOM = "random"
 METRICS = {"nll": ("NLL", "nats", 3), "acc": ("accuracy", "points", 1)}
 
@@ -150,7 +149,7 @@ def batch_rows(entries: Entries) -> list[dict[str, Any]]:
 def curve_figure(entries: Entries) -> Figure:
     """Draw NLL and accuracy against labelled rows: a column a method, a line an acquisition."""
     methods = distinct(entries, "method")
-    figure = new_figure(WIDTH, HEIGHT)
+    figure = new_figure(PAGE, 4.8)
     panels = figure.subplots(2, len(methods), squeeze=False, sharex=True, sharey="row")
     for above, below, method in zip(*panels, methods, strict=True):
         for index, by in enumerate(distinct(entries, "by")):
