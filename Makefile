@@ -13,7 +13,7 @@ SMOLLM2 ?= runs/smollm2
 # Two processes of one thread each: more threads only wait for each other on matrices this small.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint docs bench mutants smollm2 venv clean
+.PHONY: demo test lint docs notebooks bench mutants smollm2 venv clean
 
 demo: venv
 	$(BIN)/bara demo --out $(OUT)
@@ -32,6 +32,11 @@ lint: venv
 #   .venv/bin/python -m http.server --directory site --bind 127.0.0.1
 docs: venv
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
+
+# docs/notebooks, run from their first cell to their last at full length, and written: a quarter of an hour.
+# NOTEBOOKS=first_run takes one. The last section of that one takes SmolLM2, where it is (`make smollm2`).
+notebooks: venv
+	$(BIN)/python -m experiments notebooks $(NOTEBOOKS)
 
 bench: venv
 	$(BIN)/python -m benchmarks.speed --size micro

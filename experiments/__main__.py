@@ -7,6 +7,7 @@ python -m experiments rows in_distribution --runs DIR   # predictions of finishe
 python -m experiments power in_distribution         # how small a difference so many seeds can show
 python -m experiments intervals                     # every interval again, from the stored rows
 python -m experiments report                        # docs/results.md from the stored results
+python -m experiments notebooks                     # docs/notebooks, run and written
 """
 
 import sys
@@ -23,6 +24,7 @@ COMMANDS = {
     "intervals": "experiments.page.intervals",
     "rows": "experiments.engine.rows",
     "report": "experiments.page.report",
+    "notebooks": "experiments.page.notebooks",
 }
 
 
