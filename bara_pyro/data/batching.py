@@ -25,6 +25,15 @@ def batches(
 
     Raises:
         ConfigError: `batch_size` is not positive.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> backbone = bp.load_backbone("microworld")
+        >>> task = bp.load_task("micro-wgs")
+        >>> split = bp.encode(task.train[:10], backbone.tokenizer)
+        >>> answers = bp.answer_token_ids(backbone.tokenizer, task.labels)
+        >>> [len(batch) for batch in bp.batches(split, answers, batch_size=4)]
+        [4, 4, 2]
     """
     _check_batch_size(batch_size)
     order = list(range(len(split)))
@@ -53,6 +62,12 @@ def training_batches(num_rows: int, batch_size: int, seed: int, step: int) -> li
 
     Raises:
         ConfigError: no rows, a `batch_size` that is not positive, or a negative seed or step.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> rows = [bp.training_batches(6, 4, seed=0, step=step) for step in range(3)]
+        >>> [len(batch) for batch in rows], sorted(rows[0] + rows[1] + rows[2])  # two epochs of six rows
+        ([4, 4, 4], [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5])
     """
     _check_batch_size(batch_size)
     if num_rows < 1 or step < 0 or seed < 0:

@@ -56,6 +56,12 @@ def load_conversations(data: Data, split: str = "row") -> list[Conversation]:
 
     Raises:
         DataError: a file that cannot be read, a row in none of these formats, or two rows with one id.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> [row] = bp.load_conversations([{"prompt": "Count on from 3 :", "completion": " 4 5"}])
+        >>> row.prompt, row.reply, row.id
+        ('Count on from 3 :', ' 4 5', 'row-1')
     """
     return conversations_in(read_table(data), split)
 
@@ -147,6 +153,15 @@ def encode_replies(
         ConfigError: `max_length` is below 2.
         DataError: a row is refused for its length, a reply or a prompt has no tokens, or messages are given
             and the tokenizer has no chat template, or one that a reply does not come last in.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> tokenizer = bp.load_backbone("microworld").tokenizer
+        >>> rows = bp.load_conversations([{"prompt": "the guest lives in", "completion": " the marsh ."}])
+        >>> replies = bp.encode_replies(rows, tokenizer, max_length=64)
+        >>> [reply] = replies.rows[0]
+        >>> tokenizer.decode(reply.prompt), tokenizer.decode(reply.reply)
+        ('the guest lives in', 'the marsh . <end>')
     """
     encoder = ReplyEncoder(tokenizer, max_length, chat, too_long)
     rows: list[EncodedReply] = []

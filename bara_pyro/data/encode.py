@@ -17,7 +17,14 @@ Tokenizer = Any  # a Hugging Face tokenizer; transformers ships no types for it
 
 
 def prompt_text(example: Example) -> str:
-    """Return the whole prompt: the context, a line break, the question."""
+    """Return the whole prompt: the context, a line break, the question.
+
+    Examples:
+        >>> from bara_pyro.data import Example, prompt_text
+        >>> print(prompt_text(Example("a", "Is it warm ?", 0, context="It is summer .")))
+        It is summer .
+        Is it warm ?
+    """
     return f"{example.context}\n{example.question}" if example.context else example.question
 
 
@@ -40,6 +47,13 @@ def answer_token_ids(tokenizer: Tokenizer, labels: Sequence[str]) -> Tensor:
 
     Raises:
         DataError: a label is several tokens or unknown to the tokenizer, or two labels are the same token.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> tokenizer = bp.load_backbone("microworld").tokenizer
+        >>> tokens = bp.answer_token_ids(tokenizer, ["A", "B"])
+        >>> tokenizer.convert_ids_to_tokens(tokens.tolist())
+        ['A', 'B']
     """
     found: dict[int, str] = {}
     for label in labels:
@@ -117,6 +131,14 @@ def encode(
         DataError: a question alone is longer than `max_length` (the row is named), two rows have one
             identifier, or an answer's text is to be scored which is not known or the tokenizer cannot read.
         ConfigError: `max_length` is not positive, or `too_long` is unknown.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> from bara_pyro.data import Example
+        >>> tokenizer = bp.load_backbone("microworld").tokenizer
+        >>> split = bp.encode([Example("a", "in winter bimu keeps what ?", label=1)], tokenizer)
+        >>> split.ids, split.labels, tokenizer.convert_ids_to_tokens(split.token_ids[0])
+        (('a',), (1,), ['in', 'winter', 'bimu', 'keeps', 'what', '?'])
     """
     if max_length < 1:
         raise ConfigError(f"max_length is {max_length}: choose a positive number of tokens.")
@@ -178,7 +200,17 @@ def _unknown(rows: Sequence[list[int]], tokenizer: Tokenizer) -> float:
 def collate(
     examples: Sequence[Example], tokenizer: Tokenizer, answer_ids: Tensor, max_length: int = 300
 ) -> Batch:
-    """Return a few examples as one left-padded batch; `encode` is the way for whole splits."""
+    """Return a few examples as one left-padded batch; `encode` is the way for whole splits.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> from bara_pyro.data import Example, collate
+        >>> tokenizer = bp.load_backbone("microworld").tokenizer
+        >>> rows = [Example("a", "in winter", 0), Example("b", "in the winter", 1)]
+        >>> batch = collate(rows, tokenizer, bp.answer_token_ids(tokenizer, ["A", "B"]))
+        >>> batch.ids, batch.labels.tolist(), batch.attention_mask.tolist()  # padded on the left
+        (('a', 'b'), [0, 1], [[False, True, True], [True, True, True]])
+    """
     return encode(examples, tokenizer, max_length).batch(range(len(examples)), answer_ids)
 
 

@@ -30,6 +30,19 @@ def encode_labels(task: Task, tokenizer: Tokenizer, style: str = "auto") -> Task
 
     Raises:
         DataError: letters are needed, and the tokenizer has too few.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> from bara_pyro.data import encode_labels
+        >>> words = ("very bad", "very good")
+        >>> rows = [{"text": f"{word} {i}", "label": word} for word in words for i in range(10)]
+        >>> asked = encode_labels(bp.task_from_rows(rows), bp.load_backbone("microworld").tokenizer)
+        >>> asked.labels, asked.names  # two words are no single token: letters stand for them
+        (('A', 'B'), ('very bad', 'very good'))
+        >>> print(asked.train[0].question)
+        A) very bad
+        B) very good
+        Answer:
     """
     if style == "texts":
         return replace(task, labels=task.names) if task.names else task
@@ -77,6 +90,17 @@ def as_letters(task: Task, codes: Sequence[str] = CODES) -> Task:
 
     Raises:
         DataError: more labels than letters.
+
+    Examples:
+        >>> from bara_pyro.data import Example, Task, as_letters
+        >>> asked = as_letters(Task("facts", ("False", "True"), (Example("a", "Ice is cold . Answer:", 1),)))
+        >>> asked.labels, asked.names
+        (('A', 'B'), ('False', 'True'))
+        >>> print(asked.train[0].question)
+        Ice is cold .
+        A) False
+        B) True
+        Answer:
     """
     if len(task.labels) > len(codes):
         raise DataError(f"Task {task.name!r} has {len(task.labels)} labels, and letters end at {codes[-1]}.")
@@ -102,6 +126,14 @@ def as_asked(task: Task, labels: Sequence[str], names: Sequence[str]) -> Task:
 
     Raises:
         DataError: the task's classes are others, or its prompts print them in another order.
+
+    Examples:
+        >>> from bara_pyro.data import Example, Task, as_asked
+        >>> row = Example("a", "Ice is cold .", 0)
+        >>> task = Task("facts", ("True", "False"), (row,), names=("True", "False"))
+        >>> again = as_asked(task, ("False", "True"), ("False", "True"))  # the order of a run
+        >>> again.labels, again.train[0].label
+        (('False', 'True'), 1)
     """
     labels, names = tuple(labels), tuple(names)
     if not names and not task.names:

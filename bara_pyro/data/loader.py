@@ -63,6 +63,16 @@ def load_task(
     Raises:
         ConfigError: an option is unknown, out of range, or without effect on this task.
         DataError: unknown name, missing or empty file, or a row that cannot be used (file and row are named).
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> task = bp.load_task("micro-wgs")
+        >>> task.labels, len(task.train), len(task.test)
+        (('A', 'B'), 640, 1267)
+        >>> print(task.test[0].question)
+        vome meets bimu . in winter bimu keeps what ? A:goats B:ducks Answer :
+        >>> [round(p, 2) for p in task.test[0].truth]  # the microworld knows how likely each answer is
+        [0.95, 0.05]
     """
     if labels not in LABEL_STYLES:
         raise ConfigError(unknown("label style", labels, LABEL_STYLES))
@@ -130,7 +140,13 @@ def check_world(name: str, world: int) -> None:
 
 
 def is_file_name(name: str) -> bool:
-    """Return whether a task's name is that of a file of one's own."""
+    """Return whether a task's name is that of a file of one's own.
+
+    Examples:
+        >>> from bara_pyro.data import is_file_name
+        >>> is_file_name("reviews.csv"), is_file_name("micro-wgs")
+        (True, False)
+    """
     return name.lower().endswith(SUFFIXES)
 
 

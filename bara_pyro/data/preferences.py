@@ -139,6 +139,16 @@ def load_preferences(
     Raises:
         ConfigError: an option is out of range.
         DataError: unknown name, missing or empty file, a row that is no pair, or none left.
+
+    Examples:
+        >>> import json
+        >>> from pathlib import Path
+        >>> from bara_pyro.data.preferences import load_preferences
+        >>> pairs = [{"prompt": f"Is {n} even ?", "chosen": "yes", "rejected": "no"} for n in range(0, 20, 2)]
+        >>> _ = Path("pairs.json").write_text(json.dumps(pairs))
+        >>> task = load_preferences("pairs.json", test_fraction=0.3)
+        >>> len(task.train), len(task.test)
+        (7, 3)
     """
     if not 0 < test_fraction < 1:
         raise ConfigError(f"test_fraction is {test_fraction}: choose a number between 0 and 1.")

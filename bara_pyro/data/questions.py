@@ -33,6 +33,15 @@ def load_questions(
 
     Raises:
         DataError: rows that cannot be read, or whose classes or options are not the task's.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> from bara_pyro.data import load_questions
+        >>> reviews = [{"text": f"{word} {i}", "label": word} for word in ("bad", "good") for i in range(10)]
+        >>> task = bp.task_from_rows(reviews)
+        >>> [row] = load_questions([{"text": "good or so"}], task)
+        >>> row.context, row.question, row.label  # asked as the task's rows were; the answer is not known
+        ('good or so', 'Answer:', -1)
     """
     table, given = read_table(data), given or Given()
     source = SOURCES.get(task.name) if task.columns is None else None

@@ -121,6 +121,17 @@ def register_task(task: Generated) -> Generated:
 
     Raises:
         ConfigError: the name is taken, or it is no `Generated`.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> from bara_pyro.data import Example, Generated, Task, register_task
+        >>> def evens(seed: int) -> Task:
+        ...     numbers = range(seed, seed + 60)
+        ...     rows = [Example(f"evens-{n}", f"Is {n} even ? Answer:", n % 2) for n in numbers]
+        ...     return Task("evens", ("yes", "no"), train=rows[:40], test=rows[40:])
+        >>> made = register_task(Generated("evens", "", "made here", evens))
+        >>> bp.load_task("evens", seed=7).test[0].id
+        'evens-47'
     """
     if not isinstance(task, Generated):
         raise ConfigError(

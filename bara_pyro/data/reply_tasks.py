@@ -114,6 +114,12 @@ def load_replies(
     Raises:
         ConfigError: an option is out of range.
         DataError: unknown name, missing or empty file, or a row that cannot be used (file and row are named).
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> task = bp.load_replies("micro-chat")
+        >>> print(task.test[0].prompt, "|", task.test[0].reply)
+        tell three things about tode in summer . reply : |  sells silk . holds nets . keeps horses .
     """
     if is_file_name(name):
         load = stored_file if streaming else load_conversations
@@ -167,6 +173,13 @@ def replies_from_rows(
     Raises:
         DataError: rows that cannot be read, or too few to test on some.
         ConfigError: `test_fraction` is not between 0 and 1, or `validation_rows` is out of range.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> rows = [{"prompt": f"Count on from {n} :", "completion": f" {n + 1}"} for n in range(20)]
+        >>> task = bp.replies_from_rows(rows)
+        >>> len(task.train), len(task.test)
+        (16, 4)
     """
     name = name or (Path(data).stem if isinstance(data, str | Path) else "replies")
     given = load_conversations(data), None if test is None else load_conversations(test, "test")

@@ -114,6 +114,13 @@ def first_rows(split: EncodedSplit, count: int) -> EncodedSplit:
 
     Raises:
         ConfigError: no row is asked for.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> from bara_pyro.data import first_rows
+        >>> split = bp.encode(bp.load_task("micro-wgs").test, bp.load_backbone("microworld").tokenizer)
+        >>> len(first_rows(split, 256)), len(first_rows(split, 10**6)) == len(split)
+        (256, True)
     """
     if count < 1:
         raise ConfigError(f"{count} rows are asked for: take at least one.")

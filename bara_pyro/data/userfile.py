@@ -54,6 +54,15 @@ def task_from_rows(
     Raises:
         DataError: rows that cannot be read or used; file and row are named.
         ConfigError: `test_fraction` is not between 0 and 1, or `validation_rows` is out of range.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> reviews = [{"text": f"{word} {i}", "label": word} for word in ("bad", "good") for i in range(10)]
+        >>> task = bp.task_from_rows(reviews)  # or a DataFrame, a datasets.Dataset, the path of a file
+        >>> task.names, len(task.train), len(task.test)
+        (('bad', 'good'), 16, 4)
+        >>> task.test[0].context, task.test[0].question
+        ('bad 0', 'Answer:')
     """
     if not 0 < test_fraction < 1:
         raise ConfigError(f"test_fraction is {test_fraction}: choose a number between 0 and 1.")
