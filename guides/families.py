@@ -17,5 +17,18 @@ def register_guide(name: str) -> Callable[[Family], Family]:
 
     Raises:
         ConfigError: there is no name, or it is taken.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> import pyro.distributions as dist
+        >>> @bp.guides.register_guide("exponential")
+        ... class ExponentialGuide(bp.guides.AmortizedGuide):
+        ...     noisy = False  # as uncertain as it is large: no noise level is learnt
+        ...     def family(self, mean, kappa):
+        ...         return dist.Exponential(1 / mean)
+        >>> method = {"name": "bara", "guide": "exponential"}
+        >>> run = bp.train(method=method, steps=1, limit=8, out="runs/mine")
+        >>> type(run.guide).__name__
+        'ExponentialGuide'
     """
     return FAMILIES.named(name)

@@ -12,7 +12,19 @@ from bara_pyro.guides.families import register_guide
 
 @register_guide("weibull")
 class WeibullGuide(AmortizedGuide):
-    """`Weibull(k = 1 / kappa)` of the given mean."""
+    """`Weibull(k = 1 / kappa)` of the given mean.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> backbone, task = bp.load_backbone("microworld"), bp.load_task("micro-wgs")
+        >>> answers = bp.answer_token_ids(backbone.tokenizer, task.labels)
+        >>> batch = bp.encode(task.train[:8], backbone.tokenizer).batch(range(8), answers)
+        >>> model = bp.models.BaRA(backbone, num_data=8, form="gate")
+        >>> guide = bp.guides.WeibullGuide(model)
+        >>> program, posterior = guide.run(batch)  # traces of one forward of the language model
+        >>> type(posterior.nodes["phi"]["fn"].base_dist).__name__, program.nodes["phi"]["fn"].batch_shape
+        ('MeanWeibull', torch.Size([9]))
+    """
 
     def family(self, mean: Tensor, kappa: Tensor) -> MeanWeibull:
         """Return `MeanWeibull(mean, kappa)`."""

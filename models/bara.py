@@ -107,6 +107,16 @@ class BaRA(AdaptedLM):
 
     Raises:
         ConfigError: unknown form, latent or prior, a negative weight, or nothing to be centred.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> backbone = bp.load_backbone("microworld")
+        >>> prior = {"name": "lognormal", "scale": 0.5}
+        >>> model = bp.models.BaRA(backbone, num_data=640, form="gate", theta_prior=prior)
+        >>> len(model.targets), model.r
+        (9, 8)
+        >>> sorted(model.latents.sites)[:2]
+        ['phi', 'theta/lm_head']
     """
 
     adapters: Mapping[str, BaRAAdapter]

@@ -141,6 +141,17 @@ def local_sample(site: str, prior: TorchDistribution, x: Tensor, shared: Tensor 
         prior: its prior.
         x: the layer's input, `[draws x] B x T x width`.
         shared: the draw of a global latent of all modules, `[draws x 1 x] modules x r`; None: there is none.
+
+    Examples:
+        >>> import pyro
+        >>> import torch
+        >>> from pyro.distributions import Gamma
+        >>> from bara_pyro.core.adapter import local_sample
+        >>> x, prior = torch.randn(2, 5, 16), Gamma(1.0, 1.0).expand([8]).to_event(1)
+        >>> with pyro.plate("data", 2, dim=-2), pyro.plate("tokens", 5, dim=-1):
+        ...     theta = local_sample("theta/layer", prior, x)  # from the prior: no guide is around it
+        >>> theta.shape  # rows x tokens x r
+        torch.Size([2, 5, 8])
     """
     given = {INPUT: x, SHARED: shared}
     return pyro.sample(site, prior, infer=cast(InferDict, given))  # keys of ours, which Pyro passes on

@@ -110,6 +110,17 @@ def attached(
             in a language model (an ensemble's members, a temperature of the answers), or a seed is given
             where draws are of the answers (Laplace).
         BackboneError: a program hangs on this language model already.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> backbone = bp.load_backbone("microworld")
+        >>> model = bp.models.BaRA(backbone, num_data=8, form="gate")
+        >>> guide = bp.guides.WeibullGuide(model)
+        >>> tokens = backbone.tokenizer("the guest lives in", return_tensors="pt")
+        >>> with bp.attached((model, guide), draws=7) as lm:  # one draw of the posterior
+        ...     text = lm.generate(**tokens, max_new_tokens=3, do_sample=False)
+        >>> text.shape  # four tokens and three more
+        torch.Size([1, 7])
     """
     model, guide = pair_of(run)
     if draws != "mean" and (not isinstance(draws, Integral) or isinstance(draws, bool)):

@@ -55,6 +55,16 @@ class Backbone:
 
     Raises:
         BackboneError: 4-bit weights are laid out for inference alone.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> from transformers import LlamaConfig, LlamaForCausalLM
+        >>> sizes = {"vocab_size": 61, "hidden_size": 16, "intermediate_size": 24}
+        >>> config = LlamaConfig(num_hidden_layers=2, num_attention_heads=2, **sizes)
+        >>> lm = LlamaForCausalLM(config)  # any causal language model
+        >>> model = bp.models.LoRA(bp.Backbone(lm), num_data=100, r=4)
+        >>> [target.path for target in model.targets if "layers.0" in target.path]
+        ['model.layers.0.self_attn.q_proj', 'model.layers.0.self_attn.v_proj']
     """
 
     def __init__(

@@ -61,6 +61,17 @@ class MeanFieldELBO(TraceMeanField_ELBO):
     Args:
         sampled_kl: allow the one-draw estimate where no KL is registered.
         num_particles: draws averaged per evaluation.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> import torch
+        >>> backbone, task = bp.load_backbone("microworld"), bp.load_task("micro-wgs")
+        >>> answers = bp.answer_token_ids(backbone.tokenizer, task.labels)
+        >>> batch = bp.encode(task.train[:8], backbone.tokenizer).batch(range(8), answers)
+        >>> model = bp.models.BaRA(backbone, num_data=8, latent="phi")  # global gates only
+        >>> terms = bp.MeanFieldELBO().terms(model, bp.guides.WeibullGuide(model), batch)
+        >>> bool(torch.isclose(terms.loss, terms.nll + terms.kl["phi"]))  # the negative ELBO, KL weight 1
+        True
     """
 
     def __init__(self, *, sampled_kl: bool = False, num_particles: int = 1, **kwargs: int | bool) -> None:

@@ -79,6 +79,18 @@ def gate_draws(
     Raises:
         ConfigError: an unknown module, or a method that has neither gates nor one down-projection a layer.
         DataError: there are no rows.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> from bara_pyro.core.gate_draws import gate_draws
+        >>> backbone, task = bp.load_backbone("microworld"), bp.load_task("micro-wgs")
+        >>> answers = bp.answer_token_ids(backbone.tokenizer, task.labels)
+        >>> rows = bp.encode(task.train[:6], backbone.tokenizer)
+        >>> model = bp.models.BaRA(backbone, num_data=len(rows), form="gate", r=4)
+        >>> guide = bp.guides.WeibullGuide(model)
+        >>> found = gate_draws(model, guide, bp.batches(rows, answers, 3), samples=5, modules=["lm_head"])
+        >>> found.phi.shape, found.theta.shape, found.psi.shape  # draws x rows x modules x r
+        (torch.Size([5, 1, 4]), torch.Size([5, 6, 1, 4]), torch.Size([5, 6, 1, 4]))
     """
     paths = chosen_modules(model, modules)
     parts: list[GateDraws] = []

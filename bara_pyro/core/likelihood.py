@@ -101,7 +101,18 @@ class ClosedSet(Likelihood):
 
 
 class AnswerLikelihood(ClosedSet):
-    """A closed set of answers that are one token each: their logits at the last position."""
+    """A closed set of answers that are one token each: their logits at the last position.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> from bara_pyro.core.prediction import predict
+        >>> backbone, task = bp.load_backbone("microworld"), bp.load_task("micro-wgs")
+        >>> answers = bp.answer_token_ids(backbone.tokenizer, task.labels)
+        >>> batch = bp.encode(task.test[:3], backbone.tokenizer).batch(range(3), answers)
+        >>> model = bp.models.LoRA(backbone, num_data=8, likelihood=bp.AnswerLikelihood())  # the default
+        >>> predict(model, bp.guides.DeltaGuide(model), batch, samples=0).exp().sum(-1)  # of A and B, by row
+        tensor([[1.0000, 1.0000, 1.0000]], dtype=torch.float64)
+    """
 
     looks_at_asked = True
 
@@ -138,6 +149,18 @@ class TextLikelihood(ClosedSet):
 
     Args:
         mean: divide each sum by the text's number of tokens, which favours short texts less.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> from bara_pyro.core.prediction import predict
+        >>> from bara_pyro.data import Example
+        >>> backbone = bp.load_backbone("microworld")
+        >>> rows = [Example("where", "the guest lives in")]
+        >>> split = bp.encode(rows, backbone.tokenizer, classes=2, answers=("the marsh", "the coast"))
+        >>> batch = split.batch([0], bp.answer_token_ids(backbone.tokenizer, ()))  # texts are scored
+        >>> model = bp.models.LoRA(backbone, num_data=1, likelihood=bp.TextLikelihood())
+        >>> predict(model, bp.guides.DeltaGuide(model), batch, samples=0).shape  # 1 x rows x texts
+        torch.Size([1, 1, 2])
     """
 
     def __init__(self, *, mean: bool = False) -> None:
@@ -167,7 +190,19 @@ class TextLikelihood(ClosedSet):
 
 
 class CompletionLikelihood(Likelihood):
-    """Every token of a reply, given the prompt and the tokens before it: supervised fine-tuning."""
+    """Every token of a reply, given the prompt and the tokens before it: supervised fine-tuning.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> from bara_pyro.core.prediction import predict
+        >>> backbone = bp.load_backbone("microworld")
+        >>> rows = bp.load_conversations([{"prompt": "the guest lives in", "completion": " the marsh ."}])
+        >>> replies = bp.encode_replies(rows, backbone.tokenizer)
+        >>> model = bp.models.BaRA(backbone, num_data=1, form="gate", likelihood=bp.CompletionLikelihood())
+        >>> log_probs = predict(model, bp.guides.WeibullGuide(model), replies.batch([0]), samples=3)
+        >>> log_probs.shape, bool((log_probs < 0).all())  # S x rows: of the whole reply, in nats
+        (torch.Size([3, 1]), True)
+    """
 
     looks_at_asked = True
 

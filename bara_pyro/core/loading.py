@@ -52,6 +52,12 @@ def load_backbone(
         BackboneError: nothing of that name can be read (the message names it and the way out), its
             architecture is one that is not reproduced (`Backbone.verify`), a package is missing, or "auto"
             finds too little memory.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> backbone = bp.load_backbone("microworld")  # or a Hugging Face folder, or a hub name
+        >>> backbone.lm.config.hidden_size, backbone.dtype, backbone.device
+        (128, torch.float32, device(type='cpu'))
     """
     if dtype not in get_args(WeightType):
         raise BackboneError(f"Unknown dtype {dtype!r}: choose one of {', '.join(get_args(WeightType))}.")
@@ -92,7 +98,15 @@ def reason_of(error: Exception) -> str:
 
 
 def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a folder or a hub name, of the class that it asks for."""
+    """Load the tokenizer of a folder or a hub name, of the class that it asks for.
+
+    Examples:
+        >>> from bara_pyro.core.loading import load_tokenizer
+        >>> from bara_pyro.microworld import backbone_path
+        >>> tokenizer = load_tokenizer(str(backbone_path()))
+        >>> tokenizer.tokenize("in winter bimu keeps goats .")
+        ['in', 'winter', 'bimu', 'keeps', 'goats', '.']
+    """
     # For some architectures (Qwen2 is one) transformers 5 takes their own tokenizer class whatever the folder
     # says, and misreads a tokenizer of another kind: a folder that asks for the general class gets it.
     if get_tokenizer_config(path).get("tokenizer_class") in ("TokenizersBackend", "PreTrainedTokenizerFast"):

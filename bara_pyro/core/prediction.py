@@ -66,6 +66,19 @@ def predict(
     Raises:
         ConfigError: `samples` is negative or no multiple of `repeats`, `last` is not positive or asked of
             rows that hold several texts, or the guide belongs to another model.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> from bara_pyro.core.prediction import predict
+        >>> backbone, task = bp.load_backbone("microworld"), bp.load_task("micro-wgs")
+        >>> answers = bp.answer_token_ids(backbone.tokenizer, task.labels)
+        >>> rows = bp.encode(task.test[:4], backbone.tokenizer)
+        >>> model = bp.models.BaRA(backbone, num_data=640, form="gate")
+        >>> draws = predict(model, bp.guides.WeibullGuide(model), rows.batch(range(4), answers), samples=10)
+        >>> draws.shape, bool((draws.exp().sum(-1) - 1 < 1e-9).all())  # S x B x C
+        (torch.Size([10, 4, 2]), True)
+        >>> bp.metrics.posterior_predictive(draws).shape
+        torch.Size([4, 2])
     """
     batch, room = _checked(model, guide, batch, samples, memory_budget, last)
     if repeats < 1 or samples % repeats:

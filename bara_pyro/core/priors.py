@@ -39,6 +39,15 @@ def register_prior(name: str) -> Callable[[Builder], Builder]:
 
     Raises:
         ConfigError: it is used without a name, as ``@register_prior`` alone, or the name is taken.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> import pyro.distributions as dist
+        >>> @bp.register_prior("weibull")
+        ... def weibull(scale=1.0, concentration=1.0):
+        ...     return dist.Weibull(scale, concentration)
+        >>> bp.make_prior("weibull", scale=2.0)
+        Weibull(scale: 2.0, concentration: 1.0)
     """
     return PRIORS.named(name)
 
@@ -54,10 +63,10 @@ def make_prior(name: str, *, device: torch.device | str | None = None, **hyper: 
     Raises:
         ConfigError: If the name, a hyper-parameter or its value is not usable.
 
-    Example:
-        >>> make_prior("gamma", concentration=0.5)
+    Examples:
+        >>> import bara_pyro as bp
+        >>> bp.make_prior("gamma", concentration=0.5)
         Gamma(concentration: 0.5, rate: 1.0)
-
     """
     build = PRIORS.find(name)
     known = inspect.signature(build).parameters

@@ -44,6 +44,20 @@ class SVI(Generic[M, G]):
         scheduler: stepped after each optimiser step.
         clip_norm: joint gradient norm to clip to, or None.
         autocast: dtype of the backbone's matrix products under `torch.autocast`, or None.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> backbone, task = bp.load_backbone("microworld"), bp.load_task("micro-wgs")
+        >>> answers = bp.answer_token_ids(backbone.tokenizer, task.labels)
+        >>> rows = bp.encode(task.train[:8], backbone.tokenizer)
+        >>> model = bp.models.BaRA(backbone, num_data=len(rows), form="gate")
+        >>> guide = bp.guides.WeibullGuide(model)
+        >>> svi = bp.SVI(model, guide, bp.adamw(model, guide, lr=1e-3))
+        >>> losses = [svi.step(rows.batch(range(8), answers)) for step in range(20)]
+        >>> losses[-1] < losses[0]
+        True
+        >>> sorted(svi.last)
+        ['grad_norm', 'kl_phi', 'kl_theta', 'loss', 'nll']
     """
 
     # Whether the noise of several processes must be the same: a draw that the whole step is about.
@@ -240,6 +254,13 @@ def adamw(
             (docs/decisions.md). Else 1: in the additive form the amortiser is the down-projection itself.
         weight_decay: decoupled.
         eps: Adam's epsilon.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> model = bp.models.BaRA(bp.load_backbone("microworld"), num_data=8, form="gate")
+        >>> optim = bp.adamw(model, bp.guides.WeibullGuide(model), lr=1e-3)
+        >>> [group["lr"] for group in optim.param_groups]  # of the amortised gates a tenth
+        [0.001, 0.0001]
     """
     if local_lr_scale is None:
         local_lr_scale = 0.1 if model.latents.modulating else 1.0
@@ -253,7 +274,21 @@ def adamw(
 
 
 def linear_schedule(optim: Optimizer, steps: int, warmup: float = 0.06) -> LambdaLR:
-    """Return a linear warm-up over the share `warmup` of all steps, then a linear decay to 0."""
+    """Return a linear warm-up over the share `warmup` of all steps, then a linear decay to 0.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> import torch
+        >>> optim = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+        >>> schedule = bp.linear_schedule(optim, steps=10, warmup=0.2)
+        >>> rates = []
+        >>> for step in range(10):
+        ...     rates.append(round(optim.param_groups[0]["lr"], 3))
+        ...     optim.step()
+        ...     schedule.step()
+        >>> rates
+        [0.5, 1.0, 1.0, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125]
+    """
     rise = max(1, round(warmup * steps))
 
     def factor(step: int) -> float:

@@ -40,11 +40,20 @@ class MeanWeibull(TorchDistribution):
     Raises:
         ValueError: If validation is on and a parameter is not positive.
 
-    Example:
+    Examples:
+        >>> import torch
+        >>> from bara_pyro.core.distributions import MeanWeibull
         >>> gate = MeanWeibull(torch.full((4, 8), 0.5), torch.tensor(0.7)).to_event(1)
         >>> gate.batch_shape, gate.event_shape, gate.rsample().shape
         (torch.Size([4]), torch.Size([8]), torch.Size([4, 8]))
 
+        With its KL divergence, here from the prior itself:
+
+        >>> from torch.distributions import Gamma, kl_divergence
+        >>> abs(float(kl_divergence(MeanWeibull(0.5, 1.0), Gamma(1.0, 2.0)))) < 1e-6
+        True
+        >>> round(float(kl_divergence(MeanWeibull(1.0, 0.5), Gamma(1.0, 1.0))), 4)
+        0.2838
     """
 
     arg_constraints = {"mean": constraints.positive, "kappa": constraints.positive}  # noqa: RUF012
