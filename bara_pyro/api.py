@@ -48,6 +48,23 @@ def train(
     Raises:
         ConfigError: an unknown setting, a value out of range, or `out` holds a run and `resume` is False.
         BaraError: see `bara_pyro.runs.system.build_system` and `bara_pyro.runs.train.train`.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> run = bp.train(task="micro-wgs", method="bara-gate", steps=20, limit=40, out="runs/first")
+        >>> scores = bp.evaluate(run)["metrics"]["10"]  # over 10 draws of the posterior
+        >>> answers = bp.predict(run, [{"question": row.question} for row in run.task.test[:2]])
+        >>> [sorted(answer["probs"]) for answer in answers.rows]
+        [['A', 'B'], ['A', 'B']]
+
+        Rows of one's own, a method's own settings, and going on with a run that is there:
+
+        >>> reviews = [{"text": f"{word} {i}", "label": word} for word in ("bad", "good") for i in range(10)]
+        >>> how = {"method": {"name": "bara", "form": "gate"}, "steps": 5, "out": "runs/reviews"}
+        >>> run = bp.train(task=bp.task_from_rows(reviews), **how)
+        >>> again = bp.train(task=bp.task_from_rows(reviews), resume=True, **how)  # only read back
+        >>> again.task.names
+        ('bad', 'good')
     """
     check_free(Path(out), resume)
     given = by_key(settings)
@@ -88,6 +105,15 @@ def evaluate(
     Raises:
         ConfigError: a value is out of range.
         DataError: the split has no rows.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> run = bp.train(task="micro-wgs", method="bara-gate", steps=5, limit=40, out="runs/first")
+        >>> report = bp.evaluate(run, samples=[0, 4])
+        >>> report["task"], report["metrics"]["4"]["n"]
+        ('micro-wgs', 40)
+        >>> sorted(report["metrics"]["4"])
+        ['acc', 'aece', 'aurc', 'brier', 'ece', 'ece_truth', 'kl_truth', 'n', 'n_truth', 'nll', 'regret']
     """
     asked = [samples] if isinstance(samples, int) else samples
     config = load_config(
@@ -125,6 +151,17 @@ def generate(
     Raises:
         ConfigError: an argument is out of range; see `bara_pyro.generation.generate`.
         DataError: a prompt cannot be read, or has no tokens.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> chat = bp.load_replies("micro-chat")
+        >>> run = bp.train(task=chat, method="bara-gate", steps=2, out="runs/chat")
+        >>> prompts = ["tell three things about hanil in spring . reply :"]
+        >>> found = bp.generate(run, prompts, replies=2, uncertainty=3, max_new_tokens=4, stop=".")
+        >>> [(reply["id"], reply["number"]) for reply in found]
+        [('0', 0), ('0', 1)]
+        >>> len(found[0]["epistemic"]) == found[0]["tokens"]  # nats, of each token
+        True
     """
     how = Decoding(**decoding)
     ids: list[str] = []

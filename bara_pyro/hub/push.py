@@ -40,7 +40,7 @@ PUBLISHED = (CONFIG, PEFT_CONFIG, ADAPTER, GUIDE, FITTED, METRICS, CARD, FIGURE)
 
 
 def prepare_upload(
-    run: Path, name: str, out: Path, *, base: str | None = None, license_name: str | None = None
+    run: str | Path, name: str, out: str | Path, *, base: str | None = None, license_name: str | None = None
 ) -> Path:
     """Write the folder that is published for a finished run: what loading needs, scores and a model card.
 
@@ -56,6 +56,15 @@ def prepare_upload(
     Raises:
         CheckpointError: there is no finished run, or it was not evaluated.
         ConfigError: the name is none of the hub's, or the run learnt replies.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> from bara_pyro.hub import prepare_upload
+        >>> run = bp.train(task="micro-wgs", method="bara-gate", steps=2, limit=20, out="runs/first")
+        >>> report = bp.evaluate(run, out="runs/first")
+        >>> folder = prepare_upload("runs/first", "user/first", "upload")
+        >>> sorted(path.name for path in folder.glob("*.*") if path.suffix != ".json")
+        ['README.md', 'adapter_model.safetensors', 'guide.safetensors', 'reliability.png']
     """
     run, out = Path(run), Path(out)
     try:
@@ -96,9 +105,9 @@ def prepare_upload(
 
 
 def push(
-    run: Path,
+    run: str | Path,
     name: str,
-    out: Path,
+    out: str | Path,
     *,
     base: str | None = None,
     license_name: str | None = None,
@@ -118,6 +127,20 @@ def push(
 
     Raises:
         ConfigError: the hub cannot be reached, or refuses; the folder is written then.
+
+    Examples:
+        >>> from bara_pyro.hub import push
+        >>> push("runs/first", "user/first", "upload")  # doctest: +SKIP
+        'https://huggingface.co/user/first'
+
+        What is no name on the hub is refused before anything is read:
+
+        >>> import bara_pyro as bp
+        >>> try:
+        ...     address = push("runs/first", "first", "upload")
+        ... except bp.BaraError as error:
+        ...     print(error)
+        'first' says no user of the hub: give user/model.
     """
     prepare_upload(run, name, out, base=base, license_name=license_name)
     api = HfApi()

@@ -39,6 +39,15 @@ def setting(of: Callable[..., object], parameter: str, description: str, **limit
 
     With `limits`, further arguments of `pydantic.Field`, such as `gt=0`. Under the parameter's own name it is
     what `given` finds.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> from bara_pyro.methods import MethodConfig
+        >>> from bara_pyro.methods.base import setting
+        >>> class MineConfig(MethodConfig):
+        ...     beta_phi: float = setting(bp.models.BaRA, "beta_phi", "weight of the KL of Phi")
+        >>> MineConfig(name="mine").beta_phi  # the default of the constructor
+        1.0
     """
     return Field(default(of, parameter), description=description, **limits)
 
@@ -135,6 +144,17 @@ def pair(
     """Return what builds a program and its guide, each of the settings of its parameters' names.
 
     What is no setting is fixed by `functools.partial`.
+
+    Examples:
+        >>> from functools import partial
+        >>> import bara_pyro as bp
+        >>> from bara_pyro.methods import MethodConfig
+        >>> from bara_pyro.methods.base import pair
+        >>> build = pair(partial(bp.models.BaRA, form="gate"), bp.guides.WeibullGuide)
+        >>> settings = MethodConfig(name="mine")  # without any of its own
+        >>> model, guide = build(bp.load_backbone("microworld"), 640, {"r": 4}, settings)
+        >>> model.form, model.r, type(guide).__name__
+        ('gate', 4, 'WeibullGuide')
     """
 
     def build(
@@ -155,6 +175,15 @@ def register_method(method: Method[M, G, C]) -> Method[M, G, C]:
 
     Raises:
         ConfigError: the name is taken.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> from bara_pyro.methods import Method, MethodConfig
+        >>> from bara_pyro.methods.base import pair, register_method
+        >>> build = pair(bp.models.LoRA, bp.guides.DeltaGuide)
+        >>> mine = register_method(Method("mine", "one line for `bara methods`", MethodConfig, build))
+        >>> bp.train(method="mine", steps=1, limit=8, out="runs/mine").config.method.name
+        'mine'
     """
     METHODS.register(method.name, method)
     return method

@@ -77,6 +77,14 @@ def load_config(
 
     Raises:
         ConfigError: unreadable file, unknown key, or a value of the wrong type or out of range.
+
+    Examples:
+        >>> from bara_pyro.runs.config import load_config
+        >>> config = load_config(overrides={"method": "bara-gate"}, assignments=["train.lr=1e-4"])
+        >>> config.train.lr, config.method.form
+        (0.0001, 'gate')
+        >>> len(config.hash)  # identifies it
+        12
     """
     return parse_config(collect(path, overrides, assignments, None if base is None else base.dump()))
 

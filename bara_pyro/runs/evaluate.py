@@ -107,6 +107,15 @@ def evaluate_system(
         always answering the most frequent class (`majority_class`, percent); the sparsity of the gates
         (percent), parameter counts, versions, hardware, seed, configuration hash. Of replies the metrics are
         those of `reply_scores`.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> import bara_pyro as bp
+        >>> from bara_pyro.runs.evaluate import evaluate_system
+        >>> run = bp.train(task="micro-wgs", method="lora", steps=2, limit=8, out="runs/lora")
+        >>> report = evaluate_system(run, Path("runs/lora"), remark="a try")
+        >>> report["remark"], Path("runs/lora/metrics.json").exists()
+        ('a try', True)
     """
     started = time.perf_counter()
     name = system.config.task.evaluate_on

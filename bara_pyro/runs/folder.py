@@ -100,7 +100,21 @@ def check_backbone(backbone: Backbone, folder: Path, stored: Json) -> None:
 
 
 def save_system(system: System, folder: Path, step: int) -> None:
-    """Write the parameters after `step` steps as safetensors, and the manifest of all that training wrote."""
+    """Write the parameters after `step` steps as safetensors, and the manifest of all that training wrote.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> import bara_pyro as bp
+        >>> from bara_pyro.runs.config import load_config
+        >>> from bara_pyro.runs.folder import save_system, write_config
+        >>> from bara_pyro.runs.system import build_system
+        >>> config = load_config(overrides={"method": "bara-gate", "task.limit": 8, "train.steps": 1})
+        >>> system, folder = build_system(config), Path("runs/mine")
+        >>> write_config(system, folder)
+        >>> save_system(system, folder, step=1)
+        >>> bp.load_system(folder).config == system.config
+        True
+    """
     metadata = {
         "method": system.config.method.name,
         "config_hash": system.config.hash,
@@ -187,6 +201,14 @@ def load_system(
 
     Raises:
         CheckpointError: a file is missing, truncated, foreign, or belongs to another backbone or other rows.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> run = bp.train(task="micro-wgs", method="bara-gate", steps=2, limit=8, out="runs/first")
+        >>> again = bp.load_system("runs/first", with_rows=False)  # enough to answer new questions
+        >>> questions = [{"id": "one", "question": run.task.test[0].question}]
+        >>> bp.predict(again, questions).rows == bp.predict(run, questions).rows
+        True
     """
     folder = Path(folder)
     check_run(folder)

@@ -73,6 +73,16 @@ def predict(
     Raises:
         ConfigError: the model learnt replies.
         DataError: see `data.questions.load_questions`.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> run = bp.train(task="micro-wgs", method="bara-gate", steps=5, limit=40, out="runs/first")
+        >>> question = "vome meets bimu . in winter bimu keeps what ? A:goats B:ducks Answer :"
+        >>> [answer] = bp.predict(run, [{"id": "bimu", "question": question}], samples=10).rows
+        >>> sorted(answer), sorted(answer["probs"])
+        (['aleatoric', 'epistemic', 'id', 'label', 'probs', 'total'], ['A', 'B'])
+        >>> abs(answer["total"] - answer["aleatoric"] - answer["epistemic"]) < 1e-9
+        True
     """
     require_answers(run.config)
     examples = load_questions(data, run.task, given=given)

@@ -165,6 +165,13 @@ def build_system(
     Raises:
         BaraError: a name is unknown, a file unreadable, a label not a single token, or it cannot fit into
             memory.
+
+    Examples:
+        >>> from bara_pyro.runs.config import load_config
+        >>> from bara_pyro.runs.system import build_system
+        >>> system = build_system(load_config(overrides={"method": "lora", "task.limit": 8}))
+        >>> type(system.model).__name__, type(system.guide).__name__, len(system.split("train"))
+        ('LoRA', 'DeltaGuide', 8)
     """
     device = find_device(config.backbone.device)
     replies = config.task.likelihood == "completion"

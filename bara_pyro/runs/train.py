@@ -86,6 +86,18 @@ def train(system: System, out: Path, *, resume: bool = False, on_step: OnStep | 
         CheckpointError: the checkpoint is unusable or a file cannot be written.
         TrainingError: the loss is not finite; the last good parameters are in `out`.
         ProcessLostError: another of several processes is gone.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from bara_pyro.runs.config import load_config
+        >>> from bara_pyro.runs.system import build_system
+        >>> from bara_pyro.runs.train import train
+        >>> config = load_config(overrides={"method": "lora", "task.limit": 8, "train.steps": 3})
+        >>> system = build_system(config)
+        >>> steps = []
+        >>> train(system, Path("runs/lora"), on_step=lambda step, parts: steps.append(step))
+        >>> steps, sorted(path.name for path in Path("runs/lora").glob("*.safetensors"))
+        ([1, 2, 3], ['adapter_model.safetensors', 'guide.safetensors'])
     """
     with joined(system.backbone.device, system.config.train.process_timeout) as ranks:
         if ranks.first:

@@ -100,6 +100,22 @@ class BaRATrainer(Trainer):
         ConfigError: the guide is another model's, `args.optim` names another optimiser (give it as
             `optimizers`), labels or embeddings are to be smoothed or given noise, or the language model is on
             another kind of device than Trainer's.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> from transformers import TrainingArguments
+        >>> backbone, task = bp.load_backbone("microworld"), bp.load_task("micro-wgs")
+        >>> answers = bp.answer_token_ids(backbone.tokenizer, task.labels)
+        >>> rows = bp.encode(task.train[:8], backbone.tokenizer)
+        >>> model = bp.models.BaRA(backbone, num_data=len(rows), form="gate")
+        >>> pair = (model, bp.guides.WeibullGuide(model))
+        >>> args = TrainingArguments(
+        ...     "run", max_steps=2, use_cpu=True, dataloader_pin_memory=False, disable_tqdm=True
+        ... )
+        >>> trainer = bp.BaRATrainer(pair, args, train_dataset=rows, answer_ids=answers)
+        >>> trainer.train().global_step  # doctest: +ELLIPSIS
+        {'train_runtime': ...}
+        2
     """
 
     optimizer: Optimizer | None
