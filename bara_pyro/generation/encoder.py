@@ -35,6 +35,14 @@ def encoder_distance(
     Raises:
         DataError: there are no replies, fewer than two a prompt or not as many of each, or one has no tokens.
         BackboneError, ConfigError: see `embed`.
+
+    Examples:
+        >>> from bara_pyro.generation import encoder_distance
+        >>> from bara_pyro.microworld import backbone_path
+        >>> same, other = "the guest lives in the marsh .", "bimu keeps goats ."
+        >>> distances = encoder_distance([[same, same], [same, other]], backbone_path())
+        >>> bool(distances[0] < 1e-6 < distances[1])
+        True
     """
     counts = sorted({len(of_prompt) for of_prompt in replies})
     if len(counts) != 1:
@@ -65,6 +73,13 @@ def embed(
         BackboneError: the folder cannot be read, lacks weights, or is an encoder-decoder's.
         DataError: there are no texts, or one has no tokens.
         ConfigError: `batch_size` is not positive, or the device is unknown.
+
+    Examples:
+        >>> from bara_pyro.generation import embed
+        >>> from bara_pyro.microworld import backbone_path  # any folder that AutoModel reads
+        >>> vectors = embed(["the guest lives in the marsh .", "bimu keeps goats ."], backbone_path())
+        >>> vectors.shape, (vectors**2).sum(axis=1).round(4).tolist()
+        ((2, 128), [1.0, 1.0])
     """
     if batch_size < 1:
         raise ConfigError(f"batch_size is {batch_size}: give 1 or more texts.")

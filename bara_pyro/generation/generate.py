@@ -99,6 +99,17 @@ def generate(
             language model (a temperature), its draws are of answers (Laplace), or the mean or more members
             than there are are asked of an ensemble.
         DataError: a prompt that has no tokens.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> from bara_pyro.generation import generate
+        >>> backbone = bp.load_backbone("microworld")
+        >>> model = bp.models.BaRA(backbone, num_data=640, form="gate", likelihood=bp.CompletionLikelihood())
+        >>> guide = bp.guides.WeibullGuide(model)
+        >>> prompts = ["the guest lives in"]
+        >>> replies = list(generate(model, guide, prompts, replies=2, max_new_tokens=4, seed=1))
+        >>> [(reply.prompt, reply.number, len(reply.token_ids)) for reply in replies]
+        [('0', 0, 4), ('0', 1, 4)]
     """
     ends = (stop,) if isinstance(stop, str) else tuple(stop)
     how = Decoding(draws, fresh_theta, mixture, temperature, top_p, top_k, max_new_tokens, ends, seed)

@@ -96,6 +96,14 @@ def write_reply_page(
         ConfigError: a number is less than 1.
         DataError: there are no rows, or one lacks what `--uncertainty` adds.
         CheckpointError: the file cannot be written.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> from bara_pyro.generation.page import write_reply_page
+        >>> run = bp.train(task=bp.load_replies("micro-chat"), method="bara-gate", steps=2, out="runs/chat")
+        >>> rows = bp.generate(run, ["the guest lives in"], uncertainty=3, max_new_tokens=4)
+        >>> write_reply_page(rows, "replies.html", "Replies of a run", draws=3)
+        PosixPath('replies.html')
     """
     for name, value in (("draws", draws), ("prompts", prompts), ("replies", replies)):
         if value is not None and value < 1:

@@ -48,6 +48,14 @@ def encode_prompts(
     Raises:
         DataError: a prompt has no tokens, two share an id, or messages are given and the tokenizer has no
             chat template.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> from bara_pyro.generation import encode_prompts
+        >>> tokenizer = bp.load_backbone("microworld").tokenizer
+        >>> [prompt] = encode_prompts(["the guest lives in"], tokenizer)
+        >>> prompt.id, tokenizer.convert_ids_to_tokens(prompt.token_ids)
+        ('0', ['the', 'guest', 'lives', 'in'])
     """
     found: list[Prompt] = []
     for number, asked in enumerate(prompts):
@@ -68,6 +76,11 @@ def load_prompts(data: Data) -> tuple[list[str], list[Asked]]:
 
     Raises:
         DataError: a file that cannot be read, a row without a prompt, or two rows with one id.
+
+    Examples:
+        >>> from bara_pyro.generation import load_prompts
+        >>> load_prompts([{"id": "a", "prompt": "Count to 3 ."}, {"question": "What is 1 and 2 ?"}])
+        (['a', 'row-2'], ['Count to 3 .', 'What is 1 and 2 ?'])
     """
     table = read_table(data)
     ids = [own_id(row) or f"row-{n}" for n, row in enumerate(table.rows, 1)]

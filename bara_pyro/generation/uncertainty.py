@@ -72,6 +72,19 @@ def reply_uncertainty(
         ConfigError: `samples` is negative, or 0 of an ensemble, a reply is longer than the language model's
             context, the guide belongs to another model, or its predictive law is not that of draws through
             the program (Laplace, a temperature).
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> from bara_pyro.generation import reply_uncertainty
+        >>> backbone = bp.load_backbone("microworld")
+        >>> rows = bp.load_conversations([{"prompt": "the guest lives in", "completion": " the marsh ."}])
+        >>> [[told]] = bp.encode_replies(rows, backbone.tokenizer).rows
+        >>> model = bp.models.BaRA(backbone, num_data=640, form="gate", likelihood=bp.CompletionLikelihood())
+        >>> [found] = reply_uncertainty(model, bp.guides.WeibullGuide(model), [told], samples=4)
+        >>> len(found.total)  # of each of the reply's tokens
+        4
+        >>> abs(found.total[0] - found.aleatoric[0] - found.epistemic[0]) < 1e-5
+        True
     """
     guide.check(model)
     if samples < 0:

@@ -83,6 +83,15 @@ def agreement(chosen: Tensor, rejected: Tensor, pairs: Sequence[Pair]) -> Agreem
 
     Raises:
         DataError: there is not one score of each kind a pair, or no pair.
+
+    Examples:
+        >>> import torch
+        >>> from bara_pyro.data.preferences import Pair
+        >>> from bara_pyro.reward import agreement
+        >>> pairs = [Pair("Count .", "1 2 3", "no", "a"), Pair("Add .", "3", "no idea", "b")]
+        >>> found = agreement(torch.tensor([2.0, 0.0]), torch.tensor([1.0, 1.0]), pairs)
+        >>> found.accuracy, found.longer_chosen, found.margin
+        (50.0, 50.0, 0.0)
     """
     if len(chosen) != len(pairs):
         raise DataError(f"There are {len(pairs)} pairs and {len(chosen)} scores: give one of each a pair.")

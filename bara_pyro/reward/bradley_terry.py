@@ -19,6 +19,15 @@ def bradley_terry(chosen: Tensor, rejected: Tensor) -> Tensor:
 
     Raises:
         DataError: the shapes differ, or there is no pair.
+
+    Examples:
+        >>> import torch
+        >>> from bara_pyro.reward import bradley_terry
+        >>> equal = torch.zeros(3)
+        >>> round(float(bradley_terry(equal, equal)), 4)  # log 2
+        0.6931
+        >>> round(float(bradley_terry(equal + 2, equal)), 4)  # -log sigmoid(2)
+        0.1269
     """
     if chosen.shape != rejected.shape or not chosen.numel():
         raise DataError(

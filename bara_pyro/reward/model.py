@@ -74,6 +74,18 @@ def load_reward_model(name: str | Path, dtype: str = "float32", device: str = "c
             would be random, it has more than one output, or it has no padding token.
         ConfigError: `dtype` or `device` is unknown.
         CheckpointError: a file that `train_reward` wrote has changed since.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from bara_pyro.data.preferences import Pair, PreferenceTask
+        >>> from bara_pyro.reward import RewardConfig, load_reward_model, train_reward
+        >>> pairs = [Pair(f"in {time}", " he keeps goats .", " no .", time) for time in ("spring", "winter")]
+        >>> config = RewardConfig(epochs=1, max_length=32, head_only=True)
+        >>> task = PreferenceTask("mine", train=pairs[:1], test=pairs[1:])
+        >>> trained = train_reward("microworld", task, Path("judge"), config)
+        >>> reward = load_reward_model("judge")
+        >>> reward.format, reward.max_length, reward.held_out["pairs"]
+        ('plain', 32, 1)
     """
     record = read_record(Path(name))
     model, tokenizer, missing = load_classifier(name, dtype, device)

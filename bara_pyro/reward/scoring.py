@@ -42,6 +42,19 @@ def score_replies(
             model has no chat template, or a row has no tokens.
         ConfigError: `batch_size` or `max_length` is not positive, or more than the model can read.
         BackboneError: a score is not finite.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from bara_pyro.data.preferences import Pair, PreferenceTask
+        >>> from bara_pyro.reward import RewardConfig, score_replies, train_reward
+        >>> pairs = [Pair(f"in {time}", " he keeps goats .", " no .", time) for time in ("spring", "winter")]
+        >>> config = RewardConfig(epochs=20, max_length=32, head_only=True)
+        >>> task = PreferenceTask("mine", train=pairs[:1], test=pairs[1:])
+        >>> reward = train_reward("microworld", task, Path("judge"), config)
+        >>> asked = [("in summer", " he keeps goats ."), ("in summer", " no .")]
+        >>> better, worse = score_replies(reward, asked)
+        >>> bool(better > worse)
+        True
     """
     told = [_conversation(reply, number) for number, reply in enumerate(replies, 1)]
     rows = rows_of(reward, told, check_length(reward, max_length))

@@ -70,6 +70,17 @@ def train_reward(
         TrainingError: the loss is not finite.
         CheckpointError: the folder cannot be written.
         Stopped: Ctrl-C or SIGTERM; nothing has been written then.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from bara_pyro.data.preferences import Pair, PreferenceTask
+        >>> from bara_pyro.reward import RewardConfig, train_reward
+        >>> pairs = [Pair(f"in {time}", " he keeps goats .", " no .", time) for time in ("spring", "winter")]
+        >>> task = PreferenceTask("mine", train=pairs[:1], test=pairs[1:])
+        >>> config = RewardConfig(epochs=20, max_length=32, head_only=True)
+        >>> reward = train_reward("microworld", task, Path("judge"), config)
+        >>> reward.held_out["accuracy"], (Path("judge") / "model.safetensors").exists()
+        (100.0, True)
     """
     config = config or RewardConfig()
     say = on_progress or (lambda *_: None)

@@ -60,6 +60,22 @@ def load_humaneval(path: str | Path) -> tuple[Problem, ...]:
 
     Raises:
         DataError: no such file, or a row that is no problem; both are named.
+
+    Examples:
+        >>> import json
+        >>> from pathlib import Path
+        >>> from bara_pyro.sandbox import load_humaneval
+        >>> row = {
+        ...     "task_id": "HumanEval/0",
+        ...     "prompt": "def double(x): ",
+        ...     "entry_point": "double",
+        ...     "test": "def check(candidate): assert candidate(2) == 4",
+        ...     "canonical_solution": "return 2 * x",
+        ... }
+        >>> _ = Path("HumanEval.jsonl").write_text(json.dumps(row))
+        >>> [problem] = load_humaneval("HumanEval.jsonl")
+        >>> problem.task_id, problem.entry_point
+        ('HumanEval/0', 'double')
     """
     path = Path(path)
     problems: dict[str, Problem] = {}
@@ -106,8 +122,10 @@ def _problem(line: str, place: str) -> Problem:
 def truncate(completion: str, stop: Sequence[str] = STOP_SEQUENCES) -> str:
     r"""Return a completion up to the first of the texts that end it, which is left out.
 
-    >>> truncate("    return x\n\ndef g():\n    pass")
-    '    return x\n'
+    Examples:
+        >>> from bara_pyro.sandbox import truncate
+        >>> truncate("    return x\n\ndef g():\n    pass")
+        '    return x\n'
     """
     found = [at for at in map(completion.find, stop) if at >= 0]
     return completion[: min(found, default=len(completion))]
@@ -138,6 +156,20 @@ def judge(
         SandboxError: bubblewrap is not installed, or may not make namespaces here.
         DataError: a task_id that none of the problems has.
         ConfigError: `workers` is not a positive whole number.
+
+    Examples:
+        >>> from bara_pyro.sandbox import Problem, judge
+        >>> problem = Problem(
+        ...     task_id="mine/0",
+        ...     prompt="def double(x): 'twice x'; ",
+        ...     entry_point="double",
+        ...     test="def check(candidate): assert candidate(2) == 4",
+        ...     canonical_solution="return 2 * x",
+        ... )
+        >>> completions = [("mine/0", "return x + x"), ("mine/0", "return x")]
+        >>> found = sorted(judge([problem], completions), key=lambda judged: judged.index)
+        >>> [judged.outcome.passed for judged in found]
+        [True, False]
     """
     workers = workers if workers is not None else os.cpu_count() or 1
     if type(workers) is not int or workers < 1:

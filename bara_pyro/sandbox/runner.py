@@ -31,6 +31,12 @@ def run_program(
 
     Raises:
         SandboxError: bubblewrap is not installed, or may not make namespaces here.
+
+    Examples:
+        >>> from bara_pyro.sandbox import run_program
+        >>> finished = run_program("print(input()[::-1])", stdin="hello")
+        >>> finished.code, finished.stdout.strip()
+        (0, 'olleh')
     """
     if not unsandboxed:
         check_isolation()
@@ -40,7 +46,12 @@ def run_program(
 
 
 def check_isolation() -> None:
-    """Raise `SandboxError` where programs cannot be isolated; what was found is kept."""
+    """Raise `SandboxError` where programs cannot be isolated; what was found is kept.
+
+    Examples:
+        >>> from bara_pyro.sandbox import check_isolation
+        >>> check_isolation()  # nothing is said where programs can be isolated
+    """
     _probe(bwrap())
 
 

@@ -68,6 +68,14 @@ def try_function(
 
     Raises:
         SandboxError: bubblewrap is not installed, or may not make namespaces here.
+
+    Examples:
+        >>> from bara_pyro.sandbox import try_function
+        >>> test = "def check(candidate): assert candidate(2) == 4"
+        >>> try_function("def double(x): return x + x", "double", test).reason
+        'passed'
+        >>> try_function("def double(x): return x", "double", test).reason
+        'wrong'
     """
     if not unsandboxed:
         check_isolation()
