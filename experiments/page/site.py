@@ -1,7 +1,8 @@
 """What the documentation site has beyond docs/: read by mkdocs as its hook (`make docs`).
 
-Pages that are generated (methods, parts of the API), the list of results in the navigation, and what GitHub
-reads differently: links to files outside docs/, tables in `<details>`, `|` of code in a table.
+Pages that are generated (methods, parts of the API), the list of results in the navigation, the look of the
+package's own pages, figures as part of their page, and what GitHub reads differently: links to files outside
+docs/, tables in `<details>`, `|` of code in a table.
 """
 
 import os
@@ -14,12 +15,22 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 from bara_pyro.errors import DataError
+from bara_pyro.report.colours import DAY, NIGHT, properties
+from bara_pyro.report.html import PACKAGE, common_style, source
+from bara_pyro.report.svg import inlined
 from experiments.page.api_pages import api_pages
 from experiments.page.method_list import method_list
 
 ROOT = Path(__file__).parents[2]
 CODE = re.compile(r"`[^`]*`")
 IN_TABLE = re.compile(r"(?m)^\|.*`.*$")
+FIGURE = re.compile(r'<img alt="[^"]*" src="([^":]+\.svg)" ?/?>')
+CELL = re.compile(r"<td[^>]*>[^<]*</td>")
+INTERVAL = re.compile(r"[\[(][+\-−\d., ]+[\])]")
+LEAST = 0.74  # of its own width: as narrow as a figure becomes before it scrolls, so that letters can be read
+COLOURS = f"""\
+:root, [data-md-color-scheme="default"] {{ {properties(DAY)} }}
+@media screen {{ [data-md-color-scheme="slate"] {{ {properties(NIGHT)} }} }}"""
 LINK = re.compile(r"\[([^\]]*)\]\(([^)#\s]+)(#[^)]*)?\)")
 
 
@@ -35,10 +46,15 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that are generated."""
-    for path, text in {"method_list.md": method_list(), **api_pages()}.items():
+    """Add the pages that are generated, and what makes the site look as the pages of the package do."""
+    for path, text in {"method_list.md": method_list(), **api_pages(), **look()}.items():
         files.append(File.generated(config, path, content=text))
     return files
+
+
+def look() -> dict[str, str]:
+    """Return the files that the package's own pages have within them."""
+    return {"report.css": common_style(COLOURS), "sort.js": source(PACKAGE, "sort.js")}
 
 
 def on_page_markdown(text: str, page: Page, **_: Any) -> str:
@@ -47,6 +63,28 @@ def on_page_markdown(text: str, page: Page, **_: Any) -> str:
     text = text.replace("<details><summary>", '<details markdown="1"><summary>')
     text = IN_TABLE.sub(lambda row: CODE.sub(lambda code: code[0].replace(r"\|", "|"), row[0]), text)
     return LINK.sub(lambda link: outside(link, folder), text)
+
+
+def on_page_content(html: str, page: Page, **_: Any) -> str:
+    """Return a page with its figures as part of it, in its colours, and intervals in cells on one line."""
+    folder = ROOT / "docs" / PurePosixPath(page.file.src_uri).parent
+
+    def shown(picture: re.Match[str]) -> str:
+        path = folder / picture[1]
+        return figure(path) if path.exists() else picture[0]  # of which mkdocs says that it is missing
+
+    html = CELL.sub(lambda cell: INTERVAL.sub(lambda found: found[0].replace(" ", "&nbsp;"), cell[0]), html)
+    return FIGURE.sub(shown, html)
+
+
+def figure(path: Path) -> str:
+    """Return an SVG file as part of a page; what is too wide for a phone scrolls in itself."""
+    file = path.read_text(encoding="utf-8")
+    width = float(re.findall(r' width="([\d.]+)"', file)[0])
+    shown = inlined(file, f"{path.stem}-").replace(
+        "<svg ", f'<svg style="min-width: {LEAST * width:.0f}px" ', 1
+    )
+    return f'<span class="figure">{shown}</span>'
 
 
 def outside(link: re.Match[str], folder: PurePosixPath) -> str:
