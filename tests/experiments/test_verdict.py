@@ -143,7 +143,7 @@ def test_secondary_contrasts_have_files_of_their_own_and_count_once_all_worlds_h
         write_rows(world(name, 0.0), rows_path(f"confirmatory_{name}", tmp_path))
         for kind, rows in further(name, gain).items():
             if (kind, name) != ("few", "103"):
-                write_rows(rows, rows_path(f"{kind}_{name}", tmp_path))
+                write_rows(rows, rows_path(f"confirmatory_{kind}_{name}", tmp_path))
     found = study.contrasts(study.stored_worlds(tmp_path))
     assert found["nll"]["difference"] == found["far"]["difference"] == 0.0  # theirs do not count there
     assert "few" not in found
@@ -151,7 +151,7 @@ def test_secondary_contrasts_have_files_of_their_own_and_count_once_all_worlds_h
     for name in ("near_aware", "far_aware"):
         assert found[name]["difference"] == pytest.approx(by_hand, abs=1e-5)
         assert found[name]["p_holm"] >= found[name]["p"]
-    write_rows(further("103", 0.30)["few"], rows_path("few_103", tmp_path))
+    write_rows(further("103", 0.30)["few"], rows_path("confirmatory_few_103", tmp_path))
     found = study.contrasts(study.stored_worlds(tmp_path))
     by_hand = np.mean([nll_of(-0.5 - gain) - nll_of(-0.5) for gain in gains.values()])
     assert found["few"]["difference"] == pytest.approx(by_hand, abs=1e-5)

@@ -5,9 +5,18 @@
 What is computed, and from which worlds, was written down before any of them was made:
 `experiments/studies/confirmatory/plan.md`. A figure of a world is the average over its six tasks; intervals
 are Student's, of the worlds' figures. With fewer worlds than the plan has there is no verdict, only what has
-been seen so far. Rows of `confirmatory_102` are of the primary contrast in world 102; those of `aware_102`
-(the gate form, distance-aware) and `few_102` (80 training rows) are of secondary ones, which count once every
-world has them.
+been seen so far. Rows of `confirmatory_102` are of the primary contrast in world 102, those of
+`confirmatory_aware_102` and `confirmatory_few_102` of secondary ones, which count once every world has them:
+
+    choices=experiments/studies/confirmatory/choices
+    world='--model runs/worlds/102 --set task.world=102 --seeds 1'
+    run="python -m experiments confirmatory $world --methods bara-gate temperature"
+    $run --name confirmatory_aware_102 --tasks micro-obqa --set adapter.distance_aware=true
+        --choices "$choices/102-{task}.json"
+    python -m experiments search $world --methods temperature --tasks micro-wgs --set task.train_rows=80
+        --steps 400 --lengths 200 800 --out $choices/few-102-micro-wgs.json      # micro-arcc: the same
+    $run --name confirmatory_few_102 --tasks micro-wgs micro-arcc --set task.train_rows=80
+        --choices "$choices/few-102-{task}.json"
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -56,12 +65,12 @@ SECONDARY = ("ece", "acc", "error_auroc", "near_aware", "far_aware", "few")
 
 def stored_worlds(results: Path = RESULTS) -> dict[str, list[RunRows]]:
     """Return world -> rows of its runs; a `DataError` where no world has any."""
-    found = sorted(rows_path(NAME, results).parent.glob(f"{NAME}_*.parquet"))
+    found = sorted(rows_path(NAME, results).parent.glob(f"{NAME}_[0-9]*.parquet"))
     if not found:
         raise DataError("No world has been run: see experiments/studies/confirmatory/plan.md.")
     worlds = {path.stem.removeprefix(f"{NAME}_"): read_rows(path) for path in found}
     for (world, runs), (name, suffix) in product(worlds.items(), FURTHER.items()):
-        path = rows_path(f"{name}_{world}", results)
+        path = rows_path(f"{NAME}_{name}_{world}", results)
         if path.exists():
             runs += [replace(run, arm=run.arm + suffix) for run in read_rows(path)]
     return worlds
