@@ -68,7 +68,9 @@ def choose(log_probs: Numbers, count: int, by: Acquisition = "batch-bald", *, se
             `by` asks how much they do.
         DataError: as of `metrics.decompose`.
 
-    Example:
+    Examples:
+        >>> import torch
+        >>> from bara_pyro.metrics import choose
         >>> first = torch.tensor([  # P(first answer): four draws, four rows; the second is as the first
         ...     [0.9, 0.9, 0.5, 0.85], [0.9, 0.9, 0.5, 0.25], [0.2, 0.2, 0.5, 0.85], [0.2, 0.2, 0.5, 0.25]])
         >>> log_probs = torch.stack([first, 1 - first], dim=-1).log()
@@ -107,7 +109,9 @@ def batch_bald(
         ConfigError: there are fewer than `count` rows, or the draws do not differ.
         DataError: as of `metrics.decompose`.
 
-    Example:
+    Examples:
+        >>> import torch
+        >>> from bara_pyro.metrics import batch_bald
         >>> sure, other = [0.9, 0.1], [0.1, 0.9]
         >>> probs = torch.tensor([[sure, sure, other], [other, other, other], [other, other, sure]])
         >>> found = batch_bald(probs.log(), 3)
@@ -146,7 +150,9 @@ def joint_information(log_probs: Numbers, *, seed: int = 0, configurations: int 
     Raises:
         DataError: as of `metrics.decompose`.
 
-    Example:
+    Examples:
+        >>> import torch
+        >>> from bara_pyro.metrics import joint_information
         >>> probs = torch.tensor([[[1.0, 0.0], [1.0, 0.0]], [[0.0, 1.0], [0.0, 1.0]]])
         >>> joint_information(probs.log()).tolist()  # the second row says what the first has said: log 2
         [0.6931471805599453, 0.6931471805599453]
