@@ -90,6 +90,18 @@ def look_inside(
     Raises:
         ConfigError: the answers are whole texts.
         DataError: the split has no rows.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> import bara_pyro as bp
+        >>> from bara_pyro.diagnostics.context import options
+        >>> from bara_pyro.diagnostics.inspection import look_inside
+        >>> run = bp.train(task="micro-wgs", method="bara-gate", steps=2, limit=20, out="runs/first")
+        >>> _ = bp.evaluate(run, out="runs/first")
+        >>> few = options(rows=8, samples=4, tau=0.1, texts=["in winter bimu keeps goats ."])  # quick
+        >>> found = look_inside(Path("runs/first"), run, few)
+        >>> found.run.method, found.run.modules, found.run.r
+        ('bara-gate', 9, 8)
     """
     require_answer_tokens(system.model.likelihood, "Inspections")
     began = time.perf_counter()

@@ -73,6 +73,14 @@ def to_inference_data(
     Raises:
         ConfigError: an argument is unknown or out of range, or the arrays would take more than `max_bytes`.
         DataError: a row is unknown, or a draw's probabilities are not numbers.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> from bara_pyro.diagnostics.arviz.inference_data import to_inference_data
+        >>> run = bp.train(task="micro-wgs", method="bara-gate", steps=2, limit=8, out="runs/first")
+        >>> data = to_inference_data(run, rows=3, samples=4, prior=False)
+        >>> dict(data["posterior"]["phi"].sizes)
+        {'chain': 1, 'draw': 4, 'module': 9, 'rank': 8}
     """
     check_tau(tau)
     part, paths = chosen_rows(system, split, rows), chosen_modules(system.model, modules)
@@ -130,6 +138,14 @@ def estimate_bytes(
 
     Coordinates, some kilobytes, are not counted; of a guide with a predictive of its own
     it is the most that there can be. Arguments and errors are those of `to_inference_data`.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> from bara_pyro.diagnostics.arviz.inference_data import estimate_bytes
+        >>> run = bp.train(task="micro-wgs", method="bara-gate", steps=2, limit=8, out="runs/first")
+        >>> few, many = (estimate_bytes(run, rows=8, samples=samples) for samples in (100, 200))
+        >>> 1.9 < many / few <= 2
+        True
     """
     part, paths = chosen_rows(system, split, rows), chosen_modules(system.model, modules)
     return nbytes(_features(system, part, tokens, prior), _sizes(system, part, samples, len(paths)))

@@ -49,6 +49,16 @@ def loo(data: Idata) -> Loo:
     Raises:
         ConfigError: the rows are not of the training split, or all draws are the same (`NoSpreadError`).
         DataError: the rows have no labels.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> from bara_pyro.diagnostics.arviz.inference_data import to_inference_data
+        >>> from bara_pyro.diagnostics.arviz.loo import loo
+        >>> run = bp.train(task="micro-wgs", method="bara-gate", steps=2, limit=4, out="runs/first")
+        >>> data = to_inference_data(run, split="train", rows=4, samples=30, prior=False)
+        >>> found = loo(data)
+        >>> found.pareto_k.shape
+        torch.Size([4])
     """
     split = data.attrs.get("split")
     if split != "train":
@@ -74,6 +84,19 @@ def compare(methods: Mapping[str, Idata]) -> tuple[Ranked, ...]:
     Raises:
         ConfigError: fewer than two methods, or what `loo` raises.
         DataError: the methods do not have the same rows.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> from bara_pyro.diagnostics.arviz.inference_data import to_inference_data
+        >>> from bara_pyro.diagnostics.arviz.loo import compare
+        >>> data = {}
+        >>> for form in ("gate", "additive"):
+        ...     method = {"name": "bara", "form": form}
+        ...     run = bp.train(task="micro-wgs", method=method, steps=2, limit=4, out=f"runs/{form}")
+        ...     data[form] = to_inference_data(run, split="train", rows=4, samples=30, prior=False)
+        >>> ranked = compare(data)
+        >>> sorted(one.method for one in ranked), ranked[0].difference  # the best first
+        (['additive', 'gate'], 0.0)
     """
     if len(methods) < 2:
         raise ConfigError(f"A comparison needs two methods or more, not {len(methods)}.")

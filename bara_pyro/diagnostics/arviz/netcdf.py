@@ -19,6 +19,15 @@ def write_netcdf(data: Idata, path: Path) -> Path:
     Raises:
         CheckpointError: the file cannot be written; what was there before is untouched.
         ConfigError: h5netcdf is not installed.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> import bara_pyro as bp
+        >>> from bara_pyro.diagnostics.arviz.inference_data import to_inference_data
+        >>> from bara_pyro.diagnostics.arviz.netcdf import write_netcdf
+        >>> run = bp.train(task="micro-wgs", method="bara-gate", steps=2, limit=8, out="runs/first")
+        >>> write_netcdf(to_inference_data(run, rows=3, samples=4, prior=False), Path("posterior.nc"))
+        PosixPath('posterior.nc')
     """
     _engine()
     # Written over the open, still empty file: HDF5 needs a path, and the file is made whole by its renaming.
@@ -32,6 +41,17 @@ def read_netcdf(path: Path) -> Idata:
     Raises:
         CheckpointError: the file is missing, truncated or no netCDF file.
         ConfigError: h5netcdf is not installed.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> import bara_pyro as bp
+        >>> from bara_pyro.diagnostics.arviz.inference_data import to_inference_data
+        >>> from bara_pyro.diagnostics.arviz.netcdf import read_netcdf, write_netcdf
+        >>> run = bp.train(task="micro-wgs", method="bara-gate", steps=2, limit=8, out="runs/first")
+        >>> data = to_inference_data(run, rows=3, samples=4, prior=False)
+        >>> again = read_netcdf(write_netcdf(data, Path("posterior.nc")))
+        >>> bool((again["posterior"]["phi"] == data["posterior"]["phi"]).all())
+        True
     """
     engine = _engine()
     try:

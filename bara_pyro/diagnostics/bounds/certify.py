@@ -99,6 +99,14 @@ def certify_head(
     Raises:
         ConfigError: additive form, no adapter on the head, unknown split, cover or cap, number out of range.
         DataError: the split is empty or a label is not known.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> from bara_pyro.diagnostics.bounds.certify import certify_head
+        >>> run = bp.train(task="micro-wgs", method="bara-gate", steps=2, limit=40, out="runs/first")
+        >>> found = certify_head(run, "train", tau=0.1, s=4, clip=3.0, cap=4.0, cover="absorbed")
+        >>> found.certificate.bound >= found.scores["certified"]["nll"]
+        True
     """
     caps = caps or {}
     names = [("split", split_name, SPLITS), ("gate cover", cover, tuple(COVERS))]

@@ -59,6 +59,14 @@ def prune(system: System, rows: EncodedSplit, tolerance: float = 0.01) -> Pruned
 
     Raises:
         ConfigError: another method, a system that is pruned already, or a tolerance that is not positive.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> from bara_pyro.diagnostics.gates.prune import prune
+        >>> run = bp.train(task="micro-wgs", method="bara-gate", steps=2, limit=8, out="runs/first")
+        >>> small = prune(run, run.split("train"), tolerance=0.01)
+        >>> small.units, small.kept < small.units, small.difference <= 0.01
+        (72, True, True)
     """
     if not tolerance > 0:
         raise ConfigError(f"tolerance={tolerance} must be positive, 0.01 for example.")

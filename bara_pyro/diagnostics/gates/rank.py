@@ -31,6 +31,16 @@ def effective_rank(draws: GateDraws, tau: float = TAU) -> Tensor:
     """Return the expected number of units in use, by row and module: float64, `n x M`, from 0 to r.
 
     The mean over the draws of s(x); of the mean gate where `samples=0` was asked for.
+
+    Examples:
+        >>> import torch
+        >>> from bara_pyro.core.gate_draws import GateDraws
+        >>> from bara_pyro.diagnostics.gates.rank import effective_rank
+        >>> phi = torch.tensor([[[1.0, 1.0, 0.01]], [[1.0, 1.0, 1.0]]])  # two draws, one module, r = 3
+        >>> theta = torch.tensor([[[[1.0, 0.0, 1.0]]], [[[1.0, 0.0, 1.0]]]])  # of one row
+        >>> draws = GateDraws(("lm_head",), ("row",), phi, theta, torch.full((2, 1, 2), 0.5).log())
+        >>> effective_rank(draws, tau=0.1).tolist()  # one unit in the first draw, two in the second
+        [[1.5]]
     """
     check_tau(tau)
     return (draws.psi.abs() > tau).double().sum(dim=-1).mean(dim=0)
@@ -47,7 +57,14 @@ class RankSummary:
 
 
 def rank_summary(rank: Tensor) -> RankSummary:
-    """Summarise `effective_rank`, `n x M`; a spread over one thing is 0."""
+    """Summarise `effective_rank`, `n x M`; a spread over one thing is 0.
+
+    Examples:
+        >>> import torch
+        >>> from bara_pyro.diagnostics.gates.rank import rank_summary
+        >>> rank_summary(torch.tensor([[1.0, 3.0], [1.0, 3.0]]))  # two rows alike, two modules
+        RankSummary(mean=2.0, over_rows=0.0, over_modules=1.4142135381698608, within_modules=0.0)
+    """
     return RankSummary(
         float(rank.mean()),
         _spread(rank.mean(dim=1)),
@@ -85,6 +102,14 @@ def relation(rank: Tensor, values: Tensor | Sequence[float], name: str) -> Relat
 
     Raises:
         DataError: the lengths differ, or fewer than three rows have a value.
+
+    Examples:
+        >>> import torch
+        >>> from bara_pyro.diagnostics.gates.rank import relation
+        >>> rank = torch.arange(30.0)[:, None]  # of 30 rows, one module
+        >>> found = relation(rank, rank.squeeze(1) ** 2, "the square")
+        >>> found.rho, found.rows
+        (1.0, 30)
     """
     other = torch.as_tensor(values, dtype=torch.float64)
     if other.shape != rank.shape[:1]:
@@ -127,6 +152,16 @@ def support_relation(draws: GateDraws, tau_phi: float = TAU, tau_theta: float = 
     Raises:
         DataError: the program has not both kinds of gate.
         ConfigError: a threshold is negative.
+
+    Examples:
+        >>> import torch
+        >>> from bara_pyro.core.gate_draws import GateDraws
+        >>> from bara_pyro.diagnostics.gates.rank import support_relation
+        >>> phi, theta = torch.tensor([[[0.05, 1.0]]]), torch.tensor([[[[100.0, 1.0]]]])
+        >>> draws = GateDraws(("lm_head",), ("row",), phi, theta, torch.full((1, 1, 2), 0.5).log())
+        >>> found = support_relation(draws, tau_phi=0.1, tau_theta=0.1)
+        >>> found.phi, found.product, found.broken  # 0.05 is off, and 0.05 * 100 is not
+        (1.0, 2.0, 100.0)
     """
     if draws.phi is None or draws.theta is None:
         raise DataError("The support relation is one of Phi and theta: this model has not both.")

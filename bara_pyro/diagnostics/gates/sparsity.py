@@ -48,6 +48,15 @@ def gate_sparsity(draws: GateDraws, tau: float = TAU) -> Sparsity:
 
     Raises:
         ConfigError: `tau` is negative.
+
+    Examples:
+        >>> import torch
+        >>> from bara_pyro.core.gate_draws import GateDraws
+        >>> from bara_pyro.diagnostics.gates.sparsity import gate_sparsity
+        >>> phi, theta = torch.tensor([[[0.05, 1.0]]]), torch.tensor([[[[0.01, 0.01]]]])
+        >>> draws = GateDraws(("lm_head",), ("row",), phi, theta, torch.full((1, 1, 2), 0.5).log())
+        >>> gate_sparsity(draws, tau=0.1).overall
+        {'phi': 50.0, 'theta': 100.0, 'psi': 100.0}
     """
     check_tau(tau)
     found = {name: sparsity_by_module(value, tau) for name, value in draws.by_kind().items()}
@@ -56,7 +65,17 @@ def gate_sparsity(draws: GateDraws, tau: float = TAU) -> Sparsity:
 
 
 def sparsity_curve(draws: GateDraws, taus: Sequence[float]) -> dict[str, Tensor]:
-    """Return the sparsity over all modules at each of T thresholds: `phi`, `theta`, `psi` -> float64, `T`."""
+    """Return the sparsity over all modules at each of T thresholds: `phi`, `theta`, `psi` -> float64, `T`.
+
+    Examples:
+        >>> import torch
+        >>> from bara_pyro.core.gate_draws import GateDraws
+        >>> from bara_pyro.diagnostics.gates.sparsity import sparsity_curve
+        >>> phi, theta = torch.tensor([[[0.05, 1.0]]]), torch.tensor([[[[1.0, 1.0]]]])
+        >>> draws = GateDraws(("lm_head",), ("row",), phi, theta, torch.full((1, 1, 2), 0.5).log())
+        >>> sparsity_curve(draws, [0.01, 0.1, 2.0])["psi"].tolist()
+        [0.0, 50.0, 100.0]
+    """
     found = [gate_sparsity(draws, tau).overall for tau in taus]
     return {name: torch.tensor([values[name] for values in found], dtype=torch.float64) for name in found[0]}
 

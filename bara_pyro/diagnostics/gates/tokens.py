@@ -103,6 +103,14 @@ def token_maps(
     Raises:
         ConfigError: the method has no gates, an unknown module, no module but the head, `tau` negative.
         DataError: no text, an empty one, or one that is too long.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> from bara_pyro.diagnostics.gates.tokens import token_maps
+        >>> run = bp.train(task="micro-wgs", method="bara-gate", steps=2, limit=8, out="runs/first")
+        >>> [text] = token_maps(run, {"goats": "in winter bimu keeps goats ."}, samples=5).texts
+        >>> text.tokens, len(text.mean)
+        (['in', 'winter', 'bimu', 'keeps', 'goats', '.'], 6)
     """
     check_tau(tau)
     model, gates, tokenizer = system.model, system.model.gates, system.backbone.tokenizer

@@ -65,6 +65,15 @@ def collapse(
         ConfigError: a program without gates, a guide that is a point or of another model, or no draws.
         MissingKLError: a pair of posterior and prior without an analytic divergence.
         DataError: there are no rows.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> from bara_pyro.diagnostics.posterior.collapse import collapse
+        >>> run = bp.train(task="micro-wgs", method="bara-gate", steps=2, limit=8, out="runs/first")
+        >>> rows = bp.batches(run.split("test"), run.answer_ids, 8)
+        >>> found = collapse(run.model, run.guide, rows, samples=2)
+        >>> found.kl["phi"].shape, bool((found.kl["theta"] >= 0).all())  # modules x r, nats
+        (torch.Size([9, 8]), True)
     """
     gates = gates_of(model)
     guide.check(model)
@@ -153,6 +162,15 @@ def prior_predictive(
     Raises:
         ConfigError: a program without gates, an unusable prior, or no draws.
         DataError: there are no rows.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> from bara_pyro.diagnostics.posterior.collapse import prior_predictive
+        >>> run = bp.train(task="micro-wgs", method="bara-gate", steps=2, limit=8, out="runs/first")
+        >>> rows = list(bp.batches(run.split("test"), run.answer_ids, 8))
+        >>> [found] = prior_predictive(run.model, rows, {"paper": {"name": "gamma"}}, samples=4)
+        >>> found.prior, 0 < found.entropy < 0.6932  # nats, at most log 2
+        ('paper', True)
     """
     gates_of(model)
     if samples < 1:

@@ -79,6 +79,20 @@ def compare_with_reference(
         ConfigError: weights or `num_data` that make another posterior, or a guide of another model; a guide
             that is a point, which cannot be weighed.
         DataError: the rows are not those of the reference.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> from bara_pyro.diagnostics.posterior.comparison import compare_with_reference
+        >>> from bara_pyro.diagnostics.posterior.reference import nuts
+        >>> backbone, task = bp.load_backbone("microworld"), bp.load_task("micro-wgs")
+        >>> answers = bp.answer_token_ids(backbone.tokenizer, task.labels)
+        >>> batch = bp.encode(task.train[:4], backbone.tokenizer).batch(range(4), answers)
+        >>> model = bp.models.BaRA(backbone, num_data=4, latent="phi", r=2, target_modules=["lm_head"])
+        >>> reference = nuts(model, batch, samples=12, warmup=8, max_tree_depth=2)  # too few to rely on
+        >>> guide = bp.guides.WeibullGuide(model)
+        >>> found = compare_with_reference(model, guide, reference, batch, samples=40)
+        >>> [gate.gate for gate in found.gates], found.guide_probs.shape
+        (['phi[lm_head, 0]', 'phi[lm_head, 1]'], torch.Size([4, 2]))
     """
     batch = batch.to(model.backbone.device)
     check_target(model, batch)

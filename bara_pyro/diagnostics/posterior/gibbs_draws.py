@@ -31,6 +31,13 @@ def gibbs_draws(system: System, split: EncodedSplit, total: int, seed: int) -> T
     """Return log-probabilities, float64, `S x n x C`, of S n >= `total` independent draws of Phi.
 
     With draws that all rows share, as those of `core.prediction.predict`, there would be only S.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> from bara_pyro.diagnostics.posterior.gibbs_draws import gibbs_draws
+        >>> run = bp.train(task="micro-wgs", method="bara-gate", steps=2, limit=8, out="runs/first")
+        >>> gibbs_draws(run, run.split("test"), total=20, seed=0).shape  # 3 draws a row, all apart
+        torch.Size([3, 8, 2])
     """
     draws = -(-total // len(split))
     pieces = [min(SEQUENCES, draws - first) for first in range(0, draws, SEQUENCES)]

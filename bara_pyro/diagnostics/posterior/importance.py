@@ -110,7 +110,19 @@ def log_weight_of(drawn: Draws) -> Tensor:
 def importance_estimate(
     model: AdaptedLM, guide: SiteGuide, batch: Batch, *, samples: int = 1000, seed: int = 0
 ) -> ImportanceEstimate:
-    """Estimate ELBO and evidence by S draws each, and Pareto's k; arguments and errors of `log_weights`."""
+    """Estimate ELBO and evidence by S draws each, and Pareto's k; arguments and errors of `log_weights`.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> from bara_pyro.diagnostics.posterior.importance import importance_estimate
+        >>> backbone, task = bp.load_backbone("microworld"), bp.load_task("micro-wgs")
+        >>> answers = bp.answer_token_ids(backbone.tokenizer, task.labels)
+        >>> batch = bp.encode(task.train[:4], backbone.tokenizer).batch(range(4), answers)
+        >>> model = bp.models.BaRA(backbone, num_data=4, latent="phi", r=2, target_modules=["lm_head"])
+        >>> found = importance_estimate(model, bp.guides.WeibullGuide(model), batch, samples=50)
+        >>> found.log_weights.shape, found.gap >= -4 * found.elbo_error  # of evidence and ELBO, nats
+        (torch.Size([50]), True)
+    """
     weights, fresh = (
         log_weights(model, guide, batch, samples=samples, seed=noise_seed(seed, key))
         for key in ("evidence", "elbo")

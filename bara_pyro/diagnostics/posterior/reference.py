@@ -101,6 +101,17 @@ def nuts(
             gates, or numbers out of range.
         DataError: no labels, or rows of different length with local gates.
         TrainingError: a chain never moved.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> from bara_pyro.diagnostics.posterior.reference import nuts
+        >>> backbone, task = bp.load_backbone("microworld"), bp.load_task("micro-wgs")
+        >>> answers = bp.answer_token_ids(backbone.tokenizer, task.labels)
+        >>> batch = bp.encode(task.train[:4], backbone.tokenizer).batch(range(4), answers)
+        >>> model = bp.models.BaRA(backbone, num_data=4, latent="phi", r=2, target_modules=["lm_head"])
+        >>> reference = nuts(model, batch, samples=12, warmup=8, max_tree_depth=2)  # too few to rely on
+        >>> reference.names, reference.values["phi"].shape
+        (('phi[lm_head, 0]', 'phi[lm_head, 1]'), torch.Size([12, 1, 2]))
     """
     gates_of(model)
     if samples < MIN_SAMPLES or warmup < 0 or chains < 1:

@@ -82,6 +82,18 @@ def sbc(
         ConfigError: a program without gates, a weight or `num_data` that makes another posterior, or no
             simulations.
         DataError: rows of different length with local gates.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> from bara_pyro.diagnostics.posterior.sbc import sbc, svi_sampler
+        >>> backbone, task = bp.load_backbone("microworld"), bp.load_task("micro-wgs")
+        >>> answers = bp.answer_token_ids(backbone.tokenizer, task.labels)
+        >>> batch = bp.encode(task.train[:4], backbone.tokenizer).batch(range(4), answers)
+        >>> model = bp.models.BaRA(backbone, num_data=4, latent="phi", r=2, target_modules=["lm_head"])
+        >>> sampler = svi_sampler(model, bp.guides.WeibullGuide(model), steps=4, draws=7)
+        >>> found = sbc(model, batch, sampler, simulations=3)  # far too few to rely on
+        >>> found.names, found.ranks.shape, int(found.ranks.max()) <= found.draws
+        (('phi[lm_head, 0]', 'phi[lm_head, 1]', 'log-likelihood'), torch.Size([3, 3]), True)
     """
     if simulations < 1:
         raise ConfigError(f"simulations={simulations} must be at least 1.")
@@ -110,7 +122,20 @@ def simulate(model: AdaptedLM, batch: Batch, seed: int) -> tuple[dict[str, Tenso
 
 
 def fit_guide(model: AdaptedLM, guide: SiteGuide, batch: Batch, *, steps: int, lr: float = 0.03) -> SVI:
-    """Fit a guide to labelled rows, adapter weights fixed, from where it stands; return the optimiser."""
+    """Fit a guide to labelled rows, adapter weights fixed, from where it stands; return the optimiser.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> from bara_pyro.diagnostics.posterior.sbc import fit_guide
+        >>> backbone, task = bp.load_backbone("microworld"), bp.load_task("micro-wgs")
+        >>> answers = bp.answer_token_ids(backbone.tokenizer, task.labels)
+        >>> batch = bp.encode(task.train[:4], backbone.tokenizer).batch(range(4), answers)
+        >>> model = bp.models.BaRA(backbone, num_data=4, latent="phi", r=2, target_modules=["lm_head"])
+        >>> guide = bp.guides.WeibullGuide(model)
+        >>> svi = fit_guide(model, guide, batch, steps=20)
+        >>> svi.last["kl_phi"] < 0.5  # adapters that change nothing yet: the posterior is the prior
+        True
+    """
     with fixed_weights(model):
         optim = adamw(model, guide, lr)
         svi = SVI(model, guide, optim, scheduler=linear_schedule(optim, steps))
@@ -136,6 +161,17 @@ def svi_sampler(
     Every fit starts where the guide stands now: one that was fitted to one simulated data set beforehand
     saves the way there each time. It is left there in the end. Too few steps show as a posterior that is not
     calibrated; the learning rate falls to 0.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> from bara_pyro.diagnostics.posterior.sbc import svi_sampler
+        >>> backbone, task = bp.load_backbone("microworld"), bp.load_task("micro-wgs")
+        >>> answers = bp.answer_token_ids(backbone.tokenizer, task.labels)
+        >>> batch = bp.encode(task.train[:4], backbone.tokenizer).batch(range(4), answers)
+        >>> model = bp.models.BaRA(backbone, num_data=4, latent="phi", r=2, target_modules=["lm_head"])
+        >>> sample = svi_sampler(model, bp.guides.WeibullGuide(model), steps=4, draws=7)
+        >>> sample(batch, 0)["phi"].shape
+        torch.Size([7, 1, 2])
     """
     start = {name: value.detach().clone() for name, value in guide.named_parameters()}
 
@@ -157,7 +193,19 @@ def svi_sampler(
 
 
 def nuts_sampler(model: AdaptedLM, *, draws: int = 63, thin: int = 4, warmup: int = 200) -> Sampler:
-    """Return the control that has to pass: every `thin`-th draw of a NUTS chain."""
+    """Return the control that has to pass: every `thin`-th draw of a NUTS chain.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> from bara_pyro.diagnostics.posterior.sbc import nuts_sampler
+        >>> backbone, task = bp.load_backbone("microworld"), bp.load_task("micro-wgs")
+        >>> answers = bp.answer_token_ids(backbone.tokenizer, task.labels)
+        >>> batch = bp.encode(task.train[:4], backbone.tokenizer).batch(range(4), answers)
+        >>> model = bp.models.BaRA(backbone, num_data=4, latent="phi", r=2, target_modules=["lm_head"])
+        >>> sample = nuts_sampler(model, draws=8, thin=1, warmup=4)
+        >>> sample(batch, 0)["phi"].shape
+        torch.Size([8, 1, 2])
+    """
 
     def sample(batch: Batch, seed: int) -> Mapping[str, Tensor]:
         found = nuts(model, batch, samples=draws * thin, warmup=warmup, seed=seed)
