@@ -26,7 +26,7 @@ CODE = re.compile(r"`[^`]*`")
 IN_TABLE = re.compile(r"(?m)^\|.*`.*$")
 FIGURE = re.compile(r'<img alt="[^"]*" src="([^":]+\.svg)" ?/?>')
 CELL = re.compile(r"<td[^>]*>[^<]*</td>")
-INTERVAL = re.compile(r"[\[(][+\-−\d., ]+[\])]")
+INTERVAL = re.compile(r"[\[(][+\-−\d., ]+[\])]|[+\-−]?[\d.]+ to [+\-−]?[\d.]+")
 LEAST = 0.74  # of its own width: as narrow as a figure becomes before it scrolls, so that letters can be read
 COLOURS = f"""\
 :root, [data-md-color-scheme="default"] {{ {properties(DAY)} }}

@@ -49,6 +49,7 @@ def test_a_figure_becomes_part_of_its_page() -> None:
 def test_an_interval_in_a_cell_stays_on_one_line() -> None:
     cell = "<td>−1.5 [−2.7, −0.3] (0.5, 0.3) unclear (see there)</td>"
     assert shown(cell) == cell.replace("2.7, ", "2.7,&nbsp;").replace("0.5, ", "0.5,&nbsp;")
+    assert shown("<td>92.7 to 96.9</td>") == "<td>92.7&nbsp;to&nbsp;96.9</td>"
     assert shown("<code>[1, 2]</code>") == "<code>[1, 2]</code>"
 
 
