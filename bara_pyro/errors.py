@@ -9,7 +9,16 @@ from typing import get_args
 
 
 class BaraError(Exception):
-    """Base class: everything that a user can mend."""
+    """Base class: everything that a user can mend.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> try:
+        ...     prior = bp.make_prior("gamma", shape=2.0)
+        ... except bp.BaraError as error:  # whatever it is; the message says what to do
+        ...     print(error)
+        Unknown hyper-parameter of prior 'gamma': 'shape': choose one of concentration, rate.
+    """
 
 
 class ConfigError(BaraError, ValueError):

@@ -15,6 +15,13 @@ from typing import Any
 import pytest
 
 import bara_pyro as bp
+from bara_pyro.core.priors import PRIORS
+from bara_pyro.data.registry import TASKS
+from bara_pyro.errors import SandboxError
+from bara_pyro.guides.families import FAMILIES
+from bara_pyro.methods import METHODS
+from bara_pyro.registry import Registry
+from bara_pyro.sandbox import check_isolation
 
 PAGES = Path(__file__).parents[1] / "docs" / "api"
 DOCUMENTED = re.compile(r"^::: (\S+)", flags=re.MULTILINE)
@@ -43,7 +50,11 @@ def documented() -> Iterator[Any]:
             yield from (one for one in shown if callable(one))
 
 
+REGISTRIES: tuple[Registry, ...] = (PRIORS, FAMILIES, METHODS, TASKS)
+ISOLATED = {f"bara_pyro.sandbox.{name}" for name in ("humaneval.judge", "runner.check_isolation")}
+ISOLATED |= {f"bara_pyro.sandbox.{name}" for name in ("runner.run_program", "trial.try_function")}
 OFFERED = [thing for name in bp.__all__ if not isinstance(thing := getattr(bp, name), ModuleType)]
+OFFERED.append(bp.guides.register_guide)
 SHOWN = {path_of(thing): thing for thing in (*OFFERED, *documented())}
 # Classes that are not offered by name are, for the most part, what functions return: those show them.
 NEEDED = {path_of(thing) for thing in OFFERED} | {
@@ -68,9 +79,23 @@ def test_every_public_function_has_an_example() -> None:
     assert not sorted(NEEDED - EXAMPLES.keys())
 
 
+@pytest.fixture
+def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder for what an example writes, and registries that forget what it adds."""
+    monkeypatch.chdir(tmp_path)
+    for registry in REGISTRIES:
+        assert [*registry]  # all modules of the package are imported now, not into the copy
+        monkeypatch.setattr(registry, "_items", dict(registry._items))
+
+
+@pytest.mark.usefixtures("apart")
 @pytest.mark.parametrize("path", EXAMPLES)
-def test_the_example(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)  # for what it writes
+def test_the_example(path: str) -> None:
+    if path in ISOLATED:
+        try:
+            check_isolation()
+        except SandboxError as error:
+            pytest.skip(f"programs cannot be isolated here: {error}")
     assert not failures(EXAMPLES[path])
 
 
