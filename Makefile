@@ -33,7 +33,7 @@ lint: venv
 docs: venv
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
-# docs/notebooks, run from their first cell to their last at full length, and written: a quarter of an hour.
+# docs/notebooks, run from their first cell to their last at full length, and written: ten minutes of one core.
 # NOTEBOOKS=first_run takes one. The last section of that one takes SmolLM2, where it is (`make smollm2`).
 notebooks: venv
 	$(BIN)/python -m experiments notebooks $(NOTEBOOKS)
