@@ -7,14 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from study_cases import page_of
+from study_cases import page_of, results_of
 
 from bara_pyro.data import Example
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.rows import load_data
 from bara_pyro.runs.store import read_json
 from experiments.studies.active import study as active
-from experiments.studies.active.section import batch_rows, difference_rows, differences, score_rows
+from experiments.studies.active.section import (
+    batch_rows,
+    difference_rows,
+    differences,
+    later_batches,
+    score_rows,
+)
 
 SMALL = {"start": 12, "count": 5, "rounds": 3, "candidates": 20, "steps": 2, "samples": 2}
 
@@ -94,6 +100,11 @@ def test_a_pool_that_is_too_small(tmp_path: Path, small: None) -> None:
         active.run(arguments(tmp_path, candidates=50))
 
 
+def batch(seed: int) -> dict:
+    told = {"joint": 0.5 + seed, "draws": 3, "most": 1.1}
+    return {**told, "used_up": 7 if seed else None, "residents": 9}
+
+
 def stored(seeds: tuple[int, ...] = (0, 1)) -> dict:
     gain = {"random": 0.0, "bald": -0.02, "batch-bald": -0.04}
     entries = {}
@@ -107,12 +118,10 @@ def stored(seeds: tuple[int, ...] = (0, 1)) -> dict:
                             "nll": 1.2 - 0.1 * number + better * number * (1 + seed),
                             "acc": 50.0 + 4 * number + seed,
                         },
-                        "batch": {
-                            "joint": 0.5 + seed, "most": 1.1, "used_up": 7 if seed else None, "residents": 9
-                        } if number < 2 else None,
+                        "batch": batch(seed) if number < 2 else None,
                     }
                     for number in range(3)
-                ]  # fmt: skip
+                ]
                 entries[f"{method} {by} {seed}"] = {
                     "method": method, "by": by, "seed": seed, "rounds": rounds
                 }  # fmt: skip
@@ -142,6 +151,9 @@ def test_section(tmp_path: Path) -> None:
     [first] = [row for row in batch_rows(entries) if row["by"] == "bald" and row["method"] == "Ensemble"]
     assert first["joint"] == (1.0, pytest.approx(0.5**0.5))
     assert first["used_up"] == "not, 7"
+    [later] = later_batches(results_of("active", stored()))
+    assert later.caption == "batch 2, after 120 rows"
+    assert [row["by"] for row in later.rows] == ["random", "bald", "batch-bald"] * 2
     scores = score_rows(entries)
     assert len(scores) == 2 * (1 + 2 * 3)
     assert scores[0]["by"] == "at random (start)"

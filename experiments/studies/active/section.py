@@ -10,7 +10,7 @@ from bara_pyro.report import Column, Table
 from bara_pyro.report.style import dress, legend_of, line_style, new_figure
 from experiments.engine.results import Results, distinct, having
 from experiments.page.figures import PAGE, marked
-from experiments.page.parts import Part, Picture
+from experiments.page.parts import Folded, Part, Picture
 from experiments.page.tables import interval_cell
 from experiments.page.values import Value, display, spread, spread_rows, student
 
@@ -37,14 +37,15 @@ SCORES = (
 DIFFERENCES = (
     Column("method", "method"),
     Column("by", "by"),
-    Column("nll", "NLL, mean of the rounds", "nats"),
-    Column("acc", "accuracy", "points"),
+    Column("nll", "NLL, mean of rounds", "nats"),
+    Column("acc", "accuracy, mean", "points"),
     Column("last_nll", "NLL, last round", "nats"),
-    Column("last_acc", "accuracy", "points"),
+    Column("last_acc", "accuracy, last", "points"),
 )
 BATCHES = (
     Column("method", "method"),
     Column("by", "by"),
+    Column("draws", "S", format="d"),
     Column("joint", "told together", "nats", ".2f"),
     Column("most", "at most", "nats", ".2f"),
     Column("used_up", "nine tenths told by choice"),
@@ -68,8 +69,10 @@ def parts(results: Results) -> list[Part]:
         "share.\n",
         Table(DIFFERENCES, difference_rows(entries)),
         "### The first batch\n\nChosen by the same run among the same candidates: what its answers tell "
-        "together of the latents, and how many residents it asks about. Means over seeds.\n",
+        "together of the latents, from which choice on nine tenths of what the draws have to tell are told "
+        "(seed by seed), and how many residents it asks about.\n",
         Table(BATCHES, batch_rows(entries)),
+        Folded("Later batches, of runs that differ", later_batches(results)),
         "### Scores\n",
         Table(SCORES, score_rows(entries)),
     ]
@@ -126,23 +129,32 @@ def _cell(values: Sequence[float], metric: str) -> str | None:
     return interval_cell(student(values), digits)
 
 
-def batch_rows(entries: Entries) -> list[dict[str, Any]]:
-    """Return a row a method and acquisition on its first batch."""
+def later_batches(results: Results) -> list[Table]:
+    """Return a table for each batch but the first."""
+    entries = list(results.entries.values())
+    tables = []
+    for number in range(1, results.about["rounds"] - 1):
+        labelled = entries[0]["rounds"][number]["labelled"]
+        caption = f"batch {number + 1}, after {labelled} rows"
+        tables.append(Table(BATCHES, batch_rows(entries, number), caption))
+    return tables
+
+
+def batch_rows(entries: Entries, number: int = 0) -> list[dict[str, Any]]:
+    """Return a row a method and acquisition on the batch that a round chooses."""
     rows = []
     for method in distinct(entries, "method"):
         for by in distinct(entries, "by"):
-            batches = [e["rounds"][0]["batch"] for e in having(entries, method=method, by=by)]
+            batches = [e["rounds"][number]["batch"] for e in having(entries, method=method, by=by)]
             if not batches:
                 continue
             numbers: dict[str, Value] = {
                 key: spread([batch[key] for batch in batches]) for key in ("joint", "residents")
             }
-            used = [batch["used_up"] for batch in batches]
-            said = [str(place) if place else "not" for place in used]
-            rows.append(
-                {"method": display(method), "by": by, "most": batches[0]["most"], "used_up": ", ".join(said)}
-                | numbers
-            )
+            used = ", ".join(str(batch["used_up"] or "not") for batch in batches)
+            most = batches[0]["most"]
+            names = {"method": display(method), "by": by, "draws": batches[0]["draws"]}
+            rows.append({**names, "most": most, "used_up": used, **numbers})
     return rows
 
 
