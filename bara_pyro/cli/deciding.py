@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from bara_pyro.runs.asked import Asked
     from bara_pyro.runs.system import System
 
-SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet")
 InputFile = Annotated[
     Path | None,
     typer.Option(
@@ -73,26 +71,10 @@ class Question:
         Raises:
             BaraError: there is no such file, or no run.
         """
-        from bara_pyro.cli.outputs import check_file
-        from bara_pyro.errors import ConfigError, DataError
-        from bara_pyro.runs.answers_file import answers_in
-        from bara_pyro.runs.manifest import check_run
+        from bara_pyro.cli.outputs import check_rows
 
         read = [file for file in (self.input_file, self.calibration) if file is not None]
-        for file in read:
-            if not file.is_file():
-                raise DataError(f"There is no file {file}.")
-        if self.output is not None:
-            check_file(
-                self.output,
-                overwrite=self.overwrite,
-                inputs=[*read, self.run],
-                option="--output",
-                ours=partial(answers_in, keys=keys),
-            )
-            if self.output.suffix.lower() not in SUFFIXES:
-                raise ConfigError(f"--output {self.output}: end the name in one of {', '.join(SUFFIXES)}.")
-        check_run(self.run)
+        check_rows(self.run, read, self.output, overwrite=self.overwrite, keys=keys)
 
     def ask(self, *, answers: bool = True) -> "tuple[System, Asked, Asked]":
         """Return the fitted system, its calibration rows and the rows to decide on.

@@ -1,11 +1,15 @@
 """Where a command may write: never over its input, nor over what bara did not write."""
 
 import tempfile
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
+from functools import partial
 from pathlib import Path
 
-from bara_pyro.errors import ConfigError
-from bara_pyro.runs.manifest import foreign, is_run, run_below
+from bara_pyro.errors import ConfigError, DataError
+from bara_pyro.runs.answers_file import KEYS, answers_in
+from bara_pyro.runs.manifest import check_run, foreign, is_run, run_below
+
+SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet")
 
 
 def check_folder(
@@ -105,3 +109,34 @@ def check_writable(folder: Path) -> None:
         for place in missing:
             if place.is_dir():
                 place.rmdir()
+
+
+def check_rows(
+    run: Path,
+    read: Sequence[Path],
+    output: Path | None,
+    *,
+    overwrite: bool,
+    keys: Collection[str] = KEYS,
+) -> None:
+    """Refuse what a command cannot ask a run or must not write, before anything slow.
+
+    Args:
+        run: folder of the run.
+        read: files of rows.
+        output: file for a line a row, if any.
+        overwrite: a file that is there may be replaced.
+        keys: what every row of an output of this command has.
+
+    Raises:
+        BaraError: there is no such file, or no run; the output must not be written, or has another ending.
+    """
+    for file in read:
+        if not file.is_file():
+            raise DataError(f"There is no file {file}.")
+    if output is not None:
+        ours = partial(answers_in, keys=keys)
+        check_file(output, overwrite=overwrite, inputs=[*read, run], option="--output", ours=ours)
+        if output.suffix.lower() not in SUFFIXES:
+            raise ConfigError(f"--output {output}: end the name in one of {', '.join(SUFFIXES)}.")
+    check_run(run)

@@ -1,12 +1,10 @@
 """`bara acquire`: the rows of a pool that are worth labelling."""
 
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from bara_pyro.cli.deciding import SUFFIXES
 from bara_pyro.cli.options import (
     ChoicesColumn,
     ContextColumn,
@@ -66,7 +64,10 @@ def acquire(
 
     Label the rows of --output, add them to the training rows and train again.
     """
-    _check(run, pool, output, overwrite)
+    from bara_pyro.cli.outputs import check_rows
+    from bara_pyro.runs.answers_file import ACQUISITION_KEYS
+
+    check_rows(run, [pool], output, overwrite=overwrite, keys=ACQUISITION_KEYS)
     from bara_pyro.cli.terminal import progress, result, say, say_notes
     from bara_pyro.data import Given, load_questions
     from bara_pyro.data.tables import read_table
@@ -91,27 +92,6 @@ def acquire(
         write_decisions(output, [{**own[row["id"]], **row} for row in acquired.rows])
         say(f"{count} rows written to {output}, the first choice first: label them.")
     result({**acquired.summary, "chosen": [row["id"] for row in acquired.rows], "output": output})
-
-
-def _check(run: Path, pool: Path, output: Path | None, overwrite: bool) -> None:
-    """Refuse files that are not there or must not be written, before anything slow.
-
-    Raises:
-        BaraError: there is no such file, or no run.
-    """
-    from bara_pyro.cli.outputs import check_file
-    from bara_pyro.errors import ConfigError, DataError
-    from bara_pyro.runs.answers_file import ACQUISITION_KEYS, answers_in
-    from bara_pyro.runs.manifest import check_run
-
-    if not pool.is_file():
-        raise DataError(f"There is no file {pool}.")
-    if output is not None:
-        ours = partial(answers_in, keys=ACQUISITION_KEYS)
-        check_file(output, overwrite=overwrite, inputs=[pool, run], option="--output", ours=ours)
-        if output.suffix.lower() not in SUFFIXES:
-            raise ConfigError(f"--output {output}: end the name in one of {', '.join(SUFFIXES)}.")
-    check_run(run)
 
 
 def _said(found: Json) -> list[str]:

@@ -18,8 +18,6 @@ from bara_pyro.cli.options import (
 )
 from bara_pyro.runs.sections import MOST_DRAWS
 
-SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet")
-
 
 def predict(
     run: Run,
@@ -48,17 +46,9 @@ def predict(
     Uncertainty is in nats: total is the entropy of the prediction, aleatoric the part that is in the question
     itself, epistemic the part that comes from not knowing the weights.
     """
-    from bara_pyro.cli.outputs import check_file
-    from bara_pyro.errors import ConfigError, DataError
-    from bara_pyro.runs.answers_file import answers_in
-    from bara_pyro.runs.manifest import check_run
+    from bara_pyro.cli.outputs import check_rows
 
-    if not input_file.is_file():
-        raise DataError(f"There is no file {input_file}.")
-    check_file(output, overwrite=overwrite, inputs=[input_file, run], option="--output", ours=answers_in)
-    if output.suffix.lower() not in SUFFIXES:
-        raise ConfigError(f"--output {output}: end the name in one of {', '.join(SUFFIXES)}.")
-    check_run(run)
+    check_rows(run, [input_file], output, overwrite=overwrite)
 
     from bara_pyro.cli.terminal import progress, result, say, say_notes
     from bara_pyro.data import Given
