@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -80,6 +80,23 @@ def failures(example: doctest.DocTest) -> str:
 
 def test_every_public_function_has_an_example() -> None:
     assert not sorted(NEEDED - EXAMPLES.keys())
+
+
+def path_parameters() -> dict[str, tuple[Any, ...]]:
+    """The types of each parameter of a public function that takes a path, by function and parameter."""
+    types = {
+        f"{path} {name}": get_args(parameter.annotation) or (parameter.annotation,)
+        for path, thing in SHOWN.items()
+        if not isinstance(thing, type)  # settings are read by pydantic, which makes paths of strings
+        for name, parameter in inspect.signature(thing, eval_str=True).parameters.items()
+    }
+    return {name: taken for name, taken in types.items() if Path in taken}
+
+
+def test_where_a_public_function_takes_a_path_it_takes_a_string() -> None:
+    found = path_parameters()
+    assert "bara_pyro.runs.train.train out" in found
+    assert not [name for name, taken in found.items() if str not in taken]
 
 
 @pytest.fixture

@@ -71,11 +71,11 @@ class Inspection(Result):
 
 
 def look_inside(
-    folder: Path,
+    folder: str | Path,
     system: System,
     options: Options | None = None,
     *,
-    out: Path | None = None,
+    out: str | Path | None = None,
     on_part: Callable[[int], None] | None = None,
 ) -> Inspection:
     """Run every diagnostic on a run; its draws are written, too, for ArviZ.
@@ -92,20 +92,19 @@ def look_inside(
         DataError: the split has no rows.
 
     Examples:
-        >>> from pathlib import Path
         >>> import bara_pyro as bp
         >>> from bara_pyro.diagnostics.context import options
         >>> from bara_pyro.diagnostics.inspection import look_inside
         >>> run = bp.train(task="micro-wgs", method="bara-gate", steps=2, limit=20, out="runs/first")
         >>> _ = bp.evaluate(run, out="runs/first")
         >>> few = options(rows=8, samples=4, tau=0.1, texts=["in winter bimu keeps goats ."])  # quick
-        >>> found = look_inside(Path("runs/first"), run, few)
+        >>> found = look_inside("runs/first", run, few)
         >>> found.run.method, found.run.modules, found.run.r
         ('bara-gate', 9, 8)
     """
     require_answer_tokens(system.model.likelihood, "Inspections")
     began = time.perf_counter()
-    context = look(folder, system, options or Options(), out)
+    context = look(Path(folder), system, options or Options(), None if out is None else Path(out))
     found: dict[str, object] = {}
     seconds: dict[str, float] = {}
     for name, compute in DIAGNOSTICS.items():

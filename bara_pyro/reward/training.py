@@ -39,7 +39,7 @@ BATCH = 4
 def train_reward(
     name: str | Path,
     task: PreferenceTask,
-    out: Path,
+    out: str | Path,
     config: RewardConfig | None = None,
     *,
     device: str = "cpu",
@@ -78,12 +78,13 @@ def train_reward(
         >>> pairs = [Pair(f"in {time}", " he keeps goats .", " no .", time) for time in ("spring", "winter")]
         >>> task = PreferenceTask("mine", train=pairs[:1], test=pairs[1:])
         >>> config = RewardConfig(epochs=20, max_length=32, head_only=True)
-        >>> reward = train_reward("microworld", task, Path("judge"), config)
+        >>> reward = train_reward("microworld", task, "judge", config)
         >>> reward.held_out["accuracy"], (Path("judge") / "model.safetensors").exists()
         (100.0, True)
     """
     config = config or RewardConfig()
     say = on_progress or (lambda *_: None)
+    out = Path(out)
     _check_free(out)
     try:
         began = time.perf_counter()

@@ -62,7 +62,7 @@ class RunConfig(Settings):
 
 
 def load_config(
-    path: Path | None = None,
+    path: str | Path | None = None,
     overrides: Json | None = None,
     assignments: list[str] | None = None,
     base: RunConfig | None = None,
@@ -86,7 +86,8 @@ def load_config(
         >>> len(config.hash)  # identifies it
         12
     """
-    return parse_config(collect(path, overrides, assignments, None if base is None else base.dump()))
+    file = None if path is None else Path(path)
+    return parse_config(collect(file, overrides, assignments, None if base is None else base.dump()))
 
 
 def parse_config(data: Json) -> RunConfig:

@@ -92,7 +92,7 @@ def system_gates(
 
 
 def evaluate_system(
-    system: System, out: Path | None = None, *, on_rows: OnRows | None = None, **extra: object
+    system: System, out: str | Path | None = None, *, on_rows: OnRows | None = None, **extra: object
 ) -> Json:
     """Predict and score the configured split with each configured S; write predictions and metrics.
 
@@ -113,7 +113,7 @@ def evaluate_system(
         >>> import bara_pyro as bp
         >>> from bara_pyro.runs.evaluate import evaluate_system
         >>> run = bp.train(task="micro-wgs", method="lora", steps=2, limit=8, out="runs/lora")
-        >>> report = evaluate_system(run, Path("runs/lora"), remark="a try")
+        >>> report = evaluate_system(run, "runs/lora", remark="a try")
         >>> report["remark"], Path("runs/lora/metrics.json").exists()
         ('a try', True)
     """
@@ -141,6 +141,7 @@ def evaluate_system(
         **extra,
     }
     if out is not None:
+        out = Path(out)
         with recording(out, PREDICTIONS, METRICS):
             write_jsonl(out / PREDICTIONS, lines)
             write_json(out / METRICS, report)

@@ -54,7 +54,7 @@ class Nearness:
 
 def export_lora(
     system: System,
-    out: Path,
+    out: str | Path,
     *,
     rows: EncodedSplit,
     compared_on: EncodedSplit,
@@ -86,12 +86,13 @@ def export_lora(
         >>> from bara_pyro.runs.export import export_lora
         >>> run = bp.train(task="micro-wgs", method="bara-gate", steps=5, limit=40, out="runs/first")
         >>> train, test = run.split("train"), run.split("test")
-        >>> found = export_lora(run, Path("runs/first-lora"), rows=train, compared_on=test)
+        >>> found = export_lora(run, "runs/first-lora", rows=train, compared_on=test)
         >>> found["mean"]["rows"], found["mean"]["kl_mean"] < 0.01  # nats from the run's probabilities
         (40, True)
         >>> sorted(path.name for path in Path("runs/first-lora").glob("adapter_*"))
         ['adapter_config.json', 'adapter_model.safetensors']
     """
+    out = Path(out)
     seed = system.config.predict.seed if seed is None else seed
     down, phis = _parts(system, rows, fit, draws, seed)
     own = {"method": system.config.method.name, "config_hash": system.config.hash}

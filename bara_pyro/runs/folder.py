@@ -40,9 +40,9 @@ from bara_pyro.types import Json
 OTHER_ROWS = "test on rows of their own with `bara evaluate --task FILE`"
 
 
-def write_config(system: System, folder: Path) -> None:
+def write_config(system: System, folder: str | Path) -> None:
     """Write `config.json` and PEFT's `adapter_config.json`: what a run is, before it starts."""
-    config = system.config
+    folder, config = Path(folder), system.config
     write_json(
         folder / CONFIG,
         {
@@ -99,22 +99,22 @@ def check_backbone(backbone: Backbone, folder: Path, stored: Json) -> None:
         )
 
 
-def save_system(system: System, folder: Path, step: int) -> None:
+def save_system(system: System, folder: str | Path, step: int) -> None:
     """Write the parameters after `step` steps as safetensors, and the manifest of all that training wrote.
 
     Examples:
-        >>> from pathlib import Path
         >>> import bara_pyro as bp
         >>> from bara_pyro.runs.config import load_config
         >>> from bara_pyro.runs.folder import save_system, write_config
         >>> from bara_pyro.runs.system import build_system
         >>> config = load_config(overrides={"method": "bara-gate", "task.limit": 8, "train.steps": 1})
-        >>> system, folder = build_system(config), Path("runs/mine")
+        >>> system, folder = build_system(config), "runs/mine"
         >>> write_config(system, folder)
         >>> save_system(system, folder, step=1)
         >>> bp.load_system(folder).config == system.config
         True
     """
+    folder = Path(folder)
     metadata = {
         "method": system.config.method.name,
         "config_hash": system.config.hash,
@@ -184,7 +184,7 @@ def load_system(
     *,
     backbone: str | None = None,
     device: str | None = None,
-    data_dir: Path | None = None,
+    data_dir: str | Path | None = None,
     task: Task | ReplyTask | None = None,
     with_rows: bool = True,
 ) -> System:

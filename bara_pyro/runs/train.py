@@ -68,7 +68,9 @@ def check_free(out: Path, resume: bool) -> None:
         raise ConfigError(f"{out} already holds a run: give --resume to go on, or another --out.")
 
 
-def train(system: System, out: Path, *, resume: bool = False, on_step: OnStep | None = None) -> None:
+def train(
+    system: System, out: str | Path, *, resume: bool = False, on_step: OnStep | None = None
+) -> None:
     """Fit a system and write its folder.
 
     Where `torchrun` or `accelerate launch` started several processes, each trains on its share of the rows of
@@ -95,10 +97,11 @@ def train(system: System, out: Path, *, resume: bool = False, on_step: OnStep | 
         >>> config = load_config(overrides={"method": "lora", "task.limit": 8, "train.steps": 3})
         >>> system = build_system(config)
         >>> steps = []
-        >>> train(system, Path("runs/lora"), on_step=lambda step, parts: steps.append(step))
+        >>> train(system, "runs/lora", on_step=lambda step, parts: steps.append(step))
         >>> steps, sorted(path.name for path in Path("runs/lora").glob("*.safetensors"))
         ([1, 2, 3], ['adapter_model.safetensors', 'guide.safetensors'])
     """
+    out = Path(out)
     with joined(system.backbone.device, system.config.train.process_timeout) as ranks:
         if ranks.first:
             check_free(out, resume)

@@ -13,7 +13,7 @@ from bara_pyro.runs.store import atomic_write
 ENGINE = "h5netcdf"
 
 
-def write_netcdf(data: Idata, path: Path) -> Path:
+def write_netcdf(data: Idata, path: str | Path) -> Path:
     """Write what `to_inference_data` returned; ArviZ's own reader understands the file, too.
 
     Raises:
@@ -21,12 +21,11 @@ def write_netcdf(data: Idata, path: Path) -> Path:
         ConfigError: h5netcdf is not installed.
 
     Examples:
-        >>> from pathlib import Path
         >>> import bara_pyro as bp
         >>> from bara_pyro.diagnostics.arviz.inference_data import to_inference_data
         >>> from bara_pyro.diagnostics.arviz.netcdf import write_netcdf
         >>> run = bp.train(task="micro-wgs", method="bara-gate", steps=2, limit=8, out="runs/first")
-        >>> write_netcdf(to_inference_data(run, rows=3, samples=4, prior=False), Path("posterior.nc"))
+        >>> write_netcdf(to_inference_data(run, rows=3, samples=4, prior=False), "posterior.nc")
         PosixPath('posterior.nc')
     """
     _engine()
@@ -35,7 +34,7 @@ def write_netcdf(data: Idata, path: Path) -> Path:
     return Path(path)
 
 
-def read_netcdf(path: Path) -> Idata:
+def read_netcdf(path: str | Path) -> Idata:
     """Read a file of `write_netcdf`, all of it into memory.
 
     Raises:
@@ -43,13 +42,12 @@ def read_netcdf(path: Path) -> Idata:
         ConfigError: h5netcdf is not installed.
 
     Examples:
-        >>> from pathlib import Path
         >>> import bara_pyro as bp
         >>> from bara_pyro.diagnostics.arviz.inference_data import to_inference_data
         >>> from bara_pyro.diagnostics.arviz.netcdf import read_netcdf, write_netcdf
         >>> run = bp.train(task="micro-wgs", method="bara-gate", steps=2, limit=8, out="runs/first")
         >>> data = to_inference_data(run, rows=3, samples=4, prior=False)
-        >>> again = read_netcdf(write_netcdf(data, Path("posterior.nc")))
+        >>> again = read_netcdf(write_netcdf(data, "posterior.nc"))
         >>> bool((again["posterior"]["phi"] == data["posterior"]["phi"]).all())
         True
     """
@@ -66,7 +64,7 @@ def read_netcdf(path: Path) -> Idata:
     return container(groups, attributes)
 
 
-def _load(path: Path, group: str) -> xarray.Dataset:
+def _load(path: str | Path, group: str) -> xarray.Dataset:
     with xarray.open_dataset(path, group=group, engine=ENGINE) as lazy:
         return lazy.load()
 

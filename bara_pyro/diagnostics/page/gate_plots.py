@@ -43,7 +43,7 @@ def figures(data: Idata) -> dict[str, Figure]:
     return found
 
 
-def plots(data: Idata, folder: Path) -> list[Path]:
+def plots(data: Idata, folder: str | Path) -> list[Path]:
     """Save each of `figures` as a PNG file of its name, and return the files.
 
     Raises:

@@ -23,11 +23,11 @@ NUMBERS = "inspection.json"
 
 
 def inspect_run(
-    folder: Path,
+    folder: str | Path,
     system: System,
     options: Options | None = None,
     *,
-    out: Path | None = None,
+    out: str | Path | None = None,
     on_part: Callable[[int], None] | None = None,
 ) -> tuple[Path, list[str]]:
     """Look inside a run and write what is found to `out`, its subfolder `report` if None.
@@ -40,18 +40,17 @@ def inspect_run(
         The page, and what was found: of each part a sentence in plain words.
 
     Examples:
-        >>> from pathlib import Path
         >>> import bara_pyro as bp
         >>> from bara_pyro.diagnostics.context import options
         >>> from bara_pyro.diagnostics.page.page import inspect_run
         >>> run = bp.train(task="micro-wgs", method="bara-gate", steps=2, limit=20, out="runs/first")
         >>> _ = bp.evaluate(run, out="runs/first")
         >>> few = options(rows=8, samples=4, tau=0.1, texts=["in winter bimu keeps goats ."])  # quick
-        >>> page, sentences = inspect_run(Path("runs/first"), run, few)
+        >>> page, sentences = inspect_run("runs/first", run, few)
         >>> str(page), len(sentences) > 3
         ('runs/first/report/index.html', True)
     """
-    out = out or folder / FOLDER
+    out = Path(folder) / FOLDER if out is None else Path(out)
     found = look_inside(folder, system, options, out=out, on_part=on_part)
     write_json(out / NUMBERS, found.model_dump(mode="json"))
     page, shown = write_page(found, out)
