@@ -36,6 +36,8 @@ COVERAGES = tuple(range(2, 101, 2))
 NO_SPREAD = 1e-9
 
 Record = dict[str, Any]
+StoredBins = dict[str, list[float | None]]
+"""Of each bin of a reliability diagram `counts`, `accuracy` and `confidence`, null where it has no row."""
 
 
 def make_record(system: System, out: Path, settings: Mapping[str, Any]) -> Record:
@@ -60,7 +62,9 @@ def _of_answers(out: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the bins of the reliability diagrams and the risk-coverage curves, which replies have not."""
     labels, predicted = load_predictions(out)
     coverage = {str(s): _risk(p, labels) for s, p in predicted.items()}
-    return {str(s): _bins(p, labels) for s, p in predicted.items()}, {"coverage": list(COVERAGES)} | coverage
+    return {str(s): reliability_numbers(p, labels) for s, p in predicted.items()}, {
+        "coverage": list(COVERAGES)
+    } | coverage
 
 
 def identity(config: RunConfig, settings: Mapping[str, Any]) -> Record:
@@ -148,7 +152,7 @@ def entropy(log_probs: Tensor) -> Tensor:
     return torch.special.entr(log_probs.exp()).sum(dim=-1)
 
 
-def _bins(log_probs: Tensor, labels: Tensor) -> dict[str, list[float | None]]:
+def reliability_numbers(log_probs: Tensor, labels: Tensor) -> StoredBins:
     """Return the reliability diagram's numbers; bins are of equal width, those without rows hold null."""
     bins = reliability_bins(log_probs, labels)
     means = {"accuracy": bins.accuracy, "confidence": bins.confidence}

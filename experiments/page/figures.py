@@ -41,6 +41,8 @@ PAGE = 5.0
 """Inches: of a figure whose letters can be read on a phone, where it is as wide as the screen."""
 
 FILL = PALETTE[0]
+Bins = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Of each bin of confidence the number of rows, their accuracy and their confidence, NaN without rows."""
 
 
 def save(figure: Figure, path: Path, alt: str) -> Path:
@@ -59,8 +61,8 @@ def save(figure: Figure, path: Path, alt: str) -> Path:
 
 
 def panels(number: int, height: float) -> tuple[Figure, list[Axes]]:
-    """Return a figure and its first `number` small panels of one scale, `COLUMNS` a row."""
-    columns = min(COLUMNS, number)
+    """Return a figure and its first `number` small panels of one scale: `COLUMNS` a row, of four two."""
+    columns = 2 if number == 4 else min(COLUMNS, number)
     rows = -(-number // columns)
     figure = new_figure((PAGE - 0.5) / COLUMNS * columns + 0.5, height * rows + 0.5)
     grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
@@ -82,13 +84,20 @@ def reliability_figure(study: Study, task: str) -> Figure:
     The narrow bars are the share of rows in each bin. The title has the mean of the seeds' ECEs; that of
     the pooled bins would be smaller.
     """
-    arms = _arms_on(study, task)
-    figure, axes = panels(len(arms), 1.85)
-    for panel, (arm, (records, samples)) in zip(axes, arms.items(), strict=True):
-        counts, accuracy, confidence = pooled_bins([record["reliability"][samples] for record in records])
-        _draw_reliability(panel, counts, accuracy, confidence)
+    found = {}
+    for arm, (records, samples) in _arms_on(study, task).items():
         ece = np.mean([record["metrics"][samples]["ece"] for record in records])
-        _title(panel, f"{display(arm)}\nECE {ece:.1f} %")
+        bins = pooled_bins([record["reliability"][samples] for record in records])
+        found[f"{display(arm)}\nECE {ece:.1f} %"] = bins
+    return reliability_panels(found)
+
+
+def reliability_panels(found: Mapping[str, Bins]) -> Figure:
+    """Draw accuracy against confidence: title -> what `pooled_bins` returns, a panel each."""
+    figure, axes = panels(len(found), 1.85)
+    for panel, (title, bins) in zip(axes, found.items(), strict=True):
+        _draw_reliability(panel, *bins)
+        _title(panel, title)
     axes[0].set(xlim=(0, 1), ylim=(0, 1))
     figure.supxlabel("confidence of the answer", fontsize=NORMAL, color=INK)
     figure.supylabel("share", fontsize=NORMAL, color=INK)
@@ -102,7 +111,7 @@ def reliability_figure(study: Study, task: str) -> Figure:
     return figure
 
 
-def pooled_bins(bins: Sequence[Mapping[str, Sequence[float | None]]]) -> tuple[np.ndarray, ...]:
+def pooled_bins(bins: Sequence[Mapping[str, Sequence[float | None]]]) -> Bins:
     """Return counts, accuracy and confidence of several runs' bins together; NaN where there is no row."""
     counts = np.array([b["counts"] for b in bins], dtype=float)
     total = counts.sum(axis=0)
