@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from logging import ERROR, getLogger
 from pathlib import Path
 from typing import Any, get_args
@@ -66,6 +67,10 @@ def load_backbone(
     place = "cpu" if device == AUTO else device
     how: dict[str, Any] = {"dtype": DTYPES[dtype]} if dtype in DTYPES else quantized.settings(dtype, place)
     if device == AUTO:
+        if find_spec("accelerate") is None:
+            raise BackboneError(
+                "The device auto needs the package accelerate: pip install 'bara-pyro[trainer]'."
+            )
         how["device_map"] = AUTO
     path = resolve(name)
     try:

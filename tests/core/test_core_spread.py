@@ -4,7 +4,6 @@ On a machine without GPUs every part of the map is the CPU: what stands between 
 from one GPU to another is not.
 """
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -64,10 +63,9 @@ def test_several_processes_cannot_share_all_gpus(monkeypatch: pytest.MonkeyPatch
     assert str(find_device("cpu")) == "cpu"
 
 
-def test_missing_accelerate_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def load(*_: Any, **__: Any) -> nn.Module:
-        raise ImportError("Using `device_map` requires Accelerate: pip install accelerate")
-
-    monkeypatch.setattr(loading, "_load_lm", load)
-    with pytest.raises(BackboneError, match="requires Accelerate"):
+def test_missing_accelerate_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "find_spec", lambda name: None)
+    with pytest.raises(
+        BackboneError, match=r"auto needs .* accelerate: pip install 'bara-pyro\[trainer\]'\.$"
+    ):
         bp.load_backbone("microworld", device="auto")
