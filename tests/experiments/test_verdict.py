@@ -82,6 +82,22 @@ def test_the_secondary_ones_are_corrected_by_holm() -> None:
     assert others[0][1] >= false_discovery_control([p for p, _ in others]).min()
 
 
+def test_tasks_are_t_tests_over_worlds_corrected_for_their_number() -> None:
+    ours = {"micro-obqa": [0.4, 0.5, 0.3], "micro-wgs": [0.6, 0.61, 0.62]}
+    worlds = [
+        {"bara-gate": {task: nlls[i] for task, nlls in ours.items()}, "temperature": dict.fromkeys(ours, 0.5)}
+        for i in range(3)
+    ]
+    found = study.by_task(worlds)
+    tests = {task: ttest_1samp(np.array(nlls) - 0.5, 0.0) for task, nlls in ours.items()}
+    for task, test in tests.items():
+        low, high = test.confidence_interval(0.95)
+        assert found[task]["difference"] == pytest.approx(np.mean(ours[task]) - 0.5)
+        assert (found[task]["low"], found[task]["high"]) == pytest.approx((low, high))
+    assert found["micro-wgs"]["p_holm"] == pytest.approx(2 * tests["micro-wgs"].pvalue)
+    assert found["micro-obqa"]["p_holm"] == pytest.approx(tests["micro-obqa"].pvalue)
+
+
 @pytest.mark.parametrize("values", [[1.0, 2.0], [0.1, -0.2, 0.4, 0.3]])
 def test_the_range_is_that_of_a_t_test(values: list[float]) -> None:
     found, p = student_range(values)

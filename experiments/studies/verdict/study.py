@@ -33,7 +33,7 @@ from bara_pyro.metrics import accuracy, ece, error_auroc, holm, nll
 from bara_pyro.report import Column, Table
 from bara_pyro.report.style import INK, dress, new_figure
 from experiments.engine.arguments import command_line
-from experiments.engine.results import RESULTS, Results
+from experiments.engine.results import RESULTS, Entry, Results
 from experiments.engine.rows import RunRows, read_rows, rows_path
 from experiments.engine.worlds import over_worlds, student_range
 from experiments.page.figures import PAGE
@@ -131,6 +131,23 @@ def contrasts(worlds: Mapping[str, Sequence[RunRows]]) -> dict[str, dict[str, An
     return found
 
 
+def by_task(worlds: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
+    """Return `difference`, `low`, `high` (nats) and `p_holm` of each task over worlds: exploratory.
+
+    Args:
+        worlds: of each arm of the primary contrast, task -> NLL.
+    """
+    tasks = list(worlds[0][PRIMARY.arm])
+    ranges = [
+        student_range([one[PRIMARY.arm][task] - one[PRIMARY.reference][task] for one in worlds])
+        for task in tasks
+    ]
+    return {
+        task: {"difference": found.difference, "low": found.low, "high": found.high, "p_holm": p}
+        for task, (found, _), p in zip(tasks, ranges, holm([p for _, p in ranges]), strict=True)
+    }
+
+
 def verdict(worlds: int, low: float, high: float) -> str:
     """Return "met" or "missed" as the plan says, or that worlds are missing."""
     if worlds < WORLDS:
@@ -151,6 +168,8 @@ def main() -> None:
         results.add(f"world {world}", {"world": world, "nll": scores, "differences": differences(runs)})
     for name, found in contrasts(worlds).items():
         results.add(name, {"metric": name, **found})
+    for task, found in by_task([entry["nll"] for entry in _worlds(results)]).items():
+        results.add(task, {"task": task, **found})
     primary = results.entries[PRIMARY.metric]
     said = verdict(len(worlds), primary["low"], primary["high"])
     results.add("verdict", {"verdict": said, "worlds": len(worlds), "planned": WORLDS})
@@ -170,31 +189,39 @@ def parts(results: Results) -> list[Part]:
         "by world: small marks are tasks, large ones their average; at the bottom the average of the worlds "
         "with its 95 % interval.",
     )
-    return [contrast_table(results), world_table(results), picture]
+    return [contrast_table(results), picture, task_table(results), world_table(results)]
 
 
 def contrast_table(results: Results) -> Table:
     """Return a row a contrast."""
-    rows = []
-    for name, found in ((name, results.entries[name]) for name in WORDS if name in results.entries):
-        interval = f"[{found['low']:+.3f}, {found['high']:+.3f}]"
-        p_holm = found.get("p_holm")
-        rows.append(
-            {
-                "what": WORDS[name],
-                "difference": f"{found['difference']:+.3f}",
-                "interval": interval,
-                "p": f"{found['p']:.3f}" if p_holm is None else f"{p_holm:.3f}",
-            }
-        )
+    found = {WORDS[name]: results.entries[name] for name in WORDS if name in results.entries}
+    return _differences(found, "p (Holm where secondary)", results)
+
+
+def task_table(results: Results) -> Table:
+    """Return a row a task."""
+    found = {entry["task"]: entry for entry in results.entries.values() if "task" in entry}
+    return _differences(found, "p (Holm, of the tasks)", results, "; NLL in nats by task, exploratory")
+
+
+def _differences(found: Mapping[str, Entry], p: str, results: Results, about: str = "") -> Table:
+    rows = [
+        {
+            "what": what,
+            "difference": f"{one['difference']:+.3f}",
+            "interval": f"[{one['low']:+.3f}, {one['high']:+.3f}]",
+            "p": f"{one.get('p_holm', one.get('p')):.3f}",
+        }
+        for what, one in found.items()
+    ]
     columns = (
         Column("what", ""),
         Column("difference", "difference"),
         Column("interval", "95 %"),
-        Column("p", "p (Holm where secondary)"),
+        Column("p", p),
     )
-    about = f"{display(PRIMARY.arm)} minus {display(PRIMARY.reference)}, {results.about['worlds']} worlds"
-    return Table(columns, rows, about)
+    arms = f"{display(PRIMARY.arm)} minus {display(PRIMARY.reference)}"
+    return Table(columns, rows, f"{arms}, {results.about['worlds']} worlds{about}")
 
 
 def world_table(results: Results) -> Table:
