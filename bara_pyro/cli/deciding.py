@@ -1,6 +1,6 @@
 """What the commands that decide with a promise share: options, asking calibration rows and others, output."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -76,14 +76,15 @@ class Question:
         read = [file for file in (self.input_file, self.calibration) if file is not None]
         check_rows(self.run, read, self.output, overwrite=self.overwrite, keys=keys)
 
-    def ask(self, *, answers: bool = True) -> "tuple[System, Asked, Asked]":
+    def ask(self, enough: Callable[[int], object], *, answers: bool = True) -> "tuple[System, Asked, Asked]":
         """Return the fitted system, its calibration rows and the rows to decide on.
 
         Args:
+            enough: raises an error where so many calibration rows are too few, before any is asked.
             answers: whether each calibration row needs its answer.
 
         Raises:
-            BaraError: rows cannot be read, or calibrate nothing.
+            BaraError: rows cannot be read, calibrate nothing, or are too few.
         """
         from bara_pyro.cli.terminal import progress, say_notes
         from bara_pyro.data import Given
@@ -94,6 +95,7 @@ class Question:
         system = load_system(self.run, backbone=self.model, device=self.device, with_rows=own)
         given = Given(*self.columns)
         known = calibration_rows(system, self.calibration, given=given, answers=answers)
+        enough(len(known))
         others = rows_to_decide(system, self.input_file, given=given)
         found = []
         for rows, name in ((known, "calibration"), (others, "given" if self.input_file else "test")):

@@ -82,19 +82,15 @@ def abstention(
         >>> answer(torch.tensor([sure, unsure]).log()).tolist()
         [True, False]
     """
-    for name, value in (("risk", risk), ("delta", delta)):
-        if not 0.0 < value < 1.0:
-            raise ConfigError(f"{name} is {value}: give a number between 0 and 1, 0.05 for example.")
     predicted, answers = check_predictions(log_probs, labels)
     confidence, correct = correctness(predicted, answers)
     falling, rows = confidence.sort(descending=True).values.tolist(), len(answers)
-    ranks = _ranks(rows, risk, delta)
-    found = []
-    for rank in ranks:
+    found, tried = [], ranks(rows, risk, delta)
+    for rank in tried:
         threshold = falling[rank] if rank < rows else 0.0
         above = confidence > threshold
         answered, wrong = int(above.sum()), int((above & ~correct.bool()).sum())
-        bound = upper_bound(wrong, answered, delta / len(ranks))
+        bound = upper_bound(wrong, answered, delta / len(tried))
         found.append(Abstention(risk, delta, threshold, rows, answered, wrong, bound))
     if passing := [one for one in found if one.bound <= risk]:
         return max(passing, key=lambda one: one.answered)
@@ -106,22 +102,26 @@ def abstention(
     )
 
 
-def _ranks(rows: int, risk: float, delta: float) -> list[int]:
+def ranks(rows: int, risk: float, delta: float) -> list[int]:
     """Return how many of the surest rows are looked at: shares of all, without those that could never pass.
 
     Raises:
-        DataError: none could.
+        ConfigError: `risk` or `delta` is out of range.
+        DataError: none could pass.
     """
-    ranks = sorted({math.ceil(rows * share / SHARES) for share in range(1, SHARES + 1)})
-    while ranks and upper_bound(0, ranks[0], delta / len(ranks)) > risk:
-        del ranks[0]
-    if not ranks:
+    for name, value in (("risk", risk), ("delta", delta)):
+        if not 0.0 < value < 1.0:
+            raise ConfigError(f"{name} is {value}: give a number between 0 and 1, 0.05 for example.")
+    found = sorted({math.ceil(rows * share / SHARES) for share in range(1, SHARES + 1)})
+    while found and upper_bound(0, found[0], delta / len(found)) > risk:
+        del found[0]
+    if not found:
         least = math.ceil(math.log(delta) / math.log1p(-risk))
         raise DataError(
             f"{rows} calibration rows are too few to promise an error rate of {risk:g} (delta {delta:g}), "
             f"even if all were right: give {least:,} or more."
         )
-    return ranks
+    return found
 
 
 def upper_bound(wrong: int, rows: int, level: float) -> float:

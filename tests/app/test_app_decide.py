@@ -202,9 +202,19 @@ def test_refusals(finished: Path, calibrated: Path, place: Place, tmp_path: Path
         assert_one_sentence(bara(command, calibrated, "--alpha", 2), "--alpha")
     own = ("--calibration", place.rows)
     assert_one_sentence(bara("detect", finished, *own, "--by", "distance"), "--distance-aware")
-    assert_one_sentence(
-        bara("detect", calibrated, "--by", "epistemic", "--samples", 1), "do not differ", "another --by"
-    )
+    told = bara("detect", calibrated, "--by", "epistemic", "--samples", 1, "--alpha", 0.1)
+    assert_one_sentence(told, "do not differ", "another --by")
+
+
+def test_too_few_rows_are_refused_before_one_is_asked(
+    calibrated: Path, monkeypatch: pytest.MonkeyPatch, bara: Bara
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("bara_pyro.runs.asked.ask", lambda _, __, name, **___: asked.append(name))
+    for command, option in (("conformal", "--alpha"), ("detect", "--alpha"), ("abstain", "--risk")):
+        assert_one_sentence(bara(command, calibrated, option, 0.01), "0.01", "9 calibration rows")
+        assert_one_sentence(bara(command, calibrated, option, 0), f"{option[2:]} is 0", "between 0 and 1")
+    assert not asked
 
 
 def test_the_example_of_the_page_runs(calibrated: Path, capsys: pytest.CaptureFixture[str]) -> None:

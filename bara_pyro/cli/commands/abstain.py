@@ -54,9 +54,10 @@ def abstain(
         run, input_file, output, overwrite, calibration, samples, seed, columns, model, device
     )
     question.check(ABSTENTION_KEYS)
+    from bara_pyro.metrics.abstention import ranks
     from bara_pyro.runs.decide import decide_abstention
 
-    system, known, asked = question.ask()
+    system, known, asked = question.ask(lambda rows: ranks(rows, risk, delta))
     decided = decide_abstention(known, asked, system.task, risk=risk, delta=delta)
     found, rule = decided.summary, decided.rule
     lines = [

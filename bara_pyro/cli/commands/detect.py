@@ -59,9 +59,10 @@ def detect(
         run, input_file, output, overwrite, calibration, samples, seed, columns, model, device
     )
     question.check(DETECTION_KEYS)
+    from bara_pyro.metrics.conformal import allowed
     from bara_pyro.runs.decide import decide_detection
 
-    system, known, asked = question.ask(answers=False)
+    system, known, asked = question.ask(lambda rows: allowed(rows, alpha), answers=False)
     decided = decide_detection(system, known, asked, alpha=alpha, by=by)
     found, rows = decided.summary, len(known.examples)
     lines = [
