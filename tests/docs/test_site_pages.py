@@ -39,6 +39,10 @@ SHORT = {
     "distance": {"1500": "6", "encode(task.train,": "encode(task.train[:40],"},
     "one_pass": {"1500": "6", "in (task.train, task.test)": "in (task.train[:40], task.test[:80])"},
     "serve": {},
+    "peft": {
+        "import bara_pyro.peft ": "from bara_pyro.microworld import backbone_path\nimport bara_pyro.peft ",
+        "MODEL, dtype": "backbone_path(), dtype",
+    },
 }
 
 
@@ -134,6 +138,14 @@ def test_serve(capsys: pytest.CaptureFixture[str]) -> None:
     answer = run_page("serve")["answer"]
     assert answer["id"] == "bimu"
     assert capsys.readouterr().out.startswith(answer["label"])
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # raised by PEFT
+@pytest.mark.usefixtures("in_a_folder")
+def test_peft() -> None:
+    """Its second block does not stumble over the adapter of the first."""
+    pytest.importorskip("peft")
+    assert run_page("peft")["model"].peft_config["default"].r == 8
 
 
 def commands() -> list[str]:
