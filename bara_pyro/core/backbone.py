@@ -235,12 +235,14 @@ class Backbone:
         name = type(self.lm).__name__
         if not self.takes_segments:
             raise BackboneError(
-                f"{name} cannot read several texts in a row: score letters instead (--labels letters)."
+                f"{name} cannot read several texts in a row: score letters with labels='letters' "
+                "(--labels letters)."
             )
         if self.window is not None and width > self.window:
             raise BackboneError(
                 f"{name} has layers that see {self.window} tokens, and a question with the texts of all its "
-                f"answers takes {width}: lower task.max_length, or score letters instead (--labels letters)."
+                f"answers takes {width}: lower task.max_length, or score letters with "
+                "labels='letters' (--labels letters)."
             )
 
     def goes_on_after_gaps(self, width: int) -> bool:

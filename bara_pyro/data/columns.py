@@ -20,12 +20,15 @@ LABELS = (
 CHOICES = ("choices", "options", "endings", "candidates", "alternatives")
 CONTEXTS = ("context", "passage", "background", "paragraph", "document", "article")
 
-# Per kind of column: its option, what it holds, its usual names.
+# Who has these means replies, not answers of a closed set.
+REPLIES = frozenset({"completion", "messages", "chosen", "response", "output"})
+
+# Per kind of column: its argument and option, what it holds, its usual names.
 KINDS = {
-    "text": ("--text-column", "the text or question", (*QUESTIONS, *TEXTS)),
-    "label": ("--label-column", "the answer", LABELS),
-    "choices": ("--choices-column", "the options", CHOICES),
-    "context": ("--context-column", "the context", CONTEXTS),
+    "text": ("text_column (--text-column)", "the text or question", (*QUESTIONS, *TEXTS)),
+    "label": ("label_column (--label-column)", "the answer", LABELS),
+    "choices": ("choices_column (--choices-column)", "the options", CHOICES),
+    "context": ("context_column (--context-column)", "the context", CONTEXTS),
 }
 
 
@@ -49,7 +52,7 @@ def find_columns(there: Sequence[str], given: Given, place: str, *, answers: boo
     found = {kind: name for kind, name in asdict(given).items() if name is not None}
     for kind, name in found.items():
         if name not in there:
-            raise DataError(f"{place} has no column {name!r} ({KINDS[kind][0]}): it has {listed}.")
+            raise DataError(f"{place} has no column {name!r}, which {KINDS[kind][0]} names: it has {listed}.")
     for kind in KINDS:
         # Another text is context only to a question: beside a text to be classified it may be anything.
         asked = kind != "context" or is_question(found.get("text", ""))
@@ -59,7 +62,10 @@ def find_columns(there: Sequence[str], given: Given, place: str, *, answers: boo
     if lacking:
         kinds = " and no column for ".join(KINDS[kind][1] for kind in lacking)
         options = " and ".join(KINDS[kind][0] for kind in lacking)
-        raise DataError(f"{place} has no column for {kinds} among {listed}: name it with {options}.")
+        replies = ""
+        if "label" in lacking and not REPLIES.isdisjoint(there):
+            replies = ", or learn replies with likelihood='completion' (--likelihood completion)"
+        raise DataError(f"{place} has no column for {kinds} among {listed}: name it with {options}{replies}.")
     return Columns(**found)
 
 

@@ -235,8 +235,8 @@ def prompt_tokens(prompt: str | Sequence[Message], tokenizer: Tokenizer) -> list
 def _opened(prompt: Sequence[Message], tokenizer: Tokenizer) -> str:
     if not tokenizer.chat_template:
         raise DataError(
-            "The tokenizer has no chat template, and the rows are conversations: give a model that is made "
-            "for conversations, or prompt and completion as texts."
+            "The tokenizer has no chat template, and the rows are conversations, as texts are with chat=True "
+            "(--chat): give a model that is made for conversations, or texts without that."
         )
     text: str = tokenizer.apply_chat_template([*prompt], tokenize=False, add_generation_prompt=True)
     return text

@@ -220,7 +220,8 @@ def _too_long(
     length = front + len(ids_of(tokenizer, [example.question])[0])
     held = also = ""
     if len(answers) > 1 and all(answer in example.question for answer in answers):
-        held, also = f", its {len(answers)} labels listed,", " score the labels' texts (--labels texts),"
+        held = f", its {len(answers)} labels listed,"
+        also = " score the labels' texts with labels='texts' (--labels texts),"
     return DataError(
         f"The question of row {example.id!r}{held} is {length} tokens long and max_length is {max_length}: "
         f"raise max_length,{also} or leave such rows out with too_long='drop' (--too-long drop)."

@@ -69,7 +69,7 @@ def hub_dataset(hub: str, config: str | None, split: str, revision: str | None =
         reason = str(error).partition("\n")[0].rstrip(".") or type(error).__name__
         raise DataError(
             f"The split {split!r} of {name} could not be read from the Hugging Face hub: {reason}; "
-            "check the network, or pass --data-dir with a folder that holds the files."
+            "check the network, or give data_dir (--data-dir), a folder that holds the files."
         ) from error
 
 

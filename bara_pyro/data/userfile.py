@@ -184,6 +184,7 @@ def _class_notes(
     if (single := [name for name in names if counts[name] == 1]) and total > 2 * len(names):
         listed = ", ".join(map(repr, single))
         notes.append(
-            f"1 row only of {total} has the answer {listed}: a typing error? --classes lists the right ones"
+            f"1 row only of {total} has the answer {listed}: a typing error? classes "
+            "(--classes) lists the right ones"
         )
     return notes

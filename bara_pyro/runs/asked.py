@@ -118,7 +118,7 @@ def offered(examples: Sequence[Example], classes: int) -> Tensor:
 
 
 def calibration_rows(
-    system: System, file: Path | None = None, *, given: Given | None = None, answers: bool = True
+    system: System, file: str | Path | None = None, *, given: Given | None = None, answers: bool = True
 ) -> Sequence[Example]:
     """Return rows that the system was not fitted to: those of a file, or its task's validation rows.
 
@@ -138,18 +138,18 @@ def calibration_rows(
     if METHODS[method.name].uses_validation(method):
         raise ConfigError(
             f"The method {method.name!r} was fitted to the validation rows, so that they calibrate nothing "
-            "any more: give other rows with --calibration FILE."
+            "any more: give other rows as file (--calibration FILE)."
         )
     if not system.task.validation:
         raise DataError(
-            f"The task {system.task.name!r} has no validation rows to calibrate with: give other rows with "
-            "--calibration FILE, or set some aside with `bara train --validation-rows`."
+            f"The task {system.task.name!r} has no validation rows to calibrate with: give other rows as "
+            "file (--calibration FILE), or train with validation_rows (--validation-rows)."
         )
     return system.task.validation
 
 
 def rows_to_decide(
-    system: System, file: Path | None = None, *, given: Given | None = None
+    system: System, file: str | Path | None = None, *, given: Given | None = None
 ) -> Sequence[Example]:
     """Return the rows of a file, with or without answers, or the system's own test rows.
 
@@ -173,8 +173,8 @@ def measured(system: System, asked: Asked, by: Measure) -> Tensor:
     distance = system.model.distance
     if distance is None or not distance.fitted:
         raise ConfigError(
-            "This run knows no distances from its training rows: train with --distance-aware, or give "
-            "--by total."
+            "This run knows no distances from its training rows: train with distance_aware=True "
+            "(--distance-aware), or give by='total' (--by total)."
         )
     place = {row_id: i for i, row_id in enumerate(asked.split.ids)}
     squares = torch.empty(len(place), dtype=torch.float64)

@@ -79,7 +79,7 @@ def set_key(data: Json, key: str, value: object) -> None:
             data[parent] = {"name": data[parent]}  # `method: bara` is short for `method: {name: bara}`
         data = data.setdefault(parent, {})
         if not isinstance(data, dict):
-            raise ConfigError(f"--set {key}: {parent!r} is a value, not a section.")
+            raise ConfigError(f"There is no setting {key!r}: {parent!r} is a value, not a section.")
     if isinstance(data.get(last), dict) and isinstance(value, str):
         data[last]["name"] = value
     else:

@@ -81,7 +81,7 @@ def load_checkpoint(folder: Path, svi: SVI, identity: dict[str, str], ranks: Ran
         if stored.get(name) != value:
             raise CheckpointError(
                 f"{path} was written with another {name} ({stored.get(name)}, now {value}): "
-                "restore it, or choose another --out."
+                "restore it, or choose another out (--out)."
             )
     groups = _by_prefix(tensors)
     load_parameters(svi.model, groups.get("model", {}), path)

@@ -90,12 +90,13 @@ def check_backbone(backbone: Backbone, folder: Path, stored: Json) -> None:
     if (found := fingerprint(backbone)) != stored["backbone_fingerprint"]:
         raise CheckpointError(
             f"{folder} was trained on a backbone with fingerprint {stored['backbone_fingerprint']}, "
-            f"{backbone.name!r} has {found}: give the right one with --model."
+            f"{backbone.name!r} has {found}: give the right one with --model (in Python: backbone=)."
         )
     if changed := differing(stored.get("backbone_computation", {}), computation(backbone)):
         raise CheckpointError(
             f"{folder} was trained on a backbone that computed otherwise than {backbone.name!r} does "
-            f"now ({'; '.join(changed)}): restore its config.json, or give the right one with --model."
+            f"now ({'; '.join(changed)}): restore its config.json, or give the right one with --model (in "
+            "Python: backbone=)."
         )
 
 
@@ -266,7 +267,7 @@ def own_rows(folder: Path, config: RunConfig, stored: Json) -> Task | ReplyTask:
     if is_file_name(config.task.name) and not Path(config.task.name).is_file():
         raise DataError(
             f"There is no file {Path(config.task.name).absolute()}, which {folder} was trained on: restore "
-            f"it, work where the run was trained, or {OTHER_ROWS}."
+            f"it, work where the run was trained, or {OTHER_ROWS} (in Python: task=)."
         )
     if config.task.likelihood == "completion":
         return load_reply_data(config)
@@ -274,6 +275,6 @@ def own_rows(folder: Path, config: RunConfig, stored: Json) -> Task | ReplyTask:
     if is_file_name(config.task.name) and config.task.test_file is None and "columns" not in stored:
         raise CheckpointError(
             f"{folder} is of an earlier version, which divided {config.task.name} into other train and "
-            "test rows: give the rows to test on with --test-file, or train again."
+            "test rows: give the rows to test on with --test-file (in Python: task=), or train again."
         )
     return task

@@ -65,8 +65,8 @@ def recording(folder: Path, *names: str) -> Iterator[None]:
 
 
 def how_to_resume(folder: Path) -> str:
-    """Return the command that goes on with the run in a folder, as a user would type it."""
-    return f"`bara train --resume --out {shlex.quote(str(folder))}`"
+    """Return what goes on with the run in a folder, as a user would type it."""
+    return f"`bara train --resume --out {shlex.quote(str(folder))}` (in Python: resume=True)"
 
 
 def check_run(folder: Path) -> None:

@@ -29,7 +29,9 @@ def load_data(config: RunConfig) -> Task:
     """Load the task that a configuration names, its labels in words; see `data.encode_labels`."""
     c = config.task
     if is_reply_task(c.name):
-        raise ConfigError(f"The task {c.name!r} is of replies: give --likelihood completion.")
+        raise ConfigError(
+            f"The task {c.name!r} is of replies: give likelihood='completion' (--likelihood completion)."
+        )
     task = load_task(
         c.name,
         c.data_dir,
@@ -52,7 +54,9 @@ def load_reply_data(config: RunConfig) -> ReplyTask:
     """Load the prompts with replies that a configuration names."""
     c = config.task
     if c.name in SOURCES or c.name in TASKS:
-        raise ConfigError(f"The task {c.name!r} is of answers: leave --likelihood completion out.")
+        raise ConfigError(
+            f"The task {c.name!r} is of answers: leave likelihood='completion' (--likelihood completion) out."
+        )
     check_world(c.name, c.world)
     task = load_replies(
         c.name,
@@ -110,7 +114,9 @@ def some(rows: Sequence[Row], task: str, name: str) -> Sequence[Row]:
         DataError: there are none.
     """
     if not rows:
-        way_out = " (`bara train --validation-rows` sets some aside)" if name == "validation" else ""
+        way_out = ""
+        if name == "validation":
+            way_out = ", or train with validation_rows (--validation-rows), which sets some aside"
         raise DataError(f"The task {task!r} has no {name} rows: choose another split or task{way_out}.")
     return rows
 

@@ -84,7 +84,10 @@ class System:
             DataError: the split is empty, or all its prompts are too long.
         """
         if self.config.task.likelihood != "completion":
-            raise ConfigError("This model learns answers, no replies: train with --likelihood completion.")
+            raise ConfigError(
+                "This model learns answers, no replies: train with likelihood='completion' "
+                "(--likelihood completion)."
+            )
         return cast(Replies, self.encoded(name))
 
     def encoded(self, name: str) -> EncodedSplit | Replies:
@@ -118,7 +121,7 @@ def require_answers(config: RunConfig) -> None:
     if config.task.likelihood == "completion":
         raise ConfigError(
             "This model learns replies, and what is asked for here are answers of a closed set: train with "
-            "--likelihood answer."
+            "likelihood='answer' (--likelihood answer)."
         )
 
 
@@ -143,7 +146,8 @@ def states_note(config: RunConfig, backbone: Backbone, split: EncodedSplit | Rep
     where = "memory" if folder is None else str(folder)
     note = f"the lowest {depth} layers hold no adapter and run once a row: {size / 2**20:,.0f} MiB in {where}"
     if folder is None and size > backbone.states.budget:
-        note += f", of which {backbone.states.budget / 2**20:,.0f} are kept: give --states-folder for all"
+        kept = f"{backbone.states.budget / 2**20:,.0f}"
+        note += f", of which {kept} are kept: give states_folder (--states-folder) for all"
     return [note]
 
 

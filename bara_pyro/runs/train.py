@@ -63,14 +63,14 @@ def make_svi(system: System) -> SVI:
 def check_free(out: Path, resume: bool) -> None:
     """Refuse a file, and a folder that holds a run unless `resume`."""
     if out.exists() and not out.is_dir():
-        raise ConfigError(f"{out} is a file: give --out a folder.")
+        raise ConfigError(f"{out} is a file: give a folder as out (--out).")
     if (out / CONFIG).exists() and not resume:
-        raise ConfigError(f"{out} already holds a run: give --resume to go on, or another --out.")
+        raise ConfigError(
+            f"{out} already holds a run: give resume=True (--resume) to go on, or another out (--out)."
+        )
 
 
-def train(
-    system: System, out: str | Path, *, resume: bool = False, on_step: OnStep | None = None
-) -> None:
+def train(system: System, out: str | Path, *, resume: bool = False, on_step: OnStep | None = None) -> None:
     """Fit a system and write its folder.
 
     Where `torchrun` or `accelerate launch` started several processes, each trains on its share of the rows of
@@ -215,7 +215,7 @@ def _fit(system: System, out: Path, ranks: Ranks, on_step: OnStep | None) -> Non
             raise ProcessLostError(
                 f"Stopped after step {done} of {c.total_steps}, because another process of this training is "
                 f"gone or does not answer: {out} keeps what was written up to the last checkpoint, start "
-                "all of them again with --resume."
+                "all of them again with resume=True (--resume)."
             ) from error
 
 

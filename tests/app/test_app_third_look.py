@@ -102,8 +102,9 @@ def test_only_train_says_resume(run: Path, bara: Bara, tmp_path: Path) -> None:
 
 
 def test_commands_that_are_suggested_can_be_typed() -> None:
-    assert how_to_resume(Path("my runs/a")) == "`bara train --resume --out 'my runs/a'`"
-    assert how_to_resume(Path("runs/a")) == "`bara train --resume --out runs/a`"
+    python = " (in Python: resume=True)"
+    assert how_to_resume(Path("my runs/a")) == f"`bara train --resume --out 'my runs/a'`{python}"
+    assert how_to_resume(Path("runs/a")) == f"`bara train --resume --out runs/a`{python}"
 
 
 def test_a_report_goes_where_it_is_asked_for(run: Path, bara: Bara, tmp_path: Path) -> None:

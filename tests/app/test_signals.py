@@ -38,7 +38,8 @@ def test_stopped_while_training(
     assert signal.getsignal(number) is before
     assert result.code == CODES[number]
     assert result.err.splitlines()[-1] == (
-        f"Stopped after step 5 of 8: {out} keeps all of it, go on with `bara train --resume --out {out}`."
+        f"Stopped after step 5 of 8: {out} keeps all of it, go on with `bara train --resume --out {out}` "
+        "(in Python: resume=True)."
     )
     again = bara("evaluate", out)
     assert again.code == 2

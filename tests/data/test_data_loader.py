@@ -247,7 +247,7 @@ def test_no_hub_is_one_sentence_with_a_way_out(monkeypatch, error):
 
     hub(monkeypatch, fail)
     with pytest.raises(
-        DataError, match=r"(Couldn't reach it|no such config); check .* pass --data-dir"
+        DataError, match=r"(Couldn't reach it|no such config); check .* data_dir \(--data-dir\)"
     ) as caught:
         load_task("arc_easy")
     assert "\n" not in str(caught.value)

@@ -105,13 +105,14 @@ def test_columns_by_their_usual_names_or_by_name():
     assert task.names == WORDS
     assert task.notes[0] == "columns read: text 'Review', label 'stars given'"
     with pytest.raises(
-        DataError, match=r"no column 'stars' \(--label-column\): it has 'Review', 'stars given'"
+        DataError,
+        match=r"no column 'stars', which label_column \(--label-column\) names: it has 'Review', 'stars",
     ):
         task_from_rows(rows, label_column="stars")
     with pytest.raises(
         DataError,
         match="no column for the text or question and no column for the answer among 'a', 'b': name it with "
-        "--text-column and --label-column",
+        r"text_column \(--text-column\) and label_column \(--label-column\)",
     ):
         task_from_rows([{"a": 1, "b": 2}])
 
