@@ -145,7 +145,8 @@ def _check(row: Fields) -> None:
     name = f"Reply {row.get('number')} to {row.get('id')!r}"
     if missing := [key for key in NEEDED if key not in row]:
         raise DataError(
-            f"{name} has no {', '.join(missing)}: generate replies with --uncertainty and a number of draws."
+            f"{name} has no {', '.join(missing)}: generate replies with uncertainty (--uncertainty), a "
+            "number of draws."
         )
     counts = {key: len(row[key]) for key in ("token_texts", *(view.key for view in VIEWS))}
     if len({*counts.values()}) > 1:

@@ -74,6 +74,7 @@ def test_what_a_page_says(tmp_path: Path) -> None:
     assert f"8 draws, of at most log&nbsp;8&nbsp;=&nbsp;{math.log(8):.2f}&nbsp;nats" in text
     assert "3 tokens, ended · log p −3.25 under its draw, −3.50 under the mixture · epistemic 0.500" in text
     assert "1 token, <strong>cut</strong> before its end" in text
+    assert "the strongest begins at 0.47 nats" in text
     assert "Shown are" not in text
     assert "script" not in found.tags
     assert "script-src" not in text
