@@ -14,7 +14,7 @@ from transformers.utils import logging
 from bara_pyro.core.loading import AUTO, DTYPES, load_tokenizer, quiet_transformers, reason_of, resolve
 from bara_pyro.data.encode import Tokenizer
 from bara_pyro.errors import BackboneError, CheckpointError, ConfigError, unknown
-from bara_pyro.runs.manifest import verify
+from bara_pyro.runs.manifest import is_run, verify
 from bara_pyro.runs.store import check_schema, read_json
 from bara_pyro.runs.system import find_device
 from bara_pyro.types import Json
@@ -141,7 +141,7 @@ def load_classifier(
     """Load a classifier of one output, its tokenizer and the names of the weights that its file lacks.
 
     Raises:
-        BackboneError: it cannot be read, or has more than one output.
+        BackboneError: it cannot be read, is a run, or has more than one output.
         ConfigError: `dtype` or `device` is unknown.
     """
     if dtype not in DTYPES:
@@ -149,6 +149,11 @@ def load_classifier(
     if device == AUTO:
         raise ConfigError("A reward model is put on one device: choose cpu, cuda, cuda:1 or mps.")
     place, path = find_device(device), resolve(name)
+    if is_run(Path(path)):
+        raise BackboneError(
+            f"{str(name)!r} is a run, which answers and does not score: give what `bara reward train` "
+            "wrote, or another classifier of one output."
+        )
     how: Json = {
         "num_labels": 1,
         "dtype": DTYPES[dtype],

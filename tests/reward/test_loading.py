@@ -12,6 +12,9 @@ from transformers import AutoModelForSequenceClassification
 
 from bara_pyro.errors import BackboneError, ConfigError
 from bara_pyro.reward import load_reward_model, score_replies
+from bara_pyro.runs.config import load_config
+from bara_pyro.runs.folder import save_system, write_config
+from bara_pyro.runs.system import build_system
 
 REPLIES = [("the fox is", " red"), ("the", " hen is blue good"), ("owl", " cat")]
 
@@ -19,6 +22,16 @@ REPLIES = [("the fox is", " red"), ("the", " hen is blue good"), ("owl", " cat")
 def test_a_language_model_without_a_head_is_refused(lm: Path) -> None:
     with pytest.raises(BackboneError, match=r"lacks 'score.weight', which would be random"):
         load_reward_model(lm)
+
+
+def test_a_run_is_told_from_a_judge(tmp_path: Path) -> None:
+    system = build_system(
+        load_config(overrides={"method": "lora", "task.name": "micro-wgs", "task.limit": 4})
+    )
+    write_config(system, tmp_path)
+    save_system(system, tmp_path, step=1)
+    with pytest.raises(BackboneError, match=r"is a run, .* give what `bara reward train` wrote"):
+        load_reward_model(tmp_path)
 
 
 def test_a_guard_transformers_itself_goes_on_with_a_random_head(lm: Path) -> None:
