@@ -8,6 +8,7 @@ python -m experiments power in_distribution         # how small a difference so 
 python -m experiments intervals                     # every interval again, from the stored rows
 python -m experiments report                        # docs/results.md from the stored results
 python -m experiments notebooks                     # docs/notebooks, run and written
+python -m experiments inspected --run DIR           # figures of docs/diagnostics.md, of a run's inspection
 """
 
 import sys
@@ -25,6 +26,7 @@ COMMANDS = {
     "rows": "experiments.engine.rows",
     "report": "experiments.page.report",
     "notebooks": "experiments.page.notebooks",
+    "inspected": "experiments.page.inspected",
 }
 
 

@@ -16,6 +16,7 @@ from bara_pyro.diagnostics.page.render_tokens import token_figure, token_page
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.report.shades import letters, shade
 from bara_pyro.report.style import png_bytes
+from bara_pyro.report.svg import VARIABLES
 from bara_pyro.runs.system import System
 
 TAU = 0.3
@@ -125,6 +126,12 @@ def test_letters_can_be_read_on_every_shade() -> None:
     for i, ground in enumerate(lights):
         ends = sorted((ground, luminance(letters(shade(i / 200)))))
         assert (ends[1] + 0.05) / (ends[0] + 0.05) >= 4.5  # WCAG 2.2, AA
+
+
+def test_words_on_shades_keep_their_colour_in_the_dark() -> None:
+    words = [word for axes in token_figure(FOUND).axes for word in axes.texts]
+    assert words
+    assert not {str(word.get_color()).lower() for word in words} & {*VARIABLES}
 
 
 def test_figure_light_is_sparse() -> None:

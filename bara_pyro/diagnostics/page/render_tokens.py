@@ -23,6 +23,8 @@ from bara_pyro.runs.store import write_text
 PAGE, PACKAGE = "tokens.html", "bara_pyro.diagnostics.page"
 CLOSE = 5.0  # percent: tokens that lie so near to one another hardly differ
 COLUMNS, WIDTH = 3, 46  # of the picture: texts side by side, letters a line
+# White and black are the page's own colours in an SVG and change places in the dark; shades of tokens do not.
+FIXED = {"#ffffff": "#fefefe", "#000000": "#010101"}
 
 
 def render_tokens(found: TokenUse) -> Shown:
@@ -128,7 +130,7 @@ def token_figure(found: TokenUse) -> Figure:
             axes.barh(line + 0.5, len(word), height=0.86, left=column, color=ground)
             axes.text(
                 column, line + 0.5, word, fontsize=SMALL, family="monospace", va="center", parse_math=False,
-                color=letters(ground),
+                color=FIXED[letters(ground)],
             )  # fmt: skip
     colours = LinearSegmentedColormap.from_list("gates", COLOURS)
     bar = figure.colorbar(ScalarMappable(norm, colours), ax=figure.axes, orientation="horizontal", aspect=60)
