@@ -149,7 +149,7 @@ class MeanFieldELBO(TraceMeanField_ELBO):
         else:
             raise MissingKLError(
                 f"Site {name!r}: no analytic KL({_family(q)} || {_family(p)}) is registered; choose another "
-                "prior or guide, or allow a one-draw estimate with sampled_kl=True."
+                "prior or guide, or allow a one-draw estimate with sampled_kl=True (--sampled-kl)."
             )
         return torch.as_tensor(scale_and_mask(kl, mask=prior["mask"]))
 

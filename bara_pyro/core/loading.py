@@ -78,9 +78,13 @@ def load_backbone(
             tokenizer = load_tokenizer(path)
             lm = _load_lm(path, how, random_seed)
     except (ImportError, OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        # A hub name and a folder that is not there look alike.
+        there = Path(path).exists()
+        why = reason_of(error) if there else f"there is no such folder, and from the hub: {reason_of(error)}"
         raise BackboneError(
-            f"Cannot load the backbone {str(name)!r} ({reason_of(error)}): give 'microworld', a folder with "
-            "config.json, model.safetensors and a tokenizer, or a hub name that can be reached."
+            f"Cannot load the backbone {str(name)!r} ({why}): give 'microworld', a folder with config.json, "
+            "model.safetensors and a tokenizer, or a hub name that can be reached"
+            + ("." if there else "; without a hub, `bara backbone get smollm2` makes such a folder.")
         ) from error
     if device != AUTO:
         lm = lm.to(device)

@@ -8,6 +8,7 @@ configuration, which is saved.
 import io
 import struct
 from contextlib import redirect_stderr
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -50,7 +51,7 @@ def convert_gguf(file: Path, out: Path, *, dtype: str = "bfloat16", card: str = 
     Raises:
         ConfigError: `dtype` is unknown, or `out` holds something.
         BackboneError: the file is missing, no GGUF, of an unknown architecture or damaged, or the package
-            gguf is not installed.
+            gguf or accelerate is not installed.
     """
     if dtype not in DTYPES:
         raise ConfigError(unknown("dtype", dtype, DTYPES))
@@ -79,10 +80,18 @@ def _check(file: Path) -> None:
     with file.open("rb") as opened:
         if opened.read(len(MAGIC)) != MAGIC:
             raise BackboneError(f"{file} is no GGUF file: it does not begin with {MAGIC.decode()}.")
-    try:
-        import gguf  # noqa: F401 - transformers needs it, and says so less clearly
-    except ImportError as error:
-        raise BackboneError("The package gguf is not installed: pip install 'bara-pyro[gguf]'.") from error
+    check_reader()
+
+
+def check_reader() -> None:
+    """Refuse to go on without the packages that transformers reads GGUF files with; it says so less clearly.
+
+    Raises:
+        BackboneError: one is not installed.
+    """
+    for package in ("gguf", "accelerate"):
+        if find_spec(package) is None:
+            raise BackboneError(f"The package {package} is not installed: pip install 'bara-pyro[gguf]'.")
 
 
 def _plain(read: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:

