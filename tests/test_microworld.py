@@ -93,6 +93,12 @@ def asked(row):
     return " ".join(sorted(row.context.split(" . "))) + " | " + row.question.split(" ? ")[0]
 
 
+def test_a_task_says_what_it_is_like_and_a_shift_what_it_changes(tasks):
+    assert tasks["micro-wgs"].notes == ("generated, seed 0; same shape and sizes as WinoGrande-S",)
+    [note] = tasks["micro-far"].notes
+    assert note == "generated, seed 0; far shift: customs of the clans, which no training task asks about"
+
+
 def test_no_question_is_asked_twice(tasks):
     for task in tasks.values():
         rows = rows_of(task)

@@ -72,7 +72,9 @@ def load_task(name: str, seed: int = 0, world: int = WORLD_SEED) -> Task:
         split: _draw_rows(spec, asked, split, size, seed)
         for split, size in zip(get_args(Split), spec.sizes, strict=True)
     }
-    note = f"generated, seed {seed}{asked.elsewhere}; same shape and sizes as {spec.mimics}"
+    # A task without training rows is a shift of the others, and has no model in the literature.
+    what = f"same shape and sizes as {spec.mimics}" if spec.sizes[0] else f"{spec.mimics}: {spec.description}"
+    note = f"generated, seed {seed}{asked.elsewhere}; {what}"
     return Task(name, spec.labels, splits["train"], splits["validation"], splits["test"], (note,))
 
 

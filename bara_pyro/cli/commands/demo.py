@@ -28,8 +28,8 @@ def demo(
 ) -> None:
     """Fine-tune LoRA and both forms of BaRA on a small task and compare how far each can be trusted.
 
-    A demonstration that was interrupted goes on where it was; one that is finished is shown again, unless
-    --overwrite starts it anew.
+    A demonstration that was interrupted goes on where it was; one that is finished is shown again, unless it
+    is started anew with --overwrite.
     """
     from bara_pyro.cli import demo as program
     from bara_pyro.cli.outputs import check_folder
