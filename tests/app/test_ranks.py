@@ -92,7 +92,7 @@ def test_one_that_is_killed_stops_the_other_with_a_sentence(name: str, lost: int
     code, said = ends[name][1 - lost]
     assert code == 0
     assert said.startswith("ProcessLostError: Stopped after step 5 of 8, because another process")
-    assert said.endswith("--resume.")
+    assert said.endswith("with resume=True (--resume).")
 
 
 def test_a_signal_to_one_stops_both_at_the_same_step(ran) -> None:

@@ -12,7 +12,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "compare.md"
 def test_the_example_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name, skill in (("a", 1.2), ("b", 0.9)):
+    for name, skill in (("first", 1.2), ("lora", 0.9)):
         write(tmp_path / "runs" / name, {10: predictions(3, skill)})
     monkeypatch.chdir(tmp_path)
     [block] = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)

@@ -27,7 +27,7 @@ def test_the_examples_run_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert names["draws"].theta.shape[:2] == (20, 8)
     smaller = re.sub(r"rows=\d+, samples=100", "rows=8, samples=30", second)
     # What a line evaluates is looked at, as a notebook would show it.
-    lines = smaller.replace("compare(trained_on)", "ranked = compare(trained_on)")
+    lines = smaller.replace("print(compare(trained_on))", "ranked = compare(trained_on)")
     exec(compile(lines, PAGE.name, "exec"), names)
     assert names["data"].posterior["phi"].dims == ("chain", "draw", "module", "rank")
     assert {line.method for line in names["ranked"]} == {"BaRA", "MC-Dropout"}

@@ -99,6 +99,7 @@ def test_the_same_files_give_the_same_bytes(
     assert pages(results, tmp_path, tmp_path / "figures") == texts
     drawn = sorted(path.name for path in figures.iterdir())
     assert drawn == [
+        "demo-reliability.svg",
         "in_distribution-accuracy-ece.svg",
         "in_distribution-nll-differences.svg",
         "in_distribution-reliability.svg",
