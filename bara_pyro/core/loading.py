@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from logging import ERROR, getLogger
 from pathlib import Path
 from typing import Any, get_args
@@ -24,6 +23,7 @@ from transformers.utils import logging
 
 from bara_pyro.core import quantized
 from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.packages import require_packages
 from bara_pyro.core.verifying import verify
 from bara_pyro.errors import BackboneError
 from bara_pyro.types import FloatType, WeightType
@@ -67,10 +67,7 @@ def load_backbone(
     place = "cpu" if device == AUTO else device
     how: dict[str, Any] = {"dtype": DTYPES[dtype]} if dtype in DTYPES else quantized.settings(dtype, place)
     if device == AUTO:
-        if find_spec("accelerate") is None:
-            raise BackboneError(
-                "The device auto needs the package accelerate: pip install 'bara-pyro[trainer]'."
-            )
+        require_packages("The device auto", ("accelerate",), "trainer")
         how["device_map"] = AUTO
     path = resolve(name)
     try:

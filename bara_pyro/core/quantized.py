@@ -6,13 +6,13 @@ and the output embedding, whose single rows are read, stay in bfloat16, adapters
 (Dettmers et al. 2023, arXiv 2305.14314).
 """
 
-from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import nn
 from transformers import BitsAndBytesConfig, TorchAoConfig
 
+from bara_pyro.core.packages import require_packages
 from bara_pyro.errors import BackboneError
 
 PACKAGES = {"int8": ("torchao", "accelerate"), "int4": ("bitsandbytes", "accelerate")}
@@ -31,11 +31,7 @@ def settings(dtype: str, device: str | torch.device) -> dict[str, Any]:
     Raises:
         BackboneError: a package is not installed.
     """
-    for package in PACKAGES[dtype]:
-        if find_spec(package) is None:
-            raise BackboneError(
-                f"The dtype {dtype} needs the package {package}: pip install 'bara-pyro[quantized]'."
-            )
+    require_packages(f"The dtype {dtype}", PACKAGES[dtype], "quantized")
     if dtype == "int8":
         from torchao.quantization import Int8WeightOnlyConfig
 

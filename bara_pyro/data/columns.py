@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
+from bara_pyro.data.conversations import REPLIES
 from bara_pyro.data.types import Columns
 from bara_pyro.errors import DataError
 
@@ -19,9 +20,6 @@ LABELS = (
 )
 CHOICES = ("choices", "options", "endings", "candidates", "alternatives")
 CONTEXTS = ("context", "passage", "background", "paragraph", "document", "article")
-
-# Who has these means replies, not answers of a closed set.
-REPLIES = frozenset({"completion", "messages", "chosen", "response", "output"})
 
 # Per kind of column: its argument and option, what it holds, its usual names.
 KINDS = {
@@ -63,7 +61,7 @@ def find_columns(there: Sequence[str], given: Given, place: str, *, answers: boo
         kinds = " and no column for ".join(KINDS[kind][1] for kind in lacking)
         options = " and ".join(KINDS[kind][0] for kind in lacking)
         replies = ""
-        if "label" in lacking and not REPLIES.isdisjoint(there):
+        if "label" in lacking and not {"messages", *REPLIES}.isdisjoint(there):  # no answers of a closed set
             replies = ", or learn replies with likelihood='completion' (--likelihood completion)"
         raise DataError(f"{place} has no column for {kinds} among {listed}: name it with {options}{replies}.")
     return Columns(**found)

@@ -61,10 +61,9 @@ def make_record(system: System, out: Path, settings: Mapping[str, Any]) -> Recor
 def _of_answers(out: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the bins of the reliability diagrams and the risk-coverage curves, which replies have not."""
     labels, predicted = load_predictions(out)
-    coverage = {str(s): _risk(p, labels) for s, p in predicted.items()}
-    return {str(s): reliability_numbers(p, labels) for s, p in predicted.items()}, {
-        "coverage": list(COVERAGES)
-    } | coverage
+    bins = {str(s): reliability_numbers(p, labels) for s, p in predicted.items()}
+    risks = {str(s): _risk(p, labels) for s, p in predicted.items()}
+    return bins, {"coverage": list(COVERAGES), **risks}
 
 
 def identity(config: RunConfig, settings: Mapping[str, Any]) -> Record:

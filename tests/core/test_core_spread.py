@@ -12,7 +12,7 @@ from core_cases import backbone, make_batch, randomise
 from torch import Tensor, nn
 
 import bara_pyro as bp
-from bara_pyro.core import loading
+from bara_pyro.core import loading, packages
 from bara_pyro.core.prediction import predict
 from bara_pyro.errors import BackboneError, ConfigError
 from bara_pyro.guides.weibull import WeibullGuide
@@ -64,7 +64,7 @@ def test_several_processes_cannot_share_all_gpus(monkeypatch: pytest.MonkeyPatch
 
 
 def test_missing_accelerate_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "find_spec", lambda name: None)
+    monkeypatch.setattr(packages, "find_spec", lambda name: None)
     with pytest.raises(
         BackboneError, match=r"auto needs .* accelerate: pip install 'bara-pyro\[trainer\]'\.$"
     ):

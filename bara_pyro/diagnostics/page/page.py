@@ -1,7 +1,9 @@
 """The page of an inspection and the files beside it: `bara inspect`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+
+from matplotlib.figure import Figure
 
 from bara_pyro.diagnostics.context import FOLDER, Options
 from bara_pyro.diagnostics.inspection import DIAGNOSTICS, Inspection, look_inside
@@ -67,11 +69,16 @@ def write_page(found: Inspection, out: Path) -> tuple[Path, list[Shown]]:
     shown = sections(found, out)
     if found.tokens is not None:
         token_page(found.tokens, out / PAGE, f"Token maps of {found.run.method}")
-        save(token_figure(found.tokens), out / "tokens.png")
-    for picture in (picture for part in shown for picture in part.pictures):
-        save(picture.figure, out / f"{picture.name}.png")
+    for name, figure in figures(found, shown).items():
+        save(figure, out / f"{name}.png")
     title = f"Inside {found.run.method} on {found.run.task}"
     return write_index(out, title, _head(found, shown), [part.section for part in shown]), shown
+
+
+def figures(found: Inspection, shown: Sequence[Shown]) -> dict[str, Figure]:
+    """Return the figures that have a file of their own, by its name: of the sections, and of the tokens."""
+    own = {picture.name: picture.figure for part in shown for picture in part.pictures}
+    return own if found.tokens is None else {**own, "tokens": token_figure(found.tokens)}
 
 
 def sections(found: Inspection, out: Path) -> list[Shown]:
