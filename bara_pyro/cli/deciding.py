@@ -76,11 +76,14 @@ class Question:
         read = [file for file in (self.input_file, self.calibration) if file is not None]
         check_rows(self.run, read, self.output, overwrite=self.overwrite, keys=keys)
 
-    def ask(self, enough: Callable[[int], object], *, answers: bool = True) -> "tuple[System, Asked, Asked]":
+    def ask(
+        self, check: Callable[["System", int], object], *, answers: bool = True
+    ) -> "tuple[System, Asked, Asked]":
         """Return the fitted system, its calibration rows and the rows to decide on.
 
         Args:
-            enough: raises an error where so many calibration rows are too few, before any is asked.
+            check: takes the system and the number of calibration rows; raises an error where they cannot
+                keep the promise, before any row is asked.
             answers: whether each calibration row needs its answer.
 
         Raises:
@@ -95,7 +98,7 @@ class Question:
         system = load_system(self.run, backbone=self.model, device=self.device, with_rows=own)
         given = Given(*self.columns)
         known = calibration_rows(system, self.calibration, given=given, answers=answers)
-        enough(len(known))
+        check(system, len(known))
         others = rows_to_decide(system, self.input_file, given=given)
         found = []
         for rows, name in ((known, "calibration"), (others, "given" if self.input_file else "test")):
@@ -119,5 +122,5 @@ class Question:
             say(line)
         if self.output is not None:
             write_decisions(self.output, rows)
-            say(f"{len(rows)} rows written to {self.output}")
+            say(f"Rows written to {self.output}: {len(rows)}")
         result({**found, "output": self.output})

@@ -26,7 +26,7 @@ OnProgram = Callable[[], object]
 def write_programs(
     system: System,
     problems: Sequence[Problem],
-    out: Path,
+    out: str | Path,
     how: Decoding,
     *,
     replies: int,
@@ -52,7 +52,7 @@ def write_programs(
         ConfigError: what is there was made by another run, with other settings or from other prompts.
     """
     how = replace(how, stop=STOP_SEQUENCES)
-    file = out / PROGRAMS
+    file = Path(out) / PROGRAMS
     texts = [problem.prompt for problem in problems]
     names = [problem.task_id for problem in problems]
     prompts = list(zip(encode_prompts(texts, system.backbone.tokenizer, ids=names), texts, strict=True))
@@ -67,7 +67,7 @@ def write_programs(
 def judge_programs(
     problems: Sequence[Problem],
     programs: Sequence[Json],
-    out: Path,
+    out: str | Path,
     *,
     limits: Limits | None = None,
     workers: int | None = None,
@@ -92,7 +92,7 @@ def judge_programs(
     Raises:
         SandboxError: programs cannot be isolated here.
     """
-    file = out / JUDGED
+    file = Path(out) / JUDGED
     keys = {problem.task_id: _key(problem) for problem in problems}
     wanted = {(row["id"], row["number"], row["made"], keys[row["id"]]) for row in programs}
     there = [
@@ -129,7 +129,9 @@ def _came_of(program: Json, key: str, outcome: Outcome) -> Json:
     }
 
 
-def score_programs(programs: Sequence[Json], judged: Sequence[Json], out: Path) -> tuple[SamplingCurve, Json]:
+def score_programs(
+    programs: Sequence[Json], judged: Sequence[Json], out: str | Path
+) -> tuple[SamplingCurve, Json]:
     """Return pass@k of judged programs, and write it with what else is worth knowing to `humaneval.json`.
 
     Returns:
@@ -167,5 +169,5 @@ def score_programs(programs: Sequence[Json], judged: Sequence[Json], out: Path) 
         "tokens": sum(row["tokens"] for row in programs) / len(programs),
         "made": programs[0]["made"],
     }
-    write_json(out / SCORES, report)
+    write_json(Path(out) / SCORES, report)
     return curve, report

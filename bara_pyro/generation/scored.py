@@ -33,7 +33,7 @@ class Scored:
     entropy: Json
 
 
-def read_scored(path: Path) -> Scored:
+def read_scored(path: str | Path) -> Scored:
     """Read the replies of a file of `bara reward score`: rows with `id`, `number`, `reply` and `score`.
 
     Raises:
@@ -42,7 +42,7 @@ def read_scored(path: Path) -> Scored:
     """
     found: dict[str, dict[int, Json]] = {}
     judge: Json | None = None
-    for place, row in enumerate(parse_lines(path), start=1):
+    for place, row in enumerate(parse_lines(Path(path)), start=1):
         score, number = row.get("score"), row.get("number", 0)
         if not isinstance(score, int | float) or isinstance(score, bool):
             raise DataError(

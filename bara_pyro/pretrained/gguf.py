@@ -8,18 +8,20 @@ configuration, which is saved.
 import io
 import struct
 from contextlib import redirect_stderr
-from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from bara_pyro.core.loading import DTYPES, quiet_transformers, reason_of
+from bara_pyro.core.packages import require_packages
 from bara_pyro.errors import BackboneError, ConfigError, unknown
 from bara_pyro.runs.atomic import appearing
 
 MAGIC = b"GGUF"
 SUFFIX = ".gguf"
+# What transformers reads such files with, for `require_packages`: it says less clearly what it lacks.
+READER = ("Reading a GGUF file", ("gguf", "accelerate"), "gguf")
 # What a file that is cut, foreign or of an unknown family is told by.
 UNREADABLE = (
     OSError,
@@ -80,18 +82,7 @@ def _check(file: Path) -> None:
     with file.open("rb") as opened:
         if opened.read(len(MAGIC)) != MAGIC:
             raise BackboneError(f"{file} is no GGUF file: it does not begin with {MAGIC.decode()}.")
-    check_reader()
-
-
-def check_reader() -> None:
-    """Refuse to go on without the packages that transformers reads GGUF files with; it says so less clearly.
-
-    Raises:
-        BackboneError: one is not installed.
-    """
-    for package in ("gguf", "accelerate"):
-        if find_spec(package) is None:
-            raise BackboneError(f"The package {package} is not installed: pip install 'bara-pyro[gguf]'.")
+    require_packages(*READER)
 
 
 def _plain(read: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:

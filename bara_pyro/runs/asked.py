@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from bara_pyro.core.distance import Distance
 from bara_pyro.data import EncodedSplit, Example, Given, batches, load_questions
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.methods import METHODS
@@ -161,6 +162,21 @@ def rows_to_decide(
     return load_questions(file, system.task, given=given)
 
 
+def fitted_distance(system: System) -> Distance:
+    """Return what knows a fitted system's distances from its training rows.
+
+    Raises:
+        ConfigError: it was fitted without them.
+    """
+    distance = system.model.distance
+    if distance is None or not distance.fitted:
+        raise ConfigError(
+            "This run knows no distances from its training rows: train with distance_aware=True "
+            "(--distance-aware), or give by='total' (--by total)."
+        )
+    return distance
+
+
 def measured(system: System, asked: Asked, by: Measure) -> Tensor:
     """Return how little is known of each row, float64, `n`; see `bara_pyro.types.Measure`.
 
@@ -170,12 +186,7 @@ def measured(system: System, asked: Asked, by: Measure) -> Tensor:
     if by != "distance":
         found: Tensor = getattr(asked.uncertainty, by)
         return found
-    distance = system.model.distance
-    if distance is None or not distance.fitted:
-        raise ConfigError(
-            "This run knows no distances from its training rows: train with distance_aware=True "
-            "(--distance-aware), or give by='total' (--by total)."
-        )
+    distance = fitted_distance(system)
     place = {row_id: i for i, row_id in enumerate(asked.split.ids)}
     squares = torch.empty(len(place), dtype=torch.float64)
     size, device = system.config.predict.batch_size, system.backbone.device

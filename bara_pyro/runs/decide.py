@@ -169,8 +169,9 @@ def _under_truth(score: Callable[[], float], truth: Tensor) -> float | None:
     return None if truth.isnan().all() else score()
 
 
-def write_decisions(path: Path, rows: Sequence[Json]) -> None:
+def write_decisions(path: str | Path, rows: Sequence[Json]) -> None:
     """Write a line a row as JSON Lines, or as a table, in which the answers of a set stand in one cell."""
+    path = Path(path)
     if path.suffix.lower() == ".jsonl":
         write_jsonl(path, rows)
         return

@@ -126,11 +126,12 @@ def names_of(example: Example, task: Task) -> tuple[str, ...]:
     return (*example.options, *(f"({label})" for label in others))
 
 
-def write_answers(path: Path, answers: Answers, task: Task) -> None:
+def write_answers(path: str | Path, answers: Answers, task: Task) -> None:
     """Write predictions as JSON Lines, or as a table with a column `prob_<label>` for each class.
 
     Where each row lists options of its own, these columns go by the letters of the options.
     """
+    path = Path(path)
     if path.suffix.lower() == ".jsonl":
         write_jsonl(path, answers.rows)
         return

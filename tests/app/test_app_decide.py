@@ -200,20 +200,20 @@ def test_refusals(finished: Path, calibrated: Path, place: Place, tmp_path: Path
     for command in ("conformal", "detect"):
         assert_one_sentence(bara(command, calibrated, "--alpha", 0.01), "alpha=0.01", "9 calibration rows")
         assert_one_sentence(bara(command, calibrated, "--alpha", 2), "--alpha")
-    own = ("--calibration", place.rows)
-    assert_one_sentence(bara("detect", finished, *own, "--by", "distance"), "--distance-aware")
     told = bara("detect", calibrated, "--by", "epistemic", "--samples", 1, "--alpha", 0.1)
     assert_one_sentence(told, "do not differ", "another --by")
 
 
-def test_too_few_rows_are_refused_before_one_is_asked(
-    calibrated: Path, monkeypatch: pytest.MonkeyPatch, bara: Bara
+def test_what_cannot_be_promised_is_refused_before_a_row_is_asked(
+    calibrated: Path, finished: Path, place: Place, monkeypatch: pytest.MonkeyPatch, bara: Bara
 ) -> None:
     asked: list[str] = []
     monkeypatch.setattr("bara_pyro.runs.asked.ask", lambda _, __, name, **___: asked.append(name))
     for command, option in (("conformal", "--alpha"), ("detect", "--alpha"), ("abstain", "--risk")):
         assert_one_sentence(bara(command, calibrated, option, 0.01), "0.01", "9 calibration rows")
         assert_one_sentence(bara(command, calibrated, option, 0), f"{option[2:]} is 0", "between 0 and 1")
+    told = bara("detect", finished, "--calibration", place.rows, "--by", "distance", "--alpha", 0.3)
+    assert_one_sentence(told, "--distance-aware")
     assert not asked
 
 

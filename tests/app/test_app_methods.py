@@ -24,7 +24,9 @@ def test_presets_and_settings() -> None:
     assert method_config("bara").model_dump()["form"] == "additive"
     assert method_config("bara-gate").model_dump()["form"] == "gate"
     assert method_config({"name": "bara", "form": "gate"}).model_dump()["form"] == "gate"
-    with pytest.raises(ConfigError, match=r"'method\.form': choose one of method\.name"):
+    with pytest.raises(ConfigError, match=r"'method\.foam': choose one of method\.name"):
+        method_config({"name": "lora", "foam": "gate"})
+    with pytest.raises(ConfigError, match=r"'lora' has no setting 'form': .* has it \(bara, bara-"):
         method_config({"name": "lora", "form": "gate"})
 
 

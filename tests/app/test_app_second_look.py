@@ -1,6 +1,7 @@
 """What a second look from outside found: files, labels and rows that were taken without a word."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -75,6 +76,15 @@ def test_a_file_that_is_gone_is_named_with_the_way_out(
         assert_one_sentence(result, "was trained on", "--task FILE")
     finally:
         gone.rename(file)
+
+
+def test_a_folder_of_runs_names_one(run: tuple[Path, Path], tmp_path: Path) -> None:
+    shutil.copytree(run[0], tmp_path / "runs" / "one")
+    with pytest.raises(CheckpointError, match=rf"foreign. There is one in {tmp_path}/runs/one: give that"):
+        check_run(tmp_path / "runs")
+    (tmp_path / "none").mkdir()
+    with pytest.raises(CheckpointError, match=r"foreign\.$"):
+        check_run(tmp_path / "none")
 
 
 def test_a_runs_own_files_speak_the_users_labels(run: tuple[Path, Path]) -> None:

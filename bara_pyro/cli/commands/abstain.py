@@ -57,7 +57,7 @@ def abstain(
     from bara_pyro.metrics.abstention import ranks
     from bara_pyro.runs.decide import decide_abstention
 
-    system, known, asked = question.ask(lambda rows: ranks(rows, risk, delta))
+    system, known, asked = question.ask(lambda _, rows: ranks(rows, risk, delta))
     decided = decide_abstention(known, asked, system.task, risk=risk, delta=delta)
     found, rule = decided.summary, decided.rule
     lines = [

@@ -90,7 +90,7 @@ def acquire(
     if output is not None:
         own = dict(zip((example.id for example in examples), read_table(pool).rows, strict=True))
         write_decisions(output, [{**own[row["id"]], **row} for row in acquired.rows])
-        say(f"{count} rows written to {output}, the first choice first: label them.")
+        say(f"Rows to label, the first choice first, written to {output}: {count}")
     result({**acquired.summary, "chosen": [row["id"] for row in acquired.rows], "output": output})
 
 

@@ -60,7 +60,7 @@ def conformal(
     from bara_pyro.metrics.conformal import allowed
     from bara_pyro.runs.decide import decide_sets
 
-    system, known, asked = question.ask(lambda rows: allowed(rows, alpha))
+    system, known, asked = question.ask(lambda _, rows: allowed(rows, alpha))
     decided = decide_sets(known, asked, system.task, alpha=alpha, score=score)
     found = decided.summary
     sizes = ", ".join(f"{rows} have {size}" for size, rows in found["sizes"].items())

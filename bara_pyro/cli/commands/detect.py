@@ -1,6 +1,6 @@
 """`bara detect`: rows from elsewhere, with a stated rate of false alarms."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +16,9 @@ from bara_pyro.cli.options import (
     TextColumn,
 )
 from bara_pyro.types import Measure
+
+if TYPE_CHECKING:
+    from bara_pyro.runs.system import System
 
 MEASURES = {
     "total": "entropy",
@@ -60,9 +63,15 @@ def detect(
     )
     question.check(DETECTION_KEYS)
     from bara_pyro.metrics.conformal import allowed
+    from bara_pyro.runs.asked import fitted_distance
     from bara_pyro.runs.decide import decide_detection
 
-    system, known, asked = question.ask(lambda rows: allowed(rows, alpha), answers=False)
+    def check(system: "System", rows: int) -> None:
+        allowed(rows, alpha)
+        if by == "distance":
+            fitted_distance(system)
+
+    system, known, asked = question.ask(check, answers=False)
     decided = decide_detection(system, known, asked, alpha=alpha, by=by)
     found, rows = decided.summary, len(known.examples)
     lines = [

@@ -62,5 +62,5 @@ def predict(
         found = answered(system, input_file, samples=samples, seed=seed, given=given, on_rows=advance)
     write_answers(output, found, system.task)
     say_notes(found.notes)
-    say(f"{len(found.rows)} rows written to {output}")
+    say(f"Rows written to {output}: {len(found.rows)}")
     result({"output": output, "rows": len(found.rows), "notes": found.notes})
