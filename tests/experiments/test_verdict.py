@@ -41,7 +41,8 @@ def world(name: str, gain: float) -> list[RunRows]:
 def further(name: str, gain: float) -> dict[str, list[RunRows]]:
     """Rows of the secondary contrasts of a world, as their own files have them."""
     aware = [
-        run(name, "bara-gate", "micro-obqa", t, -0.3 - gain)
+        run(name, arm, "micro-obqa", t, right)
+        for arm, right in (("bara-gate", -0.3 - gain), ("temperature", -0.35))
         for t in ("micro-obqa", "micro-near", "micro-far")
     ]
     few = [
@@ -167,10 +168,26 @@ def test_secondary_contrasts_have_files_of_their_own_and_count_once_all_worlds_h
     for name in ("near_aware", "far_aware"):
         assert found[name]["difference"] == pytest.approx(by_hand, abs=1e-5)
         assert found[name]["p_holm"] >= found[name]["p"]
+    for name in ("near_both", "far_both"):
+        aware = by_hand + nll_of(-0.3) - nll_of(-0.35)
+        assert found[name]["difference"] == pytest.approx(aware, abs=1e-5)
+        assert "p_holm" not in found[name]
     write_rows(further("103", 0.30)["few"], rows_path("confirmatory_few_103", tmp_path))
     found = study.contrasts(study.stored_worlds(tmp_path))
     by_hand = np.mean([nll_of(-0.5 - gain) - nll_of(-0.5) for gain in gains.values()])
     assert found["few"]["difference"] == pytest.approx(by_hand, abs=1e-5)
+
+
+def test_the_rival_of_a_language_model_made_again_is_that_one(tmp_path: Path) -> None:
+    gain = GAINS["102"]
+    rows_path("x", tmp_path).parent.mkdir()
+    write_rows(world("102", 0.0), rows_path("confirmatory_102", tmp_path))
+    write_rows(further("102", gain)["aware"], rows_path("confirmatory_aware_102", tmp_path))
+    again = [run("102", "temperature", "micro-obqa", t, -0.4) for t in ("micro-near", "micro-far")]
+    write_rows(again, rows_path("confirmatory_again_102", tmp_path))
+    found = study.differences(study.stored_worlds(tmp_path)["102"])
+    assert found["far_aware"] == pytest.approx(nll_of(-0.3 - gain) - nll_of(-0.4), abs=1e-5)
+    assert found["far"] == 0.0
 
 
 def test_a_world_without_an_arm_is_refused() -> None:

@@ -6,13 +6,17 @@ What is computed, and from which worlds, was written down before any of them was
 `experiments/studies/confirmatory/plan.md`. A figure of a world is the average over its six tasks; intervals
 are Student's, of the worlds' figures. With fewer worlds than the plan has there is no verdict, only what has
 been seen so far. Rows of `confirmatory_102` are of the primary contrast in world 102, those of
-`confirmatory_aware_102` and `confirmatory_few_102` of secondary ones, which count once every world has them:
+`confirmatory_aware_102` and `confirmatory_few_102` of secondary ones, which count once every world has them.
+A language model that was made again for these, on another machine, is another one: `confirmatory_again_102`
+is the rival of the distance-aware form on it, with choices of its own:
 
     choices=experiments/studies/confirmatory/choices
     world='--model runs/worlds/102 --set task.world=102 --seeds 1'
     run="python -m experiments confirmatory $world --methods bara-gate temperature"
     $run --name confirmatory_aware_102 --tasks micro-obqa --set adapter.distance_aware=true
         --choices "$choices/102-{task}.json"
+    $run --name confirmatory_again_102 --tasks micro-obqa --methods temperature
+        --choices "$choices/again-102-{task}.json"
     python -m experiments search $world --methods temperature --tasks micro-wgs --set task.train_rows=80
         --steps 400 --lengths 200 800 --out $choices/few-102-micro-wgs.json      # micro-arcc: the same
     $run --name confirmatory_few_102 --tasks micro-wgs micro-arcc --set task.train_rows=80
@@ -47,8 +51,8 @@ Metric = Callable[[Any, Any], float]
 # Of the tasks that were learnt, and of rows from elsewhere.
 AT_HOME: Mapping[str, Metric] = {"nll": nll, "ece": ece, "acc": accuracy, "error_auroc": error_auroc}
 SHIFTED = {"near": "micro-near", "far": "micro-far"}
-AWARE, FEW = ", distance-aware", ", 80 rows"
-FURTHER = {"aware": AWARE, "few": FEW}  # files of rows -> what their arms are called
+AWARE, FEW, AGAIN = ", distance-aware", ", 80 rows", ", made again"
+FURTHER = {"aware": AWARE, "few": FEW, "again": AGAIN}  # files of rows -> what their arms are called
 WORDS = {
     "nll": "NLL (nats), primary",
     "ece": "ECE (points)",
@@ -59,6 +63,8 @@ WORDS = {
     "few": "NLL, 80 training rows (nats)",
     "near": "NLL, near shift (nats), exploratory",
     "far": "NLL, far shift (nats), exploratory",
+    "near_both": "NLL, near shift, both distance-aware (nats), exploratory",
+    "far_both": "NLL, far shift, both distance-aware (nats), exploratory",
 }
 SECONDARY = ("ece", "acc", "error_auroc", "near_aware", "far_aware", "few")
 
@@ -97,8 +103,11 @@ def differences(runs: Sequence[RunRows]) -> dict[str, float]:
     found = {name: difference(ours, theirs, metric) for name, metric in AT_HOME.items()}
     found |= {name: difference(ours, theirs, nll, task) for name, task in SHIFTED.items()}
     if ours + AWARE in there:
-        aware = {name: difference(ours + AWARE, theirs, nll, task) for name, task in SHIFTED.items()}
-        found |= {f"{name}_aware": value for name, value in aware.items()}
+        # Of the language model that the distance-aware form has, where it was not the world's first one.
+        plain = theirs + AGAIN if theirs + AGAIN in there else theirs
+        for words, reference in (("aware", plain), ("both", theirs + AWARE)):
+            aware = {name: difference(ours + AWARE, reference, nll, task) for name, task in SHIFTED.items()}
+            found |= {f"{name}_{words}": value for name, value in aware.items()}
     if ours + FEW in there:
         found["few"] = difference(ours + FEW, theirs + FEW, nll)
     return found
