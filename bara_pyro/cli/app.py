@@ -1,6 +1,5 @@
 """`bara`: train, evaluate and predict from the command line."""
 
-import logging
 import sys
 import tempfile
 import traceback
@@ -33,6 +32,7 @@ from bara_pyro.cli.commands.push import push
 from bara_pyro.cli.commands.serve import serve
 from bara_pyro.cli.commands.tasks import tasks
 from bara_pyro.cli.commands.train import train
+from bara_pyro.cli.hushed import hush_libraries
 from bara_pyro.cli.wrap import wrap
 from bara_pyro.errors import BaraError
 
@@ -76,10 +76,7 @@ def main() -> None:
     terminal.mode = terminal.Mode(debug="--debug" in sys.argv)
     if not terminal.mode.debug:
         warnings.filterwarnings("ignore", category=FutureWarning, module=r"arviz.*")
-        for library in ("torchao", "bitsandbytes", "torch.utils._pytree", "lm_eval"):
-            # Where these are installed, transformers imports them, and they say what they would like to have;
-            # lm-eval warns of what was asked for.
-            logging.getLogger(library).setLevel(logging.ERROR)
+        hush_libraries()
     try:
         code = app(prog_name="bara", standalone_mode=False) or 0
     except UsageError as error:

@@ -80,7 +80,10 @@ def check_length(reward: RewardModel, max_length: int | None) -> int:
     if max_length is not None and max_length < 1:
         raise ConfigError(f"max_length is {max_length}: choose a positive number of tokens.")
     if most is not None and length > most:
-        raise ConfigError(f"max_length is {length} and {reward.name} reads {most} tokens at most: lower it.")
+        raise ConfigError(
+            f"max_length is {length} and {reward.name} reads {most} tokens at most: give --max-length {most} or "
+            "fewer (max_length in Python)."
+        )
     return length
 
 
