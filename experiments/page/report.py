@@ -61,8 +61,8 @@ def pages(results: Path = RESULTS, studies: Path = STUDIES, figures: Path | None
     for stem, (folder, spec) in stored_studies(results).items():
         stored = render.load(stem)
         title = title_of(stem, folder, spec)
-        path = studies / folder / f"answer{stem.removeprefix(folder)}.md"
-        answer = render.text(path) if path.exists() else ""
+        path = answer_of(studies / folder, stem.removeprefix(folder))
+        answer = render.text(path, stem) if path.exists() else ""
         found[stem] = page(title, spec, stored, answer, figures)
         said = f": {headline(answer)}" if answer else ""
         lines.append(f"- [{title}](results/{stem}.md){said}")
@@ -89,6 +89,12 @@ def page(title: str, spec: StudySpec, stored: Any, answer: str, figures: Path | 
 def title_of(stem: str, folder: str, spec: StudySpec) -> str:
     """Return a page's title; a further file of a study has its name behind it."""
     return spec.title if stem == folder else f"{spec.title}: {stem.removeprefix(f'{folder}_')}"
+
+
+def answer_of(folder: Path, name: str) -> Path:
+    """Return the template of what a file of a study answers; files that differ by a number can share one."""
+    own = folder / f"answer{name}.md"
+    return own if own.exists() else folder / f"answer{re.sub(r'_[0-9]+$', '', name)}.md"
 
 
 def shown(part: Part, figures: Path | None) -> str:

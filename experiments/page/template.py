@@ -272,16 +272,17 @@ class Renderer:
             "search_smollm2": Search(CHOICES_SMOLLM2),
         }
 
-    def text(self, path: Path) -> str:
-        """Return a template rendered.
+    def text(self, path: Path, here: str = "") -> str:
+        """Return a template rendered, in which `here` is the named file of results.
 
         Raises:
             DataError: it is no template, or names what is not there.
         """
         source = path.read_text()
-        names = [stem for stem in self._specs if stem.replace("-", "_") in source]
+        names = {stem for stem in self._specs if stem.replace("-", "_") in source}
         try:
             views = {stem.replace("-", "_"): self._view(stem) for stem in names}
+            views |= {"here": self._view(here)} if here else {}
             return self._environment.from_string(source).render(views)
         except (TemplateError, BaraError, KeyError, TypeError) as error:
             raise DataError(f"{path}: {error}") from error

@@ -131,6 +131,23 @@ def test_answers_stand_before_the_tables_and_in_the_index(results: Path, tmp_pat
     assert f"[Shifts](results/out_of_distribution.md): Far is {accuracy:.1f}.\n" in texts["index"]
 
 
+def test_files_that_differ_by_a_number_share_an_answer(results: Path, tmp_path: Path) -> None:
+    for name in ("_1", "_2", "_few"):
+        record = read_json(results / "out_of_distribution.json")
+        write_json(results / f"out_of_distribution{name}.json", record)
+    (tmp_path / "out_of_distribution").mkdir()
+    for name, answer in (("", "**Shared, {{ here.tasks | length }} task.**"), ("_2", "**Its own.**")):
+        (tmp_path / "out_of_distribution" / f"answer{name}.md").write_text(answer)
+    try:
+        texts = pages(results, tmp_path)
+    finally:
+        for name in ("_1", "_2", "_few"):
+            (results / f"out_of_distribution{name}.json").unlink()
+    assert "**Shared, 1 task.**" in texts["out_of_distribution_1"]
+    assert "**Its own.**" in texts["out_of_distribution_2"]
+    assert "**" not in texts["out_of_distribution_few"].split("| method")[0]
+
+
 def test_costs_are_ratios(written: tuple[dict[str, str], Path]) -> None:
     lines = written[0]["efficiency"].splitlines()
     rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")][2:]
