@@ -171,7 +171,7 @@ def encode(
         pad_id=pad_id(tokenizer),
         shortened=tuple(shortened),
         dropped=tuple(dropped),
-        unknown=_unknown([tokens for _, tokens in kept], tokenizer),
+        unknown=unknown_share([tokens for _, tokens in kept], tokenizer),
         texts=() if classes is None else _texts([row for row, _ in kept], tokenizer, answers, classes),
     )
 
@@ -191,7 +191,7 @@ def _texts(
     return tuple(map(of_row, examples))
 
 
-def _unknown(rows: Sequence[list[int]], tokenizer: Tokenizer) -> float:
+def unknown_share(rows: Sequence[Sequence[int]], tokenizer: Tokenizer) -> float:
     """Return the percentage of unknown tokens; 0 for tokenizers that can spell everything."""
     total = sum(map(len, rows))
     return 100 * sum(row.count(tokenizer.unk_token_id) for row in rows) / max(total, 1)

@@ -172,19 +172,19 @@ def encode_rows(config: RunConfig, backbone: Backbone, task: Task, rows: Sequenc
     )
 
 
-def unknown_note(split: EncodedSplit | Replies, name: str) -> list[str]:
-    """Say, where it is more than a tenth, which share of a split the tokenizer cannot read."""
-    if not isinstance(split, EncodedSplit) or split.unknown <= UNKNOWN:
+def unknown_note(share: float, name: str) -> list[str]:
+    """Say, where it is more than a tenth, which share of texts, in percent, the tokenizer cannot read."""
+    if share <= UNKNOWN:
         return []
     return [
-        f"{split.unknown:.0f} % of the tokens of the {name} rows are unknown to the tokenizer, so the model "
+        f"{share:.0f} % of the tokens of the {name} are unknown to the tokenizer, so the model "
         "cannot read these words: give a model of their language"
     ]
 
 
 def reading_notes(config: RunConfig, split: EncodedSplit | Replies, name: str) -> list[str]:
     """Say how many of the rows called `name` the model cannot read, or not whole."""
-    notes = unknown_note(split, name)
+    notes = unknown_note(split.unknown, f"{name} rows") if isinstance(split, EncodedSplit) else []
     if split.shortened:
         length = config.task.max_length
         what, asked = "context or text", "question"

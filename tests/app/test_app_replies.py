@@ -215,6 +215,8 @@ def test_generating(run: Path, tmp_path: Path, bara: Bara) -> None:
     assert_one_sentence(bara(*command[:5], asked, "--overwrite"), "what is read")
     shown = bara("generate", run, "--prompt", "is the fox red ?", "--replies", 2, "--json")
     assert [row["number"] for row in json.loads(shown.out)] == [0, 1]
+    unread = bara("generate", run, "--prompt", "xyzzy plugh", "--max-new-tokens", 2)
+    assert "Note: 100 % of the tokens of the prompts are unknown to the tokenizer" in unread.out
 
 
 def test_a_resumed_command_keeps_no_reply_to_another_prompt(

@@ -114,12 +114,14 @@ def generate(
     check_run(run)
 
     from bara_pyro.cli.options import draws_of
-    from bara_pyro.cli.terminal import progress, result, say
+    from bara_pyro.cli.terminal import progress, result, say, say_notes
+    from bara_pyro.data.encode import unknown_share
     from bara_pyro.generation.decoding import Decoding
     from bara_pyro.generation.file import append_lines, lines_there, made_by, reply_lines
     from bara_pyro.generation.prompts import encode_prompts, load_prompts
     from bara_pyro.runs.atomic import read_jsonl
     from bara_pyro.runs.folder import load_system
+    from bara_pyro.runs.rows import unknown_note
 
     how = Decoding(
         draws=draws_of(draws),
@@ -137,6 +139,8 @@ def generate(
     ids, asked = ids[:limit], asked[:limit]
     encoded = encode_prompts(asked, system.backbone.tokenizer, chat=chat or system.config.task.chat, ids=ids)
     prompts = list(zip(encoded, asked, strict=True))
+    share = unknown_share([prompt.token_ids for prompt in encoded], system.backbone.tokenizer)
+    say_notes(unknown_note(share, "prompts"))
     there: list[Json] = []
     if output is not None and resume:
         there = lines_there(output, made_by(system, how, uncertainty), prompts)
