@@ -90,7 +90,7 @@ def check_backbone(backbone: Backbone, folder: Path, stored: Json) -> None:
     if (found := fingerprint(backbone)) != stored["backbone_fingerprint"]:
         raise CheckpointError(
             f"{folder} was trained on a backbone with fingerprint {stored['backbone_fingerprint']}, "
-            f"{backbone.name!r} has {found}: give the right one with --model (in Python: backbone=)."
+            f"{backbone.name!r} has {found}: give the right one as backbone (--model)."
         )
     if changed := differing(stored.get("backbone_computation", {}), computation(backbone)):
         raise CheckpointError(
@@ -275,6 +275,6 @@ def own_rows(folder: Path, config: RunConfig, stored: Json) -> Task | ReplyTask:
     if is_file_name(config.task.name) and config.task.test_file is None and "columns" not in stored:
         raise CheckpointError(
             f"{folder} is of an earlier version, which divided {config.task.name} into other train and "
-            "test rows: give the rows to test on with --test-file (in Python: task=), or train again."
+            "test rows: give the rows to test on as task (--test-file), or train again."
         )
     return task

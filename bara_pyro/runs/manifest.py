@@ -82,9 +82,9 @@ def check_run(folder: Path) -> None:
     if (folder / MANIFEST).exists():
         return
     if not is_run(folder):
-        below = run_below(folder)
-        hint = "" if below is None else f" There is one in {below}: give that folder."
-        raise CheckpointError(f"There is no run in {folder}: its {CONFIG} is missing or foreign.{hint}")
+        if below := run_below(folder):
+            raise CheckpointError(f"{folder} is no run but holds some: give one of them, such as {below}.")
+        raise CheckpointError(f"There is no run in {folder}: its {CONFIG} is missing or foreign.")
     way_out = how_to_resume(folder)
     declared = read_json(folder / CONFIG).get("manifest") == MANIFEST
     if (folder / CHECKPOINT).exists() or (declared and not (folder / GUIDE).exists()):

@@ -80,7 +80,7 @@ def test_a_file_that_is_gone_is_named_with_the_way_out(
 
 def test_a_folder_of_runs_names_one(run: tuple[Path, Path], tmp_path: Path) -> None:
     shutil.copytree(run[0], tmp_path / "runs" / "one")
-    with pytest.raises(CheckpointError, match=rf"foreign. There is one in {tmp_path}/runs/one: give that"):
+    with pytest.raises(CheckpointError, match=rf"holds some: give one of them, such as {tmp_path}/runs/one"):
         check_run(tmp_path / "runs")
     (tmp_path / "none").mkdir()
     with pytest.raises(CheckpointError, match=r"foreign\.$"):

@@ -203,8 +203,8 @@ def _samples(runs: Sequence[Evaluated], wanted: int | None) -> int:
         if max(other.log_probs) != max(first.log_probs):
             raise DataError(
                 f"{first.folder} was evaluated with S = {max(first.log_probs)} and {other.folder} with "
-                f"S = {max(other.log_probs)}: evaluate both with the same, or choose one that both have with "
-                "--samples (in Python: samples=)."
+                f"S = {max(other.log_probs)}: evaluate both with the same, or choose one that both have as "
+                "samples (--samples)."
             )
     return max(first.log_probs)
 
