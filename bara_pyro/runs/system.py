@@ -39,8 +39,9 @@ from bara_pyro.runs.rows import (
     reading_notes,
 )
 
-# Training where nobody says how long: passes over the rows, and steps at least and at most.
-PASSES, REPLY_PASSES = 20, 2
+# Training where nobody says how long: passes over few rows, and over so many and more; passes over replies;
+# steps at least and at most.
+PASSES, MANY_ROWS, REPLY_PASSES = (10, 20), 640, 2
 FEWEST_STEPS, MOST_STEPS = 100, 6000
 
 
@@ -245,11 +246,13 @@ def default_steps(rows: int, batch_size: int, *, replies: bool = False) -> int:
     """Return the number of steps where nobody gives one; why so many: docs/decisions.md, "Length".
 
     >>> default_steps(80, 4), default_steps(640, 4), default_steps(100_000, 4)
-    (400, 3200, 6000)
+    (200, 3200, 6000)
     """
     if replies:
         return min(MOST_STEPS, steps_of(REPLY_PASSES, rows, batch_size))
-    return min(MOST_STEPS, max(FEWEST_STEPS, steps_of(PASSES, rows, batch_size)))
+    few, many = PASSES
+    passes = min(many, max(few, many * rows / MANY_ROWS))
+    return min(MOST_STEPS, max(FEWEST_STEPS, steps_of(passes, rows, batch_size)))
 
 
 def assemble(

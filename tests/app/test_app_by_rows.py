@@ -17,12 +17,13 @@ from bara_pyro.runs.system import build_system, default_steps
 from bara_pyro.runs.train import train
 
 
-@pytest.mark.parametrize("rows", [1, 19, 20, 21, 640, 1119, 1201, 10**6])
-def test_passes_between_bounds(rows: int) -> None:
-    wanted = ceil(20 * rows / 4)
-    steps = default_steps(rows, 4)
-    assert steps == sorted((100, wanted, 6000))[1]
-    assert default_steps(rows, 8) == sorted((100, ceil(20 * rows / 8), 6000))[1]
+@pytest.mark.parametrize(
+    ("rows", "passes"),
+    [(1, 10), (39, 10), (80, 10), (320, 10), (400, 12.5), (639, 639 / 32), (640, 20), (10**6, 20)],
+)
+def test_passes_between_bounds(rows: int, passes: float) -> None:
+    assert default_steps(rows, 4) == sorted((100, ceil(passes * rows / 4), 6000))[1]
+    assert default_steps(rows, 8) == sorted((100, ceil(passes * rows / 8), 6000))[1]
     assert default_steps(rows, 4, replies=True) == min(ceil(2 * rows / 4), 6000)
 
 
