@@ -49,7 +49,8 @@ def further(name: str, gain: float) -> dict[str, list[RunRows]]:
         run(name, arm, "micro-wgs", "micro-wgs", right)
         for arm, right in (("bara-gate", -0.5 - gain), ("temperature", -0.5))
     ]
-    return {"aware": aware, "few": few}
+    shorter = [run(name, "bara-gate", "micro-wgs", "micro-wgs", -0.45)]
+    return {"aware": aware, "few": few, "shorter": shorter}
 
 
 def nll_of(right: float) -> float:
@@ -176,6 +177,9 @@ def test_secondary_contrasts_have_files_of_their_own_and_count_once_all_worlds_h
     found = study.contrasts(study.stored_worlds(tmp_path))
     by_hand = np.mean([nll_of(-0.5 - gain) - nll_of(-0.5) for gain in gains.values()])
     assert found["few"]["difference"] == pytest.approx(by_hand, abs=1e-5)
+    by_hand = nll_of(-0.45) - nll_of(-0.5)
+    assert found["shorter"]["difference"] == pytest.approx(by_hand, abs=1e-5)
+    assert "p_holm" not in found["shorter"]
 
 
 def test_the_rival_of_a_language_model_made_again_is_that_one(tmp_path: Path) -> None:

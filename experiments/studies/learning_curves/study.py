@@ -111,12 +111,12 @@ STUDY = arm_study(
     __doc__,
     "Learning curves",
     "The same task learnt from more and more rows, drawn anew by each seed; every method with its default "
-    "settings at one rate, a temperature fitted on all validation rows of the task besides.",
+    "settings and length at one rate, a temperature fitted on all validation rows of the task besides.",
     parts,
     arms,
     methods=(OURS, *RIVALS),
     tasks=("micro-obqa",),
-    steps=3000,
+    steps=None,
     options={
         "--rows": {
             "type": positive,
