@@ -57,16 +57,23 @@ def pages(results: Path = RESULTS, studies: Path = STUDIES, figures: Path | None
         DataError: a file holds something else, a record is missing, or a template names what is not there.
     """
     render = Renderer(results)
-    found, lines = {}, [INDEX.format(error=100 * (0.25 / 1000) ** 0.5)]
+    found: dict[str, str] = {}
+    lines: dict[Path, str] = {}
     for stem, (folder, spec) in stored_studies(results).items():
         stored = render.load(stem)
         title = title_of(stem, folder, spec)
         path = answer_of(studies / folder, stem.removeprefix(folder))
         answer = render.text(path, stem) if path.exists() else ""
         found[stem] = page(title, spec, stored, answer, figures)
-        said = f": {headline(answer)}" if answer else ""
-        lines.append(f"- [{title}](results/{stem}.md){said}")
-    return {"index": "\n".join([*lines, ""]), **found}
+        link = f"[{title}](results/{stem}.md)"
+        if path in lines:  # of the same template as the page before: no sentence of its own
+            number = title.rpartition("_")[2].rpartition(": ")[2]
+            lines[path] += f", [{number}](results/{stem}.md)"
+        else:
+            shared = path.exists() and path.stem != f"answer{stem.removeprefix(folder)}"
+            lines[path] = f"- {link}: {headline(answer)}" if answer and not shared else f"- {link}"
+    top = INDEX.format(error=100 * (0.25 / 1000) ** 0.5)
+    return {"index": "\n".join([top, *lines.values(), ""]), **found}
 
 
 def page(title: str, spec: StudySpec, stored: Any, answer: str, figures: Path | None) -> str:

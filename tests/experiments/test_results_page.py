@@ -145,6 +145,8 @@ def test_files_that_differ_by_a_number_share_an_answer(results: Path, tmp_path: 
             (results / f"out_of_distribution{name}.json").unlink()
     assert "**Shared, 1 task.**" in texts["out_of_distribution_1"]
     assert "**Its own.**" in texts["out_of_distribution_2"]
+    assert "(results/out_of_distribution.md): Shared, 1 task., [1](results/" in texts["index"]
+    assert "2](results/out_of_distribution_2.md): Its own.\n" in texts["index"]
     assert "**" not in texts["out_of_distribution_few"].split("| method")[0]
 
 
