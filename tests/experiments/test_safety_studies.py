@@ -55,6 +55,9 @@ def test_regret_is_taken_from_the_best_with_the_same_task_and_rows() -> None:
     rows = {row["name"]: row for row in table.rows}
     assert rows["BaRA gate"]["median"] == pytest.approx(0.05)
     assert rows["BaRA gate"]["near"] == 50
+    assert rows["BaRA gate"]["80 rows"] == pytest.approx(0.25)
+    assert rows["MLE (LoRA)"]["80 rows"] == pytest.approx(0.1)
+    assert rows["MLE (LoRA)"]["all rows"] == math.inf
     assert rows["MLE (LoRA)"]["worst"] == math.inf
     lines = {line.get_label(): line for line in picture.draw().axes[0].lines}
     x, y = lines["BaRA gate"].get_data()

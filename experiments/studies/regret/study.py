@@ -57,11 +57,13 @@ def arms(args: Namespace) -> Arms:
     }
 
 
-def regrets(study: Study) -> dict[str, list[float]]:
-    """Return method -> its regrets in nats, rising, under the largest S."""
+def regrets(study: Study, with_rows: str | None = None) -> dict[str, list[float]]:
+    """Return method -> its regrets in nats, rising, under the largest S; of runs with such rows if named."""
     nll: dict[tuple[str, str], list[tuple[str, float]]] = {}
     for arm, tasks in study.arms.items():
         method, rows, *_ = arm.split(", ")
+        if with_rows not in (None, rows):
+            continue
         draws = draws_of(tasks)
         for task, seeds in tasks.items():
             for record in seeds.values():
@@ -78,6 +80,8 @@ def regrets(study: Study) -> dict[str, list[float]]:
 def parts(study: Study) -> list[Part]:
     """Return the picture and a table: median, worst case, how many are near the best."""
     above = regrets(study)
+    numbers = list(dict.fromkeys(arm.split(", ")[1] for arm in study.arms))  # "80 rows"
+    by_rows = {number: regrets(study, number) for number in numbers}
     rows = [
         {
             "name": display(method),
@@ -86,6 +90,7 @@ def parts(study: Study) -> list[Part]:
             "ninth": values[math.ceil(0.9 * len(values)) - 1],
             "worst": values[-1],
             "near": 100 * sum(value <= 0.05 for value in values) / len(values),
+            **{number: median(found[method]) for number, found in by_rows.items()},
         }
         for method, values in above.items()
     ]
@@ -96,6 +101,7 @@ def parts(study: Study) -> list[Part]:
         Column("ninth", "9 of 10 below", "nats", ".3f", "min", second=True),
         Column("worst", "worst", "nats", ".3f", "min", second=True),
         Column("near", "within 0.05 nats", "%", ".0f", "max", second=True),
+        *(Column(number, f"median, {number}", "nats", ".3f", "min", second=True) for number in by_rows),
     )
     picture = Picture(
         lambda: regret_figure(above),
