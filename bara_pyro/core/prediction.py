@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from bara_pyro.core.distance import Distance, InTurn
 from bara_pyro.core.guide import Posterior, PosteriorMean, SiteGuide
+from bara_pyro.core.likelihood import AnswerLikelihood
 from bara_pyro.core.noise import Addresses
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.resuming import drawn_last, narrowed, shared
@@ -122,7 +123,9 @@ def _drawn(
 
 
 def _knows_distances(model: AdaptedLM) -> bool:
-    return model.distance is not None and model.distance.fitted
+    # Its noise is of answers; a harness or a reply may have the program observe something else.
+    answering = isinstance(model.likelihood, AnswerLikelihood)
+    return answering and model.distance is not None and model.distance.fitted
 
 
 @torch.no_grad()

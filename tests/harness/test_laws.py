@@ -199,6 +199,22 @@ def test_a_run_of_replies_and_one_of_answers_have_the_same_laws(systems: dict[st
         system.model.likelihood = answers
 
 
+def test_noise_of_foreign_rows_is_of_answers_alone(place: Place, systems: dict[str, System]) -> None:
+    """A distance-aware run has noise for each answer, and a continuation is none."""
+    system = system_of(place, "bara-gate", adapter__distance_aware=True, **HEAD)
+    distance = system.model.distance
+    assert distance is not None
+    distance.scale.fill_(2.0)
+    distance.radius.fill_(0.0)
+    distance.whitening.copy_(torch.eye(len(distance.mean)))
+    rows = system.split("train")
+    batch = rows.batch([0, 1], system.answer_ids)
+    drawn = [predict(one.model, one.guide, batch, samples=S) for one in (system, systems["bara-gate"])]
+    assert (drawn[0] - drawn[1]).abs().max() > 0.1
+    for law in ("joint", "token"):
+        assert scores(BaraLM(system, law, S, 7)) == scores(BaraLM(systems["bara-gate"], law, S, 7))
+
+
 def test_a_long_context_loses_its_beginning(systems: dict[str, System]) -> None:
     lm = BaraLM(systems["plain"], "joint", S, 7)
     long = "is the fox red ? " * 30
