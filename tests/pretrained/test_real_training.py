@@ -1,7 +1,7 @@
 """A real language model learns a question in English, about words that it has not been trained on.
 
-Needs a folder that `bara backbone get smollm2` wrote, named by BARA_SMOLLM2; `.ci/run` sees to that. Two minutes
-of one core. The rows are made here, so that nothing but the model has to be fetched.
+Needs a folder that `bara backbone get smollm2` wrote, named by BARA_SMOLLM2; `.ci/run` sees to that. Two
+minutes of one core. The rows are made here, so that nothing but the model has to be fetched.
 """
 
 import math
