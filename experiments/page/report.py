@@ -62,16 +62,16 @@ def pages(results: Path = RESULTS, studies: Path = STUDIES, figures: Path | None
     for stem, (folder, spec) in stored_studies(results).items():
         stored = render.load(stem)
         title = title_of(stem, folder, spec)
-        path = answer_of(studies / folder, stem.removeprefix(folder))
+        name = stem.removeprefix(folder)
+        path = answer_of(studies / folder, name)
         answer = render.text(path, stem) if path.exists() else ""
         found[stem] = page(title, spec, stored, answer, figures)
         link = f"[{title}](results/{stem}.md)"
         if path in lines:  # of the same template as the page before: no sentence of its own
-            number = title.rpartition("_")[2].rpartition(": ")[2]
-            lines[path] += f", [{number}](results/{stem}.md)"
+            lines[path] += f", [{stem.rpartition('_')[2]}](results/{stem}.md)"
         else:
-            shared = path.exists() and path.stem != f"answer{stem.removeprefix(folder)}"
-            lines[path] = f"- {link}: {headline(answer)}" if answer and not shared else f"- {link}"
+            own = path.stem == f"answer{name}"
+            lines[path] = f"- {link}: {headline(answer)}" if answer and own else f"- {link}"
     top = INDEX.format(error=100 * (0.25 / 1000) ** 0.5)
     return {"index": "\n".join([top, *lines.values(), ""]), **found}
 

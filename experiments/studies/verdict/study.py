@@ -8,7 +8,8 @@ are Student's, of the worlds' figures. With fewer worlds than the plan has there
 been seen so far. Rows of `confirmatory_102` are of the primary contrast in world 102, those of
 `confirmatory_aware_102` and `confirmatory_few_102` of secondary ones, which count once every world has them.
 A language model that was made again for these, on another machine, is another one: `confirmatory_again_102`
-is the rival of the distance-aware form on it, with choices of its own:
+is the rival of the distance-aware form on it, with choices of its own, which the distance-aware rival has
+there, too:
 
     choices=experiments/studies/confirmatory/choices
     world='--model runs/worlds/102 --set task.world=102 --seeds 1'
