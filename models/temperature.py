@@ -1,4 +1,4 @@
-"""Programs with a temperature: p(y) = softmax(z / T), z the logits of the answers (Guo et al., ICML 2017)."""
+"""Programs with a temperature: p(y) = softmax(z / T), z the scores of the answers (Guo et al., ICML 2017)."""
 
 from typing import Any, Unpack
 
@@ -7,23 +7,28 @@ from torch import Tensor
 
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.frozen import frozen, read
+from bara_pyro.core.likelihood import require_closed_set
 from bara_pyro.core.program import AdaptedLM, AdapterOptions
 from bara_pyro.models.ensemble import Ensemble
 from bara_pyro.models.lora import LoRA
 
 
 class Tempered(AdaptedLM):
-    """A program whose logits are divided by T.
+    """A program whose answers' scores are divided by T: logits of tokens, or log-probabilities of texts.
 
     `T = exp(log_temperature)` is positive whatever the parameter, and no temperature changes which answer is
     the most probable under one set of weights. The parameter is frozen at T = 1, where the program is what it
     was bit for bit, while the adapters are trained, and fitted afterwards.
+
+    Raises:
+        ConfigError: the likelihood is of no closed set of answers.
     """
 
     prunable = False  # the temperature belongs to the units that it was fitted with
 
     def __init__(self, backbone: Backbone, num_data: int, *args: Any, **options: Any) -> None:
         super().__init__(backbone, num_data, *args, **options)
+        require_closed_set(self.likelihood, "Temperatures")
         self.log_temperature = frozen(torch.zeros((), device=backbone.device))
 
     @torch.no_grad()
@@ -31,9 +36,9 @@ class Tempered(AdaptedLM):
         """Set ln T."""
         read(self, "log_temperature").fill_(log_temperature)
 
-    def finished(self, logits: Tensor) -> Tensor:
-        """Return the logits divided by T."""
-        return super().finished(logits) * read(self, "log_temperature").neg().exp()
+    def answered(self, scores: Tensor) -> Tensor:
+        """Return the scores divided by T."""
+        return super().answered(scores) * read(self, "log_temperature").neg().exp()
 
 
 class TemperedLoRA(Tempered, LoRA):

@@ -22,7 +22,7 @@ from bara_pyro.errors import ConfigError
 
 Mean = Literal["mean"]
 # A program that changes one of these is more than adapters in one language model.
-LOGITS = ("logits", "finished")
+LOGITS = ("logits", "finished", "answered")
 MORE = ("forward", "outside", *LOGITS)
 
 

@@ -39,6 +39,10 @@ class Head(Protocol):
         """Return the law of the token behind each of these positions; once a pass, in place of a call."""
         ...
 
+    def answered(self, scores: Tensor) -> Tensor:
+        """Do to the scores of a closed set of answers, `... x C`, what the program does to them last."""
+        ...
+
 
 class Likelihood(ABC):
     """What is observed of a batch. A subclass may read what it likes from a batch of its own kind.
@@ -86,7 +90,7 @@ class ClosedSet(Likelihood):
 
     def observe(self, hidden: Tensor, batch: Batch, head: Head) -> Tensor:
         """Observe the labels; return the answers' log-probabilities, `[draws x] B x C`, float32."""
-        log_probs = self.scores(hidden, batch, head).log_softmax(-1)
+        log_probs = head.answered(self.scores(hidden, batch, head)).log_softmax(-1)
         labels = None if batch.labels is None else batch.labels.unsqueeze(-1)
         pyro.sample(LIKELIHOOD, Categorical(logits=log_probs, validate_args=False), obs=labels)
         return log_probs.squeeze(-2)
@@ -119,6 +123,23 @@ class AnswerLikelihood(ClosedSet):
     def scores(self, hidden: Tensor, batch: Batch, head: Head) -> Tensor:
         """Return the answer tokens' logits."""
         return head(hidden[..., -1:, :], batch.answer_ids)
+
+
+def require_closed_set(likelihood: Likelihood, who: str) -> None:
+    """Refuse a program that does not choose among a closed set of answers.
+
+    Args:
+        likelihood: of the program.
+        who: reads the answers' scores, in the plural, as a sentence begins.
+
+    Raises:
+        ConfigError: the likelihood is another than a `ClosedSet`.
+    """
+    if not isinstance(likelihood, ClosedSet):
+        raise ConfigError(
+            f"{who} are for a closed set of answers, and this model has another likelihood "
+            f"({type(likelihood).__name__}): train with task.likelihood=answer."
+        )
 
 
 def require_answer_tokens(likelihood: Likelihood, who: str) -> None:

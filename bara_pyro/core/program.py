@@ -313,6 +313,10 @@ class AdaptedLM(PyroModule):
         """Do to logits, adapted or not, what is done to them last: here what the architecture does."""
         return self.backbone.finished(logits)
 
+    def answered(self, scores: Tensor) -> Tensor:
+        """Do to the scores of a closed set of answers, `... x C`, what is done to them last: here nothing."""
+        return scores
+
     @contextmanager
     def attached(
         self, latents: Sequence[Given], lead: tuple[int, ...], *, last_twice: bool = False
@@ -358,3 +362,6 @@ class _Head(NamedTuple):
 
     def next_token(self, hidden: Tensor) -> NextToken:
         return self.program.next_token(self.latents, hidden)
+
+    def answered(self, scores: Tensor) -> Tensor:
+        return self.program.answered(scores)

@@ -5,17 +5,13 @@ probabilities has the least NLL ("joint pool-and-calibrate" in Rahaman and Thier
 """
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.guide import SiteGuide
-from bara_pyro.core.likelihood import require_answer_tokens
-from bara_pyro.core.program import AdapterOptions
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.ensemble import EnsembleGuide
 from bara_pyro.methods.base import Fit, Method, MethodConfig, pair, register_method
@@ -124,27 +120,12 @@ def fit_temperature(fit: TemperatureFit) -> dict[str, float]:
     }
 
 
-def building(
-    program: Callable[..., Tempered], guide: Callable[..., SiteGuide]
-) -> Callable[[Backbone, int, AdapterOptions, MethodConfig], tuple[Tempered, SiteGuide]]:
-    """Return what builds the pair; a temperature divides the answers' logits, so these must be tokens'."""
-
-    def build(
-        backbone: Backbone, num_data: int, adapter: AdapterOptions, config: MethodConfig
-    ) -> tuple[Tempered, SiteGuide]:
-        model, own = pair(program, guide)(backbone, num_data, adapter, config)
-        require_answer_tokens(model.likelihood, "Temperatures")
-        return model, own
-
-    return build
-
-
 register_method(
     Method(
         "temperature",
         "LoRA by maximum likelihood, then a temperature fitted on validation rows (Guo et al., 2017)",
         TemperatureConfig,
-        building(TemperedLoRA, DeltaGuide),
+        pair(TemperedLoRA, DeltaGuide),
         finish=fit_temperature,
         check=check_validation,
         uses_validation=lambda config: True,
@@ -160,7 +141,7 @@ register_method(
         "ensemble_temperature",
         "Deep ensemble of LoRAs, then a temperature of all members fitted on validation rows",
         TemperedEnsembleConfig,
-        building(TemperedEnsemble, EnsembleGuide),
+        pair(TemperedEnsemble, EnsembleGuide),
         svi=ensemble_svi,
         finish=fit_temperature,
         check=check_validation,

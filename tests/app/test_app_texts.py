@@ -1,15 +1,18 @@
 """Answers scored as whole texts: trained on, predicted and evaluated in the user's words."""
 
+import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 from app_cases import Bara, Place, assert_answers, assert_one_sentence, questions, write_rows
+from scipy.special import log_softmax
 
 from bara_pyro.cli.running import run
 from bara_pyro.data import task_from_rows
 from bara_pyro.data.schemas import unlisted
 from bara_pyro.errors import DataError
-from bara_pyro.runs.evaluate import untrained_scores
+from bara_pyro.runs.evaluate import draw, untrained_scores
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.predict import predict
 from bara_pyro.runs.store import read_json, read_jsonl
@@ -73,6 +76,27 @@ def test_options_of_each_row_are_learnt(place: Place, tmp_path: Path, score: str
     assert {row["label"] for row in answers} == {"yes yes no"}
     assert list(answers[0]["probs"]) == ["no", "yes yes no", "(C)"]
     assert answers[0]["probs"]["(C)"] == 0
+
+
+def test_a_temperature_of_texts_is_the_best_on_validation_rows(place: Place, tmp_path: Path) -> None:
+    """A grid is searched with the scores that LoRA, trained alike, gives the same rows."""
+    rows = Place(place.backbone, write_rows(tmp_path / "own.jsonl", own_options()))
+    options = {"task__labels": "texts", "task__validation_rows": 12, "train__steps": 8, "train__lr": 0.01}
+    run(rows.config(method__name="temperature", **options), tmp_path / "run")
+    fitted = read_json(tmp_path / "run" / "fitted.json")
+    run(rows.config(method__name="lora", **options), tmp_path / "plain")
+    plain = load_system(tmp_path / "plain")
+    split = plain.split("validation")
+    scores, labels = draw(plain, split, 0)[0].numpy(), np.array(split.labels)
+
+    def nll_at(log_temperature: float) -> float:
+        scaled = log_softmax(scores / math.exp(log_temperature), axis=-1)
+        return -scaled[np.arange(len(labels)), labels].mean()
+
+    assert fitted["nll_1"] == pytest.approx(nll_at(0.0), rel=1e-4)
+    assert fitted["nll_temperature"] == pytest.approx(nll_at(math.log(fitted["temperature"])), rel=1e-4)
+    assert fitted["nll_temperature"] <= min(nll_at(t) for t in np.linspace(-4.6, 4.6, 921)) + 1e-6
+    assert abs(fitted["temperature"] - 1) > 0.01
 
 
 def test_an_option_that_is_not_listed_is_not_scored() -> None:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import pyro
+import pytest
 import torch
 from core_cases import backbone, bara_pair, make_batch, mean_forward, trainer
 from pyro import poutine
@@ -14,6 +15,7 @@ from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.core.likelihood import LIKELIHOOD, Head, Likelihood
 from bara_pyro.core.prediction import predict
 from bara_pyro.data.types import Batch
+from bara_pyro.errors import ConfigError
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.models.bara import BaRA
@@ -94,13 +96,9 @@ def test_it_trains_and_predicts() -> None:
     assert_close(one[:, 0], draws[:, 2], rtol=0, atol=1e-4)
 
 
-def test_a_temperature_divides_whatever_logits() -> None:
-    model = TemperedLoRA(backbone(), N, r=R, likelihood=NextTokens())
-    batch = make_batch(choose=[1])
-    model.set_temperature(50.0)
-    uniform = -torch.tensor(61.0).log() * (batch.input_ids.shape[1] - 1)
-    with torch.no_grad():
-        assert_close(model.forward(batch), uniform.expand(1), rtol=1e-5, atol=1e-4)
+def test_a_temperature_is_of_a_closed_set_of_answers() -> None:
+    with pytest.raises(ConfigError, match=r"closed set of answers, .*NextTokens"):
+        TemperedLoRA(backbone(), N, r=R, likelihood=NextTokens())
 
 
 def test_whatever_it_returns_is_repeated_where_nothing_is_drawn() -> None:

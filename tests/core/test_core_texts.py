@@ -1,9 +1,12 @@
 """Answers that are whole texts: scored as a loop over rows and texts scores them, each text by itself."""
 
+import math
+
 import pyro
 import pytest
 import torch
 from core_cases import CONFIGS, IDS, LABELS, ROWS, bara_pair, lora_pair, make_batch, parts_of, trainer
+from scipy.special import log_softmax
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -18,6 +21,7 @@ from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.models.bara import BaRA
 from bara_pyro.models.lora import LoRA
+from bara_pyro.models.temperature import TemperedLoRA
 
 # Of each row: three texts, one of them not offered by the last row.
 TEXTS = (
@@ -91,6 +95,28 @@ def test_the_sums_differ_from_the_means() -> None:
     """A guard: a likelihood that forgot to divide would be noticed."""
     first, second = looped(lora()[0], mean=False), looped(lora()[0], mean=True)
     assert (first - second)[TEXT_OFFERED].abs().max() > 0.1
+
+
+@pytest.mark.parametrize("mean", [False, True])
+@torch.no_grad()
+def test_a_temperature_divides_the_scores_of_texts(mean: bool) -> None:
+    """The texts' scores, not the logits of their tokens: one that is not offered stays impossible."""
+    plain, _ = lora(mean=mean)
+    model = TemperedLoRA(
+        plain.backbone,
+        len(ROWS),
+        r=plain.r,
+        target_modules="all-linear",
+        likelihood=TextLikelihood(mean=mean),
+    )
+    model.load_state_dict(plain.state_dict(), strict=False)
+    model.set_temperature(math.log(2.5))
+    found = predict(model, DeltaGuide(model), text_batch(), samples=0)[0]
+    expected = log_softmax(looped(plain, mean=mean).masked_fill(~TEXT_OFFERED, -math.inf).numpy() / 2.5, -1)
+    assert_close(found[TEXT_OFFERED], torch.as_tensor(expected)[TEXT_OFFERED].double(), rtol=1e-4, atol=1e-4)
+    assert (found[~TEXT_OFFERED] < -1000).all()
+    untouched = predict(plain, DeltaGuide(plain), text_batch(), samples=0)[0]
+    assert (found - untouched)[TEXT_OFFERED].abs().max() > 0.1
 
 
 @pytest.mark.parametrize("samples", [0, 5])

@@ -147,9 +147,9 @@ def test_settings_out_of_range_are_named(method: str, setting: str, value: objec
         method_config({"name": method, setting: value})
 
 
-@pytest.mark.parametrize("method", ["laplace", "temperature", "ensemble_temperature", "vbll", "polar_vbll"])
+@pytest.mark.parametrize("method", ["laplace", "vbll", "polar_vbll"])
 def test_what_is_fitted_to_answers_of_one_token_refuses_texts(method: str) -> None:
-    """The curvature is that of a categorical over tokens, the temperature divides their logits."""
+    """The curvature is that of a categorical over tokens."""
     with pytest.raises(ConfigError, match=r"answers of one token each, .*TextLikelihood.*labels=letters"):
         build(method_config(method), backbone(), 4, {"likelihood": TextLikelihood()})
     build(method_config(method), backbone(), 4, {"likelihood": AnswerLikelihood()})
