@@ -1,0 +1,80 @@
+r"""The contrast of the confirmatory benchmark on real tasks: read `plan.md` beside this file first.
+
+    bara backbone get smollm2 --out runs/smollm2
+    choices=experiments/studies/real_contrast/choices
+    python -m experiments search --methods temperature --tasks ag_news --seeds 1 --steps 400 --lengths 200 800
+        --model runs/smollm2 --data-dir FOLDER --validation-rows 160 --out $choices/ag_news.json
+        --set task.train_rows=480 --set task.train_rows_seed=0 --set task.max_length=512
+        --set backbone.dtype=bfloat16 --set 'adapter.target_modules=model\.layers\.2[789]\..*_proj|lm_head'
+        # winogrande_s alike; arc_easy with --set task.labels=texts
+    python -m experiments real_contrast --model runs/smollm2 --data-dir FOLDER
+
+`--set backbone.states_folder=runs/states` keeps what the layers below the adapters give a row for all runs.
+The gate form and LoRA have their defaults, all others what was chosen for the task on validation rows.
+"""
+
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from experiments.engine.compare import Comparisons, Contrast
+from experiments.engine.run import SEED, Arm, Arms
+from experiments.engine.search import chosen
+from experiments.engine.smollm2 import UPPER
+from experiments.page.parts import main_table
+from experiments.page.spec import arm_study
+
+CHOICES = Path(__file__).parent / "choices"
+BY_DEFAULT = ("bara-gate", "bara", "lora")
+TASKS = ("ag_news", "winogrande_s", "arc_easy")
+ROWS, ASIDE = 320, 160
+TEXTS = ("arc_easy",)
+
+
+def arms(args: Namespace) -> Arms:
+    """Return each method: by default, or as it was chosen for the task."""
+    return {method: _arm(method, args.choices) for method in args.methods}
+
+
+def _arm(method: str, choices: Path) -> Arm:
+    def settings(task: str) -> Mapping[str, Any]:
+        return {
+            "backbone.dtype": "bfloat16",
+            "adapter.target_modules": UPPER,
+            "task.train_rows": ROWS + ASIDE,
+            "task.train_rows_seed": SEED,
+            "task.validation_rows": ASIDE,
+            "task.max_length": 512,
+            "predict.samples": [10],
+            **({"task.labels": "texts"} if task in TEXTS else {}),
+            "method": method,
+            **({} if method in BY_DEFAULT else chosen(method, choices / f"{task}.json")),
+        }
+
+    return settings
+
+
+STUDY = arm_study(
+    "real_contrast",
+    __doc__,
+    "Confirmatory benchmark: real tasks",
+    "SmolLM2-135M, adapters in its upper layers: has BaRA's gate form at its defaults, without a validation "
+    "row, at most 0.005 nats more NLL than LoRA with rate, length and temperature chosen on validation rows? "
+    "By a plan that was written before (`experiments/studies/real_contrast/plan.md`).",
+    main_table,
+    arms,
+    methods=("bara-gate", "temperature"),
+    tasks=TASKS,
+    steps=None,
+    options={
+        "--choices": {
+            "type": Path,
+            "default": CHOICES,
+            "metavar": "FOLDER",
+            "help": "of what `experiments search --out FOLDER/TASK.json` chose for each task; default: here",
+        },
+    },
+    comparisons=Comparisons(Contrast("bara-gate", "temperature", "nll")),
+    order=2,
+)
