@@ -5,7 +5,10 @@ print it as it is, without a traceback.
 """
 
 import signal
+from difflib import get_close_matches
 from typing import get_args
+
+NEAR = 0.7  # the share of letters in common from which on a name is taken for one that was meant
 
 
 class BaraError(Exception):
@@ -68,12 +71,17 @@ class Stopped(KeyboardInterrupt):
 
 
 def unknown(kind: str, name: object, known: object) -> str:
-    """Return the sentence for an unknown name: what was asked for, and what there is.
+    """Return the sentence for an unknown name: what was asked for, what is spelt alike, and what there is.
 
     >>> unknown("prior", "gama", ["gamma", "exponential"])
-    "Unknown prior 'gama': choose one of exponential, gamma."
+    "Unknown prior 'gama' (gamma?): choose one of exponential, gamma."
+    >>> unknown("prior", "none", ["gamma", "exponential"])
+    "Unknown prior 'none': choose one of exponential, gamma."
     """
-    return f"Unknown {kind} {name!r}: choose one of {', '.join(sorted(map(str, known)))}."  # type: ignore[call-overload]
+    names = sorted(map(str, known))  # type: ignore[call-overload]
+    near = get_close_matches(str(name), names, n=1, cutoff=NEAR)
+    hint = f" ({near[0]}?)" if near else ""
+    return f"Unknown {kind} {name!r}{hint}: choose one of {', '.join(names)}."
 
 
 def check_choice(kind: str, value: object, known: object) -> None:

@@ -49,7 +49,7 @@ def test_every_prior_is_tested():
 
 
 def test_unknown_prior():
-    with pytest.raises(ConfigError, match=r"^Unknown prior 'gama': choose one of exponential, gamma, .*\.$"):
+    with pytest.raises(ConfigError, match=r"^Unknown prior 'gama' \(gamma\?\): choose one of .*gamma, .*\.$"):
         make_prior("gama")
 
 

@@ -85,7 +85,7 @@ def test_a_language_model_that_is_loaded_is_taken(place: Place, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"stepz": 3}, "Unknown setting 'stepz': choose one of accumulate, "),
+        ({"stepz": 3}, r"Unknown setting 'stepz' \(steps\?\): choose one of accumulate, "),
         ({"steps": 0}, "steps"),
         ({"method": "bora"}, "Unknown method 'bora'"),
         ({"method.fom": "gate"}, "fom"),
