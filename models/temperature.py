@@ -2,13 +2,9 @@
 
 from typing import Any, Unpack
 
-import torch
-from torch import Tensor
-
 from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.frozen import frozen, read
-from bara_pyro.core.likelihood import require_closed_set
 from bara_pyro.core.program import AdaptedLM, AdapterOptions
+from bara_pyro.errors import ConfigError
 from bara_pyro.models.ensemble import Ensemble
 from bara_pyro.models.lora import LoRA
 
@@ -21,24 +17,18 @@ class Tempered(AdaptedLM):
     was bit for bit, while the adapters are trained, and fitted afterwards.
 
     Raises:
-        ConfigError: the likelihood is of no closed set of answers.
+        ConfigError: the likelihood is of no closed set of answers, or `calibrated` asks for a second one.
     """
 
     prunable = False  # the temperature belongs to the units that it was fitted with
 
     def __init__(self, backbone: Backbone, num_data: int, *args: Any, **options: Any) -> None:
-        super().__init__(backbone, num_data, *args, **options)
-        require_closed_set(self.likelihood, "Temperatures")
-        self.log_temperature = frozen(torch.zeros((), device=backbone.device))
-
-    @torch.no_grad()
-    def set_temperature(self, log_temperature: float) -> None:
-        """Set ln T."""
-        read(self, "log_temperature").fill_(log_temperature)
-
-    def answered(self, scores: Tensor) -> Tensor:
-        """Return the scores divided by T."""
-        return super().answered(scores) * read(self, "log_temperature").neg().exp()
+        if options.get("calibrated"):
+            raise ConfigError(
+                f"calibrated=True asks for a temperature, and {type(self).__name__} has one of its own: "
+                "leave it out."
+            )
+        super().__init__(backbone, num_data, *args, **{**options, "calibrated": True})
 
 
 class TemperedLoRA(Tempered, LoRA):

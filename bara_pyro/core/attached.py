@@ -48,7 +48,7 @@ def pair_of(run: Fitted | tuple[AdaptedLM, SiteGuide]) -> tuple[AdaptedLM, SiteG
 
 def changes_logits(model: AdaptedLM) -> bool:
     """Return whether a program does something to its answers' logits that no adapter does."""
-    return _has_own(model, LOGITS)
+    return model.calibrated or _has_own(model, LOGITS)
 
 
 def _has_own(model: AdaptedLM, names: Sequence[str]) -> bool:
@@ -66,7 +66,7 @@ def check_attachable(model: AdaptedLM, guide: SiteGuide, *, drawn: bool) -> None
     Raises:
         ConfigError, BackboneError: see `attached`.
     """
-    if _has_own(model, MORE):
+    if model.calibrated or _has_own(model, MORE):
         raise ConfigError(
             f"{type(model).__name__} is more than adapters in one language model, which `attached` cannot "
             "show: use bara_pyro.core.prediction.predict."

@@ -26,10 +26,16 @@ from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.checkpointing import Recorded, added
 from bara_pyro.core.distance import Distance
 from bara_pyro.core.foreign import shared_weights
+from bara_pyro.core.frozen import frozen, read
 from bara_pyro.core.frozen_states import Tokens
 from bara_pyro.core.last_layer import MadeOnce, adapted_before_attending
 from bara_pyro.core.latents import Gates, Latents
-from bara_pyro.core.likelihood import AnswerLikelihood, Likelihood, require_answer_tokens
+from bara_pyro.core.likelihood import (
+    AnswerLikelihood,
+    Likelihood,
+    require_answer_tokens,
+    require_closed_set,
+)
 from bara_pyro.core.next_token import NextToken
 from bara_pyro.core.one_pass import OnePass
 from bara_pyro.core.prefix import Prefix
@@ -51,6 +57,7 @@ class AdapterOptions(TypedDict, total=False):
     likelihood: Likelihood | None
     distance_aware: bool
     one_pass: bool
+    calibrated: bool
 
 
 class AdaptedLM(PyroModule):
@@ -71,10 +78,12 @@ class AdaptedLM(PyroModule):
             that is fitted.
         one_pass: the prediction without draws stands for their average, see `bara_pyro.core.one_pass`, once
             that is fitted.
+        calibrated: the scores of a closed set of answers are divided by a temperature, 1 until it is set.
 
     Raises:
-        ConfigError: a size is not positive, the rank pattern names an unknown module or a rank above r, or
-            `distance_aware` or `one_pass` is given with another likelihood than that of answers of one token.
+        ConfigError: a size is not positive, the rank pattern names an unknown module or a rank above r,
+            `distance_aware` or `one_pass` is given with another likelihood than that of answers of one token,
+            or `calibrated` with one that is of no closed set.
         BackboneError: a target matches nothing.
     """
 
@@ -102,6 +111,7 @@ class AdaptedLM(PyroModule):
         likelihood: Likelihood | None = None,
         distance_aware: bool = False,
         one_pass: bool = False,
+        calibrated: bool = False,
     ) -> None:
         super().__init__()
         if num_data < 1 or r < 1:
@@ -119,6 +129,9 @@ class AdaptedLM(PyroModule):
         if one_pass:
             require_answer_tokens(self.likelihood, "One-pass predictions")
         self.one_pass = OnePass(width) if one_pass else None
+        if calibrated:
+            require_closed_set(self.likelihood, "Temperatures")
+        self.log_temperature = frozen(torch.zeros(())) if calibrated else None
         self._seen: list[Tensor] | None = None
         self.targets = find_targets(backbone.lm, target_modules)
         # Decoder layers below all adapters, which are run once a row.
@@ -314,8 +327,20 @@ class AdaptedLM(PyroModule):
         return self.backbone.finished(logits)
 
     def answered(self, scores: Tensor) -> Tensor:
-        """Do to the scores of a closed set of answers, `... x C`, what is done to them last: here nothing."""
-        return scores
+        """Return the scores of a closed set of answers, `... x C`, divided by the temperature, if any."""
+        if not self.calibrated:
+            return scores
+        return scores * read(self, "log_temperature").neg().exp()
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether there is a temperature; it changes which answer is the most probable under no one draw."""
+        return self._parameters.get("log_temperature") is not None
+
+    @torch.no_grad()
+    def set_temperature(self, log_temperature: float) -> None:
+        """Set ln T of a `calibrated` program; frozen, so that training and optimisers leave it."""
+        read(self, "log_temperature").fill_(log_temperature)
 
     @contextmanager
     def attached(

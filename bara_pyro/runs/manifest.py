@@ -21,10 +21,11 @@ MANIFEST = "manifest.json"
 CONFIG, PEFT_CONFIG = "config.json", "adapter_config.json"
 ADAPTER, GUIDE = "adapter_model.safetensors", "guide.safetensors"
 LOG, FITTED = "train_log.jsonl", "fitted.json"
+FORWARD = "forward.jsonl"  # predictions of rows that were not learnt yet
 CHECKPOINT = "checkpoint.safetensors"
 METRICS, PREDICTIONS = "metrics.json", "predictions.jsonl"
 # What training writes; the checkpoint is gone once it is over.
-TRAINED = (CONFIG, PEFT_CONFIG, LOG, FITTED, ADAPTER, GUIDE)
+TRAINED = (CONFIG, PEFT_CONFIG, LOG, FORWARD, FITTED, ADAPTER, GUIDE)
 SCORED = (PREDICTIONS, METRICS)
 
 

@@ -179,6 +179,11 @@ class AdapterConfig(Section):
         "let S = 0 stand for the average of 32 draws, by a temperature for every row: fitted to training "
         "rows without their labels when training is over",
     )
+    calibrated: bool = later(
+        False,
+        "divide the answers' scores by a temperature that is fitted without validation rows: training is "
+        "given its rows bit by bit, and each is predicted before it is learnt",
+    )
 
 
 class TrainConfig(Section):

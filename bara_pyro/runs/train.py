@@ -32,10 +32,12 @@ from bara_pyro.runs.folder import (
     saved_step,
     write_config,
 )
+from bara_pyro.runs.forward import check_forward, fit_forward, order_of, predicted
 from bara_pyro.runs.manifest import (
     CHECKPOINT,
     CONFIG,
     FITTED,
+    FORWARD,
     LOG,
     MANIFEST,
     TRAINED,
@@ -48,6 +50,7 @@ from bara_pyro.runs.sections import TrainConfig
 from bara_pyro.runs.stopped import Brake, LastGood
 from bara_pyro.runs.store import read_json, read_jsonl, remove_parts, write_json, write_jsonl, writing
 from bara_pyro.runs.system import System
+from bara_pyro.types import Json
 
 # Keeps the seeds of the noise apart from those of the initial values, and those of processes from each other.
 NOISE, NOISE_OF_RANK = 2**32, 2**33
@@ -125,11 +128,13 @@ def _train(system: System, out: Path, ranks: Ranks, on_step: OnStep | None) -> N
             method.check(what_is_fitted(system))
         if system.model.one_pass is not None:
             check_one_pass(system.model, system.guide)
+        if system.config.adapter.calibrated:
+            check_forward(system, ranks)
         _fit(system, out, ranks, on_step)
         if not ranks.first:
             return
         fitted = method.finish(what_is_fitted(system)) if method.finish is not None else {}
-        fitted |= _fit_options(system)
+        fitted |= _fit_options(system, out)
         if fitted:
             write_json(out / FITTED, fitted)
         save_system(system, out, system.config.train.total_steps)
@@ -151,10 +156,12 @@ def what_is_fitted(system: System) -> Fit[AdaptedLM, SiteGuide, MethodConfig]:
     )
 
 
-def _fit_options(system: System) -> dict[str, float]:
+def _fit_options(system: System, out: Path) -> dict[str, float]:
     """Fit what the adapters' section asks for once training is over."""
     model, guide = system.model, system.guide
     found: dict[str, float] = {}
+    if system.config.adapter.calibrated:
+        found |= {f"calibrated_{key}": value for key, value in fit_forward(system, out).items()}
     for name, part, fit in (
         ("distance", model.distance, fit_distance),
         ("one_pass", model.one_pass, fit_one_pass),
@@ -183,13 +190,18 @@ def _fit(system: System, out: Path, ranks: Ranks, on_step: OnStep | None) -> Non
     good = LastGood(svi)
     done = start
     with Brake() as brake, ExitStack() as stack:
-        log = None
+        log = ahead = None
         if ranks.first:
             (out / MANIFEST).unlink(missing_ok=True)  # nothing is whole until training is over
             write_config(system, out)
             log = stack.enter_context(closing(Log(out / LOG, start)))
+            if system.config.adapter.calibrated:
+                ahead = stack.enter_context(closing(Log(out / FORWARD, start - 1)))
         try:
             for step in range(start, c.total_steps):
+                if ahead:
+                    for record in predicted(system, step):
+                        ahead.add(record)
                 good.before()
                 svi.step(*micro_batches(system, split, c, step, ranks))
                 good.after()
@@ -198,8 +210,8 @@ def _fit(system: System, out: Path, ranks: Ranks, on_step: OnStep | None) -> Non
                     log.add({"step": done, **svi.last})
                 stopped = ranks.largest(brake.signal)  # looked at once: it may come at any moment
                 if stopped or (done % c.checkpoint_every == 0 and done < c.total_steps):
-                    if log:
-                        log.sync()
+                    for lines in filter(None, (log, ahead)):
+                        lines.sync()
                     save_checkpoint(out, svi, done, identity, ranks)
                 if on_step is not None:
                     on_step(done, svi.last)
@@ -223,7 +235,11 @@ def micro_batches(
     system: System, split: EncodedRows, c: TrainConfig, step: int, ranks: Ranks = ALONE
 ) -> list[Batch]:
     """Return this process's share of the rows of a step, cut into `accumulate` pieces."""
-    rows = ranks.share(training_batches(len(split), c.batch_size, system.config.seed, step))
+    if system.config.adapter.calibrated:
+        every = list(order_of(system)[step].rows)
+    else:
+        every = training_batches(len(split), c.batch_size, system.config.seed, step)
+    rows = ranks.share(every)
     if len(rows) % c.accumulate:
         raise ConfigError(
             f"train.accumulate={c.accumulate} must divide the {len(rows)} rows a step of each of "
@@ -248,7 +264,7 @@ def _stopped(
 
 
 class Log:
-    """`train_log.jsonl`: one object a line, with the seconds of training so far.
+    """`train_log.jsonl` and the like: one object a line, with the seconds of training so far.
 
     What it holds beyond step `start`, from which training goes on, will be written again and is dropped.
     """
@@ -260,7 +276,7 @@ class Log:
         self._since = time.perf_counter() - (kept[-1]["seconds"] if kept else 0.0)
         self._file: TextIO = path.open("a", encoding="utf-8")
 
-    def add(self, record: dict[str, float]) -> None:
+    def add(self, record: Json) -> None:
         """Append a record."""
         seconds = round(time.perf_counter() - self._since, 3)
         with writing(self.path):

@@ -71,7 +71,8 @@ def run_study(
     write_records(records, results / "records")  # also the failed ones: a table says how many there are
     path = write_study(name, runs, _about(args, records), folder=results)
     collect(name, args.runs, results=results)
-    if comparisons is not None and set(tagged("reference")) & {run["arm"] for run in done}:
+    arms_done = {run["arm"] for run in done}
+    if comparisons and arms_done.intersection((*tagged("reference"), comparisons.primary.reference)):
         write_comparisons(name, comparisons, results)
     say(f"{len(done)} of {len(places)} runs are in {path}: python -m experiments report")
 

@@ -56,6 +56,7 @@ OTHER: dict[str, Any] = {
     "adapter.full_vocab": True,
     "adapter.distance_aware": True,
     "adapter.one_pass": True,
+    "adapter.calibrated": True,
     "train.epochs": 2.5,
     "train.steps": 7,
     "train.batch_size": 6,

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bara_pyro.core.adapter import Adapter, chosen_rows, tapped
+from bara_pyro.core.frozen import read
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.latents import Gates
 from bara_pyro.core.likelihood import require_answer_tokens
@@ -144,6 +145,8 @@ def without(system: System, keep: Mapping[str, Tensor]) -> System:
         fitted, new_part = getattr(model, part), getattr(smaller.model, part)
         if fitted is not None:
             new_part.load_state_dict(fitted.state_dict())
+    if model.calibrated:
+        smaller.model.set_temperature(float(read(model, "log_temperature")))
     return smaller
 
 

@@ -11,6 +11,10 @@ r"""The contrast of the confirmatory benchmark on real tasks: read `plan.md` bes
 
 `--set backbone.states_folder=runs/states` keeps what the layers below the adapters give a row for all runs.
 The gate form and LoRA have their defaults, all others what was chosen for the task on validation rows.
+What was run when the contrast had been seen has a name of its own:
+
+    python -m experiments real_contrast --name real_contrast_calibrated --methods bara-gate --tasks arc_easy
+        --set adapter.calibrated=true ...
 """
 
 from argparse import Namespace
@@ -68,6 +72,11 @@ STUDY = arm_study(
     tasks=TASKS,
     steps=None,
     options={
+        "--name": {
+            "default": "real_contrast",
+            "metavar": "NAME",
+            "help": "of the results; default: %(default)s",
+        },
         "--choices": {
             "type": Path,
             "default": CHOICES,
