@@ -64,8 +64,8 @@ STUDY = arm_study(
     __doc__,
     "Confirmatory benchmark: real tasks",
     "SmolLM2-135M, adapters in its upper layers: has BaRA's gate form at its defaults, without a validation "
-    "row, at most `0.005` nats more NLL than LoRA with rate, length and temperature chosen on validation rows? "
-    "By a plan that was written before (`experiments/studies/real_contrast/plan.md`).",
+    "row, at most `0.005` nats more NLL than LoRA with rate, length and temperature chosen on validation "
+    "rows? By a plan that was written before (`experiments/studies/real_contrast/plan.md`).",
     main_table,
     arms,
     methods=("bara-gate", "temperature"),
