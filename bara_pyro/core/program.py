@@ -334,7 +334,7 @@ class AdaptedLM(PyroModule):
 
     @property
     def calibrated(self) -> bool:
-        """Whether there is a temperature; it changes which answer is the most probable under no one draw."""
+        """Whether there is a temperature, which leaves the most probable answer of every draw as it is."""
         return self._parameters.get("log_temperature") is not None
 
     @torch.no_grad()
