@@ -14,7 +14,7 @@ from bara_pyro.core.ranks import Ranks
 from bara_pyro.data.forward import ForwardStep, forward_order
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.methods import METHODS
-from bara_pyro.methods.temperature import best_common_log_temperature
+from bara_pyro.methods.best_temperature import best_common_log_temperature
 from bara_pyro.metrics import nll, posterior_predictive
 from bara_pyro.runs.manifest import FORWARD
 from bara_pyro.runs.store import read_jsonl

@@ -19,7 +19,7 @@ from bara_pyro.core.prediction import predict
 from bara_pyro.errors import DataError
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.ensemble import EnsembleGuide
-from bara_pyro.methods.temperature import (
+from bara_pyro.methods.best_temperature import (
     COLDEST,
     HOTTEST,
     best_common_log_temperature,
