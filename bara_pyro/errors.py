@@ -79,8 +79,9 @@ def unknown(kind: str, name: object, known: object) -> str:
     "Unknown prior 'none': choose one of exponential, gamma."
     """
     names = sorted(map(str, known))  # type: ignore[call-overload]
-    near = get_close_matches(str(name), names, n=1, cutoff=NEAR)
-    hint = f" ({near[0]}?)" if near else ""
+    last = {full.rpartition(".")[2]: full for full in names}  # a section in common makes nothing alike
+    near = get_close_matches(str(name).rpartition(".")[2], last, n=1, cutoff=NEAR)
+    hint = f" ({last[near[0]]}?)" if near else ""
     return f"Unknown {kind} {name!r}{hint}: choose one of {', '.join(names)}."
 
 

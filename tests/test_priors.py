@@ -54,7 +54,7 @@ def test_unknown_prior():
 
 
 def test_unknown_hyper_parameter():
-    with pytest.raises(ConfigError, match=r"'gamma'.*'rat': choose one of concentration, rate\.$"):
+    with pytest.raises(ConfigError, match=r"'gamma'.*'rat' \(rate\?\): choose one of concentration, rate\.$"):
         make_prior("gamma", rat=1.0)
 
 
