@@ -82,7 +82,9 @@ def test_silent_units_go_and_nothing_changes(method: str) -> None:
 
 
 def test_what_was_fitted_to_training_rows_is_kept() -> None:
-    system = fitted("bara-gate", **{"adapter.distance_aware": True, "adapter.one_pass": True})
+    options = ("adapter.distance_aware", "adapter.one_pass", "adapter.calibrated")
+    system = fitted("bara-gate", **dict.fromkeys(options, True))
+    system.model.set_temperature(0.7)
     rows, test = system.split("train"), system.split("test")
     known = list(batches(rows, system.answer_ids, 10))
     fit_distance(system.model, system.guide, known)
