@@ -23,7 +23,7 @@ from bara_pyro.errors import ConfigError
 Mean = Literal["mean"]
 # A program that changes one of these is more than adapters in one language model.
 LOGITS = ("logits", "finished", "answered")
-MORE = ("forward", "outside", *LOGITS)
+MORE = ("forward", "outside")
 
 
 class Fitted(Protocol):
@@ -66,7 +66,7 @@ def check_attachable(model: AdaptedLM, guide: SiteGuide, *, drawn: bool) -> None
     Raises:
         ConfigError, BackboneError: see `attached`.
     """
-    if model.calibrated or _has_own(model, MORE):
+    if changes_logits(model) or _has_own(model, MORE):
         raise ConfigError(
             f"{type(model).__name__} is more than adapters in one language model, which `attached` cannot "
             "show: use bara_pyro.core.prediction.predict."

@@ -186,7 +186,8 @@ def test_every_method_learns_replies(method: str) -> None:
     options = {"r": 3, "target_modules": TARGETS, "likelihood": CompletionLikelihood()}
     torch.manual_seed(3)
     if method in ("laplace", "temperature", "ensemble_temperature", "vbll", "polar_vbll"):
-        with pytest.raises(ConfigError, match=r"answers of one token each|closed set of answers"):
+        said = "closed set of answers" if "temperature" in method else "answers of one token each"
+        with pytest.raises(ConfigError, match=said):
             build(config, backbone(), 4, options)  # type: ignore[arg-type]
         return
     model, guide = build(config, backbone(), 4, options)  # type: ignore[arg-type]
