@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from bara_pyro.core.adapter import Adapter, Given, unfolding
 from bara_pyro.core.backbone import HOLDING
+from bara_pyro.core.cache_name import given_cache
 from bara_pyro.core.guide import Posterior, PosteriorMean, SiteGuide
 from bara_pyro.core.noise import Addresses
 from bara_pyro.core.program import AdaptedLM
@@ -236,8 +237,7 @@ def positions_of(
     inputs_embeds: Tensor | None = None,
     position_ids: Tensor | None = None,
     attention_mask: Tensor | None = None,
-    past_key_values: Any = None,
-    **_: object,
+    **others: object,
 ) -> Tensor:
     """Return the position of every token that a decoder is given, from its first real one: long, `B x T`.
 
@@ -253,5 +253,6 @@ def positions_of(
         return position_ids.reshape(-1, *position_ids.shape[-2:])[0].expand(rows, width)
     if isinstance(attention_mask, Tensor) and attention_mask.dim() == 2:
         return (attention_mask.long().cumsum(-1) - 1)[:, -width:]
-    start = 0 if past_key_values is None else int(past_key_values.get_seq_length())
+    cache = given_cache(others)
+    start = 0 if cache is None else int(cache.get_seq_length())
     return torch.arange(start, start + width, device=given.device).expand(rows, width)

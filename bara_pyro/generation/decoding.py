@@ -16,7 +16,8 @@ LONGEST = 256  # tokens of a reply, unless another number is given
 OURS = (
     *("assistant_model", "cache_implementation", "do_sample", "generation_config", "logits_processor"),
     *("max_length", "max_new_tokens", "num_beam_groups", "num_beams", "num_return_sequences"),
-    *("past_key_values", "penalty_alpha", "stop_strings", "stopping_criteria", "temperature", "tokenizer"),
+    *("cache", "past_key_values"),
+    *("penalty_alpha", "stop_strings", "stopping_criteria", "temperature", "tokenizer"),
     *("top_k", "top_p", "use_cache"),
 )
 # What narrows the law that transformers samples from, which is not asked for a token here.

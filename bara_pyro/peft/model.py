@@ -15,6 +15,7 @@ from peft.tuners.tuners_utils import BaseTuner
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from bara_pyro.core.cache_name import given_cache
 from bara_pyro.core.noise import Addresses
 from bara_pyro.core.targets import find_targets
 from bara_pyro.errors import ConfigError
@@ -129,7 +130,7 @@ def _mask(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         return mask
     tokens = args[0] if args else kwargs.get("input_ids")
     tokens = kwargs["inputs_embeds"] if tokens is None else tokens
-    cache = kwargs.get("past_key_values")
+    cache = given_cache(kwargs)
     before = 0 if cache is None else cache.get_seq_length()
     return torch.ones(tokens.shape[0], before + tokens.shape[1], dtype=torch.long, device=tokens.device)
 

@@ -121,7 +121,9 @@ POSITIONS: dict[str, tuple[dict[str, object], list[list[int]]]] = {
         [[1, 2], [2, 3]],
     ),
     "embeddings": ({"inputs_embeds": torch.ones(1, 2, 5)}, [[0, 1]]),
-    "cache": ({"input_ids": torch.ones(1, 2), "past_key_values": Cached(4)}, [[4, 5]]),
+    "cache": ({"input_ids": torch.ones(1, 2), "cache": Cached(4)}, [[4, 5]]),
+    "before 5.24": ({"input_ids": torch.ones(1, 2), "past_key_values": Cached(4)}, [[4, 5]]),
+    "none": ({"input_ids": torch.ones(1, 2), "cache": None}, [[0, 1]]),
 }
 
 
