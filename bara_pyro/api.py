@@ -28,6 +28,7 @@ def train(
     out: str | Path,
     resume: bool = False,
     on_step: OnStep | None = None,
+    on_rehearsal: OnStep | None = None,
     **settings: object,
 ) -> System:
     """Fine-tune a language model on a task and write the folder of the run; `bara train`, but for its scores.
@@ -39,6 +40,7 @@ def train(
         out: folder of the run.
         resume: go on with the run in `out` from its last checkpoint; a finished one is only read back.
         on_step: called after each step with the number of steps done and the parts of the loss.
+        on_rehearsal: the same of the rehearsal that comes before, with `calibrated=True`.
         settings: all others, by the names of the command line's options, `lr=1e-4` for `--lr 1e-4`, or by
             their dotted keys.
 
@@ -76,7 +78,7 @@ def train(
     backbone = model if isinstance(model, Backbone) else None
     given["backbone.name"] = str(model) if backbone is None else backbone.name
     run = build_system(load_config(overrides={"method": method, **given}), backbone, rows)
-    fit(run, Path(out), resume=resume, on_step=on_step)
+    fit(run, Path(out), resume=resume, on_step=on_step, on_rehearsal=on_rehearsal)
     return run
 
 

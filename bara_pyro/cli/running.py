@@ -12,6 +12,7 @@ from bara_pyro.runs.evaluate import evaluate_system
 from bara_pyro.runs.folder import stored_config
 from bara_pyro.runs.launched import rank
 from bara_pyro.runs.manifest import clear, discard, how_to_resume, is_run
+from bara_pyro.runs.rehearsal import rehearsal_steps
 from bara_pyro.runs.system import System, build_system, for_rows
 from bara_pyro.runs.train import train as fit
 from bara_pyro.runs.train import train_seconds
@@ -105,12 +106,16 @@ def run(
     """
     system = system or build_system(config)
     label = name or f"{config.method.name} on {system.task.name}"
-    with progress(f"train {label}", config.train.total_steps) as advance:
+    before = rehearsal_steps(config.train.total_steps) if config.adapter.calibrated else 0
+    with progress(f"train {label}", before + config.train.total_steps) as advance:
         fit(
             system,
             out,
             resume=resume,
-            on_step=lambda step, parts: advance(completed=step, note=f"nll {parts['nll']:.3f}"),
+            on_rehearsal=lambda step, parts: advance(
+                completed=step, note=f"rehearsal, nll {parts['nll']:.3f}"
+            ),
+            on_step=lambda step, parts: advance(completed=before + step, note=f"nll {parts['nll']:.3f}"),
         )
     if rank():
         return {}  # the first process evaluates

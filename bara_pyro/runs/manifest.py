@@ -21,11 +21,11 @@ MANIFEST = "manifest.json"
 CONFIG, PEFT_CONFIG = "config.json", "adapter_config.json"
 ADAPTER, GUIDE = "adapter_model.safetensors", "guide.safetensors"
 LOG, FITTED = "train_log.jsonl", "fitted.json"
-FORWARD = "forward.jsonl"  # predictions of rows that were not learnt yet
+REHEARSAL, REHEARSED = ".rehearsal", "rehearsal.json"  # folder of one that goes on; what it said
 CHECKPOINT = "checkpoint.safetensors"
 METRICS, PREDICTIONS = "metrics.json", "predictions.jsonl"
 # What training writes; the checkpoint is gone once it is over.
-TRAINED = (CONFIG, PEFT_CONFIG, LOG, FORWARD, FITTED, ADAPTER, GUIDE)
+TRAINED = (CONFIG, PEFT_CONFIG, REHEARSED, LOG, FITTED, ADAPTER, GUIDE)
 SCORED = (PREDICTIONS, METRICS)
 
 
@@ -159,7 +159,7 @@ def clear(folder: Path) -> None:
     """Remove what bara wrote in a folder and below, and what is empty then; runs below it are left alone."""
     places: list[Path] = []
     for top, names, _ in os.walk(folder):
-        names[:] = [name for name in names if not is_run(Path(top, name))]
+        names[:] = [name for name in names if name == REHEARSAL or not is_run(Path(top, name))]
         places.append(Path(top))
     for place in reversed(places):  # what is below comes first
         for path in (place / name for name in written(place)):

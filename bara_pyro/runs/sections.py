@@ -181,8 +181,8 @@ class AdapterConfig(Section):
     )
     calibrated: bool = later(
         False,
-        "divide the answers' scores by a temperature that is fitted without validation rows: training is "
-        "given its rows bit by bit, and each is predicted before it is learnt",
+        "divide the answers' scores by a temperature that is fitted without validation rows: to what a "
+        "rehearsal on half of the training rows says of the others; half as much training again",
     )
 
 

@@ -32,25 +32,32 @@ from bara_pyro.runs.folder import (
     saved_step,
     write_config,
 )
-from bara_pyro.runs.forward import check_forward, fit_forward, order_of, predicted
 from bara_pyro.runs.manifest import (
     CHECKPOINT,
     CONFIG,
     FITTED,
-    FORWARD,
     LOG,
     MANIFEST,
+    REHEARSAL,
+    REHEARSED,
     TRAINED,
+    discard,
     how_to_resume,
     is_run,
     recording,
     verify,
 )
+from bara_pyro.runs.rehearsal import (
+    check_rehearsal,
+    fit_rehearsed,
+    is_rehearsed,
+    rehearsal_of,
+    write_rehearsed,
+)
 from bara_pyro.runs.sections import TrainConfig
 from bara_pyro.runs.stopped import Brake, LastGood
 from bara_pyro.runs.store import read_json, read_jsonl, remove_parts, write_json, write_jsonl, writing
 from bara_pyro.runs.system import System
-from bara_pyro.types import Json
 
 # Keeps the seeds of the noise apart from those of the initial values, and those of processes from each other.
 NOISE, NOISE_OF_RANK = 2**32, 2**33
@@ -73,7 +80,14 @@ def check_free(out: Path, resume: bool) -> None:
         )
 
 
-def train(system: System, out: str | Path, *, resume: bool = False, on_step: OnStep | None = None) -> None:
+def train(
+    system: System,
+    out: str | Path,
+    *,
+    resume: bool = False,
+    on_step: OnStep | None = None,
+    on_rehearsal: OnStep | None = None,
+) -> None:
     """Fit a system and write its folder.
 
     Where `torchrun` or `accelerate launch` started several processes, each trains on its share of the rows of
@@ -85,6 +99,7 @@ def train(system: System, out: str | Path, *, resume: bool = False, on_step: OnS
         resume: go on from the last checkpoint in `out` (from the start where there is none; a finished run
             is only read back).
         on_step: called after each step with the number of steps done and the parts of the loss.
+        on_rehearsal: the same of the rehearsal that comes before, with `adapter.calibrated`.
 
     Raises:
         ConfigError: `out` holds a run already and `resume` is False, or the method cannot be finished here.
@@ -109,10 +124,12 @@ def train(system: System, out: str | Path, *, resume: bool = False, on_step: OnS
         if ranks.first:
             check_free(out, resume)
         ranks.take_over([])  # the first has made room by now
-        _train(system, out, ranks, on_step)
+        _train(system, out, ranks, on_step, on_rehearsal)
 
 
-def _train(system: System, out: Path, ranks: Ranks, on_step: OnStep | None) -> None:
+def _train(
+    system: System, out: Path, ranks: Ranks, on_step: OnStep | None, on_rehearsal: OnStep | None = None
+) -> None:
     verify(out, TRAINED)
     if is_run(out):
         check_backbone(system.backbone, out, read_json(out / CONFIG))
@@ -129,7 +146,8 @@ def _train(system: System, out: Path, ranks: Ranks, on_step: OnStep | None) -> N
         if system.model.one_pass is not None:
             check_one_pass(system.model, system.guide)
         if system.config.adapter.calibrated:
-            check_forward(system, ranks)
+            check_rehearsal(system)
+            _rehearse(system, out, ranks, on_rehearsal)
         _fit(system, out, ranks, on_step)
         if not ranks.first:
             return
@@ -141,6 +159,26 @@ def _train(system: System, out: Path, ranks: Ranks, on_step: OnStep | None) -> N
     if ranks.first:
         (out / CHECKPOINT).unlink(missing_ok=True)
         remove_parts(out)
+
+
+def _rehearse(system: System, out: Path, ranks: Ranks, on_step: OnStep | None) -> None:
+    """Train a program of its own on half of the rows, and write what it says of the others."""
+    if ranks.largest(int(ranks.first and is_rehearsed(system, out))):
+        return
+    if ranks.first:
+        write_config(system, out)  # what is stopped from here on can be gone on with
+    half, asked = rehearsal_of(system)
+    folder = out / REHEARSAL
+    try:
+        _train(half, folder, ranks, on_step)
+    except Stopped as stop:
+        raise Stopped(
+            f"Stopped in the rehearsal: {out} keeps all of it, go on with {how_to_resume(out)}.",
+            stop.code - 128,
+        ) from stop
+    if ranks.first:
+        write_rehearsed(half, asked, out, train_seconds(folder) or 0.0)
+        discard(folder)
 
 
 def what_is_fitted(system: System) -> Fit[AdaptedLM, SiteGuide, MethodConfig]:
@@ -161,7 +199,7 @@ def _fit_options(system: System, out: Path) -> dict[str, float]:
     model, guide = system.model, system.guide
     found: dict[str, float] = {}
     if system.config.adapter.calibrated:
-        found |= {f"calibrated_{key}": value for key, value in fit_forward(system, out).items()}
+        found |= {f"calibrated_{key}": value for key, value in fit_rehearsed(system, out).items()}
     for name, part, fit in (
         ("distance", model.distance, fit_distance),
         ("one_pass", model.one_pass, fit_one_pass),
@@ -190,18 +228,13 @@ def _fit(system: System, out: Path, ranks: Ranks, on_step: OnStep | None) -> Non
     good = LastGood(svi)
     done = start
     with Brake() as brake, ExitStack() as stack:
-        log = ahead = None
+        log = None
         if ranks.first:
             (out / MANIFEST).unlink(missing_ok=True)  # nothing is whole until training is over
             write_config(system, out)
             log = stack.enter_context(closing(Log(out / LOG, start)))
-            if system.config.adapter.calibrated:
-                ahead = stack.enter_context(closing(Log(out / FORWARD, start - 1)))
         try:
             for step in range(start, c.total_steps):
-                if ahead:
-                    for record in predicted(system, step):
-                        ahead.add(record)
                 good.before()
                 svi.step(*micro_batches(system, split, c, step, ranks))
                 good.after()
@@ -210,8 +243,8 @@ def _fit(system: System, out: Path, ranks: Ranks, on_step: OnStep | None) -> Non
                     log.add({"step": done, **svi.last})
                 stopped = ranks.largest(brake.signal)  # looked at once: it may come at any moment
                 if stopped or (done % c.checkpoint_every == 0 and done < c.total_steps):
-                    for lines in filter(None, (log, ahead)):
-                        lines.sync()
+                    if log:
+                        log.sync()
                     save_checkpoint(out, svi, done, identity, ranks)
                 if on_step is not None:
                     on_step(done, svi.last)
@@ -235,11 +268,7 @@ def micro_batches(
     system: System, split: EncodedRows, c: TrainConfig, step: int, ranks: Ranks = ALONE
 ) -> list[Batch]:
     """Return this process's share of the rows of a step, cut into `accumulate` pieces."""
-    if system.config.adapter.calibrated:
-        every = list(order_of(system)[step].rows)
-    else:
-        every = training_batches(len(split), c.batch_size, system.config.seed, step)
-    rows = ranks.share(every)
+    rows = ranks.share(training_batches(len(split), c.batch_size, system.config.seed, step))
     if len(rows) % c.accumulate:
         raise ConfigError(
             f"train.accumulate={c.accumulate} must divide the {len(rows)} rows a step of each of "
@@ -264,7 +293,7 @@ def _stopped(
 
 
 class Log:
-    """`train_log.jsonl` and the like: one object a line, with the seconds of training so far.
+    """`train_log.jsonl`: one object a line, with the seconds of training so far.
 
     What it holds beyond step `start`, from which training goes on, will be written again and is dropped.
     """
@@ -276,7 +305,7 @@ class Log:
         self._since = time.perf_counter() - (kept[-1]["seconds"] if kept else 0.0)
         self._file: TextIO = path.open("a", encoding="utf-8")
 
-    def add(self, record: Json) -> None:
+    def add(self, record: dict[str, float]) -> None:
         """Append a record."""
         seconds = round(time.perf_counter() - self._since, 3)
         with writing(self.path):
@@ -295,6 +324,12 @@ class Log:
 
 
 def train_seconds(out: Path) -> float | None:
-    """Return the wall-clock time of a run's training, pauses left out; None where its log does not say."""
+    """Return the wall-clock time of a run's training, its rehearsal included and pauses left out.
+
+    None where its log does not say.
+    """
     records = read_jsonl(out / LOG)
-    return records[-1].get("seconds") if records else None
+    seconds = records[-1].get("seconds") if records else None
+    if seconds is None or not (out / REHEARSED).exists():
+        return seconds
+    return round(seconds + read_json(out / REHEARSED)["seconds"], 3)

@@ -30,6 +30,7 @@ REPEATS = 200
 SETTINGS: dict[str, dict[str, object]] = {
     **{name: {"method.name": name} for name in ("lora", "bara", "bara-gate", "blob")},
     "two steps": {"method.name": "blob", "method.recipe": "reproduction"},
+    "calibrated": {"method.name": "bara-gate", "adapter.calibrated": True},
 }
 # Phi alone: the noise of the local gates is one a row in any case.
 GLOBAL = {"method.name": "bara-gate", "method.latent": "phi"}

@@ -1,0 +1,114 @@
+"""A temperature without validation rows: of a rehearsal on half of the rows, by what it says of the others.
+
+Cross-validation with one fold of a half. The rehearsal is a training like any other, with as many passes over
+its rows as the run makes over all of them; what is kept of it are its predictions. The run itself is trained
+on all rows as if there had been none.
+"""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from bara_pyro.data import EncodedSplit
+from bara_pyro.errors import DataError
+from bara_pyro.methods.best_temperature import best_common_log_temperature
+from bara_pyro.metrics import nll, posterior_predictive
+from bara_pyro.runs.atomic import read_json, write_json
+from bara_pyro.runs.evaluate import draw
+from bara_pyro.runs.manifest import REHEARSED
+from bara_pyro.runs.system import System, assemble
+from bara_pyro.types import Json
+
+# Draws a prediction; the standard deviation of ln T before a row is seen; rows that make a temperature.
+DRAWS, SPREAD, FEWEST = 10, 0.35, 10
+
+
+def halves(rows: int, seed: int) -> tuple[list[int], list[int]]:
+    """Return the places of the rows that a rehearsal learns, and of those that it is asked.
+
+    Examples:
+        >>> from bara_pyro.runs.rehearsal import halves
+        >>> learnt, asked = halves(81, seed=0)
+        >>> len(learnt), len(asked), sorted(learnt + asked) == list(range(81))
+        (41, 40, True)
+    """
+    order = np.random.default_rng([seed, rows]).permutation(rows).tolist()
+    return order[: rows - rows // 2], order[rows - rows // 2 :]
+
+
+def rehearsal_steps(steps: int) -> int:
+    """Return how long a rehearsal is: half of the rows, as often."""
+    return math.ceil(steps / 2)
+
+
+def check_rehearsal(system: System) -> None:
+    """Refuse, before anything is trained, rows that are too few.
+
+    Raises:
+        DataError: they are.
+    """
+    rows = system.model.num_data
+    if rows < 2 * FEWEST:
+        raise DataError(
+            f"{rows} training rows are too few for calibrated=True (adapter.calibrated), which fits a "
+            f"temperature to half of them: give at least {2 * FEWEST}, or leave it out."
+        )
+
+
+def rehearsal_of(system: System) -> tuple[System, EncodedSplit]:
+    """Return a program like a system's, with half of its rows, and the other half."""
+    split, c = system.split("train"), system.config
+    learnt, asked = halves(len(split), c.seed)
+    config = c.model_copy(
+        update={
+            "adapter": c.adapter.model_copy(update={"calibrated": False}),
+            "train": c.train.model_copy(update={"steps": rehearsal_steps(c.train.total_steps)}),
+        }
+    )
+    half = assemble(config, system.backbone, system.task, len(learnt))
+    half._encoded.update(system._encoded)
+    half._encoded["train"] = split.take(learnt)
+    return half, split.take(asked)
+
+
+def is_rehearsed(system: System, out: Path) -> bool:
+    """Whether a folder has the predictions of a rehearsal for these rows."""
+    if not (out / REHEARSED).exists():
+        return False
+    split = system.split("train")
+    _, asked = halves(len(split), system.config.seed)
+    return [row["id"] for row in read_json(out / REHEARSED)["rows"]] == [split.ids[row] for row in asked]
+
+
+def write_rehearsed(half: System, asked: EncodedSplit, out: Path, seconds: float) -> None:
+    """Write what a rehearsal says of the rows that it has not learnt."""
+    drawn = draw(half, asked, DRAWS)
+    rows: list[Json] = [
+        {"id": asked.ids[i], "label": asked.labels[i], "log_probs": drawn[:, i].tolist()}
+        for i in range(len(asked))
+    ]
+    write_json(out / REHEARSED, {"seconds": seconds, "rows": rows})
+
+
+def fit_rehearsed(system: System, out: Path) -> dict[str, float]:
+    """Set the temperature to the most probable one after what a rehearsal said, `N(0, SPREAD^2)` before.
+
+    Returns:
+        `temperature`, `nll_1` and `nll_temperature` (nats, of these predictions), `rows`, and `seconds` that
+        the rehearsal took.
+    """
+    stored = read_json(out / REHEARSED)
+    draws = torch.tensor([row["log_probs"] for row in stored["rows"]], dtype=torch.float64).transpose(0, 1)
+    labels = torch.tensor([row["label"] for row in stored["rows"]])
+    found = best_common_log_temperature(draws, labels, spread=SPREAD)
+    system.model.set_temperature(found)
+    after = (draws / math.exp(found)).log_softmax(-1)
+    return {
+        "temperature": math.exp(found),
+        "nll_1": nll(posterior_predictive(draws), labels),
+        "nll_temperature": nll(posterior_predictive(after), labels),
+        "rows": float(len(labels)),
+        "seconds": stored["seconds"],
+    }

@@ -1,0 +1,207 @@
+"""A temperature without validation rows: of a rehearsal on half of the rows, by its answers to the others."""
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from app_cases import questions
+from fit_cases import Interrupted, answers, assert_runs_come_back, tiny_run
+from safetensors.torch import load_file
+from scipy.special import log_softmax, logsumexp
+from torch.testing import assert_close
+
+from bara_pyro.core.frozen import read
+from bara_pyro.core.likelihood import CompletionLikelihood
+from bara_pyro.errors import BaraError, ConfigError, Stopped
+from bara_pyro.models.lora import LoRA
+from bara_pyro.runs.config import RunConfig, load_config
+from bara_pyro.runs.evaluate import draw
+from bara_pyro.runs.folder import load_system
+from bara_pyro.runs.rehearsal import DRAWS, SPREAD, halves
+from bara_pyro.runs.store import read_json, read_jsonl
+from bara_pyro.runs.system import System, build_system
+from bara_pyro.runs.train import train, train_seconds
+
+STEPS = 9
+METHODS = ("bara-gate", "lora", "mc_dropout", "laplace")
+
+
+def calibrated(folder: Path, method: str = "bara-gate", **settings: object) -> RunConfig:
+    own = {"adapter.calibrated": True, "train.steps": STEPS, **settings}
+    return load_config(overrides=own, base=tiny_run(folder, {"name": method}))
+
+
+@pytest.mark.parametrize("rows", [20, 81])
+def test_halves_share_no_row_and_leave_none_out(rows: int) -> None:
+    learnt, asked = halves(rows, 3)
+    assert len(asked) == rows // 2
+    assert sorted(learnt + asked) == list(range(rows))
+    assert (learnt, asked) == halves(rows, 3) != halves(rows, 4)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_run_comes_back_whenever_it_is_killed(tmp_path: Path, method: str) -> None:
+    assert_runs_come_back(calibrated(tmp_path, method), tmp_path)
+    whole, cut = (read_json(tmp_path / name / "rehearsal.json") for name in ("whole", "cut"))
+    assert whole["rows"] == cut["rows"]
+    assert len(whole["rows"]) == 16
+    assert not (tmp_path / "whole" / ".rehearsal").exists()
+
+
+def test_a_run_that_is_killed_in_its_rehearsal_goes_on(tmp_path: Path) -> None:
+    config = calibrated(tmp_path)
+    whole = build_system(config)
+    train(whole, tmp_path / "whole")
+    steps: list[int] = []
+
+    def killed(step: int, _: dict[str, float]) -> None:
+        if step == 3:
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        train(build_system(config), tmp_path / "cut", on_rehearsal=killed)
+    again = build_system(config)
+    train(again, tmp_path / "cut", resume=True, on_rehearsal=lambda step, _: steps.append(step))
+    assert steps == [3, 4, 5]  # from the checkpoint after step 2
+    assert torch.equal(answers(again), answers(whole))
+
+
+def test_a_signal_in_the_rehearsal_names_the_run(tmp_path: Path) -> None:
+    import signal
+
+    def stop(step: int, _: dict[str, float]) -> None:
+        if step == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(Stopped, match=r"Stopped in the rehearsal: .*run keeps all of it, go on with") as told:
+        train(build_system(calibrated(tmp_path)), tmp_path / "run", on_rehearsal=stop)
+    assert ".rehearsal" not in str(told.value)
+    assert ". " not in str(told.value)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_nothing_but_the_temperature_differs_from_a_run_without(tmp_path: Path, method: str) -> None:
+    for name, config in (
+        ("with", calibrated(tmp_path, method)),
+        ("without", calibrated(tmp_path, method, **{"adapter.calibrated": False})),
+    ):
+        train(build_system(config), tmp_path / name)
+    for file in ("adapter_model.safetensors", "guide.safetensors"):
+        ours, theirs = (load_file(tmp_path / name / file) for name in ("with", "without"))
+        assert {key for key in ours if key not in theirs} <= {"log_temperature"}
+        for key, value in theirs.items():
+            assert torch.equal(ours[key], value), key
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_is_kept_is_what_a_run_on_half_of_the_rows_says(tmp_path: Path, method: str) -> None:
+    system = build_system(calibrated(tmp_path, method))
+    train(system, tmp_path / "run")
+    learnt, asked = halves(len(system.task.train), system.config.seed)
+    rows = system.task.train
+    half = replace(
+        system.task, train=tuple(rows[i] for i in learnt), test=tuple(rows[i] for i in asked), notes=()
+    )
+    alone = build_system(
+        calibrated(tmp_path, method, **{"adapter.calibrated": False, "train.steps": math.ceil(STEPS / 2)}),
+        task=half,
+    )
+    train(alone, tmp_path / "half")
+    kept = read_json(tmp_path / "run" / "rehearsal.json")["rows"]
+    assert [row["id"] for row in kept] == [row.id for row in half.test]
+    assert [row["label"] for row in kept] == list(alone.split("test").labels)
+    there = torch.tensor([row["log_probs"] for row in kept], dtype=torch.float64).transpose(0, 1)
+    assert_close(there, draw(alone, alone.split("test"), DRAWS), rtol=0, atol=1e-9)
+
+
+def test_the_temperature_is_the_most_probable_one(tmp_path: Path) -> None:
+    system = build_system(calibrated(tmp_path, **{"train.lr": 0.05, "train.steps": 40}))
+    train(system, tmp_path / "run")
+    fitted = json.loads((tmp_path / "run" / "fitted.json").read_text())
+    rows = read_json(tmp_path / "run" / "rehearsal.json")["rows"]
+    draws = np.array([row["log_probs"] for row in rows]).transpose(1, 0, 2)
+    labels = np.array([row["label"] for row in rows])
+
+    def nll_at(log_temperature: float) -> float:
+        """In scipy."""
+        members = log_softmax(draws / math.exp(log_temperature), axis=-1)
+        mean = logsumexp(members, axis=0) - math.log(len(draws))
+        return -mean[np.arange(len(labels)), labels].mean()
+
+    def loss(log_temperature: float) -> float:
+        """Minus ln of the posterior density, without constants, a row."""
+        return nll_at(log_temperature) + log_temperature**2 / (2 * SPREAD**2 * len(labels))
+
+    best = math.log(fitted["calibrated_temperature"])
+    assert fitted["calibrated_rows"] == len(rows)
+    assert fitted["calibrated_nll_1"] == pytest.approx(nll_at(0.0), rel=1e-9)
+    assert fitted["calibrated_nll_temperature"] == pytest.approx(nll_at(best), rel=1e-9)
+    assert loss(best) <= min(loss(t) for t in np.linspace(-4.6, 4.6, 921)) + 1e-6
+    assert abs(best) > 0.01
+    # The run that is read back divides by it, and nothing else has changed.
+    again = load_system(tmp_path / "run")
+    assert float(read(again.model, "log_temperature")) == pytest.approx(best, rel=1e-6)
+    test = again.split("test")
+    warm = draw(again, test, 3)
+    again.model.set_temperature(0.0)
+    plain = draw(again, test, 3)
+    assert_close(warm, (plain / math.exp(best)).log_softmax(-1), rtol=0, atol=1e-5)
+    assert (warm - plain).abs().max() > 1e-3
+
+
+def test_the_time_of_the_rehearsal_counts(tmp_path: Path) -> None:
+    train(build_system(calibrated(tmp_path)), tmp_path / "run")
+    own = read_jsonl(tmp_path / "run" / "train_log.jsonl")[-1]["seconds"]
+    rehearsal = read_json(tmp_path / "run" / "rehearsal.json")["seconds"]
+    assert rehearsal > 0
+    assert train_seconds(tmp_path / "run") == pytest.approx(own + rehearsal, abs=1e-3)
+
+
+def test_another_run_in_the_folder_starts_anew(tmp_path: Path) -> None:
+    """What a rehearsal left when it was stopped goes with the run that is overwritten."""
+    from bara_pyro.runs.manifest import clear
+
+    def killed(step: int, _: dict[str, float]) -> None:
+        if step == 3:
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        train(build_system(calibrated(tmp_path)), tmp_path / "run", on_rehearsal=killed)
+    assert (tmp_path / "run" / ".rehearsal").is_dir()
+    clear(tmp_path / "run")
+    assert not list((tmp_path / "run").iterdir())
+
+
+def too_few(folder: Path) -> System:
+    rows = build_system(calibrated(folder)).task
+    return build_system(calibrated(folder), task=replace(rows, train=rows.train[:19]))
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        (too_few, "19 training rows are too few for calibrated=True .* give at least 20"),
+        (
+            lambda folder: build_system(calibrated(folder, "temperature", **{"task.validation_rows": 8})),
+            "TemperedLoRA has one of its own",
+        ),
+    ],
+)
+def test_what_could_not_be_calibrated_is_refused_before_training(
+    tmp_path: Path, made: Callable[[Path], System], says: str
+) -> None:
+    with pytest.raises(BaraError, match=says) as error:
+        train(made(tmp_path), tmp_path / "run")
+    assert ". " not in str(error.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_replies_have_no_closed_set_of_answers(tmp_path: Path) -> None:
+    backbone = build_system(calibrated(tmp_path)).backbone
+    with pytest.raises(ConfigError, match="closed set of answers"):
+        LoRA(backbone, len(questions()), likelihood=CompletionLikelihood(), calibrated=True)
