@@ -21,6 +21,7 @@ class Tempered(AdaptedLM):
     """
 
     prunable = False  # the temperature belongs to the units that it was fitted with
+    tempered = True
 
     def __init__(self, backbone: Backbone, num_data: int, *args: Any, **options: Any) -> None:
         if options.get("calibrated"):

@@ -48,8 +48,12 @@ def pair_of(run: Fitted | tuple[AdaptedLM, SiteGuide]) -> tuple[AdaptedLM, SiteG
 
 
 def changes_logits(model: AdaptedLM) -> bool:
-    """Return whether a program does something to its answers' logits that no adapter does."""
-    return model.calibrated or _has_own(model, LOGITS)
+    """Return whether a program does something to its answers' logits that no adapter does.
+
+    The temperature of an option (`adapter.calibrated`) does not count: it is of answers, and what is written
+    or read token by token goes without it.
+    """
+    return model.tempered or _has_own(model, LOGITS)
 
 
 def _has_own(model: AdaptedLM, names: Sequence[str]) -> bool:
@@ -104,7 +108,8 @@ def attached(
             search carries the cache of one to another, and so mixes their draws.
 
     Yields:
-        The language model.
+        The language model. Its logits are those before the temperature that `adapter.calibrated` divides the
+        answers' by, if any.
 
     Raises:
         ConfigError: `draws` is neither, the guide belongs to another model, the program is more than adapters

@@ -95,6 +95,7 @@ class AdaptedLM(PyroModule):
     one_input = False
     # Whether draws reach the body: where they do not, it is run once for all draws.
     drawn_body = True
+    tempered = False  # whether a temperature is what the program is about, not an option
     members = 0  # of an ensemble, which stand for draws, and whose numbers its adapters take as `latents`
 
     def __init__(

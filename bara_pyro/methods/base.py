@@ -111,6 +111,7 @@ class Method(Generic[M, G, C]):
             recording.
         check: called before training; raises where `finish` could not do its work.
         uses_validation: whether `finish` looks at validation rows, which then calibrate nothing any more.
+        calibrated: whether it has a temperature of a rehearsal where nobody says, with few rows.
         peft: whether `lora_A` and `lora_B` of the program, without the guide, are a LoRA worth using (the
             posterior's mean), so that PEFT may read a run's folder as one.
         display: its name in tables; `name` if "".
@@ -131,6 +132,7 @@ class Method(Generic[M, G, C]):
     finish: Callable[[Fit[M, G, C]], dict[str, float]] | None = None
     check: Callable[[Fit[M, G, C]], None] | None = None
     uses_validation: Callable[[C], bool] = lambda config: False
+    calibrated: bool = False
     peft: bool = False
     display: str = ""
     order: int = 100

@@ -22,7 +22,7 @@ from bara_pyro.runs.system import System, assemble
 from bara_pyro.types import Json
 
 # Draws a prediction; the standard deviation of ln T before a row is seen; rows that make a temperature.
-DRAWS, SPREAD, FEWEST = 10, 0.35, 10
+DRAWS, SPREAD, FEWEST = 10, 0.5, 10
 
 
 def halves(rows: int, seed: int) -> tuple[list[int], list[int]]:

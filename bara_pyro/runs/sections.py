@@ -179,10 +179,11 @@ class AdapterConfig(Section):
         "let S = 0 stand for the average of 32 draws, by a temperature for every row: fitted to training "
         "rows without their labels when training is over",
     )
-    calibrated: bool = later(
-        False,
+    calibrated: bool | None = later(
+        None,
         "divide the answers' scores by a temperature that is fitted without validation rows: to what a "
-        "rehearsal on half of the training rows says of the others; half as much training again",
+        "rehearsal on half of the training rows says of the others, half as much training again; null: of "
+        "BaRA and its gate form with 20 to 639 training rows",
     )
 
 

@@ -24,7 +24,7 @@ from bara_pyro.data import (
 from bara_pyro.data.registry import has_worlds
 from bara_pyro.data.reply_tasks import ReplyTask, is_reply_task
 from bara_pyro.errors import ConfigError, DataError
-from bara_pyro.methods import build
+from bara_pyro.methods import METHODS, build
 from bara_pyro.runs.config import RunConfig
 from bara_pyro.runs.fingerprint import states_name
 from bara_pyro.runs.launched import local_rank
@@ -43,6 +43,8 @@ from bara_pyro.runs.rows import (
 # steps at least and at most.
 PASSES, MANY_ROWS, REPLY_PASSES = (10, 20), 640, 2
 FEWEST_STEPS, MOST_STEPS = 100, 6000
+# Rows at least for a rehearsal where nobody says whether there is one; at most, what is fewer than MANY_ROWS.
+REHEARSED_ROWS = 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,8 +227,10 @@ def _naming(config: RunConfig, name: str) -> RunConfig:
 
 
 def for_rows(config: RunConfig, rows: int) -> RunConfig:
-    """Return a configuration with what follows from the number of rows: steps, settings of the method."""
+    """Return a configuration with what follows from the number of rows: steps, settings, a rehearsal."""
     config = config.model_copy(update={"method": config.method.for_rows(rows)})
+    if _rehearsed(config, rows):
+        config = config.model_copy(update={"adapter": config.adapter.model_copy(update={"calibrated": True})})
     c = config.train
     if c.epochs is not None:
         steps = steps_of(c.epochs, rows, c.batch_size)
@@ -235,6 +239,16 @@ def for_rows(config: RunConfig, rows: int) -> RunConfig:
     else:
         return config
     return config.model_copy(update={"train": c.model_copy(update={"steps": steps, "epochs": None})})
+
+
+def _rehearsed(config: RunConfig, rows: int) -> bool:
+    """Whether a run is calibrated because nobody says otherwise; why so: docs/calibrated.md."""
+    return (
+        config.adapter.calibrated is None
+        and config.task.likelihood == "answer"
+        and METHODS[config.method.name].calibrated
+        and REHEARSED_ROWS <= rows < MANY_ROWS
+    )
 
 
 def steps_of(epochs: float, rows: int, batch_size: int) -> int:

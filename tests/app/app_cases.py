@@ -68,20 +68,26 @@ def write_rows(path: Path, rows: Iterable[dict]) -> Path:
     return path
 
 
+ONCE = {"adapter.calibrated": False}
+
+
 @dataclass
 class Place:
-    """Where the backbone and the rows are, and what every run here is started with."""
+    """Where the backbone and the rows are, and what every run here is started with.
+
+    Without a rehearsal, which so few rows have by default: what trains twice has tests of its own.
+    """
 
     backbone: Path
     rows: Path
 
     def config(self, **settings: object) -> RunConfig:
         """The configuration of a run here; of a dotted key, `__` stands for the dot."""
-        named = {"backbone.name": str(self.backbone), "task.name": str(self.rows)}
+        named = {"backbone.name": str(self.backbone), "task.name": str(self.rows), **ONCE}
         return load_config(overrides=named | {key.replace("__", "."): v for key, v in settings.items()})
 
     def arguments(self, out: Path, method: str = "bara", **settings: object) -> list[str]:
-        settings = {"train.log_every": 1, "predict.samples": [0, 3], "train.steps": 8, **settings}
+        settings = {"train.log_every": 1, "predict.samples": [0, 3], "train.steps": 8, **ONCE, **settings}
         pairs = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
         paths = ["--out", str(out), "--model", str(self.backbone), "--task", str(self.rows)]
         return ["train", "--method", method, *paths, *pairs]

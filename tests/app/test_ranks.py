@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from app_cases import Bara, Place, files_of
+from app_cases import ONCE, Bara, Place, files_of
 from ranks_driver import REPEATS, SETTINGS
 from safetensors.torch import load_file
 from torch.testing import assert_close
@@ -29,6 +29,7 @@ def ran(place: Place, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, d
         "train.checkpoint_every": 3,
         "train.log_every": 1,
         "train.process_timeout": 60,
+        **ONCE,
     }
     driver = Path(__file__).parent / "ranks_driver.py"
     command = [sys.executable, str(driver), json.dumps(settings), str(root)]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from app_cases import questions, save_backbone, write_rows
+from app_cases import ONCE, questions, save_backbone, write_rows
 from torch import Tensor
 
 from bara_pyro.runs.config import RunConfig, load_config
@@ -33,6 +33,7 @@ def tiny_run(folder: Path, method: dict[str, object]) -> RunConfig:
             "train.steps": STEPS,
             "train.checkpoint_every": CHECKPOINT,
             "train.lr": 0.01,
+            **ONCE,
         }
     )
 

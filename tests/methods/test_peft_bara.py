@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from app_cases import ONCE
 from core_cases import backbone, make_lm
 from fit_cases import tiny_run
 from safetensors.torch import load_file
@@ -87,7 +88,7 @@ def assert_same_answers(model: nn.Module, system: System, batch: Batch) -> None:
 @pytest.mark.parametrize("method", FORMS)
 def test_peft_gives_the_answers_of_a_run_on_the_microworld(method: str, tmp_path: Path) -> None:
     settings = {"task.name": "micro-wgs", "task.limit": 48, "train.steps": 4, "train.lr": 0.02}
-    system = build_system(load_config(overrides={"method": method, **settings}))
+    system = build_system(load_config(overrides={"method": method, **ONCE, **settings}))
     train(system, tmp_path / "run")
     lm = AutoModelForCausalLM.from_pretrained(backbone_path(), dtype=torch.float32).eval()
     batch = rows_of(system)

@@ -1,0 +1,136 @@
+"""What a user with few rows has by default: a run with a temperature, through every command."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from app_cases import ONCE, Bara, Place, questions, write_rows
+from torch.testing import assert_close
+
+import bara_pyro as bp
+from bara_pyro.cli.running import run
+from bara_pyro.runs.config import load_config
+from bara_pyro.runs.evaluate import draw
+from bara_pyro.runs.folder import load_system
+from bara_pyro.runs.manifest import check_run
+from bara_pyro.runs.store import read_json, read_jsonl
+from bara_pyro.runs.system import assemble, build_system
+
+
+@pytest.fixture(scope="module")
+def default(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of the gate form of 32 rows, nothing said about a temperature."""
+    out = tmp_path_factory.mktemp("default") / "run"
+    given = {"method": "bara-gate", "backbone.name": str(place.backbone), "task.name": str(place.rows)}
+    run(load_config(overrides={**given, "train.steps": 30, "train.lr": 0.05, "predict.samples": [3]}), out)
+    return out
+
+
+@pytest.mark.parametrize(
+    ("rows", "settings", "on"),
+    [
+        (19, {}, False),
+        (20, {}, True),
+        (639, {}, True),
+        (640, {}, False),
+        (640, {"adapter.calibrated": True}, True),
+        (80, {"adapter.calibrated": False}, False),
+        (80, {"method": "lora"}, False),
+        (80, {"method": "bara"}, True),
+        (80, {"train.steps": 7}, True),
+    ],
+)
+def test_rows_say_whether_there_is_a_rehearsal(rows: int, settings: dict[str, object], on: bool) -> None:
+    given = {"method": "bara-gate", "task.name": "micro-wgm", "task.train_rows": rows, **settings}
+    system = build_system(load_config(overrides=given))
+    assert system.model.num_data == rows
+    assert bool(system.config.adapter.calibrated) is system.model.calibrated is on
+
+
+def test_a_run_of_before_has_no_temperature(place: Place) -> None:
+    """Its configuration says nothing of one, and what is read back is built of it as it is."""
+    config = place.config(method="bara-gate", adapter__calibrated=None)
+    system = build_system(config)
+    assert system.model.calibrated  # trained now
+    assert "calibrated" not in config.dump()["adapter"]
+    again = assemble(config, system.backbone, system.task, system.model.num_data)
+    assert not again.model.calibrated
+
+
+def test_every_command_takes_it(default: Path, place: Place, tmp_path: Path, bara: Bara) -> None:
+    rows = write_rows(tmp_path / "rows.jsonl", [{"question": r["question"]} for r in questions()[:6]])
+    assert read_json(default / "fitted.json")["calibrated_temperature"] > 0
+    for command in (
+        ["evaluate", default, "--out", tmp_path / "scores"],
+        ["predict", default, "--input", rows, "--output", tmp_path / "answers.jsonl"],
+        ["inspect", default, "--out", tmp_path / "page"],
+        ["prune", default, "--out", tmp_path / "pruned"],
+        ["export", default, "--as", "lora", "--out", tmp_path / "lora"],
+        ["push", default, "someone/colours", "--offline", "--base", "a/b", "--out", tmp_path / "hub"],
+    ):
+        result = bara(*command)
+        assert result.code == 0, (command, result.err)
+    # What is asked of it names rows, which stay at home.
+    assert (default / "rehearsal.json").exists()
+    assert not (tmp_path / "hub" / "rehearsal.json").exists()
+    check_run(default)
+    ours = [row["probs"] for row in read_jsonl(tmp_path / "answers.jsonl")]
+    for folder in ("hub", "pruned"):
+        system = load_system(tmp_path / folder, backbone=str(place.backbone), with_rows=False)
+        told = bp.predict(system, [{"question": row["question"]} for row in questions()[:6]]).rows
+        assert [row["probs"] for row in told] == [pytest.approx(probs, abs=2e-2) for probs in ours]
+
+
+def test_text_goes_without_it(default: Path) -> None:
+    system = load_system(default)
+    log_t = math.log(read_json(default / "fitted.json")["calibrated_temperature"])
+    assert abs(log_t) > 0.01
+    split = system.split("test")
+    batch = split.batch(range(4), system.answer_ids)
+    mask = batch.attention_mask.long()
+    with torch.no_grad(), bp.attached(system) as lm:
+        positions = (mask.cumsum(-1) - 1).clamp_min(0)
+        out = lm(input_ids=batch.input_ids, attention_mask=mask, position_ids=positions)
+    theirs = out.logits[:, -1, system.answer_ids].double()
+    ours = draw(system, split.take(range(4)), 0)[0]
+    assert_close((theirs / math.exp(log_t)).log_softmax(-1), ours, rtol=0, atol=1e-5)
+    assert (theirs.log_softmax(-1) - ours).abs().max() > 1e-3
+
+
+def test_what_is_read_of_a_reply_goes_without_it(default: Path, tmp_path: Path, bara: Bara) -> None:
+    written = tmp_path / "replies.jsonl"
+    result = bara("generate", default, "--prompt", "is the fox", "--max-new-tokens", 3, "--output", written)
+    assert result.code == 0, result.err
+    assert len(read_jsonl(written)) == 1
+
+
+# PEFT reads a name that transformers deprecates; nothing of ours.
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+def test_peft_gives_the_logits_before_it(default: Path, place: Place) -> None:
+    peft = pytest.importorskip("peft")
+    from transformers import AutoModelForCausalLM
+
+    import bara_pyro.peft  # noqa: F401
+
+    system = load_system(default)
+    temperature = read_json(default / "fitted.json")["calibrated_temperature"]
+    lm = AutoModelForCausalLM.from_pretrained(place.backbone, dtype=torch.float32).eval()
+    model = peft.PeftModel.from_pretrained(lm, default)
+    split = system.split("test")
+    batch = split.batch(range(4), system.answer_ids)
+    mask = batch.attention_mask.long()
+    with torch.no_grad():
+        out = model(
+            input_ids=batch.input_ids,
+            attention_mask=mask,
+            position_ids=(mask.cumsum(-1) - 1).clamp_min(0),
+        )
+    theirs = out.logits[:, -1, system.answer_ids].double()
+    ours = draw(system, split.take(range(4)), 0)[0]
+    assert_close((theirs / temperature).log_softmax(-1), ours, rtol=0, atol=1e-5)
+
+
+def test_a_run_without_says_so(place: Place) -> None:
+    assert ONCE == {"adapter.calibrated": False}
+    assert not build_system(place.config(method="bara-gate")).model.calibrated
