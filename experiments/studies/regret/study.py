@@ -16,6 +16,7 @@ from statistics import median
 
 from matplotlib.figure import Figure
 
+from bara_pyro.methods import METHODS
 from bara_pyro.report import Column, Table
 from bara_pyro.report.style import dress, legend_of, line_style, new_figure
 from experiments.engine.record import number
@@ -29,7 +30,7 @@ RATES = (3e-4, 1e-3, 3e-3)
 STEPS = (300, 1000, 3000)
 RANKS = (2, 8, 32)
 ROWS = (80, 320, None)  # all that there are
-METHODS = ("bara-gate", "lora", "temperature")
+NAMES = ("bara-gate", "lora", "temperature")
 WORST = 10.0  # nats: where a figure ends
 
 
@@ -51,10 +52,17 @@ def grid() -> dict[str, dict[str, float | None]]:
 def arms(args: Namespace) -> Arms:
     """Return each method with each of the settings."""
     return {
-        f"{method}, {name}": {"method": method, **settings}
+        f"{method}, {name}": {"method": method, **settings, **_rehearsal(method, settings)}
         for name, settings in grid().items()
         for method in args.methods
     }
+
+
+def _rehearsal(method: str, settings: Mapping[str, object]) -> dict[str, bool]:
+    """Say what the default is, so that runs of before it was keep their names."""
+    if METHODS[method].calibrated and settings["task.train_rows"] is not None:
+        return {"adapter.calibrated": True}
+    return {}
 
 
 def regrets(study: Study, with_rows: str | None = None) -> dict[str, list[float]]:
@@ -135,7 +143,7 @@ STUDY = arm_study(
     "method with the same rows? Exploratory: test rows say what is best, for all alike.",
     parts,
     arms,
-    methods=METHODS,
+    methods=NAMES,
     tasks=("micro-wgs", "micro-arcc", "micro-obqa"),
     options={"--name": {"default": "regret", "help": "of the results; default: %(default)s"}},
     order=18,
