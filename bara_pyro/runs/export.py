@@ -14,6 +14,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from bara_pyro.core.frozen import read
 from bara_pyro.core.gate_draws import gate_draws
 from bara_pyro.core.sites import module_key
 from bara_pyro.data import EncodedSplit, batches, first_rows
@@ -95,15 +96,19 @@ def export_lora(
     out = Path(out)
     seed = system.config.predict.seed if seed is None else seed
     down, phis = _parts(system, rows, fit, draws, seed)
+    calibrated = bool(system.config.adapter.calibrated)
+    temperature = float(read(system.model, "log_temperature").exp()) if calibrated else 1.0
     own = {"method": system.config.method.name, "config_hash": system.config.hash}
     log_probs = []
     lora = plain_lora(system)
     for number, phi in enumerate(phis):
         fold(system, down, phi, lora)
         write_adapter(lora, out if number == 0 else out / f"draw-{number - 1}", own)
-        log_probs.append(draw(lora, compared_on, 0))
+        log_probs.append((draw(lora, compared_on, 0) / temperature).log_softmax(-1))
     labels = compared_on.labels
     report: Json = {"schema": SCHEMA, **own, "fit": fit, "fitted_rows": len(rows), "seed": seed}
+    if calibrated:
+        report["temperature"] = temperature
     report["mean"] = asdict(nearness(draw(system, compared_on, 0), log_probs[0], labels))
     if draws:
         average = draw(system, compared_on, draws, seed=seed)
@@ -143,7 +148,9 @@ def phi_draws(system: System, rows: EncodedSplit, samples: int, seed: int) -> Te
 
 def plain_lora(system: System) -> System:
     """Return LoRA on the same backbone, every module of rank r: servers know one rank an adapter."""
-    config = load_config(base=system.config, overrides={"method": {"name": "lora"}})
+    config = load_config(
+        base=system.config, overrides={"method": {"name": "lora"}, "adapter.calibrated": False}
+    )
     return assemble(config, system.backbone, system.task, system.model.num_data)
 
 

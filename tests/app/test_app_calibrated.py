@@ -1,17 +1,20 @@
 """What a user with few rows has by default: a run with a temperature, through every command."""
 
+import json
 import math
 from pathlib import Path
 
 import pytest
 import torch
 from app_cases import ONCE, Bara, Place, questions, write_rows
+from safetensors.torch import load_file
 from torch.testing import assert_close
 
 import bara_pyro as bp
 from bara_pyro.cli.running import run
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import draw
+from bara_pyro.runs.export import export_lora
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.manifest import check_run
 from bara_pyro.runs.store import read_json, read_jsonl
@@ -103,6 +106,23 @@ def test_what_is_read_of_a_reply_goes_without_it(default: Path, tmp_path: Path, 
     result = bara("generate", default, "--prompt", "is the fox", "--max-new-tokens", 3, "--output", written)
     assert result.code == 0, result.err
     assert len(read_jsonl(written)) == 1
+
+
+def test_an_export_says_what_to_divide_by(default: Path, tmp_path: Path, bara: Bara) -> None:
+    result = bara("export", default, "--as", "lora", "--out", tmp_path / "lora", "--json")
+    told = json.loads(result.out)
+    assert told["temperature"] == pytest.approx(read_json(default / "fitted.json")["calibrated_temperature"])
+    assert told["temperature"] != pytest.approx(1.0, abs=0.01)
+    # The same run before its temperature is as near, but for what the temperature does to both.
+    plain = load_system(default)
+    plain.model.set_temperature(0.0)
+    rows, test = plain.split("train"), plain.split("test")
+    again = export_lora(plain, tmp_path / "plain", rows=rows, compared_on=test)
+    assert again["mean"]["same_answer"] == told["mean"]["same_answer"]
+    for folder in ("lora", "plain"):
+        tensors = load_file(tmp_path / folder / "adapter_model.safetensors")
+        assert all("lora_" in name for name in tensors)
+    assert told["mean"]["kl_mean"] < 10 * again["mean"]["kl_mean"] + 1e-6
 
 
 # PEFT reads a name that transformers deprecates; nothing of ours.

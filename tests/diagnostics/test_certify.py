@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from app_cases import questions, save_backbone, write_rows
+from app_cases import ONCE, questions, save_backbone, write_rows
 from core_cases import backbone, hooked_forward, parts_of
 from gate_cases import plain_gate
 from torch import Tensor, nn
@@ -36,7 +36,13 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
 
     def make(method: str = "bara-gate", **settings: object) -> System:
         given = {"backbone.name": str(lm), "task.name": str(rows), "task.validation_rows": 5}
-        given |= {"method.name": method, "adapter.r": R, "adapter.lora_alpha": ALPHA, "predict.batch_size": 3}
+        given |= {
+            **ONCE,
+            "method.name": method,
+            "adapter.r": R,
+            "adapter.lora_alpha": ALPHA,
+            "predict.batch_size": 3,
+        }
         system = build_system(load_config(overrides={**given, **settings}))
         generator = torch.Generator().manual_seed(8)
         with torch.no_grad():

@@ -68,5 +68,9 @@ def export(
                 f"average, {near['kl_max']:.4f} at most; NLL {near['nll_run']:.4f} and "
                 f"{near['nll_export']:.4f}; the same answer in {near['same_answer']:.1f} %."
             )
+    if "temperature" in report:
+        say(
+            f"Divide the answers' logits by {report['temperature']:.3f}, as the run does and as is done here."
+        )
     say(f"Written to {out}: peft.PeftModel.from_pretrained(lm, {str(out)!r}) reads it")
     result({"out": out, **report})
