@@ -201,7 +201,11 @@ def build_system(
         split = encode_split(config, backbone, task, "train")
     config = for_rows(config, len(split))
     check_memory(config, backbone, split)
-    notes = (*reading_notes(config, split, "train"), *states_note(config, backbone, split))
+    notes = (
+        *reading_notes(config, split, "train"),
+        *states_note(config, backbone, split),
+        *_rehearsal_note(config, len(split)),
+    )
     task = replace(task, notes=(*task.notes, *notes))
     system = assemble(config, backbone, task, len(split))
     system._encoded["train"] = split
@@ -249,6 +253,15 @@ def _rehearsed(config: RunConfig, rows: int) -> bool:
         and METHODS[config.method.name].calibrated
         and REHEARSED_ROWS <= rows < MANY_ROWS
     )
+
+
+def _rehearsal_note(config: RunConfig, rows: int) -> list[str]:
+    if not config.adapter.calibrated:
+        return []
+    return [
+        f"a rehearsal on half of the {rows} training rows comes first, for a temperature "
+        "(--set adapter.calibrated=false leaves it out)"
+    ]
 
 
 def steps_of(epochs: float, rows: int, batch_size: int) -> int:

@@ -49,6 +49,8 @@ def test_rows_say_whether_there_is_a_rehearsal(rows: int, settings: dict[str, ob
     system = build_system(load_config(overrides=given))
     assert system.model.num_data == rows
     assert bool(system.config.adapter.calibrated) is system.model.calibrated is on
+    notes = [note for note in system.task.notes if "rehearsal" in note]
+    assert [f"half of the {rows} training rows" in note for note in notes] == [True] * on
 
 
 def test_a_run_of_before_has_no_temperature(place: Place) -> None:

@@ -13,8 +13,10 @@ r"""The contrast of the confirmatory benchmark on real tasks: read `plan.md` bes
 The gate form and LoRA have their defaults, all others what was chosen for the task on validation rows.
 What was run when the contrast had been seen has a name of its own:
 
-    python -m experiments real_contrast --name real_contrast_calibrated --methods bara-gate --tasks arc_easy
+    python -m experiments real_contrast --name real_contrast_calibrated --methods bara-gate
         --set adapter.calibrated=true ...
+
+The rival's runs beside it are those of the contrast.
 """
 
 from argparse import Namespace
