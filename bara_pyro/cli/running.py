@@ -34,6 +34,8 @@ def resumed(
     started, stored = stored_config(out)
     given = load_config(file, overrides, assignments, base=started)
     config = for_rows(given, stored["num_data"])
+    if given.adapter.calibrated is None:
+        config = _calibrated(config, None)  # so it was started, maybe before a rehearsal was the default
     others = [key for key in differences(started, config) if key not in PLACES]
     if config.task.name != started.task.name and not is_file_name(config.task.name):
         others.append("task.name")
@@ -55,6 +57,10 @@ def resumed(
     return started, config
 
 
+def _calibrated(config: RunConfig, value: bool | None) -> RunConfig:
+    return config.model_copy(update={"adapter": config.adapter.model_copy(update={"calibrated": value})})
+
+
 def train_and_show(out: Path, config: RunConfig, *, started: RunConfig | None = None) -> None:
     """Train, evaluate, print the scores; what `out` held is removed unless it is gone on with.
 
@@ -64,6 +70,8 @@ def train_and_show(out: Path, config: RunConfig, *, started: RunConfig | None = 
         started: those that a run which is gone on with was started with, and keeps.
     """
     resume = started is not None
+    if started is not None and not started.adapter.calibrated:
+        config = _calibrated(config, False)
     with progress("read rows", None) if config.task.streaming else nullcontext() as advance:
         system = build_system(config, on_rows=advance)
     if started is not None:

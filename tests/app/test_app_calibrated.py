@@ -2,6 +2,7 @@
 
 import json
 import math
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,12 @@ from bara_pyro.runs.export import export_lora
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.manifest import check_run
 from bara_pyro.runs.store import read_json, read_jsonl
-from bara_pyro.runs.system import assemble, build_system
+from bara_pyro.runs.system import assemble, build_system, for_rows
+from bara_pyro.runs.train import train
+
+
+class Interrupted(Exception):
+    """Stands for a kill."""
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +67,27 @@ def test_a_run_of_before_has_no_temperature(place: Place) -> None:
     assert "calibrated" not in config.dump()["adapter"]
     again = assemble(config, system.backbone, system.task, system.model.num_data)
     assert not again.model.calibrated
+
+
+@pytest.mark.parametrize("step", [5, None])
+def test_a_run_of_before_is_gone_on_with(step: int | None, place: Place, tmp_path: Path, bara: Bara) -> None:
+    """Half-way or finished: as it was started, with no word of a rehearsal."""
+    config = place.config(method="bara-gate", train__steps=8, adapter__calibrated=None)
+    config = for_rows(config, 32)
+    config = config.model_copy(update={"adapter": config.adapter.model_copy(update={"calibrated": None})})
+    now = build_system(config)
+    before = assemble(config, now.backbone, now.task, now.model.num_data)
+    out = tmp_path / "run"
+
+    def stop(done: int, _: dict[str, float]) -> None:
+        if done == step:
+            raise Interrupted
+
+    with pytest.raises(Interrupted) if step else nullcontext():
+        train(before, out, on_step=stop)
+    assert bara("train", "--resume", "--out", out).code == 0
+    assert not load_system(out).model.calibrated
+    assert not (out / "rehearsal.json").exists()
 
 
 def test_every_command_takes_it(default: Path, place: Place, tmp_path: Path, bara: Bara) -> None:
