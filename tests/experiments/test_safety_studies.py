@@ -1,6 +1,7 @@
 """Regret and learning curves: designs that are balanced, figures that are those of the records."""
 
 import math
+from argparse import Namespace
 from collections import Counter
 from importlib import import_module
 from itertools import combinations, product
@@ -38,6 +39,20 @@ def test_every_two_levels_of_the_grid_meet_once() -> None:
         pairs = Counter((s[one], s[other]) for s in settings)
         assert pairs == dict.fromkeys(product(levels[one], levels[other]), 1)
     assert all(s["adapter.lora_alpha"] == 2 * s["adapter.r"] for s in settings)
+
+
+def test_arms_say_whether_few_rows_have_a_rehearsal() -> None:
+    arms = regret.arms(Namespace(methods=["lora", "bara-gate", "temperature"]))
+    assert len(arms) == 9 * len(regret.ARMS) == 45
+    for name, settings in arms.items():
+        label, rows, *_ = name.split(", ")
+        told = {"bara-gate": True, "BaRA gate without rehearsal": False, "LoRA with rehearsal": True}.get(
+            label
+        )
+        assert settings.get("adapter.calibrated") is (None if rows == "all rows" else told)
+    assert {name.split(", ")[0] for name in regret.arms(Namespace(methods=["lora"]))} == {
+        *("lora", "LoRA with rehearsal")
+    }
 
 
 def test_regret_is_taken_from_the_best_with_the_same_task_and_rows() -> None:
