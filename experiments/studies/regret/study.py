@@ -66,7 +66,7 @@ def arms(args: Namespace) -> Arms:
 
 
 def _rehearsal(rehearsed: bool | None, settings: Mapping[str, object]) -> dict[str, bool]:
-    """Say whether there is a rehearsal, also where that is the default, so that older runs keep their names."""
+    """Say whether there is a rehearsal, also where that is the default: older runs keep their names."""
     if rehearsed is None or settings["task.train_rows"] is None:
         return {}
     return {"adapter.calibrated": rehearsed}
