@@ -44,8 +44,8 @@ from 0 to 2. S = 0 is the posterior mean, S = 10 the average over ten draws. Mea
 seeds; **best** and _second best_ of each column by the mean, ties included. Where there is one seed, say
 nothing about differences of a few points: the standard error of an accuracy of one half on 1,000 rows is
 {error:.1f} points. A best arm of a table was picked on the rows of the table. Each page ends with the code
-that made its figures, and defaults are the defaults of that code: [a rehearsal](calibrated.md), which few rows
-have by default now, is in no study that does not say so.
+that made its figures, and defaults are the defaults of that code: [a rehearsal](calibrated.md), which few
+rows have by default now, is in no study that does not say so.
 """
 
 
