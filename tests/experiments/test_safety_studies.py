@@ -44,12 +44,11 @@ def test_every_two_levels_of_the_grid_meet_once() -> None:
 def test_arms_say_whether_few_rows_have_a_rehearsal() -> None:
     arms = regret.arms(Namespace(methods=["lora", "bara-gate", "temperature"]))
     assert len(arms) == 9 * len(regret.ARMS) == 45
+    few = {"bara-gate": True, "LoRA with rehearsal": True, "BaRA gate without rehearsal": False}
+    every = {"LoRA with rehearsal": False, "BaRA gate without rehearsal": False}
     for name, settings in arms.items():
         label, rows, *_ = name.split(", ")
-        told = {"bara-gate": True, "BaRA gate without rehearsal": False, "LoRA with rehearsal": True}.get(
-            label
-        )
-        assert settings.get("adapter.calibrated") is (None if rows == "all rows" else told)
+        assert settings["adapter.calibrated"] is (every if rows == "all rows" else few).get(label)
     assert {name.split(", ")[0] for name in regret.arms(Namespace(methods=["lora"]))} == {
         *("lora", "LoRA with rehearsal")
     }

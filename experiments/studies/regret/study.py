@@ -30,13 +30,14 @@ RATES = (3e-4, 1e-3, 3e-3)
 STEPS = (300, 1000, 3000)
 RANKS = (2, 8, 32)
 ROWS = (80, 320, None)  # all that there are
-# Method, and whether few rows have a rehearsal (of all rows none has one).
-ARMS: dict[str, tuple[str, bool | None]] = {
-    "bara-gate": ("bara-gate", True),
-    "BaRA gate without rehearsal": ("bara-gate", False),
-    "lora": ("lora", None),
-    "LoRA with rehearsal": ("lora", True),
-    "temperature": ("temperature", None),
+# Method, and what is said of a rehearsal with few rows and with all. It is said where it is the default, too,
+# so that runs of before that keep their names; with all rows none has one.
+ARMS: dict[str, tuple[str, bool | None, bool | None]] = {
+    "bara-gate": ("bara-gate", True, None),
+    "BaRA gate without rehearsal": ("bara-gate", False, False),
+    "lora": ("lora", None, None),
+    "LoRA with rehearsal": ("lora", True, False),
+    "temperature": ("temperature", None, None),
 }
 WORST = 10.0  # nats: where a figure ends
 
@@ -59,18 +60,15 @@ def grid() -> dict[str, dict[str, float | None]]:
 def arms(args: Namespace) -> Arms:
     """Return each method with each of the settings."""
     return {
-        f"{label}, {name}": {"method": method, **settings, **_rehearsal(rehearsed, settings)}
+        f"{label}, {name}": {
+            "method": method,
+            **settings,
+            "adapter.calibrated": every if settings["task.train_rows"] is None else few,
+        }
         for name, settings in grid().items()
-        for label, (method, rehearsed) in ARMS.items()
+        for label, (method, few, every) in ARMS.items()
         if method in args.methods
     }
-
-
-def _rehearsal(rehearsed: bool | None, settings: Mapping[str, object]) -> dict[str, bool]:
-    """Say whether there is a rehearsal, also where that is the default: older runs keep their names."""
-    if rehearsed is None or settings["task.train_rows"] is None:
-        return {}
-    return {"adapter.calibrated": rehearsed}
 
 
 def regrets(study: Study, with_rows: str | None = None) -> dict[str, list[float]]:
