@@ -13,7 +13,7 @@ from bara_pyro.runs.folder import stored_config
 from bara_pyro.runs.launched import rank
 from bara_pyro.runs.manifest import clear, discard, how_to_resume, is_run
 from bara_pyro.runs.rehearsal import rehearsal_steps
-from bara_pyro.runs.system import System, build_system, for_rows
+from bara_pyro.runs.system import System, build_system, calibrated, for_rows
 from bara_pyro.runs.train import train as fit
 from bara_pyro.runs.train import train_seconds
 from bara_pyro.types import Json
@@ -35,7 +35,7 @@ def resumed(
     given = load_config(file, overrides, assignments, base=started)
     config = for_rows(given, stored["num_data"])
     if given.adapter.calibrated is None:
-        config = _calibrated(config, None)  # so it was started, maybe before a rehearsal was the default
+        config = calibrated(config, None)  # so it was started, maybe before a rehearsal was the default
     others = [key for key in differences(started, config) if key not in PLACES]
     if config.task.name != started.task.name and not is_file_name(config.task.name):
         others.append("task.name")
@@ -57,10 +57,6 @@ def resumed(
     return started, config
 
 
-def _calibrated(config: RunConfig, value: bool | None) -> RunConfig:
-    return config.model_copy(update={"adapter": config.adapter.model_copy(update={"calibrated": value})})
-
-
 def train_and_show(out: Path, config: RunConfig, *, started: RunConfig | None = None) -> None:
     """Train, evaluate, print the scores; what `out` held is removed unless it is gone on with.
 
@@ -71,7 +67,7 @@ def train_and_show(out: Path, config: RunConfig, *, started: RunConfig | None = 
     """
     resume = started is not None
     if started is not None and not started.adapter.calibrated:
-        config = _calibrated(config, False)
+        config = calibrated(config, False)
     with progress("read rows", None) if config.task.streaming else nullcontext() as advance:
         system = build_system(config, on_rows=advance)
     if started is not None:

@@ -154,7 +154,7 @@ class Backbone:
             rows = past.rows(len(inputs["input_ids"]))
             inputs, cache = going_on(inputs, past.mask[rows]), past.cache(rows)
             with self._above(past.below, past.rest, len(rows)):
-                return self.lm.base_model(**inputs, **self._cached(cache))[0].to(input_ids.device)
+                return self.lm.base_model(**inputs, **{self._cache_name: cache})[0].to(input_ids.device)
         with self._above(below, self.lower(tokens, below), len(inputs["input_ids"])):
             return self.lm.base_model(**inputs)[0].to(input_ids.device)
 
@@ -183,7 +183,7 @@ class Backbone:
         cache = DynamicCache()
         inputs = self._inputs(tokens.repeat(copies) if copies > 1 else tokens)
         with self._above(below, states, len(inputs["input_ids"])):
-            self.lm.base_model(**{**inputs, "use_cache": True}, **self._cached(cache))
+            self.lm.base_model(**{**inputs, "use_cache": True}, **{self._cache_name: cache})
         run = [(layer.keys, layer.values) for layer in cache.layers[below:]]
         mask = (tokens.attention_mask if counted is None else counted).bool().repeat(copies, 1)
         return Prefix((*self._not_run(below, mask), *run), mask, per_draw=copies > 1, below=below)
@@ -208,7 +208,7 @@ class Backbone:
         cache = KeysAndValues(last)
         inputs = self._inputs(tokens.repeat(copies) if copies > 1 else tokens)
         with self._above(below, states, len(inputs["input_ids"])), self.states.noting(last) as seen:
-            self.lm.base_model(**{**inputs, "use_cache": True}, **self._cached(cache))
+            self.lm.base_model(**{**inputs, "use_cache": True}, **{self._cache_name: cache})
         if cache.found is None:
             return None
         keys, values = (part[..., :-width, :] for part in cache.found)
@@ -226,8 +226,9 @@ class Backbone:
             return nullcontext()
         return self.states.standing_in(below, states.repeat(sequences // len(states), 1, 1))
 
-    def _cached(self, cache: DynamicCache) -> dict[str, Any]:
-        return {cache_argument(self.lm.base_model): cache}
+    @cached_property
+    def _cache_name(self) -> str:
+        return cache_argument(self.lm.base_model)
 
     def _inputs(self, tokens: Tokens) -> dict[str, Any]:
         if tokens.segments is not None:

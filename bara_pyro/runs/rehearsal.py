@@ -18,11 +18,10 @@ from bara_pyro.metrics import nll, posterior_predictive
 from bara_pyro.runs.atomic import read_json, write_json
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.manifest import REHEARSED
-from bara_pyro.runs.system import System, assemble
+from bara_pyro.runs.system import REHEARSED_ROWS, System, assemble, calibrated
 from bara_pyro.types import Json
 
-# Draws a prediction; the standard deviation of ln T before a row is seen; rows that make a temperature.
-DRAWS, SPREAD, FEWEST = 10, 0.5, 10
+DRAWS, SPREAD = 10, 0.5  # draws a prediction; the standard deviation of ln T before a row is seen
 
 
 def halves(rows: int, seed: int) -> tuple[list[int], list[int]]:
@@ -50,10 +49,10 @@ def check_rehearsal(system: System) -> None:
         DataError: they are.
     """
     rows = system.model.num_data
-    if rows < 2 * FEWEST:
+    if rows < REHEARSED_ROWS:
         raise DataError(
             f"{rows} training rows are too few for calibrated=True (adapter.calibrated), which fits a "
-            f"temperature to half of them: give at least {2 * FEWEST}, or leave it out."
+            f"temperature to half of them: give at least {REHEARSED_ROWS}, or leave it out."
         )
 
 
@@ -61,12 +60,8 @@ def rehearsal_of(system: System) -> tuple[System, EncodedSplit]:
     """Return a program like a system's, with half of its rows, and the other half."""
     split, c = system.split("train"), system.config
     learnt, asked = halves(len(split), c.seed)
-    config = c.model_copy(
-        update={
-            "adapter": c.adapter.model_copy(update={"calibrated": False}),
-            "train": c.train.model_copy(update={"steps": rehearsal_steps(c.train.total_steps)}),
-        }
-    )
+    train = c.train.model_copy(update={"steps": rehearsal_steps(c.train.total_steps)})
+    config = calibrated(c, False).model_copy(update={"train": train})
     half = assemble(config, system.backbone, system.task, len(learnt))
     half._encoded.update(system._encoded)
     half._encoded["train"] = split.take(learnt)

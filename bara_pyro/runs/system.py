@@ -43,7 +43,7 @@ from bara_pyro.runs.rows import (
 # steps at least and at most.
 PASSES, MANY_ROWS, REPLY_PASSES = (10, 20), 640, 2
 FEWEST_STEPS, MOST_STEPS = 100, 6000
-# Rows at least for a rehearsal where nobody says whether there is one; at most, what is fewer than MANY_ROWS.
+# Rows at least for a rehearsal; where nobody says whether there is one, at most fewer than MANY_ROWS.
 REHEARSED_ROWS = 20
 
 
@@ -234,7 +234,7 @@ def for_rows(config: RunConfig, rows: int) -> RunConfig:
     """Return a configuration with what follows from the number of rows: steps, settings, a rehearsal."""
     config = config.model_copy(update={"method": config.method.for_rows(rows)})
     if _rehearsed(config, rows):
-        config = config.model_copy(update={"adapter": config.adapter.model_copy(update={"calibrated": True})})
+        config = calibrated(config, True)
     c = config.train
     if c.epochs is not None:
         steps = steps_of(c.epochs, rows, c.batch_size)
@@ -243,6 +243,11 @@ def for_rows(config: RunConfig, rows: int) -> RunConfig:
     else:
         return config
     return config.model_copy(update={"train": c.model_copy(update={"steps": steps, "epochs": None})})
+
+
+def calibrated(config: RunConfig, value: bool | None) -> RunConfig:
+    """Return a configuration that says whether there is a rehearsal; None: nothing of it."""
+    return config.model_copy(update={"adapter": config.adapter.model_copy(update={"calibrated": value})})
 
 
 def _rehearsed(config: RunConfig, rows: int) -> bool:
