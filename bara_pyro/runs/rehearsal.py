@@ -90,6 +90,9 @@ def write_rehearsed(half: System, asked: EncodedSplit, out: Path, seconds: float
 def fit_rehearsed(system: System, out: Path) -> dict[str, float]:
     """Set the temperature to the most probable one after what a rehearsal said, `N(0, SPREAD^2)` before.
 
+    It is never below 1: where rows asked resemble rows learnt (one text twice, one template), a rehearsal
+    is right too often, and the run would be made surer of rows that resemble none.
+
     Returns:
         `temperature`, `nll_1` and `nll_temperature` (nats, of these predictions), `rows`, and `seconds` that
         the rehearsal took.
@@ -97,7 +100,7 @@ def fit_rehearsed(system: System, out: Path) -> dict[str, float]:
     stored = read_json(out / REHEARSED)
     draws = torch.tensor([row["log_probs"] for row in stored["rows"]], dtype=torch.float64).transpose(0, 1)
     labels = torch.tensor([row["label"] for row in stored["rows"]])
-    found = best_common_log_temperature(draws, labels, spread=SPREAD)
+    found = max(0.0, best_common_log_temperature(draws, labels, spread=SPREAD))
     system.model.set_temperature(found)
     after = (draws / math.exp(found)).log_softmax(-1)
     return {

@@ -18,11 +18,12 @@ from torch.testing import assert_close
 from bara_pyro.core.frozen import read
 from bara_pyro.core.likelihood import CompletionLikelihood
 from bara_pyro.errors import BaraError, ConfigError, Stopped
+from bara_pyro.methods.best_temperature import best_common_log_temperature
 from bara_pyro.models.lora import LoRA
 from bara_pyro.runs.config import RunConfig, load_config
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.folder import load_system
-from bara_pyro.runs.rehearsal import DRAWS, SPREAD, halves
+from bara_pyro.runs.rehearsal import DRAWS, SPREAD, fit_rehearsed, halves
 from bara_pyro.runs.store import read_json, read_jsonl
 from bara_pyro.runs.system import System, build_system
 from bara_pyro.runs.train import train, train_seconds
@@ -142,7 +143,7 @@ def test_the_temperature_is_the_most_probable_one(tmp_path: Path) -> None:
     assert fitted["calibrated_nll_1"] == pytest.approx(nll_at(0.0), rel=1e-9)
     assert fitted["calibrated_nll_temperature"] == pytest.approx(nll_at(best), rel=1e-9)
     assert loss(best) <= min(loss(t) for t in np.linspace(-4.6, 4.6, 921)) + 1e-6
-    assert abs(best) > 0.01
+    assert best > 0.01
     # The run that is read back divides by it, and nothing else has changed.
     again = load_system(tmp_path / "run")
     assert float(read(again.model, "log_temperature")) == pytest.approx(best, rel=1e-6)
@@ -152,6 +153,23 @@ def test_the_temperature_is_the_most_probable_one(tmp_path: Path) -> None:
     plain = draw(again, test, 3)
     assert_close(warm, (plain / math.exp(best)).log_softmax(-1), rtol=0, atol=1e-5)
     assert (warm - plain).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("surer", [False, True])
+def test_a_rehearsal_never_makes_a_run_surer(tmp_path: Path, surer: bool) -> None:
+    """Half-sure and always right, as of rows that it knows already, its answers ask for T below 1."""
+    system = build_system(calibrated(tmp_path))
+    out = tmp_path / "rehearsed"
+    out.mkdir()
+    right = [0.8 if surer or row % 2 else 0.01 for row in range(40)]
+    told = [{"id": row, "label": 0, "log_probs": np.log([[p, 1 - p]]).tolist()} for row, p in enumerate(right)]
+    (out / "rehearsal.json").write_text(json.dumps({"seconds": 1.0, "rows": told}))
+    fitted = fit_rehearsed(system, out)
+    draws = torch.tensor([row["log_probs"] for row in told], dtype=torch.float64).transpose(0, 1)
+    found = best_common_log_temperature(draws, torch.zeros(40, dtype=torch.long), spread=SPREAD)
+    assert (found < -0.1) is surer
+    assert fitted["temperature"] == pytest.approx(1.0 if surer else math.exp(found), rel=1e-12)
+    assert float(read(system.model, "log_temperature")) == pytest.approx(math.log(fitted["temperature"]))
 
 
 def test_the_time_of_the_rehearsal_counts(tmp_path: Path) -> None:
