@@ -3,7 +3,8 @@
     python -m experiments learning_curves
     python -m experiments learning_curves --tasks micro-wgm --rows 20 80 320 1280 --name learning_curves_wgm
 
-Every method has its default settings; the temperature, besides, all validation rows of the task.
+Every method has its default settings; the temperature, besides, all validation rows of the task. Where rows
+are few, a rehearsal (docs/calibrated.md) is the gate form's default and LoRA's option: arms say which.
 """
 
 from argparse import Namespace
@@ -14,11 +15,13 @@ from matplotlib.figure import Figure
 
 from bara_pyro.report import Column, Table
 from bara_pyro.report.style import dress, legend_of, new_figure
+from bara_pyro.runs.system import MANY_ROWS
 from experiments.engine.arguments import positive
 from experiments.engine.differences import averaged
+from experiments.engine.rehearsal import rehearsed_or_not
 from experiments.engine.results import RESULTS
 from experiments.engine.rows import RunRows, read_rows, rows_path
-from experiments.engine.run import SEED, Arms
+from experiments.engine.run import SEED, Arm, Arms
 from experiments.engine.study import Study
 from experiments.page.figures import marked
 from experiments.page.parts import Part, Picture, by_variant
@@ -27,16 +30,21 @@ from experiments.page.tables import interval_cell
 from experiments.page.values import Value, display, draws_of, over_seeds, score
 
 ROWS = (20, 80, 320, 1280, 4800)
-OURS, RIVALS = "bara-gate", ("lora", "temperature", "blob", "ensemble")
+METHODS = ("bara-gate", "lora", "temperature", "blob", "ensemble")
+OURS = "bara-gate"
+RIVALS = ("BaRA gate without rehearsal", "lora", "LoRA with rehearsal", "temperature", "blob", "ensemble")
 
 
 def arms(args: Namespace) -> Arms:
     """Return each method by default, after each number of rows."""
-    return {
-        f"{method}, {rows} rows": {"method": method, "task.train_rows": rows, "task.train_rows_seed": SEED}
-        for rows in args.rows
-        for method in args.methods
-    }
+    found: dict[str, Arm] = {}
+    for rows in args.rows:
+        few = rows < MANY_ROWS
+        for label, arm in rehearsed_or_not(args.methods, few=few).items():
+            if few or label in args.methods:  # with many rows no default has a rehearsal
+                own = {"task.train_rows": rows, "task.train_rows_seed": SEED}
+                found[f"{label}, {rows} rows"] = {**arm, **own}
+    return found
 
 
 def parts(study: Study) -> list[Part]:
@@ -114,7 +122,7 @@ STUDY = arm_study(
     "settings and length at one rate, a temperature fitted on all validation rows of the task besides.",
     parts,
     arms,
-    methods=(OURS, *RIVALS),
+    methods=METHODS,
     tasks=("micro-obqa",),
     steps=None,
     options={

@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 from bara_pyro.report import Column, Table
 from bara_pyro.report.style import dress, legend_of, line_style, new_figure
 from experiments.engine.record import number
+from experiments.engine.rehearsal import rehearsed_or_not
 from experiments.engine.run import Arms
 from experiments.engine.study import Study
 from experiments.page.parts import Part, Picture
@@ -30,15 +31,6 @@ RATES = (3e-4, 1e-3, 3e-3)
 STEPS = (300, 1000, 3000)
 RANKS = (2, 8, 32)
 ROWS = (80, 320, None)  # all that there are
-# Method, and what is said of a rehearsal with few rows and with all. It is said where it is the default, too,
-# so that runs of before that keep their names; with all rows none has one.
-ARMS: dict[str, tuple[str, bool | None, bool | None]] = {
-    "bara-gate": ("bara-gate", True, None),
-    "BaRA gate without rehearsal": ("bara-gate", False, False),
-    "lora": ("lora", None, None),
-    "LoRA with rehearsal": ("lora", True, False),
-    "temperature": ("temperature", None, None),
-}
 WORST = 10.0  # nats: where a figure ends
 
 
@@ -60,14 +52,9 @@ def grid() -> dict[str, dict[str, float | None]]:
 def arms(args: Namespace) -> Arms:
     """Return each method with each of the settings."""
     return {
-        f"{label}, {name}": {
-            "method": method,
-            **settings,
-            "adapter.calibrated": every if settings["task.train_rows"] is None else few,
-        }
+        f"{label}, {name}": {**settings, **arm}
         for name, settings in grid().items()
-        for label, (method, few, every) in ARMS.items()
-        if method in args.methods
+        for label, arm in rehearsed_or_not(args.methods, few=settings["task.train_rows"] is not None).items()
     }
 
 
