@@ -50,7 +50,12 @@ def further(name: str, gain: float) -> dict[str, list[RunRows]]:
         for arm, right in (("bara-gate", -0.5 - gain), ("temperature", -0.5))
     ]
     shorter = [run(name, "bara-gate", "micro-wgs", "micro-wgs", -0.45)]
-    return {"aware": aware, "few": few, "shorter": shorter}
+    rehearsed = [
+        run(name, arm, "micro-wgs", "micro-wgs", right)
+        for arm, right in (("bara-gate", -0.6 - gain), ("temperature", -0.6), ("lora", -0.35))
+    ]
+    lora = [run(name, "lora", "micro-wgs", "micro-wgs", -0.4)]
+    return {"aware": aware, "few": few, "shorter": shorter, "rehearsed": rehearsed, "lora": lora}
 
 
 def nll_of(right: float) -> float:
@@ -180,6 +185,15 @@ def test_secondary_contrasts_have_files_of_their_own_and_count_once_all_worlds_h
     by_hand = nll_of(-0.45) - nll_of(-0.5)
     assert found["shorter"]["difference"] == pytest.approx(by_hand, abs=1e-5)
     assert "p_holm" not in found["shorter"]
+    by_hand = np.mean([nll_of(-0.6 - gain) for gain in gains.values()])
+    for contrast, nll in (
+        ("rehearsed", by_hand),
+        ("rehearsed_lora", nll_of(-0.35)),
+        ("asked_lora", nll_of(-0.4)),
+    ):
+        assert found[contrast]["difference"] == pytest.approx(nll - nll_of(-0.6), abs=1e-5)
+        assert "p_holm" not in found[contrast]
+    assert "rehearsed_bara" not in found
 
 
 def test_the_rival_of_a_language_model_made_again_is_that_one(tmp_path: Path) -> None:
