@@ -34,6 +34,7 @@ class Published:
         report: what its metrics.json holds.
         peft: "LORA" or "BARA" where PEFT reads the folder, else "".
         figure: name of the picture of its calibration.
+        temperature: what the answers' scores are divided by; None where there is none.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Published:
     report: Json
     peft: str
     figure: str
+    temperature: float | None = None
 
 
 def card(run: Published, license_name: str | None = None) -> str:
@@ -133,6 +135,12 @@ def _load(run: Published) -> str:
             f'model = PeftModel.from_pretrained(lm, "{run.name}")',
             *(["model.sample(seed=0)  # one draw; None: the means again"] if run.peft == "BARA" else []),
             "```",
+            "",
+        ]
+    if run.peft and run.temperature is not None:
+        lines += [
+            f"PEFT has no place for the temperature: divide the answers' logits by {run.temperature:.4g} "
+            "there; bara_pyro does so itself.",
             "",
         ]
     return "\n".join(lines)

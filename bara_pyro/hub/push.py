@@ -88,7 +88,8 @@ def prepare_upload(
     report: Json = scrubbed(read_json(run / METRICS))
     settings: Json = {**read_json(run / PEFT_CONFIG), "base_model_name_or_path": base}
     kind = settings["peft_type"].split(":")[0]
-    told = Published(name, base, config, stored, report, kind if kind in ("LORA", "BARA") else "", FIGURE)
+    peft = kind if kind in ("LORA", "BARA") else ""
+    told = Published(name, base, config, stored, report, peft, FIGURE, _temperature(run))
     out.mkdir(parents=True, exist_ok=True)
     with recording(out, *PUBLISHED):
         write_json(out / CONFIG, stored)
@@ -102,6 +103,12 @@ def prepare_upload(
         _draw(run, best_draws(report), out / FIGURE)
         write_text(out / CARD, card(told, license_name))
     return out
+
+
+def _temperature(run: Path) -> float | None:
+    """Return the temperature of a run, of a rehearsal or of validation rows."""
+    fitted: dict[str, float] = read_json(run / FITTED) if (run / FITTED).is_file() else {}
+    return fitted.get("calibrated_temperature", fitted.get("temperature"))
 
 
 def push(

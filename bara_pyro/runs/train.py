@@ -288,8 +288,8 @@ def _stopped(
         if ranks.first:
             save_system(system, out, step - 1)
         kept = f"the parameters after step {step - 1} are kept in {out}"
-    reason = str(error).rstrip(".")
-    return TrainingError(f"Training stopped at step {step + 1}, {kept}: {reason[0].lower()}{reason[1:]}.")
+    reason, what = str(error).rstrip("."), "The rehearsal" if out.name == REHEARSAL else "Training"
+    return TrainingError(f"{what} stopped at step {step + 1}, {kept}: {reason[0].lower()}{reason[1:]}.")
 
 
 class Log:

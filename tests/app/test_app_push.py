@@ -67,6 +67,7 @@ def test_the_card_says_what_was_measured_and_its_code_runs(
     stated = {result.metric_type: result.metric_value for result in card.data.eval_results}
     assert stated == {key: round(measured[key], 4) for key in ("acc", "ece", "nll")}
     assert f"| 3 | {measured['acc']:.1f} | {measured['ece']:.1f} | {measured['nll']:.3f} |" in card.text
+    assert "temperature" not in card.text
     for heading in ("How to load it", "Data", "Scores", "Limits", "Training"):
         assert f"## {heading}\n" in card.text
     assert "(reliability.png)" in card.text

@@ -15,14 +15,16 @@ from safetensors.torch import load_file
 from scipy.special import log_softmax, logsumexp
 from torch.testing import assert_close
 
+import bara_pyro.runs.train as training
 from bara_pyro.core.frozen import read
 from bara_pyro.core.likelihood import CompletionLikelihood
-from bara_pyro.errors import BaraError, ConfigError, Stopped
+from bara_pyro.errors import BaraError, ConfigError, Stopped, TrainingError
 from bara_pyro.methods.best_temperature import best_common_log_temperature
 from bara_pyro.models.lora import LoRA
 from bara_pyro.runs.config import RunConfig, load_config
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.folder import load_system
+from bara_pyro.runs.manifest import clear
 from bara_pyro.runs.rehearsal import DRAWS, SPREAD, fit_rehearsed, halves
 from bara_pyro.runs.store import read_json, read_jsonl
 from bara_pyro.runs.system import System, build_system
@@ -83,6 +85,25 @@ def test_a_signal_in_the_rehearsal_names_the_run(tmp_path: Path) -> None:
         train(build_system(calibrated(tmp_path)), tmp_path / "run", on_rehearsal=stop)
     assert ".rehearsal" not in str(told.value)
     assert ". " not in str(told.value)
+
+
+def test_a_loss_that_breaks_in_the_rehearsal_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run is not trained then; another one in the folder starts anew."""
+
+    def broken(*_: object) -> float:
+        raise TrainingError("The loss is nan (KL of phi): lower the learning rate.")
+
+    config, out = calibrated(tmp_path), tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(training.SVI, "step", broken)
+        with pytest.raises(TrainingError, match=r"The rehearsal stopped at step 1, .*: the loss") as told:
+            train(build_system(config), out)
+    assert ". " not in str(told.value)
+    assert not (out / "adapter_model.safetensors").exists()
+    clear(out)
+    train(build_system(config), out)
+    assert not (out / ".rehearsal").exists()
+    assert (out / "fitted.json").exists()
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -182,7 +203,6 @@ def test_the_time_of_the_rehearsal_counts(tmp_path: Path) -> None:
 
 def test_another_run_in_the_folder_starts_anew(tmp_path: Path) -> None:
     """What a rehearsal left when it was stopped goes with the run that is overwritten."""
-    from bara_pyro.runs.manifest import clear
 
     def killed(step: int, _: dict[str, float]) -> None:
         if step == 3:
