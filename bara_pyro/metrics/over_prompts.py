@@ -111,6 +111,10 @@ def sampling_curve(
 ) -> SamplingCurve:
     """Return means over prompts with Student's intervals by the bootstrap over prompts.
 
+    Rates that are all 0 or all 100 have no spread to draw from, and yet few prompts prove little: their
+    interval is that of Clopper and Pearson (1934), for as many successes in as many tries as there are
+    clusters.
+
     Args:
         per_prompt: `prompts x B`.
         budgets: `B`.
@@ -138,4 +142,8 @@ def sampling_curve(
     low, high = (
         np.clip([getattr(interval, end) for interval in intervals], *bounds) for end in ("low", "high")
     )
+    least, largest = bounds
+    exact = (largest - least) * ((1 - level) / 2) ** (1 / len(set(names)))
+    low = np.where((per_prompt == largest).all(axis=0), least + exact, low)
+    high = np.where((per_prompt == least).all(axis=0), largest - exact, high)
     return SamplingCurve(budgets, per_prompt, mean, low, high, level)

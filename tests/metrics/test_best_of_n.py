@@ -125,6 +125,20 @@ def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
     assert hits / repetitions == pytest.approx(0.9, abs=3 * math.sqrt(0.09 / repetitions))
 
 
+@pytest.mark.parametrize("prompts", [2, 7, 40])
+def test_rates_without_spread_have_the_exact_interval_of_a_proportion(prompts: int) -> None:
+    clusters = [f"c{i // 2}" for i in range(2 * prompts)]
+    won, lost = (
+        best_of_n_win_rate([[reward] * 3] * 2 * prompts, [0.5] * 2 * prompts, clusters=clusters, level=0.9)
+        for reward in (1.0, 0.0)
+    )
+    exact = stats.binomtest(prompts, prompts).proportion_ci(0.9, method="exact")
+    assert won.low == pytest.approx([100 * exact.low] * 3)
+    assert won.high.tolist() == won.mean.tolist() == [100.0] * 3
+    assert lost.high == pytest.approx([100 - 100 * exact.low] * 3)
+    assert lost.low.tolist() == lost.mean.tolist() == [0.0] * 3
+
+
 def test_win_rates_stay_within_0_and_100_percent() -> None:
     wins = np.ones((20, 2))
     wins[0] = 0.0
