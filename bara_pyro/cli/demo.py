@@ -24,13 +24,14 @@ from bara_pyro.report import (
     write_index,
 )
 from bara_pyro.report.figures import PARTS, recorded_parts
+from bara_pyro.runs.by_rows import for_rows
 from bara_pyro.runs.config import RunConfig, load_config
 from bara_pyro.runs.evaluate import truth_predictions, truth_scores, untrained_scores
 from bara_pyro.runs.folder import stored_config
 from bara_pyro.runs.manifest import ALL, LOG, PREDICTIONS, clear, is_run, recording
 from bara_pyro.runs.rows import load_data
 from bara_pyro.runs.store import read_jsonl, write_json, write_text
-from bara_pyro.runs.system import System, build_system, find_device, for_rows
+from bara_pyro.runs.system import System, build_system, find_device
 from bara_pyro.types import Json
 
 METHODS = {"lora": "LoRA", "bara": "BaRA", "bara-gate": "BaRA gate"}

@@ -7,13 +7,14 @@ from bara_pyro.cli.scores import show_scores
 from bara_pyro.cli.terminal import progress, result, say, say_notes
 from bara_pyro.data import is_file_name
 from bara_pyro.errors import CheckpointError, ConfigError, DataError, MissingKLError, Stopped
+from bara_pyro.runs.by_rows import calibrated, for_rows
 from bara_pyro.runs.config import RunConfig, differences, load_config
 from bara_pyro.runs.evaluate import evaluate_system
 from bara_pyro.runs.folder import stored_config
 from bara_pyro.runs.launched import rank
 from bara_pyro.runs.manifest import clear, discard, how_to_resume, is_run
 from bara_pyro.runs.rehearsal import rehearsal_steps
-from bara_pyro.runs.system import System, build_system, calibrated, for_rows
+from bara_pyro.runs.system import System, build_system
 from bara_pyro.runs.train import train as fit
 from bara_pyro.runs.train import train_seconds
 from bara_pyro.types import Json

@@ -16,9 +16,10 @@ from bara_pyro.errors import DataError
 from bara_pyro.methods.best_temperature import best_common_log_temperature
 from bara_pyro.metrics import nll, posterior_predictive
 from bara_pyro.runs.atomic import read_json, write_json
+from bara_pyro.runs.by_rows import REHEARSED_ROWS, calibrated
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.manifest import REHEARSED
-from bara_pyro.runs.system import REHEARSED_ROWS, System, assemble, calibrated
+from bara_pyro.runs.system import System, assemble
 from bara_pyro.types import Json
 
 DRAWS, SPREAD = 10, 0.5  # draws a prediction; the standard deviation of ln T before a row is seen

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from math import ceil
 from typing import cast
 
 import torch
@@ -24,7 +23,8 @@ from bara_pyro.data import (
 from bara_pyro.data.registry import has_worlds
 from bara_pyro.data.reply_tasks import ReplyTask, is_reply_task
 from bara_pyro.errors import ConfigError, DataError
-from bara_pyro.methods import METHODS, build
+from bara_pyro.methods import build
+from bara_pyro.runs.by_rows import for_rows, rehearsal_note
 from bara_pyro.runs.config import RunConfig
 from bara_pyro.runs.fingerprint import states_name
 from bara_pyro.runs.launched import local_rank
@@ -38,13 +38,6 @@ from bara_pyro.runs.rows import (
     load_reply_data,
     reading_notes,
 )
-
-# Training where nobody says how long: passes over few rows, and over so many and more; passes over replies;
-# steps at least and at most.
-PASSES, MANY_ROWS, REPLY_PASSES = (10, 20), 640, 2
-FEWEST_STEPS, MOST_STEPS = 100, 6000
-# Rows at least for a rehearsal; where nobody says whether there is one, at most fewer than MANY_ROWS.
-REHEARSED_ROWS = 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,7 +197,7 @@ def build_system(
     notes = (
         *reading_notes(config, split, "train"),
         *states_note(config, backbone, split),
-        *_rehearsal_note(config, len(split)),
+        *rehearsal_note(config, len(split)),
     )
     task = replace(task, notes=(*task.notes, *notes))
     system = assemble(config, backbone, task, len(split))
@@ -228,63 +221,6 @@ def _naming(config: RunConfig, name: str) -> RunConfig:
     if is_file_name(c.name) or is_reply_task(c.name):
         return config
     return config.model_copy(update={"task": c.model_copy(update={"name": name})})
-
-
-def for_rows(config: RunConfig, rows: int) -> RunConfig:
-    """Return a configuration with what follows from the number of rows: steps, settings, a rehearsal."""
-    config = config.model_copy(update={"method": config.method.for_rows(rows)})
-    if _rehearsed(config, rows):
-        config = calibrated(config, True)
-    c = config.train
-    if c.epochs is not None:
-        steps = steps_of(c.epochs, rows, c.batch_size)
-    elif c.steps is None:
-        steps = default_steps(rows, c.batch_size, replies=config.task.likelihood == "completion")
-    else:
-        return config
-    return config.model_copy(update={"train": c.model_copy(update={"steps": steps, "epochs": None})})
-
-
-def calibrated(config: RunConfig, value: bool | None) -> RunConfig:
-    """Return a configuration that says whether there is a rehearsal; None: nothing of it."""
-    return config.model_copy(update={"adapter": config.adapter.model_copy(update={"calibrated": value})})
-
-
-def _rehearsed(config: RunConfig, rows: int) -> bool:
-    """Whether a run is calibrated because nobody says otherwise; why so: docs/calibrated.md."""
-    return (
-        config.adapter.calibrated is None
-        and config.task.likelihood == "answer"
-        and METHODS[config.method.name].calibrated
-        and REHEARSED_ROWS <= rows < MANY_ROWS
-    )
-
-
-def _rehearsal_note(config: RunConfig, rows: int) -> list[str]:
-    if not config.adapter.calibrated:
-        return []
-    return [
-        f"a rehearsal on half of the {rows} training rows comes first, for a temperature "
-        "(--set adapter.calibrated=false leaves it out)"
-    ]
-
-
-def steps_of(epochs: float, rows: int, batch_size: int) -> int:
-    """Return the number of steps that see every row so often, at least one."""
-    return max(1, ceil(epochs * rows / batch_size))
-
-
-def default_steps(rows: int, batch_size: int, *, replies: bool = False) -> int:
-    """Return the number of steps where nobody gives one; why so many: docs/decisions.md, "Length".
-
-    >>> default_steps(80, 4), default_steps(640, 4), default_steps(100_000, 4)
-    (200, 3200, 6000)
-    """
-    if replies:
-        return min(MOST_STEPS, steps_of(REPLY_PASSES, rows, batch_size))
-    few, many = PASSES
-    passes = min(many, max(few, many * rows / MANY_ROWS))
-    return min(MOST_STEPS, max(FEWEST_STEPS, steps_of(passes, rows, batch_size)))
 
 
 def assemble(

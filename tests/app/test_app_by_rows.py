@@ -11,9 +11,10 @@ from bara_pyro.core.loading import load_backbone
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.models.bara import BaRA
+from bara_pyro.runs.by_rows import default_steps
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.folder import load_system, write_config
-from bara_pyro.runs.system import build_system, default_steps
+from bara_pyro.runs.system import build_system
 from bara_pyro.runs.train import train
 
 

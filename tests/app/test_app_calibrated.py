@@ -13,13 +13,14 @@ from torch.testing import assert_close
 
 import bara_pyro as bp
 from bara_pyro.cli.running import run
+from bara_pyro.runs.by_rows import for_rows
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.export import export_lora
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.manifest import check_run
 from bara_pyro.runs.store import read_json, read_jsonl
-from bara_pyro.runs.system import assemble, build_system, for_rows
+from bara_pyro.runs.system import assemble, build_system
 from bara_pyro.runs.train import train
 
 

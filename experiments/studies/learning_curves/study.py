@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from bara_pyro.report import Column, Table
 from bara_pyro.report.style import dress, legend_of, new_figure
-from bara_pyro.runs.system import MANY_ROWS
+from bara_pyro.runs.by_rows import MANY_ROWS
 from experiments.engine.arguments import positive
 from experiments.engine.differences import averaged
 from experiments.engine.rehearsal import rehearsed_or_not

@@ -1,0 +1,71 @@
+"""What follows from the number of training rows where nobody says: length, settings, a rehearsal."""
+
+from math import ceil
+
+from bara_pyro.methods import METHODS
+from bara_pyro.runs.config import RunConfig
+
+# Training where nobody says how long: passes over few rows, and over so many and more; passes over replies;
+# steps at least and at most.
+PASSES, MANY_ROWS, REPLY_PASSES = (10, 20), 640, 2
+FEWEST_STEPS, MOST_STEPS = 100, 6000
+# Rows at least for a rehearsal; where nobody says whether there is one, at most fewer than MANY_ROWS.
+REHEARSED_ROWS = 20
+
+
+def for_rows(config: RunConfig, rows: int) -> RunConfig:
+    """Return a configuration with what follows from the number of rows: steps, settings, a rehearsal."""
+    config = config.model_copy(update={"method": config.method.for_rows(rows)})
+    if _rehearsed(config, rows):
+        config = calibrated(config, True)
+    c = config.train
+    if c.epochs is not None:
+        steps = steps_of(c.epochs, rows, c.batch_size)
+    elif c.steps is None:
+        steps = default_steps(rows, c.batch_size, replies=config.task.likelihood == "completion")
+    else:
+        return config
+    return config.model_copy(update={"train": c.model_copy(update={"steps": steps, "epochs": None})})
+
+
+def calibrated(config: RunConfig, value: bool | None) -> RunConfig:
+    """Return a configuration that says whether there is a rehearsal; None: nothing of it."""
+    return config.model_copy(update={"adapter": config.adapter.model_copy(update={"calibrated": value})})
+
+
+def _rehearsed(config: RunConfig, rows: int) -> bool:
+    """Whether a run is calibrated because nobody says otherwise; why so: docs/calibrated.md."""
+    return (
+        config.adapter.calibrated is None
+        and config.task.likelihood == "answer"
+        and METHODS[config.method.name].calibrated
+        and REHEARSED_ROWS <= rows < MANY_ROWS
+    )
+
+
+def rehearsal_note(config: RunConfig, rows: int) -> list[str]:
+    """Say, where there is a rehearsal, that it comes first."""
+    if not config.adapter.calibrated:
+        return []
+    return [
+        f"a rehearsal on half of the {rows} training rows comes first, for a temperature "
+        "(--set adapter.calibrated=false leaves it out)"
+    ]
+
+
+def steps_of(epochs: float, rows: int, batch_size: int) -> int:
+    """Return the number of steps that see every row so often, at least one."""
+    return max(1, ceil(epochs * rows / batch_size))
+
+
+def default_steps(rows: int, batch_size: int, *, replies: bool = False) -> int:
+    """Return the number of steps where nobody gives one; why so many: docs/decisions.md, "Length".
+
+    >>> default_steps(80, 4), default_steps(640, 4), default_steps(100_000, 4)
+    (200, 3200, 6000)
+    """
+    if replies:
+        return min(MOST_STEPS, steps_of(REPLY_PASSES, rows, batch_size))
+    few, many = PASSES
+    passes = min(many, max(few, many * rows / MANY_ROWS))
+    return min(MOST_STEPS, max(FEWEST_STEPS, steps_of(passes, rows, batch_size)))
