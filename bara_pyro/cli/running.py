@@ -16,7 +16,7 @@ from bara_pyro.runs.manifest import clear, discard, how_to_resume, is_run
 from bara_pyro.runs.rehearsal import rehearsal_steps
 from bara_pyro.runs.system import System, build_system
 from bara_pyro.runs.train import train as fit
-from bara_pyro.runs.train import train_seconds
+from bara_pyro.runs.train_log import train_seconds
 from bara_pyro.types import Json
 
 # Where model and data are, which may have moved since a run was started; that they are the same is checked.

@@ -17,7 +17,7 @@ from bara_pyro.diagnostics.posterior.uncertainty_split import UncertaintySplit, 
 from bara_pyro.diagnostics.result import Result
 from bara_pyro.runs.evaluate import parameter_counts
 from bara_pyro.runs.system import System
-from bara_pyro.runs.train import train_seconds
+from bara_pyro.runs.train_log import train_seconds
 
 SCHEMA = 2
 DIAGNOSTICS: dict[str, Callable[[Context], Result | None]] = {

@@ -1,13 +1,9 @@
 """The training loop: progress as it goes, resumable after a kill at any moment, to the same bits."""
 
-import json
-import os
-import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
-from typing import TextIO
 
 import torch
 
@@ -39,7 +35,6 @@ from bara_pyro.runs.manifest import (
     LOG,
     MANIFEST,
     REHEARSAL,
-    REHEARSED,
     TRAINED,
     discard,
     how_to_resume,
@@ -56,8 +51,9 @@ from bara_pyro.runs.rehearsal import (
 )
 from bara_pyro.runs.sections import TrainConfig
 from bara_pyro.runs.stopped import Brake, LastGood
-from bara_pyro.runs.store import read_json, read_jsonl, remove_parts, write_json, write_jsonl, writing
+from bara_pyro.runs.store import read_json, remove_parts, write_json
 from bara_pyro.runs.system import System
+from bara_pyro.runs.train_log import Log, train_seconds
 
 # Keeps the seeds of the noise apart from those of the initial values, and those of processes from each other.
 NOISE, NOISE_OF_RANK = 2**32, 2**33
@@ -290,46 +286,3 @@ def _stopped(
         kept = f"the parameters after step {step - 1} are kept in {out}"
     reason, what = str(error).rstrip("."), "The rehearsal" if out.name == REHEARSAL else "Training"
     return TrainingError(f"{what} stopped at step {step + 1}, {kept}: {reason[0].lower()}{reason[1:]}.")
-
-
-class Log:
-    """`train_log.jsonl`: one object a line, with the seconds of training so far.
-
-    What it holds beyond step `start`, from which training goes on, will be written again and is dropped.
-    """
-
-    def __init__(self, path: Path, start: int) -> None:
-        self.path = path
-        kept = [record for record in read_jsonl(path) if record["step"] <= start] if start else []
-        write_jsonl(path, kept)
-        self._since = time.perf_counter() - (kept[-1]["seconds"] if kept else 0.0)
-        self._file: TextIO = path.open("a", encoding="utf-8")
-
-    def add(self, record: dict[str, float]) -> None:
-        """Append a record."""
-        seconds = round(time.perf_counter() - self._since, 3)
-        with writing(self.path):
-            self._file.write(json.dumps({**record, "seconds": seconds}) + "\n")
-            self._file.flush()
-
-    def sync(self) -> None:
-        """Bring the records to the disk: a checkpoint must not be there without the lines before it."""
-        with writing(self.path):
-            os.fsync(self._file.fileno())
-
-    def close(self) -> None:
-        """Close the file; all records have been flushed."""
-        with writing(self.path):
-            self._file.close()
-
-
-def train_seconds(out: Path) -> float | None:
-    """Return the wall-clock time of a run's training, its rehearsal included and pauses left out.
-
-    None where its log does not say.
-    """
-    records = read_jsonl(out / LOG)
-    seconds = records[-1].get("seconds") if records else None
-    if seconds is None or not (out / REHEARSED).exists():
-        return seconds
-    return round(seconds + read_json(out / REHEARSED)["seconds"], 3)

@@ -23,7 +23,7 @@ from bara_pyro.runs.evaluate import PREDICTIONS, evaluate_system
 from bara_pyro.runs.rows import load_data
 from bara_pyro.runs.store import read_json, read_jsonl, write_json
 from bara_pyro.runs.system import System
-from bara_pyro.runs.train import train_seconds
+from bara_pyro.runs.train_log import train_seconds
 from experiments.engine.provenance import code_state
 
 SCHEMA, KIND = 1, "bara_pyro record"

@@ -28,7 +28,8 @@ from bara_pyro.runs.manifest import clear
 from bara_pyro.runs.rehearsal import DRAWS, SPREAD, fit_rehearsed, halves
 from bara_pyro.runs.store import read_json, read_jsonl
 from bara_pyro.runs.system import System, build_system
-from bara_pyro.runs.train import train, train_seconds
+from bara_pyro.runs.train import train
+from bara_pyro.runs.train_log import train_seconds
 
 STEPS = 9
 METHODS = ("bara-gate", "lora", "mc_dropout", "laplace")

@@ -71,7 +71,7 @@ def evaluate(
     from bara_pyro.cli.terminal import result, say, say_notes
     from bara_pyro.runs.folder import load_system, stored_config
     from bara_pyro.runs.predict import check_own_rows, rows_to_evaluate
-    from bara_pyro.runs.train import train_seconds
+    from bara_pyro.runs.train_log import train_seconds
 
     own = stored_config(run)[0].task.name
     if task is not None and Path(task).exists() and Path(task).resolve() == Path(own).resolve():

@@ -52,7 +52,7 @@ def prune(
     from bara_pyro.runs.folder import load_system, save_system, saved_step, write_config
     from bara_pyro.runs.manifest import clear, recording
     from bara_pyro.runs.store import SCHEMA, write_json
-    from bara_pyro.runs.train import train_seconds
+    from bara_pyro.runs.train_log import train_seconds
 
     system = load_system(run, backbone=model, device=device)
     calibration = first_rows(system.split("train"), rows)

@@ -1,0 +1,53 @@
+"""The log of a training, `train_log.jsonl`: written as it goes, cut back where a run goes on."""
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import TextIO
+
+from bara_pyro.runs.manifest import LOG, REHEARSED
+from bara_pyro.runs.store import read_json, read_jsonl, write_jsonl, writing
+
+
+class Log:
+    """`train_log.jsonl`: one object a line, with the seconds of training so far.
+
+    What it holds beyond step `start`, from which training goes on, will be written again and is dropped.
+    """
+
+    def __init__(self, path: Path, start: int) -> None:
+        self.path = path
+        kept = [record for record in read_jsonl(path) if record["step"] <= start] if start else []
+        write_jsonl(path, kept)
+        self._since = time.perf_counter() - (kept[-1]["seconds"] if kept else 0.0)
+        self._file: TextIO = path.open("a", encoding="utf-8")
+
+    def add(self, record: dict[str, float]) -> None:
+        """Append a record."""
+        seconds = round(time.perf_counter() - self._since, 3)
+        with writing(self.path):
+            self._file.write(json.dumps({**record, "seconds": seconds}) + "\n")
+            self._file.flush()
+
+    def sync(self) -> None:
+        """Bring the records to the disk: a checkpoint must not be there without the lines before it."""
+        with writing(self.path):
+            os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Close the file; all records have been flushed."""
+        with writing(self.path):
+            self._file.close()
+
+
+def train_seconds(out: Path) -> float | None:
+    """Return the wall-clock time of a run's training, its rehearsal included and pauses left out.
+
+    None where its log does not say.
+    """
+    records = read_jsonl(out / LOG)
+    seconds = records[-1].get("seconds") if records else None
+    if seconds is None or not (out / REHEARSED).exists():
+        return seconds
+    return round(seconds + read_json(out / REHEARSED)["seconds"], 3)
