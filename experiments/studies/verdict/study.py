@@ -24,14 +24,18 @@ there, too:
         --choices "$choices/few-102-{task}.json"
 
 `confirmatory_shorter_102` is the last one again, of the gate form alone and of the length that is the default
-since the benchmark is over (`--methods bara-gate --steps 200`). `confirmatory_rehearsed_102` is it with
-the defaults that came later still, a rehearsal (docs/calibrated.md), on language models made again, the rival
-searched again on each; `confirmatory_lora_102` is LoRA there with a rehearsal, which is not its default:
+since the benchmark is over (`--methods bara-gate --steps 200`). `confirmatory_rehearsed_102` has the defaults
+that came later still, a rehearsal (docs/calibrated.md), on language models made once more, the rival searched
+again on each; `confirmatory_lora_102` is LoRA there with a rehearsal, which is not its default:
 
+    bara microworld build --world 102 --seed 102 --out runs/worlds/102-again
+    few='--model runs/worlds/102-again --set task.world=102 --seeds 1 --set task.train_rows=80'
+    python -m experiments search $few --methods temperature --tasks micro-wgs --steps 400 --lengths 200 800
+        --out $choices/rehearsed-102-micro-wgs.json      # micro-arcc: the same
+    run="python -m experiments confirmatory $few --tasks micro-wgs micro-arcc
+        --choices $choices/rehearsed-102-{task}.json"
     $run --name confirmatory_rehearsed_102 --methods bara-gate temperature lora bara
-        --tasks micro-wgs micro-arcc --set task.train_rows=80 --choices "$choices/rehearsed-102-{task}.json"
     $run --name confirmatory_lora_102 --methods lora --set adapter.calibrated=true
-        --tasks micro-wgs micro-arcc --set task.train_rows=80 --choices "$choices/rehearsed-102-{task}.json"
 """
 
 from collections.abc import Callable, Mapping, Sequence
