@@ -6,6 +6,9 @@ on all rows as if there had been none.
 """
 
 import math
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -25,17 +28,37 @@ from bara_pyro.types import Json
 DRAWS, SPREAD = 10, 0.5  # draws a prediction; the standard deviation of ln T before a row is seen
 
 
-def halves(rows: int, seed: int) -> tuple[list[int], list[int]]:
+def halves(clusters: Sequence[str], seed: int) -> tuple[list[int], list[int]]:
     """Return the places of the rows that a rehearsal learns, and of those that it is asked.
+
+    Rows of one cluster stay together: who has learnt one of them knows more of the others than of the rows
+    that the run is for.
+
+    Args:
+        clusters: what each row has in common with others; empty: nothing.
+        seed: of the order in which clusters are taken, until they hold half of the rows.
+
+    Returns:
+        The places, in that order. Where all rows are of one cluster, rows are taken as if of none.
 
     Examples:
         >>> from bara_pyro.runs.rehearsal import halves
-        >>> learnt, asked = halves(81, seed=0)
+        >>> learnt, asked = halves([""] * 81, seed=0)
         >>> len(learnt), len(asked), sorted(learnt + asked) == list(range(81))
         (41, 40, True)
+        >>> halves(["cats", "cats", "dogs", "dogs"], seed=0)
+        ([2, 3], [0, 1])
     """
-    order = np.random.default_rng([seed, rows]).permutation(rows).tolist()
-    return order[: rows - rows // 2], order[rows - rows // 2 :]
+    together: dict[str | int, list[int]] = {}
+    for row, cluster in enumerate(clusters):
+        together.setdefault(cluster or row, []).append(row)
+    groups = list(together.values()) if len(together) > 1 else [[row] for row in range(len(clusters))]
+    order = np.random.default_rng([seed, len(groups)]).permutation(len(groups)).tolist()
+    taken = list(accumulate(len(groups[group]) for group in order))
+    half = len(clusters) - len(clusters) // 2
+    last = min(bisect_left(taken, half), len(groups) - 2)  # so that one is left to be asked
+    learnt, asked = order[: last + 1], order[last + 1 :]
+    return [row for g in learnt for row in groups[g]], [row for g in asked for row in groups[g]]
 
 
 def rehearsal_steps(steps: int) -> int:
@@ -60,7 +83,7 @@ def check_rehearsal(system: System) -> None:
 def rehearsal_of(system: System) -> tuple[System, EncodedSplit]:
     """Return a program like a system's, with half of its rows, and the other half."""
     split, c = system.split("train"), system.config
-    learnt, asked = halves(len(split), c.seed)
+    learnt, asked = halves(_clusters(system), c.seed)
     train = c.train.model_copy(update={"steps": rehearsal_steps(c.train.total_steps)})
     config = calibrated(c, False).model_copy(update={"train": train})
     half = assemble(config, system.backbone, system.task, len(learnt))
@@ -69,12 +92,18 @@ def rehearsal_of(system: System) -> tuple[System, EncodedSplit]:
     return half, split.take(asked)
 
 
+def _clusters(system: System) -> list[str]:
+    """Return what each training row has in common with others: its cluster, else its passage, else all."""
+    known = {row.id: row.cluster or row.context or row.question for row in system.task.train}
+    return [known[row] for row in system.split("train").ids]
+
+
 def is_rehearsed(system: System, out: Path) -> bool:
     """Whether a folder has the predictions of a rehearsal for these rows."""
     if not (out / REHEARSED).exists():
         return False
     split = system.split("train")
-    _, asked = halves(len(split), system.config.seed)
+    _, asked = halves(_clusters(system), system.config.seed)
     return [row["id"] for row in read_json(out / REHEARSED)["rows"]] == [split.ids[row] for row in asked]
 
 

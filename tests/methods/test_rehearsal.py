@@ -25,7 +25,7 @@ from bara_pyro.runs.config import RunConfig, load_config
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.manifest import clear
-from bara_pyro.runs.rehearsal import DRAWS, SPREAD, fit_rehearsed, halves
+from bara_pyro.runs.rehearsal import DRAWS, SPREAD, fit_rehearsed, halves, rehearsal_of
 from bara_pyro.runs.store import read_json, read_jsonl
 from bara_pyro.runs.system import System, build_system
 from bara_pyro.runs.train import train
@@ -42,10 +42,49 @@ def calibrated(folder: Path, method: str = "bara-gate", **settings: object) -> R
 
 @pytest.mark.parametrize("rows", [20, 81])
 def test_halves_share_no_row_and_leave_none_out(rows: int) -> None:
-    learnt, asked = halves(rows, 3)
+    learnt, asked = halves([""] * rows, 3)
     assert len(asked) == rows // 2
     assert sorted(learnt + asked) == list(range(rows))
-    assert (learnt, asked) == halves(rows, 3) != halves(rows, 4)
+    assert (learnt, asked) == halves([""] * rows, 3) != halves([""] * rows, 4)
+    assert (learnt, asked) == halves([f"row {i}" for i in range(rows)], 3)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("clusters", [[f"c{i % 7}" for i in range(80)], ["a"] * 30 + ["b"] * 3 + [""] * 9])
+def test_rows_of_one_cluster_are_learnt_or_asked_together(clusters: list[str], seed: int) -> None:
+    learnt, asked = halves(clusters, seed)
+    assert sorted(learnt + asked) == list(range(len(clusters)))
+    assert not {clusters[i] for i in learnt} & {clusters[i] for i in asked} - {""}
+    assert learnt
+    assert asked
+    # The last cluster that is learnt brings the half: without it there is less.
+    last = [row for row in learnt if clusters[row] == clusters[learnt[-1]]] if clusters[learnt[-1]] else [0]
+    assert len(learnt) - len(last) < len(clusters) / 2
+
+
+def test_rows_of_one_cluster_alone_are_rows() -> None:
+    assert halves(["a"] * 40, 2) == halves([""] * 40, 2)
+
+
+@pytest.mark.parametrize("shared", ["cluster", "context", "text"])
+def test_rows_that_share_something_lie_on_one_side(tmp_path: Path, shared: str) -> None:
+    """A cluster of their own, a passage, or the whole text: in this order."""
+    task = build_system(calibrated(tmp_path)).task
+    pairs = [
+        replace(
+            row,
+            cluster=f"c{i // 2}" if shared == "cluster" else "",
+            context="" if shared == "text" else f"passage {i // 2 if shared == 'context' else i % 4}",
+            question=f"text {i // 2 if shared == 'text' else i}\nAnswer:",
+        )
+        for i, row in enumerate(task.train)
+    ]
+    half, asked = rehearsal_of(build_system(calibrated(tmp_path), task=replace(task, train=tuple(pairs))))
+    pair = {row.id: i // 2 for i, row in enumerate(pairs)}
+    ours, theirs = ([pair[row] for row in part.ids] for part in (half.split("train"), asked))
+    assert not set(ours) & set(theirs)
+    assert sorted(ours + theirs) == sorted(pair.values())
+    assert len(theirs) == len(pairs) // 2
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -125,8 +164,8 @@ def test_nothing_but_the_temperature_differs_from_a_run_without(tmp_path: Path, 
 def test_what_is_kept_is_what_a_run_on_half_of_the_rows_says(tmp_path: Path, method: str) -> None:
     system = build_system(calibrated(tmp_path, method))
     train(system, tmp_path / "run")
-    learnt, asked = halves(len(system.task.train), system.config.seed)
     rows = system.task.train
+    learnt, asked = halves([row.question for row in rows], system.config.seed)
     half = replace(
         system.task, train=tuple(rows[i] for i in learnt), test=tuple(rows[i] for i in asked), notes=()
     )
