@@ -6,9 +6,9 @@ from bara_pyro.methods import METHODS
 from bara_pyro.runs.config import RunConfig
 
 # Training where nobody says how long: passes over few rows, and over so many and more; passes over replies;
-# steps at least and at most.
+# steps at least and at most; steps up to which few rows have as many passes as many, with a rehearsal.
 PASSES, MANY_ROWS, REPLY_PASSES = (10, 20), 640, 2
-FEWEST_STEPS, MOST_STEPS = 100, 6000
+FEWEST_STEPS, MOST_STEPS, REHEARSED_STEPS = 100, 6000, 400
 # Rows at least for a rehearsal; where nobody says whether there is one, at most fewer than MANY_ROWS.
 REHEARSED_ROWS = 20
 
@@ -22,7 +22,8 @@ def for_rows(config: RunConfig, rows: int) -> RunConfig:
     if c.epochs is not None:
         steps = steps_of(c.epochs, rows, c.batch_size)
     elif c.steps is None:
-        steps = default_steps(rows, c.batch_size, replies=config.task.likelihood == "completion")
+        replies, rehearsed = config.task.likelihood == "completion", bool(config.adapter.calibrated)
+        steps = default_steps(rows, c.batch_size, replies=replies, rehearsed=rehearsed)
     else:
         return config
     return config.model_copy(update={"train": c.model_copy(update={"steps": steps, "epochs": None})})
@@ -58,14 +59,18 @@ def steps_of(epochs: float, rows: int, batch_size: int) -> int:
     return max(1, ceil(epochs * rows / batch_size))
 
 
-def default_steps(rows: int, batch_size: int, *, replies: bool = False) -> int:
+def default_steps(rows: int, batch_size: int, *, replies: bool = False, rehearsed: bool = False) -> int:
     """Return the number of steps where nobody gives one; why so many: docs/decisions.md, "Length".
 
     >>> default_steps(80, 4), default_steps(640, 4), default_steps(100_000, 4)
     (200, 3200, 6000)
+    >>> default_steps(80, 4, rehearsed=True)  # whose temperature takes back what more steps are too sure of
+    400
     """
     if replies:
         return min(MOST_STEPS, steps_of(REPLY_PASSES, rows, batch_size))
     few, many = PASSES
-    passes = min(many, max(few, many * rows / MANY_ROWS))
-    return min(MOST_STEPS, max(FEWEST_STEPS, steps_of(passes, rows, batch_size)))
+    steps = steps_of(min(many, max(few, many * rows / MANY_ROWS)), rows, batch_size)
+    if rehearsed:
+        steps = max(steps, min(REHEARSED_STEPS, steps_of(many, rows, batch_size)))
+    return min(MOST_STEPS, max(FEWEST_STEPS, steps))

@@ -193,7 +193,7 @@ class TrainConfig(Section):
     steps: Steps | None = Field(
         None,
         description="optimiser steps; null: 20 passes over 640 training rows or more, down to 10 over fewer, "
-        "in 100 to 6,000 steps; or 2 passes over replies",
+        "in 100 to 6,000 steps (with a rehearsal 20 up to 400 steps); or 2 passes over replies",
     )
     epochs: PositiveFloat | None = later(None, "passes over the training rows, in place of steps")
     batch_size: Rows = Field(4, description="rows a step")

@@ -29,6 +29,14 @@ def test_passes_between_bounds(rows: int, passes: float) -> None:
 
 
 @pytest.mark.parametrize(
+    ("rows", "steps"),
+    [(19, 100), (20, 100), (40, 200), (80, 400), (160, 400), (200, 500), (320, 800), (640, 3200)],
+)
+def test_few_rows_have_more_passes_with_a_rehearsal(rows: int, steps: int) -> None:
+    assert default_steps(rows, 4, rehearsed=True) == steps
+
+
+@pytest.mark.parametrize(
     ("given", "steps"),
     [({}, 20 * 640 // 4), ({"train.steps": 7}, 7), ({"train.epochs": 2.5}, 400)],
 )
@@ -37,6 +45,15 @@ def test_rows_say_how_long(given: dict[str, float], steps: int) -> None:
     system = build_system(config)
     assert system.config.train.total_steps == system.config.train.steps == steps
     assert system.config.train.epochs is None
+
+
+@pytest.mark.parametrize(("calibrated", "steps"), [(None, 400), (True, 400), (False, 200)])
+def test_few_rows_are_learnt_longer_where_a_temperature_takes_back_what_is_too_sure(
+    calibrated: bool | None, steps: int
+) -> None:
+    given = {"method": "bara-gate", "task.name": "micro-wgs", "task.train_rows": 80}
+    system = build_system(load_config(overrides={**given, "adapter.calibrated": calibrated}))
+    assert system.config.train.steps == steps
 
 
 def test_without_rows_the_length_is_not_known() -> None:
