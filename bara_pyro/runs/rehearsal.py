@@ -47,7 +47,7 @@ def halves(clusters: Sequence[str], seed: int) -> tuple[list[int], list[int]]:
         >>> len(learnt), len(asked), sorted(learnt + asked) == list(range(81))
         (41, 40, True)
         >>> halves(["cats", "cats", "dogs", "dogs"], seed=0)
-        ([2, 3], [0, 1])
+        ([0, 1], [2, 3])
     """
     together: dict[str | int, list[int]] = {}
     for row, cluster in enumerate(clusters):
