@@ -44,7 +44,7 @@ class Published:
     report: Json
     peft: str
     figure: str
-    temperature: float | None = None
+    temperature: float | None
 
 
 def card(run: Published, license_name: str | None = None) -> str:

@@ -39,7 +39,8 @@ def halves(clusters: Sequence[str], seed: int) -> tuple[list[int], list[int]]:
         seed: of the order in which clusters are taken, until they hold half of the rows.
 
     Returns:
-        The places, in that order. Where all rows are of one cluster, rows are taken as if of none.
+        The places, in that order. A cluster with more than half of the rows is learnt, and the others are
+        asked; where all rows are of one, they are taken as if of none.
 
     Examples:
         >>> from bara_pyro.runs.rehearsal import halves
@@ -54,9 +55,9 @@ def halves(clusters: Sequence[str], seed: int) -> tuple[list[int], list[int]]:
         together.setdefault(cluster or row, []).append(row)
     groups = list(together.values()) if len(together) > 1 else [[row] for row in range(len(clusters))]
     order = np.random.default_rng([seed, len(groups)]).permutation(len(groups)).tolist()
+    order.sort(key=lambda group: len(groups[group]) <= len(clusters) // 2)  # stable: so a large one is first
     taken = list(accumulate(len(groups[group]) for group in order))
-    half = len(clusters) - len(clusters) // 2
-    last = min(bisect_left(taken, half), len(groups) - 2)  # so that one is left to be asked
+    last = bisect_left(taken, len(clusters) - len(clusters) // 2)  # never the last one of all
     learnt, asked = order[: last + 1], order[last + 1 :]
     return [row for g in learnt for row in groups[g]], [row for g in asked for row in groups[g]]
 

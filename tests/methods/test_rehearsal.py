@@ -62,6 +62,14 @@ def test_rows_of_one_cluster_are_learnt_or_asked_together(clusters: list[str], s
     assert len(learnt) - len(last) < len(clusters) / 2
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_cluster_of_more_than_half_is_learnt(seed: int) -> None:
+    """Else a few rows would say how sure a training on the others is."""
+    learnt, asked = halves(["a"] * 3 + ["b"] * 77, seed)
+    assert sorted(learnt) == list(range(3, 80))
+    assert sorted(asked) == [0, 1, 2]
+
+
 def test_rows_of_one_cluster_alone_are_rows() -> None:
     assert halves(["a"] * 40, 2) == halves([""] * 40, 2)
 
