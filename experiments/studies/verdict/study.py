@@ -47,21 +47,15 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from matplotlib.figure import Figure
-
 from bara_pyro.errors import DataError
 from bara_pyro.metrics import accuracy, ece, error_auroc, holm, nll
-from bara_pyro.report import Column, Table
-from bara_pyro.report.style import INK, dress, new_figure
 from experiments.engine.arguments import command_line
-from experiments.engine.results import RESULTS, Entry, Results
+from experiments.engine.results import RESULTS, Results
 from experiments.engine.rows import RunRows, read_rows, rows_path
 from experiments.engine.worlds import over_worlds, student_range
-from experiments.page.figures import PAGE
-from experiments.page.parts import Part, Picture
 from experiments.page.spec import entry_study
-from experiments.page.values import display
-from experiments.studies.confirmatory.study import NAME, PRIMARY, TASKS
+from experiments.studies.confirmatory.study import NAME, PRIMARY
+from experiments.studies.verdict.section import WORDS, parts, worlds_of
 
 WORLDS = 6
 Metric = Callable[[Any, Any], float]
@@ -86,27 +80,6 @@ REHEARSALS: Mapping[str, tuple[str, Metric]] = {
     "rehearsed_bara": ("bara" + REHEARSED, nll),
     "rehearsed_lora": ("lora" + REHEARSED, nll),
     "asked_lora": ("lora" + ASKED, nll),
-}
-WORDS = {
-    "nll": "NLL (nats), primary",
-    "ece": "ECE (points)",
-    "acc": "accuracy (points)",
-    "error_auroc": "AUROC of errors by confidence (points)",
-    "near_aware": "NLL, near shift, distance-aware (nats)",
-    "far_aware": "NLL, far shift, distance-aware (nats)",
-    "few": "NLL, 80 training rows (nats)",
-    "shorter": "NLL, 80 training rows, by a later default (nats), exploratory",
-    "rehearsed": "NLL, 80 training rows, by a later default, a rehearsal (nats), exploratory",
-    "rehearsed_ece": "ECE, the same (points), exploratory",
-    "longer": "NLL, 80 training rows, by today's default, 20 passes with a rehearsal (nats), exploratory",
-    "longer_ece": "ECE, the same (points), exploratory",
-    "rehearsed_lora": "NLL, 80 training rows, of LoRA by default in its place (nats), exploratory",
-    "asked_lora": "NLL, 80 training rows, of LoRA with a rehearsal in its place (nats), exploratory",
-    "rehearsed_bara": "NLL, 80 training rows, of the additive form with one in its place (nats), exploratory",
-    "near": "NLL, near shift (nats), exploratory",
-    "far": "NLL, far shift (nats), exploratory",
-    "near_both": "NLL, near shift, both distance-aware (nats), exploratory",
-    "far_both": "NLL, far shift, both distance-aware (nats), exploratory",
 }
 SECONDARY = ("ece", "acc", "error_auroc", "near_aware", "far_aware", "few")
 
@@ -226,7 +199,7 @@ def main() -> None:
         results.add(f"world {world}", {"world": world, "nll": scores, "differences": differences(runs)})
     for name, found in contrasts(worlds).items():
         results.add(name, {"metric": name, **found})
-    for task, found in by_task([entry["nll"] for entry in _worlds(results)]).items():
+    for task, found in by_task([entry["nll"] for entry in worlds_of(results)]).items():
         results.add(task, {"task": task, **found})
     primary = results.entries[PRIMARY.metric]
     said = verdict(len(worlds), primary["low"], primary["high"])
@@ -236,87 +209,6 @@ def main() -> None:
 
 def _tasks(runs: Sequence[RunRows]) -> list[str]:
     return [run.task for run in runs if run.arm == PRIMARY.arm and run.tested_on == run.task]
-
-
-def parts(results: Results) -> list[Part]:
-    """Return the worlds, the contrasts and a picture of both."""
-    picture = Picture(
-        lambda: world_figure(results),
-        "verdict-nll",
-        f"NLL of {display(PRIMARY.arm)} by default minus that of {display(PRIMARY.reference)} as tuned, "
-        "by world: small marks are tasks, large ones their average; at the bottom the average of the worlds "
-        "with its 95 % interval.",
-    )
-    return [contrast_table(results), picture, task_table(results), world_table(results)]
-
-
-def contrast_table(results: Results) -> Table:
-    """Return a row a contrast."""
-    found = {WORDS[name]: results.entries[name] for name in WORDS if name in results.entries}
-    return _differences(found, "p (Holm where secondary)", results)
-
-
-def task_table(results: Results) -> Table:
-    """Return a row a task."""
-    found = {entry["task"]: entry for entry in results.entries.values() if "task" in entry}
-    return _differences(found, "p (Holm, of the tasks)", results, "; NLL in nats by task, exploratory")
-
-
-def _differences(found: Mapping[str, Entry], p: str, results: Results, about: str = "") -> Table:
-    rows = [
-        {
-            "what": what,
-            "difference": f"{one['difference']:+.3f}",
-            "interval": f"[{one['low']:+.3f}, {one['high']:+.3f}]",
-            "p": f"{one.get('p_holm', one.get('p')):.3f}",
-        }
-        for what, one in found.items()
-    ]
-    columns = (
-        Column("what", ""),
-        Column("difference", "difference"),
-        Column("interval", "95 %"),
-        Column("p", p),
-    )
-    arms = f"{display(PRIMARY.arm)} minus {display(PRIMARY.reference)}"
-    return Table(columns, rows, f"{arms}, {results.about['worlds']} worlds{about}")
-
-
-def world_table(results: Results) -> Table:
-    """Return the NLL of both arms by world and task."""
-    rows = []
-    for entry in _worlds(results):
-        for arm, scores in entry["nll"].items():
-            average = fmean(scores.values())
-            rows.append({"world": entry["world"], "arm": display(arm), **scores, "average": average})
-    columns = [Column("world", "world"), Column("arm", "method")]
-    columns += [Column(task, task, format=".3f") for task in TASKS]
-    columns += [Column("average", "average", format=".3f")]
-    return Table(columns, rows, "NLL in nats on test rows, S = 10; one training each")
-
-
-def _worlds(results: Results) -> list[dict[str, Any]]:
-    return [entry for entry in results.entries.values() if "world" in entry]
-
-
-def world_figure(results: Results) -> Figure:
-    """Draw the differences of tasks, worlds and their average."""
-    worlds, found = _worlds(results), results.entries[PRIMARY.metric]
-    figure = new_figure(PAGE, 0.34 * len(worlds) + 1.4)
-    axes = figure.add_subplot()
-    for place, entry in enumerate(worlds):
-        ours, theirs = entry["nll"][PRIMARY.arm], entry["nll"][PRIMARY.reference]
-        axes.plot(
-            [ours[t] - theirs[t] for t in ours], [place] * len(ours), "|", color=INK, markersize=8, alpha=0.5
-        )
-        axes.plot(entry["differences"][PRIMARY.metric], place, "o", color=INK)
-    sides = [[found["difference"] - found["low"]], [found["high"] - found["difference"]]]
-    axes.errorbar(found["difference"], len(worlds), xerr=sides, fmt="D", color=INK, capsize=4)
-    axes.axvline(0, color=INK, linewidth=0.9, linestyle="--")
-    dress(axes, "difference in NLL (nats); left of 0 BaRA is better")
-    axes.set_yticks(range(len(worlds) + 1), [*(f"world {entry['world']}" for entry in worlds), "average"])
-    axes.set_ylim(len(worlds) + 0.6, -0.6)
-    return figure
 
 
 STUDY = entry_study(
