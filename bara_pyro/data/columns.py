@@ -27,6 +27,7 @@ KINDS = {
     "label": ("label_column (--label-column)", "the answer", LABELS),
     "choices": ("choices_column (--choices-column)", "the options", CHOICES),
     "context": ("context_column (--context-column)", "the context", CONTEXTS),
+    "cluster": ("cluster_column (--cluster-column)", "what rows have in common", ()),  # never guessed
 }
 
 
@@ -38,6 +39,7 @@ class Given:
     label: str | None = None
     choices: str | None = None
     context: str | None = None
+    cluster: str | None = None
 
 
 def find_columns(there: Sequence[str], given: Given, place: str, *, answers: bool = True) -> Columns:

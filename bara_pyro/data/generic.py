@@ -24,6 +24,7 @@ def own_example(
     """
     text = _own_text(row, columns.text)
     context = "" if columns.context is None else str(row.get(columns.context) or "").strip()
+    cluster = "" if columns.cluster is None else _cluster(row.get(columns.cluster))
     answer = None if columns.label is None else row.get(columns.label)
     if not names:
         key = columns.choices or "choices"
@@ -31,11 +32,15 @@ def own_example(
         label = -1 if missing(answer) else _choice(answer, options, called)
         texts = tuple(options)
         shown = called or (texts if len(set(texts)) == len(texts) else LETTERS[: len(texts)])
-        return Example(row_id, lettered(text, texts), label, context, options=shown, texts=texts)
+        return Example(
+            row_id, lettered(text, texts), label, context, options=shown, texts=texts, cluster=cluster
+        )
     label = -1 if missing(answer) else _label(answer, names, indices)
     if context or is_question(columns.text):
-        return Example(row_id, with_cue(text), label, context)
-    return Example(row_id, ANSWER, label, text)  # the same prompt, of which the text may be cut
+        return Example(row_id, with_cue(text), label, context, cluster=cluster)
+    return Example(
+        row_id, ANSWER, label, text, cluster=cluster
+    )  # the same prompt, of which the text may be cut
 
 
 def with_cue(question: str) -> str:
@@ -52,6 +57,13 @@ def listed_options(choices: object, key: str) -> tuple[list[str], tuple[str, ...
     if not isinstance(choices, list):
         raise DataError(f"its {key!r} are no list: {choices!r} (in CSV, separate them with '|').")
     return named_options([str(option) for option in choices], key)
+
+
+def _cluster(value: object) -> str:
+    """Return what a row has in common with others; an empty text where it stands for itself."""
+    if isinstance(value, list | dict):
+        raise DataError(f"its cluster is {value!r}: give one text or number a row.")
+    return "" if missing(value) else label_text(value)
 
 
 def _own_text(row: Row, key: str) -> str:

@@ -31,6 +31,7 @@ def load_task(
     label_column: str | None = None,
     choices_column: str | None = None,
     context_column: str | None = None,
+    cluster_column: str | None = None,
 ) -> Task:
     """Load a task by name; see `data.userfile.task_from_rows` for rows that are in memory.
 
@@ -56,6 +57,7 @@ def load_task(
         label_column: likewise of the answer.
         choices_column: likewise of the options of each row.
         context_column: likewise of a text put before the question.
+        cluster_column: likewise of what rows have in common; never found by a name.
 
     Returns:
         The task, its splits as tuples, and notes worth reporting with a result.
@@ -76,7 +78,7 @@ def load_task(
     """
     if labels not in LABEL_STYLES:
         raise ConfigError(unknown("label style", labels, LABEL_STYLES))
-    of_files = (test_file, classes, text_column, label_column, choices_column, context_column)
+    of_files = (test_file, classes, text_column, label_column, choices_column, context_column, cluster_column)
     _check_effect(name, any(of_files), test_file, test_fraction, data_dir, revision)
     check_world(name, world)
     if is_file_name(name):
@@ -87,6 +89,7 @@ def load_task(
             label_column=label_column,
             choices_column=choices_column,
             context_column=context_column,
+            cluster_column=cluster_column,
             classes=classes,
             test_fraction=test_fraction,
             validation_rows=validation_rows,

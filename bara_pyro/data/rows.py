@@ -156,4 +156,7 @@ def repeats(train: Sequence[Example], test: Sequence[Example]) -> list[str]:
     contexts = {example.context for example in train if example.context}
     if shared := sum(example.context in contexts for example in test):
         notes.append(f"{shared} test rows ask about a context that also stands in train")
+    clusters = {example.cluster for example in train if example.cluster}
+    if known := sum(example.cluster in clusters for example in test):
+        notes.append(f"{known} test rows are of a cluster that also stands in train")
     return notes

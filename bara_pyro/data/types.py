@@ -26,7 +26,7 @@ class Example:
         options: what its source calls each of its options, where every row lists options of its own.
         texts: of these options, in the order in which `question` lists them; empty where they are not known.
         cluster: what the row has in common with others, whose errors go together with its own (the resident
-            who is asked about); empty where a row stands for itself.
+            who is asked about, an author, a patient); empty where a row stands for itself.
     """
 
     id: str
@@ -47,6 +47,7 @@ class Columns:
     label: str | None = None
     choices: str | None = None
     context: str | None = None
+    cluster: str | None = None
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from bara_pyro.data.clusters import set_aside
 from bara_pyro.data.columns import Given, columns_note, find_columns
 from bara_pyro.data.generic import listed_options, own_example
 from bara_pyro.data.rows import carve, check_disjoint, divide, repeats, to_examples
@@ -27,6 +28,7 @@ def task_from_rows(
     label_column: str | None = None,
     choices_column: str | None = None,
     context_column: str | None = None,
+    cluster_column: str | None = None,
     classes: Sequence[str] | None = None,
     test_fraction: float = TEST_FRACTION,
     validation_rows: int = 0,
@@ -44,6 +46,9 @@ def task_from_rows(
         label_column: of the answer.
         choices_column: of the options of each row.
         context_column: of a text put before the question.
+        cluster_column: of what rows have in common (an author, a patient, a document). Rows of one cluster
+            are trained on together or not at all, in every division of them; validation and test rows are
+            then at most as many as asked for. None: each row stands for itself.
         classes: the labels in class order, for rows without choices. By default the order that the data bring
             (a ClassLabel of `datasets`, a categorical of pandas), else sorted, numbers by size.
         test_fraction: share of `data` to test on where there is no `test`, the same in each class
@@ -66,7 +71,7 @@ def task_from_rows(
     """
     if not 0 < test_fraction < 1:
         raise ConfigError(f"test_fraction is {test_fraction}: choose a number between 0 and 1.")
-    given = Given(text_column, label_column, choices_column, context_column)
+    given = Given(text_column, label_column, choices_column, context_column, cluster_column)
     table = read_table(data)
     columns = find_columns(table.columns, given, table.place)
     tested = None if test is None else read_table(test)
@@ -83,23 +88,43 @@ def task_from_rows(
         train, test_rows = examples(table, "train"), examples(tested, "test")
         note = f"tested on {Path(tested.place).name}"
     else:
-        whole = examples(table, "row")
-        train, test_rows = divide(whole, test_fraction)
-        if not train or not test_rows:
-            raise DataError(f"{table.place} has too few rows ({len(whole)}) to split: give a test file.")
-        note = f"{len(test_rows)} of {len(whole)} rows tested on, the same share of each class, chosen by a "
-        note += "hash of their ids"
+        train, test_rows = _divided(examples(table, "row"), test_fraction, columns, table.place)
+        note = f"{len(test_rows)} of {len(train) + len(test_rows)} rows tested on, "
+        note += "whole clusters" if columns.cluster else "the same share of each class"
+        note += f", chosen by a hash of their {'names' if columns.cluster else 'ids'}"
     check_disjoint(train, test_rows, name)
     classes_said = _class_notes(names, train, test_rows, name)
     notes = [columns_note(columns), *classes_said, note, *repeats(train, test_rows)]
-    kept, validation = carve(train, validation_rows, seed)
+    kept, validation = _carved(train, validation_rows, seed, columns)
+    if columns.cluster and validation:
+        notes.append(f"{len(validation)} rows set aside for validation, whole clusters")
     return Task(name, labels, kept, validation, tuple(test_rows), tuple(notes), names, columns)
+
+
+def _divided(
+    rows: Sequence[Example], test_fraction: float, columns: Columns, place: str
+) -> tuple[list[Example], list[Example]]:
+    train, test = (
+        set_aside(rows, round(test_fraction * len(rows))) if columns.cluster else divide(rows, test_fraction)
+    )
+    if not train or not test:
+        raise DataError(f"{place} has too few rows ({len(rows)}) to split: give a test file.")
+    return train, test
+
+
+def _carved(
+    train: Sequence[Example], rows: int, seed: int, columns: Columns
+) -> tuple[Sequence[Example], Sequence[Example]]:
+    if columns.cluster and 0 < rows < len(train):
+        return set_aside(train, rows, f"{seed}/")
+    return carve(train, rows, seed)
 
 
 def _check_same_kind(table: Table, tested: Table, columns: Columns) -> None:
     """Refuse a train and a test file of which only one has choices."""
     choices = columns.choices if columns.choices in tested.columns else None
-    given = Given(columns.text, columns.label, choices, columns.context)
+    cluster = columns.cluster if columns.cluster in tested.columns else None
+    given = Given(columns.text, columns.label, choices, columns.context, cluster)
     theirs = find_columns(tested.columns, given, tested.place)
     if _has_choices(table, columns) != _has_choices(tested, theirs):
         raise DataError(

@@ -46,6 +46,7 @@ def load_data(config: RunConfig) -> Task:
         label_column=c.label_column,
         choices_column=c.choices_column,
         context_column=c.context_column,
+        cluster_column=c.cluster_column,
     )
     return _limited(task, config)
 

@@ -24,7 +24,15 @@ MOST_SEED = 2**32 - 1  # what every generator of random numbers takes, NumPy's t
 MOST_DRAWS = 100_000
 MOST_ROWS = 65_536
 REPLY_LENGTH = 2048  # tokens of a prompt and its reply, as in the paper
-OF_ANSWERS = ("labels", "classes", "text_column", "label_column", "choices_column", "context_column")
+OF_ANSWERS = (
+    "labels",
+    "classes",
+    "text_column",
+    "label_column",
+    "choices_column",
+    "context_column",
+    "cluster_column",
+)
 OF_REPLIES = ("chat", "packing", "streaming")
 Seed = Annotated[int, Field(ge=0, le=MOST_SEED)]
 Rank = Annotated[int, Field(ge=1, le=16_384)]
@@ -77,6 +85,11 @@ class TaskConfig(Section):
     choices_column: str | None = later(None, "for a file of one's own: column of the options of each row")
     context_column: str | None = later(
         None, "for a file of one's own: column of a text put before the question"
+    )
+    cluster_column: str | None = later(
+        None,
+        "for a file of one's own: column of what rows have in common (an author, a patient), so that rows "
+        "of one value are trained on together or not at all",
     )
     classes: list[str] | None = Field(
         None, description="for a file of one's own without choices: the labels in class order"

@@ -38,6 +38,7 @@ OTHER: dict[str, Any] = {
     "task.label_column": "stars",
     "task.choices_column": "offers",
     "task.context_column": "film",
+    "task.cluster_column": "author",
     "task.classes": ["no", "yes"],
     "task.max_length": 64,
     "task.too_long": "drop",

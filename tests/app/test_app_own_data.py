@@ -14,6 +14,7 @@ from bara_pyro.errors import CheckpointError
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import evaluate_system
 from bara_pyro.runs.folder import load_system
+from bara_pyro.runs.manifest import REHEARSED
 from bara_pyro.runs.predict import predict
 from bara_pyro.runs.store import read_json, read_jsonl
 from bara_pyro.runs.system import build_system
@@ -47,7 +48,10 @@ def lettered(place: Place, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
 def test_a_run_remembers_its_classes_and_columns(lettered: tuple[Path, Path]) -> None:
     stored, metrics = (read_json(lettered[0] / name) for name in ("config.json", "metrics.json"))
     assert (stored["labels"], stored["names"]) == (["A", "B"], ["not at all", "very likely"])
-    assert stored["columns"] == {"text": "text", "label": "label", "choices": None, "context": None}
+    assert stored["columns"] == {
+        **{"text": "text", "label": "label", "choices": None, "context": None},
+        "cluster": None,
+    }
     answers = [LONG[row["answer"]] for row in questions()]
     assert metrics["majority_class"]["label"] == max(sorted(set(answers)), key=answers.count)
     labels = [row["label"] for row in read_jsonl(lettered[0] / "predictions.jsonl")]
@@ -165,3 +169,29 @@ def test_a_frame_from_python(place: Place, tmp_path: Path) -> None:
     assert {row["label"] for row in found} <= set(LONG.values())
     with pytest.raises(CheckpointError, match="rows given in Python"):
         load_system(tmp_path / "run")
+
+
+def test_rows_of_one_thing_stay_together_from_training_to_a_comparison(
+    place: Place, tmp_path: Path, bara: Bara
+) -> None:
+    things = {row["id"]: row["id"].split("-")[0] for row in questions()}
+    rows = write_rows(tmp_path / "things.jsonl", [row | {"thing": things[row["id"]]} for row in questions()])
+    runs = [tmp_path / name for name in ("bara", "lora")]
+    for run in runs:
+        given = ("--method", run.name, "--model", place.backbone, "--task", rows, "--cluster-column", "thing")
+        made = bara("train", *given, "--steps", 4, "--samples", 2, "--out", run)
+        assert made.code == 0, made.err
+        told = read_jsonl(run / "predictions.jsonl")
+        assert [row["cluster"] for row in told] == [things[row["id"]] for row in told]
+    tested = {row["cluster"] for row in told}
+    trained = [row for row in things if things[row] not in tested]
+    asked = {things[row["id"]] for row in read_json(runs[0] / REHEARSED)["rows"]}
+    assert 0 < len(tested) < 10
+    assert asked < {things[row] for row in trained}
+    rehearsed = [row["id"] for row in read_json(runs[0] / REHEARSED)["rows"]]
+    assert sorted(rehearsed) == sorted(row for row in trained if things[row] in asked)
+    compared = bara("compare", *runs)
+    assert f"in {len(tested)} clusters" in compared.out
+    again = bara("evaluate", runs[0], "--task", rows, "--cluster-column", "id", "--out", tmp_path / "again")
+    assert again.code == 0, again.err
+    assert all(row["cluster"] == row["id"] for row in read_jsonl(tmp_path / "again" / "predictions.jsonl"))

@@ -9,6 +9,7 @@ import typer
 from bara_pyro.cli.options import (
     DATA,
     ChoicesColumn,
+    ClusterColumn,
     ContextColumn,
     DataDir,
     LabelColumn,
@@ -51,6 +52,7 @@ def evaluate(
     label_column: LabelColumn = None,
     choices_column: ChoicesColumn = None,
     context_column: ContextColumn = None,
+    cluster_column: ClusterColumn = None,
     limit: Limit = None,
     model: Moved = None,
     device: RunDevice = None,
@@ -79,7 +81,7 @@ def evaluate(
     given: Json = {
         "name": task, "data_dir": data_dir, "test_file": test_file, "limit": limit,
         "text_column": text_column, "label_column": label_column, "choices_column": choices_column,
-        "context_column": context_column,
+        "context_column": context_column, "cluster_column": cluster_column,
     }  # fmt: skip
     changes = {key: value for key, value in given.items() if value is not None}
     config = _evaluation_config(stored_config(run)[0], samples, changes, split)
