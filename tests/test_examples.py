@@ -1,10 +1,11 @@
-"""Every public function has an example in its docstring, and every example runs and prints what it says.
+"""Every public function has an example in its docstring; every example of the package prints what it says.
 
 Public is what `bara_pyro` offers by name and what the pages of the API document.
 """
 
 import doctest
 import inspect
+import pkgutil
 import re
 from collections.abc import Iterator
 from importlib import import_module
@@ -63,10 +64,12 @@ SHOWN = {path_of(thing): thing for thing in (*OFFERED, *documented())}
 NEEDED = {path_of(thing) for thing in OFFERED} | {
     path for path, thing in SHOWN.items() if not isinstance(thing, type)
 }
+MODULES = [found.name for found in pkgutil.walk_packages(bp.__path__, "bara_pyro.")]
 EXAMPLES = {
-    path: found
-    for path, thing in sorted(SHOWN.items())
-    for found in doctest.DocTestFinder(recurse=False).find(thing, path, module=False, globs={})
+    found.name: found
+    for name in MODULES
+    if not name.endswith("__main__")
+    for found in doctest.DocTestFinder().find(import_module(name), name)
     if found.examples
 }
 
@@ -120,8 +123,10 @@ def test_the_example(path: str) -> None:
 
 def test_the_section_is_one_that_the_site_shows() -> None:
     """Under another heading, `Example:` for one, mkdocstrings takes `>>>` for a quotation."""
-    others = [path for path in EXAMPLES if "Examples:\n    >>> " not in (inspect.getdoc(SHOWN[path]) or "")]
-    assert not others
+    shown = {
+        path: inspect.cleandoc(EXAMPLES[path].docstring or "") for path in SHOWN.keys() & EXAMPLES.keys()
+    }
+    assert not [path for path, text in shown.items() if "Examples:\n    >>> " not in text]
 
 
 def test_an_example_that_is_wrong_is_found() -> None:
