@@ -4,7 +4,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from bara_pyro.cli.scores import show_scores
-from bara_pyro.cli.terminal import progress, result, say, say_notes
+from bara_pyro.cli.terminal import Advance, progress, result, say, say_notes
 from bara_pyro.data import is_file_name
 from bara_pyro.errors import CheckpointError, ConfigError, DataError, MissingKLError, Stopped
 from bara_pyro.runs.by_rows import calibrated, for_rows
@@ -13,7 +13,7 @@ from bara_pyro.runs.evaluate import evaluate_system
 from bara_pyro.runs.folder import stored_config
 from bara_pyro.runs.launched import rank
 from bara_pyro.runs.manifest import clear, discard, how_to_resume, is_run
-from bara_pyro.runs.rehearsal import rehearsal_steps
+from bara_pyro.runs.rehearsal import rehearsal_steps, steps_wanted
 from bara_pyro.runs.system import System, build_system
 from bara_pyro.runs.train import train as fit
 from bara_pyro.runs.train_log import train_seconds
@@ -102,6 +102,35 @@ def _stopped(stop: KeyboardInterrupt, out: Path) -> Stopped:
     return Stopped(f"Stopped: {kept}, go on with {how_to_resume(out)}.", number)
 
 
+class Stages:
+    """Where a training is on one bar: in a rehearsal, in a longer one, in the run itself.
+
+    Args:
+        before: steps of the rehearsal, 0 without one.
+        steps: of the run, as far as is known.
+        advance: of the bar.
+    """
+
+    def __init__(self, before: int, steps: int, advance: Advance) -> None:
+        self.steps, self._advance = steps, advance
+        self._before, self._here, self._last = 0, before, 0
+
+    def rehearsal(self, step: int, parts: dict[str, float]) -> None:
+        """Show a step of a rehearsal; a second one follows where the first was not too sure of itself."""
+        if step < self._last:
+            self._before, self.steps = self._before + self._here, 2 * self.steps
+            self._here = rehearsal_steps(self.steps)
+        self._last = step
+        self._show(self._before + step, f"rehearsal, nll {parts['nll']:.3f}")
+
+    def run(self, step: int, parts: dict[str, float]) -> None:
+        """Show a step of the run."""
+        self._show(self._before + self._here + step, f"nll {parts['nll']:.3f}")
+
+    def _show(self, done: int, note: str) -> None:
+        self._advance(completed=done, total=self._before + self._here + self.steps, note=note)
+
+
 def run(
     config: RunConfig, out: Path, *, resume: bool = False, system: System | None = None, name: str = ""
 ) -> Json:
@@ -111,19 +140,18 @@ def run(
     """
     system = system or build_system(config)
     label = name or f"{config.method.name} on {system.task.name}"
-    before = rehearsal_steps(config.train.total_steps) if config.adapter.calibrated else 0
-    with progress(f"train {label}", before + config.train.total_steps) as advance:
-        fit(
-            system,
-            out,
-            resume=resume,
-            on_rehearsal=lambda step, parts: advance(
-                completed=step, note=f"rehearsal, nll {parts['nll']:.3f}"
-            ),
-            on_step=lambda step, parts: advance(completed=before + step, note=f"nll {parts['nll']:.3f}"),
-        )
+    steps = steps_wanted(system, out)
+    before = rehearsal_steps(steps) if config.adapter.calibrated else 0
+    with progress(f"train {label}", before + steps) as advance:
+        stages = Stages(before, steps, advance)
+        fit(system, out, resume=resume, on_rehearsal=stages.rehearsal, on_step=stages.run)
     if rank():
         return {}  # the first process evaluates
+    if stages.steps > config.train.total_steps:
+        say(
+            f"trained for {stages.steps} steps, twice as many as planned: the rehearsal was not too sure of "
+            "itself after as many passes (--set train.may_double=false)"
+        )
     return evaluate_with_progress(system, out, label, wall_clock_train_s=train_seconds(out))
 
 

@@ -41,8 +41,10 @@ mode = Mode()
 class Advance(Protocol):
     """Moves a progress bar."""
 
-    def __call__(self, count: int = 1, note: str = "", completed: int | None = None) -> None:
-        """Add `count`, or go to `completed`, and show a note beside the bar."""
+    def __call__(
+        self, count: int = 1, note: str = "", completed: int | None = None, total: int | None = None
+    ) -> None:
+        """Add `count`, or go to `completed`, of now `total`, and show a note beside the bar."""
 
 
 @contextmanager
@@ -52,7 +54,7 @@ def progress(description: str, total: int | None) -> Iterator[Advance]:
     The end, `total`, may not be known yet.
     """
     if mode.quiet:
-        yield lambda count=1, note="", completed=None: None
+        yield lambda count=1, note="", completed=None, total=None: None
     elif errors.is_terminal:
         with _bar(description, total) as advance:
             yield advance
@@ -72,8 +74,11 @@ def _bar(description: str, total: int | None) -> Iterator[Advance]:
     with Progress(*columns, console=errors) as bar:
         task = bar.add_task(description, total=total, note="")
 
-        def advance(count: int = 1, note: str = "", completed: int | None = None) -> None:
-            bar.update(task, advance=None if completed is not None else count, completed=completed, note=note)
+        def advance(
+            count: int = 1, note: str = "", completed: int | None = None, total: int | None = None
+        ) -> None:
+            step = None if completed is not None else count
+            bar.update(task, advance=step, completed=completed, total=total, note=note)
 
         yield advance
 
@@ -85,7 +90,10 @@ class _Lines:
         self.description, self.total, self.done = description, total, 0
         self._began = self._said = time.monotonic()
 
-    def __call__(self, count: int = 1, note: str = "", completed: int | None = None) -> None:
+    def __call__(
+        self, count: int = 1, note: str = "", completed: int | None = None, total: int | None = None
+    ) -> None:
+        self.total = self.total if total is None else total
         self.done = self.done + count if completed is None else completed
         now = time.monotonic()
         if now - self._said >= EVERY:

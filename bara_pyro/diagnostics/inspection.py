@@ -16,6 +16,7 @@ from bara_pyro.diagnostics.posterior.trust import PosteriorTrust, posterior_trus
 from bara_pyro.diagnostics.posterior.uncertainty_split import UncertaintySplit, uncertainty_split
 from bara_pyro.diagnostics.result import Result
 from bara_pyro.runs.evaluate import parameter_counts
+from bara_pyro.runs.folder import stored_step
 from bara_pyro.runs.system import System
 from bara_pyro.runs.train_log import train_seconds
 
@@ -132,7 +133,7 @@ def run_facts(c: Context) -> RunFacts:
         modules=len(c.system.model.targets),
         trainable=counts["trainable"],
         frozen=counts["frozen"],
-        steps=config.train.total_steps,
+        steps=stored_step(c.folder),
         lr=config.train.lr,
         seed=config.seed,
         train_seconds=train_seconds(c.folder),

@@ -35,6 +35,7 @@ class Published:
         peft: "LORA" or "BARA" where PEFT reads the folder, else "".
         figure: name of the picture of its calibration.
         temperature: what the answers' scores are divided by; None where there is none.
+        steps: of training.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Published:
     peft: str
     figure: str
     temperature: float | None
+    steps: int
 
 
 def card(run: Published, license_name: str | None = None) -> str:
@@ -201,7 +203,7 @@ def _training(run: Published) -> str:
     counts, versions = run.report["parameters"], run.report["environment"]["versions"]
     used = ", ".join(f"{name} {version}" for name, version in versions.items())
     return (
-        f"## Training\n\n{train.total_steps:,} steps of {train.batch_size} rows, peak rate {train.lr:g}; "
+        f"## Training\n\n{run.steps:,} steps of {train.batch_size} rows, peak rate {train.lr:g}; "
         f"rank {adapter.r}, alpha {adapter.lora_alpha:g}; {counts['trainable']:,} trainable parameters "
         f"beside {counts['frozen']:,} frozen ones in {run.config.backbone.dtype}. All settings are in "
         f"`config.json`. {used}.\n"

@@ -15,7 +15,7 @@ from bara_pyro.hub.scrub import hub_name, scrubbed
 from bara_pyro.metrics import reliability_bins
 from bara_pyro.report import reliability_diagram, save
 from bara_pyro.runs.config import RunConfig, parse_config
-from bara_pyro.runs.folder import stored_config
+from bara_pyro.runs.folder import stored_config, stored_step
 from bara_pyro.runs.manifest import (
     ADAPTER,
     CONFIG,
@@ -89,7 +89,7 @@ def prepare_upload(
     settings: Json = {**read_json(run / PEFT_CONFIG), "base_model_name_or_path": base}
     kind = settings["peft_type"].split(":")[0]
     peft = kind if kind in ("LORA", "BARA") else ""
-    told = Published(name, base, config, stored, report, peft, FIGURE, _temperature(run))
+    told = Published(name, base, config, stored, report, peft, FIGURE, _temperature(run), stored_step(run))
     out.mkdir(parents=True, exist_ok=True)
     with recording(out, *PUBLISHED):
         write_json(out / CONFIG, stored)

@@ -2,13 +2,14 @@
 
 from math import ceil
 
+from bara_pyro.errors import ConfigError
 from bara_pyro.methods import METHODS
 from bara_pyro.runs.config import RunConfig
 
-# Training where nobody says how long: passes over few rows, and over so many and more; passes over replies;
-# steps at least and at most; steps up to which few rows have as many passes as many, with a rehearsal.
-PASSES, MANY_ROWS, REPLY_PASSES = (10, 20), 640, 2
-FEWEST_STEPS, MOST_STEPS, REHEARSED_STEPS = 100, 6000, 400
+# Training where nobody says how long: passes over few rows, and over so many and more (fewer are many with a
+# rehearsal, whose temperature takes back what more passes are too sure of); passes over replies; steps.
+PASSES, MANY_ROWS, MANY_REHEARSED, REPLY_PASSES = (10, 20), 640, 160, 2
+FEWEST_STEPS, MOST_STEPS = 100, 6000
 # Rows at least for a rehearsal; where nobody says whether there is one, at most fewer than MANY_ROWS.
 REHEARSED_ROWS = 20
 
@@ -19,11 +20,17 @@ def for_rows(config: RunConfig, rows: int) -> RunConfig:
     if _rehearsed(config, rows):
         config = calibrated(config, True)
     c = config.train
+    if c.may_double and not config.adapter.calibrated:
+        raise ConfigError(
+            "train.may_double=true lets a rehearsal say whether training is twice as long, and there is "
+            "none: give calibrated=True (adapter.calibrated), or leave it out."
+        )
     if c.epochs is not None:
         steps = steps_of(c.epochs, rows, c.batch_size)
     elif c.steps is None:
         replies, rehearsed = config.task.likelihood == "completion", bool(config.adapter.calibrated)
         steps = default_steps(rows, c.batch_size, replies=replies, rehearsed=rehearsed)
+        c = c.model_copy(update={"may_double": rehearsed if c.may_double is None else c.may_double})
     else:
         return config
     return config.model_copy(update={"train": c.model_copy(update={"steps": steps, "epochs": None})})
@@ -64,13 +71,11 @@ def default_steps(rows: int, batch_size: int, *, replies: bool = False, rehearse
 
     >>> default_steps(80, 4), default_steps(640, 4), default_steps(100_000, 4)
     (200, 3200, 6000)
-    >>> default_steps(80, 4, rehearsed=True)  # whose temperature takes back what more steps are too sure of
-    400
+    >>> default_steps(80, 4, rehearsed=True), default_steps(160, 4, rehearsed=True)
+    (200, 800)
     """
     if replies:
         return min(MOST_STEPS, steps_of(REPLY_PASSES, rows, batch_size))
-    few, many = PASSES
-    steps = steps_of(min(many, max(few, many * rows / MANY_ROWS)), rows, batch_size)
-    if rehearsed:
-        steps = max(steps, min(REHEARSED_STEPS, steps_of(many, rows, batch_size)))
+    (few, many), many_rows = PASSES, MANY_REHEARSED if rehearsed else MANY_ROWS
+    steps = steps_of(min(many, max(few, many * rows / many_rows)), rows, batch_size)
     return min(MOST_STEPS, max(FEWEST_STEPS, steps))

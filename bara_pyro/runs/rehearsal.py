@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from bara_pyro.data import EncodedSplit
 from bara_pyro.errors import DataError
@@ -81,11 +82,11 @@ def check_rehearsal(system: System) -> None:
         )
 
 
-def rehearsal_of(system: System) -> tuple[System, EncodedSplit]:
-    """Return a program like a system's, with half of its rows, and the other half."""
+def rehearsal_of(system: System, steps: int) -> tuple[System, EncodedSplit]:
+    """Return a program like a system's of so many steps, with half of its rows, and the other half."""
     split, c = system.split("train"), system.config
     learnt, asked = halves(_clusters(system), c.seed)
-    train = c.train.model_copy(update={"steps": rehearsal_steps(c.train.total_steps)})
+    train = c.train.model_copy(update={"steps": rehearsal_steps(steps), "may_double": None})
     config = calibrated(c, False).model_copy(update={"train": train})
     half = assemble(config, system.backbone, system.task, len(learnt))
     half._encoded.update(system._encoded)
@@ -99,23 +100,53 @@ def _clusters(system: System) -> list[str]:
     return [known[row] for row in system.split("train").ids]
 
 
-def is_rehearsed(system: System, out: Path) -> bool:
-    """Whether a folder has the predictions of a rehearsal for these rows."""
+def rehearsed_steps(system: System, out: Path) -> int:
+    """Return the steps of the run that the rehearsal in a folder is one for; 0 without one of these rows."""
     if not (out / REHEARSED).exists():
-        return False
-    split = system.split("train")
+        return 0
+    split, stored = system.split("train"), read_json(out / REHEARSED)
     _, asked = halves(_clusters(system), system.config.seed)
-    return [row["id"] for row in read_json(out / REHEARSED)["rows"]] == [split.ids[row] for row in asked]
+    same = [row["id"] for row in stored["rows"]] == [split.ids[row] for row in asked]
+    return stored.get("steps", system.config.train.total_steps) if same else 0
 
 
-def write_rehearsed(half: System, asked: EncodedSplit, out: Path, seconds: float) -> None:
-    """Write what a rehearsal says of the rows that it has not learnt."""
+def steps_wanted(system: System, out: Path) -> int:
+    """Return how many steps a run has by what its folder holds: as configured, or twice as many, once.
+
+    A program that is not too sure of itself about rows that it has not learnt (its best temperature is below
+    1) has learnt too little yet: what was measured of that stands in docs/decisions.md.
+    """
+    c = system.config.train
+    if not system.config.adapter.calibrated:
+        return c.total_steps
+    rehearsed = rehearsed_steps(system, out)
+    if (
+        not c.may_double
+        or rehearsed != c.total_steps
+        or _best_log_temperature(read_json(out / REHEARSED)) >= 0
+    ):
+        return rehearsed or c.total_steps
+    return 2 * c.total_steps
+
+
+def _best_log_temperature(stored: Json) -> float:
+    return best_common_log_temperature(*_answers(stored), spread=SPREAD)
+
+
+def _answers(stored: Json) -> tuple[Tensor, Tensor]:
+    """Return the log-probabilities of a rehearsal, `S x n x C`, and the labels."""
+    draws = torch.tensor([row["log_probs"] for row in stored["rows"]], dtype=torch.float64).transpose(0, 1)
+    return draws, torch.tensor([row["label"] for row in stored["rows"]])
+
+
+def write_rehearsed(half: System, asked: EncodedSplit, out: Path, steps: int, seconds: float) -> None:
+    """Write what a rehearsal for so many steps says of the rows that it has not learnt."""
     drawn = draw(half, asked, DRAWS)
     rows: list[Json] = [
         {"id": asked.ids[i], "label": asked.labels[i], "log_probs": drawn[:, i].tolist()}
         for i in range(len(asked))
     ]
-    write_json(out / REHEARSED, {"seconds": seconds, "rows": rows})
+    write_json(out / REHEARSED, {"steps": steps, "seconds": seconds, "rows": rows})
 
 
 def fit_rehearsed(system: System, out: Path) -> dict[str, float]:
@@ -125,12 +156,11 @@ def fit_rehearsed(system: System, out: Path) -> dict[str, float]:
     is right too often, and the run would be made surer of rows that resemble none.
 
     Returns:
-        `temperature`, `nll_1` and `nll_temperature` (nats, of these predictions), `rows`, and `seconds` that
-        the rehearsal took.
+        `temperature`, `nll_1` and `nll_temperature` (nats, of these predictions), `rows`, `steps` of the run,
+        and `seconds` that rehearsals took.
     """
     stored = read_json(out / REHEARSED)
-    draws = torch.tensor([row["log_probs"] for row in stored["rows"]], dtype=torch.float64).transpose(0, 1)
-    labels = torch.tensor([row["label"] for row in stored["rows"]])
+    draws, labels = _answers(stored)
     found = max(0.0, best_common_log_temperature(draws, labels, spread=SPREAD))
     system.model.set_temperature(found)
     after = (draws / math.exp(found)).log_softmax(-1)
@@ -139,5 +169,6 @@ def fit_rehearsed(system: System, out: Path) -> dict[str, float]:
         "nll_1": nll(posterior_predictive(draws), labels),
         "nll_temperature": nll(posterior_predictive(after), labels),
         "rows": float(len(labels)),
+        "steps": float(steps_wanted(system, out)),
         "seconds": stored["seconds"],
     }

@@ -206,7 +206,13 @@ class TrainConfig(Section):
     steps: Steps | None = Field(
         None,
         description="optimiser steps; null: 20 passes over 640 training rows or more, down to 10 over fewer, "
-        "in 100 to 6,000 steps (with a rehearsal 20 up to 400 steps); or 2 passes over replies",
+        "in 100 to 6,000 steps; with a rehearsal 20 passes over 160 rows or more and 10 over 80 or fewer, or "
+        "twice as many where it asks for them; 2 passes over replies",
+    )
+    may_double: bool | None = later(
+        None,
+        "with a rehearsal: train twice as long where it is not too sure of itself after so many steps (its "
+        "best temperature is below 1); null: where nobody says how long",
     )
     epochs: PositiveFloat | None = later(None, "passes over the training rows, in place of steps")
     batch_size: Rows = Field(4, description="rows a step")

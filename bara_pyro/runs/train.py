@@ -35,6 +35,7 @@ from bara_pyro.runs.manifest import (
     LOG,
     MANIFEST,
     REHEARSAL,
+    REHEARSED,
     TRAINED,
     discard,
     how_to_resume,
@@ -45,8 +46,9 @@ from bara_pyro.runs.manifest import (
 from bara_pyro.runs.rehearsal import (
     check_rehearsal,
     fit_rehearsed,
-    is_rehearsed,
     rehearsal_of,
+    rehearsed_steps,
+    steps_wanted,
     write_rehearsed,
 )
 from bara_pyro.runs.sections import TrainConfig
@@ -60,10 +62,10 @@ NOISE, NOISE_OF_RANK = 2**32, 2**33
 OnStep = Callable[[int, dict[str, float]], None]
 
 
-def make_svi(system: System) -> SVI:
-    """Return the inference object that a configuration describes."""
+def make_svi(system: System, train: TrainConfig | None = None) -> SVI:
+    """Return the inference object that a configuration describes, or another section of training."""
     c = system.config
-    return METHODS[c.method.name].svi(system.model, system.guide, c.train, c.method)
+    return METHODS[c.method.name].svi(system.model, system.guide, train or c.train, c.method)
 
 
 def check_free(out: Path, resume: bool) -> None:
@@ -129,7 +131,7 @@ def _train(
     verify(out, TRAINED)
     if is_run(out):
         check_backbone(system.backbone, out, read_json(out / CONFIG))
-    if saved_step(system, out) == system.config.train.total_steps:
+    if saved_step(system, out) == ranks.largest(steps_wanted(system, out) if ranks.first else 0):
         check_training_rows(system, out)
         load_weights(system, out)
         if ranks.first and not (out / MANIFEST).exists():
@@ -144,26 +146,36 @@ def _train(
         if system.config.adapter.calibrated:
             check_rehearsal(system)
             _rehearse(system, out, ranks, on_rehearsal)
-        _fit(system, out, ranks, on_step)
+        steps = ranks.largest(steps_wanted(system, out) if ranks.first else 0)
+        _fit(system, out, ranks, on_step, steps)
         if not ranks.first:
             return
         fitted = method.finish(what_is_fitted(system)) if method.finish is not None else {}
         fitted |= _fit_options(system, out)
         if fitted:
             write_json(out / FITTED, fitted)
-        save_system(system, out, system.config.train.total_steps)
+        save_system(system, out, steps)
     if ranks.first:
         (out / CHECKPOINT).unlink(missing_ok=True)
         remove_parts(out)
 
 
 def _rehearse(system: System, out: Path, ranks: Ranks, on_step: OnStep | None) -> None:
-    """Train a program of its own on half of the rows, and write what it says of the others."""
-    if ranks.largest(int(ranks.first and is_rehearsed(system, out))):
-        return
+    """Train a program of its own on half of the rows, twice if need be; write what it says of the others."""
+    while steps := ranks.largest(_steps_to_rehearse(system, out) if ranks.first else 0):
+        _rehearse_once(system, out, ranks, on_step, steps)
+
+
+def _steps_to_rehearse(system: System, out: Path) -> int:
+    """Return the steps of a run for which there is no rehearsal yet; 0: it is there."""
+    wanted = steps_wanted(system, out)
+    return wanted if rehearsed_steps(system, out) != wanted else 0
+
+
+def _rehearse_once(system: System, out: Path, ranks: Ranks, on_step: OnStep | None, steps: int) -> None:
     if ranks.first:
         write_config(system, out)  # what is stopped from here on can be gone on with
-    half, asked = rehearsal_of(system)
+    half, asked = rehearsal_of(system, steps)
     folder = out / REHEARSAL
     try:
         _train(half, folder, ranks, on_step)
@@ -173,7 +185,8 @@ def _rehearse(system: System, out: Path, ranks: Ranks, on_step: OnStep | None) -
             stop.code - 128,
         ) from stop
     if ranks.first:
-        write_rehearsed(half, asked, out, train_seconds(folder) or 0.0)
+        before = read_json(out / REHEARSED)["seconds"] if rehearsed_steps(system, out) else 0.0
+        write_rehearsed(half, asked, out, steps, before + (train_seconds(folder) or 0.0))
         discard(folder)
 
 
@@ -207,10 +220,10 @@ def _fit_options(system: System, out: Path) -> dict[str, float]:
     return found
 
 
-def _fit(system: System, out: Path, ranks: Ranks, on_step: OnStep | None) -> None:
-    c = system.config.train
+def _fit(system: System, out: Path, ranks: Ranks, on_step: OnStep | None, steps: int) -> None:
+    c = system.config.train.model_copy(update={"steps": steps})
     split = system.encoded("train")
-    svi = make_svi(system)
+    svi = make_svi(system, c)
     svi.ranks = ranks if ranks.size > 1 else None
     identity = {
         "configuration": system.config.hash,

@@ -30,9 +30,9 @@ def test_passes_between_bounds(rows: int, passes: float) -> None:
 
 @pytest.mark.parametrize(
     ("rows", "steps"),
-    [(19, 100), (20, 100), (40, 200), (80, 400), (160, 400), (200, 500), (320, 800), (640, 3200)],
+    [(19, 100), (20, 100), (40, 100), (80, 200), (120, 450), (160, 800), (320, 1600), (640, 3200)],
 )
-def test_few_rows_have_more_passes_with_a_rehearsal(rows: int, steps: int) -> None:
+def test_rows_are_many_from_160_on_with_a_rehearsal(rows: int, steps: int) -> None:
     assert default_steps(rows, 4, rehearsed=True) == steps
 
 
@@ -47,13 +47,33 @@ def test_rows_say_how_long(given: dict[str, float], steps: int) -> None:
     assert system.config.train.epochs is None
 
 
-@pytest.mark.parametrize(("calibrated", "steps"), [(None, 400), (True, 400), (False, 200)])
-def test_few_rows_are_learnt_longer_where_a_temperature_takes_back_what_is_too_sure(
-    calibrated: bool | None, steps: int
+@pytest.mark.parametrize(
+    ("settings", "steps", "may_double"),
+    [
+        ({}, 800, True),
+        ({"adapter.calibrated": True}, 800, True),
+        ({"adapter.calibrated": False}, 400, None),
+        ({"method": "lora"}, 400, None),
+        ({"train.steps": 800}, 800, None),
+        ({"train.epochs": 3}, 120, None),
+        ({"train.may_double": False}, 800, False),
+        ({"train.steps": 50, "train.may_double": True}, 50, True),
+    ],
+)
+def test_a_rehearsal_may_ask_for_more_where_nobody_says_how_long(
+    settings: dict[str, object], steps: int, may_double: bool | None
 ) -> None:
-    given = {"method": "bara-gate", "task.name": "micro-wgs", "task.train_rows": 80}
-    system = build_system(load_config(overrides={**given, "adapter.calibrated": calibrated}))
-    assert system.config.train.steps == steps
+    given = {"method": "bara-gate", "task.name": "micro-wgs", "task.train_rows": 160, **settings}
+    found = build_system(load_config(overrides=given)).config.train
+    assert found.steps == steps
+    assert bool(found.may_double) is bool(may_double)
+
+
+def test_without_a_rehearsal_nothing_can_ask_for_more() -> None:
+    given = {"method": "lora", "task.name": "micro-wgs", "train.may_double": True}
+    with pytest.raises(ConfigError, match=r"train\.may_double=true lets a rehearsal") as error:
+        build_system(load_config(overrides=given))
+    assert ". " not in str(error.value)
 
 
 def test_without_rows_the_length_is_not_known() -> None:

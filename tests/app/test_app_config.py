@@ -59,6 +59,7 @@ OTHER: dict[str, Any] = {
     "adapter.one_pass": True,
     "adapter.calibrated": True,
     "train.epochs": 2.5,
+    "train.may_double": True,
     "train.steps": 7,
     "train.batch_size": 6,
     "train.accumulate": 2,

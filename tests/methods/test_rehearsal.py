@@ -87,7 +87,8 @@ def test_rows_that_share_something_lie_on_one_side(tmp_path: Path, shared: str) 
         )
         for i, row in enumerate(task.train)
     ]
-    half, asked = rehearsal_of(build_system(calibrated(tmp_path), task=replace(task, train=tuple(pairs))))
+    system = build_system(calibrated(tmp_path), task=replace(task, train=tuple(pairs)))
+    half, asked = rehearsal_of(system, STEPS)
     pair = {row.id: i // 2 for i, row in enumerate(pairs)}
     ours, theirs = ([pair[row] for row in part.ids] for part in (half.split("train"), asked))
     assert not set(ours) & set(theirs)
