@@ -6,9 +6,9 @@ from bara_pyro.errors import ConfigError
 from bara_pyro.methods import METHODS
 from bara_pyro.runs.config import RunConfig
 
-# Training where nobody says how long: passes over few rows, and over so many and more (fewer are many with a
-# rehearsal, whose temperature takes back what more passes are too sure of); passes over replies; steps.
-PASSES, MANY_ROWS, MANY_REHEARSED, REPLY_PASSES = (10, 20), 640, 160, 2
+# Training where nobody says how long: passes over few rows, and over so many and more; passes over replies;
+# steps at least and at most.
+PASSES, MANY_ROWS, REPLY_PASSES = (10, 20), 640, 2
 FEWEST_STEPS, MOST_STEPS = 100, 6000
 # Rows at least for a rehearsal; where nobody says whether there is one, at most fewer than MANY_ROWS.
 REHEARSED_ROWS = 20
@@ -28,9 +28,9 @@ def for_rows(config: RunConfig, rows: int) -> RunConfig:
     if c.epochs is not None:
         steps = steps_of(c.epochs, rows, c.batch_size)
     elif c.steps is None:
-        replies, rehearsed = config.task.likelihood == "completion", bool(config.adapter.calibrated)
-        steps = default_steps(rows, c.batch_size, replies=replies, rehearsed=rehearsed)
-        c = c.model_copy(update={"may_double": rehearsed if c.may_double is None else c.may_double})
+        steps = default_steps(rows, c.batch_size, replies=config.task.likelihood == "completion")
+        if config.adapter.calibrated and c.may_double is None:
+            c = c.model_copy(update={"may_double": True})
     else:
         return config
     return config.model_copy(update={"train": c.model_copy(update={"steps": steps, "epochs": None})})
@@ -66,16 +66,14 @@ def steps_of(epochs: float, rows: int, batch_size: int) -> int:
     return max(1, ceil(epochs * rows / batch_size))
 
 
-def default_steps(rows: int, batch_size: int, *, replies: bool = False, rehearsed: bool = False) -> int:
+def default_steps(rows: int, batch_size: int, *, replies: bool = False) -> int:
     """Return the number of steps where nobody gives one; why so many: docs/decisions.md, "Length".
 
     >>> default_steps(80, 4), default_steps(640, 4), default_steps(100_000, 4)
     (200, 3200, 6000)
-    >>> default_steps(80, 4, rehearsed=True), default_steps(160, 4, rehearsed=True)
-    (200, 800)
     """
     if replies:
         return min(MOST_STEPS, steps_of(REPLY_PASSES, rows, batch_size))
-    (few, many), many_rows = PASSES, MANY_REHEARSED if rehearsed else MANY_ROWS
-    steps = steps_of(min(many, max(few, many * rows / many_rows)), rows, batch_size)
-    return min(MOST_STEPS, max(FEWEST_STEPS, steps))
+    few, many = PASSES
+    passes = min(many, max(few, many * rows / MANY_ROWS))
+    return min(MOST_STEPS, max(FEWEST_STEPS, steps_of(passes, rows, batch_size)))

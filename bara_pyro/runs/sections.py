@@ -206,8 +206,7 @@ class TrainConfig(Section):
     steps: Steps | None = Field(
         None,
         description="optimiser steps; null: 20 passes over 640 training rows or more, down to 10 over fewer, "
-        "in 100 to 6,000 steps; with a rehearsal 20 passes over 160 rows or more and 10 over 80 or fewer, or "
-        "twice as many where it asks for them; 2 passes over replies",
+        "in 100 to 6,000 steps, twice as many where a rehearsal asks for them; or 2 passes over replies",
     )
     may_double: bool | None = later(
         None,
