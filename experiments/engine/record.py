@@ -20,6 +20,7 @@ from bara_pyro.hub.scrub import scrubbed
 from bara_pyro.metrics import ood_auroc, reliability_bins, risk_coverage
 from bara_pyro.runs.config import WITHOUT_EFFECT, RunConfig, parse_config
 from bara_pyro.runs.evaluate import PREDICTIONS, evaluate_system
+from bara_pyro.runs.manifest import FITTED
 from bara_pyro.runs.rows import load_data
 from bara_pyro.runs.store import read_json, read_jsonl, write_json
 from bara_pyro.runs.system import System
@@ -55,6 +56,7 @@ def make_record(system: System, out: Path, settings: Mapping[str, Any]) -> Recor
         "shifted": {},
         **{key: report[key] for key in ("parameters", "sparsity", "environment", "notes")},
         **{key: report[key] for key in ("wall_clock_train_s", "wall_clock_evaluate_s")},
+        **({"fitted": read_json(out / FITTED)} if (out / FITTED).exists() else {}),
     }
 
 

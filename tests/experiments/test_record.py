@@ -44,6 +44,14 @@ def test_the_record_holds_the_scores_of_the_run(finished) -> None:
     assert len((out.parent / "records" / f"{record['config_hash']}.json").read_bytes()) < 12_000
 
 
+def test_what_was_fitted_after_training_is_kept(finished) -> None:
+    """BaRA has few rows here, and so a rehearsal; LoRA has none."""
+    out, bara, lora = finished
+    assert bara["fitted"] == read_json(out / "fitted.json")
+    assert bara["fitted"]["calibrated_steps"] == bara["steps"]
+    assert "fitted" not in lora
+
+
 def test_bins_and_curve_are_those_of_the_predictions(finished) -> None:
     out, record, _ = finished
     labels, predicted = load_predictions(out)
