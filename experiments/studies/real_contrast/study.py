@@ -16,7 +16,10 @@ What was run when the contrast had been seen has a name of its own:
     python -m experiments real_contrast --name real_contrast_calibrated --methods bara-gate
         --set adapter.calibrated=true ...
 
-The rival's runs beside it are those of the contrast.
+The rival's runs beside it are those of the contrast. With fewer rows, all methods by default:
+
+    python -m experiments real_contrast --name real_contrast_few --methods bara-gate lora --tasks ag_news
+        --rows 80 ...
 """
 
 from argparse import Namespace
@@ -24,6 +27,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from experiments.engine.arguments import positive
 from experiments.engine.compare import Comparisons, Contrast
 from experiments.engine.run import SEED, Arm, Arms
 from experiments.engine.search import chosen
@@ -40,15 +44,15 @@ TEXTS = ("arc_easy",)
 
 def arms(args: Namespace) -> Arms:
     """Return each method: by default, or as it was chosen for the task."""
-    return {method: _arm(method, args.choices) for method in args.methods}
+    return {method: _arm(method, args.choices, args.rows) for method in args.methods}
 
 
-def _arm(method: str, choices: Path) -> Arm:
+def _arm(method: str, choices: Path, rows: int) -> Arm:
     def settings(task: str) -> Mapping[str, Any]:
         return {
             "backbone.dtype": "bfloat16",
             "adapter.target_modules": UPPER,
-            "task.train_rows": ROWS + ASIDE,
+            "task.train_rows": rows + ASIDE,
             "task.train_rows_seed": SEED,
             "task.validation_rows": ASIDE,
             "task.max_length": 512,
@@ -78,6 +82,12 @@ STUDY = arm_study(
             "default": "real_contrast",
             "metavar": "NAME",
             "help": "of the results; default: %(default)s",
+        },
+        "--rows": {
+            "type": positive,
+            "default": ROWS,
+            "metavar": "N",
+            "help": "that are trained on, each seed its own; default: %(default)s",
         },
         "--choices": {
             "type": Path,
