@@ -117,7 +117,7 @@ class Stages:
 
     def rehearsal(self, step: int, parts: dict[str, float]) -> None:
         """Show a step of a rehearsal; a second one follows where the first was not too sure of itself."""
-        if step < self._last:
+        if step <= self._last:
             self._before, self.steps = self._before + self._here, 2 * self.steps
             self._here = rehearsal_steps(self.steps)
         self._last = step

@@ -38,9 +38,8 @@ def own_example(
     label = -1 if missing(answer) else _label(answer, names, indices)
     if context or is_question(columns.text):
         return Example(row_id, with_cue(text), label, context, cluster=cluster)
-    return Example(
-        row_id, ANSWER, label, text, cluster=cluster
-    )  # the same prompt, of which the text may be cut
+    # The same prompt, of which the text may be cut.
+    return Example(row_id, ANSWER, label, text, cluster=cluster)
 
 
 def with_cue(question: str) -> str:

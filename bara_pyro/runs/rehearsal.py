@@ -120,13 +120,9 @@ def steps_wanted(system: System, out: Path) -> int:
     if not system.config.adapter.calibrated:
         return c.total_steps
     rehearsed = rehearsed_steps(system, out)
-    if (
-        not c.may_double
-        or rehearsed != c.total_steps
-        or _best_log_temperature(read_json(out / REHEARSED)) >= 0
-    ):
+    if rehearsed != c.total_steps or not c.may_double:
         return rehearsed or c.total_steps
-    return 2 * c.total_steps
+    return 2 * rehearsed if _best_log_temperature(read_json(out / REHEARSED)) < 0 else rehearsed
 
 
 def _best_log_temperature(stored: Json) -> float:

@@ -131,7 +131,7 @@ def _train(
     verify(out, TRAINED)
     if is_run(out):
         check_backbone(system.backbone, out, read_json(out / CONFIG))
-    if saved_step(system, out) == ranks.largest(steps_wanted(system, out) if ranks.first else 0):
+    if ranks.largest(int(ranks.first and _is_trained(system, out))):
         check_training_rows(system, out)
         load_weights(system, out)
         if ranks.first and not (out / MANIFEST).exists():
@@ -158,6 +158,12 @@ def _train(
     if ranks.first:
         (out / CHECKPOINT).unlink(missing_ok=True)
         remove_parts(out)
+
+
+def _is_trained(system: System, out: Path) -> bool:
+    """Whether a folder holds parameters after all steps, of other rows too (`check_training_rows`)."""
+    saved, c = saved_step(system, out), system.config.train
+    return saved == steps_wanted(system, out) or bool(c.may_double and saved == 2 * c.total_steps)
 
 
 def _rehearse(system: System, out: Path, ranks: Ranks, on_step: OnStep | None) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from app_cases import questions, write_rows
 from fit_cases import Interrupted, answers, tiny_run
 from safetensors.torch import load_file
 
@@ -12,6 +13,7 @@ from bara_pyro.cli import running
 from bara_pyro.data import EncodedSplit
 from bara_pyro.diagnostics.context import Options, look
 from bara_pyro.diagnostics.inspection import run_facts
+from bara_pyro.errors import DataError
 from bara_pyro.runs.config import RunConfig, load_config
 from bara_pyro.runs.folder import load_system, stored_step
 from bara_pyro.runs.store import read_json, read_jsonl
@@ -121,6 +123,19 @@ def test_a_kill_changes_nothing(tmp_path: Path, says: list[float], stage: str) -
     assert torch.equal(answers(again), answers(whole))
     rows = [read_json(tmp_path / name / "rehearsal.json")["rows"] for name in ("whole", "cut")]
     assert rows[0] == rows[1]
+
+
+@pytest.mark.parametrize("changed", ["id", "question"])
+def test_other_rows_are_noticed_when_a_longer_run_is_read_back(
+    tmp_path: Path, says: list[float], changed: str
+) -> None:
+    says[:] = [UNSURE]
+    train(build_system(config(tmp_path)), tmp_path / "run")
+    others = [row | {changed: f"the {row[changed]}"} for row in questions()]
+    write_rows(tmp_path / "rows.jsonl", others)
+    with pytest.raises(DataError, match="has changed since the run was trained"):
+        train(build_system(config(tmp_path)), tmp_path / "run", resume=True)
+    assert stored_step(tmp_path / "run") == 2 * STEPS
 
 
 def test_the_command_says_so_and_goes_on(
