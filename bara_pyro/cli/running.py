@@ -121,7 +121,8 @@ class Stages:
             self._before, self.steps = self._before + self._here, 2 * self.steps
             self._here = rehearsal_steps(self.steps)
         self._last = step
-        self._show(self._before + step, f"rehearsal, nll {parts['nll']:.3f}")
+        which = "longer rehearsal" if self._before else "rehearsal"
+        self._show(self._before + step, f"{which}, nll {parts['nll']:.3f}")
 
     def run(self, step: int, parts: dict[str, float]) -> None:
         """Show a step of the run."""

@@ -133,7 +133,7 @@ def run_facts(c: Context) -> RunFacts:
         modules=len(c.system.model.targets),
         trainable=counts["trainable"],
         frozen=counts["frozen"],
-        steps=stored_step(c.folder),
+        steps=stored_step(c.folder) or config.train.total_steps,
         lr=config.train.lr,
         seed=config.seed,
         train_seconds=train_seconds(c.folder),

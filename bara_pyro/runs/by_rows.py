@@ -55,9 +55,10 @@ def rehearsal_note(config: RunConfig, rows: int) -> list[str]:
     """Say, where there is a rehearsal, that it comes first."""
     if not config.adapter.calibrated:
         return []
+    longer = ", and training is twice as long where it is not too sure of itself"
     return [
-        f"a rehearsal on half of the {rows} training rows comes first, for a temperature "
-        "(--set adapter.calibrated=false leaves it out)"
+        f"a rehearsal on half of the {rows} training rows comes first, for a temperature"
+        f"{longer if config.train.may_double else ''} (--set adapter.calibrated=false leaves it out)"
     ]
 
 

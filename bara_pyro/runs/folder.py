@@ -133,13 +133,13 @@ def saved_step(system: System, folder: Path) -> int:
     """Return the number of training steps behind a system's parameters in a folder; 0 without any."""
     if not (folder / GUIDE).exists():
         return 0
-    same = read_tensors(folder / GUIDE)[1].get("config_hash") == system.config.hash
-    return stored_step(folder) if same else 0
+    metadata = read_tensors(folder / GUIDE)[1]
+    return int(metadata.get("step", 0)) if metadata.get("config_hash") == system.config.hash else 0
 
 
 def stored_step(folder: Path) -> int:
-    """Return the number of training steps behind the parameters in a folder, whosever they are."""
-    return int(read_tensors(folder / GUIDE)[1].get("step", 0))
+    """Return the number of training steps behind the parameters in a folder, whosever; 0 without any."""
+    return int(read_tensors(folder / GUIDE)[1].get("step", 0)) if (folder / GUIDE).exists() else 0
 
 
 def load_weights(system: System, folder: Path) -> None:
