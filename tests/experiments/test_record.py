@@ -47,7 +47,8 @@ def test_the_record_holds_the_scores_of_the_run(finished) -> None:
 def test_what_was_fitted_after_training_is_kept(finished) -> None:
     """BaRA has few rows here, and so a rehearsal; LoRA has none."""
     out, bara, lora = finished
-    assert bara["fitted"] == read_json(out / "fitted.json")
+    fitted = read_json(out / "fitted.json")
+    assert bara["fitted"] == {key: value for key, value in fitted.items() if key != "calibrated_seconds"}
     assert bara["fitted"]["calibrated_steps"] == bara["steps"]
     assert "fitted" not in lora
 
