@@ -143,10 +143,10 @@ def _train(
             method.check(what_is_fitted(system))
         if system.model.one_pass is not None:
             check_one_pass(system.model, system.guide)
+        steps = system.config.train.total_steps
         if system.config.adapter.calibrated:
             check_rehearsal(system)
-            _rehearse(system, out, ranks, on_rehearsal)
-        steps = ranks.largest(steps_wanted(system, out) if ranks.first else 0)
+            steps = _rehearse(system, out, ranks, on_rehearsal)
         _fit(system, out, ranks, on_step, steps)
         if not ranks.first:
             return
@@ -166,16 +166,14 @@ def _is_trained(system: System, out: Path) -> bool:
     return saved == steps_wanted(system, out) or bool(c.may_double and saved == 2 * c.total_steps)
 
 
-def _rehearse(system: System, out: Path, ranks: Ranks, on_step: OnStep | None) -> None:
-    """Train a program of its own on half of the rows, twice if need be; write what it says of the others."""
-    while steps := ranks.largest(_steps_to_rehearse(system, out) if ranks.first else 0):
+def _rehearse(system: System, out: Path, ranks: Ranks, on_step: OnStep | None) -> int:
+    """Train a program of its own on half of the rows, twice if need be; return the steps of the run."""
+    while True:
+        there = ranks.largest(rehearsed_steps(system, out) if ranks.first else 0)
+        steps = ranks.largest(steps_wanted(system, out) if ranks.first else 0)
+        if there == steps:
+            return steps
         _rehearse_once(system, out, ranks, on_step, steps)
-
-
-def _steps_to_rehearse(system: System, out: Path) -> int:
-    """Return the steps of a run for which there is no rehearsal yet; 0: it is there."""
-    wanted = steps_wanted(system, out)
-    return wanted if rehearsed_steps(system, out) != wanted else 0
 
 
 def _rehearse_once(system: System, out: Path, ranks: Ranks, on_step: OnStep | None, steps: int) -> None:

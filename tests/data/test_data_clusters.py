@@ -59,7 +59,7 @@ def test_the_share_is_used_as_far_as_clusters_allow():
 
 
 def test_a_division_follows_from_names_alone():
-    first = set_aside([Example(r["text"], "?", cluster=r["author"]) for r in ROWS * 1], 20)[1]
+    first = set_aside([Example(r["text"], "?", cluster=r["author"]) for r in ROWS], 20)[1]
     again = set_aside([Example(r["text"], "?", cluster=r["author"]) for r in ROWS[::-1]], 20)[1]
     assert {row.id for row in first} == {row.id for row in again}
     salted = [
