@@ -14,8 +14,9 @@ from bara_pyro.generation.prompts import Asked, encode_prompts, load_prompts
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import evaluate_system
 from bara_pyro.runs.named import by_key
+from bara_pyro.runs.steps import OnStep
 from bara_pyro.runs.system import System, build_system
-from bara_pyro.runs.train import OnStep, check_free
+from bara_pyro.runs.train import check_free
 from bara_pyro.runs.train import train as fit
 from bara_pyro.types import Json
 

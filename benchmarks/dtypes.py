@@ -16,8 +16,8 @@ from bara_pyro.data import EncodedSplit, training_batches
 from bara_pyro.metrics.scores import nll_per_example
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import draw
+from bara_pyro.runs.steps import make_svi
 from bara_pyro.runs.system import System, build_system
-from bara_pyro.runs.train import make_svi
 
 
 def stored_bytes(model: nn.Module) -> int:

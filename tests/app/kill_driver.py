@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 from bara_pyro.runs import checkpoint, folder
+from bara_pyro.runs import steps as stepping
 from bara_pyro.runs import train as training
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import evaluate_system
@@ -49,13 +50,13 @@ def _wrap(module: object, name: str, times: int, late: bool) -> None:
 
 # A run of 12 steps that keeps a checkpoint every 5: after steps 5 and 10.
 MOMENTS: dict[str, Callable[[], None]] = {
-    "before the first step": lambda: before(training, "micro_batches"),
-    "before any checkpoint": lambda: before(training, "micro_batches", 4),
+    "before the first step": lambda: before(stepping, "micro_batches"),
+    "before any checkpoint": lambda: before(stepping, "micro_batches", 4),
     "while the first checkpoint is not yet in place": lambda: before(checkpoint, "write_tensors"),
     "with the checkpoint written and not renamed": lambda: before_rename_of("checkpoint", 2),
-    "right after a checkpoint": lambda: after(training, "save_checkpoint"),
-    "between checkpoints": lambda: before(training, "micro_batches", 9),
-    "before the last step": lambda: before(training, "micro_batches", 12),
+    "right after a checkpoint": lambda: after(stepping, "save_checkpoint"),
+    "between checkpoints": lambda: before(stepping, "micro_batches", 9),
+    "before the last step": lambda: before(stepping, "micro_batches", 12),
     "with the adapters saved and not the guide": lambda: after(folder, "write_tensors"),
     "with all saved and the checkpoint still there": lambda: after(training, "save_system"),
     "while the scores are being written": lambda: before_rename_of("metrics", 1),
@@ -101,7 +102,7 @@ def main() -> None:
         ends[moment] = [run(settings, root / str(number), arm), run(settings, root / str(number))]
     # Killed again and again, a few steps further each time.
     often = [
-        run(settings, root / "often", lambda steps=steps: before(training, "micro_batches", steps))
+        run(settings, root / "often", lambda steps=steps: before(stepping, "micro_batches", steps))
         for steps in (7, 6, 2)
     ]
     ends["often"] = [*often, run(settings, root / "often")]

@@ -23,6 +23,7 @@ from bara_pyro.data.types import Batch
 from bara_pyro.errors import BaraError
 from bara_pyro.runs import train as training
 from bara_pyro.runs.config import load_config
+from bara_pyro.runs.steps import make_svi, micro_batches
 from bara_pyro.runs.system import build_system
 
 TWO = 2
@@ -127,10 +128,10 @@ def gradients(out: Path, count: int) -> list:
                 if name.endswith("lora_B"):
                     value.copy_(torch.linspace(-0.3, 0.3, value.numel()).view_as(value))
         with joined(torch.device("cpu"), 60.0) as ranks:
-            svi = training.make_svi(system)
+            svi = make_svi(system)
             svi.ranks = ranks if ranks.size > 1 else None
             torch.manual_seed(17 + ranks.rank)
-            rows = training.micro_batches(system, split, c, 0, ranks if count > 1 else ALONE)
+            rows = micro_batches(system, split, c, 0, ranks if count > 1 else ALONE)
             every = []
             for _ in range(REPEATS):
                 svi.gradients(*rows)

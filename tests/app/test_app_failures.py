@@ -14,13 +14,15 @@ from app_cases import Bara, Place, Result, assert_one_sentence, files_of, questi
 from safetensors.torch import save_file
 
 from bara_pyro.core.loading import load_backbone
+from bara_pyro.core.svi import SVI
 from bara_pyro.errors import CheckpointError, TrainingError
 from bara_pyro.methods import METHODS
-from bara_pyro.runs import train as training
 from bara_pyro.runs.fingerprint import states_name
 from bara_pyro.runs.folder import load_system
+from bara_pyro.runs.steps import make_svi
 from bara_pyro.runs.store import read_jsonl, read_tensors
 from bara_pyro.runs.system import build_system
+from bara_pyro.runs.train import train
 
 
 def interrupted(place: Place, out: Path) -> None:
@@ -32,7 +34,7 @@ def interrupted(place: Place, out: Path) -> None:
 
     config = place.config(train__steps=8, train__checkpoint_every=2, train__log_every=1)
     with pytest.raises(KeyboardInterrupt):
-        training.train(build_system(config), out, on_step=stop)
+        train(build_system(config), out, on_step=stop)
 
 
 def test_resuming_with_a_checkpoint_that_does_not_fit(place: Place, tmp_path: Path, bara: Bara) -> None:
@@ -83,21 +85,21 @@ def test_the_state_kept_is_the_one_before_the_step_that_broke(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     states: list[list[torch.Tensor]] = []
-    real = training.SVI.step
+    real = SVI.step
 
-    def step(svi: training.SVI, *batches: object) -> float:
+    def step(svi: SVI, *batches: object) -> float:
         states.append([p.detach().clone() for p in svi.parameters])
         if len(states) == 5:
             raise TrainingError("The loss is nan (KL of phi): lower the learning rate.")
         return real(svi, *batches)
 
-    monkeypatch.setattr(training.SVI, "step", step)
+    monkeypatch.setattr(SVI, "step", step)
     system = build_system(place.config())
     with pytest.raises(TrainingError, match=r"stopped at step 5, the parameters after step 3 .*KL of phi"):
-        training.train(system, tmp_path / "run")
+        train(system, tmp_path / "run")
     # The fifth loss was computed with the parameters after step 4: the last good ones are those after step 3.
     kept = load_system(tmp_path / "run")
-    assert all(torch.equal(a, b) for a, b in zip(training.make_svi(kept).parameters, states[3], strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(make_svi(kept).parameters, states[3], strict=True))
 
 
 @pytest.mark.parametrize(
@@ -152,7 +154,7 @@ def test_a_language_model_that_computes_otherwise(place: Place, tmp_path: Path) 
     backbone = shutil.copytree(place.backbone, tmp_path / "backbone")
     out = tmp_path / "run"
     config = Place(backbone, place.rows).config(train__steps=2)
-    training.train(build_system(config), out)
+    train(build_system(config), out)
     before = states_name(load_system(out).backbone, "float32")
     settings = json.loads((backbone / "config.json").read_text())
     settings["rms_norm_eps"] = 0.1

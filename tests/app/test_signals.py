@@ -8,7 +8,6 @@ import pytest
 from app_cases import Bara, Place
 
 from bara_pyro.core.svi import SVI
-from bara_pyro.runs import train as training
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
@@ -33,7 +32,7 @@ def test_stopped_while_training(
     before = signal.getsignal(number)
     out = tmp_path / "run"
     with monkeypatch.context() as patched:
-        patched.setattr(training.SVI, "step", step)
+        patched.setattr(SVI, "step", step)
         result = bara(*place.arguments(out))
     assert signal.getsignal(number) is before
     assert result.code == CODES[number]

@@ -20,8 +20,8 @@ from bara_pyro.core.loading import DTYPES, load_backbone
 from bara_pyro.data import training_batches
 from bara_pyro.errors import BackboneError
 from bara_pyro.runs.config import load_config
+from bara_pyro.runs.steps import make_svi
 from bara_pyro.runs.system import build_system
-from bara_pyro.runs.train import make_svi
 from bara_pyro.types import WeightType
 
 IDS = torch.tensor([[6, 7, 8, 9, 10, 11], [3, 4, 5, 12, 4, 3]])

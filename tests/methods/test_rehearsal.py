@@ -15,9 +15,9 @@ from safetensors.torch import load_file
 from scipy.special import log_softmax, logsumexp
 from torch.testing import assert_close
 
-import bara_pyro.runs.train as training
 from bara_pyro.core.frozen import read
 from bara_pyro.core.likelihood import CompletionLikelihood
+from bara_pyro.core.svi import SVI
 from bara_pyro.errors import BaraError, ConfigError, Stopped, TrainingError
 from bara_pyro.methods.best_temperature import best_common_log_temperature
 from bara_pyro.models.lora import LoRA
@@ -144,7 +144,7 @@ def test_a_loss_that_breaks_in_the_rehearsal_says_so(tmp_path: Path, monkeypatch
 
     config, out = calibrated(tmp_path), tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(training.SVI, "step", broken)
+        patch.setattr(SVI, "step", broken)
         with pytest.raises(TrainingError, match=r"The rehearsal stopped at step 1, .*: the loss") as told:
             train(build_system(config), out)
     assert ". " not in str(told.value)

@@ -1,0 +1,114 @@
+"""The steps of a training: progress as they go, resumable after a kill at any moment, to the same bits."""
+
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import torch
+
+from bara_pyro.core.ranks import ALONE, Ranks
+from bara_pyro.core.svi import SVI
+from bara_pyro.data import EncodedRows, training_batches
+from bara_pyro.data.types import Batch
+from bara_pyro.errors import ConfigError, ProcessLostError, Stopped, TrainingError
+from bara_pyro.methods import METHODS
+from bara_pyro.runs.checkpoint import load_checkpoint, save_checkpoint
+from bara_pyro.runs.fingerprint import fingerprint
+from bara_pyro.runs.folder import save_system, write_config
+from bara_pyro.runs.manifest import LOG, MANIFEST, REHEARSAL, how_to_resume
+from bara_pyro.runs.sections import TrainConfig
+from bara_pyro.runs.stopped import Brake, LastGood
+from bara_pyro.runs.system import System
+from bara_pyro.runs.train_log import Log
+
+# Keeps the seeds of the noise apart from those of the initial values, and those of processes from each other.
+NOISE, NOISE_OF_RANK = 2**32, 2**33
+OnStep = Callable[[int, dict[str, float]], None]
+
+
+def make_svi(system: System, train: TrainConfig | None = None) -> SVI:
+    """Return the inference object that a configuration describes, or another section of training."""
+    c = system.config
+    return METHODS[c.method.name].svi(system.model, system.guide, train or c.train, c.method)
+
+
+def fit_steps(system: System, out: Path, ranks: Ranks, on_step: OnStep | None, steps: int) -> None:
+    """Do so many steps, or those of them that a checkpoint in the folder leaves."""
+    c = system.config.train.model_copy(update={"steps": steps})
+    split = system.encoded("train")
+    svi = make_svi(system, c)
+    svi.ranks = ranks if ranks.size > 1 else None
+    identity = {
+        "configuration": system.config.hash,
+        "backbone": fingerprint(system.backbone),
+        "training data": split.fingerprint,
+    }
+    # The noise of training follows from the seed, not from what was drawn since the model was built.
+    torch.manual_seed(NOISE + system.config.seed + (0 if svi.common_noise else NOISE_OF_RANK * ranks.rank))
+    start = load_checkpoint(out, svi, identity, ranks)
+    ranks.take_over([p.detach() for p in svi.parameters])
+    good = LastGood(svi)
+    done = start
+    with Brake() as brake, ExitStack() as stack:
+        log = None
+        if ranks.first:
+            (out / MANIFEST).unlink(missing_ok=True)  # nothing is whole until training is over
+            write_config(system, out)
+            log = stack.enter_context(closing(Log(out / LOG, start)))
+        try:
+            for step in range(start, c.total_steps):
+                good.before()
+                svi.step(*micro_batches(system, split, c, step, ranks))
+                good.after()
+                done = step + 1
+                if log and (done % c.log_every == 0 or done == c.total_steps):
+                    log.add({"step": done, **svi.last})
+                stopped = ranks.largest(brake.signal)  # looked at once: it may come at any moment
+                if stopped or (done % c.checkpoint_every == 0 and done < c.total_steps):
+                    if log:
+                        log.sync()
+                    save_checkpoint(out, svi, done, identity, ranks)
+                if on_step is not None:
+                    on_step(done, svi.last)
+                if stopped:
+                    raise Stopped(
+                        f"Stopped after step {done} of {c.total_steps}: {out} keeps all of it, go on with "
+                        f"{how_to_resume(out)}.",
+                        stopped,
+                    )
+        except TrainingError as error:
+            raise _stopped(error, system, out, done, good, ranks) from error
+        except ProcessLostError as error:
+            raise ProcessLostError(
+                f"Stopped after step {done} of {c.total_steps}, because another process of this training is "
+                f"gone or does not answer: {out} keeps what was written up to the last checkpoint, start "
+                "all of them again with resume=True (--resume)."
+            ) from error
+
+
+def micro_batches(
+    system: System, split: EncodedRows, c: TrainConfig, step: int, ranks: Ranks = ALONE
+) -> list[Batch]:
+    """Return this process's share of the rows of a step, cut into `accumulate` pieces."""
+    rows = ranks.share(training_batches(len(split), c.batch_size, system.config.seed, step))
+    if len(rows) % c.accumulate:
+        raise ConfigError(
+            f"train.accumulate={c.accumulate} must divide the {len(rows)} rows a step of each of "
+            f"{ranks.size} processes."
+        )
+    size = len(rows) // c.accumulate
+    pieces = [rows[i : i + size] for i in range(0, len(rows), size)]
+    return [split.batch(piece, system.answer_ids).to(system.backbone.device) for piece in pieces]
+
+
+def _stopped(
+    error: TrainingError, system: System, out: Path, step: int, good: LastGood, ranks: Ranks
+) -> TrainingError:
+    """Save the last good parameters and return the error that says so."""
+    kept = "there is no good state to keep"
+    if good.restore():
+        if ranks.first:
+            save_system(system, out, step - 1)
+        kept = f"the parameters after step {step - 1} are kept in {out}"
+    reason, what = str(error).rstrip("."), "The rehearsal" if out.name == REHEARSAL else "Training"
+    return TrainingError(f"{what} stopped at step {step + 1}, {kept}: {reason[0].lower()}{reason[1:]}.")
