@@ -12,10 +12,11 @@ V(seeds) comes from the differences of the seeds themselves, the other two from 
 (`metrics.bootstrap`), the same for every system, seed and task. The interval is Student's, with
 Satterthwaite's degrees of freedom. Three seeds on one task have as few as 2 of them, a half-width of 4.3
 standard errors: that is what three seeds can say, and where they are nine tenths of V it still holds the
-truth in 92 % of the cases only. Training noise is taken as independent between tasks: an average over six
-has up to 12 degrees, and 95 to 96 %. Seeds that happen to agree can make V smaller than what other rows do to
-these very models; an interval over both is never narrower than that over rows alone. With one seed there is
-no V(seeds): the interval speaks of these trained models on other rows.
+truth in 92 % of the cases only. Training noise is taken as independent between trainings: an average over
+six tasks has up to 12 degrees, and 95 to 96 %. Several sets of rows that were asked of the same trained
+models (shifts) are one training: their differences are averaged first. Seeds that happen to agree can make V
+smaller than what other rows do to these very models; an interval over both is never narrower than that over
+rows alone. With one seed there is no V(seeds): the interval speaks of these trained models on other rows.
 
 Quantiles of draws over both factors (the pigeonhole bootstrap, Owen 2007, Ann. Appl. Stat. 1, 386-411) are
 not used. Of three seeds they hold a difference that varies by seeds alone in 75 % of the cases and not in
@@ -23,8 +24,8 @@ not used. Of three seeds they hold a difference that varies by seeds alone in 75
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from scipy.special import stdtr, stdtrit
@@ -78,16 +79,20 @@ class Drawn:
     clusters: frozenset[str]
 
 
-def crossed_interval(tasks: Sequence[Drawn], level: float = 0.95) -> Interval:
+def crossed_interval(
+    tasks: Sequence[Drawn], level: float = 0.95, *, trainings: Sequence[Hashable] | None = None
+) -> Interval:
     """Return the interval of a difference averaged over tasks.
 
     Args:
         tasks: one or more, drawn with the same resamples.
         level: nominal coverage, between 0 and 1.
+        trainings: what was trained on for each task; tasks of one name share trained models, seed by seed.
+            None: each has its own.
 
     Raises:
         ConfigError: `level` is out of range.
-        DataError: all rows are of one cluster.
+        DataError: all rows of a task are of one cluster, or tasks of one training have other seeds.
 
     Examples:
         >>> import torch
@@ -102,22 +107,19 @@ def crossed_interval(tasks: Sequence[Drawn], level: float = 0.95) -> Interval:
         (0.058, 0.2)
     """
     check_level(level)
-    clusters = len(frozenset().union(*(task.clusters for task in tasks)))
-    if clusters < 2:
-        raise DataError("All rows are of one cluster: there is no telling how much clusters differ.")
-    mend = (clusters + 1) / (clusters - 1)
-    difference = float(torch.stack([task.by_seed.mean() for task in tasks]).mean())
-    rows = mend * float(torch.stack([task.drawn.mean(dim=1) for task in tasks]).mean(dim=0).var())
-    if any(len(task.by_seed) < 2 for task in tasks):
+    known = [_mended(task) for task in tasks]
+    clusters = len(frozenset().union(*(task.clusters for task in known)))
+    difference = float(torch.stack([task.by_seed.mean() for task in known]).mean())
+    rows = float(torch.stack([task.drawn.mean(dim=1) for task in known]).mean(dim=0).var())
+    trained = _by_training(known, range(len(known)) if trainings is None else trainings)
+    if any(len(one.by_seed) < 2 for one, _ in trained):
         return _student(difference, None, rows, rows, clusters - 1, level)
-    share = len(tasks) ** 2
-    seeds = [float(task.by_seed.var()) / len(task.by_seed) / share for task in tasks]
-    both = sum(mend * _of_one_seed(task.drawn) / share for task in tasks)
+    seeds = [share**2 * float(one.by_seed.var()) / len(one.by_seed) for one, share in trained]
+    both = sum(share**2 * _of_one_seed(one.drawn) for one, share in trained)
     shared = max(0.0, rows - both)
     variance = sum(seeds) + shared
-    parts = [(v, len(task.by_seed) - 1) for v, task in zip(seeds, tasks, strict=True)] + [
-        (shared, clusters - 1)
-    ]
+    parts = [(v, len(one.by_seed) - 1) for v, (one, _) in zip(seeds, trained, strict=True)]
+    parts.append((shared, clusters - 1))
     spread = sum(v**2 / df for v, df in parts)
     # A difference that never varies has any number of degrees of freedom.
     df = variance**2 / spread if spread else float(clusters - 1)
@@ -130,6 +132,32 @@ def check_level(level: float) -> None:
     """Raise `ConfigError` for a coverage that is not between 0 and 1."""
     if not 0.0 < level < 1.0:
         raise ConfigError(f"level is {level}: give a number between 0 and 1, 0.95 for example.")
+
+
+def _mended(task: Drawn) -> Drawn:
+    """Return a task whose draws vary as much as other clusters would make them: weights vary less."""
+    clusters = len(task.clusters)
+    if clusters < 2:
+        raise DataError("All rows are of one cluster: there is no telling how much clusters differ.")
+    mean = task.drawn.mean(dim=0)
+    return replace(task, drawn=mean + math.sqrt((clusters + 1) / (clusters - 1)) * (task.drawn - mean))
+
+
+def _by_training(tasks: Sequence[Drawn], trainings: Sequence[Hashable]) -> list[tuple[Drawn, float]]:
+    """Return the average of the tasks of each training, and its share of all tasks."""
+    groups: dict[Hashable, list[Drawn]] = {}
+    for training, task in zip(trainings, tasks, strict=True):
+        groups.setdefault(training, []).append(task)
+    found = []
+    for training, group in groups.items():
+        seeds = [len(task.by_seed) for task in group]
+        if len(set(seeds)) > 1:
+            raise DataError(f"Tasks of training {training} have {seeds} seeds: compare those that all have.")
+        by_seed = torch.stack([task.by_seed for task in group]).mean(dim=0)
+        drawn = torch.stack([task.drawn for task in group]).mean(dim=0)
+        clusters = frozenset().union(*(task.clusters for task in group))
+        found.append((Drawn(by_seed, drawn, clusters), len(group) / len(tasks)))
+    return found
 
 
 def _of_one_seed(drawn: Tensor) -> float:

@@ -109,6 +109,7 @@ def paired_seeds(place: Collection[tuple[str, int]], arm: str, reference: str) -
 class Difference:
     """Arm - reference on one task: `seeds` that both have, and what is known of each metric."""
 
+    trained_on: str
     seeds: list[int]
     metrics: list[Drawn]
 
@@ -122,12 +123,14 @@ class Scores:
         plain: `runs x metrics`: on the rows themselves.
         drawn: `resamples x runs x metrics`: on drawn clusters, the same for all runs.
         clusters: their names.
+        trained_on: the task that the runs learnt.
     """
 
     place: dict[tuple[str, int], int]
     plain: Tensor
     drawn: Tensor
     clusters: frozenset[str]
+    trained_on: str
 
     def shared_seeds(self, arm: str, reference: str) -> list[int]:
         """Return the seeds that both have."""
@@ -139,7 +142,7 @@ class Scores:
         ours, theirs = ([self.place[name, seed] for seed in seeds] for name in (arm, reference))
         plain, drawn = self.plain[ours] - self.plain[theirs], self.drawn[:, ours] - self.drawn[:, theirs]
         known = [Drawn(plain[:, i], drawn[:, :, i], self.clusters) for i in range(len(METRICS))]
-        return Difference(seeds, known)
+        return Difference(self.trained_on, seeds, known)
 
 
 def _score(task: str, runs: Sequence[RunRows], resamples: int, seed: int) -> Scores:
@@ -156,7 +159,7 @@ def _score(task: str, runs: Sequence[RunRows], resamples: int, seed: int) -> Sco
     shape = (len(runs), len(METRICS))
     plain = plain_scores(usable).masked_fill(infinite, math.inf).view(shape)
     drawn = drawn_scores(usable, first.clusters, resamples, seed).masked_fill(infinite, math.inf)
-    return Scores(place, plain, drawn.view(-1, *shape), frozenset(first.clusters))
+    return Scores(place, plain, drawn.view(-1, *shape), frozenset(first.clusters), first.task)
 
 
 def same_rows(task: str, runs: Sequence[RunRows]) -> int:
@@ -191,7 +194,9 @@ def _entry(tasks: Sequence[Difference], level: float) -> dict[str, Any]:
         known = [task.metrics[i] for task in tasks]
         if all(bool(one.by_seed.isfinite().all()) for one in known):
             by_seed = torch.stack([one.by_seed[place] for one, place in zip(known, places, strict=True)])
-            entry[metric] = _numbers(crossed_interval(known, level), by_seed.mean(dim=0))
+            # Shifted rows are asked of the same trained models as the task's own: these are one training.
+            interval = crossed_interval(known, level, trainings=[task.trained_on for task in tasks])
+            entry[metric] = _numbers(interval, by_seed.mean(dim=0))
         else:
             mean = float(torch.stack([one.by_seed.mean() for one in known]).mean())
             entry[metric] = dict.fromkeys(EMPTY) | {"verdict": _verdict(metric, mean, not math.isnan(mean))}

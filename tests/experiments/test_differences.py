@@ -57,6 +57,22 @@ def test_tasks_share_clusters_by_name_and_rows_by_nothing_else() -> None:
     assert find(shared, "bara", AVERAGE)["acc"]["se_rows"] == pytest.approx(one, abs=1e-6)
 
 
+def test_shifts_of_one_training_are_averaged_by_seed() -> None:
+    """The same trained models asked two sets of rows: what seeds do is seen in their averages."""
+    near, far = (rows_of({name: (300, 2)}, seeds=3) for name in ("micro-near", "micro-far"))
+    runs = [replace(run, task="micro-obqa") for run in near + far]
+    found = find(compare(runs, ["lora"]), "bara", AVERAGE)["nll"]
+    by_seed = [
+        nll(ours.log_probs[10], ours.labels) - nll(theirs.log_probs[10], theirs.labels)
+        for group in (near, far)
+        for ours, theirs in zip(*(of(group, arm, group[0].task) for arm in ("bara", "lora")), strict=True)
+    ]
+    averages = np.reshape(by_seed, (2, 3)).mean(axis=0)
+    assert found["se_seeds"] == pytest.approx(averages.std(ddof=1) / math.sqrt(3), abs=1e-6)
+    apart = find(compare(near + far, ["lora"]), "bara", AVERAGE)["nll"]
+    assert apart["se_seeds"] != pytest.approx(found["se_seeds"], abs=1e-6)
+
+
 def test_the_primary_contrast_stands_for_itself_and_all_others_are_corrected() -> None:
     entries = compare(rows_of(TASKS, seeds=3), ["lora", "blob"], Contrast("blob", "lora", "nll"))
     entry, metric = primary_of(entries)
