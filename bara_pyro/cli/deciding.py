@@ -104,7 +104,11 @@ class Question:
         for rows, name in ((known, "calibration"), (others, "given" if self.input_file else "test")):
             with progress(f"ask {name} rows", len(rows)) as advance:
                 found.append(ask(system, rows, name, samples=self.samples, seed=self.seed, on_rows=advance))
-        say_notes([note for asked in found for note in asked.notes])
+        notes = [note for asked in found for note in asked.notes]
+        if system.task.columns is not None and system.task.columns.cluster is not None:
+            cluster = system.task.columns.cluster
+            notes.append(f"{len(known)} rows calibrate, one of each {cluster}: more would not be independent")
+        say_notes(notes)
         return system, found[0], found[1]
 
     def finish(self, rows: Sequence[Json], said: Sequence[str], found: Json) -> None:

@@ -1,4 +1,4 @@
-"""Rows that belong together: all of a cluster are set aside, or none."""
+"""Rows that belong together: all of a cluster are set aside, or none; or one of each cluster is taken."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -29,9 +29,7 @@ def set_aside(rows: Sequence[Example], most: int, salt: str = "") -> tuple[list[
         >>> len(kept), {row.cluster for row in aside} & {row.cluster for row in kept}
         (8, set())
     """
-    clusters: dict[tuple[str, str], list[Example]] = {}
-    for row in rows:
-        clusters.setdefault((row.cluster, "" if row.cluster else row.id), []).append(row)
+    clusters = _by_cluster(rows)
     left, taken = Counter(row.label for row in rows), set[str]()
     for name in sorted(clusters, key=lambda name: (digest(salt + "".join(name)), name)):
         classes = Counter(row.label for row in clusters[name])
@@ -46,3 +44,27 @@ def set_aside(rows: Sequence[Example], most: int, salt: str = "") -> tuple[list[
             "bring them in a file of their own."
         )
     return [row for row in rows if row.id not in taken], [row for row in rows if row.id in taken]
+
+
+def one_of_each(rows: Sequence[Example]) -> list[Example]:
+    """Return one row of each cluster, by a hash of the ids, in the order of `rows`.
+
+    A row without a cluster is one by itself. What is promised of independent rows holds of these, where
+    clusters are independent: for a row to come of another cluster.
+
+    Examples:
+        >>> from bara_pyro.data.clusters import one_of_each
+        >>> from bara_pyro.data import Example
+        >>> rows = [Example(f"row-{i}", "?", cluster=name) for i, name in enumerate(["a", "a", "b", "", ""])]
+        >>> [row.cluster for row in one_of_each(rows)]
+        ['a', 'b', '', '']
+    """
+    kept = {min(group, key=lambda row: (digest(row.id), row.id)).id for group in _by_cluster(rows).values()}
+    return [row for row in rows if row.id in kept]
+
+
+def _by_cluster(rows: Sequence[Example]) -> dict[tuple[str, str], list[Example]]:
+    clusters: dict[tuple[str, str], list[Example]] = {}
+    for row in rows:
+        clusters.setdefault((row.cluster, "" if row.cluster else row.id), []).append(row)
+    return clusters

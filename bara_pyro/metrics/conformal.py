@@ -13,7 +13,8 @@ come are exchangeable, the rank of its score among all n + 1 is uniform, whateve
 (the equality where no two scores are equal; with equal ones P is larger). P is over the calibration rows,
 too. Once these are drawn the coverage of the rows to come is a number, whose law is Beta(n + 1 - l, l) where
 rows are independent and scores continuous (Vovk 2012). It speaks of all rows together, and promises nothing
-for rows of one kind, nor for rows from elsewhere.
+for rows of one kind, nor for rows from elsewhere. Rows of one cluster (an author, a patient) are not
+exchangeable with a row of another: one of each is (`bara_pyro.data.clusters.one_of_each`).
 """
 
 import math

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from bara_pyro.core.distance import Distance
 from bara_pyro.data import EncodedSplit, Example, Given, batches, load_questions
+from bara_pyro.data.clusters import one_of_each
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.methods import METHODS
 from bara_pyro.metrics import Uncertainty, decompose, posterior_predictive, stack_truth
@@ -123,6 +124,9 @@ def calibration_rows(
 ) -> Sequence[Example]:
     """Return rows that the system was not fitted to: those of a file, or its task's validation rows.
 
+    Where the run was trained with a column of clusters, one row of each: what is promised of decisions is
+    promised of independent rows.
+
     Args:
         system: fitted; with its own rows, unless there is a file.
         file: rows like those trained on.
@@ -134,7 +138,7 @@ def calibration_rows(
         DataError: there are none, or the file cannot be read.
     """
     if file is not None:
-        return load_questions(file, system.task, given=given, answers=answers)
+        return _independent(system, load_questions(file, system.task, given=given, answers=answers))
     method = system.config.method
     if METHODS[method.name].uses_validation(method):
         raise ConfigError(
@@ -146,7 +150,12 @@ def calibration_rows(
             f"The task {system.task.name!r} has no validation rows to calibrate with: give other rows as "
             "file (--calibration FILE), or train with validation_rows (--validation-rows)."
         )
-    return system.task.validation
+    return _independent(system, system.task.validation)
+
+
+def _independent(system: System, rows: Sequence[Example]) -> Sequence[Example]:
+    columns = system.task.columns
+    return rows if columns is None or columns.cluster is None else one_of_each(rows)
 
 
 def rows_to_decide(

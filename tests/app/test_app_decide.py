@@ -225,3 +225,30 @@ def test_the_example_of_the_page_runs(calibrated: Path, capsys: pytest.CaptureFi
     coverage, *inside = capsys.readouterr().out.split()
     assert 0 <= float(coverage) <= 100
     assert inside
+
+
+def test_one_row_of_each_cluster_calibrates(place: Place, tmp_path: Path, bara: Bara) -> None:
+    """Of validation rows, and of those of a file."""
+    things = [row | {"thing": row["id"].split("-")[0]} for row in questions()]
+    rows = write_rows(tmp_path / "things.jsonl", things)
+    given = ("--method", "lora", "--model", place.backbone, "--task", rows, "--cluster-column", "thing")
+    made = bara("train", *given, "--steps", 2, "--validation-rows", 9, "--out", tmp_path / "run")
+    assert made.code == 0, made.err
+    asked = write_rows(tmp_path / "asked.jsonl", things)
+    told = [tmp_path / "run", "--input", asked, "--samples", 0, "--alpha", 0.5]
+    run = [*told, "--json"]
+    clusters = len({row["thing"] for row in things})
+    by_file = bara("conformal", *run, "--calibration", asked)
+    assert by_file.code == 0, by_file.err
+    assert json.loads(by_file.out)["calibration_rows"] == clusters < len(things)
+    said = bara("conformal", *told, "--calibration", asked)
+    assert f"{clusters} rows calibrate, one of each thing" in " ".join((said.out + said.err).split())
+    system = load_system(tmp_path / "run")
+    assert len(system.task.validation) > 1
+    own = bara("conformal", *run)
+    groups = {row.cluster for row in system.task.validation}
+    assert json.loads(own.out)["calibration_rows"] == len(groups) < len(system.task.validation)
+    # Where a file does not say what rows have in common, each counts by itself.
+    plain = write_rows(tmp_path / "plain.jsonl", questions())
+    found = bara("conformal", *run, "--calibration", plain)
+    assert json.loads(found.out)["calibration_rows"] == len(things)

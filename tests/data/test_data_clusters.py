@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from bara_pyro.data import Example, load_questions, task_from_rows
-from bara_pyro.data.clusters import set_aside
+from bara_pyro.data.clusters import one_of_each, set_aside
 from bara_pyro.errors import DataError
 
 # Authors with 1 to 12 reviews each: 78 rows, both classes by each author but the first.
@@ -134,3 +134,17 @@ def test_a_class_keeps_rows_to_train_on():
     for fraction in (0.1, 0.3, 0.6):
         task = task_from_rows(rows, cluster_column="author", test_fraction=fraction)
         assert "author 3" in authors(task.train)
+
+
+def test_one_row_of_each_cluster_whatever_the_order():
+    rows = [Example(f"{i}", "?", cluster=row["author"]) for i, row in enumerate(ROWS)]
+    rows += [Example("alone", "?"), Example("too", "?")]
+    kept = one_of_each(rows)
+    names = [row.cluster for row in kept if row.cluster]
+    assert sorted(names) == sorted({row["author"] for row in ROWS})
+    assert [row.id for row in kept if not row.cluster] == ["alone", "too"]
+    assert {row.id for row in one_of_each(rows[::-1])} == {row.id for row in kept}
+    assert [row for row in rows if row in kept] == kept  # in their order
+    # Not always the first of a cluster: ids that hash otherwise are others.
+    other = one_of_each([Example(f"x{row.id}", "?", cluster=row.cluster) for row in rows])
+    assert {row.id[1:] for row in other} != {row.id for row in kept}
