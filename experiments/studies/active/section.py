@@ -20,8 +20,8 @@ scratch in all, each of {steps} steps with the default settings of its method ({
 among {candidates} rows of the pool, drawn at random for that round, by what {samples} draws of the run so far
 say of them (an ensemble has its three members); a draw of BaRA's Φ has the average over four of θ. All
 acquisitions of a method and seed start from one run and choose their first batch among the same candidates.
-Scores are of the test rows, ten draws. This is small: fewer and larger batches than one would take, fewer
-steps than the default of twenty passes over the rows, few candidates, one task.
+Scores are of the test rows, ten draws. This is small: fewer and larger batches than one would take,
+the same steps whatever the number of rows, no rehearsal, few candidates, one task.
 """
 
 RANDOM = "random"

@@ -25,7 +25,7 @@ WORDS = {
     "shorter": "NLL, 80 training rows, by a later default (nats), exploratory",
     "rehearsed": "NLL, 80 training rows, by a later default, a rehearsal (nats), exploratory",
     "rehearsed_ece": "ECE, the same (points), exploratory",
-    "longer": "NLL, 80 training rows, by the default of since, 20 passes (nats), exploratory",
+    "longer": "NLL, 80 training rows, by a default in between, 20 passes (nats), exploratory",
     "longer_ece": "ECE, the same (points), exploratory",
     "doubling": "NLL, 80 training rows, by today's default, 10 passes or 20 (nats), exploratory",
     "doubling_ece": "ECE, the same (points), exploratory",
