@@ -15,14 +15,17 @@ from bara_pyro.core import prediction
 from bara_pyro.core.prediction import Addressed, addresses_of, predict, record
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.amortized import AmortizedGuide
+from bara_pyro.guides.coupled import CoupledWeibullGuide
 from bara_pyro.guides.delta import DeltaGuide
+from bara_pyro.guides.families import FAMILIES
 from bara_pyro.guides.gamma import GammaGuide
-from bara_pyro.guides.lognormal import LogNormalGuide
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.models.bara import BaRA
 
 S = 6
-GUIDES = [WeibullGuide, GammaGuide, LogNormalGuide, DeltaGuide]
+GUIDES = [FAMILIES[name] for name in sorted(FAMILIES)]  # what is registered, whoever wrote it
+# The mean of the coupled theta moves with Phi, which tests/core/test_coupled.py has.
+APART = [guide for guide in GUIDES if guide is not CoupledWeibullGuide]
 
 
 def toy(guide: type = WeibullGuide, arch: str = "qwen2", **options: object) -> tuple[BaRA, AmortizedGuide]:
@@ -154,7 +157,7 @@ def test_labels_are_not_looked_at() -> None:
 
 
 @pytest.mark.parametrize("form", ["additive", "gate"])
-@pytest.mark.parametrize("guide", GUIDES)
+@pytest.mark.parametrize("guide", APART)
 def test_no_draws_means_the_mean_gate(guide: type, form: str) -> None:
     model, fitted = toy(guide, form=form)
     paths = [t.path for t in model.targets]

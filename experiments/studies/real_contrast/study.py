@@ -69,7 +69,7 @@ STUDY = arm_study(
     "real_contrast",
     __doc__,
     "Confirmatory benchmark: real tasks",
-    "SmolLM2-135M, adapters in its upper layers; each seed has training rows of its own. BaRA's gate form has "
+    "SmolLM2-135M, adapters in its upper layers; each seed has training rows of its own. The gate form has "
     "its defaults and no validation row.",
     main_table,
     arms,
