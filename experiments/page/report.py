@@ -22,7 +22,7 @@ from experiments.engine.results import RESULTS, Results
 from experiments.engine.study import Study
 from experiments.page.figures import save
 from experiments.page.parts import Folded, Part
-from experiments.page.spec import STUDIES, StudySpec, find_study, stored_studies, study_names
+from experiments.page.spec import STUDIES, StudySpec, find_study, study_names
 from experiments.page.template import Renderer
 from experiments.page.values import gaps
 
@@ -49,7 +49,7 @@ rows have by default now, is in no study that does not say so.
 """
 
 
-def pages(results: Path = RESULTS, studies: Path = STUDIES, figures: Path | None = None) -> dict[str, str]:
+def pages(render: Renderer, studies: Path = STUDIES, figures: Path | None = None) -> dict[str, str]:
     """Return the text of each page: its name (`index` or that of a file of results) -> Markdown.
 
     Figures are drawn into a folder, if there is one.
@@ -57,10 +57,9 @@ def pages(results: Path = RESULTS, studies: Path = STUDIES, figures: Path | None
     Raises:
         DataError: a file holds something else, a record is missing, or a template names what is not there.
     """
-    render = Renderer(results)
     found: dict[str, str] = {}
     lines: dict[Path, str] = {}
-    for stem, (folder, spec) in stored_studies(results).items():
+    for stem, (folder, spec) in render.studies.items():
         stored = render.load(stem)
         title = title_of(stem, folder, spec)
         name = stem.removeprefix(folder)
@@ -168,12 +167,13 @@ def claimed(root: Path, render: Renderer) -> dict[Path, str]:
 
 def documents(results: Path = RESULTS, root: Path = ROOT, *, draw: bool) -> dict[Path, str]:
     """Return every file that the report writes, with its text; figures are drawn at once where `draw` is."""
-    found = pages(results, STUDIES, root / "docs" / "figures" if draw else None)
+    render = Renderer(results)
+    found = pages(render, STUDIES, root / "docs" / "figures" if draw else None)
     texts = {
         root / "docs" / ("results.md" if name == "index" else f"results/{name}.md"): text
         for name, text in found.items()
     }
-    return texts | claimed(root, Renderer(results))
+    return texts | claimed(root, render)
 
 
 def typed_numerals(text: str, path: Path) -> Iterator[str]:

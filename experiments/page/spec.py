@@ -126,7 +126,10 @@ def run_facts(study: Study) -> dict[str, str]:
     seeds = sorted({seed for tasks in study.arms.values() for found in tasks.values() for seed in found})
     samples = sorted({int(s) for record in records for s in record["metrics"]})
     models = dict.fromkeys(record["config"]["backbone"]["name"] for record in records)
-    steps = sorted({record["steps"] for record in records})
+    # A rehearsal may have asked for more than was configured.
+    steps = sorted(
+        {int(record.get("fitted", {}).get("calibrated_steps", record["steps"])) for record in records}
+    )
     parts = [
         f"Language model: {', '.join(models)}",
         f"tasks: {', '.join(study.tasks)}",

@@ -15,7 +15,8 @@ and both `row(0, method=..)` of a table of the page. What is not there is an err
 one, too (`experiments.page.report`): results have to come from results.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from statistics import mean, stdev
@@ -255,11 +256,20 @@ FORMATS: dict[str, Callable[..., str]] = {
 
 
 class Renderer:
-    """Renders templates from a folder of results, each file of which is read once."""
+    """Renders templates from a folder of results, each file of which is read, and made into tables, once.
+
+    Attributes:
+        studies: name of the file -> folder and study, in their order.
+        load: name of the file -> its results.
+    """
 
     def __init__(self, results: Path) -> None:
-        self._specs = stored_studies(results)
-        self.load = cache(lambda stem: self._specs[stem][1].load(stem, results))
+        self.studies = {
+            stem: (folder, replace(spec, parts=_kept(spec.parts)))
+            for stem, (folder, spec) in stored_studies(results).items()
+        }
+        self.load = cache(lambda stem: self.studies[stem][1].load(stem, results))
+        self._views = cache(self._view)
         self._environment = Environment(
             undefined=StrictUndefined,
             autoescape=False,  # noqa: S701 - Markdown
@@ -279,14 +289,26 @@ class Renderer:
             DataError: it is no template, or names what is not there.
         """
         source = path.read_text()
-        names = {stem for stem in self._specs if stem.replace("-", "_") in source}
+        names = {stem for stem in self.studies if stem.replace("-", "_") in source}
         try:
-            views = {stem.replace("-", "_"): self._view(stem) for stem in names}
-            views |= {"here": self._view(here)} if here else {}
+            views = {stem.replace("-", "_"): self._views(stem) for stem in names}
+            views |= {"here": self._views(here)} if here else {}
             return self._environment.from_string(source).render(views)
         except (TemplateError, BaraError, KeyError, TypeError) as error:
             raise DataError(f"{path}: {error}") from error
 
     def _view(self, stem: str) -> View:
         stored = self.load(stem)
-        return (Arms if isinstance(stored, Study) else Entries)(self._specs[stem][1], stored)
+        return (Arms if isinstance(stored, Study) else Entries)(self.studies[stem][1], stored)
+
+
+def _kept(parts: Callable[[Any], Iterable[Part]]) -> Callable[[Any], list[Part]]:
+    """Return a function whose parts are made once for each object: a page and templates ask for the same."""
+    found: dict[int, tuple[Any, list[Part]]] = {}  # with the object, whose number nothing else can get then
+
+    def once(stored: Any) -> list[Part]:
+        if id(stored) not in found:
+            found[id(stored)] = stored, list(parts(stored))
+        return found[id(stored)][1]
+
+    return once

@@ -60,7 +60,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def written(results: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str], Path]:
     figures = tmp_path_factory.mktemp("docs") / "figures"
-    return pages(results, figures, figures), figures  # a folder without answers
+    return pages(Renderer(results), figures, figures), figures  # a folder without answers
 
 
 def headings(text: str) -> list[str]:
@@ -96,7 +96,7 @@ def test_the_same_files_give_the_same_bytes(
     results: Path, written: tuple[dict[str, str], Path], tmp_path: Path
 ) -> None:
     texts, figures = written
-    assert pages(results, tmp_path, tmp_path / "figures") == texts
+    assert pages(Renderer(results), tmp_path, tmp_path / "figures") == texts
     drawn = sorted(path.name for path in figures.iterdir())
     assert drawn == [
         "demo-reliability.svg",
@@ -122,7 +122,7 @@ def test_answers_stand_before_the_tables_and_in_the_index(results: Path, tmp_pat
     (tmp_path / "out_of_distribution").mkdir()
     answer = '**Far is {{ out_of_distribution.mean("acc", "bara") | f1 }}.** More.\n'
     (tmp_path / "out_of_distribution" / "answer.md").write_text(answer)
-    texts = pages(results, tmp_path)
+    texts = pages(Renderer(results), tmp_path)
     study = load_study("out_of_distribution", results)
     accuracy = mean(r["metrics"]["10"]["acc"] for r in study.arms["bara"]["micro-obqa"].values())
     text = texts["out_of_distribution"]
@@ -138,7 +138,7 @@ def test_files_that_differ_by_a_number_share_an_answer(results: Path, tmp_path: 
     (tmp_path / "out_of_distribution").mkdir()
     for name, answer in (("", "**Shared, {{ here.tasks | length }} task.**"), ("_2", "**Its own.**")):
         (tmp_path / "out_of_distribution" / f"answer{name}.md").write_text(answer)
-    texts = pages(results, tmp_path)
+    texts = pages(Renderer(results), tmp_path)
     assert "**Shared, 1 task.**" in texts["out_of_distribution_1"]
     assert "**Its own.**" in texts["out_of_distribution_2"]
     assert "(results/out_of_distribution.md): Shared, 1 task., [1](results/" in texts["index"]
@@ -159,7 +159,7 @@ def test_what_is_incomplete_is_said(tmp_path: Path) -> None:
     record = read_json(path)
     kept = ("schema", "kind", "config_hash", "settings", "config", "method", "task", "split", "seed", "steps")
     write_json(path, {key: record[key] for key in kept} | {"failed": "The loss is not finite."})
-    text = pages(tmp_path, tmp_path)["parameter_budget"]
+    text = pages(Renderer(tmp_path), tmp_path)["parameter_budget"]
     assert "Incomplete: BLoB on t has 1 of 2 seeds: The loss is not finite." in text.replace("\n", " ")
     assert "| BLoB | 23,616 | failed 1/2 |" in text
 
@@ -169,7 +169,7 @@ def test_a_missing_record_is_named(results: Path, tmp_path: Path) -> None:
     gone = next(iter((tmp_path / "results" / "records").glob("*.json")))
     gone.unlink()
     with pytest.raises(DataError, match=rf"The record .*{gone.name} of .* cannot be read: repeat the study"):
-        pages(tmp_path / "results", tmp_path)
+        pages(Renderer(tmp_path / "results"), tmp_path)
 
 
 def test_real_runs_go_all_the_way(base: dict, shifted: str, tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_real_runs_go_all_the_way(base: dict, shifted: str, tmp_path: Path) -> N
         write_study(name, runs, {}, folder=results)
         assert collect(name, tmp_path / "runs", results=results)[1] == []
         assert write_comparisons(name, Comparisons(tested_on=tested_on), results)
-    texts = pages(tmp_path / "results", tmp_path, tmp_path / "figures")
+    texts = pages(Renderer(tmp_path / "results"), tmp_path, tmp_path / "figures")
     bara = [r["metrics"]["3"]["acc"] for r in records if r["method"] == "bara"]
     lines = texts["in_distribution"].splitlines()
     row = next(line for line in lines if re.match(r"\| BaRA \| [\d,]+ \| 3 \|", line))
