@@ -12,7 +12,9 @@ import pytest
 import torch
 from study_cases import make_record, predictions, run_rows
 
+from bara_pyro.metrics import holm
 from bara_pyro.report import Table
+from experiments.engine.differences import averaged
 from experiments.engine.rows import RunRows, rows_path, write_rows
 from experiments.engine.study import Arms, Study
 
@@ -109,7 +111,7 @@ def test_curves_say_whether_few_rows_have_a_rehearsal() -> None:
     }
 
 
-def test_gains_are_differences_of_rows(tmp_path: Path) -> None:
+def test_gains_are_differences_of_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs: list[RunRows] = []
     arms: Arms = {}
     nll: dict[tuple[str, int], float] = {}
@@ -129,9 +131,15 @@ def test_gains_are_differences_of_rows(tmp_path: Path) -> None:
         pair = [
             nll[f"bara-gate, {row['rows']} rows", s] - nll[f"lora, {row['rows']} rows", s] for s in range(3)
         ]
-        assert row["lora"].replace("−", "-").startswith(f"{sum(pair) / 3:+.3f} [")
+        assert row["lora"].replace("−", "-").strip("*").startswith(f"{sum(pair) / 3:+.3f} [")
         assert "temperature" not in row
     assert [row["rows"] for row in table.rows] == [20, 80]
+    # Bold is what is told after the correction for both.
+    p_values = [averaged(runs, f"bara-gate, {n} rows", f"lora, {n} rows")["nll"]["p"] for n in (20, 80)]
+    assert [row["lora"].startswith("**") for row in table.rows] == [p < 0.05 for p in holm(p_values)]
+    assert any(row["lora"].startswith("**") for row in table.rows)
+    monkeypatch.setattr(curves, "holm", lambda found: [1.0] * len(found))
+    assert not any("*" in row["lora"] for row in curves.gains(study, tmp_path)[0].rows)
     line = curves.curve_figure(study, "micro-obqa").axes[0].containers[0].lines[0]
     ours = [sum(nll[f"bara-gate, {n} rows", s] for s in range(3)) / 3 for n in (20, 80)]
     assert list(line.get_ydata()) == pytest.approx(ours)

@@ -8,16 +8,18 @@ are few, a rehearsal (docs/calibrated.md) is the gate form's default and LoRA's 
 """
 
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from matplotlib.figure import Figure
 
+from bara_pyro.metrics import holm
 from bara_pyro.report import Column, Table
 from bara_pyro.report.style import dress, legend_of, new_figure
 from bara_pyro.runs.by_rows import MANY_ROWS
 from experiments.engine.arguments import positive
-from experiments.engine.differences import averaged
+from experiments.engine.differences import LEVEL, averaged
 from experiments.engine.rehearsal import rehearsed_or_not
 from experiments.engine.results import RESULTS
 from experiments.engine.rows import RunRows, read_rows, rows_path
@@ -100,18 +102,29 @@ def gains(study: Study, results: Path = RESULTS) -> list[Part]:
     stored = read_rows(path)
     found = {split(arm) for arm in study.arms}
     rivals = [method for method in RIVALS if any(method == name for name, _ in found)]
-    rows = []
-    for number in sorted({number for method, number in found if method == OURS}):
-        there = [method for method in rivals if (method, number) in found]
-        rows.append({"rows": number} | {method: _gain(stored, method, number) for method in there})
+    numbers = sorted({number for method, number in found if method == OURS})
+    places = [(number, method) for number in numbers for method in rivals if (method, number) in found]
+    entries = [_gain(stored, method, number) for number, method in places]
+    corrected = iter(holm([entry["p"] for entry in entries if entry["difference"] is not None]))
+    rows: dict[int, dict[str, Any]] = {number: {"rows": number} for number in numbers}
+    for (number, method), entry in zip(places, entries, strict=True):
+        rows[number][method] = "–" if entry["difference"] is None else _cell(entry, next(corrected))
     columns = [Column("rows", "training rows", format=",d"), *(Column(m, display(m)) for m in rivals)]
-    caption = f"NLL in nats of {display(OURS)} minus that of each other method [95 % interval]"
-    return [Table(columns, rows, caption)] if rivals and rows else []
+    caption = (
+        f"NLL in nats of {display(OURS)} minus that of each other method [95 % interval]; bold: told from 0 "
+        "after Holm's correction for all of this table"
+    )
+    return [Table(columns, list(rows.values()), caption)] if places else []
 
 
-def _gain(stored: Sequence[RunRows], rival: str, number: int) -> str:
-    found = averaged(stored, f"{OURS}, {number} rows", f"{rival}, {number} rows")["nll"]
-    return "–" if found["difference"] is None else interval_cell(found, 3, spread=False)
+def _gain(stored: Sequence[RunRows], rival: str, number: int) -> dict[str, Any]:
+    found: dict[str, Any] = averaged(stored, f"{OURS}, {number} rows", f"{rival}, {number} rows")["nll"]
+    return found
+
+
+def _cell(entry: Mapping[str, Any], p: float) -> str:
+    shown = interval_cell(entry, 3, spread=False)
+    return f"**{shown}**" if p < 1 - LEVEL else shown
 
 
 STUDY = arm_study(
