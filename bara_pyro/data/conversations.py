@@ -8,6 +8,7 @@ from bara_pyro.data.encode import Tokenizer, continuation, front_ids, ids_of, pa
 from bara_pyro.data.replies import EncodedReplies, EncodedReply
 from bara_pyro.data.rows import check_ids, own_id
 from bara_pyro.data.tables import Data, Table, read_table
+from bara_pyro.data.unicode import check_unicode
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.types import Fields
 
@@ -41,6 +42,11 @@ def said_by_user(prompt: str | Sequence[Message]) -> tuple[Message, ...]:
     return ({"role": "user", "content": prompt},) if isinstance(prompt, str) else tuple(prompt)
 
 
+def texts_of(prompt: str | Sequence[Message]) -> list[str]:
+    """Return the texts of a prompt: roles and contents."""
+    return [text for message in said_by_user(prompt) for text in message.values()]
+
+
 def load_conversations(data: Data, split: str = "row") -> list[Conversation]:
     """Return the conversations of a file, DataFrame, `datasets.Dataset` or list of dictionaries.
 
@@ -55,7 +61,8 @@ def load_conversations(data: Data, split: str = "row") -> list[Conversation]:
         split: begins the identifiers of rows that have none of their own, `<split>-<row>`.
 
     Raises:
-        DataError: a file that cannot be read, a row in none of these formats, or two rows with one id.
+        DataError: a file that cannot be read, a row in none of these formats or that is not valid Unicode, or
+            two rows with one id.
 
     Examples:
         >>> import bara_pyro as bp
@@ -76,7 +83,10 @@ def conversations_in(table: Table, split: str) -> list[Conversation]:
 def each_conversation(rows: Iterable[Fields], place: str, split: str) -> Iterator[Conversation]:
     """Yield the conversations of rows from `place` one at a time, of which two may have the same id."""
     for number, row in enumerate(rows, 1):
-        yield _conversation(row, f"row {number} of {place}", own_id(row) or f"{split}-{number}")
+        where = f"row {number} of {place}"
+        found = _conversation(row, where, own_id(row) or f"{split}-{number}")
+        check_unicode([*texts_of(found.prompt), found.reply, found.id], row, where)
+        yield found
 
 
 def _conversation(row: Fields, where: str, row_id: str) -> Conversation:

@@ -11,6 +11,7 @@ from torch import Tensor
 from bara_pyro.data.schemas import ANSWER, unlisted
 from bara_pyro.data.split import EncodedSplit
 from bara_pyro.data.types import LETTERS, Batch, Example
+from bara_pyro.data.unicode import check_unicode
 from bara_pyro.errors import ConfigError, DataError, unknown
 
 Tokenizer = Any  # a Hugging Face tokenizer; transformers ships no types for it
@@ -246,9 +247,14 @@ def continuation(tokenizer: Tokenizer, before: str, text: str) -> list[int]:
 
 
 def ids_of(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
-    """Tokenise texts as they are: no special tokens, no log line on length (we look after it)."""
+    """Tokenise texts as they are: no special tokens, no log line on length (we look after it).
+
+    Raises:
+        DataError: one is not valid Unicode.
+    """
     if not texts:
         return []
+    check_unicode(texts)
     return list(tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"])
 
 

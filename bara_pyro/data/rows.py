@@ -9,6 +9,7 @@ from bara_pyro.data.on_disk import take
 from bara_pyro.data.reading import Rows
 from bara_pyro.data.schemas import Schema, digest
 from bara_pyro.data.types import Example
+from bara_pyro.data.unicode import check_unicode
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.types import Fields
 
@@ -32,14 +33,15 @@ def to_examples(
     count from 1 in ids and in errors.
 
     Raises:
-        DataError: a row that the schema refuses or that lacks its answer (where the column of one is given),
-            or two rows with one id (results are stored under it).
+        DataError: a row that the schema refuses, that is not valid Unicode or that lacks its answer (where
+            the column of one is given), or two rows with one id (results are stored under it).
     """
     examples: list[Example] = []
     for number, row in enumerate(rows, start=1):
         row_id = own_id(row) or f"{split}-{number}"
         try:
             examples.append(schema(row, row_id))
+            check_unicode(_texts(examples[-1]), row)
         except DataError as error:
             raise DataError(f"{place}, row {number}: {error}") from None
         if answer is not None and examples[-1].label < 0:
@@ -48,6 +50,11 @@ def to_examples(
             )
     check_ids([example.id for example in examples], place)
     return examples
+
+
+def _texts(example: Example) -> tuple[str, ...]:
+    asked = (example.id, example.context, example.question, example.cluster)
+    return (*asked, *example.options, *example.texts)
 
 
 def check_ids(ids: Sequence[str], place: str, numbers: Sequence[int] | None = None) -> None:

@@ -93,10 +93,9 @@ def _check(rows: RowsOnDisk[Conversation], place: str) -> None:
 
 
 def _line(row: Conversation) -> bytes:
-    # Half a surrogate pair, which JSON may hold, is kept as it is.
-    return json.dumps([row.prompt, row.reply, row.id], ensure_ascii=False).encode(errors="surrogatepass")
+    return json.dumps([row.prompt, row.reply, row.id], ensure_ascii=False).encode()
 
 
 def _conversation(row: bytes) -> Conversation:
-    prompt, reply, row_id = json.loads(row.decode(errors="surrogatepass"))
+    prompt, reply, row_id = json.loads(row)
     return Conversation(prompt if isinstance(prompt, str) else tuple(prompt), reply, row_id)

@@ -12,6 +12,7 @@ from transformers import AutoModel, PreTrainedModel
 
 from bara_pyro.core.loading import AUTO, load_tokenizer, quiet_transformers, reason_of
 from bara_pyro.data.encode import Tokenizer
+from bara_pyro.data.unicode import check_unicode
 from bara_pyro.errors import BackboneError, ConfigError, DataError
 from bara_pyro.metrics import mean_cosine_distance
 from bara_pyro.reward.model import positions
@@ -71,7 +72,7 @@ def embed(
 
     Raises:
         BackboneError: the folder cannot be read, lacks weights, or is an encoder-decoder's.
-        DataError: there are no texts, or one has no tokens.
+        DataError: there are no texts, or one has no tokens or is not valid Unicode.
         ConfigError: `batch_size` is not positive, or the device is unknown.
 
     Examples:
@@ -87,6 +88,7 @@ def embed(
         raise DataError("There are no texts: give at least one.")
     if device == AUTO:
         raise ConfigError("device='auto': an encoder is put on one device: choose cpu, cuda, cuda:1 or mps.")
+    check_unicode(texts)
     place = find_device(device)
     model, tokenizer = _loaded(Path(encoder))
     model = model.to(place)

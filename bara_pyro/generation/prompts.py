@@ -5,10 +5,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from bara_pyro.data.conversations import PROMPTS, Message, messages_of, prompt_tokens, said_by_user
+from bara_pyro.data.conversations import PROMPTS, Message, messages_of, prompt_tokens, said_by_user, texts_of
 from bara_pyro.data.encode import Tokenizer
 from bara_pyro.data.rows import check_ids, own_id
 from bara_pyro.data.tables import Data, read_table
+from bara_pyro.data.unicode import check_unicode
 from bara_pyro.errors import DataError
 from bara_pyro.types import Fields
 
@@ -46,8 +47,8 @@ def encode_prompts(
         ids: of the prompts; "0", "1", ... by default.
 
     Raises:
-        DataError: a prompt has no tokens, two share an id, or messages are given and the tokenizer has no
-            chat template.
+        DataError: a prompt has no tokens or is not valid Unicode, two share an id, or messages are given and
+            the tokenizer has no chat template.
 
     Examples:
         >>> import bara_pyro as bp
@@ -75,7 +76,8 @@ def load_prompts(data: Data) -> tuple[list[str], list[Asked]]:
     Of `messages` that end with a reply, that reply is left out. `input` beside an `instruction` is put below.
 
     Raises:
-        DataError: a file that cannot be read, a row without a prompt, or two rows with one id.
+        DataError: a file that cannot be read, a row without a prompt or that is not valid Unicode, or two
+            rows with one id.
 
     Examples:
         >>> from bara_pyro.generation import load_prompts
@@ -85,7 +87,13 @@ def load_prompts(data: Data) -> tuple[list[str], list[Asked]]:
     table = read_table(data)
     ids = [own_id(row) or f"row-{n}" for n, row in enumerate(table.rows, 1)]
     check_ids(ids, table.place)
-    return ids, [_asked(row, f"row {n} of {table.place}") for n, row in enumerate(table.rows, 1)]
+    found = []
+    for number, (row_id, row) in enumerate(zip(ids, table.rows, strict=True), 1):
+        where = f"row {number} of {table.place}"
+        asked = _asked(row, where)
+        check_unicode([row_id, *texts_of(asked)], row, where)
+        found.append(asked)
+    return ids, found
 
 
 def _asked(row: Fields, where: str) -> Asked:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from bara_pyro.data.conversations import Conversation
 from bara_pyro.data.encode import Tokenizer, ids_of
+from bara_pyro.data.unicode import check_unicode
 from bara_pyro.errors import DataError
 from bara_pyro.reward.model import CHAT
 
@@ -22,9 +23,11 @@ def row_of(conversation: Conversation, tokenizer: Tokenizer, form: str, max_leng
     reply is never cut.
 
     Raises:
-        DataError: messages are given and the form is "plain", the template refuses them, or nothing is left.
+        DataError: messages are given and the form is "plain", the template refuses them, a text is not valid
+            Unicode, or nothing is left.
     """
     given, whole = _texts(conversation, tokenizer, form)
+    check_unicode([given, whole])
     if form == CHAT:  # the template writes the special tokens
         before, tokens = ids_of(tokenizer, [given, whole])
     else:

@@ -69,7 +69,7 @@ FILES = [
     *("no-answer.jsonl", "no-question.jsonl", "same-id.jsonl", "empty.jsonl", "one-label.jsonl"),
     *("three-labels.jsonl", "some-choices.jsonl", "numbers.jsonl", "broken.jsonl", "deep.jsonl", "deep.json"),
     *("binary.jsonl", "latin.jsonl", "object.json", "empty-list.json", "no-header.csv", "empty.csv"),
-    *("only-spaces.csv", "rows.txt", "rows.parquet"),
+    *("only-spaces.csv", "rows.txt", "rows.parquet", "half.jsonl"),
 ]
 UNREADABLE = {*FILES} - {"no-answer.jsonl", "one-label.jsonl", "three-labels.jsonl", "some-choices.jsonl"}
 
@@ -273,6 +273,11 @@ SAID = {
     "--out {new} --task {three-labels.jsonl}": ["3 classes", "single tokens for only 2"],
     "--out {new} --task {some-choices.jsonl}": ["some-choices.jsonl, row 41", "choices"],
     "--out {new} --task {empty.jsonl}": ["empty.jsonl is empty"],
+    "--out {new} --task {half.jsonl}": ["half.jsonl, row 3", "'question' is not valid Unicode", "'\\ud800'"],
+    "predict {run} --input {half.jsonl} --output {new}.jsonl": [
+        "half.jsonl, row 3",
+        "'question' is not valid",
+    ],
     "train --resume --out {run} --lr 0.5": ["another train.lr"],
     "evaluate {run} --model {other}": ["fingerprint", "--model"],
     "evaluate {run} --split tset": ["task.evaluate_on", "'tset'"],

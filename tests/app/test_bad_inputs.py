@@ -20,6 +20,8 @@ def write_bad_files(folder: Path) -> None:
     write_rows(folder / "same-id.jsonl", [{**row, "id": "one"} for row in rows])
     write_rows(folder / "one-label.jsonl", [row for row in rows if row["answer"] == "yes"])
     write_rows(folder / "some-choices.jsonl", [*rows, offered])
+    half = [{**row, "question": "half \ud800 ?"} if i == 2 else row for i, row in enumerate(rows)]
+    write_rows(folder / "half.jsonl", half)
     odd = [{**row, "answer": "perhaps not"} if i == 2 else row for i, row in enumerate(rows)]
     write_rows(folder / "three-labels.jsonl", odd)
     write_rows(folder / "maybe.jsonl", [{"question": "is the fox red ?", "answer": "maybe"}])

@@ -21,6 +21,15 @@ def example(context_words, seed=0, name="r"):
     return Example(f"{name}-{context_words}", "Who came?\nA) a dog\nB) the cat\nAnswer:", 1, context)
 
 
+def test_half_a_character_is_refused():
+    row = Example("a", "x" * 50 + " vome \ud800 meets " + "y" * 50, 0)
+    said = (
+        r"text 'x{14} vome \\ud800 meets y{12}' is not valid Unicode \('\\ud800' is half a character\): write"
+    )
+    with pytest.raises(DataError, match=said):
+        encode([row], byte_level())
+
+
 # --- the token of an answer
 
 

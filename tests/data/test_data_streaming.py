@@ -47,13 +47,13 @@ def chats(count: int) -> list[dict[str, Any]]:
 
 
 def mixed(count: int) -> list[dict[str, Any]]:
-    """Rows of every format, with what one type a column would change: dates, numbers, half a character."""
+    """Rows of every format, with what one type a column would change: dates and numbers."""
     made: list[dict[str, Any]] = [
         {"prompt": "when", "completion": "2024-01-01"},
         {"messages": [ASKED, TOLD]},
         {"prompt": [ASKED], "completion": [TOLD]},
         {"instruction": "add", "input": "1 2", "output": "3"},
-        {"question": "half \ud83d", "answer": "NA"},
+        {"question": "which", "answer": "NA"},
     ]
     ids = ({}, {"id": "007"}, {"id": 8}, {"id": 9.5})
     return [{**made[i % 5], **(ids[i] if i < 4 else {})} for i in range(count)]
@@ -78,6 +78,13 @@ def test_the_same_conversations_in_the_same_parts(
     others = write(tmp_path / "others.jsonl", [{"id": f"t{i}", **row} for i, row in enumerate(plain(5))])
     eager, lazy = (load_replies(str(path), test_file=others, streaming=way) for way in (False, True))
     assert (list(lazy.train), list(lazy.test)) == (list(eager.train), list(eager.test))
+
+
+def test_half_a_character_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.jsonl", [*plain(3), {"prompt": "half \ud83d", "completion": "a"}])
+    for streaming in (False, True):
+        with pytest.raises(DataError, match=r"The text in 'prompt' of row 4 of .* is not valid Unicode"):
+            load_replies(str(path), streaming=streaming)
 
 
 def test_other_files_and_sets_of_the_hub(tmp_path: Path) -> None:

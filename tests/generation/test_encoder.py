@@ -130,6 +130,8 @@ def test_what_is_refused(bert: Path, tmp_path: Path) -> None:
         embed(TEXTS, pair)
     with pytest.raises(DataError, match="number 1, has no tokens"):
         embed(["yes", ""], save_backbone(tmp_path / "causal"))
+    with pytest.raises(DataError, match="is not valid Unicode"):
+        embed(["yes", "\ud800"], tmp_path / "causal")
     with pytest.raises(DataError, match="There are no texts"):
         embed([], bert)
     with pytest.raises(ConfigError, match="batch_size is 0"):

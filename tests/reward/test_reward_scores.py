@@ -110,6 +110,7 @@ def test_what_is_refused(classifier: Path) -> None:
         (DataError, "row 'row-2' is longer than max_length, 5 tokens", (long,), {"max_length": 5}),
         (DataError, "conversation and the reward model has no chat template", ([([USER], "red")],), {}),
         (DataError, "row 'row-1' have no tokens", ([("", "")],), {}),
+        (DataError, "is not valid Unicode", ([("the", "\ud800")],), {}),
         (ConfigError, "max_length is 0", (long,), {"max_length": 0}),
         (ConfigError, "reads 64 tokens at most: give --max-length 64 or fewer", (long,), {"max_length": 65}),
         (ConfigError, "batch_size is 0", (long,), {"batch_size": 0}),
