@@ -69,7 +69,7 @@ def _read_file(path: Path) -> Table:
         raise DataError(f"{path} is no {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]} file.")
     if suffix == ".parquet":
         return _parquet(path)
-    rows = map(_plain_row, _parse_list(path)) if suffix == ".json" else rows_in(path)
+    rows = _plain_rows(_parse_list(path), str(path)) if suffix == ".json" else rows_in(path)
     return Table(str(path), some(list(rows), path))
 
 
@@ -87,7 +87,7 @@ def rows_in(path: Path) -> Iterator[Json]:
     if suffix not in SUFFIXES:
         raise DataError(f"{path} is no {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]} file.")
     readers = {".jsonl": objects_in, ".parquet": _parquet_rows}
-    return map(_plain_row, readers.get(suffix, csv_rows)(path))
+    return _plain_rows(readers.get(suffix, csv_rows)(path), str(path))
 
 
 def _parse_list(path: Path) -> Rows:
@@ -154,14 +154,14 @@ def _from_memory(data: object) -> Table:
             for name, column in data.items()
             if isinstance(column.dtype, pd.CategoricalDtype)
         }
-        return Table("DataFrame", _plain_rows(data.to_dict("records"), "DataFrame"), categories)
+        return Table("DataFrame", list(_plain_rows(data.to_dict("records"), "DataFrame")), categories)
     if isinstance(data, datasets.Dataset):
         return _from_dataset(data, "Dataset")
     if isinstance(data, Mapping):
         splits = ", ".join(map(repr, data))
         raise DataError(f"The rows are a dictionary with the keys {splits}: give one of its splits.")
     if isinstance(data, Iterable) and not isinstance(data, bytes):
-        return Table("list of rows", _plain_rows(data, "list of rows"))
+        return Table("list of rows", list(_plain_rows(data, "list of rows")))
     raise DataError(
         f"Rows cannot be read from a {type(data).__name__}: give a file, a DataFrame, a Dataset or a list of "
         "dictionaries."
@@ -182,13 +182,15 @@ def _from_dataset(dataset: "datasets.Dataset", place: str) -> Table:
     return Table(place, rows, {name: tuple(names) for name, names in named.items()})
 
 
-def _plain_rows(rows: Iterable[object], place: str) -> Rows:
-    found: Rows = []
+def _plain_rows(rows: Iterable[object], place: str) -> Iterator[Json]:
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, Mapping):
             raise DataError(f"The {place}, row {number} is no dictionary: {row!r}.")
-        found.append(_plain_row(row))
-    return found
+        try:
+            plain = _plain_row(row)
+        except RecursionError as error:
+            raise DataError(f"{place}, row {number} is nested too deeply: give texts and lists.") from error
+        yield plain
 
 
 def _plain_row(row: Mapping[Any, object]) -> Json:

@@ -87,6 +87,20 @@ def test_the_order_of_classes_is_the_one_that_the_data_bring(tmp_path):
     assert twelve.names == tuple(map(str, range(12)))  # by size, not as texts
 
 
+def test_half_a_character_is_refused_where_it_is_read(tmp_path):
+    half = [{**row, "raw": "unread \ud800"} for row in ROWS]
+    assert task_from_rows(half).train == task_from_rows(ROWS).train
+    half[3]["text"] += "\udc00"
+    said = (
+        r"row 4: its text in 'text' is not valid Unicode \('\\udc00' is half a character\): write the whole"
+    )
+    for rows in (half, in_file(tmp_path / "rows.jsonl", half), in_file(tmp_path / "rows.json", half)):
+        for row in half:
+            row.pop("raw", None)
+        with pytest.raises(DataError, match=said):
+            task_from_rows(rows, text_column="text")
+
+
 def test_empty_cells_and_numbers_of_a_frame():
     frame = pd.DataFrame({"text": ["a", "b", None], "label": [1, None, 0]})
     assert read_table(frame).rows == [
@@ -131,6 +145,14 @@ def test_files_that_break_readers(tmp_path, case):
     (tmp_path / name).write_text(text)
     with pytest.raises(DataError, match=sentence):
         read_table(tmp_path / name)
+
+
+def test_a_row_that_is_nested_too_deeply():
+    deep = []
+    for _ in range(2000):
+        deep = [deep]
+    with pytest.raises(DataError, match="list of rows, row 2 is nested too deeply: give texts and lists"):
+        read_table([ROWS[0], {"text": "a", "x": deep}])
 
 
 # --- the division and the classes
