@@ -294,12 +294,12 @@ class Backbone:
         found = getattr(self.lm.config.get_text_config(), "max_position_embeddings", None)
         return found if isinstance(found, int) and found > 0 else None
 
-    def check_room(self, tokens: int, what: str) -> None:
+    def check_room(self, tokens: int, what: str, way_out: str = "shorten it") -> None:
         """Raise `ConfigError` where `what`, of so many tokens, is longer than the context."""
         if self.context is not None and tokens > self.context:
             raise ConfigError(
-                f"{what} takes {tokens} tokens, more than the {self.context} of the language model: shorten "
-                "it."
+                f"{what} takes {tokens} tokens, more than the {self.context} of the language model: "
+                f"{way_out}."
             )
 
     @property

@@ -126,10 +126,15 @@ def messages_of(value: object, where: str, column: str) -> list[Message]:
     ]
     if not whole or len(whole) < len(messages):
         raise DataError(
-            f"{column!r} of {where} is {str(value)[:60]!r}: give a list of messages, each with a 'role' and "
-            "a text as its 'content'."
+            f"{column!r} of {where} is {_told(value)}: give {'' if column == 'messages' else 'a text or '}a "
+            "list of messages, each with a 'role' and a text as its 'content'."
         )
     return whole
+
+
+def _told(value: object) -> str:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return f"the number {value}" if is_number else repr(str(value)[:60])
 
 
 def is_list(value: object) -> TypeGuard[Sequence[object]]:
@@ -204,7 +209,9 @@ class ReplyEncoder:
 
     def __call__(self, conversation: Conversation) -> tuple[EncodedReply | None, bool]:
         """Return a row, or None where its prompt is too long, and whether its reply was cut."""
-        prompt, reply = tokens_of(conversation.spoken() if self.chat else conversation, self.tokenizer)
+        if self.chat:
+            conversation = replace(conversation, prompt=in_chat(conversation.prompt, self.tokenizer))
+        prompt, reply = tokens_of(conversation, self.tokenizer)
         room = self.max_length - len(prompt)
         if room < 1 and self.too_long == "error":
             raise DataError(
@@ -242,11 +249,29 @@ def prompt_tokens(prompt: str | Sequence[Message], tokenizer: Tokenizer) -> list
     return ids_of(tokenizer, [_opened(prompt, tokenizer)])[0]
 
 
+def in_chat(prompt: str | Sequence[Message], tokenizer: Tokenizer) -> tuple[Message, ...]:
+    """Return a prompt as messages, a plain one as what a user says, because chat=True (--chat) asks for that.
+
+    Raises:
+        DataError: it is plain, and the tokenizer has no chat template.
+    """
+    if isinstance(prompt, str) and not tokenizer.chat_template:
+        raise DataError(
+            f"{_model_of(tokenizer)} has no chat template: leave out chat=True (--chat), or give a model "
+            "made for conversations."
+        )
+    return said_by_user(prompt)
+
+
+def _model_of(tokenizer: Tokenizer) -> str:
+    return tokenizer.name_or_path or "The tokenizer"
+
+
 def _opened(prompt: Sequence[Message], tokenizer: Tokenizer) -> str:
     if not tokenizer.chat_template:
         raise DataError(
-            "The tokenizer has no chat template, and the rows are conversations, as texts are with chat=True "
-            "(--chat): give a model that is made for conversations, or texts without that."
+            f"{_model_of(tokenizer)} has no chat template, which messages need: give texts in their place, "
+            "or a model made for conversations."
         )
     text: str = tokenizer.apply_chat_template([*prompt], tokenize=False, add_generation_prompt=True)
     return text

@@ -141,7 +141,7 @@ def lines_in(path: Path) -> Iterator[str]:
 def some(rows: Rows, place: Path | str) -> Rows:
     """Return the rows; raise `DataError` where there are none."""
     if not rows:
-        raise DataError(f"{place} is empty: a split needs at least one row.")
+        raise DataError(f"{place} is empty: give it at least one row.")
     return rows
 
 

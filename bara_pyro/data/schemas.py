@@ -43,7 +43,9 @@ def text_of(row: Row, key: str) -> str:
     """Return `row[key]`, stripped; raise `DataError` where it is absent, empty or no text."""
     value = row.get(key)
     if not isinstance(value, str) or not value.strip():
-        raise DataError(f"it has no text in {key!r} (found {value!r}).")
+        raise DataError(
+            f"it has no text in {key!r} (found {repr(value)[:60]}): give one, or leave the row out."
+        )
     return value.strip()
 
 
@@ -80,7 +82,10 @@ def named_options(choices: object, key: str) -> tuple[list[str], tuple[str, ...]
     if not isinstance(choices, Mapping):
         return options_of(choices, key), ()
     options = options_of(choices.get("text"), key)
-    names = tuple(str(name).strip() for name in choices.get("label") or ())
+    named = choices.get("label") or ()
+    if not isinstance(named, list | tuple):
+        raise DataError(f"its options' labels in {key!r} are no list: {named!r}.")
+    names = tuple(str(name).strip() for name in named)
     if len(names) != len(options) or len(set(names)) != len(names):
         raise DataError(f"it has {len(options)} options but {len(set(names))} different labels.")
     return options, names
@@ -143,7 +148,9 @@ def truthful_qa(row: Row, row_id: str) -> Example:
     targets = row.get("mc1_targets")
     if not isinstance(targets, Mapping):
         raise DataError(f"it needs 'choices' and 'labels' in 'mc1_targets' (found {targets!r}).")
-    options, marks = options_of(targets.get("choices"), "mc1_targets"), list(targets.get("labels") or [])
+    options, marks = options_of(targets.get("choices"), "mc1_targets"), targets.get("labels") or []
+    if not isinstance(marks, list):
+        raise DataError(f"its 'labels' in 'mc1_targets' are no list: {marks!r}.")
     if marks and (len(marks) != len(options) or marks.count(1) != 1):
         raise DataError(f"its mc1_targets must mark exactly one of {len(options)} options (found {marks!r}).")
     order = sorted(range(len(options)), key=lambda place: digest(f"{row_id}/{place}"))

@@ -98,7 +98,13 @@ def within_context(prompts: Sequence[Prompt], backbone: Backbone, how: Decoding)
     """Return how to decode with a number of tokens that the context has room for behind every prompt."""
     room = backbone.context
     new = how.max_new_tokens or min(LONGEST, LONGEST if room is None else room // 2)
-    for prompt in prompts:
-        told = f"The prompt {prompt.id!r} of {len(prompt.token_ids)} tokens with max_new_tokens={new}"
-        backbone.check_room(len(prompt.token_ids) + new, told)
+    if room is not None and prompts:
+        longest = max(prompts, key=lambda prompt: len(prompt.token_ids))
+        length = len(longest.token_ids)
+        left = room - length
+        told = f"The prompt with the id {longest.id!r} of {length} tokens with max_new_tokens={new}"
+        way_out = (
+            "shorten it" if left < 1 else f"give max_new_tokens={left} (--max-new-tokens {left}) or fewer"
+        )
+        backbone.check_room(length + new, told, way_out)
     return replace(how, max_new_tokens=new)

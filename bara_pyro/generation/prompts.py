@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from bara_pyro.data.conversations import PROMPTS, Message, messages_of, prompt_tokens, said_by_user, texts_of
+from bara_pyro.data.conversations import PROMPTS, Message, in_chat, messages_of, prompt_tokens, texts_of
 from bara_pyro.data.encode import Tokenizer
 from bara_pyro.data.rows import check_ids, own_id
 from bara_pyro.data.tables import Data, read_table
@@ -61,10 +61,10 @@ def encode_prompts(
     found: list[Prompt] = []
     for number, asked in enumerate(prompts):
         name = ids[number] if ids else str(number)
-        given = said_by_user(asked) if chat else asked
+        given = in_chat(asked, tokenizer) if chat else asked
         tokens = prompt_tokens(given, tokenizer)
         if not tokens:
-            raise DataError(f"The prompt {name!r} has no tokens: leave it out.")
+            raise DataError(f"The prompt with the id {name!r} has no tokens: leave it out.")
         found.append(Prompt(tuple(tokens), name))
     check_ids([prompt.id for prompt in found], "The prompts")
     return found

@@ -97,6 +97,12 @@ def test_what_is_too_long_loses_the_end_of_its_reply() -> None:
         ({"messages": [{"role": "user"}, YES]}, "a 'role' and a text"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}, YES]}, "a 'role' and a text"),
         ({"prompt": [], "completion": "a"}, "'prompt' of row 1"),
+        ({"prompt": 5, "completion": "a"}, "'prompt' of row 1 .* is the number 5: give a text or a list of"),
+        ({"prompt": "a", "completion": "b\ud800"}, "text in 'completion' of row 1 .* is not valid Unicode"),
+        (
+            {"messages": [{**HI, "content": "\udc00"}, YES]},
+            "text in 'messages' of row 1 .* not valid Unicode",
+        ),
     ],
 )
 def test_rows_that_hold_no_reply(row: dict, sentence: str) -> None:
@@ -106,8 +112,12 @@ def test_rows_that_hold_no_reply(row: dict, sentence: str) -> None:
 
 def test_what_cannot_be_encoded() -> None:
     plain = byte_level()
-    with pytest.raises(DataError, match="no chat template"):
+    plain.name_or_path = "my/model"
+    with pytest.raises(DataError, match="my/model has no chat template, which messages need: give texts"):
         encode_replies([Conversation((HI,), "a", "x")], plain)
+    for prompt, said in (("a", r"leave out chat=True \(--chat\)"), ((HI,), "which messages need")):
+        with pytest.raises(DataError, match=f"my/model has no chat template.*{said}"):
+            encode_replies([Conversation(prompt, "a", "x")], plain, chat=True)
     with pytest.raises(DataError, match="row 'x' has no tokens in its reply"):
         encode_replies([Conversation("a", "", "x")], plain)
     with pytest.raises(DataError, match="row 'x' has no tokens in its prompt"):

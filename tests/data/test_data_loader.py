@@ -140,7 +140,7 @@ def test_missing_split(arc):
 
 FIRST = json.dumps(arc_rows(1)[0])
 BROKEN = {
-    "empty": ("", r"validation\.jsonl is empty: a split needs at least one row"),
+    "empty": ("", r"validation\.jsonl is empty: give it at least one row"),
     "blank": ("\n \n", r"validation\.jsonl is empty"),
     "cut off": (FIRST + '\n{"id": "V', r"validation\.jsonl, line 2 is not valid JSON"),
     "no object": (FIRST + "\n[1]\n", r"validation\.jsonl, line 2 is not a JSON object: '\[1\]'"),

@@ -60,10 +60,10 @@ def test_formats(row: dict, prompt: object) -> None:
         ({"prompt": "a", "chosen": "b"}, "no 'rejected' in row 1 of"),
         ({"prompt": "a", "rejected": "b"}, "no 'chosen' in row 1 of"),
         ({"chosen": "a", "rejected": "b"}, "no prompt in row 1 of"),
-        ({"prompt": "a", "chosen": "b", "rejected": 5}, r"\('rejected' as its reply\) is '5'"),
+        ({"prompt": "a", "chosen": "b", "rejected": 5}, r"\('rejected' as its reply\) is the number 5"),
         ({"chosen": [HI, YES], "rejected": [BE, NO]}, "row 1 of .* answer different prompts"),
         ({"chosen": [HI, YES], "rejected": [HI]}, r"\('rejected' as its reply\) is the user's"),
-        ({"prompt": 5, "chosen": "a", "rejected": "b"}, "'prompt' of row 1 .* is '5'"),
+        ({"prompt": 5, "chosen": "a", "rejected": "b"}, "'prompt' of row 1 .* is the number 5"),
     ],
 )
 def test_what_is_no_pair(row: dict, said: str) -> None:

@@ -37,13 +37,15 @@ def test_words(questions):
     assert (unknown.label, known.label) == (-1, 1)
 
 
+ARC = Task("arc_easy", tuple("ABCDE"))
 NEWS = Task("ag_news", tuple("ABCD"), names=SOURCES["ag_news"].names)
 OWN = as_letters(Task("film", ("good", "so so"), columns=Columns("review", "stars")))
 BAD = {
     "no choices": (
         LETTERED,
         {"question": "q"},
-        r"ask\.jsonl, row 1: it has no 'choices', and .* options of each row \(A, B, C\)",
+        r"ask\.jsonl, row 1: it has no 'choices', and .* options of each row \(A, B, C\): give them there as "
+        "a list, or write them into 'question' so that it ends like 'A:goats B:ducks Answer :'",
     ),
     "choices": (
         WORDED,
@@ -64,6 +66,24 @@ BAD = {
         {"review": "dull", "choices": ["good", "bad"]},
         "choices good, bad are not the classes",
     ),
+    "half a character": (
+        OWN,
+        {"id": "a", "review": "vome \ud800 meets"},
+        r"row 1: its text in 'review' is not valid Unicode \('\\ud800' is half a character\): write the",
+    ),
+    "half of an option": (LETTERED, {"question": "q", "choices": ["a", "\udfff"]}, "'choices' is not valid"),
+    "half of an id": (OWN, {"id": "\ud800", "review": "dull"}, "its text in 'id' is not valid Unicode"),
+    "empty": (OWN, {"review": None}, r"no text in 'review' \(found None\): give one, or leave the row out"),
+    "labels of options": (
+        ARC,
+        {"question": "q", "choices": {"text": ["a", "b"], "label": 5}},
+        "its options' labels in 'choices' are no list: 5",
+    ),
+    "marks": (
+        Task("truthful_qa", tuple("ABC")),
+        {"question": "q", "mc1_targets": {"choices": ["a", "b"], "labels": 5}},
+        "its 'labels' in 'mc1_targets' are no list: 5",
+    ),
     "topic": (NEWS, {"text": "won", "label": "pos"}, "'pos' is none of World, Sports, Business, Sci/Tech"),
 }
 
@@ -81,9 +101,6 @@ def test_rows_that_do_not_fit(questions, case):
 def arc(labels, **changes):
     choices = {"text": ["iron", "air", "ice", "oil", "salt"][: len(labels)], "label": list(labels)}
     return {"id": "Q", "question": "A gas?", "choices": choices, "answerKey": labels[1]} | changes
-
-
-ARC = Task("arc_easy", tuple("ABCDE"))
 
 
 @pytest.mark.parametrize("labels", ["ABCD", "1234", "ABCDE", "123"])

@@ -13,7 +13,7 @@ from transformers import GenerationMixin
 from bara_pyro.core.attached import attached
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.errors import ConfigError, DataError
-from bara_pyro.generation import Prompt, Reply, encode_prompts, generate
+from bara_pyro.generation import Prompt, Reply, encode_prompts, generate, load_prompts
 from bara_pyro.methods import METHODS
 
 SHORT = PROMPTS[0]
@@ -222,7 +222,8 @@ def test_an_option_sees_no_padding(bara: Pair, tiny: Backbone) -> None:
         ({"max_new_tokens": 0}, "max_new_tokens is 0"),
         (
             {"max_new_tokens": 60},
-            "'long' of 9 tokens with max_new_tokens=60 takes 69 tokens, more than the 64",
+            "with the id 'long' of 9 tokens with max_new_tokens=60 takes 69 tokens, more than the 64 of the "
+            r"language model: give max_new_tokens=55 (--max-new-tokens 55\) or fewer",
         ),
         ({"stop": [""]}, "stop is"),
     ],
@@ -233,8 +234,22 @@ def test_what_is_refused(bara: Pair, options: dict[str, Any], said: str) -> None
 
 
 def test_prompts_that_are_refused(bara: Pair) -> None:
-    with pytest.raises(DataError, match="'0' has no tokens"):
+    with pytest.raises(DataError, match="with the id '0' has no tokens"):
         replies(bara, [""])
+    with pytest.raises(DataError, match=r"text 'is \\udcff red' is not valid Unicode"):
+        replies(bara, ["is \udcff red"])
+    with pytest.raises(DataError, match="text in 'prompt' of row 2 of list of rows is not valid Unicode"):
+        load_prompts([{"prompt": "is"}, {"prompt": [{"role": "user", "content": "\ud800"}]}])
+    with pytest.raises(DataError, match="text in 'id' of row 1 of list of rows is not valid Unicode"):
+        load_prompts([{"prompt": "is", "id": "\ud800"}])
+    with pytest.raises(DataError, match=r"'prompt' of row 1 of .* is the number 5: give a text or a list of"):
+        load_prompts([{"id": "a", "prompt": 5}])
+    with pytest.raises(DataError, match=r"no chat template: leave out chat=True \(--chat\)"):
+        encode_prompts(["is"], bara[0].backbone.tokenizer, chat=True)
+    with pytest.raises(
+        ConfigError, match=r"of 80 tokens .* more than the 64 of the language model: shorten it"
+    ):
+        replies(bara, ["is " * 80])
     with pytest.raises(DataError, match="no chat template"):
         replies(bara, [[{"role": "user", "content": "is"}]])
     with pytest.raises(ConfigError, match="prompts is a text"):
