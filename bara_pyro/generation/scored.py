@@ -44,6 +44,11 @@ def read_scored(path: str | Path) -> Scored:
     judge: Json | None = None
     for place, row in enumerate(parse_lines(Path(path)), start=1):
         score, number = row.get("score"), row.get("number", 0)
+        if score is None:
+            raise DataError(
+                f"{path}, row {place} has no score: score the replies first with `bara reward score JUDGE "
+                f"--input {path} --output scores.jsonl`, and give that file."
+            )
         if not isinstance(score, int | float) or isinstance(score, bool):
             raise DataError(
                 f"{path}, row {place} has {score!r} as its score: give a file of `bara reward score`."

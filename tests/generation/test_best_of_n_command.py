@@ -105,7 +105,11 @@ def test_what_is_refused(tmp_path: Path, bara: Bara) -> None:
     file = write_rows(tmp_path / "scores.jsonl", rows())
     few = write_rows(tmp_path / "few.jsonl", rows()[:-1])
     assert_one_sentence(bara("best-of-n", few), "2 replies to 'c' and 3 to the first prompt")
-    assert_one_sentence(bara("best-of-n", write_rows(tmp_path / "x.jsonl", [{"id": "a"}])), "as its score")
+    bare, odd = ([{"id": "a", **more}] for more in ({}, {"score": "high"}))
+    without = write_rows(tmp_path / "replies.jsonl", bare)
+    said = f"row 1 has no score: score the replies first with `bara reward score JUDGE --input {without} "
+    assert_one_sentence(bara("best-of-n", without), said)
+    assert_one_sentence(bara("best-of-n", write_rows(tmp_path / "x.jsonl", odd)), "'high' as its score")
     assert_one_sentence(bara("best-of-n", write_rows(tmp_path / "y.jsonl", rows()[:1] * 2)), "again")
     assert_one_sentence(bara("best-of-n", file, "--references", file), "3 references a prompt")
     one = write_rows(tmp_path / "one.jsonl", [{"id": "a", "score": 1.0}])
