@@ -63,6 +63,7 @@ def check_file(
     inputs: Sequence[Path] = (),
     option: str = "--out",
     ours: Callable[[Path], bool] | None = None,
+    resumes: bool = False,
 ) -> None:
     """Refuse a file that a command must not write, before anything slow.
 
@@ -72,6 +73,7 @@ def check_file(
         inputs: files and folders that are read, and never written to.
         option: that named it.
         ours: whether a file that is there was written by bara; any may be replaced if None.
+        resumes: the command can go on with such a file.
 
     Raises:
         ConfigError: it is a folder or an input, is there already, was not written by bara, or cannot be
@@ -87,7 +89,9 @@ def check_file(
     if out.exists() and ours is not None and not ours(out):
         raise ConfigError(f"{out} was not written by bara: give another {option}.")
     if out.exists() and not overwrite:
-        raise ConfigError(f"{out} is there already: give --overwrite to replace it, or another {option}.")
+        ways = ["--resume to go on with it"] if resumes else []
+        ways += ["--overwrite to replace it", f"another {option}"]
+        raise ConfigError(f"{out} is there already: give {', or '.join(ways)}.")
     check_writable(out.parent)
 
 

@@ -205,12 +205,19 @@ def test_generating(run: Path, tmp_path: Path, bara: Bara) -> None:
     whole = out.read_text()
     lines = whole.splitlines(keepends=True)
     out.write_text("".join(lines[:7]) + lines[7][:40])  # killed in the middle of a line
-    assert bara(*command, "--resume").code == 0
+    resumed = bara(*command, "--resume")
+    assert resumed.code == 0
+    assert f"8 replies written to {out}, which had 7 before" in " ".join(resumed.out.split())
+    told = json.loads(bara(*command, "--resume", "--json").out)
+    assert (told["replies"], told["written"]) == (15, 0)
     again = read_jsonl(out)
     assert [row["reply"] for row in again] == [row["reply"] for row in rows]
     assert [row["log_prob"] for row in again] == pytest.approx([row["log_prob"] for row in rows], abs=1e-5)
     assert_one_sentence(bara(*command, "--resume", "--seed", "1"), "with other settings", "--overwrite")
-    assert_one_sentence(bara(*command), "is there already", "--overwrite")
+    said = (
+        "is there already: give --resume to go on with it, or --overwrite to replace it, or another --output"
+    )
+    assert_one_sentence(bara(*command), said)
     assert bara(*command, "--overwrite").code == 0
     assert_one_sentence(bara(*command[:5], asked, "--overwrite"), "what is read")
     shown = bara("generate", run, "--prompt", "is the fox red ?", "--replies", 2, "--json")
@@ -314,14 +321,16 @@ def test_a_page_of_what_was_generated(run: Path, tmp_path: Path, bara: Bara) -> 
         (("--prompt", "is", "--page", "x.html"), "give --uncertainty"),
         (("--prompt", "is", "--page", "x.txt", "--uncertainty", "2"), "x.txt: end the name in .html"),
         (("--prompt", "is", "--page", "/proc/x/x.html", "--uncertainty", "2"), "Cannot write"),
-        (("--prompt", "is", "--input", "x.jsonl"), "--input"),
+        (("--prompt", "is", "--input", "x.jsonl"), "with --input (x.jsonl) or with --prompt, not both"),
+        (("--prompt", "is \udcff"), "is not valid Unicode"),
+        (("--prompt", "is", "--chat"), "has no chat template: leave out chat=True (--chat), or give a model"),
         (("--prompt", "is", "--resume"), "--resume"),
         (("--prompt", "is", "--output", "x.csv"), ".jsonl"),
         (("--input", "absent.jsonl"), "absent.jsonl"),
         (("--prompt", "is", "--draws", "many"), "'many'"),
         (("--prompt", "is", "--top-p", "0"), "top_p is 0"),
         (("--prompt", "is", "--memory-budget", "0"), "--memory-budget"),
-        (("--prompt", "is", "--max-new-tokens", "64"), "more than the 64"),
+        (("--prompt", "is", "--max-new-tokens", "64"), "(--max-new-tokens 63) or fewer"),
     ],
 )
 def test_generating_what_cannot_be(run: Path, bara: Bara, arguments: tuple[str, ...], said: str) -> None:

@@ -93,8 +93,10 @@ def generate(
     from bara_pyro.runs.answers_file import replies_in, reply_page_in
     from bara_pyro.runs.manifest import check_run
 
-    if (input_file is None) == (not prompt):
+    if input_file is None and not prompt:
         raise ConfigError("Give prompts, in a file with --input or one by one with --prompt.")
+    if input_file is not None and prompt:
+        raise ConfigError(f"Give prompts with --input ({input_file}) or with --prompt, not both.")
     if input_file is not None and not input_file.is_file():
         raise DataError(f"There is no file {input_file}.")
     if resume and (overwrite or output is None):
@@ -102,15 +104,16 @@ def generate(
     if page is not None and not uncertainty:
         raise ConfigError("--page colours tokens by their uncertainty: give --uncertainty, 10 for example.")
     inputs = [run] if input_file is None else [input_file, run]
-    for name, out, ending, ours in (
-        ("--output", output, ".jsonl", replies_in),
-        ("--page", page, ".html", reply_page_in),
+    for name, out, ending, ours, resumes in (
+        ("--output", output, ".jsonl", replies_in, True),
+        ("--page", page, ".html", reply_page_in, False),
     ):
         if out is None:
             continue
         if out.suffix.lower() != ending:
             raise ConfigError(f"{name} {out}: end the name in {ending}.")
-        check_file(out, overwrite=overwrite or resume, inputs=inputs, option=name, ours=ours)
+        replaced = overwrite or resume
+        check_file(out, overwrite=replaced, inputs=inputs, option=name, ours=ours, resumes=resumes)
     check_run(run)
 
     from bara_pyro.cli.options import draws_of
@@ -164,10 +167,14 @@ def generate(
     with progress("generate", len(encoded) * replies) as advance:
         advance(len(there))
         count = append_lines(output, there, lines, advance)
-    say(f"{count} replies written to {output}")
+    written = count - len(there)
+    say(f"{written} replies written to {output}" + (f", which had {len(there)} before" if there else ""))
     if page is not None:
         _write_page(read_jsonl(output), page, run, uncertainty)
-    result({"output": output, "replies": count} | ({"page": page} if page is not None else {}))
+    result(
+        {"output": output, "replies": count, "written": written}
+        | ({"page": page} if page is not None else {})
+    )
 
 
 def _write_page(rows: list[Json], page: Path, run: Path, draws: int) -> None:
