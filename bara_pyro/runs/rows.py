@@ -191,7 +191,16 @@ def reading_notes(config: RunConfig, split: EncodedSplit | Replies, name: str) -
         what, asked = "context or text", "question"
         if not isinstance(split, EncodedSplit):
             what, asked = "reply", "prompt"
-        notes.append(f"{len(split.shortened)} {name} rows had their {what} cut to {length} tokens")
+        had = _counted(len(split.shortened), name, f"had its {what}", f"had their {what}")
+        notes.append(f"{had} cut to {length} tokens")
     if split.dropped:
-        notes.append(f"{len(split.dropped)} {name} rows were left out: their {asked} is too long")
+        was = _counted(
+            len(split.dropped), name, f"was left out: its {asked}", f"were left out: their {asked}"
+        )
+        notes.append(f"{was} is too long")
     return notes
+
+
+def _counted(count: int, name: str, one: str, more: str) -> str:
+    """Return what is said of one row, or of more."""
+    return f"{count} {name} row {one}" if count == 1 else f"{count} {name} rows {more}"

@@ -166,7 +166,7 @@ def test_counts_of_shortened_and_dropped_rows_are_noted(place: Place, tmp_path: 
     assert result.code == 0, result.err
     notes = " ".join(read_json(tmp_path / "run" / "metrics.json")["notes"])
     assert "19 test rows had their context or text cut to 12 tokens" in notes
-    assert "1 test rows were left out" in notes
+    assert "1 test row was left out: its question is too long" in notes
     assert read_json(tmp_path / "run" / "config.json")["num_data"] == 29
 
 
