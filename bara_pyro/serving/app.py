@@ -103,7 +103,7 @@ def create_app(engine: Engine, limits: Limits | None = None) -> FastAPI:
         """Counts and times, in Prometheus' text format."""
         return Response(meters.text(), media_type=CONTENT_TYPE)
 
-    _add_refusals(app)
+    _add_refusals(app, schema.right_form(engine.about.get("text_column", "question")))
     return app
 
 
@@ -124,13 +124,15 @@ def _add_questions(app: FastAPI, ask: Ask) -> None:
         return await ask(asked, schema.draw_row)
 
 
-def _add_refusals(app: FastAPI) -> None:
-    """Let every refusal be one sentence, `{"error": ...}`."""
+def _add_refusals(app: FastAPI, form: str) -> None:
+    """Let every refusal be one sentence, `{"error": ...}`; `form` says what a request looks like."""
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
         errors = error.errors()
-        return _refusal(400 if errors[0]["type"] == "json_invalid" else 422, schema.what_is_wrong(errors))
+        return _refusal(
+            400 if errors[0]["type"] == "json_invalid" else 422, schema.what_is_wrong(errors, form)
+        )
 
     @app.exception_handler(FullError)
     async def full(_: Request, error: FullError) -> JSONResponse:
@@ -148,7 +150,7 @@ def _add_refusals(app: FastAPI) -> None:
             way = "POST" if path in QUESTIONS else "GET"
             sentence = f"{path} does not take {request.method}: {way} it."
         elif error.status_code == 400:
-            sentence = f"The request cannot be read: {schema.BODY}."
+            sentence = schema.unreadable(error.__cause__, form)
         return _refusal(error.status_code, sentence, dict(error.headers or {}))
 
     @app.exception_handler(Exception)
@@ -158,4 +160,6 @@ def _add_refusals(app: FastAPI) -> None:
 
 
 def _refusal(status: int, sentence: str, headers: dict[str, str] | None = None) -> JSONResponse:
-    return JSONResponse({"error": sentence}, status, headers)
+    # What is quoted of a request may hold half a character, which UTF-8 lacks.
+    said = sentence.encode(errors="backslashreplace").decode()
+    return JSONResponse({"error": said}, status, headers)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bara_pyro.core.prediction import predict
-from bara_pyro.data import EncodedSplit, Example, Given, load_questions
+from bara_pyro.data import SOURCES, EncodedSplit, Example, Given, load_questions
 from bara_pyro.data.columns import find_columns
 from bara_pyro.data.tables import read_table
 from bara_pyro.errors import DataError
@@ -48,7 +48,7 @@ class Engine(Protocol):
 
     @property
     def about(self) -> Json:
-        """What answers: facts for `/health`."""
+        """What answers: facts for `/health`; `text_column` of them is what hints call the text of a row."""
         ...
 
     def read(self, rows: Sequence[Fields]) -> tuple[list[Question], list[str]]:
@@ -84,18 +84,23 @@ class RunEngine:
         self.system, self.samples, self.seed = system, samples, seed
         self.memory_budget = memory_budget or system.config.predict.memory_budget
         # A row that is too long is refused by itself, with the request that holds it.
-        task = system.config.task.model_copy(update={"too_long": "drop"})
-        self._reading = system.config.model_copy(update={"task": task})
+        reading = system.config.task.model_copy(update={"too_long": "drop"})
+        self._reading = system.config.model_copy(update={"task": reading})
+        task = system.task
+        source = SOURCES.get(task.name)
+        usual = source.columns[0] if source else "question"
+        self._text_column = task.columns.text if task.columns else usual
         read_table([{"": ""}])  # imports what reading rows needs, which takes seconds, before any request
 
     @property
     def about(self) -> Json:
-        """Method, task, classes, and what the draws are."""
+        """Method, task, classes, where the text of a row is, and what the draws are."""
         task = self.system.task
         return {
             "method": self.system.config.method.name,
             "task": task.name,
             "classes": list(task.names or task.labels),
+            "text_column": self._text_column,
             "samples": self.samples,
             "seed": self.seed,
         }
@@ -124,15 +129,15 @@ class RunEngine:
     def _check_text(self, rows: Sequence[Fields]) -> None:
         """Say in the words of a request that no key holds the text, where that is so."""
         keys = list(dict.fromkeys(key for row in rows for key in row))
-        columns = self.system.task.columns
-        wanted = columns.text if columns else "question"
-        if wanted in keys:
+        if self._text_column in keys:
             return
         try:
             find_columns(keys, Given(), "", answers=False)
         except DataError as error:
             there = ", ".join(map(repr, keys)) or "none"
-            raise DataError(f"No key of the rows holds their text ({there}): call it {wanted!r}.") from error
+            raise DataError(
+                f"No key of the rows holds their text ({there}): call it {self._text_column!r}."
+            ) from error
 
     def compute(self, questions: Sequence[Question]) -> list[Answer]:
         """Answer questions, in their order."""

@@ -1,5 +1,6 @@
 """What is sent to a server and what it sends back, as JSON; what is wrong with a request, in a sentence."""
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -96,29 +97,47 @@ def draw_row(answer: Answer) -> Json:
     return {"id": answer.said["id"], "classes": list(answer.classes), "draws": answer.draws}
 
 
-BODY = 'send {"rows": [{"question": "..."}]}'
+JSON_TYPE = "with Content-Type: application/json"
 
 
-def what_is_wrong(errors: Sequence[Any]) -> str:
-    """Return the first mistake that was found in a request as one sentence."""
+def right_form(column: str) -> str:
+    """Return what to send where the text of a row is in `column`, as the end of a sentence."""
+    return f'send {{"rows": [{{{json.dumps(column)}: "..."}}]}}'
+
+
+def unreadable(cause: BaseException | None, form: str) -> str:
+    """Return why a body could not be read, as one sentence with the right form."""
+    if isinstance(cause, UnicodeDecodeError):
+        return f"The request is not UTF-8 text (byte {cause.start}): {form}, encoded as UTF-8."
+    if isinstance(cause, RecursionError):
+        return f"The request is nested too deeply: {form}."
+    if isinstance(cause, ValueError):  # of Python's limit on the digits of an integer
+        return f"The request holds a number that is too long: {form}."
+    return f"The request cannot be read: {form}."
+
+
+def what_is_wrong(errors: Sequence[Any], form: str) -> str:
+    """Return the first mistake that was found in a request as one sentence with the right form."""
     first = errors[0]
     where = [str(part) for part in first["loc"] if part != "body"]
     if first["type"] == "json_invalid":
-        return f"The request is not JSON ({first['ctx']['error']} at character {where[0]}): {BODY}."
+        return f"The request is not JSON ({first['ctx']['error']} at character {where[0]}): {form}."
+    if not where and first["input"] is None:
+        return f"The request is empty (no body, or null): {form} {JSON_TYPE}."
     if not where and isinstance(first["input"], bytes):
-        return f"The request does not say that it is JSON: {BODY} with Content-Type: application/json."
+        return f"The request does not say that it is JSON: {form} {JSON_TYPE}."
     if not where:
-        return f"The request is {_shown(first['input'])} and no object: {BODY}."
+        return f"The request is {_shown(first['input'])} and no object: {form}."
     if first["type"] == "extra_forbidden":
-        return f"The request has an unknown key {where[0]!r}: {BODY} and nothing else."
+        return f"The request has an unknown key {where[0]!r}: {form} and nothing else."
     if first["type"] == "missing":
-        return f"The request has no {where[0]!r}: {BODY}."
+        return f"The request has no {where[0]!r}: {form}."
     if len(where) > 1:
         number = int(where[1]) + 1
-        return f"Row {number} is {_shown(first['input'])} and no object: {BODY}."
-    return f"The rows are {_shown(first['input'])}: {BODY}, with at least one row."
+        return f"Row {number} is {_shown(first['input'])} and no object: {form}."
+    return f"The rows are {_shown(first['input'])}: {form}, with at least one row."
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
+    text = json.dumps(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

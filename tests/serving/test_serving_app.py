@@ -6,6 +6,7 @@ import math
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from serving_cases import SAMPLES
 from starlette.types import Message, Receive, Scope, Send
 
+from bara_pyro.data import Columns
 from bara_pyro.errors import ConfigError
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.store import read_jsonl
@@ -137,18 +139,26 @@ def test_rows_without_an_id_are_those_of_a_file_without_one(
     assert expected[0]["id"] == "row-1"
 
 
+FORM = 'send {"rows": [{"question": "..."}]}'
 BAD = {
     '{"rows": []}': (422, "The rows are []"),
     '{"rows": 3}': (422, "The rows are 3"),
     '{"rows": [1]}': (422, "Row 1 is 1"),
-    '{"rows": [{"question": "is"}, "is the fox red ?"]}': (422, "Row 2 is 'is the fox red ?'"),
+    '{"rows": [{"question": "is"}, "is the fox red ?"]}': (422, 'Row 2 is "is the fox red ?"'),
     '{"questions": []}': (422, "no 'rows'"),
     '{"rows": [{"question": "is"}], "samples": 3}': (422, "'samples'"),
-    "[]": (422, "The request is []"),
-    "null": (422, "The request is None"),
+    "[]": (422, 'The request is [] and no object: send {"rows": [{"question": "..."}]}.'),
+    "null": (422, f"The request is empty (no body, or null): {FORM} with Content-Type: application/json."),
+    "": (422, f"The request is empty (no body, or null): {FORM} with Content-Type: application/json."),
+    '{"rows": null}': (422, "The rows are null"),
     '{"rows": ': (400, "not JSON"),
-    "\xff": (400, "cannot be read"),
-    "[" * 100_000: (400, "cannot be read"),
+    "\xff": (400, f"The request is not UTF-8 text (byte 0): {FORM}, encoded as UTF-8."),
+    "[" * 200_000: (400, f"The request is nested too deeply: {FORM}."),
+    '{"rows": ' + "1" * 5000 + "}": (400, f"The request holds a number that is too long: {FORM}."),
+    '{"rows": [{"question": "vome \\ud800 meets"}]}': (422, "row 1: its text in 'question' is not valid Uni"),
+    '{"rows": [{"question": "is", "id": "\\ud800"}]}': (422, "row 1: its text in 'id' is not valid Unicode"),
+    '{"rows": [{"question": "is", "choices": ["\\ud800", "b"]}]}': (422, "its choices \\ud800, b are not"),
+    '{"rows": [{"question": null}]}': (422, "no text in 'question' (found None): give one, or leave the row"),
     '{"rows": [{"query_text": "is"}]}': (422, "'query_text'): call it 'question'"),
     '{"rows": [{}]}': (422, "call it 'question'"),
     '{"rows": [{"question": ""}]}': (422, "row 1"),
@@ -168,7 +178,45 @@ def test_a_bad_request_is_refused_in_a_sentence(body: str, client: TestClient) -
     sentence = answer.json()["error"]
     assert part in sentence
     assert sentence.endswith(".")
+    assert ". " not in sentence
     assert len(sentence) < 400
+
+
+def test_a_request_without_a_body_is_told_what_to_send(client: TestClient) -> None:
+    answer = client.post("/probabilities")
+    assert answer.status_code == 422
+    assert answer.json()["error"].startswith(f"The request is empty (no body, or null): {FORM}")
+
+
+def test_hints_name_the_column_of_the_run(engine: RunEngine) -> None:
+    """That of a file of one's own, and that of a task of the table."""
+    for task, column in (
+        (replace(engine.system.task, columns=Columns("text", "label")), "text"),
+        (replace(engine.system.task, name="ag_news", columns=None), "text"),
+        (replace(engine.system.task, name="micro-wgs", columns=None), "question"),
+    ):
+        other = RunEngine(replace(engine.system, task=task), samples=SAMPLES)
+        with TestClient(create_app(other)) as client:
+            assert client.get("/health").json()["text_column"] == column
+            for body in (b"", b"[]", b"\xff", b'{"rows": 3}', b'{"rows": '):
+                answer = client.post("/draws", content=body, headers={"Content-Type": "application/json"})
+                assert f'send {{"rows": [{{"{column}": "..."}}]}}' in answer.json()["error"]
+
+
+def test_other_fields_are_not_read_and_numbers_are_texts(client: TestClient) -> None:
+    [plain] = post(client, "/draws", [{"question": "is the fox red ?"}])
+    assert post(client, "/draws", [{"question": "is the fox red ?", "contxt": "no"}]) == [plain]
+    assert post(client, "/draws", [{"question": 5}]) == post(client, "/draws", [{"question": "5"}])
+
+
+def test_notes_of_one_row(run: Path) -> None:
+    system = load_system(run, with_rows=False)
+    task = system.config.task.model_copy(update={"max_length": 6})
+    short = replace(system, config=system.config.model_copy(update={"task": task}))
+    rows = [{"question": "is the fox red ?", "context": "the fox is red " * 9} for _ in range(2)]
+    for count, said in ((1, "1 given row had its"), (2, "2 given rows had their")):
+        _, notes = RunEngine(short, samples=SAMPLES).read(rows[:count])
+        assert notes == [f"{said} context or text cut to 6 tokens"]
 
 
 def test_paths_and_ways_that_there_are_not(client: TestClient) -> None:
@@ -265,6 +313,7 @@ def test_health_says_what_answers(client: TestClient) -> None:
     answer = client.get("/health")
     assert answer.status_code == 200
     about = {"method": "bara", "task": "colours", "classes": ["no", "yes"], "samples": SAMPLES, "seed": 0}
+    about["text_column"] = "question"
     assert answer.json() == {"status": "ok", **about, "rows_held": 0}
 
 
