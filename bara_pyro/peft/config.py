@@ -33,6 +33,7 @@ class BaRAConfig(PeftConfig):
             query, value and output projections of the architecture, as everywhere in bara_pyro.
         rank_pattern: path of a module -> its rank where that is less than r (a pruned run).
         method: "bara", "bara-gate", or its name and settings, `{"name": "bara-gate", "init_kappa": 0.3}`.
+        backbone_fingerprint: of the language model that a run was trained on; None: not known.
 
     Raises:
         ConfigError: a method other than BaRA, a setting that it does not have, or a size out of range.
@@ -43,6 +44,7 @@ class BaRAConfig(PeftConfig):
     target_modules: list[str] | set[str] | str | None = None
     rank_pattern: dict[str, int] = field(default_factory=dict)
     method: str | Json = "bara"
+    backbone_fingerprint: str | None = None
 
     def __post_init__(self) -> None:
         """Check the settings and fill in the defaults of the method."""

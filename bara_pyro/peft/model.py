@@ -1,6 +1,7 @@
 """The tuner that puts BaRA's layers into a language model, and its registration with PEFT."""
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -18,10 +19,11 @@ from torch.utils.hooks import RemovableHandle
 from bara_pyro.core.cache_name import given_cache
 from bara_pyro.core.noise import Addresses
 from bara_pyro.core.targets import find_targets
-from bara_pyro.errors import ConfigError
+from bara_pyro.errors import BackboneError, ConfigError
 from bara_pyro.models.bara import PHI
 from bara_pyro.peft.config import TYPE, BaRAConfig
 from bara_pyro.peft.layer import BaRALayer, Draw
+from bara_pyro.runs.fingerprint import fingerprint_of
 
 
 class BaRAModel(BaseTuner):
@@ -103,7 +105,34 @@ class BaRAModel(BaseTuner):
                 raise ConfigError(f"The rank pattern names {path!r}, which the language model does not have.")
         if peft_config.target_modules is None:
             peft_config.target_modules = {target.path for target in find_targets(self.model)}
+        self._compare_base(peft_config)
         return peft_config
+
+    def _compare_base(self, config: PeftConfig) -> None:
+        """Warn where the language model is not the one that a run was trained on."""
+        if (expected := config.backbone_fingerprint) is None:
+            return
+        if (found := fingerprint_of(_base_weights(self.model.state_dict()))) != expected:
+            warnings.warn(
+                f"The adapter was trained on a language model with fingerprint {expected} and this one has "
+                f"{found}: load {_right(config)}, unless this is the same in float16 or quantised.",
+                stacklevel=2,
+            )
+
+    @classmethod
+    def _remap_adapter_state_dict_for_load(
+        cls, model: nn.Module, config: PeftConfig, adapter_name: str, state_dict: dict[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Refuse a run of a language model of other sizes, whose matrices PEFT would list one by one."""
+        found = super()._remap_adapter_state_dict_for_load(model, config, adapter_name, state_dict)
+        there = model.state_dict()
+        for key, value in found.items():
+            if key in there and there[key].shape != value.shape:
+                raise BackboneError(
+                    f"The adapter was trained on another language model than this one ({key} is "
+                    f"{tuple(value.shape)} in it, {tuple(there[key].shape)} here): load {_right(config)}."
+                )
+        return found
 
     def _create_and_replace(
         self,
@@ -121,6 +150,20 @@ class BaRAModel(BaseTuner):
             if adapter_name not in self.active_adapters:
                 layer.requires_grad_(False)  # a further adapter is not trained by itself
             self._replace_module(parent, target_name, layer, target)
+
+
+def _right(config: PeftConfig) -> str:
+    """Return the language model that an adapter was trained on, as a user would name it."""
+    return config.base_model_name_or_path or "the one that it was trained on"
+
+
+def _base_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights of a language model under their own names, without those of adapters."""
+    return {
+        key.replace(".base_layer.", "."): value
+        for key, value in state.items()
+        if f".{BaRAModel.prefix}" not in key
+    }
 
 
 def _mask(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:

@@ -2,8 +2,10 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 
 import torch
+from torch import Tensor
 
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.types import Json
@@ -19,13 +21,18 @@ NO_COMPUTATION = (
 
 
 def fingerprint(backbone: Backbone) -> str:
-    """Return 16 hexadecimal digits over the names, shapes and some values of all frozen tensors.
+    """Return 16 hexadecimal digits over the names, shapes and some values of all frozen tensors."""
+    return fingerprint_of(backbone.lm.state_dict())
+
+
+def fingerprint_of(weights: Mapping[str, Tensor]) -> str:
+    """Return the `fingerprint` of a language model with these weights, by their names in it.
 
     Values are rounded to bfloat16 first, so that the same weights loaded in another floating-point type
     agree; quantised ones are others.
     """
     digest = hashlib.sha256()
-    for name, value in sorted(backbone.lm.state_dict().items()):
+    for name, value in sorted(weights.items()):
         digest.update(f"{name}{tuple(value.shape)}".encode())
         value = getattr(value, "qdata", value)  # of torchao's int8 weights the integers
         if value.device.type != "meta":

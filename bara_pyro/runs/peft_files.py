@@ -17,6 +17,7 @@ from bara_pyro.core.targets import find_targets
 from bara_pyro.guides.amortized import AmortizedGuide
 from bara_pyro.methods import METHODS
 from bara_pyro.models.bara import PHI, THETA, BaRA
+from bara_pyro.runs.fingerprint import fingerprint
 from bara_pyro.runs.system import System
 from bara_pyro.types import Json
 
@@ -46,7 +47,13 @@ def peft_config(system: System) -> Json:
     }
     if is_bara(system):
         ranks = {"rank_pattern": system.model.rank_pattern} if system.model.rank_pattern else {}
-        return {"peft_type": PEFT_TYPE, **common, **ranks, "method": config.method.model_dump(mode="json")}
+        return {
+            "peft_type": PEFT_TYPE,
+            **common,
+            **ranks,
+            "method": config.method.model_dump(mode="json"),
+            "backbone_fingerprint": fingerprint(system.backbone),
+        }
     # A prefix, because PEFT has methods of the same names (AdaLoRA) in files of another make.
     kind = "LORA" if METHODS[name].peft else f"BARA_PYRO_{name.upper()}: {NOT_PEFT}"
     return {"peft_type": kind, **common, "lora_dropout": 0.0, "bias": "none", **lora_ranks(system)}

@@ -1,8 +1,10 @@
 """BaRA as PEFT's: a run's folder gives, in PEFT, the answers that bara_pyro gives."""
 
 import json
+import re
 import subprocess
 import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +22,7 @@ from bara_pyro.core.prediction import predict
 from bara_pyro.data import batches
 from bara_pyro.data.types import Batch
 from bara_pyro.diagnostics.gates.prune import unit_importance, weakest, without
-from bara_pyro.errors import ConfigError
+from bara_pyro.errors import BackboneError, ConfigError
 from bara_pyro.methods import build, method_config
 from bara_pyro.microworld import backbone_path
 from bara_pyro.runs.config import load_config
@@ -205,6 +207,54 @@ def test_runs_of_the_first_layout_are_read(tmp_path: Path) -> None:
     batch = rows_of(system)
     again = load_system(folder)
     assert torch.equal(predict(again.model, again.guide, batch), predict(system.model, system.guide, batch))
+
+
+def test_a_language_model_of_other_sizes_is_refused(tmp_path: Path) -> None:
+    trained(tmp_path, {"name": "bara-gate"})
+    lm = AutoModelForCausalLM.from_pretrained(backbone_path(), dtype=torch.float32)
+    other = "was trained on another language model than this one"
+    with pytest.warns(UserWarning, match="fingerprint"), pytest.raises(BackboneError, match=other) as error:
+        peft.PeftModel.from_pretrained(lm, tmp_path / "run")
+    said = str(error.value)
+    assert "\n" not in said
+    assert ". " not in said
+    assert said.endswith(f"here): load {tmp_path / 'backbone'}.")
+
+
+def test_a_language_model_with_other_weights_is_warned_of(tmp_path: Path) -> None:
+    trained(tmp_path, {"name": "bara"})
+    for lm in (base(tmp_path), base(tmp_path).to(torch.bfloat16)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)
+            model = peft.PeftModel.from_pretrained(lm, tmp_path / "run", adapter_name="one")
+            model.load_adapter(tmp_path / "run", adapter_name="two")  # beside the first one's layers
+    other = base(tmp_path)
+    with torch.no_grad():
+        other.model.layers[0].mlp.up_proj.weight.add_(0.1)
+    with pytest.warns(UserWarning, match="fingerprint") as told:
+        peft.PeftModel.from_pretrained(other, tmp_path / "run")
+    [said] = [str(one.message) for one in told if "fingerprint" in str(one.message)]
+    assert f"load {tmp_path / 'backbone'}, unless" in said
+    assert ". " not in said
+    other = base(tmp_path)
+    with torch.no_grad():
+        other.lm_head.weight.add_(0.1)
+    with pytest.warns(UserWarning, match="fingerprint"):
+        other.load_adapter(tmp_path / "run")
+
+
+def test_the_first_block_of_the_page_runs_as_it_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"task.name": "micro-wgs", "task.limit": 8, "train.steps": 1, **ONCE}
+    train(
+        build_system(load_config(overrides={"method": "bara-gate", **settings})), tmp_path / "runs" / "first"
+    )
+    page = (Path(__file__).parents[2] / "docs" / "peft.md").read_text()
+    block = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)[0]
+    monkeypatch.chdir(tmp_path)
+    done = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_without_bara_pyro_pefts_error_says_what_to_install(tmp_path: Path) -> None:
