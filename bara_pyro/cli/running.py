@@ -11,9 +11,10 @@ from bara_pyro.runs.by_rows import calibrated, for_rows
 from bara_pyro.runs.config import RunConfig, differences, load_config
 from bara_pyro.runs.evaluate import evaluate_system
 from bara_pyro.runs.folder import stored_config
-from bara_pyro.runs.launched import rank
+from bara_pyro.runs.launched import processes, rank
 from bara_pyro.runs.manifest import clear, discard, how_to_resume, is_run
 from bara_pyro.runs.rehearsal import rehearsal_steps, steps_wanted
+from bara_pyro.runs.steps import check_shares
 from bara_pyro.runs.system import System, build_system
 from bara_pyro.runs.train import train as fit
 from bara_pyro.runs.train_log import train_seconds
@@ -66,6 +67,7 @@ def train_and_show(out: Path, config: RunConfig, *, started: RunConfig | None = 
         config: its settings.
         started: those that a run which is gone on with was started with, and keeps.
     """
+    check_shares(config.train, processes())
     resume = started is not None
     if started is not None and not started.adapter.calibrated:
         config = calibrated(config, False)

@@ -9,7 +9,7 @@ from datetime import timedelta
 import torch
 from torch import Tensor, distributed
 
-from bara_pyro.errors import ConfigError, ProcessLostError
+from bara_pyro.errors import ProcessLostError
 
 CPU = torch.device("cpu")
 
@@ -36,16 +36,7 @@ class Ranks:
         return self.rank == 0
 
     def share(self, rows: Sequence[int]) -> Sequence[int]:
-        """Return this process's part of the rows of a step.
-
-        Raises:
-            ConfigError: they cannot be divided evenly.
-        """
-        if len(rows) % self.size:
-            raise ConfigError(
-                f"train.batch_size={len(rows)} rows a step cannot be shared evenly by {self.size} processes: "
-                "choose a multiple."
-            )
+        """Return this process's part of the rows of a step, which the processes can share evenly."""
         part = len(rows) // self.size
         return rows[self.rank * part : (self.rank + 1) * part]
 

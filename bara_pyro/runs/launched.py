@@ -8,6 +8,11 @@ def rank() -> int:
     return int(os.environ.get("RANK", "0"))
 
 
+def processes() -> int:
+    """Return how many train together."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
 def local_rank() -> int | None:
     """Return its number on this machine, which its GPU has too; None where nothing was launched."""
     number = os.environ.get("LOCAL_RANK")

@@ -86,16 +86,32 @@ def fit_steps(system: System, out: Path, ranks: Ranks, on_step: OnStep | None, s
             ) from error
 
 
+def check_shares(c: TrainConfig, processes: int) -> None:
+    """Refuse a step whose rows so many processes cannot share, or cut into micro-batches, evenly.
+
+    It is asked before anything is written: a folder keeps the batch size that it was started with.
+
+    Raises:
+        ConfigError: they cannot.
+    """
+    share, left = divmod(c.batch_size, processes)
+    if left:
+        raise ConfigError(
+            f"train.batch_size={c.batch_size} rows a step cannot be shared evenly by {processes} processes: "
+            "choose a multiple."
+        )
+    if share % c.accumulate:
+        raise ConfigError(
+            f"train.accumulate={c.accumulate} must divide the {share} rows a step of each of {processes} "
+            "processes: choose another, or another batch size."
+        )
+
+
 def micro_batches(
     system: System, split: EncodedRows, c: TrainConfig, step: int, ranks: Ranks = ALONE
 ) -> list[Batch]:
-    """Return this process's share of the rows of a step, cut into `accumulate` pieces."""
+    """Return this process's share of the rows of a step, cut into `accumulate` pieces: see `check_shares`."""
     rows = ranks.share(training_batches(len(split), c.batch_size, system.config.seed, step))
-    if len(rows) % c.accumulate:
-        raise ConfigError(
-            f"train.accumulate={c.accumulate} must divide the {len(rows)} rows a step of each of "
-            f"{ranks.size} processes."
-        )
     size = len(rows) // c.accumulate
     pieces = [rows[i : i + size] for i in range(0, len(rows), size)]
     return [split.batch(piece, system.answer_ids).to(system.backbone.device) for piece in pieces]

@@ -42,7 +42,7 @@ from bara_pyro.runs.rehearsal import (
     steps_wanted,
     write_rehearsed,
 )
-from bara_pyro.runs.steps import OnStep, fit_steps
+from bara_pyro.runs.steps import OnStep, check_shares, fit_steps
 from bara_pyro.runs.store import read_json, remove_parts, write_json
 from bara_pyro.runs.system import System
 from bara_pyro.runs.train_log import train_seconds
@@ -80,7 +80,8 @@ def train(
         on_rehearsal: the same of the rehearsal that comes before, with `adapter.calibrated`.
 
     Raises:
-        ConfigError: `out` holds a run already and `resume` is False, or the method cannot be finished here.
+        ConfigError: `out` holds a run already and `resume` is False, the method cannot be finished here, or
+            the processes cannot share the rows of a step.
         CheckpointError: the checkpoint is unusable or a file cannot be written.
         TrainingError: the loss is not finite; the last good parameters are in `out`.
         ProcessLostError: another of several processes is gone.
@@ -99,6 +100,7 @@ def train(
     """
     out = Path(out)
     with joined(system.backbone.device, system.config.train.process_timeout) as ranks:
+        check_shares(system.config.train, ranks.size)
         if ranks.first:
             check_free(out, resume)
         ranks.take_over([])  # the first has made room by now

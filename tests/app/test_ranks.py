@@ -1,18 +1,24 @@
 """Two processes train as one does with all rows; one that is lost costs nothing that was written."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
-from app_cases import ONCE, Bara, Place, files_of
+from app_cases import ONCE, Bara, Place, assert_one_sentence, files_of
 from ranks_driver import REPEATS, SETTINGS
 from safetensors.torch import load_file
 from torch.testing import assert_close
 
+from bara_pyro.errors import ConfigError
+from bara_pyro.runs.manifest import check_run
+from bara_pyro.runs.sections import TrainConfig
+from bara_pyro.runs.steps import check_shares
 from bara_pyro.runs.store import read_json, read_jsonl
 
 WEIGHTS = ("adapter_model.safetensors", "guide.safetensors")
@@ -111,11 +117,46 @@ def test_a_loss_that_breaks_in_one_stops_both(ran) -> None:
     assert (root / "stopped" / "infinite" / "guide.safetensors").exists()
 
 
-def test_rows_that_cannot_be_shared_are_refused(ran) -> None:
+def test_rows_that_cannot_be_shared_are_refused_before_anything_is_written(ran) -> None:
+    assert not (ran[0] / "stopped" / "uneven").exists()
     for _, said in ran[1]["uneven"]:
         assert said.startswith(
             "ConfigError: train.batch_size=3 rows a step cannot be shared evenly by 2 proc"
         )
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "accumulate", "processes", "said"),
+    [
+        (
+            3,
+            1,
+            2,
+            "train.batch_size=3 rows a step cannot be shared evenly by 2 processes: choose a multiple.",
+        ),
+        (4, 4, 2, "train.accumulate=4 must divide the 2 rows a step of each of 2 processes: choose another"),
+        (4, 4, 1, ""),
+        (6, 3, 2, ""),
+    ],
+)
+def test_shares_of_a_step(batch_size: int, accumulate: int, processes: int, said: str) -> None:
+    c = TrainConfig(batch_size=batch_size, accumulate=accumulate)
+    with pytest.raises(ConfigError, match=re.escape(said)) if said else nullcontext():
+        check_shares(c, processes)
+
+
+def test_a_batch_that_cannot_be_shared_removes_no_run(
+    place: Place, bara: Bara, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of what --overwrite replaces nothing is gone, and a new folder is not begun."""
+    out = tmp_path / "run"
+    assert bara(*place.arguments(out, "lora")).code == 0
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for folder in (out, tmp_path / "new"):
+        arguments = [*place.arguments(folder, "lora"), "--overwrite", "--batch-size", 3]
+        assert_one_sentence(bara(*arguments), "train.batch_size=3", "2 processes")
+    check_run(out)
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.slow
