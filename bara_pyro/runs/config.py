@@ -14,6 +14,7 @@ from bara_pyro.runs.sections import Settings
 from bara_pyro.settings import validation_sentence
 from bara_pyro.types import Json
 
+LENGTH = ("steps", "epochs")  # of the section `train`: one of them says how long
 # Where states and rows are kept and how long processes wait: the run is the same.
 WITHOUT_EFFECT = (("backbone", "states_folder"), ("task", "streaming"), ("train", "process_timeout"))
 
@@ -87,7 +88,13 @@ def load_config(
         12
     """
     file = None if path is None else Path(path)
-    return parse_config(collect(file, overrides, assignments, None if base is None else base.dump()))
+    if base is None:
+        return parse_config(collect(file, overrides, assignments))
+    given, data = collect(file, overrides, assignments), base.dump()
+    train = given.get("train")
+    if isinstance(train, dict) and any(train.get(key) is not None for key in LENGTH):
+        data["train"] |= dict.fromkeys(LENGTH)  # of the base: what is given stands in its place
+    return parse_config(collect(file, overrides, assignments, data))
 
 
 def parse_config(data: Json) -> RunConfig:

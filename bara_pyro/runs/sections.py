@@ -254,6 +254,15 @@ class TrainConfig(Section):
             raise ValueError(f"accumulate={self.accumulate} must divide batch_size={self.batch_size}")
         return self
 
+    @model_validator(mode="after")
+    def _one_length(self) -> "TrainConfig":
+        if self.steps is not None and self.epochs is not None:
+            raise ConfigError(
+                f"train.steps={self.steps} and train.epochs={self.epochs:g} both say how long training is: "
+                "give one of them (--steps or --epochs)."
+            )
+        return self
+
 
 class PredictConfig(Section):
     """How predictions are drawn."""

@@ -68,6 +68,40 @@ def test_without_a_rehearsal_nothing_can_ask_for_more() -> None:
     assert ". " not in str(error.value)
 
 
+def test_steps_and_epochs_together_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "both.yaml").write_text("train: {steps: 150, epochs: 2}")
+    (tmp_path / "one.yaml").write_text("train: {steps: 150}")
+    said = r"train\.steps=150 and train\.epochs=2 both say how long training is: give one of them"
+    for path, overrides in (
+        (tmp_path / "both.yaml", {}),
+        (tmp_path / "one.yaml", {"train.epochs": 2}),
+        (None, {"train.steps": 150, "train.epochs": 2}),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            load_config(path, overrides)
+    assert load_config(tmp_path / "one.yaml", {"train.epochs": 2}, ["train.steps=null"]).train.steps is None
+    passes = load_config(overrides={"train.epochs": 2})
+    for given, base in (
+        ({"train.steps": 5}, passes),
+        ({"train.epochs": 2}, load_config(tmp_path / "one.yaml")),
+    ):
+        found = load_config(overrides=given, base=base).train  # what is given stands in place of the base's
+        assert {f"train.{key}": getattr(found, key) for key in ("steps", "epochs")}.items() > given.items()
+
+
+def test_a_run_goes_on_by_the_passes_that_gave_its_steps(tmp_path: Path) -> None:
+    """Its settings hold steps; the same passes are the same steps, and both together are none of them."""
+    given = {"method": "lora", "task.name": "micro-wgs", "task.limit": 8, "train.epochs": 3}
+    system = build_system(load_config(overrides=given))
+    write_config(system, tmp_path)
+    assert resumed(tmp_path, None, {"train.epochs": 3}, [])[1] == system.config
+    assert resumed(tmp_path, None, {}, ["train.epochs=null"])[1] == system.config
+    with pytest.raises(ConfigError, match=r"another train\.steps"):
+        resumed(tmp_path, None, {"train.epochs": 5}, [])
+    with pytest.raises(ConfigError, match="give one of them"):
+        resumed(tmp_path, None, {"train.epochs": 3, "train.steps": 6}, [])
+
+
 def test_without_rows_the_length_is_not_known() -> None:
     with pytest.raises(ConfigError, match="follows from the training rows"):
         load_config().train.total_steps  # noqa: B018
