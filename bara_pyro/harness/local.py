@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from bara_pyro.errors import ConfigError, DataError
+from bara_pyro.harness.checking import check_rows
 from bara_pyro.types import Json
 
 PREFIX = "bara_"
@@ -46,7 +47,7 @@ def filled(names: Sequence[str], data_dir: Path) -> Iterator[Path]:
         data_dir: holds <task>/<split>.jsonl, in the layout of each dataset on the hub.
 
     Raises:
-        DataError: none of the splits that a task is tested on is there.
+        DataError: none of the splits that a task is tested on is there, or a row cannot be used.
     """
     with TemporaryDirectory() as place:
         for name in names:
@@ -64,6 +65,7 @@ def _filled(source: Path, data_dir: Path) -> Json:
     if not any(split in there for split in tested):
         wanted = " or ".join(str(paths[split]) for split in tested)
         raise DataError(f"There is no {wanted}, which {task['task']} is tested on: give another --data-dir.")
+    check_rows(source, [paths[split] for split in there])
     absent = {key: None for key in SPLITS if task.get(key) is not None and task[key] not in there}
     return {
         "include": str(source.resolve()),

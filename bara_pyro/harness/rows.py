@@ -37,4 +37,12 @@ def boolq(dataset: Dataset) -> Dataset:
     """Return rows with the `label` (0 or 1) of SuperGLUE's BoolQ, of rows with a true or false `answer`."""
     if "label" in dataset.column_names:
         return dataset
-    return dataset.map(lambda row: {"label": int(row["answer"])})
+    return dataset.map(_boolq_row)
+
+
+def _boolq_row(row: Json) -> Json:
+    return {"label": row["label"] if "label" in row else int(row["answer"])}
+
+
+OF_ROWS = {hellaswag: _hellaswag_row, boolq: _boolq_row}
+"""What each of these does to one row."""

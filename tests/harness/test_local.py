@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import tomllib
 from collections.abc import Sequence
 from importlib.resources import files
@@ -172,9 +173,51 @@ def test_an_unknown_task_and_rows_out_of_reach(monkeypatch: pytest.MonkeyPatch) 
 def test_damaged_rows_are_refused(tmp_path: Path) -> None:
     (tmp_path / "arc_easy").mkdir()
     (tmp_path / "arc_easy" / "validation.jsonl").write_text('{"question": \n')
-    said = "rows of bara_arc_easy cannot be read"
+    said = r"validation\.jsonl, line 1 is not valid JSON"
     with pytest.raises(DataError, match=said), loaded_tasks(["arc_easy"], data_dir=tmp_path):
         pass
+
+
+@pytest.mark.parametrize(
+    ("task", "file", "change", "said"),
+    [
+        (
+            "arc_easy",
+            "arc_easy/validation",
+            {"choices": None},
+            "the answer, read from answerKey and choices, ",
+        ),
+        (
+            "arc_easy",
+            "arc_easy/train",
+            {"question": ...},
+            r"read from question, .*\(there is no 'question'\)",
+        ),
+        ("arc_easy", "arc_easy/validation", {"choices": ...}, r"\(there is no 'choices'\)"),
+        ("arc_easy", "arc_easy/validation", {"answerKey": "Z"}, r"answerKey and choices, .*\('Z' is not in"),
+        ("openbookqa", "openbookqa/validation", {"question_stem": ...}, "there is no 'question_stem'"),
+        ("winogrande", "winogrande_s/validation", {"answer": "3"}, r"the question .*\(there is no '3'\)"),
+        ("boolq", "boolq/validation", {"answer": ...}, "there is no 'answer'"),
+        ("boolq", "boolq/validation", {"label": 2}, "read from label, is 2, which is none of the 2 options"),
+        ("hellaswag", "hellaswag/validation", {"label": ...}, "there is no 'label'"),
+        ("hellaswag", "hellaswag/validation", {"label": "4"}, "'4', which is none of the 2 options"),
+        ("truthfulqa_mc1", "truthful_qa/validation", {"mc1_targets": ...}, "there is no 'mc1_targets'"),
+        ("mmlu_college_physics", "mmlu_college_physics/test", {"answer": "E"}, "'E', which is none of the 4"),
+        ("gsm8k", "gsm8k/test", {"answer": ...}, "the answer, read from answer, cannot be read"),
+    ],
+)
+def test_a_row_that_a_task_cannot_use_is_named(
+    rows: Path, tmp_path: Path, task: str, file: str, change: dict[str, Any], said: str
+) -> None:
+    """`...` in a change takes the column away."""
+    lines = [json.loads(line) for line in (rows / f"{file}.jsonl").read_text().splitlines()]
+    lines[2] = {key: value for key, value in (lines[2] | change).items() if value is not ...}
+    shutil.copytree(rows, tmp_path / "rows")
+    write_rows(tmp_path / "rows" / f"{file}.jsonl", lines)
+    with pytest.raises(DataError, match=said) as error, loaded_tasks([task], data_dir=tmp_path / "rows"):
+        pass
+    assert str(error.value).startswith(f"{tmp_path / 'rows' / file}.jsonl, row 3: the ")
+    assert ". " not in str(error.value)
 
 
 def test_the_files_serve_lm_eval_alone(rows: Path, monkeypatch: pytest.MonkeyPatch) -> None:
