@@ -1,5 +1,6 @@
 """`bara`: train, evaluate and predict from the command line."""
 
+import re
 import sys
 import tempfile
 import traceback
@@ -51,6 +52,8 @@ app.add_typer(backbone.app, name="backbone")
 app.add_typer(microworld.app, name="microworld")
 app.add_typer(reward.app, name="reward")
 # typer names it nowhere else, and BadParameter is one with the same methods.
+# What typer says of a value of a list of one: that it is not one of 'lora'.
+ONE_VALUE = re.compile(r"('[^']*') is not one of ('[^',]*')\.?$")
 UsageError = cast(type[typer.BadParameter], typer.BadParameter.__bases__[0])
 
 
@@ -101,6 +104,7 @@ def _fail(sentence: str, code: int) -> int:
 def _usage(error: Exception) -> str:
     """Return one sentence on wrong arguments, with where to read about the right ones."""
     message = str(getattr(error, "format_message", error.__str__)())
+    message = ONE_VALUE.sub(r"\1 is not \2, the only value", message.replace("Value error, ", ""))
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "bara"
     return f"{' '.join(message.split()).rstrip('.')}: see `{command} --help`."

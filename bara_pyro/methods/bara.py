@@ -2,12 +2,13 @@
 
 from typing import Self
 
-from pydantic import Field, NonNegativeFloat, PositiveInt, field_validator
+from pydantic import Field, NonNegativeFloat, PositiveInt, ValidationInfo, field_validator
 
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.defaults import default
-from bara_pyro.core.priors import make_prior
+from bara_pyro.core.priors import PRIORS, make_prior
 from bara_pyro.core.program import AdapterOptions
+from bara_pyro.errors import ConfigError
 from bara_pyro.guides.amortized import Activation, AmortizedGuide, Shape, Width, start_kappa
 from bara_pyro.guides.families import FAMILIES
 from bara_pyro.methods.base import Method, MethodConfig, pair, register_method, setting
@@ -79,9 +80,12 @@ class BaRAConfig(MethodConfig):
 
     @field_validator("phi_prior", "theta_prior", mode="before")
     @classmethod
-    def _prior(cls, value: object) -> object:
+    def _prior(cls, value: object, info: ValidationInfo) -> object:
         if not isinstance(value, str | dict):
-            return value  # pydantic says what is wrong with it
+            raise ConfigError(
+                f"method.{info.field_name}={value!r} is no prior: give a prior's name ({', '.join(PRIORS)}), "
+                "or {name: .., ..} with its hyper-parameters."
+            )
         prior: Json = {"name": value} if isinstance(value, str) else {"name": "gamma", **value}
         # An unknown name or hyper-parameter is an error now, not after loading a model.
         make_prior(str(prior["name"]), **{key: prior[key] for key in prior if key != "name"})
