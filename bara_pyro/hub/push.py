@@ -18,6 +18,7 @@ from bara_pyro.runs.config import RunConfig, parse_config
 from bara_pyro.runs.folder import stored_config, stored_step
 from bara_pyro.runs.manifest import (
     ADAPTER,
+    CARD,
     CONFIG,
     FITTED,
     GUIDE,
@@ -34,7 +35,7 @@ from bara_pyro.types import Json
 # What goes wrong on the way. The HTTP client is another library in each version of the hub's; the hub's own
 # error is made of the class that all errors of that library have.
 REFUSED: tuple[type[Exception], ...] = (OSError, ValueError, *HfHubHTTPError.__bases__)
-CARD, FIGURE = "README.md", "reliability.png"
+FIGURE = "reliability.png"
 # Neither the training log nor the predictions, which name the user's rows.
 PUBLISHED = (CONFIG, PEFT_CONFIG, ADAPTER, GUIDE, FITTED, METRICS, CARD, FIGURE)
 

@@ -13,7 +13,7 @@ from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bara_pyro.errors import CheckpointError
+from bara_pyro.errors import CheckpointError, ConfigError
 from bara_pyro.runs.atomic import PART, SCHEMA, read_json, write_json
 
 logger = logging.getLogger(__name__)
@@ -24,6 +24,7 @@ LOG, FITTED = "train_log.jsonl", "fitted.json"
 REHEARSAL, REHEARSED = ".rehearsal", "rehearsal.json"  # folder of one that goes on; what it said
 CHECKPOINT = "checkpoint.safetensors"
 METRICS, PREDICTIONS = "metrics.json", "predictions.jsonl"
+HUB, CARD = "hub", "README.md"  # folder in a run of what is uploaded; its model card
 # What training writes; the checkpoint is gone once it is over.
 TRAINED = (CONFIG, PEFT_CONFIG, REHEARSED, LOG, FITTED, ADAPTER, GUIDE)
 SCORED = (PREDICTIONS, METRICS)
@@ -85,7 +86,10 @@ def check_run(folder: Path) -> None:
     if not is_run(folder):
         if below := run_below(folder):
             raise CheckpointError(f"{folder} is no run but holds some: give one of them, such as {below}.")
-        raise CheckpointError(f"There is no run in {folder}: its {CONFIG} is missing or foreign.")
+        raise CheckpointError(
+            f"There is no run in {folder}, whose {CONFIG} is missing or was not written by bara_pyro: train "
+            "one with `bara train --out FOLDER`, or give another folder."
+        )
     way_out = how_to_resume(folder)
     declared = read_json(folder / CONFIG).get("manifest") == MANIFEST
     if (folder / CHECKPOINT).exists() or (declared and not (folder / GUIDE).exists()):
@@ -147,19 +151,25 @@ def written(folder: Path) -> set[str]:
 
 
 def run_below(folder: Path, parts: Container[str] = ()) -> Path | None:
-    """Return a run in a folder below this one, but for its own `parts`; None where there is none."""
+    """Return a run in a folder below this one, but for its own `parts` and upload; None: there is none."""
     for place, _, names in os.walk(folder):
         inside = Path(place).relative_to(folder).parts
-        if inside and inside[0] not in parts and CONFIG in names and is_run(Path(place)):
+        if not inside or inside[0] in parts or CONFIG not in names:
+            continue
+        if is_run(Path(place)) and not is_upload(Path(place)):
             return Path(place)
     return None
 
 
 def clear(folder: Path) -> None:
-    """Remove what bara wrote in a folder and below, and what is empty then; runs below it are left alone."""
+    """Remove what bara wrote in a folder and below, and what is empty then; runs below it are left alone.
+
+    What was to be uploaded of a run goes with the run.
+    """
     places: list[Path] = []
     for top, names, _ in os.walk(folder):
-        names[:] = [name for name in names if name == REHEARSAL or not is_run(Path(top, name))]
+        below = {name: Path(top, name) for name in names}
+        names[:] = [n for n, path in below.items() if n == REHEARSAL or is_upload(path) or not is_run(path)]
         places.append(Path(top))
     for place in reversed(places):  # what is below comes first
         for path in (place / name for name in written(place)):
@@ -183,6 +193,39 @@ def is_run(folder: Path) -> bool:
     except CheckpointError:
         return False
     return isinstance(stored, dict) and {"config", "config_hash", "num_data"} <= stored.keys()
+
+
+def is_language_model(folder: Path) -> bool:
+    """Whether a folder holds a language model as Hugging Face writes it."""
+    try:
+        stored = read_json(folder / CONFIG)
+    except CheckpointError:
+        return False
+    return isinstance(stored, dict) and bool({"architectures", "model_type"} & stored.keys())
+
+
+def is_upload(folder: Path) -> bool:
+    """Whether a folder is what `bara push` wrote in a run: a part of that run, not a run of its own."""
+    folder = folder.resolve()
+    if folder.name != HUB or not is_run(folder.parent):
+        return False
+    try:
+        return CARD in (read_manifest(folder) or {})
+    except CheckpointError:
+        return False
+
+
+def check_not_uploaded(run: Path, out: Path) -> None:
+    """Refuse a place for results in what is uploaded of a run: they name its rows.
+
+    Raises:
+        ConfigError: it is one.
+    """
+    if is_upload(run) and out.resolve().is_relative_to(run.resolve()):
+        raise ConfigError(
+            f"{run} is what `bara push` uploads, with all that is written there: give the run itself, "
+            f"{run.resolve().parent}, or an --out elsewhere."
+        )
 
 
 def sha256(path: Path) -> str:

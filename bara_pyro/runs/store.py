@@ -50,7 +50,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], Json]:
         metadata = json.loads(header.get(OURS, "{}"))
     except (OSError, SafetensorError, json.JSONDecodeError) as error:
         raise CheckpointError(
-            f"Cannot read {path} ({error}): the file is missing, truncated or foreign; "
+            f"Cannot read {path} ({error}): the file is missing, truncated or was not written by bara_pyro; "
             "train again or copy it anew."
         ) from error
     if OURS not in header:

@@ -52,6 +52,7 @@ VALUES = {
     "--out": ["{file}", "{file}/x", "/proc/foo", "/dev/null/x", "{foreign}", "{run}", "{backbone}"],
     "--set": [
         *("train.lr", "=1", "nothing=1", "train.larning_rate=1", "trian.lr=1", "method.gate=1", "train=3"),
+        *("method.theta_prior=5", "method.phi_prior=[1]"),
         *("method.phi_prior=gama", "method.init_kappa=-1", "method.theta_prior=halfcauchy", "seed.a=1"),
         *("train.steps=[1", "adapter.r=100000000", "predict.samples=[]", "method=[1]", "method.name=5"),
         *("seed=" + HUGE, "seed=" + "[" * DEEP, "predict.samples=[-1]", "train.lr=.nan"),
@@ -88,6 +89,7 @@ methods extra
 methods --what
 train --stepz 1
 TRAIN --lr
+TRAIN --steps 5 --epochs 2
 TRAIN extra
 train --resume --out {new}
 train --resume --out {foreign}
@@ -166,6 +168,8 @@ lm-eval {run} --tasks boolq --include-path {file}
 lm-eval {run} --tasks boolq --out {run}/found.json
 lm-eval {run} --tasks boolq --out {there.jsonl} --overwrite
 lm-eval {run} --tasks boolq --out /proc/foo/x.json
+export {run} --out {new} --as foo
+export {run} --out {new} --fit foo
 inspect {run} --rows 0
 inspect {run} --rows x
 inspect {run} --samples 1
@@ -255,6 +259,7 @@ SAID = {
     "--device=tpu": ["'tpu'", "cpu"],
     "--model=/no/such/folder": ["/no/such/folder", "microworld"],
     "--out={file}": ["is a file"],
+    "--set=method.theta_prior=5": ["method.theta_prior=5 is no prior", "name (gamma, ", "{name: .., ..}"],
     "--out={run}": ["already holds a run", "--resume"],
     "--set=method.theta_prior=halfcauchy": ["theta", "no analytic KL"],
     "--target-modules=(": ["regular expression"],
@@ -279,6 +284,9 @@ SAID = {
         "'question' is not valid",
     ],
     "train --resume --out {run} --lr 0.5": ["another train.lr"],
+    "export {run} --out {new} --as foo": ["'--as': 'foo' is not 'lora', the only value: see"],
+    "export {run} --out {new} --fit foo": ["'--fit': 'foo' is not one of 'least-squares', 'mean': see"],
+    "--steps 5 --epochs 2": ["train.steps=5 and train.epochs=2"],
     "evaluate {run} --model {other}": ["fingerprint", "--model"],
     "evaluate {run} --split tset": ["task.evaluate_on", "'tset'"],
     "evaluate {run} --split validation": ["no validation rows"],

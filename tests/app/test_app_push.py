@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -161,6 +162,44 @@ def test_what_cannot_be_pushed(run: Path, bara: Bara, tmp_path: Path) -> None:
     (run / "config.json").write_text(json.dumps(config))
     with pytest.raises(CheckpointError, match=r"metrics\.json is missing"):
         prepare_upload(run, NAME, tmp_path / "out")
+
+
+def test_what_was_pushed_goes_with_the_run_that_is_replaced(place: Place, bara: Bara, tmp_path: Path) -> None:
+    run, arguments = tmp_path / "run", place.arguments(tmp_path / "run", "lora")
+    assert bara(*arguments).code == 0
+    assert bara("push", run, NAME, "--offline").code == 0
+    (run / "hub" / "notes.txt").write_text("mine")
+    assert_one_sentence(bara(*arguments, "--overwrite"), "notes.txt was not written by bara")
+    check_run(run / "hub")
+    (run / "hub" / "notes.txt").unlink()
+    result = bara(*arguments, "--overwrite")
+    assert result.code == 0, result.err
+    assert not (run / "hub").exists()
+    check_run(run)
+
+
+def test_another_run_in_the_place_of_what_is_pushed_is_kept(place: Place, run: Path, bara: Bara) -> None:
+    assert bara(*place.arguments(run / "hub", "lora")).code == 0
+    assert_one_sentence(bara(*place.arguments(run, "lora"), "--overwrite"), f"another run, {run / 'hub'}")
+    check_run(run / "hub")
+
+
+@pytest.mark.parametrize("command", ["evaluate", "inspect"])
+def test_nothing_is_written_into_what_is_uploaded(command: str, ready: Path, run: Path, bara: Bara) -> None:
+    before = files_of(ready)
+    for out in ([], ["--out", ready / "more"]):
+        assert_one_sentence(bara(command, ready, *out), "bara push", f"{run},")
+    assert files_of(ready) == before
+    assert not (ready / "more").exists()
+
+
+def test_what_is_uploaded_is_evaluated_elsewhere(
+    ready: Path, place: Place, bara: Bara, tmp_path: Path
+) -> None:
+    asked = ["--model", place.backbone, "--task", place.rows, "--samples", 0]
+    assert bara("evaluate", ready, *asked, "--out", tmp_path / "scores").code == 0
+    shutil.copytree(ready, tmp_path / "downloaded")
+    assert bara("evaluate", tmp_path / "downloaded", *asked).code == 0
 
 
 @pytest.mark.parametrize(

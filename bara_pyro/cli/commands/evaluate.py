@@ -60,9 +60,10 @@ def evaluate(
     """Evaluate a finished run again: other numbers of draws, another split, other data."""
     from bara_pyro.cli.outputs import check_folder
     from bara_pyro.errors import ConfigError
-    from bara_pyro.runs.manifest import check_run, is_run
+    from bara_pyro.runs.manifest import check_not_uploaded, check_run, is_run
 
     check_run(run)
+    check_not_uploaded(run, out or run / "evaluation")
     if out is not None:
         if is_run(out):
             raise ConfigError(f"{out} is a run, whose scores are its own: give --out another folder.")

@@ -40,7 +40,7 @@ def inspect(
     """
     from bara_pyro.cli.outputs import check_folder
     from bara_pyro.errors import ConfigError
-    from bara_pyro.runs.manifest import ALL, check_run, is_run, recording
+    from bara_pyro.runs.manifest import ALL, check_not_uploaded, check_run, is_run, recording
 
     if not all(one.strip() for one in text or []):
         raise ConfigError("A --text is empty: give it words or leave it out.")
@@ -50,6 +50,7 @@ def inspect(
     if out is not None and is_run(out):
         raise ConfigError(f"{out} is a run: give --out another folder.")
     out = out or run / "report"
+    check_not_uploaded(run, out)
     check_folder(out, overwrite=overwrite, inputs=[run])
 
     from bara_pyro.cli.terminal import progress, result, say

@@ -61,10 +61,15 @@ def lm_eval(
 ) -> None:
     """Score a run on tasks of lm-evaluation-harness, as it was before training and is now."""
     from bara_pyro.cli.outputs import check_file
-    from bara_pyro.errors import DataError
-    from bara_pyro.runs.manifest import check_run, is_run
+    from bara_pyro.errors import ConfigError, DataError
+    from bara_pyro.runs.manifest import check_run, is_language_model, is_run
 
     if law != "base" or is_run(run):
+        if is_language_model(run):
+            raise ConfigError(
+                f"{run} is a language model and no run, which law {law} needs: give --law base, or the "
+                f"folder of a run as RUN and this one as --model {run}."
+            )
         check_run(run)
     for folder in (data_dir, include_path):
         if folder is not None and not folder.is_dir():

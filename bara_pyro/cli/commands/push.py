@@ -36,10 +36,10 @@ def push(
     limits and loading; not the predictions, the training log, or any path of this machine.
     """
     from bara_pyro.cli.outputs import check_folder
-    from bara_pyro.runs.manifest import check_run
+    from bara_pyro.runs.manifest import HUB, check_run
 
     check_run(run)
-    out = run / "hub" if out is None else out
+    out = run / HUB if out is None else out
     check_folder(out, overwrite=overwrite, inputs=[run])
 
     from bara_pyro.cli.terminal import result, say
