@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from inspection_cases import OPTIONS, fitted, shared
+from inspection_cases import OPTIONS, fitted
 from pydantic import ValidationError
 
 from bara_pyro.data import first_rows
@@ -41,9 +41,7 @@ def read(page: Path) -> Inspection:
     return Inspection.model_validate(json.loads((page.parent / "inspection.json").read_text()))
 
 
-def test_the_page_of_a_run_with_gates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Nine texts, of the rows of one task: reading eight more takes two seconds.
-    monkeypatch.setattr("bara_pyro.diagnostics.gates.tokens.load_task", lambda name: shared().task)
+def test_the_page_of_a_run_with_gates(tmp_path: Path) -> None:
     system = fitted("bara-gate", **{"adapter.target_modules": ["q_proj", "v_proj", "lm_head"]})
     calls: list[int] = []
     page, findings = inspect_run(tmp_path, system, OPTIONS, on_part=calls.append)

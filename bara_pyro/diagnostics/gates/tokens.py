@@ -17,7 +17,6 @@ from bara_pyro.diagnostics.context import Context
 from bara_pyro.diagnostics.gates.sparsity import TAU, check_tau
 from bara_pyro.diagnostics.result import Number, Result
 from bara_pyro.errors import ConfigError, DataError
-from bara_pyro.microworld import TASKS, load_task
 from bara_pyro.runs.system import System
 
 MAX_LENGTH = 512  # tokens of a text
@@ -63,15 +62,16 @@ def token_use(c: Context) -> TokenUse | None:
 
 
 def default_texts(system: System) -> dict[str, str]:
-    """Return nine texts that the language model can read: of its own world, or of nine domains in English."""
+    """Return nine texts that the language model can read: of nine domains in English, or the run's own.
+
+    A language model of a small world reads no other, and what is said of words is said of those of its task.
+    """
     if _readable(system, " ".join(TEXTS.values())):
         return dict(TEXTS)
-    texts = {}
-    for name in list(TASKS)[: len(TEXTS) - 1]:
-        row = load_task(name).test[0]
-        texts[name] = f"{row.context} {row.question}".strip()
-    second = load_task(system.task.name if system.task.name in TASKS else next(iter(TASKS))).test[1]
-    return texts | {f"{second.id}": f"{second.context} {second.question}".strip()}
+    name = system.config.task.evaluate_on
+    rows = {row.id: row for row in getattr(system.task, name)}
+    own = [rows[row_id] for row_id in system.split(name).ids[: len(TEXTS)]]
+    return {row.id: f"{row.context} {row.question}".strip() for row in own}
 
 
 def _readable(system: System, text: str) -> bool:
@@ -123,7 +123,8 @@ def token_maps(
         raise ConfigError("There is no module but the answer head, which sees the last token alone.")
     if not texts or not all(text.strip() for text in texts.values()):
         raise DataError("A text is empty, or there is none: give each title a text.")
-    split = encode([Example(title, text) for title, text in texts.items()], tokenizer, MAX_LENGTH)
+    longest = max(MAX_LENGTH, system.config.task.max_length)  # a row that is trained on is no longer
+    split = encode([Example(title, text) for title, text in texts.items()], tokenizer, longest)
     found = []
     for row, title in enumerate(split.ids):
         batch = split.batch([row], system.answer_ids).to(system.backbone.device)
