@@ -10,7 +10,7 @@ from bara_pyro.data.reading import lines_in
 from bara_pyro.errors import DataError
 from bara_pyro.types import Json
 
-SEPARATORS = (",", ";", "\t")
+SEPARATORS = {",": "a comma", ";": "a semicolon", "\t": "a tab"}
 LONGEST = 2**31 - 1  # characters of a cell; the csv module stops at 131,072 by itself
 
 
@@ -20,25 +20,48 @@ def csv_rows(path: Path) -> Iterator[Json]:
     Raises:
         DataError: the file cannot be read, has two columns of one name, or a row of more or fewer cells.
     """
-    ends = (io.StringIO(line, newline="") for line in lines_in(path))  # old Macs', too
-    lines = dropwhile(lambda line: not line.strip("\r\n"), chain.from_iterable(ends))
+    lines = _lines(path)
     header = next(lines, "")
+    separator = _separator(header, path)
     csv.field_size_limit(LONGEST)
     try:
-        cells = csv.reader(chain([header], lines), delimiter=_separator(header, path))
+        cells = csv.reader(chain([header], lines), delimiter=separator)
         names = next(cells, [])
         if len(set(names)) != len(names):
             double = next(name for name in names if names.count(name) > 1)
             raise DataError(f"{path} has two columns called {double!r}: rename one.")
         for number, row in enumerate(_without_blank_lines(cells, len(names)), start=1):
             if len(row) != len(names):
-                raise DataError(
-                    f"{path}, row {number} has not as many cells as the header: put texts with a "
-                    "comma, a quotation mark or a line break in quotation marks."
-                )
+                raise _ragged(f"{path}, row {number}", row, len(names), separator)
             yield dict(zip(map(str.strip, names), row, strict=True))
     except csv.Error as error:
         raise DataError(f"{path} cannot be read: {error}.") from error
+
+
+def separator_in(path: Path) -> str:
+    """Return what separates the cells of a .csv or .tsv file.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    return _separator(next(_lines(path), ""), path)
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a file from its header on."""
+    ends = (io.StringIO(line, newline="") for line in lines_in(path))  # old Macs', too
+    return dropwhile(lambda line: not line.strip("\r\n"), chain.from_iterable(ends))
+
+
+def _ragged(place: str, row: list[str], wanted: int, separator: str) -> DataError:
+    sign, hint = SEPARATORS[separator], ""
+    if len(row) == 1 and (others := [name for other, name in SEPARATORS.items() if other in row[0]]):
+        hint = f", but this row by {others[0]}?"  # it could also be a text that has one
+    return DataError(
+        f"{place} has not as many cells as the header ({len(row)} and not {wanted}, separated by "
+        f"{sign}{hint}): separate all by {sign}, and put texts with {sign}, a quotation mark or a line break "
+        "in quotation marks."
+    )
 
 
 def _without_blank_lines(rows: Iterable[list[str]], columns: int) -> Iterator[list[str]]:

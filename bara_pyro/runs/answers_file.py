@@ -68,7 +68,7 @@ def answers_in(path: Path, keys: Collection[str] = KEYS) -> bool:
         if path.suffix.lower() == ".jsonl":
             row = json.loads(first)
             return isinstance(row, dict) and set(keys) <= set(row)
-        separator = "\t" if path.suffix.lower() == ".tsv" else ","
-        return set(keys) <= set(next(csv.reader([first], delimiter=separator), []))
+        headers = (next(csv.reader([first], delimiter=separator), []) for separator in ",;\t")
+        return any(set(keys) <= set(header) for header in headers)
     except (OSError, ValueError, csv.Error):  # unreadable, not text, not JSON, not Parquet
         return False

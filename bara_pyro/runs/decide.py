@@ -169,8 +169,11 @@ def _under_truth(score: Callable[[], float], truth: Tensor) -> float | None:
     return None if truth.isnan().all() else score()
 
 
-def write_decisions(path: str | Path, rows: Sequence[Json]) -> None:
-    """Write a line a row as JSON Lines, or as a table, in which the answers of a set stand in one cell."""
+def write_decisions(path: str | Path, rows: Sequence[Json], separator: str = ",") -> None:
+    """Write a line a row as JSON Lines, or as a table, in which the answers of a set stand in one cell.
+
+    `separator` is that of a .csv file.
+    """
     path = Path(path)
     if path.suffix.lower() == ".jsonl":
         write_jsonl(path, rows)
@@ -178,4 +181,4 @@ def write_decisions(path: str | Path, rows: Sequence[Json]) -> None:
     import pandas as pd
 
     cells = [{k: " | ".join(v) if isinstance(v, list) else v for k, v in row.items()} for row in rows]
-    write_table(path, pd.DataFrame(cells))
+    write_table(path, pd.DataFrame(cells), separator)

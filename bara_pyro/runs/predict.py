@@ -142,13 +142,13 @@ def write_answers(path: str | Path, answers: Answers, task: Task) -> None:
     write_table(path, pd.DataFrame(answers.rows).drop(columns="probs").join(probs))
 
 
-def write_table(path: Path, frame: "pd.DataFrame") -> None:
-    """Write a table as .parquet, .tsv or else .csv, whole or not at all."""
+def write_table(path: Path, frame: "pd.DataFrame", separator: str = ",") -> None:
+    """Write a table as .parquet, .tsv or else .csv (with that separator), whole or not at all."""
     suffix = path.suffix.lower()
     if suffix == ".parquet":
         atomic_write(path, lambda file: frame.to_parquet(file, index=False))
     else:
-        separator = {".tsv": "\t"}.get(suffix, ",")
+        separator = "\t" if suffix == ".tsv" else separator
         atomic_write(path, lambda file: frame.to_csv(file, index=False, sep=separator))
 
 

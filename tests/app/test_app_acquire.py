@@ -123,6 +123,25 @@ def test_labelled_rows_go_back_into_training(members: Path, pool: Path, tmp_path
         assert sorted(task.names) == ["no", "yes"]
 
 
+def test_what_is_written_can_be_appended_to_the_training_rows(
+    members: Path, tmp_path: Path, bara: Bara
+) -> None:
+    """The pool's separator and columns, no `id` that it lacks; four columns beside them, the last ones."""
+    labelled, pool, out = (tmp_path / name for name in ("labelled.csv", "pool.csv", "next.csv"))
+    rows = [(f"{row['question']}, {number}", row["answer"]) for number, row in enumerate(questions())]
+    labelled.write_text("text;label\n" + "".join(f"{text};{label}\n" for text, label in rows))
+    pool.write_text("text;label\n" + "".join(f"{text} or so;\n" for text, _ in rows))
+    asked = ("acquire", members, "--input", pool, "--count", 3, "--output", out)
+    assert bara(*asked).code == 0
+    table = pd.read_csv(out, sep=";")
+    assert list(table) == ["text", "label", "chosen", "total", "epistemic", "joint"]
+    assert bara(*asked, "--overwrite").code == 0  # it is known as a file of this command
+    with labelled.open("a") as file:
+        table.assign(label="no")[["text", "label"]].to_csv(file, sep=";", header=False, index=False)
+    task = task_from_rows(labelled)
+    assert len(task.train) + len(task.test) == len(rows) + 3
+
+
 def test_options_of_a_row_stay_options(place: Place, tmp_path: Path) -> None:
     rows = [
         {"question": row["question"], "choices": ["no", "yes yes no", "no no"][: 2 + i % 2], "answer": "no"}

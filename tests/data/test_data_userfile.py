@@ -103,7 +103,14 @@ def test_bad_files(tmp_path, case):
 
 
 BROKEN = {
-    "t.csv: wide": ("question,answer\nq,a\nq,a,b\n", r"t\.csv, row 2 has not as many cells as the header"),
+    "t.csv: wide": (
+        "question,answer\nq,a\nq,a,b\n",
+        r"t\.csv, row 2 has not as many cells as the header \(3 and not 2, separated by a comma\): separate",
+    ),
+    "t.csv: another separator": (
+        "question;answer\nq, r;a\nq,b\n",
+        r"row 2 has .* \(1 and not 2, separated by a semicolon, but this row by a comma\?\): separate all by a",
+    ),
     "t.csv: empty": ("", r"t\.csv is empty"),
     "t.json: broken": ("[{]", "line 1 is not valid JSON"),
     "t.json: object": ("{}", "must hold a list of objects"),

@@ -70,6 +70,7 @@ def acquire(
     check_rows(run, [pool], output, overwrite=overwrite, keys=ACQUISITION_KEYS)
     from bara_pyro.cli.terminal import progress, result, say, say_notes
     from bara_pyro.data import Given, load_questions
+    from bara_pyro.data.csv_rows import separator_in
     from bara_pyro.data.tables import read_table
     from bara_pyro.metrics.acquisition import check_count
     from bara_pyro.runs.acquire import acquire as choose_rows
@@ -88,8 +89,11 @@ def acquire(
     for line in _said(acquired.summary):
         say(line)
     if output is not None:
+        # What is written goes into the training rows: with the pool's columns and its separator.
         own = dict(zip((example.id for example in examples), read_table(pool).rows, strict=True))
-        write_decisions(output, [{**own[row["id"]], **row} for row in acquired.rows])
+        told = [{key: value for key, value in row.items() if key != "id"} for row in acquired.rows]
+        rows = [{**own[row["id"]], **new} for row, new in zip(acquired.rows, told, strict=True)]
+        write_decisions(output, rows, separator_in(pool) if pool.suffix.lower() == ".csv" else ",")
         say(f"Rows to label, the first choice first, written to {output}: {count}")
     result({**acquired.summary, "chosen": [row["id"] for row in acquired.rows], "output": output})
 
