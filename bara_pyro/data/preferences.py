@@ -10,7 +10,7 @@ from bara_pyro.data.loader import is_file_name
 from bara_pyro.data.reading import read_hub, read_split
 from bara_pyro.data.registry import SUFFIXES
 from bara_pyro.data.reply_tasks import REPLY_SOURCES
-from bara_pyro.data.rows import carve, check_disjoint
+from bara_pyro.data.rows import carve, check_disjoint, check_other_file
 from bara_pyro.data.tables import Data, Table, read_table
 from bara_pyro.errors import ConfigError, DataError, unknown
 from bara_pyro.types import Fields
@@ -185,6 +185,7 @@ def _of_file(
 ) -> tuple[list[Pair], list[Pair], list[str]]:
     pairs = load_pairs(name)
     if test_file is not None:
+        check_other_file(name, test_file)
         return pairs, load_pairs(test_file, "test"), ["tested on pairs of their own"]
     prompts = {prompt_key(pair): Pair(pair.prompt, "", "", prompt_key(pair)) for pair in pairs}
     count = round(test_fraction * len(prompts))

@@ -9,7 +9,7 @@ from bara_pyro.data.conversations import Conversation, conversations_in, load_co
 from bara_pyro.data.loader import is_file_name
 from bara_pyro.data.reading import dataset_rows, hub_dataset, read_split
 from bara_pyro.data.registry import SUFFIXES
-from bara_pyro.data.rows import carve, check_disjoint, first_validation
+from bara_pyro.data.rows import carve, check_disjoint, check_other_file, first_validation
 from bara_pyro.data.stored import stored_dataset, stored_file, stored_split
 from bara_pyro.data.tables import Data, Table
 from bara_pyro.errors import ConfigError, DataError, unknown
@@ -122,6 +122,8 @@ def load_replies(
         tell three things about tode in summer . reply : |  sells silk . holds nets . keeps horses .
     """
     if is_file_name(name):
+        if test_file is not None:
+            check_other_file(name, test_file)
         load = stored_file if streaming else load_conversations
         given = load(Path(name)), None if test_file is None else load(Path(test_file), "test")
         return _divided(Path(name).stem, *given, test_fraction, validation_rows, seed)

@@ -1,13 +1,14 @@
 """From rows to examples: stable ids, and errors that name the file and the row."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 import numpy as np
 
 from bara_pyro.data.on_disk import take
 from bara_pyro.data.reading import Rows
-from bara_pyro.data.schemas import Schema, digest
+from bara_pyro.data.schemas import ANSWER, Schema, digest
 from bara_pyro.data.types import Example
 from bara_pyro.data.unicode import check_unicode
 from bara_pyro.errors import ConfigError, DataError
@@ -85,6 +86,30 @@ def check_disjoint(train: Sequence[Identified], test: Sequence[Identified], name
         )
 
 
+def check_new(train: Sequence[Example], test: Sequence[Example], name: str) -> None:
+    """Raise `DataError` where every test row stands in train: a score on them tells of no other row."""
+    trained = set(map(_asked, train))
+    if all(_asked(row) in trained for row in test):
+        raise _nothing_new(f"All {len(test)} test rows of {name}")
+
+
+def check_other_file(name: str | Path, test_file: str | Path) -> None:
+    """Raise `DataError` where the file of test rows is that of the training rows."""
+    if Path(name).resolve() == Path(test_file).resolve():
+        raise _nothing_new(f"The test rows, those of {test_file},")
+
+
+def _nothing_new(what: str) -> DataError:
+    return DataError(
+        f"{what} are training rows, too, and say nothing of others: give other rows as test_file "
+        "(--test-file), or leave it out, and some of the rows are set aside to test on."
+    )
+
+
+def _asked(example: Example) -> tuple[str, str, int]:
+    return example.context, example.question, example.label
+
+
 def carve(train: Sequence[R], rows: int, seed: int) -> tuple[Sequence[R], Sequence[R]]:
     """Split `rows` examples off the end of a seeded permutation of `train`.
 
@@ -150,19 +175,19 @@ def divide(rows: Sequence[Example], test_fraction: float) -> tuple[list[Example]
 
 def repeats(train: Sequence[Example], test: Sequence[Example]) -> list[str]:
     """Return a note for each kind of repeated question: a leak or a double count is worth reporting."""
-
-    def key(example: Example) -> tuple[str, str, int]:
-        return example.context, example.question, example.label
-
-    seen, tested = set(map(key, train)), list(map(key, test))
+    seen, tested = set(map(_asked, train)), list(map(_asked, test))
     notes = []
     if doubles := len(tested) - len(set(tested)):
         notes.append(f"{doubles} test rows repeat another test row")
     if leaked := sum(row in seen for row in tested):
         notes.append(f"{leaked} test rows also stand in train")
     contexts = {example.context for example in train if example.context}
-    if shared := sum(example.context in contexts for example in test):
+    known_texts = [example for example in test if example.context in contexts]
+    # A text to be classified stands where questions have a context (`data.generic.own_example`).
+    if shared := sum(example.question != ANSWER for example in known_texts):
         notes.append(f"{shared} test rows ask about a context that also stands in train")
+    if other := sum(example.question == ANSWER and _asked(example) not in seen for example in known_texts):
+        notes.append(f"{other} test rows have a text that stands in train with another answer")
     clusters = {example.cluster for example in train if example.cluster}
     if known := sum(example.cluster in clusters for example in test):
         notes.append(f"{known} test rows are of a cluster that also stands in train")

@@ -8,7 +8,7 @@ from pathlib import Path
 from bara_pyro.data.clusters import set_aside
 from bara_pyro.data.columns import Given, columns_note, find_columns
 from bara_pyro.data.generic import listed_options, own_example
-from bara_pyro.data.rows import carve, check_disjoint, divide, repeats, to_examples
+from bara_pyro.data.rows import carve, check_disjoint, check_new, divide, repeats, to_examples
 from bara_pyro.data.schemas import LETTERS, missing
 from bara_pyro.data.tables import Data, Table, label_text, read_table
 from bara_pyro.data.types import Columns, Example, Task
@@ -86,6 +86,7 @@ def task_from_rows(
     name = name or (Path(data).stem if isinstance(data, str | Path) else "rows")
     if tested is not None:
         train, test_rows = examples(table, "train"), examples(tested, "test")
+        check_new(train, test_rows, name)
         note = f"tested on {Path(tested.place).name}"
     else:
         train, test_rows = _divided(examples(table, "row"), test_fraction, columns, table.place)

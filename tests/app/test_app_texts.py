@@ -112,7 +112,7 @@ def test_more_classes_than_letters(place: Place, tmp_path: Path) -> None:
         {"text": f"yes {'no ' * (i % 3)}", "label": f"{'yes ' * (1 + i % 8)}{'no ' * (i // 8)}"}
         for i in range(40)
     ]
-    task = task_from_rows(rows * 4, rows)
+    task = task_from_rows(rows * 4, [row | {"text": f"no {row['text']}"} for row in rows])
     system = build_system(place.config(task__labels="texts", train__steps=2), task=task)
     assert len(system.task.labels) == 40
     run(system.config, tmp_path / "run", system=system)

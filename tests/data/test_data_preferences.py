@@ -106,12 +106,13 @@ def test_what_is_refused(tmp_path: Path) -> None:
         (ConfigError, "test_fraction is 1", (str(file),), {"test_fraction": 1}),
         (ConfigError, "rows is 0", (str(file),), {"rows": 0}),
         (DataError, "share 4 ids", (str(file),), {"test_file": "own"}),
+        (DataError, "are training rows, too", (str(file),), {"test_file": file}),
     ]
     rows = [{**row, "id": str(i)} for i, row in enumerate(texts(2))]
     for error, said, given, settings in cases:
         if settings.get("test_file") == "own":
             given = (str(write(tmp_path / "ids.jsonl", rows)),)
-            settings = {"test_file": given[0]}
+            settings = {"test_file": write(tmp_path / "again.jsonl", rows)}
         with pytest.raises(error, match=said):
             load_preferences(*given, **settings)
 

@@ -6,6 +6,7 @@ import pytest
 from app_cases import write_rows
 
 from bara_pyro.data import load_task
+from bara_pyro.data.reply_tasks import load_replies
 from bara_pyro.errors import ConfigError, DataError
 
 
@@ -21,7 +22,8 @@ def reviews(count, answers=("bad", "good")):
 def test_choices_and_the_three_ways_to_answer(tmp_path, answer):
     row = {"question": "A fruit?", "choices": ["stone", "pear", "nail"], "answer": answer, "context": "Food."}
     train = lines(tmp_path / "t.jsonl", [row | {"id": "mine"}])
-    task = load_task(train, test_file=lines(tmp_path / "e.jsonl", [row]))
+    other = row | {"question": "A sweet fruit?"}
+    task = load_task(train, test_file=lines(tmp_path / "e.jsonl", [other]))
     assert task.labels == ("A", "B", "C")
     assert task.train[0].question == "A fruit?\nA) stone\nB) pear\nC) nail\nAnswer:"
     assert (task.train[0].id, task.train[0].label, task.train[0].context) == ("mine", 1, "Food.")
@@ -31,7 +33,7 @@ def test_choices_and_the_three_ways_to_answer(tmp_path, answer):
 def test_numbers_as_options_keep_their_form(tmp_path):
     row = {"question": "2 + 2?", "choices": [3, "04", "2021-01-01"], "answer": "04"}
     path = lines(tmp_path / "t.jsonl", [row])
-    task = load_task(path, test_file=lines(tmp_path / "e.jsonl", [row | {"answer": 0}]))
+    task = load_task(path, test_file=lines(tmp_path / "e.jsonl", [row | {"answer": 0}]))  # another answer
     assert task.train[0].question == "2 + 2?\nA) 3\nB) 04\nC) 2021-01-01\nAnswer:"
     assert (task.train[0].label, task.test[0].label) == (1, 0)
 
@@ -109,7 +111,7 @@ BROKEN = {
     ),
     "t.csv: another separator": (
         "question;answer\nq, r;a\nq,b\n",
-        r"row 2 has .* \(1 and not 2, separated by a semicolon, but this row by a comma\?\): separate all by a",
+        r"row 2 has .* \(1 and not 2, separated by a semicolon, but this row by a comma\?\): separate all",
     ),
     "t.csv: empty": ("", r"t\.csv is empty"),
     "t.json: broken": ("[{]", "line 1 is not valid JSON"),
@@ -140,6 +142,33 @@ def test_options_for_a_file_only(tmp_path):
         load_task("arc_easy", classes=["a", "b"])
     with pytest.raises(ConfigError, match="test_fraction is 1: choose a number between 0 and 1"):
         load_task(lines(tmp_path / "r.jsonl", reviews(4)), test_fraction=1)
+
+
+def test_test_rows_that_all_stand_in_train_are_refused(tmp_path):
+    path = lines(tmp_path / "r.jsonl", reviews(6))
+    some = lines(tmp_path / "e.jsonl", reviews(6)[2:4])
+    for test_file, count in ((path, 6), (some, 2)):
+        with pytest.raises(DataError, match=f"All {count} test rows of r are training rows") as refused:
+            load_task(path, test_file=test_file)
+        assert "(--test-file)" in str(refused.value)
+    more = lines(tmp_path / "m.jsonl", [*reviews(2), {"question": "new", "answer": "bad"}])
+    assert "2 test rows also stand in train" in load_task(path, test_file=more).notes
+    with pytest.raises(DataError, match="are training rows"):
+        load_replies(path, test_file=path)
+
+
+def test_a_text_is_no_context(tmp_path):
+    """Where the text stands in place of a context, nothing is said of contexts that rows do not have."""
+    rows = [{"text": f"film {i}", "label": ("bad", "good")[i % 2]} for i in range(6)]
+    tested = [*rows[:2], rows[3] | {"label": "bad"}, {"text": "new", "label": "good"}]
+    notes = load_task(lines(tmp_path / "r.jsonl", rows), test_file=lines(tmp_path / "e.jsonl", tested)).notes
+    assert "2 test rows also stand in train" in notes
+    assert "1 test rows have a text that stands in train with another answer" in notes
+    assert not any("context" in note for note in notes)
+    asked = [{"question": f"q{i}", "context": "c", "answer": ("a", "b")[i % 2]} for i in range(6)]
+    path = lines(tmp_path / "q.jsonl", asked[:4])
+    notes = load_task(path, test_file=lines(tmp_path / "p.jsonl", asked[4:])).notes
+    assert "2 test rows ask about a context that also stands in train" in notes
 
 
 def test_train_and_test_file_must_agree(tmp_path):
