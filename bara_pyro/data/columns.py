@@ -65,8 +65,21 @@ def find_columns(there: Sequence[str], given: Given, place: str, *, answers: boo
         replies = ""
         if "label" in lacking and not {"messages", *REPLIES}.isdisjoint(there):  # no answers of a closed set
             replies = ", or learn replies with likelihood='completion' (--likelihood completion)"
-        raise DataError(f"{place} has no column for {kinds} among {listed}: name it with {options}{replies}.")
+        raise DataError(
+            f"{place} has no column for {kinds} among {listed}{_read_already(found)}: name it with "
+            f"{options}{replies}."
+        )
     return Columns(**found)
+
+
+def _read_already(found: dict[str, str]) -> str:
+    """Say of columns which kind they are read as, where their name is usual for another kind."""
+    told = [
+        f"{name!r} is read as {KINDS[kind][1]}"
+        for kind, name in found.items()
+        if any(_usual(other, [name], ()) for other in KINDS if other != kind)
+    ]
+    return f" ({', '.join(told)})" if told else ""
 
 
 def is_question(column: str) -> bool:

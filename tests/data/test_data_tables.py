@@ -129,6 +129,11 @@ def test_columns_by_their_usual_names_or_by_name():
         r"text_column \(--text-column\) and label_column \(--label-column\)",
     ):
         task_from_rows([{"a": 1, "b": 2}])
+    with pytest.raises(
+        DataError,
+        match=r"the answer among 'text', 'label' \('label' is read as the text or question\): name it",
+    ):
+        task_from_rows([{"text": "a", "label": "b"}], text_column="label")
 
 
 BROKEN = {
