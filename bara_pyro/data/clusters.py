@@ -8,12 +8,15 @@ from bara_pyro.data.types import Example
 from bara_pyro.errors import DataError
 
 
-def set_aside(rows: Sequence[Example], most: int, salt: str = "") -> tuple[list[Example], list[Example]]:
+def set_aside(
+    rows: Sequence[Example], most: int, salt: str = "", *, column: str = ""
+) -> tuple[list[Example], list[Example]]:
     """Set whole clusters of rows aside, at most so many rows.
 
     Clusters are taken in the order of a hash of their names behind `salt`, so a division depends neither on
     the order of the rows nor on a generator. One that is too large for what is left to take, or whose absence
-    would leave a class without rows, is passed over. A row without a cluster is one by itself.
+    would leave a class without rows, is passed over. A row without a cluster is one by itself. `column` is
+    what errors call what rows of a cluster have in common.
 
     Returns:
         The rows that stay and those set aside, each in the order of `rows`.
@@ -36,6 +39,12 @@ def set_aside(rows: Sequence[Example], most: int, salt: str = "") -> tuple[list[
         if len(taken) + len(clusters[name]) <= most and all(left[c] > n for c, n in classes.items()):
             left -= classes
             taken |= {row.id for row in clusters[name]}
+    if not taken and len(clusters) == 1 and rows[0].cluster:
+        raise DataError(
+            f"All {len(rows)} rows have the same {column or 'cluster'} (cluster_column), and none can be set "
+            "aside without the others: bring rows of another, or test rows as test_file (--test-file), or "
+            "leave cluster_column (--cluster-column) out."
+        )
     if not taken:
         smallest = min(map(len, clusters.values()))
         raise DataError(

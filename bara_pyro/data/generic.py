@@ -84,6 +84,8 @@ def _choice(answer: object, options: Sequence[str], called: Sequence[str] = ()) 
         meant = {place for place, names in enumerate(zip(letters, options, strict=True)) if said in names}
         if not meant and said.isdecimal() and not called:
             meant = {int(said)} & set(range(len(options)))
+    if (times := list(options).count(said)) > 1:
+        raise DataError(f"the option {said!r} stands there {times} times: give each option once.")
     if len(meant) > 1:
         raise DataError(f"its answer {answer!r} fits more than one option: give the option's index from 0.")
     if not meant:

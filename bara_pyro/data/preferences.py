@@ -10,7 +10,7 @@ from bara_pyro.data.loader import is_file_name
 from bara_pyro.data.reading import read_hub, read_split
 from bara_pyro.data.registry import SUFFIXES
 from bara_pyro.data.reply_tasks import REPLY_SOURCES
-from bara_pyro.data.rows import carve, check_disjoint, check_other_file
+from bara_pyro.data.rows import carve, check_disjoint, check_other_file, too_few
 from bara_pyro.data.tables import Data, Table, read_table
 from bara_pyro.errors import ConfigError, DataError, unknown
 from bara_pyro.types import Fields
@@ -188,9 +188,9 @@ def _of_file(
         check_other_file(name, test_file)
         return pairs, load_pairs(test_file, "test"), ["tested on pairs of their own"]
     prompts = {prompt_key(pair): Pair(pair.prompt, "", "", prompt_key(pair)) for pair in pairs}
-    count = round(test_fraction * len(prompts))
-    if not 0 < count < len(prompts):
-        raise DataError(f"{name} has too few prompts ({len(prompts)}) to split: give a test file.")
+    count = min(round(test_fraction * len(prompts)), len(prompts) - 1)
+    if count < 1:
+        raise too_few(name, "prompts", len(prompts), test_fraction)
     tested = {prompt.id for prompt in carve(list(prompts.values()), count, 0)[1]}
     train = [pair for pair in pairs if prompt_key(pair) not in tested]
     test = [pair for pair in pairs if prompt_key(pair) in tested]

@@ -9,7 +9,7 @@ from bara_pyro.data.conversations import Conversation, conversations_in, load_co
 from bara_pyro.data.loader import is_file_name
 from bara_pyro.data.reading import dataset_rows, hub_dataset, read_split
 from bara_pyro.data.registry import SUFFIXES
-from bara_pyro.data.rows import carve, check_disjoint, check_other_file, first_validation
+from bara_pyro.data.rows import carve, check_disjoint, check_other_file, first_validation, too_few
 from bara_pyro.data.stored import stored_dataset, stored_file, stored_split
 from bara_pyro.data.tables import Data, Table
 from bara_pyro.errors import ConfigError, DataError, unknown
@@ -200,9 +200,9 @@ def _divided(
     if not 0 < test_fraction < 1:
         raise ConfigError(f"test_fraction is {test_fraction}: choose a number between 0 and 1.")
     if tested is None:
-        count = round(test_fraction * len(train))
-        if not 0 < count < len(train):
-            raise DataError(f"{name} has too few rows ({len(train)}) to split: give a test file.")
+        count = min(round(test_fraction * len(train)), len(train) - 1)
+        if count < 1:
+            raise too_few(name, "rows", len(train), test_fraction)
         note = f"{count} of {len(train)} rows tested on, chosen by a hash of their ids"
         train, tested = carve(train, count, 0)
     else:

@@ -1,5 +1,6 @@
 """From rows to examples: stable ids, and errors that name the file and the row."""
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -145,6 +146,15 @@ def first_validation(rows: Sequence[R], wanted: int, name: str) -> Sequence[R]:
     if not 0 < wanted <= len(rows):
         raise ConfigError(f"validation_rows is {wanted}: choose 1 to {len(rows)} (all that {name} has).")
     return rows[:wanted]
+
+
+def too_few(place: str, what: str, rows: int, test_fraction: float, kept: int = 1) -> DataError:
+    """Return the error for `rows` rows of which none can be tested on where `kept` have to be trained on."""
+    needed = next(count for count in itertools.count(kept + 1) if round(test_fraction * count) >= 1)
+    return DataError(
+        f"{place} has too few {what} ({rows}) to set some aside to test on: at least {needed} are needed, or "
+        "test rows of their own as test_file (--test-file)."
+    )
 
 
 def divide(rows: Sequence[Example], test_fraction: float) -> tuple[list[Example], list[Example]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from bara_pyro.data.clusters import set_aside
 from bara_pyro.data.columns import Given, columns_note, find_columns
 from bara_pyro.data.generic import listed_options, own_example
-from bara_pyro.data.rows import carve, check_disjoint, check_new, divide, repeats, to_examples
+from bara_pyro.data.rows import carve, check_disjoint, check_new, divide, repeats, to_examples, too_few
 from bara_pyro.data.schemas import LETTERS, missing
 from bara_pyro.data.tables import Data, Table, label_text, read_table
 from bara_pyro.data.types import Columns, Example, Task
@@ -105,11 +105,12 @@ def task_from_rows(
 def _divided(
     rows: Sequence[Example], test_fraction: float, columns: Columns, place: str
 ) -> tuple[list[Example], list[Example]]:
-    train, test = (
-        set_aside(rows, round(test_fraction * len(rows))) if columns.cluster else divide(rows, test_fraction)
-    )
-    if not train or not test:
-        raise DataError(f"{place} has too few rows ({len(rows)}) to split: give a test file.")
+    if columns.cluster:
+        return set_aside(rows, round(test_fraction * len(rows)), column=columns.cluster)
+    train, test = divide(rows, test_fraction)
+    if not test:
+        classes = len({row.label for row in rows})  # of each of which a row is trained on
+        raise too_few(place, "rows", len(rows), test_fraction, classes)
     return train, test
 
 
@@ -117,7 +118,7 @@ def _carved(
     train: Sequence[Example], rows: int, seed: int, columns: Columns
 ) -> tuple[Sequence[Example], Sequence[Example]]:
     if columns.cluster and 0 < rows < len(train):
-        return set_aside(train, rows, f"{seed}/")
+        return set_aside(train, rows, f"{seed}/", column=columns.cluster)
     return carve(train, rows, seed)
 
 
@@ -206,6 +207,8 @@ def _class_notes(
         )
     counts = trained + tested
     notes = ["classes, in this order: " + ", ".join(f"{name} ({counts[name]})" for name in names)]
+    if unused := [name for name in names if not counts[name]]:
+        notes.append(f"no row has the answer {', '.join(map(repr, unused))}: a typing error in the classes?")
     total = sum(counts.values())
     if (single := [name for name in names if counts[name] == 1]) and total > 2 * len(names):
         listed = ", ".join(map(repr, single))

@@ -101,7 +101,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     cases = [
         (DataError, "Unknown task of preference pairs 'mine'", ("mine",), {}),
         (DataError, "There is no file", (str(tmp_path / "absent.jsonl"),), {}),
-        (DataError, r"too few prompts \(2\) to split", (str(file),), {}),
+        (DataError, r"too few prompts \(2\) to set some aside .* at least 3", (str(file),), {}),
         (DataError, "no train pair whose replies differ", (str(same),), {}),
         (ConfigError, "test_fraction is 1", (str(file),), {"test_fraction": 1}),
         (ConfigError, "rows is 0", (str(file),), {"rows": 0}),

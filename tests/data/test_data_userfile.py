@@ -56,6 +56,25 @@ def test_classes_fix_the_order_and_catch_a_typing_error(tmp_path):
         load_task(path, classes=["good", "bad"])
 
 
+def test_a_class_that_no_row_has_is_named(tmp_path):
+    path = lines(tmp_path / "r.jsonl", reviews(60))
+    notes = load_task(path, classes=["good", "bad", "baad", "so so"]).notes
+    assert "no row has the answer 'baad', 'so so': a typing error in the classes?" in notes
+    assert not any("no row has" in note for note in load_task(path).notes)
+
+
+def test_the_fewest_rows_that_are_named_are_enough(tmp_path):
+    for fraction, rows in ((0.2, 3), (0.1, 6), (0.9, 3)):
+        path = lines(tmp_path / "r.jsonl", reviews(rows))
+        task = load_task(path, test_fraction=fraction)
+        assert task.train
+        assert task.test
+        with pytest.raises(DataError, match=f"at least {rows} are needed"):
+            load_task(lines(tmp_path / "f.jsonl", reviews(rows - 1)), test_fraction=fraction)
+        replies = [{"prompt": f"p{i}", "completion": "c"} for i in range(rows)]
+        assert load_replies(lines(tmp_path / "c.jsonl", replies), test_fraction=fraction).test
+
+
 def test_most_rows_keep_their_side_when_rows_are_added_and_seeds_change(tmp_path):
     small = load_task(lines(tmp_path / "r.jsonl", reviews(100)))
     large = load_task(lines(tmp_path / "r.jsonl", reviews(140)), seed=9)
@@ -90,9 +109,17 @@ BAD = {
     "index": ([TWO | {"answer": 2}], "no index from 0 to 1"),
     "bool": ([TWO | {"answer": True}], "answer True is no letter"),
     "double": ([TWO | {"choices": ["B", "A"]}], "'A' fits more than one option: give the option's index"),
+    "repeated": (
+        [TWO | {"choices": ["air", "ice", "air"], "answer": "air"}],
+        "the option 'air' stands there 2 times: give each option once",
+    ),
     "no list": ([TWO | {"choices": "a, b"}], "'choices' are no list: 'a, b'"),
     "empty": ([], "is empty"),
-    "few": ([TWO], r"too few rows \(1\) to split: give a test file"),
+    "few": (
+        [TWO],
+        r"too few rows \(1\) to set some aside to test on: at least 3 are needed, or .*\(--test-file\)",
+    ),
+    "few classes": ([PLAIN | {"answer": a} for a in "abcd"], r"too few rows \(4\) .*: at least 5 are needed"),
     "same id": ([TWO | {"id": 1}] * 2, "rows 1 and 2 share the id '1'"),
 }
 
