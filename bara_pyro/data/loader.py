@@ -182,7 +182,11 @@ def _from_folder(key: str, source: Source, data_dir: Path) -> Loaded:
     folder = data_dir / key
     if not folder.is_dir():
         known = ", ".join(child for child in sorted(SOURCES) if (data_dir / child).is_dir()) or "none"
-        raise DataError(f"There is no folder {folder} (datasets found in {data_dir}: {known}).")
+        files = " and ".join(f"{key}/{split}.jsonl" for split in (source.train, source.test) if split)
+        raise DataError(
+            f"There is no folder {folder} (datasets found in {data_dir}: {known}): give as data_dir "
+            f"(--data-dir) the folder that holds {files}."
+        )
 
     def examples(split: str) -> list[Example]:
         path = folder / f"{split}.jsonl"

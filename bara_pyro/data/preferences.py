@@ -8,7 +8,7 @@ from pathlib import Path
 from bara_pyro.data.conversations import PROMPTS, Conversation, Message, conversations_in, is_list
 from bara_pyro.data.loader import is_file_name
 from bara_pyro.data.reading import read_hub, read_split
-from bara_pyro.data.registry import SUFFIXES
+from bara_pyro.data.registry import SUFFIXES, check_kind
 from bara_pyro.data.reply_tasks import REPLY_SOURCES
 from bara_pyro.data.rows import carve, check_disjoint, check_other_file, too_few
 from bara_pyro.data.tables import Data, Table, read_table
@@ -160,6 +160,7 @@ def load_preferences(
         train, test = (_of_source(name, kind, data_dir, revision) for kind in ("train", "test"))
         notes = ["tested on the test rows"]
     else:
+        check_kind(name)
         known = unknown("task of preference pairs", name, PREFERENCES)[:-1]
         raise DataError(f"{known}, or a file that ends in {', '.join(SUFFIXES)}.")
     kept, tested = _different(train), _different(test)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from bara_pyro.data import schemas
@@ -11,6 +12,8 @@ from bara_pyro.errors import ConfigError, DataError, unknown
 from bara_pyro.registry import Registry
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
+OTHER_SUFFIXES = (".xlsx", ".xls", ".ods", ".txt", ".xml", ".pkl", ".arrow", ".gz", ".zip")
+"""Endings by which a name is told to be that of a file, though not of one that is read."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +151,18 @@ def has_worlds(name: str) -> bool:
     return name in TASKS and TASKS.find(name).in_world is not None
 
 
+def other_kind(name: str | Path) -> DataError:
+    """Return the error for a file of another kind than those that are read."""
+    kinds = f"{', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
+    return DataError(f"{name} is no {kinds} file: save it as one of them (in Excel: CSV UTF-8).")
+
+
+def check_kind(name: str) -> None:
+    """Raise `DataError` for the name of a file of another kind, which is no unknown name of a task."""
+    if Path(name).suffix.lower() in OTHER_SUFFIXES or Path(name).is_file():
+        raise other_kind(name)
+
+
 def resolve(name: str) -> str:
     """Return the key of `SOURCES` that `name` means: the key, the paper's name, 'hub' or 'hub:config'.
 
@@ -162,6 +177,7 @@ def resolve(name: str) -> str:
     if len(same_hub) > 1:
         raise DataError(f"{name} holds several datasets: choose one of {', '.join(sorted(same_hub))}.")
     if not same_hub:
+        check_kind(name)
         known = unknown("dataset", name, [*SOURCES, *TASKS])[:-1]
         raise DataError(f"{known}, or a file that ends in {', '.join(SUFFIXES)}.")
     return same_hub[0]

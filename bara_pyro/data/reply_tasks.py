@@ -8,7 +8,7 @@ from pathlib import Path
 from bara_pyro.data.conversations import Conversation, conversations_in, load_conversations
 from bara_pyro.data.loader import is_file_name
 from bara_pyro.data.reading import dataset_rows, hub_dataset, read_split
-from bara_pyro.data.registry import SUFFIXES
+from bara_pyro.data.registry import SUFFIXES, check_kind
 from bara_pyro.data.rows import carve, check_disjoint, check_other_file, first_validation, too_few
 from bara_pyro.data.stored import stored_dataset, stored_file, stored_split
 from bara_pyro.data.tables import Data, Table
@@ -131,6 +131,7 @@ def load_replies(
         made = REPLY_TASKS.find(name).load(seed)
         return replace(made, validation=first_validation(made.validation, validation_rows, name))
     if name not in REPLY_SOURCES:
+        check_kind(name)
         known = unknown("task of replies", name, [*REPLY_SOURCES, *REPLY_TASKS])[:-1]
         raise DataError(f"{known}, or a file that ends in {', '.join(SUFFIXES)}.")
     source = REPLY_SOURCES[name]

@@ -11,7 +11,7 @@ import numpy as np
 
 from bara_pyro.data.csv_rows import csv_rows
 from bara_pyro.data.reading import PIECE, Rows, objects_in, parse_json, some, text_in
-from bara_pyro.data.registry import SUFFIXES
+from bara_pyro.data.registry import SUFFIXES, other_kind
 from bara_pyro.errors import DataError
 from bara_pyro.types import Fields, Json
 
@@ -66,7 +66,7 @@ def read_table(data: Data) -> Table:
 def _read_file(path: Path) -> Table:
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
-        raise DataError(f"{path} is no {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]} file.")
+        raise other_kind(path)
     if suffix == ".parquet":
         return _parquet(path)
     rows = _plain_rows(_parse_list(path), str(path)) if suffix == ".json" else rows_in(path)
@@ -85,7 +85,7 @@ def rows_in(path: Path) -> Iterator[Json]:
             f"{path} is one list, which cannot be read row by row: write one object a line, as .jsonl."
         )
     if suffix not in SUFFIXES:
-        raise DataError(f"{path} is no {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]} file.")
+        raise other_kind(path)
     readers = {".jsonl": objects_in, ".parquet": _parquet_rows}
     return _plain_rows(readers.get(suffix, csv_rows)(path), str(path))
 

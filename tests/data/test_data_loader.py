@@ -2,12 +2,15 @@
 
 import json
 import logging
+from pathlib import Path
 
 import datasets
 import pytest
 from app_cases import write_rows
 
 from bara_pyro.data import SOURCES, Example, Generated, Task, load_task, register_task, registry
+from bara_pyro.data.preferences import load_preferences
+from bara_pyro.data.reply_tasks import load_replies
 from bara_pyro.errors import ConfigError, DataError
 
 
@@ -127,8 +130,22 @@ def test_unknown_name():
         load_task("arc")
 
 
+@pytest.mark.parametrize("name", ["rows.xlsx", "rows.TXT", "rows.own"])
+def test_a_file_of_another_kind_is_no_unknown_name(name, tmp_path):
+    if name == "rows.own":
+        name = str(tmp_path / name)
+        Path(name).write_text("rows")
+    for load in (load_task, load_replies, load_preferences):
+        with pytest.raises(DataError, match=r"rows\.\w+ is no \.csv, .*save it as one of them") as refused:
+            load(name)
+        assert "Unknown" not in str(refused.value)
+
+
 def test_missing_folder_names_what_is_there(arc):
-    with pytest.raises(DataError, match=r"no folder .*openbookqa \(datasets found in .*: arc_easy\)"):
+    with pytest.raises(
+        DataError,
+        match=r"no folder .*openbookqa \(datasets found in .*: arc_easy\): .*/train\.jsonl and openb",
+    ):
         load_task("openbookqa", arc)
 
 
