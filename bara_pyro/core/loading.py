@@ -1,5 +1,6 @@
 """Loading a frozen language model and its tokenizer, from a folder, the hub or the package itself."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from logging import ERROR, getLogger
@@ -31,6 +32,10 @@ from bara_pyro.types import FloatType, WeightType
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in get_args(FloatType)}
 AUTO = "auto"
 """In place of a device: spread over the GPUs that are there, by accelerate."""
+WANTED = (
+    "give 'microworld', a folder with config.json, model.safetensors and a tokenizer, or a hub name that can "
+    "be reached"
+)
 
 
 def load_backbone(
@@ -70,6 +75,7 @@ def load_backbone(
         require_packages("The device auto", ("accelerate",), "trainer")
         how["device_map"] = AUTO
     path = resolve(name)
+    _check_folder(Path(path))
     try:
         with quiet_transformers():
             tokenizer = load_tokenizer(path)
@@ -79,9 +85,8 @@ def load_backbone(
         there = Path(path).exists()
         why = reason_of(error) if there else f"there is no such folder, and from the hub: {reason_of(error)}"
         raise BackboneError(
-            f"Cannot load the backbone {str(name)!r} ({why}): give 'microworld', a folder with config.json, "
-            "model.safetensors and a tokenizer, or a hub name that can be reached"
-            + ("." if there else "; without a hub, `bara backbone get smollm2` makes such a folder.")
+            f"Cannot load the backbone {str(name)!r} ({why}): {WANTED}"
+            + ("." if there else "; without a hub, `bara backbone get smollm2 --out runs/smollm2` makes one.")
         ) from error
     if device != AUTO:
         lm = lm.to(device)
@@ -95,6 +100,21 @@ def load_backbone(
     backbone = Backbone(lm, tokenizer, str(name))
     verify(backbone)
     return backbone
+
+
+def _check_folder(folder: Path) -> None:
+    """Refuse a folder of nothing that can be loaded, and that of a run, which has a `config.json`, too."""
+    if folder.is_dir() and not (folder / "config.json").is_file():
+        raise BackboneError(f"Cannot load the backbone {str(folder)!r} (it has no config.json): {WANTED}.")
+    try:
+        stored = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return
+    if isinstance(stored, dict) and {"config", "config_hash"} <= stored.keys():
+        own = stored["config"].get("backbone", {}).get("name")
+        raise BackboneError(
+            f"{str(folder)!r} is a run, not a language model: give the model that it was trained on, {own!r}."
+        )
 
 
 def reason_of(error: Exception) -> str:

@@ -186,12 +186,24 @@ def test_a_step_of_nothing_is_refused() -> None:
 
 def test_a_folder_that_is_not_there_is_told_from_one_that_is(tmp_path: Any) -> None:
     with pytest.raises(
-        BackboneError, match=r"no such folder, and from the hub: .*`bara backbone get smollm2`"
+        BackboneError,
+        match=r"no such folder, and from the hub: .*`bara backbone get smollm2 --out runs/smollm2`",
     ):
         bp.load_backbone(tmp_path / "absent")
-    with pytest.raises(BackboneError, match="Cannot load the backbone") as refused:
+    with pytest.raises(
+        BackboneError, match=r"Cannot load the backbone .* \(it has no config.json\)"
+    ) as refused:
         bp.load_backbone(tmp_path)
     assert "no such folder" not in str(refused.value)
+
+
+def test_a_run_is_no_language_model(tmp_path: Any) -> None:
+    """Neither is a folder that holds runs."""
+    bp.train(method="lora", steps=1, limit=8, out=tmp_path / "run")
+    with pytest.raises(BackboneError, match=r"run' is a run, not .*: give .* trained on, 'microworld'\.$"):
+        bp.load_backbone(tmp_path / "run")
+    with pytest.raises(BackboneError, match="it has no config"):
+        bp.load_backbone(tmp_path)
 
 
 def test_a_task_that_is_not_generated_is_refused() -> None:
