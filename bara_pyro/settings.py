@@ -9,6 +9,10 @@ from bara_pyro.errors import BaraError, unknown
 T = TypeVar("T")
 
 
+# What is wanted in the words of a user, where pydantic says what it tried.
+FIXES = {"bool": "give true or false", "int": "give a whole number", "float": "give a number"}
+
+
 def later(default: T, description: str, **limits: Any) -> T:
     """Return a field that was added after results had been stored under a configuration's hash.
 
@@ -42,7 +46,8 @@ def validation_sentence(error: ValidationError, model: type[BaseModel], prefix: 
     key = ".".join(map(str, (*prefix, *first["loc"])))
     if first["type"] == "extra_forbidden":
         return unknown("setting", key, _known_fields(model, first["loc"][:-1], prefix))
-    message = first["msg"].removeprefix("Value error, ").rstrip(".")
+    fix = FIXES.get(first["type"].removesuffix("_parsing").removesuffix("_type"))
+    message = fix or first["msg"].removeprefix("Value error, ").rstrip(".")
     where = f"Setting {key} = {first['input']!r}" if key else "The configuration"
     return f"{where} is not valid: {message[0].lower()}{message[1:]}."
 

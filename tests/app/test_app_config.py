@@ -308,3 +308,18 @@ def test_what_cannot_fit_is_refused_with_the_estimate(
     monkeypatch.setattr("bara_pyro.runs.memory.memory", lambda device: needed - 1)
     with pytest.raises(ConfigError, match=r"rank 8 and 8 rows at a time needs at least .* GiB, cpu has"):
         build_system(config)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "fix"),
+    [
+        ("adapter.calibrated", "yess", "give true or false"),
+        ("adapter.one_pass", [1], "give true or false"),
+        ("train.lr", "abc", "give a number"),
+        ("adapter.r", "abc", "give a whole number"),
+    ],
+)
+def test_a_value_of_another_type_is_told_what_is_wanted(key: str, value: object, fix: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_config(overrides={key: value})
+    assert str(refused.value) == f"Setting {key} = {value!r} is not valid: {fix}."
