@@ -26,8 +26,8 @@ class Tempered(AdaptedLM):
     def __init__(self, backbone: Backbone, num_data: int, *args: Any, **options: Any) -> None:
         if options.get("calibrated"):
             raise ConfigError(
-                f"calibrated=True asks for a temperature, and {type(self).__name__} has one of its own: "
-                "leave it out."
+                "calibrated=True (adapter.calibrated) asks for a temperature, and a method that is about "
+                "temperatures fits one of its own: leave it out."
             )
         super().__init__(backbone, num_data, *args, **{**options, "calibrated": True})
 

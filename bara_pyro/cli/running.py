@@ -13,7 +13,7 @@ from bara_pyro.runs.evaluate import evaluate_system
 from bara_pyro.runs.folder import stored_config
 from bara_pyro.runs.launched import processes, rank
 from bara_pyro.runs.manifest import clear, discard, how_to_resume, is_run
-from bara_pyro.runs.rehearsal import rehearsal_steps, steps_wanted
+from bara_pyro.runs.rehearsal import check_rehearsal, rehearsal_steps, steps_wanted
 from bara_pyro.runs.steps import check_shares
 from bara_pyro.runs.system import System, build_system
 from bara_pyro.runs.train import train as fit
@@ -75,6 +75,8 @@ def train_and_show(out: Path, config: RunConfig, *, started: RunConfig | None = 
         system = build_system(config, on_rows=advance)
     if started is not None:
         system = system.under(started)
+    if system.config.adapter.calibrated and not resume:
+        check_rehearsal(system)  # before it is announced
     say_notes(system.task.notes)
     if not resume and not rank():
         clear(out)  # only now that the settings, the data and the model are found to be good

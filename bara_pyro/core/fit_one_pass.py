@@ -15,16 +15,16 @@ from bara_pyro.metrics import posterior_predictive
 MOST, DRAWS = 512, 32
 
 
-def check_one_pass(model: AdaptedLM, guide: SiteGuide) -> None:
-    """Refuse what has no draws of latents to stand for.
+def check_one_pass(model: AdaptedLM, guide: SiteGuide, method: str = "this program") -> None:
+    """Refuse what has no draws of latents to stand for; `method` is what the error calls it.
 
     Raises:
         ConfigError: there are no latents, or the guide's draws of them do not differ.
     """
     if not (model.latents and guide.stochastic):
         raise ConfigError(
-            f"one_pass stands for the average of many draws, and a {type(guide).__name__} has none that "
-            "differ: leave it out."
+            f"one_pass (--one-pass) stands for the average of many draws, and {method} has none that differ: "
+            "leave it out."
         )
 
 

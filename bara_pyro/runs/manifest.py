@@ -78,6 +78,8 @@ def check_run(folder: Path) -> None:
         CheckpointError: there is no run, it was stopped half-way, or a file is missing, damaged, edited or of
             another run.
     """
+    if folder.exists() and not folder.is_dir():
+        raise CheckpointError(f"{folder} is a file, not the folder of a run: give the folder of a run first.")
     if not folder.is_dir():
         raise CheckpointError(f"There is no folder {folder}: give the folder of a run.")
     verify(folder)

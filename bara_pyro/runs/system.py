@@ -173,6 +173,7 @@ def build_system(
         >>> type(system.model).__name__, type(system.guide).__name__, len(system.split("train"))
         ('LoRA', 'DeltaGuide', 8)
     """
+    _check_labels(config)
     device = find_device(config.backbone.device)
     replies = config.task.likelihood == "completion"
     task = task or (load_reply_data(config) if replies else load_data(config))
@@ -203,6 +204,17 @@ def build_system(
     system = assemble(config, backbone, task, len(split))
     system._encoded["train"] = split
     return system
+
+
+def _check_labels(config: RunConfig) -> None:
+    """Refuse whole texts as answers where an option of the adapters wants one token each."""
+    for name in ("distance_aware", "one_pass"):
+        if getattr(config.adapter, name) and config.task.labels == "texts":
+            raise ConfigError(
+                f"{name}=True (--{name.replace('_', '-')}) takes answers of one token, and labels='texts' "
+                "(--labels texts) asks for whole texts: give labels='letters' (--labels letters), or leave "
+                f"{name} out."
+            )
 
 
 def _check_world(config: RunConfig, backbone: Backbone, task: str) -> None:

@@ -124,7 +124,7 @@ def _train(
         if method.check is not None:
             method.check(what_is_fitted(system))
         if system.model.one_pass is not None:
-            check_one_pass(system.model, system.guide)
+            check_one_pass(system.model, system.guide, f"the method {method.name!r}")
         steps = system.config.train.total_steps
         if system.config.adapter.calibrated:
             check_rehearsal(system)

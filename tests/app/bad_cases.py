@@ -91,6 +91,8 @@ train --stepz 1
 TRAIN --lr
 TRAIN --steps 5 --epochs 2
 TRAIN extra
+TRAIN --method lora --one-pass
+TRAIN --method temperature --validation-rows 8 --set adapter.calibrated=true
 train --resume --out {new}
 train --resume --out {foreign}
 train --resume --out {empty}
@@ -287,6 +289,9 @@ SAID = {
     "export {run} --out {new} --as foo": ["'--as': 'foo' is not 'lora', the only value: see"],
     "export {run} --out {new} --fit foo": ["'--fit': 'foo' is not one of 'least-squares', 'mean': see"],
     "--steps 5 --epochs 2": ["train.steps=5 and train.epochs=2"],
+    "--method lora --one-pass": ["the method 'lora' has none that differ"],
+    "--set adapter.calibrated=true": ["(adapter.calibrated)", "fits one of its own"],
+    "evaluate {file}": ["is a file, not the folder of a run"],
     "evaluate {run} --model {other}": ["fingerprint", "--model"],
     "evaluate {run} --split tset": ["task.evaluate_on", "'tset'"],
     "evaluate {run} --split validation": ["no validation rows"],

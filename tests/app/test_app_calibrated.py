@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from app_cases import ONCE, Bara, Place, questions, write_rows
+from app_cases import ONCE, Bara, Place, assert_one_sentence, questions, write_rows
 from safetensors.torch import load_file
 from torch.testing import assert_close
 
@@ -35,6 +35,15 @@ def default(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Path:
     given = {"method": "bara-gate", "backbone.name": str(place.backbone), "task.name": str(place.rows)}
     run(load_config(overrides={**given, "train.steps": 30, "train.lr": 0.05, "predict.samples": [3]}), out)
     return out
+
+
+def test_too_few_rows_are_refused_before_a_rehearsal_is_announced(
+    place: Place, tmp_path: Path, bara: Bara
+) -> None:
+    settings = {"adapter.calibrated": True, "task.limit": 9}
+    result = bara(*place.arguments(tmp_path / "run", **settings))
+    assert_one_sentence(result, "9 training rows are too few", "at least 20")
+    assert "comes first" not in result.out
 
 
 @pytest.mark.parametrize(

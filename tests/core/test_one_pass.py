@@ -111,7 +111,7 @@ def test_what_cannot_be_is_refused() -> None:
     model, guide = bara_pair("llama")
     with pytest.raises(ConfigError, match="make it with one_pass=True"):
         fit_one_pass(model, guide, known())
-    with pytest.raises(ConfigError, match="a DeltaGuide has none that differ"):
+    with pytest.raises(ConfigError, match="this program has none that differ"):
         fit_one_pass(*lora_pair("llama", one_pass=True), known())
     with pytest.raises(ConfigError, match="One-pass predictions are for answers of one token"):
         BaRA(model.backbone, 4, one_pass=True, likelihood=TextLikelihood())

@@ -275,7 +275,7 @@ def too_few(folder: Path) -> System:
         (too_few, "19 training rows are too few for calibrated=True .* give at least 20"),
         (
             lambda folder: build_system(calibrated(folder, "temperature", **{"task.validation_rows": 8})),
-            "TemperedLoRA has one of its own",
+            "a method that is about temperatures fits one of its own",
         ),
     ],
 )

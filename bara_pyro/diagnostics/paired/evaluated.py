@@ -61,6 +61,8 @@ def read_group(folder: Path, on: str | None = None) -> list[Evaluated]:
         CheckpointError: there is none, or a file is missing or damaged.
         DataError: runs of one folder differ in more than their seed, or learnt replies.
     """
+    if folder.exists() and not folder.is_dir():
+        raise CheckpointError(f"{folder} is a file, not the folder of a run: give the folder of a run.")
     if not folder.is_dir():
         raise CheckpointError(f"There is no folder {folder}: give the folder of a run, or of several runs.")
     if _holds_predictions(folder):
