@@ -102,7 +102,10 @@ def parse_json(text: str, path: Path, place: str = "") -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         where = place or f"line {error.lineno}"
-        raise DataError(f"{path}, {where} is not valid JSON: {error.msg} at column {error.colno}.") from error
+        each = "; each line must be one JSON object" if path.suffix.lower() == ".jsonl" else ""
+        raise DataError(
+            f"{path}, {where} is not valid JSON: {error.msg} at column {error.colno}{each}."
+        ) from error
     except (RecursionError, ValueError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else "a number is too long"
         raise DataError(f"{path}{', ' if place else ''}{place} cannot be read: {reason}.") from error
@@ -133,7 +136,9 @@ def lines_in(path: Path) -> Iterator[str]:
                 start += len(line)
     except UnicodeDecodeError as error:
         place = start + error.start
-        raise DataError(f"{path} is not UTF-8 text (byte {place}): save it as UTF-8.") from error
+        raise DataError(
+            f"{path} is not UTF-8 text (byte {place}): save it as UTF-8 (in Excel: CSV UTF-8)."
+        ) from error
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror}).") from error
 

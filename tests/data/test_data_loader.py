@@ -159,7 +159,7 @@ FIRST = json.dumps(arc_rows(1)[0])
 BROKEN = {
     "empty": ("", r"validation\.jsonl is empty: give it at least one row"),
     "blank": ("\n \n", r"validation\.jsonl is empty"),
-    "cut off": (FIRST + '\n{"id": "V', r"validation\.jsonl, line 2 is not valid JSON"),
+    "cut off": (FIRST + '\n{"id": "V', r"line 2 is not valid JSON.*each line must be one JSON object"),
     "no object": (FIRST + "\n[1]\n", r"validation\.jsonl, line 2 is not a JSON object: '\[1\]'"),
     "not text": (b'{"id": "\xff\xfe"}', r"validation\.jsonl is not UTF-8 text \(byte 8\)"),
 }
