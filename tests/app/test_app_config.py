@@ -258,7 +258,7 @@ RECORDS = Path(__file__).parents[2] / "experiments" / "results" / "records"
 
 
 def as_asked(record: dict) -> dict:
-    """A record's configuration without the length, its doubling and the noise that nobody gave and its rows did."""
+    """A record's configuration without the length, doubling and noise that nobody gave and its rows did."""
     config = json.loads(json.dumps(record["config"]))
     for key in ("train.steps", "train.may_double", "method.init_kappa"):
         section, name = key.split(".")
