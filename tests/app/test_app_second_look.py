@@ -83,7 +83,10 @@ def test_a_folder_of_runs_names_one(run: tuple[Path, Path], tmp_path: Path) -> N
     with pytest.raises(CheckpointError, match=rf"holds some: give one of them, such as {tmp_path}/runs/one"):
         check_run(tmp_path / "runs")
     (tmp_path / "none").mkdir()
-    with pytest.raises(CheckpointError, match=r"foreign\.$"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"none, whose config\.json is missing or was not written .* another folder\.$",
+    ):
         check_run(tmp_path / "none")
 
 

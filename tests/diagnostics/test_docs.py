@@ -31,5 +31,5 @@ def test_the_examples_run_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     exec(compile(lines, PAGE.name, "exec"), names)
     assert names["data"].posterior["phi"].dims == ("chain", "draw", "module", "rank")
     assert {line.method for line in names["ranked"]} == {"BaRA", "MC-Dropout"}
-    assert names["read_netcdf"](Path("posterior.nc")).posterior.equals(names["data"].posterior)
-    assert len(list(Path("figures").glob("*.png"))) == 3
+    assert names["read_netcdf"](Path("runs/first/posterior.nc")).posterior.equals(names["data"].posterior)
+    assert len(list(Path("runs/first/figures").glob("*.png"))) == 3
