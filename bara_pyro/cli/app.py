@@ -51,9 +51,9 @@ for command in (*ON_RUNS, params, methods, tasks, demo):
 app.add_typer(backbone.app, name="backbone")
 app.add_typer(microworld.app, name="microworld")
 app.add_typer(reward.app, name="reward")
-# typer names it nowhere else, and BadParameter is one with the same methods.
 # What typer says of a value of a list of one: that it is not one of 'lora'.
 ONE_VALUE = re.compile(r"('[^']*') is not one of ('[^',]*')\.?$")
+# typer names it nowhere else, and BadParameter is one with the same methods.
 UsageError = cast(type[typer.BadParameter], typer.BadParameter.__bases__[0])
 
 

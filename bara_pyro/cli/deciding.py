@@ -91,7 +91,7 @@ class Question:
         """
         from bara_pyro.cli.terminal import progress, say_notes
         from bara_pyro.data import Given
-        from bara_pyro.runs.asked import ask, calibration_rows, rows_to_decide
+        from bara_pyro.runs.asked import ask, calibration_rows, clustered_by, rows_to_decide
         from bara_pyro.runs.folder import load_system
 
         own = self.input_file is None or self.calibration is None
@@ -105,8 +105,7 @@ class Question:
             with progress(f"ask {name} rows", len(rows)) as advance:
                 found.append(ask(system, rows, name, samples=self.samples, seed=self.seed, on_rows=advance))
         notes = [note for asked in found for note in asked.notes]
-        if system.task.columns is not None and system.task.columns.cluster is not None:
-            cluster = system.task.columns.cluster
+        if (cluster := clustered_by(system.task)) is not None:
             notes.append(f"{len(known)} rows calibrate, one of each {cluster}: more would not be independent")
         say_notes(notes)
         return system, found[0], found[1]

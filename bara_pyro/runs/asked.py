@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bara_pyro.core.distance import Distance
-from bara_pyro.data import EncodedSplit, Example, Given, batches, load_questions
+from bara_pyro.data import EncodedSplit, Example, Given, Task, batches, load_questions
 from bara_pyro.data.clusters import one_of_each
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.methods import METHODS
@@ -153,9 +153,13 @@ def calibration_rows(
     return _independent(system, system.task.validation)
 
 
+def clustered_by(task: Task) -> str | None:
+    """Return the column by which rows of a user's own go together; None where each is by itself."""
+    return None if task.columns is None else task.columns.cluster
+
+
 def _independent(system: System, rows: Sequence[Example]) -> Sequence[Example]:
-    columns = system.task.columns
-    return rows if columns is None or columns.cluster is None else one_of_each(rows)
+    return rows if clustered_by(system.task) is None else one_of_each(rows)
 
 
 def rows_to_decide(

@@ -91,8 +91,7 @@ def acquire(
     if output is not None:
         # What is written goes into the training rows: with the pool's columns and its separator.
         own = dict(zip((example.id for example in examples), read_table(pool).rows, strict=True))
-        told = [{key: value for key, value in row.items() if key != "id"} for row in acquired.rows]
-        rows = [{**own[row["id"]], **new} for row, new in zip(acquired.rows, told, strict=True)]
+        rows = [own[row["id"]] | {k: v for k, v in row.items() if k != "id"} for row in acquired.rows]
         write_decisions(output, rows, separator_in(pool) if pool.suffix.lower() == ".csv" else ",")
         say(f"Rows to label, the first choice first, written to {output}: {count}")
     result({**acquired.summary, "chosen": [row["id"] for row in acquired.rows], "output": output})
