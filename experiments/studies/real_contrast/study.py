@@ -16,10 +16,13 @@ What was run when the contrast had been seen has a name of its own:
     python -m experiments real_contrast --name real_contrast_calibrated --methods bara-gate
         --set adapter.calibrated=true ...
 
-The rival's runs beside it are those of the contrast. With fewer rows, all methods by default:
+The rival's runs beside it are those of the contrast. With fewer rows, all methods by default, and each with
+a rehearsal and without:
 
     python -m experiments real_contrast --name real_contrast_few --methods bara-gate lora --tasks ag_news
         --rows 80 ...
+    python -m experiments real_contrast --name real_contrast_default --methods bara-gate lora
+        --rehearsed-or-not ...
 """
 
 from argparse import Namespace
@@ -27,8 +30,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bara_pyro.runs.by_rows import MANY_ROWS
 from experiments.engine.arguments import positive
 from experiments.engine.compare import Comparisons, Contrast
+from experiments.engine.rehearsal import rehearsed_or_not
 from experiments.engine.run import SEED, Arm, Arms
 from experiments.engine.search import chosen
 from experiments.engine.smollm2 import UPPER
@@ -43,11 +48,16 @@ TEXTS = ("arc_easy",)
 
 
 def arms(args: Namespace) -> Arms:
-    """Return each method: by default, or as it was chosen for the task."""
-    return {method: _arm(method, args.choices, args.rows) for method in args.methods}
+    """Return each method: by default, or as it was chosen for the task; with a rehearsal and without."""
+    own = {method: {"method": method} for method in args.methods}
+    if args.rehearsed_or_not:
+        own = rehearsed_or_not(args.methods, few=args.rows < MANY_ROWS)
+    return {label: _arm(arm, args.choices, args.rows) for label, arm in own.items()}
 
 
-def _arm(method: str, choices: Path, rows: int) -> Arm:
+def _arm(own: Mapping[str, Any], choices: Path, rows: int) -> Arm:
+    method = own["method"]
+
     def settings(task: str) -> Mapping[str, Any]:
         return {
             "backbone.dtype": "bfloat16",
@@ -58,7 +68,7 @@ def _arm(method: str, choices: Path, rows: int) -> Arm:
             "task.max_length": 512,
             "predict.samples": [10],
             **({"task.labels": "texts"} if task in TEXTS else {}),
-            "method": method,
+            **own,
             **({} if method in BY_DEFAULT else chosen(method, choices / f"{task}.json")),
         }
 
@@ -87,6 +97,10 @@ STUDY = arm_study(
             "default": ROWS,
             "metavar": "N",
             "help": "that are trained on, each seed its own; default: %(default)s",
+        },
+        "--rehearsed-or-not": {
+            "action": "store_true",
+            "help": "the gate form and LoRA each with a rehearsal and without",
         },
         "--choices": {
             "type": Path,
