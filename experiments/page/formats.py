@@ -1,4 +1,4 @@
-"""How templates write a number, a spread or an interval: `{{ value | f3 }}`, `pm1`, `i3`."""
+"""How templates write a number, a spread or an interval: `{{ value | f3 }}`, `pm1`, `b3`, `i3`."""
 
 from collections.abc import Callable
 from functools import partial
@@ -16,26 +16,36 @@ def spread(value: tuple[float, float], digits: int = 1) -> str:
     return f"{value[0]:.{digits}f} ± {value[1]:.{digits}f}"
 
 
+def bare(entry: dict[str, Any], digits: int = 1) -> str:
+    """Return a stored difference with its interval.
+
+    >>> bare({"difference": 1.06, "low": 0.4, "high": 1.7, "se_seeds": 0.21})
+    '+1.1 [+0.4, +1.7]'
+    """
+    middle, low, high = (fixed(entry[key], digits, "+") for key in ("difference", "low", "high"))
+    return f"{middle} [{low}, {high}]"
+
+
 def interval(entry: dict[str, Any], digits: int = 1) -> str:
     """Return a stored difference with its interval, and both standard errors where its rows are stored.
 
     >>> interval({"difference": 1.06, "low": 0.4, "high": 1.7, "se_seeds": 0.21, "se_rows": 0.3})
     '+1.1 [+0.4, +1.7] (SE 0.2 by seeds, 0.3 by rows)'
     """
-    middle, low, high = (fixed(entry[key], digits, "+") for key in ("difference", "low", "high"))
     errors = [
         f"{entry[key]:.{digits}f} by {name}"
         for key, name in (("se_seeds", "seeds"), ("se_rows", "rows"))
         if entry.get(key) is not None
     ]
     beside = f" (SE {', '.join(errors)})" if errors else ""
-    return f"{middle} [{low}, {high}]{beside}"
+    return bare(entry, digits) + beside
 
 
 KINDS: dict[str, Callable[..., str]] = {
     "f": fixed,
     "s": partial(fixed, sign="+"),
     "pm": spread,
+    "b": bare,
     "i": interval,
 }
 FORMATS: dict[str, Callable[..., str]] = {
