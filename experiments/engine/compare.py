@@ -12,6 +12,7 @@ from typing import Any
 from bara_pyro.errors import DataError
 from experiments.engine.differences import Contrast, compare
 from experiments.engine.record import number
+from experiments.engine.rehearsal import LORA_REHEARSED
 from experiments.engine.results import RESULTS, read_results
 from experiments.engine.rows import RunRows, read_rows, rows_path
 from experiments.engine.search import CHOICES, load_choices
@@ -62,8 +63,11 @@ def write_comparisons(study: str, comparisons: Comparisons, results: Path = RESU
 
 
 def default_references(arms: Sequence[str], choices: Path = CHOICES) -> list[str]:
-    """Return the arms to compare with, LoRA and the best baseline; a `DataError` where there is neither."""
-    found = [name for name in tagged("reference") if name in arms]
+    """Return the arms to compare with, LoRA and the best baseline; a `DataError` where there is neither.
+
+    LoRA with a rehearsal is one where it is an arm: what it lacks by default has to be told from what it is.
+    """
+    found = [name for name in (*tagged("reference"), LORA_REHEARSED) if name in arms]
     best = best_baseline(arms, choices)
     if best is not None and best not in found:
         found.append(best)

@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 
+LORA_REHEARSED = "LoRA with rehearsal"
+
 # Method, and what is said of a rehearsal with few rows and with many. It is said where it is the default,
 # too, so that runs of before that keep their names; with many rows none has one.
 ARMS: dict[str, tuple[str, bool | None, bool | None]] = {
     "bara-gate": ("bara-gate", True, None),
     "BaRA gate without rehearsal": ("bara-gate", False, False),
     "lora": ("lora", None, None),
-    "LoRA with rehearsal": ("lora", True, False),
+    LORA_REHEARSED: ("lora", True, False),
 }
 
 

@@ -40,6 +40,10 @@ def test_the_best_baseline_is_chosen_by_validation_and_is_not_ours(tmp_path: Pat
     assert best_baseline(arms, path) == "blob"
     assert default_references(arms, path) == ["lora", "blob"]
     assert default_references(["lora", "bara"], path) == ["lora"]
+    assert default_references(["LoRA with rehearsal", "bara", "lora"], path) == [
+        "lora",
+        "LoRA with rehearsal",
+    ]
     assert default_references(["blob", "bara"], path) == ["blob"]
     assert default_references(["lora"], tmp_path / "absent.json") == ["lora"]
     with pytest.raises(DataError, match="None of the arms bara, Gamma is a reference"):

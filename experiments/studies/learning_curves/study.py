@@ -20,7 +20,7 @@ from bara_pyro.report.style import dress, legend_of, new_figure
 from bara_pyro.runs.by_rows import MANY_ROWS
 from experiments.engine.arguments import positive
 from experiments.engine.differences import LEVEL, averaged
-from experiments.engine.rehearsal import rehearsed_or_not
+from experiments.engine.rehearsal import LORA_REHEARSED, rehearsed_or_not
 from experiments.engine.results import RESULTS
 from experiments.engine.rows import RunRows, read_rows, rows_path
 from experiments.engine.run import SEED, Arm, Arms
@@ -34,7 +34,7 @@ from experiments.page.values import Value, display, draws_of, over_seeds, score
 ROWS = (20, 80, 320, 1280, 4800)
 METHODS = ("bara-gate", "lora", "temperature", "blob", "ensemble")
 OURS = "bara-gate"
-RIVALS = ("BaRA gate without rehearsal", "lora", "LoRA with rehearsal", "temperature", "blob", "ensemble")
+RIVALS = ("BaRA gate without rehearsal", "lora", LORA_REHEARSED, "temperature", "blob", "ensemble")
 
 
 def arms(args: Namespace) -> Arms:
