@@ -111,8 +111,8 @@ def gains(study: Study, results: Path = RESULTS) -> list[Part]:
         rows[number][method] = "–" if entry["difference"] is None else _cell(entry, next(corrected))
     columns = [Column("rows", "training rows", format=",d"), *(Column(m, display(m)) for m in rivals)]
     caption = (
-        f"NLL in nats of {display(OURS)} minus that of each other method [95 % interval]; bold: told from 0 "
-        "after Holm's correction for all of this table"
+        f"NLL in nats of {display(OURS)} minus that of each other method [95 % interval]; better or worse: "
+        "told from 0 after Holm's correction for all of this table"
     )
     return [Table(columns, list(rows.values()), caption)] if places else []
 
@@ -124,7 +124,8 @@ def _gain(stored: Sequence[RunRows], rival: str, number: int) -> dict[str, Any]:
 
 def _cell(entry: Mapping[str, Any], p: float) -> str:
     shown = interval_cell(entry, 3, spread=False)
-    return f"**{shown}**" if p < 1 - LEVEL else shown
+    told = "better" if entry["difference"] < 0 else "worse"
+    return f"{shown} {told}" if p < 1 - LEVEL else shown
 
 
 STUDY = arm_study(

@@ -1,0 +1,49 @@
+"""What the gate form gains after each number of rows, and that the page says which of it is told."""
+
+from pathlib import Path
+
+import torch
+
+from experiments.engine.rows import RunRows, rows_path, write_rows
+from experiments.engine.study import Study
+from experiments.studies.learning_curves.study import OURS, gains
+
+ROWS, SEEDS = 60, 3
+
+
+def run(arm: str, seed: int, nll: float) -> RunRows:
+    """Return a run whose rows have an NLL (nats) of about so much, each its own, in all arms alike."""
+    noise = 0.01 * torch.randn(ROWS, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    right = torch.exp(-(nll + noise))
+    law = torch.stack([right, 1 - right], dim=1).log()
+    ids = tuple(str(i) for i in range(ROWS))
+    return RunRows(
+        arm, arm + str(seed), "", "t", seed, "t", ids, ids, torch.zeros(ROWS, dtype=torch.long), {10: law}
+    )
+
+
+def study(found: dict[str, float], results: Path) -> Study:
+    """Return a study of arms with such an NLL, which its rows are stored for."""
+    runs = [run(arm, seed, nll) for arm, nll in found.items() for seed in range(SEEDS)]
+    rows_path("curves", results).parent.mkdir(parents=True)
+    write_rows(runs, rows_path("curves", results))
+    return Study("curves", {arm: {"t": {}} for arm in found}, {}, [])
+
+
+def test_better_and_worse_are_said_of_what_is_told_alone(tmp_path: Path) -> None:
+    """Alike but for its mean is told in either direction; the same rows are not."""
+    found = {f"{OURS}, 20 rows": 0.6, "lora, 20 rows": 0.9, "blob, 20 rows": 0.4, "temperature, 20 rows": 0.6}
+    (table,) = gains(study(found, tmp_path), tmp_path)
+    (row,) = table.rows
+    assert row == {
+        "rows": 20,
+        "lora": "−0.300 [−0.300, −0.300] better",
+        "temperature": "0.000 [0.000, 0.000]",
+        "blob": "+0.200 [+0.200, +0.200] worse",
+    }
+
+
+def test_there_is_no_table_without_rows_or_without_a_rival(tmp_path: Path) -> None:
+    """A run whose rows are not stored has no interval."""
+    assert gains(Study("curves", {f"{OURS}, 20 rows": {"t": {}}}, {}, []), tmp_path) == []
+    assert gains(study({f"{OURS}, 20 rows": 0.6}, tmp_path), tmp_path) == []
