@@ -8,7 +8,8 @@ is mixed into the hash of those before it, and the units of one position are one
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import singledispatch
 from itertools import dropwhile, islice, takewhile
 
@@ -49,6 +50,17 @@ def noise_seed(seed: int, key: str) -> int:
     """Return a seed, 63 bits, that follows from a base seed and a key; `hash()` differs between processes."""
     digest = hashlib.blake2b(f"{seed}/{key}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
+
+
+@contextmanager
+def seeded(device: torch.device, seed: int) -> Iterator[None]:
+    """Seed torch's own generators while the block runs, and leave them as they were.
+
+    On a CPU a generator keeps the lower 32 bits of a seed: what two seeds are to tell apart has to be there.
+    """
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
 
 
 def mix(state: Tensor) -> Tensor:

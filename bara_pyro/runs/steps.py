@@ -4,8 +4,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-import torch
-
+from bara_pyro.core.noise import noise_seed, seeded
 from bara_pyro.core.ranks import ALONE, Ranks
 from bara_pyro.core.svi import SVI
 from bara_pyro.data import EncodedRows, training_batches
@@ -21,8 +20,6 @@ from bara_pyro.runs.stopped import Brake, LastGood
 from bara_pyro.runs.system import System
 from bara_pyro.runs.train_log import Log
 
-# Keeps the seeds of the noise apart from those of the initial values, and those of processes from each other.
-NOISE, NOISE_OF_RANK = 2**32, 2**33
 OnStep = Callable[[int, dict[str, float]], None]
 
 
@@ -32,19 +29,29 @@ def make_svi(system: System, train: TrainConfig | None = None) -> SVI:
     return METHODS[c.method.name].svi(system.model, system.guide, train or c.train, c.method)
 
 
+def noise_of(seed: int, rank: int) -> int:
+    """Return the seed of the noise that a process trains with, apart from the run's, its initial values'."""
+    return noise_seed(seed, f"training/{rank}")
+
+
 def fit_steps(system: System, out: Path, ranks: Ranks, on_step: OnStep | None, steps: int) -> None:
     """Do so many steps, or those of them that a checkpoint in the folder leaves."""
     c = system.config.train.model_copy(update={"steps": steps})
-    split = system.encoded("train")
     svi = make_svi(system, c)
     svi.ranks = ranks if ranks.size > 1 else None
+    # The noise of training follows from the seed, not from what was drawn since the model was built.
+    noise = noise_of(system.config.seed, 0 if svi.common_noise else ranks.rank)
+    with seeded(system.backbone.device, noise):
+        _fit(system, svi, c, out, ranks, on_step)
+
+
+def _fit(system: System, svi: SVI, c: TrainConfig, out: Path, ranks: Ranks, on_step: OnStep | None) -> None:
+    split = system.encoded("train")
     identity = {
         "configuration": system.config.hash,
         "backbone": fingerprint(system.backbone),
         "training data": split.fingerprint,
     }
-    # The noise of training follows from the seed, not from what was drawn since the model was built.
-    torch.manual_seed(NOISE + system.config.seed + (0 if svi.common_noise else NOISE_OF_RANK * ranks.rank))
     start = load_checkpoint(out, svi, identity, ranks)
     ranks.take_over([p.detach() for p in svi.parameters])
     good = LastGood(svi)

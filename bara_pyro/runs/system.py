@@ -11,6 +11,7 @@ from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.likelihood import CompletionLikelihood, TextLikelihood
 from bara_pyro.core.loading import AUTO, load_backbone
+from bara_pyro.core.noise import seeded
 from bara_pyro.core.program import AdaptedLM, AdapterOptions
 from bara_pyro.core.targets import find_targets
 from bara_pyro.data import (
@@ -254,9 +255,9 @@ def assemble(
     backbone.checkpointing = config.train.checkpointing
     if config.backbone.states_folder is not None:
         backbone.states.folder = config.backbone.states_folder / states_name(backbone, config.backbone.dtype)
-    torch.manual_seed(config.seed)
     adapter = adapter_options(config, rank_pattern)
-    model, guide = build(config.method, backbone, num_data, adapter)
+    with seeded(backbone.device, config.seed):
+        model, guide = build(config.method, backbone, num_data, adapter)
     return System(config, backbone, asked, answer_ids, model, guide, told)
 
 

@@ -86,13 +86,13 @@ def noise_of_rows() -> None:
     MeanFieldELBO.terms = seeded  # type: ignore[method-assign]
 
 
-def at_step(number: int, rank: int, act: Callable[[], None]) -> Callable[[], None]:
-    """Do something in one process when it begins a step, from 1."""
+def at_step(number: int, rank: int | None, act: Callable[[], None]) -> Callable[[], None]:
+    """Do something in one process, or in each, when it begins a step, from 1."""
     step, steps = SVI.step, [0]
 
     def stepped(self: SVI, *batches: Batch) -> float:
         steps[0] += 1
-        if steps[0] == number and os.environ.get("RANK", "0") == str(rank):
+        if steps[0] == number and rank in (None, int(os.environ.get("RANK", "0"))):
             act()
         return step(self, *batches)
 
@@ -104,6 +104,16 @@ def at_step(number: int, rank: int, act: Callable[[], None]) -> Callable[[], Non
 
 def kill(number: int) -> Callable[[], None]:
     return lambda: os.kill(os.getpid(), number)
+
+
+def note_noise(folder: Path) -> Callable[[], None]:
+    """Write down what this process would draw next."""
+
+    def note() -> None:
+        file = folder / f"noise{os.environ.get('RANK', '0')}.json"
+        file.write_text(json.dumps(torch.rand(4).tolist()))
+
+    return note
 
 
 def break_loss() -> None:
@@ -160,6 +170,7 @@ def main() -> None:
     for name in ("killed", "first", "interrupted"):
         ends[f"{name}, again"] = trained(out / name, TWO, **own)
     ends["infinite"] = trained(out / "infinite", TWO, at_step(4, 1, break_loss), **own)
+    ends["noise"] = trained(out / "noise", TWO, at_step(1, None, note_noise(root)), **own)
     ends["uneven"] = trained(out / "uneven", TWO, **own, train__batch_size=3)
     for count in (1, TWO):
         ends[f"gradients {count}"] = gradients(root / f"gradients{count}", count)

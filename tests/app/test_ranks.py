@@ -15,10 +15,11 @@ from ranks_driver import REPEATS, SETTINGS
 from safetensors.torch import load_file
 from torch.testing import assert_close
 
+from bara_pyro.core.noise import seeded
 from bara_pyro.errors import ConfigError
 from bara_pyro.runs.manifest import check_run
 from bara_pyro.runs.sections import TrainConfig
-from bara_pyro.runs.steps import check_shares
+from bara_pyro.runs.steps import check_shares, noise_of
 from bara_pyro.runs.store import read_json, read_jsonl
 
 WEIGHTS = ("adapter_model.safetensors", "guide.safetensors")
@@ -79,6 +80,24 @@ def test_the_gradient_is_the_same_in_expectation(ran) -> None:
     z = (one["mean"] - two["mean"]) / error.clamp_min(1e-12)
     assert z[error > 0].square().mean() < 1.2
     assert z.abs().max() < 6
+
+
+def test_each_process_draws_noise_of_its_own(ran) -> None:
+    """On a CPU, whose generator keeps the lower half of a seed; nor is it that of the initial values."""
+    root, ends = ran
+    assert ends["noise"] == [[0, ""], [0, ""]]
+    with seeded(torch.device("cpu"), 0):  # the seed of the run
+        initial = torch.rand(4).tolist()
+    first, second = (read_json(root / f"noise{rank}.json") for rank in (0, 1))
+    assert first != second
+    assert initial not in (first, second)
+
+
+def test_seeds_of_noise_differ_in_what_a_generator_keeps() -> None:
+    """Neither runs nor processes share a seed, nor one with the initial values of a run."""
+    seeds = [noise_of(seed, rank) for seed in range(200) for rank in range(8)]
+    kept = {seed % 2**32 for seed in seeds} | set(range(200))
+    assert len(kept) == len(seeds) + 200
 
 
 @pytest.mark.parametrize("name", ["killed", "first", "interrupted"])

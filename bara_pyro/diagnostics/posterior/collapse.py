@@ -15,12 +15,13 @@ from torch.distributions import kl_divergence
 
 from bara_pyro.core.distributions import has_analytic_kl
 from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.noise import seeded
 from bara_pyro.core.prediction import predict
 from bara_pyro.core.priors import make_prior
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.sites import law_of
 from bara_pyro.data.types import Batch
-from bara_pyro.diagnostics.posterior.joint import gates_of, seeded
+from bara_pyro.diagnostics.posterior.joint import gates_of
 from bara_pyro.diagnostics.result import Number
 from bara_pyro.errors import ConfigError, DataError, MissingKLError
 from bara_pyro.metrics import posterior_predictive
@@ -88,7 +89,7 @@ def collapse(
     for batch in batches:
         rows += len(batch)
         placed = batch.to(model.backbone.device)
-        with seeded(model, seed):
+        with seeded(model.backbone.device, seed):
             for _ in range(samples):
                 found = _divergences(guide, placed)
                 phi = {"phi": found[gates.phi]} if gates.phi else {}

@@ -8,8 +8,8 @@ from pyro.distributions import Distribution
 from torch import Tensor
 
 from bara_pyro.core.guide import Posterior, SiteGuide
+from bara_pyro.core.noise import seeded
 from bara_pyro.data import EncodedSplit, batches
-from bara_pyro.diagnostics.posterior.joint import seeded
 from bara_pyro.runs.system import System
 
 SEQUENCES = 128  # draws times rows of a forward, at most
@@ -42,7 +42,7 @@ def gibbs_draws(system: System, split: EncodedSplit, total: int, seed: int) -> T
     draws = -(-total // len(split))
     pieces = [min(SEQUENCES, draws - first) for first in range(0, draws, SEQUENCES)]
     found = []
-    with torch.no_grad(), seeded(system.model, seed):
+    with torch.no_grad(), seeded(system.model.backbone.device, seed):
         for batch in batches(split, system.answer_ids, max(1, SEQUENCES // draws)):
             asked = replace(batch, labels=None).to(system.backbone.device)
             own = []

@@ -22,6 +22,7 @@ from torch import Tensor
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.latents import Gates
 from bara_pyro.core.likelihood import LIKELIHOOD
+from bara_pyro.core.noise import seeded
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.sites import law_of, value_of
 from bara_pyro.data.types import Batch
@@ -83,7 +84,7 @@ def check_target(model: AdaptedLM, batch: Batch) -> dict[str, tuple[int, ...]]:
             f"num_data={model.num_data} for {len(batch)} rows would count each row "
             f"{model.num_data / len(batch):g} times: build the model with num_data={len(batch)}."
         )
-    with torch.no_grad(), seeded(model, 0):
+    with torch.no_grad(), seeded(model.backbone.device, 0):
         trace = poutine.trace(model.forward).get_trace(batch)
     for name in model.latents.sites:
         weight = _weight(trace.nodes[name])
@@ -100,15 +101,6 @@ def _weight(site: Message) -> float:
     # A weight of 0 is a mask of False, which the mask of the tokens has been joined to.
     off = mask is False or (isinstance(mask, Tensor) and not mask.any())
     return 0.0 if off else float(site["scale"])
-
-
-@contextmanager
-def seeded(model: AdaptedLM, seed: int) -> Iterator[None]:
-    """Seed torch while the block runs, and leave the generators as they were."""
-    device = model.backbone.device
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        yield
 
 
 @contextmanager
@@ -131,7 +123,7 @@ def draw(model: AdaptedLM, guide: SiteGuide, batch: Batch, samples: int, seed: i
         ConfigError: the guide belongs to another model, or `samples` is not positive.
     """
     guide.check(model)
-    with seeded(model, seed):
+    with seeded(model.backbone.device, seed):
         return _collect(model, batch, samples, lambda part: guide.run(batch))
 
 

@@ -14,7 +14,7 @@ import torch
 from pyro.infer import MCMC, NUTS
 from torch import Tensor
 
-from bara_pyro.core.noise import noise_seed
+from bara_pyro.core.noise import noise_seed, seeded
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.types import Batch
 from bara_pyro.diagnostics.posterior.joint import (
@@ -23,7 +23,6 @@ from bara_pyro.diagnostics.posterior.joint import (
     evaluate,
     fixed_weights,
     gates_of,
-    seeded,
 )
 from bara_pyro.errors import ConfigError, DataError, TrainingError
 
@@ -131,7 +130,7 @@ def nuts(
     for chain in range(chains):
         sampler = NUTS(model.forward, max_tree_depth=max_tree_depth, **kernel)
         mcmc = MCMC(sampler, num_samples=samples, warmup_steps=warmup, disable_progbar=True)
-        with fixed_weights(model), seeded(model, noise_seed(seed, f"chain/{chain}")):
+        with fixed_weights(model), seeded(model.backbone.device, noise_seed(seed, f"chain/{chain}")):
             mcmc.run(batch)
         said = mcmc.diagnostics()
         divergences += len(said["divergences"]["chain 0"])

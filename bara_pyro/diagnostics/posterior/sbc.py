@@ -17,12 +17,12 @@ from torch import Tensor
 
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.likelihood import LIKELIHOOD
-from bara_pyro.core.noise import noise_seed
+from bara_pyro.core.noise import noise_seed, seeded
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.sites import value_of
 from bara_pyro.core.svi import SVI, adamw, linear_schedule
 from bara_pyro.data.types import Batch
-from bara_pyro.diagnostics.posterior.joint import Values, check_target, draw, evaluate, fixed_weights, seeded
+from bara_pyro.diagnostics.posterior.joint import Values, check_target, draw, evaluate, fixed_weights
 from bara_pyro.diagnostics.posterior.reference import check_lengths, flat_gates, gate_names, nuts
 from bara_pyro.diagnostics.posterior.uniformity import ecdf_test
 from bara_pyro.diagnostics.posterior.weighing import weighed_draws
@@ -115,7 +115,7 @@ def sbc(
 
 def simulate(model: AdaptedLM, batch: Batch, seed: int) -> tuple[dict[str, Tensor], Batch]:
     """Draw latents from the prior and answers from the program; return them by site, and labelled rows."""
-    with torch.no_grad(), seeded(model, seed):
+    with torch.no_grad(), seeded(model.backbone.device, seed):
         trace = poutine.trace(model.forward).get_trace(replace(batch, labels=None))
     values = {name: value_of(trace.nodes[name]) for name in model.latents.sites}
     return values, replace(batch, labels=value_of(trace.nodes[LIKELIHOOD]).squeeze(-1))
@@ -177,7 +177,7 @@ def svi_sampler(
 
     def sample(batch: Batch, seed: int) -> Mapping[str, Tensor]:
         try:
-            with seeded(model, noise_seed(seed, "fit")):
+            with seeded(model.backbone.device, noise_seed(seed, "fit")):
                 fit_guide(model, guide, batch, steps=steps, lr=lr)
             own = noise_seed(seed, "draws")
             if not weighed:

@@ -13,11 +13,11 @@ from bara_pyro.core.distributions import MeanWeibull
 from bara_pyro.core.distributions.weibull import EULER
 from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.noise import seeded
 from bara_pyro.core.sites import module_key
 from bara_pyro.core.svi import linear_schedule
 from bara_pyro.data import EncodedSplit, training_batches
 from bara_pyro.diagnostics.bounds.pac_bayes import LOSSES, GibbsBound, gibbs_bound
-from bara_pyro.diagnostics.posterior.joint import seeded
 from bara_pyro.errors import TrainingError
 from bara_pyro.models.bara import PHI, BaRA
 from bara_pyro.runs.system import System
@@ -65,7 +65,7 @@ def fit_phi(system: System, rows: EncodedSplit, prior: TorchDistribution, steps:
     phi, elbo = raw_phi(system.guide), MeanFieldELBO()
     optim = AdamW([phi], lr=FIT_RATE, weight_decay=0.0)
     schedule = linear_schedule(optim, steps)
-    with seeded(system.model, seed):
+    with seeded(system.model.backbone.device, seed):
         for step in range(steps):
             batch = rows.batch(training_batches(len(rows), FIT_BATCH, seed, step), system.answer_ids)
             terms = elbo.terms(system.model, system.guide, batch.to(system.backbone.device))

@@ -21,9 +21,9 @@ from typing import Any
 import torch
 
 from bara_pyro.cli.terminal import progress, say, show
-from bara_pyro.core.noise import noise_seed
+from bara_pyro.core.noise import noise_seed, seeded
 from bara_pyro.data.types import Batch
-from bara_pyro.diagnostics.posterior.joint import Values, draw, seeded
+from bara_pyro.diagnostics.posterior.joint import Values, draw
 from bara_pyro.diagnostics.posterior.sbc import Sampler, fit_guide, nuts_sampler, sbc, svi_sampler, too_sure
 from bara_pyro.guides.families import FAMILIES as GUIDES
 from bara_pyro.guides.prior import PriorGuide
@@ -88,7 +88,7 @@ def sampler_of(arm: str, model: BaRA, batch: Batch, settings: Settings) -> Sampl
         return nuts_sampler(model, draws=settings.draws, thin=settings.thin, warmup=settings.warmup)
     if arm == PRIOR:
         return prior_sampler(model, settings.draws)
-    with seeded(model, settings.seed):
+    with seeded(model.backbone.device, settings.seed):
         guide = GUIDES[arm.partition(",")[0]](model)
         fit_guide(model, guide, batch, steps=settings.start)
     weighed = arm.endswith(WEIGHED)
