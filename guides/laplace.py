@@ -185,6 +185,11 @@ class LaplaceGuide(PointGuide):
             covariance += rows @ rows.mT
         return point.log_probs.detach().double() @ centring.double(), covariance
 
+    @property
+    def joint(self) -> bool:
+        """Whether weights are drawn: linearised, each row has draws of its own logits."""
+        return self.mode == "sampled"
+
     def predictive(self, batch: Batch, samples: int, seed: int) -> Tensor | None:
         """Return log-probabilities under the linearised posterior, `S x B x C`; None where weights are drawn.
 

@@ -9,7 +9,8 @@ variable), every guide is centred at 0, and what a run saves as `lora_A` and `lo
 ordinary LoRA.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import NamedTuple, Unpack
 
@@ -132,6 +133,24 @@ class GaussianLoRA(AdaptedLM):
             width = a.target.in_features
             sites[a.target.site(SIGNS)] = Site(SIGNS, (width + a.r,), a.target.path, local=True, width=width)
         return Latents(self.r, sites)
+
+    @contextmanager
+    def unflipped(self) -> Iterator[None]:
+        """Predict without flipout: of what rows share, the same posterior, and a draw is that of all rows."""
+        if not self.flipout:
+            yield
+            return
+        self._flip(on=False)
+        try:
+            yield
+        finally:
+            self._flip(on=True)
+
+    def _flip(self, *, on: bool) -> None:
+        self.flipout = on
+        for adapter in self.adapters.values():
+            adapter.flipout = on
+        self.__dict__.pop("latents", None)
 
     def global_latents(self, batch: Batch) -> Sequence[Deviations]:
         """Sample the deviations of every module."""

@@ -66,6 +66,11 @@ class SiteGuide(AutoMessenger):  # type: ignore[metaclass]  # Pyro computes the 
         """Whether draws differ: False where the guide puts all mass on a point."""
         return True
 
+    @property
+    def joint(self) -> bool:
+        """Whether a draw is the same one for all rows, as a draw of latents that they share is."""
+        return True
+
     def check(self, model: AdaptedLM) -> None:
         """Raise `ConfigError` where this is the guide of another model, which would run in its place."""
         if self.model is not model:

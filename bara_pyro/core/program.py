@@ -172,6 +172,10 @@ class AdaptedLM(PyroModule):
         """Return what stands around the program's own plates: by default nothing."""
         return nullcontext()
 
+    def unflipped(self) -> AbstractContextManager[None]:
+        """Let a draw of the global latents be one for all tokens, where random signs turn it for each."""
+        return nullcontext()
+
     def counted(self, batch: Batch) -> Tensor:
         """Return the tokens whose local sites enter the objective, `B x T`: by default the real ones."""
         return batch.attention_mask

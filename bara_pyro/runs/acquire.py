@@ -3,7 +3,8 @@
 Labels tell of what rows share: the global latents (BaRA's Phi, a member of an ensemble, drawn weights). What
 each row draws for itself (BaRA's theta) no label of another row helps to know, and joint information would
 count it as if it were shared. So each draw of the global latents gets `REPEATS` draws of the local ones, over
-which probabilities are averaged; the sampling error that this leaves falls with their number.
+which probabilities are averaged; the sampling error that this leaves falls with their number. Flipout's signs
+are no latents but a way to train: they would hide what rows share, and are left out.
 """
 
 import math
@@ -82,12 +83,13 @@ def ask_pool(
         ConfigError: the model learnt replies.
         DataError: no question is short enough.
     """
-    latents = system.model.latents
-    shared = not latents.local_sites or bool(latents.global_sites)
-    repeats = REPEATS if samples and latents.local_sites and shared else 1
-    kept, split, draws = answers_drawn(
-        system, examples, "given", samples * repeats, repeats=repeats, seed=seed, on_rows=on_rows
-    )
+    with system.model.unflipped():
+        latents = system.model.latents
+        shared = system.guide.joint and (not latents.local_sites or bool(latents.global_sites))
+        repeats = REPEATS if samples and latents.local_sites and shared else 1
+        kept, split, draws = answers_drawn(
+            system, examples, "given", samples * repeats, repeats=repeats, seed=seed, on_rows=on_rows
+        )
     draws = draws.unflatten(0, (-1, repeats)).logsumexp(1) - math.log(repeats)
     return Pool(kept, draws, shared, tuple(reading_notes(system.config, split, "given")))
 

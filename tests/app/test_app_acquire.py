@@ -175,6 +175,41 @@ def test_rows_that_share_nothing(place: Place, pool: Path, tmp_path: Path, bara:
     assert "nats of the latents" not in bara(*asked, "--by", "bald").out
 
 
+def test_a_linearised_posterior_has_draws_of_each_row_alone(
+    place: Place, pool: Path, tmp_path: Path, bara: Bara
+) -> None:
+    """Put in the order of each row's own probabilities, they go together in all rows whatever those share."""
+    for number, (predictive, refused) in enumerate((("glm", True), ("sampled", False))):
+        run = tmp_path / str(number)
+        train(place.config(method__name="laplace", method__predictive=predictive, **SETTINGS), run)
+        asked = ("acquire", run, "--input", pool, "--count", 3, "--samples", 4)
+        if refused:
+            assert_one_sentence(bara(*asked), "each row by itself", "bald or entropy")
+        else:
+            assert bara(*asked).code == 0
+        assert (json.loads(bara(*asked, "--by", "bald", "--json").out)["joint"] is None) is refused
+
+
+def test_signs_do_not_hide_what_rows_share(place: Place, pool: Path) -> None:
+    """With flipout and without it is one posterior: a draw of A is asked as it is, for all rows."""
+    flipped, plain = (
+        build_system(place.config(method__name="blob", method__init_scale=0.3, method__flipout=flipout))
+        for flipout in (True, False)
+    )
+    for system in (flipped, plain):
+        for adapter in system.model.adapters.values():
+            torch.nn.init.constant_(adapter.lora_B, 0.3)
+    examples = load_questions(pool, plain.task)
+    rows = encode_rows(plain.config, plain.backbone, plain.task, examples)
+    asked = ask_pool(flipped, examples, samples=6)
+    assert asked.draws == pytest.approx(draw(plain, rows, 6), abs=1e-9)
+    assert asked.draws.exp().std(0).max() > 0.01
+    assert asked.shared
+    assert flipped.model.flipout
+    assert all(adapter.flipout for adapter in flipped.model.adapters.values())
+    assert flipped.model.latents.local_sites
+
+
 def test_refusals(
     finished: Path, members: Path, place: Place, pool: Path, tmp_path: Path, bara: Bara
 ) -> None:
