@@ -16,6 +16,7 @@ from bara_pyro.diagnostics.posterior.sbc import (
     LOG_LIKELIHOOD,
     Calibration,
     nuts_sampler,
+    rank,
     sbc,
     simulate,
     svi_sampler,
@@ -64,21 +65,38 @@ def test_exact_draws_pass_and_controls_fail() -> None:
 
 
 def test_a_rank_is_the_number_of_draws_below_the_truth() -> None:
-    """By draws that are all below it, all above it, and all the truth itself, which is not below itself."""
+    """By draws that are all below it and all above it."""
     model, batch = one_gate(TWO_TOKENS)
 
-    def constant(value: float | None) -> Callable[[Batch, int], Mapping[str, Tensor]]:
-        def sample(_: Batch, seed: int) -> Mapping[str, Tensor]:
-            truth = simulate(model, batch, seed)[0]["phi"]
-            drawn = truth if value is None else torch.full_like(truth, value)
-            return {"phi": drawn.expand(L, *drawn.shape)}
+    def constant(value: float) -> Callable[[Batch, int], Mapping[str, Tensor]]:
+        return lambda _, __: {"phi": torch.full((L, 1, 1), value)}
 
-        return sample
-
-    below, above, equal = (sbc(model, batch, constant(v), simulations=3) for v in (1e-9, 1e9, None))
+    below, above = (sbc(model, batch, constant(v), simulations=3) for v in (1e-9, 1e9))
     assert below.ranks[:, 0].tolist() == [L] * 3
     assert above.ranks[:, 0].tolist() == [0] * 3
-    assert equal.ranks.tolist() == [[0, 0]] * 3
+
+
+def test_draws_that_equal_the_truth_are_counted_by_lot() -> None:
+    """An exact posterior with a mass at a point passes; without the lot its ranks would be the lowest."""
+    draws = (torch.rand(2000, L, 1) < 0.5).double()
+    truths = (torch.rand(2000, 1) < 0.5).double()
+    ranks = torch.stack([rank(d, t, seed) for seed, (d, t) in enumerate(zip(draws, truths, strict=True))])
+    assert ranks.min() == 0
+    assert ranks.max() == L
+    assert Calibration(("coin",), ranks, L).uneven() == ()
+    below = torch.stack([(d < t).sum(0) for d, t in zip(draws, truths, strict=True)])
+    assert Calibration(("coin",), below, L).uneven() == ("coin",)
+    all_the_same = torch.stack([rank(torch.ones(L, 1), torch.ones(1), seed) for seed in range(2000)])
+    assert Calibration(("one",), all_the_same, L).uneven() == ()
+
+
+def test_a_likelihood_that_no_gate_moves_passes() -> None:
+    """Nothing is added to the language model: the posterior is the prior, and all draws are alike."""
+    model, batch = one_gate(TWO_TOKENS)
+    with torch.no_grad():
+        for adapter in model.adapters.values():
+            adapter.lora_B.zero_()
+    assert sbc(model, batch, from_prior, simulations=N).uneven() == ()
 
 
 def test_simulated_data_follow_the_program() -> None:
