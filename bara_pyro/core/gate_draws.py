@@ -29,6 +29,7 @@ class GateDraws:
         theta: float32, `S x n x M x r`; None where it has no local one. LoRA has no gate: its activations
             `A x` stand here.
         log_probs: float64, `S x n x C`: the answers' log-probabilities under the same draws.
+        ranks: of a pruned program, the units that each module has, which are the first of the r; empty: all.
     """
 
     modules: tuple[str, ...]
@@ -36,6 +37,7 @@ class GateDraws:
     phi: Tensor | None
     theta: Tensor | None
     log_probs: Tensor
+    ranks: tuple[int, ...] = ()
 
     @property
     def psi(self) -> Tensor:
@@ -113,6 +115,7 @@ def gate_draws(
         parts[0].phi,  # one draw a seed, shared by all rows
         None if parts[0].theta is None else torch.cat([torch.as_tensor(part.theta) for part in parts], dim=1),
         torch.cat([part.log_probs for part in parts], dim=1),
+        tuple(model.rank_pattern.get(path, model.r) for path in paths) if model.rank_pattern else (),
     )
 
 

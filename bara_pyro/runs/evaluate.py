@@ -15,6 +15,7 @@ from bara_pyro.core.gate_draws import GateDraws, gate_draws
 from bara_pyro.core.prediction import predict
 from bara_pyro.data import EncodedSplit, Task, batches, first_rows
 from bara_pyro.metrics import decompose, evaluate, posterior_predictive, sparsity_by_module, stack_truth
+from bara_pyro.metrics.sparsity import over_modules
 from bara_pyro.runs.manifest import METRICS, PREDICTIONS, recording
 from bara_pyro.runs.reply_scores import reply_rows, reply_scores
 from bara_pyro.runs.rows import Replies, reading_notes
@@ -246,7 +247,10 @@ def _sparsity(system: System, split: EncodedSplit) -> dict[str, float]:
     if system.model.gates is None:
         return {}
     draws = system_gates(system, first_rows(split, SPARSITY_ROWS), SPARSITY_DRAWS)
-    return {kind: float(sparsity_by_module(gates).mean()) for kind, gates in draws.by_kind().items()}
+    return {
+        kind: over_modules(sparsity_by_module(gates, ranks=draws.ranks), draws.ranks)
+        for kind, gates in draws.by_kind().items()
+    }
 
 
 def parameter_counts(system: System) -> dict[str, int]:

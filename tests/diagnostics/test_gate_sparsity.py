@@ -1,6 +1,7 @@
 """Sparsity by module and over thresholds: counted by hand, and against the Weibull law."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -41,6 +42,26 @@ def test_counted_by_hand() -> None:
     assert found.by_module["theta"].tolist() == [25.0, 12.5]
     assert found.by_module["psi"].tolist() == [37.5, 25.0]
     assert found.overall == {"phi": 25.0, "theta": 18.75, "psi": 31.25}
+
+
+def test_units_that_are_pruned_away_are_no_gates() -> None:
+    """Of module "n" the first unit is left: one by hand, and of a program by a loop over what it has."""
+    found = gate_sparsity(replace(by_hand(), ranks=(2, 1)), TAU)
+    assert found.by_module["phi"].tolist() == [25.0, 50.0]  # of n: 1, 0.01
+    assert found.by_module["theta"].tolist() == [25.0, 0.0]  # 0.2, 1, 1, 20
+    assert found.overall["phi"] == pytest.approx(100 * 2 / 6)
+    model = BaRA(backbone(), 4, r=4, target_modules=["lm_head", "q_proj"], rank_pattern={"lm_head": 1})
+    drawn = gate_draws(model, WeibullGuide(model), [make_batch()], samples=50)
+    own = {path: 1 if path == "lm_head" else 4 for path in drawn.modules}
+    for kind, gates in drawn.by_kind().items():
+        closed = [
+            float(gates[s, n, m, unit]) < TAU
+            for m, path in enumerate(drawn.modules)
+            for s in range(gates.shape[0])
+            for n in range(gates.shape[1])
+            for unit in range(own[path])
+        ]
+        assert gate_sparsity(drawn, TAU).overall[kind] == pytest.approx(100 * sum(closed) / len(closed))
 
 
 def test_activations_have_a_sign_and_no_phi() -> None:

@@ -20,6 +20,7 @@ from torch import Tensor
 from bara_pyro.core.gate_draws import GateDraws
 from bara_pyro.errors import ConfigError
 from bara_pyro.metrics import sparsity_by_module
+from bara_pyro.metrics.sparsity import over_modules
 
 GATES = ("phi", "theta", "psi")
 TAU = 0.1
@@ -33,11 +34,12 @@ class Sparsity:
     modules: tuple[str, ...]  # paths of the M modules
     tau: float  # the threshold
     by_module: dict[str, Tensor]  # "phi", "theta" and "psi" -> float64, `M`
+    ranks: tuple[int, ...] = ()  # units of each module; empty: as many each
 
     @property
     def overall(self) -> dict[str, float]:
-        """The percentages over all modules, which have as many entries each."""
-        return {name: float(values.mean()) for name, values in self.by_module.items()}
+        """The percentages over all units of all modules."""
+        return {name: over_modules(values, self.ranks) for name, values in self.by_module.items()}
 
 
 def gate_sparsity(draws: GateDraws, tau: float = TAU) -> Sparsity:
@@ -59,9 +61,9 @@ def gate_sparsity(draws: GateDraws, tau: float = TAU) -> Sparsity:
         {'phi': 50.0, 'theta': 100.0, 'psi': 100.0}
     """
     check_tau(tau)
-    found = {name: sparsity_by_module(value, tau) for name, value in draws.by_kind().items()}
+    found = {name: sparsity_by_module(value, tau, draws.ranks) for name, value in draws.by_kind().items()}
     none = torch.zeros(len(draws.modules), dtype=torch.float64)
-    return Sparsity(draws.modules, tau, {"phi": none, **found})
+    return Sparsity(draws.modules, tau, {"phi": none, **found}, draws.ranks)
 
 
 def sparsity_curve(draws: GateDraws, taus: Sequence[float]) -> dict[str, Tensor]:
