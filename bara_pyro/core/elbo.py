@@ -36,8 +36,9 @@ class ElboTerms:
         loss: the negative ELBO of the whole data set, in nats, KL weights included.
         nll: the expected negative log-likelihood of the whole data set, in nats.
         kl: site -> KL(posterior || prior) in nats as it enters at weight 1 and without the data scale: the
-            plain KL for a global site, the sum over the batch's rows and real tokens for a local one. A site
-            whose posterior is its prior (a dropout mask, random signs) is not listed.
+            plain KL for a global site, the sum over the batch's rows and real tokens for a local one; 0 for
+            one of weight 0, which is not computed. A site whose posterior is its prior (a dropout mask,
+            random signs) is not listed.
         extra: site -> negative log-density of what else is observed (an auxiliary likelihood, a factor), with
             weight and scale left out as in `kl`.
 

@@ -93,7 +93,8 @@ class SVI(Generic[M, G]):
 
         Args:
             batches: one batch, or several whose gradients are accumulated: the step equals that of one batch
-                with all their rows.
+                with all their rows, unless the objective averages over the tokens of a batch, as that of
+                FVAE's official code does (`recipe: reproduction`).
 
         Returns:
             The negative ELBO estimate of the whole data set, in nats. `self.last` holds its parts in nats
