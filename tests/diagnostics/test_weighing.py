@@ -69,24 +69,33 @@ def test_points_and_numbers_that_are_refused() -> None:
 
 
 def test_a_guide_that_is_off_is_beside_the_reference_once_weighed() -> None:
-    """The reference is drawn from the quadrature: no chain, so that only draws differ."""
+    """The reference is drawn from the quadrature: no chain, so that only draws differ.
+
+    Draws of one law are further apart than the noise that is told in one case of twenty: three cases of six
+    in one of five hundred.
+    """
     model, batch = one_gate()
     grid = Grid(model, batch)
-    density = grid.posterior()
-    picked = torch.multinomial(density, 3000, replacement=True, generator=torch.Generator().manual_seed(0))
-    gates = grid.u[picked].exp().float().reshape(-1, 1, 1)
-    reference = reference_from(model, batch, {"phi": gates}, 1, 0, (1.0,))
     guide = weibull(model, *OFF)
-    plain, weighed = (
-        compare_with_reference(model, guide, reference, batch, samples=1500, weighed=weighed)
-        for weighed in (False, True)
-    )
-    assert plain.gates[0].sd_ratio < 0.9
-    assert weighed.gates[0].sd_ratio == pytest.approx(1, abs=0.08)
-    assert plain.gates[0].ks > 3 * plain.gates[0].ks_noise
-    assert weighed.gates[0].ks < weighed.gates[0].ks_noise
-    assert weighed.gates[0].ks_noise > plain.gates[0].ks_noise  # fewer draws than there seem to be
-    assert weighed.largest_difference < plain.largest_difference
+    told = 0
+    for seed in range(6):
+        generator = torch.Generator().manual_seed(seed)
+        picked = torch.multinomial(grid.posterior(), 3000, replacement=True, generator=generator)
+        gates = grid.u[picked].exp().float().reshape(-1, 1, 1)
+        reference = reference_from(model, batch, {"phi": gates}, 1, 0, (1.0,))
+        plain, weighed = (
+            compare_with_reference(model, guide, reference, batch, samples=1500, seed=seed, weighed=weighed)
+            for weighed in (False, True)
+        )
+        assert plain.gates[0].sd_ratio < 0.9
+        assert weighed.gates[0].sd_ratio == pytest.approx(
+            1, abs=0.12
+        )  # its standard error is 0.045, its bias -0.04
+        assert plain.gates[0].ks > 3 * plain.gates[0].ks_noise
+        assert weighed.gates[0].ks_noise > plain.gates[0].ks_noise  # fewer draws than there seem to be
+        assert weighed.largest_difference < plain.largest_difference
+        told += weighed.gates[0].ks > weighed.gates[0].ks_noise
+    assert told < 3
 
 
 def test_calibration_of_a_guide_that_ignores_the_answers_once_weighed() -> None:
