@@ -24,6 +24,7 @@ from transformers.utils import logging
 
 from bara_pyro.core import quantized
 from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.noise import seeded
 from bara_pyro.core.packages import require_packages
 from bara_pyro.core.verifying import verify
 from bara_pyro.errors import BackboneError
@@ -147,8 +148,8 @@ def _load_lm(path: str, how: dict[str, Any], random_seed: int | None) -> PreTrai
         AutoModelForCausalLM if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING else AutoModelForImageTextToText
     )
     if random_seed is not None:
-        torch.manual_seed(random_seed)
-        return kind.from_config(config, dtype=how["dtype"])
+        with seeded(torch.device("cpu"), random_seed):
+            return kind.from_config(config, dtype=how["dtype"])
     lm, info = kind.from_pretrained(path, output_loading_info=True, **how)
     if info["missing_keys"]:
         # transformers would go on with random values in their place.

@@ -12,9 +12,11 @@ from safetensors import safe_open
 from transformers import AutoModelForCausalLM
 
 from bara_pyro.core.loading import load_backbone
-from bara_pyro.runs.evaluate import draw
+from bara_pyro.runs.evaluate import draw, evaluate_system
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.store import read_json, read_jsonl
+from bara_pyro.runs.system import build_system
+from bara_pyro.runs.train import train
 
 FILES = {
     *("config.json", "adapter_config.json", "adapter_model.safetensors", "guide.safetensors"),
@@ -44,6 +46,18 @@ def test_folder_of_a_run(place: Place, finished: Path) -> None:
     for record in read_jsonl(finished / "predictions.jsonl"):
         assert record["label"] == ["no", "yes"].index(rows[record["id"]]["answer"])
         assert all(sum(probs) == pytest.approx(1) for probs in record["probs"].values())
+
+
+@pytest.mark.parametrize("method", ["bara-gate", "blob", "mc_dropout", "laplace", "ensemble", "tfb"])
+def test_torchs_own_generator_is_left_alone(method: str, place: Place, tmp_path: Path) -> None:
+    """Training, reading back and asking: a user's own draws do not depend on what a run did before."""
+    torch.manual_seed(17)
+    before = torch.get_rng_state()
+    system = build_system(place.config(method__name=method, train__steps=3, task__validation_rows=8))
+    train(system, tmp_path / "run")
+    evaluate_system(system)
+    load_system(tmp_path / "run")
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_a_fresh_process_predicts_the_same_bits(place: Place, finished: Path, tmp_path: Path) -> None:
