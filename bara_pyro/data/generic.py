@@ -55,6 +55,8 @@ def listed_options(choices: object, key: str) -> tuple[list[str], tuple[str, ...
         return named_options(choices, key)
     if not isinstance(choices, list):
         raise DataError(f"its {key!r} are no list: {choices!r} (in CSV, separate them with '|').")
+    if None in choices:
+        raise DataError(f"its {key!r} have an option without a text: {choices!r}.")
     return named_options([str(option) for option in choices], key)
 
 
@@ -77,17 +79,16 @@ def _choice(answer: object, options: Sequence[str], called: Sequence[str] = ()) 
     said = label_text(answer)
     if said in called:
         return list(called).index(said)
-    if isinstance(answer, int) and not isinstance(answer, bool):
-        meant = {answer} & set(range(len(options)))
-    else:
-        letters = LETTERS[: len(options)]
-        meant = {place for place, names in enumerate(zip(letters, options, strict=True)) if said in names}
-        if not meant and said.isdecimal() and not called:
-            meant = {int(said)} & set(range(len(options)))
+    whole = isinstance(answer, int) and not isinstance(answer, bool)
+    letters = LETTERS[: len(options)]
+    meant = {place for place, names in enumerate(zip(letters, options, strict=True)) if said in names}
+    if said.isdecimal() and (whole or not called):
+        meant |= {int(said)} & set(range(len(options)))
     if (times := list(options).count(said)) > 1:
         raise DataError(f"the option {said!r} stands there {times} times: give each option once.")
     if len(meant) > 1:
-        raise DataError(f"its answer {answer!r} fits more than one option: give the option's index from 0.")
+        give = "letter" if said.isdecimal() else "index from 0"
+        raise DataError(f"its answer {answer!r} fits more than one option: give the option's {give}.")
     if not meant:
         last = LETTERS[len(options) - 1]
         raise DataError(

@@ -97,6 +97,11 @@ def task_from_rows(
     classes_said = _class_notes(names, train, test_rows, name)
     notes = [columns_note(columns), *classes_said, note, *repeats(train, test_rows)]
     kept, validation = _carved(train, validation_rows, seed, columns)
+    if names and (lost := sorted({row.label for row in train} - {row.label for row in kept})):
+        raise DataError(
+            f"With {validation_rows} rows set aside for validation no row with the answer "
+            f"{names[lost[0]]!r} is left to train on: set fewer aside (--validation-rows), or give more rows."
+        )
     if columns.cluster and validation:
         notes.append(f"{len(validation)} rows set aside for validation, whole clusters")
     return Task(name, labels, kept, validation, tuple(test_rows), tuple(notes), names, columns)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bara_pyro.core.distance import Distance
-from bara_pyro.data import EncodedSplit, Example, Given, Task, batches, load_questions
+from bara_pyro.data import EncodedSplit, Example, Given, Task, batches, is_file_name, load_questions
 from bara_pyro.data.clusters import one_of_each
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.methods import METHODS
@@ -135,9 +135,15 @@ def calibration_rows(
 
     Raises:
         ConfigError: the run's method was fitted to its validation rows.
-        DataError: there are none, or the file cannot be read.
+        DataError: there are none, the file cannot be read, or is that of the training rows.
     """
     if file is not None:
+        own = system.config.task.name
+        if is_file_name(own) and Path(own).resolve() == Path(file).resolve():
+            raise DataError(
+                f"{file} has the rows that the run was trained on, of which it is surer than of others: give "
+                "other rows as file (--calibration FILE), or train with validation_rows (--validation-rows)."
+            )
         return _independent(system, load_questions(file, system.task, given=given, answers=answers))
     method = system.config.method
     if METHODS[method.name].uses_validation(method):

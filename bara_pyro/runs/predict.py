@@ -19,6 +19,7 @@ from bara_pyro.data import (
 )
 from bara_pyro.data.conversations import load_conversations
 from bara_pyro.data.reply_tasks import ReplyTask
+from bara_pyro.data.rows import check_other_file
 from bara_pyro.data.stored import stored_file
 from bara_pyro.data.tables import Data
 from bara_pyro.errors import DataError
@@ -122,8 +123,13 @@ def names_of(example: Example, task: Task) -> tuple[str, ...]:
     """Return what the user calls each class in this row."""
     if not example.options:
         return task.names or task.labels
-    others = task.labels[len(example.options) :]
-    return (*example.options, *(f"({label})" for label in others))
+    names = [*example.options]
+    for label in task.labels[len(example.options) :]:
+        name = f"({label})"
+        while name in names:  # an option may read like that
+            name = f"({name})"
+        names.append(name)
+    return tuple(names)
 
 
 def write_answers(path: str | Path, answers: Answers, task: Task) -> None:
@@ -188,6 +194,8 @@ def rows_to_evaluate(folder: Path, config: RunConfig) -> Task | ReplyTask:
     if file is None and is_file_name(c.name) and c.name != own.task.name:
         file = c.test_file or Path(c.name)
     if file is not None:
+        if is_file_name(own.task.name):
+            check_other_file(own.task.name, file)
         return _whole_file(file, c, stored_task(stored))
     if c.name == own.task.name:
         task = own_rows(folder, config, stored)

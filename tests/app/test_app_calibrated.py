@@ -121,10 +121,19 @@ def test_every_command_takes_it(default: Path, place: Place, tmp_path: Path, bar
     assert not (tmp_path / "hub" / "rehearsal.json").exists()
     check_run(default)
     ours = [row["probs"] for row in read_jsonl(tmp_path / "answers.jsonl")]
-    for folder in ("hub", "pruned"):
-        system = load_system(tmp_path / folder, backbone=str(place.backbone), with_rows=False)
-        told = bp.predict(system, [{"question": row["question"]} for row in questions()[:6]]).rows
-        assert [row["probs"] for row in told] == [pytest.approx(probs, abs=2e-2) for probs in ours]
+    asked = [{"question": row["question"]} for row in questions()[:6]]
+    system = load_system(tmp_path / "hub", backbone=str(place.backbone), with_rows=False)
+    assert [row["probs"] for row in bp.predict(system, asked).rows] == [pytest.approx(p) for p in ours]
+    # Without units probabilities are others, divided by the same temperature.
+    system = load_system(tmp_path / "pruned", backbone=str(place.backbone), with_rows=False)
+    divided = probabilities(bp.predict(system, asked, samples=0).rows)
+    system.model.set_temperature(0.0)
+    plain = probabilities(bp.predict(system, asked, samples=0).rows)
+    assert divided == pytest.approx((plain.log() / temperature).softmax(-1), abs=1e-6)
+
+
+def probabilities(rows: list[dict]) -> torch.Tensor:
+    return torch.tensor([list(row["probs"].values()) for row in rows], dtype=torch.float64)
 
 
 def test_text_goes_without_it(default: Path) -> None:

@@ -135,7 +135,10 @@ def test_plain_peft_gives_the_logits_that_were_compared(method: str, place: Plac
     assert near["nll_export"] == pytest.approx(
         -theirs[torch.arange(len(labels)), labels].mean().item(), abs=1e-5
     )
-    assert 1e-5 < near["kl_max"] < 0.5  # near, and not the same
+    nothing = draw(build_system(system.config), system.split("test"), 0)[0]
+    # Not the same, and nearer than no adapter.
+    assert near["kl_max"] > 1e-5
+    assert near["kl_mean"] < (mean.exp() * (mean - nothing)).sum(-1).mean()
     parts = [plain_peft(place, tmp_path / "lora" / f"draw-{k}", system, len(mean)) for k in range(2)]
     assert (parts[0] - parts[1]).abs().max() > 1e-3
     average = draw(system, system.split("test"), 2, seed=4).exp().mean(0)
@@ -152,7 +155,7 @@ def test_phi_alone_is_exact_draw_by_draw(place: Place, tmp_path: Path) -> None:
     drawn = draw(system, system.split("test"), 2, seed=7)
     for k in range(2):
         theirs = plain_peft(place, tmp_path / "lora" / f"draw-{k}", system)
-        assert_close(theirs, drawn[k, :3], rtol=0, atol=1e-5)
+        assert_close(theirs, drawn[k, :3], rtol=1e-5, atol=1e-5)  # two orders of float32 sums
 
 
 @pytest.mark.parametrize("method", ["lora", "blob"])

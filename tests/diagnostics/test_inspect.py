@@ -115,7 +115,8 @@ def test_a_pruned_run(method: str, tmp_path: Path) -> None:
     page, _ = inspect_run(tmp_path, smaller, OPTIONS)
     units = 3 * len(smaller.model.targets)
     gone = sum(3 - rank for rank in smaller.model.rank_pattern.values())
-    assert read(page).rank.sparsity["psi"] > 99.99 * gone / units
+    assert gone > 0
+    assert read(page).rank.sparsity["psi"] < 99.99 * gone / units  # what is gone is not a closed gate
 
 
 def test_peak_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,6 @@
 """Stored rows: what went in comes out, once and in one order, and only where it is the record's own."""
 
 import json
-from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -33,7 +32,8 @@ def test_what_is_written_is_read(tmp_path):
     runs = [run_rows(2), run_rows(4, task="u", tested_on="u", hash="cd34", seed=2)]
     write_rows(reversed(runs), tmp_path / "rows.parquet")
     for run, found in zip(runs, read_rows(tmp_path / "rows.parquet"), strict=True):
-        assert replace(found, labels=run.labels, log_probs=run.log_probs) == run
+        tensors = {"labels": None, "log_probs": None}
+        assert vars(found) | tensors == vars(run) | tensors
         assert torch.equal(found.labels, run.labels)
         for samples, expected in run.log_probs.items():
             scores, known = evaluate(found.log_probs[samples], run.labels), evaluate(expected, run.labels)

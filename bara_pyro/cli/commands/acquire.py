@@ -1,5 +1,6 @@
 """`bara acquire`: the rows of a pool that are worth labelling."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -79,6 +80,8 @@ def acquire(
     from bara_pyro.runs.folder import load_system
 
     system = load_system(run, backbone=model, device=device, with_rows=False)
+    if output is not None:
+        check_columns(pool, (*ACQUISITION_KEYS, "joint"))
     given = Given(text_column, None, choices_column, context_column)
     examples = load_questions(pool, system.task, given=given)
     check_count(count, len(examples))
@@ -95,6 +98,20 @@ def acquire(
         write_decisions(output, rows, separator_in(pool) if pool.suffix.lower() == ".csv" else ",")
         say(f"Rows to label, the first choice first, written to {output}: {count}")
     result({**acquired.summary, "chosen": [row["id"] for row in acquired.rows], "output": output})
+
+
+def check_columns(pool: Path, written: Sequence[str]) -> None:
+    """Refuse a pool with a column that is to be written beside its own.
+
+    Raises:
+        DataError: it has one.
+    """
+    from bara_pyro.data.tables import read_table
+    from bara_pyro.errors import DataError
+
+    table = read_table(pool)
+    if taken := [name for name in written if name in table.columns]:
+        raise DataError(f"{pool} has a column {taken[0]!r}, which is written beside its own: rename it.")
 
 
 def _said(found: Json) -> list[str]:

@@ -72,17 +72,18 @@ def compare(
 
 
 def read_clusters(file: Path) -> dict[str, str]:
-    """Return the cluster of each row of a table, by its id.
+    """Return the cluster of each row of a table, by its id; an empty text where a row stands for itself.
 
     Raises:
         DataError: it cannot be read, or lacks one of the two.
     """
+    from bara_pyro.data.schemas import missing
     from bara_pyro.data.tables import read_table
     from bara_pyro.errors import DataError
 
     found = {}
     for number, row in enumerate(read_table(file).rows, start=1):
-        if row.get("id") is None or row.get("cluster") is None:
+        if missing(row.get("id")) or "cluster" not in row:
             raise DataError(f"{file}, row {number} lacks an 'id' or a 'cluster': give each row both.")
-        found[str(row["id"]).strip()] = str(row["cluster"]).strip()
+        found[str(row["id"]).strip()] = "" if missing(row["cluster"]) else str(row["cluster"]).strip()
     return found

@@ -72,6 +72,7 @@ def evaluate(
     from bara_pyro.cli.running import evaluate_with_progress
     from bara_pyro.cli.scores import show_scores
     from bara_pyro.cli.terminal import result, say, say_notes
+    from bara_pyro.data import is_file_name
     from bara_pyro.runs.folder import load_system, stored_config
     from bara_pyro.runs.predict import check_own_rows, rows_to_evaluate
     from bara_pyro.runs.train_log import train_seconds
@@ -85,6 +86,8 @@ def evaluate(
         "context_column": context_column, "cluster_column": cluster_column,
     }  # fmt: skip
     changes = {key: value for key, value in given.items() if value is not None}
+    if split is None and (test_file is not None or (task is not None and is_file_name(task))):
+        split = "test"  # a file is tested on whole
     config = _evaluation_config(stored_config(run)[0], samples, changes, split)
     data = rows_to_evaluate(run, config)
     say_notes(data.notes)

@@ -215,9 +215,11 @@ def _clusters(runs: Sequence[Evaluated], given: Mapping[str, str] | None) -> lis
     if given is not None:
         if missing := [row_id for row_id in ids if row_id not in given]:
             raise DataError(f"Row {missing[0]!r} has no cluster: give one for each of the {len(ids)} rows.")
-        return [given[row_id] for row_id in ids]
-    known = next((run.clusters for run in runs if any(run.clusters)), runs[0].clusters)
-    return [cluster or row_id for row_id, cluster in zip(ids, known, strict=True)]
+        known: Sequence[str] = [given[row_id] for row_id in ids]
+    else:
+        known = next((run.clusters for run in runs if any(run.clusters)), runs[0].clusters)
+    # Apart from each other: a row may have the name of a cluster.
+    return [f"cluster {cluster}" if cluster else f"row {i}" for i, cluster in zip(ids, known, strict=True)]
 
 
 def _difference(
