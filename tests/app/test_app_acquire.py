@@ -160,6 +160,15 @@ def test_options_of_a_row_stay_options(place: Place, tmp_path: Path) -> None:
     assert all(math.isfinite(row["joint"]) for row in acquired.rows)
 
 
+def test_a_column_that_would_be_written_over_is_refused(members: Path, tmp_path: Path, bara: Bara) -> None:
+    rows = [{"id": r["id"], "question": r["question"], "total": "mine"} for r in questions()]
+    pool, out = write_rows(tmp_path / "pool.jsonl", rows), tmp_path / "next.jsonl"
+    told = bara("acquire", members, "--input", pool, "--count", 2, "--output", out)
+    assert_one_sentence(told, "a column 'total'", "rename it")
+    assert not out.exists()
+    assert bara("acquire", members, "--input", pool, "--count", 2).code == 0
+
+
 def test_rows_that_share_nothing(place: Place, pool: Path, tmp_path: Path, bara: Bara) -> None:
     """MC-dropout draws for each row by itself: its rows may be chosen one by one, not together."""
     train(place.config(method__name="mc_dropout", **SETTINGS), tmp_path / "run")

@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 from app_cases import Bara, Place, assert_one_sentence, write_rows
@@ -98,3 +99,22 @@ def test_clusters_come_from_a_table(groups: Path, tmp_path: Path, bara: Bara) ->
     assert_one_sentence(bara("compare", a, b, "--clusters", all_one), "one cluster")
     lacking = write_rows(tmp_path / "lacking.jsonl", ({"id": i} for i in ids))
     assert_one_sentence(bara("compare", a, b, "--clusters", lacking), "row 1 lacks")
+
+
+def test_blank_clusters_stand_for_themselves(groups: Path, tmp_path: Path, bara: Bara) -> None:
+    """In a table without them as where each row is its own; a row is not of a cluster that has its name."""
+    a, b = groups / "bara" / "seed-0", groups / "lora" / "seed-0"
+    ids = _ids(a)
+    found = {}
+    for name, clusters in {
+        "own": ids,
+        "blank": [""] * len(ids),
+        "named": [ids[1], ids[1], *[""] * (len(ids) - 2)],  # of rows 0 and 1, as row 1 is called
+        "pair": ["pair", "pair", *ids[2:]],
+    }.items():
+        pd.DataFrame({"id": ids, "cluster": clusters}).to_csv(tmp_path / f"{name}.csv", index=False)
+        result = bara("compare", a, b, "--clusters", tmp_path / f"{name}.csv", "--json")
+        assert result.code == 0, result.err
+        found[name] = json.loads(result.out)
+    assert found["blank"] == found["own"]
+    assert found["named"]["clusters"] == found["pair"]["clusters"] == len(ids) - 1

@@ -183,7 +183,12 @@ def test_rows_that_a_method_was_fitted_to_calibrate_nothing(place: Place, tmp_pa
     for command in OUTPUT_OF:
         told = bara(command, tmp_path / "fitted")
         assert_one_sentence(told, "'temperature' was fitted to the validation rows", "--calibration FILE")
-    assert bara("conformal", tmp_path / "fitted", "--calibration", place.rows).code == 0
+    others = write_rows(tmp_path / "others.jsonl", questions())
+    assert bara("conformal", tmp_path / "fitted", "--calibration", others).code == 0
+    for command in OUTPUT_OF:  # however it is spelled
+        own = place.rows.parent / ".." / place.rows.parent.name / place.rows.name
+        told = bara(command, tmp_path / "fitted", "--calibration", own)
+        assert_one_sentence(told, "the rows that the run was trained on", "--validation-rows")
     tfb = METHODS["tfb"]
     assert not tfb.uses_validation(method_config("tfb"))
     assert tfb.uses_validation(method_config({"name": "tfb", "anchor": "validation"}))
@@ -205,14 +210,15 @@ def test_refusals(finished: Path, calibrated: Path, place: Place, tmp_path: Path
 
 
 def test_what_cannot_be_promised_is_refused_before_a_row_is_asked(
-    calibrated: Path, finished: Path, place: Place, monkeypatch: pytest.MonkeyPatch, bara: Bara
+    calibrated: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bara: Bara
 ) -> None:
     asked: list[str] = []
+    others = write_rows(tmp_path / "others.jsonl", questions())
     monkeypatch.setattr("bara_pyro.runs.asked.ask", lambda _, __, name, **___: asked.append(name))
     for command, option in (("conformal", "--alpha"), ("detect", "--alpha"), ("abstain", "--risk")):
         assert_one_sentence(bara(command, calibrated, option, 0.01), "0.01", "9 calibration rows")
         assert_one_sentence(bara(command, calibrated, option, 0), f"{option[2:]} is 0", "between 0 and 1")
-    told = bara("detect", finished, "--calibration", place.rows, "--by", "distance", "--alpha", 0.3)
+    told = bara("detect", finished, "--calibration", others, "--by", "distance", "--alpha", 0.3)
     assert_one_sentence(told, "--distance-aware")
     assert not asked
 

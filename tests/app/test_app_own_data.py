@@ -9,13 +9,13 @@ import pytest
 from app_cases import Bara, Place, assert_answers, assert_one_sentence, questions, write_rows
 
 from bara_pyro.cli import running
-from bara_pyro.data import task_from_rows
+from bara_pyro.data import Example, Task, task_from_rows
 from bara_pyro.errors import CheckpointError
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import evaluate_system
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.manifest import REHEARSED
-from bara_pyro.runs.predict import predict
+from bara_pyro.runs.predict import names_of, predict
 from bara_pyro.runs.store import read_json, read_jsonl
 from bara_pyro.runs.system import build_system
 from bara_pyro.runs.train import train
@@ -195,3 +195,29 @@ def test_rows_of_one_thing_stay_together_from_training_to_a_comparison(
     again = bara("evaluate", runs[0], "--task", rows, "--cluster-column", "id", "--out", tmp_path / "again")
     assert again.code == 0, again.err
     assert all(row["cluster"] == row["id"] for row in read_jsonl(tmp_path / "again" / "predictions.jsonl"))
+
+
+def test_the_file_of_the_training_rows_is_no_test_file(finished: Path, place: Place, bara: Bara) -> None:
+    """As `--task` it is the run's own, of which the rows set aside are tested on."""
+    assert_one_sentence(bara("evaluate", finished, "--test-file", place.rows), "training rows, too")
+
+
+def test_a_file_is_tested_on_whole_whatever_the_run_is_evaluated_on(
+    place: Place, tmp_path: Path, bara: Bara
+) -> None:
+    run = tmp_path / "run"
+    settings = {"task.validation_rows": 8, "task.evaluate_on": "validation"}
+    assert bara(*place.arguments(run, **settings)).code == 0
+    other = write_rows(tmp_path / "other.jsonl", questions()[:12])
+    result = bara("evaluate", run, "--task", other, "--json")
+    assert result.code == 0, result.err
+    assert json.loads(result.out)["metrics"]["3"]["n"] == 12
+
+
+def test_an_option_that_reads_like_a_letter_keeps_its_probability() -> None:
+    """Of four classes two are offered; names of the others give way."""
+    task = Task("t", ("A", "B", "C", "D"), (), (), ())
+    example = Example("r", "?", 0, options=("(C)", "ducks"), texts=("(C)", "ducks"))
+    names = names_of(example, task)
+    assert names[:2] == ("(C)", "ducks")
+    assert len(set(names)) == 4

@@ -1,11 +1,13 @@
 """A user's own files in the generic schema."""
 
 import json
+from pathlib import Path
 
+import pandas as pd
 import pytest
 from app_cases import write_rows
 
-from bara_pyro.data import load_task
+from bara_pyro.data import load_task, task_from_rows
 from bara_pyro.data.reply_tasks import load_replies
 from bara_pyro.errors import ConfigError, DataError
 
@@ -109,6 +111,15 @@ BAD = {
     "index": ([TWO | {"answer": 2}], "no index from 0 to 1"),
     "bool": ([TWO | {"answer": True}], "answer True is no letter"),
     "double": ([TWO | {"choices": ["B", "A"]}], "'A' fits more than one option: give the option's index"),
+    "number": (
+        [TWO | {"choices": ["1", "2", "3"], "answer": 2}],
+        "answer 2 fits more than one option: give the option's letter",
+    ),
+    "digits": (
+        [TWO | {"choices": ["1", "2", "3"], "answer": "2"}],
+        "answer '2' fits more than one option: give the option's letter",
+    ),
+    "null": ([TWO | {"choices": ["air", None]}], "have an option without a text"),
     "repeated": (
         [TWO | {"choices": ["air", "ice", "air"], "answer": "air"}],
         "the option 'air' stands there 2 times: give each option once",
@@ -205,3 +216,30 @@ def test_train_and_test_file_must_agree(tmp_path):
     unseen = lines(tmp_path / "u.jsonl", reviews(1, answers=("odd",)))
     with pytest.raises(DataError, match=r"u\.jsonl, row 1: its answer 'odd' is none of the labels bad, good"):
         load_task(lines(tmp_path / "r.jsonl", reviews(4)), test_file=unseen)
+
+
+def test_numbers_as_options_mean_the_same_in_every_kind_of_file(tmp_path: Path) -> None:
+    """Where no index is meant, the text is; a DataFrame's numbers are those of the CSV."""
+    rows = [{"question": f"q{i}", "choices": "3|4|5|6", "answer": 3 + i % 4} for i in range(24)]
+    pd.DataFrame([r for r in rows if r["answer"] > 3]).to_csv(tmp_path / "t.csv", index=False)
+    frame = pd.read_csv(tmp_path / "t.csv")
+    frame.to_parquet(tmp_path / "t.parquet")
+    found = [
+        load_task(str(tmp_path / "t.csv")),
+        task_from_rows(frame),
+        load_task(str(tmp_path / "t.parquet")),
+    ]
+    for task in found:
+        for row in (*task.train, *task.test):
+            said = int(frame.loc[frame["question"] == row.question.split("\n")[0], "answer"].iloc[0])
+            assert row.texts[row.label] == str(said)
+
+
+def test_a_class_that_is_set_aside_whole_is_refused(tmp_path: Path) -> None:
+    rows = [{"text": f"t{i}", "label": "b" if i % 14 == 0 else "a"} for i in range(42)]
+    path = lines(tmp_path / "rows.jsonl", rows)
+    aside = len(load_task(path).train) - 1  # of one row that is left only one class is
+    with pytest.raises(DataError, match=r"set aside for validation no row with the answer '[ab]' is left"):
+        load_task(path, validation_rows=aside)
+    kept = load_task(path, validation_rows=2)
+    assert {row.label for row in kept.train} == {0, 1}

@@ -218,8 +218,9 @@ def _clusters(runs: Sequence[Evaluated], given: Mapping[str, str] | None) -> lis
         known: Sequence[str] = [given[row_id] for row_id in ids]
     else:
         known = next((run.clusters for run in runs if any(run.clusters)), runs[0].clusters)
-    # Apart from each other: a row may have the name of a cluster.
-    return [f"cluster {cluster}" if cluster else f"row {i}" for i, cluster in zip(ids, known, strict=True)]
+    taken = set(known)  # a row may have the name of a cluster that it is not of
+    own = (f"row {row_id}" if row_id in taken else row_id for row_id in ids)
+    return [cluster or name for cluster, name in zip(known, own, strict=True)]
 
 
 def _difference(
