@@ -94,9 +94,14 @@ def check_new(train: Sequence[Example], test: Sequence[Example], name: str) -> N
         raise _nothing_new(f"All {len(test)} test rows of {name}")
 
 
+def same_file(name: str | Path, file: str | Path) -> bool:
+    """Return whether two names, of which one may be that of a task, are of one file, however spelled."""
+    return Path(name).resolve() == Path(file).resolve()
+
+
 def check_other_file(name: str | Path, test_file: str | Path) -> None:
     """Raise `DataError` where the file of test rows is that of the training rows."""
-    if Path(name).resolve() == Path(test_file).resolve():
+    if same_file(name, test_file):
         raise _nothing_new(f"The test rows, those of {test_file},")
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from bara_pyro.core.noise import seeded
 from bara_pyro.data import training_batches
 from bara_pyro.errors import BackboneError, TrainingError
 from bara_pyro.reward.bradley_terry import bradley_terry
@@ -144,8 +145,7 @@ def _with_lora(reward: RewardModel, config: RewardConfig) -> "LoraModel":
         r=config.r, lora_alpha=config.lora_alpha, target_modules="all-linear", task_type="FEATURE_EXTRACTION"
     )
     reward.model.requires_grad_(False)
-    with torch.random.fork_rng():
-        torch.manual_seed(config.seed)
+    with seeded(torch.device(reward.device), config.seed):
         tuner = LoraModel(reward.model.base_model, how, "default")
     for parameter in [p for p in reward.model.parameters() if p.requires_grad]:
         parameter.data = parameter.data.float()

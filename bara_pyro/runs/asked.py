@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from bara_pyro.core.distance import Distance
-from bara_pyro.data import EncodedSplit, Example, Given, Task, batches, is_file_name, load_questions
+from bara_pyro.data import EncodedSplit, Example, Given, Task, batches, load_questions
 from bara_pyro.data.clusters import one_of_each
+from bara_pyro.data.rows import same_file
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.methods import METHODS
 from bara_pyro.metrics import Uncertainty, decompose, posterior_predictive, stack_truth
@@ -138,8 +139,7 @@ def calibration_rows(
         DataError: there are none, the file cannot be read, or is that of the training rows.
     """
     if file is not None:
-        own = system.config.task.name
-        if is_file_name(own) and Path(own).resolve() == Path(file).resolve():
+        if same_file(system.config.task.name, file):
             raise DataError(
                 f"{file} has the rows that the run was trained on, of which it is surer than of others: give "
                 "other rows as file (--calibration FILE), or train with validation_rows (--validation-rows)."

@@ -194,8 +194,7 @@ def rows_to_evaluate(folder: Path, config: RunConfig) -> Task | ReplyTask:
     if file is None and is_file_name(c.name) and c.name != own.task.name:
         file = c.test_file or Path(c.name)
     if file is not None:
-        if is_file_name(own.task.name):
-            check_other_file(own.task.name, file)
+        check_other_file(own.task.name, file)
         return _whole_file(file, c, stored_task(stored))
     if c.name == own.task.name:
         task = own_rows(folder, config, stored)

@@ -50,7 +50,8 @@ def plain_peft(place: Place, folder: Path, system: System, count: int = 3) -> Te
 
 
 def fitted(place: Place, folder: Path, method: dict | str, **settings: object) -> System:
-    config = place.config(method=method, train__steps=6, train__lr=0.05, adapter__r=3, **settings)
+    how = {"train__steps": 6, "train__lr": 0.05, "adapter__r": 3} | settings
+    config = place.config(method=method, **how)
     train(build_system(config), folder)
     return load_system(folder)
 
@@ -123,7 +124,8 @@ def test_least_squares_is_nearer_than_the_mean(place: Place, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("method", ["bara", "bara-gate"])
 def test_plain_peft_gives_the_logits_that_were_compared(method: str, place: Place, tmp_path: Path) -> None:
-    system = fitted(place, tmp_path / "run", method)
+    # A small step: the additive form is a LoRA only near where it starts.
+    system = fitted(place, tmp_path / "run", method, train__lr=0.01)
     report = export(system, tmp_path / "lora", draws=2, seed=4)
     mean = draw(system, system.split("test"), 0)[0]
     theirs = plain_peft(place, tmp_path / "lora", system, len(mean))
@@ -135,9 +137,7 @@ def test_plain_peft_gives_the_logits_that_were_compared(method: str, place: Plac
     assert near["nll_export"] == pytest.approx(
         -theirs[torch.arange(len(labels)), labels].mean().item(), abs=1e-5
     )
-    assert near["kl_max"] > 1e-5  # not the same
-    if method == "bara-gate":  # and near; the additive form is no LoRA at all
-        assert near["kl_max"] < 0.5
+    assert 1e-5 < near["kl_max"] < 0.5  # near, and not the same
     parts = [plain_peft(place, tmp_path / "lora" / f"draw-{k}", system, len(mean)) for k in range(2)]
     assert (parts[0] - parts[1]).abs().max() > 1e-3
     average = draw(system, system.split("test"), 2, seed=4).exp().mean(0)

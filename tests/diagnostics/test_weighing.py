@@ -77,7 +77,7 @@ def test_a_guide_that_is_off_is_beside_the_reference_once_weighed() -> None:
     model, batch = one_gate()
     grid = Grid(model, batch)
     guide = weibull(model, *OFF)
-    told = 0
+    told, widths = 0, []
     for seed in range(6):
         generator = torch.Generator().manual_seed(seed)
         picked = torch.multinomial(grid.posterior(), 3000, replacement=True, generator=generator)
@@ -88,14 +88,13 @@ def test_a_guide_that_is_off_is_beside_the_reference_once_weighed() -> None:
             for weighed in (False, True)
         )
         assert plain.gates[0].sd_ratio < 0.9
-        assert weighed.gates[0].sd_ratio == pytest.approx(
-            1, abs=0.12
-        )  # its standard error is 0.045, its bias -0.04
+        widths.append(weighed.gates[0].sd_ratio)
         assert plain.gates[0].ks > 3 * plain.gates[0].ks_noise
         assert weighed.gates[0].ks_noise > plain.gates[0].ks_noise  # fewer draws than there seem to be
         assert weighed.largest_difference < plain.largest_difference
         told += weighed.gates[0].ks > weighed.gates[0].ks_noise
     assert told < 3
+    assert sum(widths) / len(widths) == pytest.approx(1, abs=0.08)
 
 
 def test_calibration_of_a_guide_that_ignores_the_answers_once_weighed() -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,6 +19,9 @@ from bara_pyro.cli.options import (
 )
 from bara_pyro.runs.sections import MOST_DRAWS
 from bara_pyro.types import Acquisition, Json
+
+if TYPE_CHECKING:
+    from bara_pyro.data.tables import Table
 
 
 def acquire(
@@ -80,8 +83,9 @@ def acquire(
     from bara_pyro.runs.folder import load_system
 
     system = load_system(run, backbone=model, device=device, with_rows=False)
+    table = read_table(pool)
     if output is not None:
-        check_columns(pool, (*ACQUISITION_KEYS, "joint"))
+        check_columns(table, (*ACQUISITION_KEYS, "joint"))
     given = Given(text_column, None, choices_column, context_column)
     examples = load_questions(pool, system.task, given=given)
     check_count(count, len(examples))
@@ -93,25 +97,25 @@ def acquire(
         say(line)
     if output is not None:
         # What is written goes into the training rows: with the pool's columns and its separator.
-        own = dict(zip((example.id for example in examples), read_table(pool).rows, strict=True))
+        own = dict(zip((example.id for example in examples), table.rows, strict=True))
         rows = [own[row["id"]] | {k: v for k, v in row.items() if k != "id"} for row in acquired.rows]
         write_decisions(output, rows, separator_in(pool) if pool.suffix.lower() == ".csv" else ",")
         say(f"Rows to label, the first choice first, written to {output}: {count}")
     result({**acquired.summary, "chosen": [row["id"] for row in acquired.rows], "output": output})
 
 
-def check_columns(pool: Path, written: Sequence[str]) -> None:
+def check_columns(pool: "Table", written: Sequence[str]) -> None:
     """Refuse a pool with a column that is to be written beside its own.
 
     Raises:
         DataError: it has one.
     """
-    from bara_pyro.data.tables import read_table
     from bara_pyro.errors import DataError
 
-    table = read_table(pool)
-    if taken := [name for name in written if name in table.columns]:
-        raise DataError(f"{pool} has a column {taken[0]!r}, which is written beside its own: rename it.")
+    if taken := [name for name in written if name in pool.columns]:
+        raise DataError(
+            f"{pool.place} has a column {taken[0]!r}, which is written beside its own: rename it."
+        )
 
 
 def _said(found: Json) -> list[str]:

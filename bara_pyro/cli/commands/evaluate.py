@@ -73,12 +73,13 @@ def evaluate(
     from bara_pyro.cli.scores import show_scores
     from bara_pyro.cli.terminal import result, say, say_notes
     from bara_pyro.data import is_file_name
+    from bara_pyro.data.rows import same_file
     from bara_pyro.runs.folder import load_system, stored_config
     from bara_pyro.runs.predict import check_own_rows, rows_to_evaluate
     from bara_pyro.runs.train_log import train_seconds
 
     own = stored_config(run)[0].task.name
-    if task is not None and Path(task).exists() and Path(task).resolve() == Path(own).resolve():
+    if task is not None and Path(task).exists() and same_file(task, own):
         task = None  # the run's own, however it is spelled
     given: Json = {
         "name": task, "data_dir": data_dir, "test_file": test_file, "limit": limit,
