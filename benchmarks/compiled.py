@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from bara_pyro.core.distributions import KAPPA_MIN, MEAN_MIN
 from bara_pyro.core.distributions.drawn import drawn_gate
-from benchmarks.speed import interleaved
+from benchmarks.speed import device_clock, interleaved
 
 ROWS, GATES, RANK, ROUNDS, CALLS = 4, 2, 8, 60, 5
 Draw = Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor, Tensor]]
@@ -32,13 +32,11 @@ def plain(raw: Tensor, log_energy: Tensor, max_kappa: float) -> tuple[Tensor, Te
     return value + torch.finfo(raw.dtype).tiny, mean, kappa
 
 
-def passes(draw: Draw, raw: Tensor, log_energy: Tensor, device: str) -> None:
+def passes(draw: Draw, raw: Tensor, log_energy: Tensor) -> None:
     """Run forward and backward a few times."""
     for _ in range(CALLS):
         found = draw(raw, log_energy, 1.0)
         torch.autograd.grad(found, raw, found)
-    if device.startswith("cuda"):
-        torch.cuda.synchronize()
 
 
 def main() -> None:
@@ -48,7 +46,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    clock = time.perf_counter if args.device.startswith("cuda") else time.process_time
+    clock = device_clock(args.device) if args.device.startswith("cuda") else time.process_time
     draws: dict[str, Draw] = {
         "node by hand": drawn_gate,
         "plain": plain,
@@ -59,7 +57,7 @@ def main() -> None:
         shape = (ROWS, tokens, GATES)
         raw = torch.randn(*shape, 2 * RANK, device=args.device, requires_grad=True)
         log_energy = torch.empty(*shape, RANK, device=args.device).exponential_().log()
-        calls = {name: partial(passes, draw, raw, log_energy, args.device) for name, draw in draws.items()}
+        calls = {name: partial(passes, draw, raw, log_energy) for name, draw in draws.items()}
         seconds = interleaved(calls, ROUNDS, clock=clock)
         base = seconds["node by hand"]
         print(f"{tokens:>8}" + "".join(f"{seconds[name] / base:14.2f}" for name in draws), flush=True)

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import peft
 import torch
+from transformers import PreTrainedModel
 
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.generation import Prompt, generate
@@ -33,9 +34,11 @@ SETTINGS = {
 }
 
 
-def peft_lora(size: Size, prompts: torch.Tensor, new: int) -> Callable[[], object]:
+def peft_lora(
+    size: Size, prompts: torch.Tensor, new: int, lm: PreTrainedModel | None = None
+) -> Callable[[], object]:
     """Return a call of PEFT's own."""
-    lm = make_lm(size)
+    lm = lm or make_lm(size)
     lm.generation_config.eos_token_id = None
     model = peft.get_peft_model(lm, peft.LoraConfig(r=8, lora_alpha=16, target_modules=TARGETS))
     model.eval()
@@ -50,10 +53,12 @@ def peft_lora(size: Size, prompts: torch.Tensor, new: int) -> Callable[[], objec
     return call
 
 
-def ours(size: Size, name: str, prompts: torch.Tensor, new: int, **how: object) -> Callable[[], object]:
+def ours(
+    size: Size, name: str, prompts: torch.Tensor, new: int, lm: PreTrainedModel | None = None, **how: object
+) -> Callable[[], object]:
     """Return a call of a method of this library."""
     tokenizer = SimpleNamespace(pad_token_id=0, eos_token_id=None, decode=lambda tokens, **_: "")
-    lm = make_lm(size)
+    lm = lm or make_lm(size)
     lm.generation_config.eos_token_id = None
     backbone = Backbone(lm, tokenizer)
     model: LoRA | BaRA

@@ -42,6 +42,18 @@ def interleaved(
     return {name: statistics.median(values) for name, values in seconds.items()}
 
 
+def device_clock(device: str | torch.device) -> Callable[[], float]:
+    """Return a clock, in seconds, that waits for what a device was given to do before it is read."""
+    if not str(device).startswith("cuda"):
+        return time.perf_counter
+
+    def clock() -> float:
+        torch.cuda.synchronize()
+        return time.perf_counter()
+
+    return clock
+
+
 def steps(size_name: str) -> dict[str, Callable[[], object]]:
     """Return a training step of each contestant."""
     size = size_of(size_name)

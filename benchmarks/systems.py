@@ -113,10 +113,12 @@ def answer_logits(model: nn.Module, batch: Batch) -> Tensor:
     return cast(Tensor, logits[:, -1, batch.answer_ids])
 
 
-def peft_lora(size: Size) -> tuple[Callable[[Batch], object], Callable[[Batch], Tensor]]:
+def peft_lora(
+    size: Size, lm: PreTrainedModel | None = None
+) -> tuple[Callable[[Batch], object], Callable[[Batch], Tensor]]:
     """PEFT's LoRA, the last position's logits only: a training step and a forward."""
     config = peft.LoraConfig(r=8, lora_alpha=16, target_modules=TARGETS, lora_dropout=0.0)
-    model = peft.get_peft_model(make_lm(size), config)
+    model = peft.get_peft_model(lm or make_lm(size), config)
     optim = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3, fused=True)
 
     def step(batch: Batch) -> None:
@@ -127,9 +129,11 @@ def peft_lora(size: Size) -> tuple[Callable[[Batch], object], Callable[[Batch], 
     return step, torch.no_grad()(partial(answer_logits, model))
 
 
-def ours(size: Size, name: str) -> tuple[Callable[[Batch], object], Callable[[Batch, int], Tensor]]:
+def ours(
+    size: Size, name: str, backbone: Backbone | None = None
+) -> tuple[Callable[[Batch], object], Callable[[Batch, int], Tensor]]:
     """A method of this library: a training step and prediction."""
-    backbone = Backbone(make_lm(size))
+    backbone = backbone or Backbone(make_lm(size))
     if name == "lora":
         model: LoRA | BaRA = LoRA(backbone, NUM_DATA)
         guide: DeltaGuide | WeibullGuide = DeltaGuide(model)

@@ -1,5 +1,6 @@
 """What is known of a method's run on the bench, and what it is started with."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from bara_pyro.runs.system import System
 
 STEPS, CHECKPOINT, STOP = 24, 10, 15
 SAMPLES = 3
+# `BARA_TEST_DEVICE=cuda python -m pytest tests/bench` tries every method on a GPU.
+DEVICE = os.environ.get("BARA_TEST_DEVICE", "cpu")
 # Methods whose package is an extra of ours.
 NEEDS = {"ivon": "ivon"}
 
@@ -41,6 +44,7 @@ def settings(name: str, files: Path) -> dict[str, object]:
     return {
         "method": name,
         "backbone.name": str(files / "backbone"),
+        "backbone.device": DEVICE,
         "task.name": str(files / "rows.jsonl"),
         "task.validation_rows": 8,
         "train.steps": STEPS,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from app_cases import questions, save_backbone, write_rows
-from bench_cases import NEEDS, Case, settings
+from bench_cases import DEVICE, NEEDS, Case, settings
 
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.loading import load_backbone
@@ -26,7 +26,7 @@ def bench_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def shared(bench_files: Path) -> Backbone:
     """The one backbone that all methods are attached to, in turn."""
-    return load_backbone(str(bench_files / "backbone"))
+    return load_backbone(str(bench_files / "backbone"), device=DEVICE)
 
 
 @pytest.fixture(scope="session", params=list(METHODS))

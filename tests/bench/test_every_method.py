@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from bench_cases import CHECKPOINT, SAMPLES, STEPS, STOP, Case
+from bench_cases import CHECKPOINT, DEVICE, SAMPLES, STEPS, STOP, Case
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -97,6 +97,15 @@ def test_a_run_is_read_back_bit_for_bit(case: Case) -> None:
     found = load_system(case.out)
     for samples in (0, SAMPLES):
         assert torch.equal(answers(found, samples), answers(case.system, samples))
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="compares a GPU with the CPU: BARA_TEST_DEVICE=cuda")
+def test_what_a_gpu_trained_answers_alike_on_a_cpu(case: Case) -> None:
+    found = load_system(case.out, device="cpu")
+    for samples in (0, SAMPLES):
+        torch.testing.assert_close(
+            answers(found, samples), answers(case.system, samples), rtol=0, atol=10 * ROUNDING
+        )
 
 
 class Interrupted(Exception):

@@ -8,7 +8,7 @@ process, so that a slow moment hits both, and written as soon as it is done: wha
 """
 
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -31,7 +31,7 @@ from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import environment
 from bara_pyro.runs.system import System, adapter_options, count_parameters
 from bara_pyro.runs.train import what_is_fitted
-from benchmarks.speed import interleaved, peak_memory
+from benchmarks.speed import device_clock, interleaved, peak_memory
 from benchmarks.systems import NUM_DATA, SIZES, TARGETS, Size, labels_of, make_batch, make_lm
 from experiments.engine.arguments import command_line, positive
 from experiments.engine.results import RESULTS, Entry, Results, having, resumed
@@ -116,10 +116,11 @@ def measure(name: str, size: Size, backbone: Backbone, device: str, rounds: int)
     except BaraError as error:
         return {"failed": str(error)}
     own, lora = pair.values()
-    step = _median_seconds({key: c.step for key, c in pair.items()}, device, rounds)
-    point = _median_seconds({key: partial(c.predict, 0) for key, c in pair.items()}, device, rounds)
+    clock = device_clock(device)
+    step = interleaved({key: c.step for key, c in pair.items()}, rounds, 2, clock)
+    point = interleaved({key: partial(c.predict, 0) for key, c in pair.items()}, rounds, 2, clock)
     calls = {"own": partial(own.predict, 10), "lora": partial(lora.predict, 0)}
-    draws = _median_seconds(calls, device, max(2, rounds // 4), warmup=1)
+    draws = interleaved(calls, max(2, rounds // 4), 1, clock)
     peak = _peak_of_gpu if device.startswith("cuda") else peak_memory
     memory = {key: peak(c.step) for key, c in pair.items()}
     return {
@@ -131,20 +132,6 @@ def measure(name: str, size: Size, backbone: Backbone, device: str, rounds: int)
         "draws": draws["own"] / draws["lora"] * point["lora"],
         "lora": {"memory": memory["lora"], "step": step["lora"], "point": point["lora"]},
     }
-
-
-def _median_seconds(
-    calls: Mapping[str, Callable[[], object]], device: str, rounds: int, warmup: int = 2
-) -> dict[str, float]:
-    """Time calls to where the device is done with them."""
-    if device.startswith("cuda"):
-        calls = {name: partial(_waiting, call) for name, call in calls.items()}
-    return interleaved(calls, rounds, warmup)
-
-
-def _waiting(call: Callable[[], object]) -> None:
-    call()
-    torch.cuda.synchronize()
 
 
 def _peak_of_gpu(call: Callable[[], object]) -> float:

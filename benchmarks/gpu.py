@@ -1,0 +1,217 @@
+"""What a GPU shows and a CPU cannot: the shapes of a language model of 7 billion parameters, on random weights.
+
+python -m benchmarks.gpu [--size qwen2.5-7b] [--dtype bfloat16] [--device cuda] [--rounds 10]
+                         [--parts step prediction checkpointing generation folder] [--out FILE]
+
+"step": milliseconds, GiB above the weights and launches of a training step beside PEFT's LoRA, interleaved
+medians, and the share of the time that the GPU is busy. "checkpointing": the same with rows of --long tokens,
+with and without. "prediction": S = 10 draws of 16 rows beside ten forwards of PEFT's LoRA. "generation":
+replies as in `benchmarks.generation`. "folder": the language model is written to a folder and trained on by
+the command line as a user would, in bfloat16, in 8 and in 4 bits: GiB at the peak, seconds of a step and of a
+test row. Results are written after each part; `--size micro --device cpu` tries all of it without a GPU.
+"""
+
+import gc
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.loading import DTYPES, load_backbone
+from benchmarks import generation
+from benchmarks.speed import device_clock, interleaved
+from benchmarks.systems import SIZES, make_batch, make_lm, ours, peft_lora
+
+GIB = 2**30
+METHODS = ("lora", "additive", "gate")
+FOLDER_RUN = """
+import sys, torch
+from bara_pyro.cli.app import main
+sys.argv = ["bara", *sys.argv[1:]]
+try:
+    main()
+finally:
+    if torch.cuda.is_available():
+        print("peak", torch.cuda.max_memory_allocated(), file=sys.stderr)
+"""
+
+
+def peak(call: Callable[[], object], device: str) -> float | None:
+    """Return the GiB that a call allocates at its peak above what was there before; None without a GPU."""
+    if device == "cpu":
+        return None
+    call()
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    call()
+    torch.cuda.synchronize()
+    return (torch.cuda.max_memory_allocated() - before) / GIB
+
+
+def launches(call: Callable[[], object], device: str) -> dict[str, float]:
+    """Return the kernels of a call, and the milliseconds that they take on the GPU; nothing without one."""
+    if device == "cpu":
+        return {}
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        call()
+        torch.cuda.synchronize()
+    events = [e for e in profiler.events() if e.device_type == torch.autograd.DeviceType.CUDA]
+    return {"kernels": len(events), "busy_ms": sum(e.self_device_time_total for e in events) / 1000}
+
+
+class Bench:
+    """PEFT's LoRA on one copy of a language model, ours on another that they share."""
+
+    def __init__(self, args: Namespace) -> None:
+        self.args, self.size = args, SIZES[args.size]
+        self.clock = device_clock(args.device)
+        new = partial(make_lm, self.size, args.device, DTYPES[args.dtype])
+        self.backbone = Backbone(new())
+        self.new = new
+        self.peft_step, self.peft_forward = peft_lora(self.size, new())
+
+    def batch(self, rows: int | None = None, tokens: int | None = None) -> Any:
+        """Return random rows on the device."""
+        size = replace(self.size, tokens=tokens or self.size.tokens)
+        return make_batch(size, rows).to(self.args.device)
+
+    def timed(self, calls: dict[str, Callable[[], object]], rounds: int | None = None) -> dict[str, float]:
+        """Return the median milliseconds of each call."""
+        found = interleaved(calls, rounds or self.args.rounds, 2, self.clock)
+        return {name: 1000 * seconds for name, seconds in found.items()}
+
+    def step(self) -> dict[str, Any]:
+        """Measure a training step."""
+        batch = self.batch()
+        calls: dict[str, Callable[[], object]] = {"peft lora": partial(self.peft_step, batch)}
+        calls |= {name: partial(self._ours(name), batch) for name in METHODS}
+        found: dict[str, Any] = {name: {"ms": ms} for name, ms in self.timed(calls).items()}
+        for name, call in calls.items():
+            found[name] |= {"gib": peak(call, self.args.device)} | launches(call, self.args.device)
+        return found
+
+    def _ours(self, name: str) -> Callable[[Any], object]:
+        return ours(self.size, name, self.backbone)[0]
+
+    def checkpointing(self) -> dict[str, Any]:
+        """Measure a step of long rows with and without keeping the activations."""
+        batch, found = self.batch(1, self.args.long), {}
+        for on in (False, True):
+            self.backbone.checkpointing = on
+            step = partial(self._ours("gate"), batch)
+            name = f"1 row of {self.args.long} tokens, {'with' if on else 'without'} checkpointing"
+            found[name] = {"ms": self.timed({"": step}, 3)[""], "gib": peak(step, self.args.device)}
+        self.backbone.checkpointing = False
+        return found
+
+    def prediction(self) -> dict[str, Any]:
+        """Measure S = 10 draws of 16 rows, and ten forwards of PEFT's LoRA."""
+        batch = self.batch(16)
+        calls: dict[str, Callable[[], object]] = {
+            "10 peft lora forwards": lambda: [self.peft_forward(batch) for _ in range(10)]
+        }
+        for name in METHODS[1:]:
+            calls[f"{name}, S = 10"] = partial(ours(self.size, name, self.backbone)[1], batch, 10)
+        return {name: {"ms": ms} for name, ms in self.timed(calls, max(2, self.args.rounds // 4)).items()}
+
+    def generation(self) -> dict[str, Any]:
+        """Measure replies of 32 tokens behind 8 prompts of 64."""
+        torch.manual_seed(1)
+        prompts = torch.randint(5, self.size.vocabulary, (8, 64))
+        self.peft_step = self.peft_forward = None  # type: ignore[assignment]
+        empty()  # its language model is wrapped, and there is no room for a third
+        calls = {"peft lora": generation.peft_lora(self.size, prompts.to(self.args.device), 32, self.new())}
+        for label, (name, how) in generation.SETTINGS.items():
+            calls[label] = generation.ours(self.size, name, prompts, 32, self.backbone.lm, **how)
+        found = interleaved(calls, max(1, self.args.rounds // 4), 1, self.clock)
+        return {name: {"ms": 1000 * s, "tokens_per_s": 8 * 32 / s} for name, s in found.items()}
+
+
+def folder(args: Namespace) -> dict[str, Any]:
+    """Train from a folder by the command line, in each type of the frozen weights."""
+    found: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as place:
+        lm = Path(place, "lm")
+        model = make_lm(SIZES[args.size], args.device, DTYPES[args.dtype])
+        model.save_pretrained(lm)
+        load_backbone("microworld").tokenizer.save_pretrained(lm)
+        del model
+        empty()
+        for dtype in args.types:
+            found[dtype] = _trained(lm, Path(place, dtype), dtype, args)
+            print(dtype, found[dtype], flush=True)
+    return found
+
+
+def _trained(lm: Path, out: Path, dtype: str, args: Namespace) -> dict[str, Any]:
+    told = f"train --method bara-gate --out {out} --model {lm} --dtype {dtype} --device {args.device}"
+    told += " --task micro-obqa --steps 20 --set task.limit=64 --set adapter.calibrated=false --json"
+    told += " --set train.log_every=1"
+    start = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-c", FOLDER_RUN, *told.split()], capture_output=True, text=True, check=False
+    )
+    found: dict[str, Any] = {"rc": done.returncode, "s": time.perf_counter() - start}
+    if done.returncode:
+        return found | {"error": done.stderr[-600:]}
+    for line in done.stderr.splitlines():
+        if line.startswith("peak "):
+            found["gib"] = int(line.split()[1]) / GIB
+    told = json.loads(done.stdout)
+    return found | {
+        "train_s": told["wall_clock_train_s"],
+        "evaluate_s": told["wall_clock_evaluate_s"],
+        "nll": told["metrics"]["10"]["nll"],
+    }
+
+
+def empty() -> None:
+    """Give back what is no longer used."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def main() -> None:
+    """Measure, print and write."""
+    parts = ("step", "prediction", "checkpointing", "generation", "folder")
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("--size", choices=SIZES, default="qwen2.5-7b")
+    parser.add_argument("--dtype", choices=DTYPES, default="bfloat16")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--long", type=int, default=2048, help="tokens of a long row")
+    parser.add_argument("--types", nargs="+", default=["bfloat16", "int8", "int4"])
+    parser.add_argument("--parts", nargs="+", choices=parts, default=parts)
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    gpu = torch.cuda.get_device_name() if args.device != "cpu" else None
+    found: dict[str, Any] = {"size": args.size, "dtype": args.dtype, "gpu": gpu, "torch": torch.__version__}
+    bench = None
+    for part in args.parts:
+        if part == "folder":
+            bench = None
+            empty()
+            found[part] = folder(args)
+        else:
+            bench = bench or Bench(args)
+            found[part] = getattr(bench, part)()
+        print(part, json.dumps(found[part]), flush=True)
+        if args.out:
+            args.out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
