@@ -1,24 +1,22 @@
 """What a GPU shows and a CPU cannot: the shapes of a language model of 7 billion parameters, on random weights.
 
-python -m benchmarks.gpu [--size qwen2.5-7b] [--dtype bfloat16] [--device cuda] [--rounds 10]
-                         [--parts step prediction checkpointing generation folder] [--out FILE]
+python -m benchmarks.gpu [--size qwen2.5-7b] [--dtype bfloat16] [--device cuda] [--rounds 10] [--rows N]
+                         [--parts step prediction checkpointing generation types] [--out FILE]
 
 "step": milliseconds, GiB above the weights and launches of a training step beside PEFT's LoRA, interleaved
-medians, and the share of the time that the GPU is busy. "checkpointing": the same with rows of --long tokens,
+medians, and the share of the time that the GPU is busy; --rows at a time. "checkpointing": the same with rows of --long tokens,
 with and without. "prediction": S = 10 draws of 16 rows beside ten forwards of PEFT's LoRA. "generation":
-replies as in `benchmarks.generation`. "folder": the language model is written to a folder and trained on by
-the command line as a user would, in bfloat16, in 8 and in 4 bits: GiB at the peak, seconds of a step and of a
-test row. Results are written after each part; `--size micro --device cpu` tries all of it without a GPU.
+replies as in `benchmarks.generation`. "types": the language model is written to a folder and read in
+bfloat16, in 8 and in 4 bits: seconds and GiB of reading it, GiB at the peak of training, milliseconds of a step. Results are written after each part; `--size micro --device cpu` tries all of it without a GPU.
 """
 
 import gc
 import json
-import subprocess
-import sys
 import tempfile
 import time
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -35,29 +33,14 @@ from benchmarks.systems import SIZES, make_batch, make_lm, ours, peft_lora
 
 GIB = 2**30
 METHODS = ("lora", "additive", "gate")
-FOLDER_RUN = """
-import sys, torch
-from bara_pyro.cli.app import main
-sys.argv = ["bara", *sys.argv[1:]]
-try:
-    main()
-finally:
-    if torch.cuda.is_available():
-        print("peak", torch.cuda.max_memory_allocated(), file=sys.stderr)
-"""
 
 
 def peak(call: Callable[[], object], device: str) -> float | None:
-    """Return the GiB that a call allocates at its peak above what was there before; None without a GPU."""
-    if device == "cpu":
-        return None
+    """Return the GiB that a second call allocates at its peak above what was there; None without a GPU."""
     call()
-    torch.cuda.synchronize()
-    before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    call()
-    torch.cuda.synchronize()
-    return (torch.cuda.max_memory_allocated() - before) / GIB
+    with memory(device) as found:
+        call()
+    return None if found.peak is None or found.before is None else found.peak - found.before
 
 
 def launches(call: Callable[[], object], device: str) -> dict[str, float]:
@@ -94,7 +77,7 @@ class Bench:
 
     def step(self) -> dict[str, Any]:
         """Measure a training step."""
-        batch = self.batch()
+        batch = self.batch(self.args.rows)
         calls: dict[str, Callable[[], object]] = {"peft lora": partial(self.peft_step, batch)}
         calls |= {name: partial(self._ours(name), batch) for name in METHODS}
         found: dict[str, Any] = {name: {"ms": ms} for name, ms in self.timed(calls).items()}
@@ -139,42 +122,52 @@ class Bench:
         return {name: {"ms": 1000 * s, "tokens_per_s": 8 * 32 / s} for name, s in found.items()}
 
 
-def folder(args: Namespace) -> dict[str, Any]:
-    """Train from a folder by the command line, in each type of the frozen weights."""
+def types(args: Namespace) -> dict[str, Any]:
+    """Read a language model from a folder in each type of the frozen weights, and train on it."""
     found: dict[str, Any] = {}
+    batch = make_batch(SIZES[args.size]).to(args.device)
     with tempfile.TemporaryDirectory() as place:
-        lm = Path(place, "lm")
-        model = make_lm(SIZES[args.size], args.device, DTYPES[args.dtype])
-        model.save_pretrained(lm)
-        load_backbone("microworld").tokenizer.save_pretrained(lm)
-        del model
-        empty()
+        lm = make_lm(SIZES[args.size], args.device, DTYPES[args.dtype])
+        lm.save_pretrained(place)
+        load_backbone("microworld").tokenizer.save_pretrained(place)
+        del lm
         for dtype in args.types:
-            found[dtype] = _trained(lm, Path(place, dtype), dtype, args)
-            print(dtype, found[dtype], flush=True)
+            empty()
+            start = time.perf_counter()
+            with memory(args.device) as loading:
+                backbone = load_backbone(place, dtype=dtype, device=args.device)
+            found[dtype] = {"loading_s": time.perf_counter() - start, "loading_gib": loading.peak}
+            step = partial(ours(SIZES[args.size], "gate", backbone)[0], batch)
+            step()
+            with memory(args.device) as training:
+                found[dtype]["losses"] = [step() for _ in range(3)]
+            found[dtype] |= {"weights_gib": training.before, "training_gib": training.peak}
+            seconds = interleaved({"step": step}, 3, 1, device_clock(args.device))
+            found[dtype]["ms"] = 1000 * seconds["step"]
+            print(dtype, json.dumps(found[dtype]), flush=True)
+            del backbone, step
     return found
 
 
-def _trained(lm: Path, out: Path, dtype: str, args: Namespace) -> dict[str, Any]:
-    told = f"train --method bara-gate --out {out} --model {lm} --dtype {dtype} --device {args.device}"
-    told += " --task micro-obqa --steps 20 --set task.limit=64 --set adapter.calibrated=false --json"
-    told += " --set train.log_every=1"
-    start = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, "-c", FOLDER_RUN, *told.split()], capture_output=True, text=True, check=False
-    )
-    found: dict[str, Any] = {"rc": done.returncode, "s": time.perf_counter() - start}
-    if done.returncode:
-        return found | {"error": done.stderr[-600:]}
-    for line in done.stderr.splitlines():
-        if line.startswith("peak "):
-            found["gib"] = int(line.split()[1]) / GIB
-    told = json.loads(done.stdout)
-    return found | {
-        "train_s": told["wall_clock_train_s"],
-        "evaluate_s": told["wall_clock_evaluate_s"],
-        "nll": told["metrics"]["10"]["nll"],
-    }
+class Memory:
+    """GiB allocated before a block and at its peak; None without a GPU."""
+
+    before: float | None = None
+    peak: float | None = None
+
+
+@contextmanager
+def memory(device: str) -> Iterator[Memory]:
+    """Measure what a block allocates."""
+    found = Memory()
+    if device != "cpu":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        found.before = torch.cuda.memory_allocated() / GIB
+    yield found
+    if device != "cpu":
+        torch.cuda.synchronize()
+        found.peak = torch.cuda.max_memory_allocated() / GIB
 
 
 def empty() -> None:
@@ -186,12 +179,13 @@ def empty() -> None:
 
 def main() -> None:
     """Measure, print and write."""
-    parts = ("step", "prediction", "checkpointing", "generation", "folder")
+    parts = ("step", "prediction", "checkpointing", "generation", "types")
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--size", choices=SIZES, default="qwen2.5-7b")
     parser.add_argument("--dtype", choices=DTYPES, default="bfloat16")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--rows", type=int, help="of a training step; by default the size's")
     parser.add_argument("--long", type=int, default=2048, help="tokens of a long row")
     parser.add_argument("--types", nargs="+", default=["bfloat16", "int8", "int4"])
     parser.add_argument("--parts", nargs="+", choices=parts, default=parts)
@@ -201,10 +195,10 @@ def main() -> None:
     found: dict[str, Any] = {"size": args.size, "dtype": args.dtype, "gpu": gpu, "torch": torch.__version__}
     bench = None
     for part in args.parts:
-        if part == "folder":
+        if part == "types":
             bench = None
             empty()
-            found[part] = folder(args)
+            found[part] = types(args)
         else:
             bench = bench or Bench(args)
             found[part] = getattr(bench, part)()

@@ -22,7 +22,7 @@ from bara_pyro.core.frozen_states import FrozenStates, Tokens
 from bara_pyro.core.prefix import KeysAndValues, Prefix
 from bara_pyro.errors import BackboneError, ConfigError
 
-# Of the largest logit: how far the parts of a language model may be from the whole before it is refused.
+# Of the largest value: how far the parts of a language model may be from the whole before it is refused.
 TOLERANCE = 0.02
 # What configurations call the number of tokens that some layers see.
 WINDOWS = ("sliding_window", "attention_chunk_size", "window_size")
@@ -72,6 +72,7 @@ class Backbone:
         self, lm: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None, name: str = ""
     ) -> None:
         quantized.keep_gradients(lm)
+        quantized.keep_small(lm)
         self.lm = lm.eval().requires_grad_(False)
         self.tokenizer: PreTrainedTokenizerBase = tokenizer  # None where no text is read
         self.name = name
@@ -86,6 +87,7 @@ class Backbone:
         sizes = [getattr(text, name, None) for name in WINDOWS]
         self.window = min((size for size in sizes if isinstance(size, int) and size > 0), default=None)
         self.continues = self.takes_segments = True
+        self.tolerance = TOLERANCE  # more where texts of other lengths are rounded otherwise: `verify`
         self.checkpointing = any(getattr(module, "gradient_checkpointing", False) for module in lm.modules())
 
     def check(self) -> None:
@@ -263,7 +265,11 @@ class Backbone:
         rest, real = torch.cat([gap, ids[:, 3:]], dim=1), torch.cat([0 * gap, ones[:, 3:]], dim=1)
         with torch.no_grad():
             past = self.read(Tokens(ids[:, :3], ones[:, :3]))
-            return close(self.hidden(ids, ones)[:, -1:], self.hidden(rest, real, past=past)[:, -1:])
+            return self.alike(self.hidden(ids, ones)[:, -1:], self.hidden(rest, real, past=past)[:, -1:])
+
+    def alike(self, whole: Tensor, parts: Tensor) -> bool:
+        """Return whether parts of the language model give what the whole gives, but for rounding."""
+        return apart(whole, parts) <= self.tolerance
 
     def few_tokens(self) -> Tensor:
         """Return four tokens of the vocabulary, `1 x 4`."""
@@ -314,7 +320,7 @@ class Backbone:
         return logits if self._cap is None else self._cap * torch.tanh(logits / self._cap)
 
 
-def close(whole: Tensor, parts: Tensor) -> bool:
-    """Return whether parts of a language model give what the whole gives, but for rounding."""
+def apart(whole: Tensor, parts: Tensor) -> float:
+    """Return the largest difference, as a share of the largest value."""
     whole, parts = whole.float(), parts.float()
-    return bool((parts - whole).abs().max() <= TOLERANCE * whole.abs().max())
+    return float((parts - whole).abs().max() / whole.abs().max())

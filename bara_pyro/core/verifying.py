@@ -3,12 +3,14 @@
 import torch
 from torch import Tensor
 
-from bara_pyro.core.backbone import TOLERANCE, Backbone, close
+from bara_pyro.core.backbone import TOLERANCE, Backbone, apart
 from bara_pyro.core.frozen_states import Tokens
 from bara_pyro.errors import BackboneError
 
 # What architectures raise that cannot read what they are given, each in its own way.
 UNREADABLE = (AttributeError, IndexError, RuntimeError, TypeError, ValueError)
+# How many times what rounding does to a few tokens it may do to others, and how much is no rounding any more.
+TIMES, MOST = 3, 0.25
 
 
 @torch.no_grad()
@@ -23,6 +25,7 @@ def verify(backbone: Backbone) -> None:
     """
     ids = backbone.few_tokens()
     _check_parts(backbone, ids)
+    backbone.tolerance = min(MOST, max(TOLERANCE, TIMES * _rounding(backbone, ids)))
     if backbone.states.layers and not _resumes(backbone, ids):
         backbone.states.layers = ()  # layers that hand on more than hidden states: always run whole
     backbone.last_apart = len(backbone.states.layers) > 1 and _goes_on(backbone, ids)
@@ -37,8 +40,9 @@ def _check_parts(backbone: Backbone, ids: Tensor) -> None:
     hidden = backbone.hidden(ids, torch.ones_like(ids))
     parts = backbone.finished(backbone.logits(hidden).float())
     off, size = float((parts - whole).abs().max()), float(whole.abs().max())
-    earlier = backbone.hidden(ids[:, :2], torch.ones_like(ids[:, :2]))
-    if not close(hidden[:, :2], earlier):
+    # Of one length, which is rounded in one way.
+    others = torch.cat([ids[:, :2], ids[:, :2]], dim=1)
+    if not apart(hidden[:, :2], backbone.hidden(others, torch.ones_like(ids))[:, :2]) <= TOLERANCE:
         raise BackboneError(
             f"{type(backbone.lm).__name__} lets tokens see those behind them: choose a causal language model."
         )
@@ -49,12 +53,24 @@ def _check_parts(backbone: Backbone, ids: Tensor) -> None:
         )
 
 
+def _rounding(backbone: Backbone, ids: Tensor) -> float:
+    """Return how far tokens that see the same are apart where others are read beside or behind them.
+
+    On a GPU the kernel of a product depends on its size, and in bfloat16, and more so with 4-bit weights,
+    another kernel rounds otherwise, in every layer.
+    """
+    alone = backbone.hidden(ids, torch.ones_like(ids))
+    rows = [backbone.hidden(text, torch.ones_like(text)) for text in (ids.repeat(2, 1), ids.repeat(3, 1))]
+    short = backbone.hidden(ids[:, :2], torch.ones_like(ids[:, :2]))
+    return max(*(apart(alone[0], row) for row in torch.cat(rows)), apart(alone[:, :2], short))
+
+
 def _check_padding(backbone: Backbone, ids: Tensor) -> None:
     """Refuse a language model whose answers depend on padding, as that of recurrent layers may."""
     ones = torch.ones_like(ids)
     padded, mask = torch.cat([ids[:, :2], ids], dim=1), torch.cat([0 * ones[:, :2], ones], dim=1)
     try:
-        same = close(backbone.hidden(ids, ones), backbone.hidden(padded, mask)[:, 2:])
+        same = backbone.alike(backbone.hidden(ids, ones), backbone.hidden(padded, mask)[:, 2:])
     except UNREADABLE:
         same = False
     if not same:
@@ -72,7 +88,7 @@ def _keeps_apart(backbone: Backbone, ids: Tensor) -> bool:
     except UNREADABLE:
         return False
     texts = torch.cat([ids[:, :3], ids[:, [0, 1, 3]]])
-    return close(backbone.hidden(texts, torch.ones_like(texts))[:, -1], both[0])
+    return backbone.alike(backbone.hidden(texts, torch.ones_like(texts))[:, -1], both[0])
 
 
 def _resumes(backbone: Backbone, ids: Tensor) -> bool:
@@ -80,7 +96,7 @@ def _resumes(backbone: Backbone, ids: Tensor) -> bool:
     ones = torch.ones_like(ids)
     half = (len(backbone.states.layers) + 1) // 2
     try:
-        return close(*(backbone.hidden(ids, ones, below=depth) for depth in (0, half)))
+        return backbone.alike(*(backbone.hidden(ids, ones, below=depth) for depth in (0, half)))
     except UNREADABLE:
         return False
 
@@ -90,7 +106,8 @@ def _continues(backbone: Backbone, ids: Tensor) -> bool:
     ones = torch.ones_like(ids)
     try:
         past = backbone.read(Tokens(ids[:, :2], ones[:, :2]))
-        return close(backbone.hidden(ids, ones)[:, 2:], backbone.hidden(ids[:, 2:], ones[:, 2:], past=past))
+        whole = backbone.hidden(ids, ones)[:, 2:]
+        return backbone.alike(whole, backbone.hidden(ids[:, 2:], ones[:, 2:], past=past))
     except UNREADABLE:
         return False
 
@@ -103,6 +120,6 @@ def _goes_on(backbone: Backbone, ids: Tensor) -> bool:
         if past is None:
             return False
         whole = backbone.hidden(ids, ones)[:, -1:]
-        return close(whole, backbone.hidden(ids[:, -1:], ones[:, -1:], past=past))
+        return backbone.alike(whole, backbone.hidden(ids[:, -1:], ones[:, -1:], past=past))
     except UNREADABLE:
         return False

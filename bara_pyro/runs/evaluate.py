@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from bara_pyro import __version__
 from bara_pyro.core.gate_draws import GateDraws, gate_draws
 from bara_pyro.core.prediction import predict
 from bara_pyro.data import EncodedSplit, Task, batches, first_rows
@@ -262,10 +263,11 @@ def parameter_counts(system: System) -> dict[str, int]:
 
 def environment() -> Json:
     """Return versions and hardware, for the record of a result."""
-    packages = ("bara-pyro", "torch", "pyro-ppl", "transformers", "datasets", "numpy")
+    packages = ("torch", "pyro-ppl", "transformers", "datasets", "numpy")
     cuda = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     return {
-        "versions": {name: version(name) for name in packages},
+        # Our own also where it is run from its sources, which no installer knows of.
+        "versions": {"bara-pyro": __version__, **{name: version(name) for name in packages}},
         "python": platform.python_version(),
         "machine": platform.machine(),
         "threads": torch.get_num_threads(),

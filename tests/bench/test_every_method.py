@@ -89,7 +89,9 @@ def test_rows_do_not_depend_on_padding(case: Case) -> None:
         batch.labels,
         batch.ids,
     )
-    first, second = (predict(case.system.model, case.system.guide, b, samples=SAMPLES) for b in (batch, wide))
+    first, second = (
+        predict(case.system.model, case.system.guide, b.to(DEVICE), samples=SAMPLES) for b in (batch, wide)
+    )
     torch.testing.assert_close(first, second, rtol=0, atol=ROUNDING)
 
 

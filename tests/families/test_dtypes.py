@@ -184,3 +184,26 @@ def test_a_package_that_is_absent_is_named(dtype: str, monkeypatch: pytest.Monke
 
 def test_types_are_said_in_one_place() -> None:
     assert {*DTYPES, *quantized.PACKAGES} == set(get_args(WeightType))
+
+
+@pytest.mark.parametrize("dtype", [pytest.param("int8", marks=needs["int8"])])
+def test_a_gradient_through_int8_weights_keeps_no_larger_ones(dtype: str, folder: Path) -> None:
+    """Those in bfloat16, two bytes a weight, are made again for it; values and gradient are torchao's own."""
+    lm = load_backbone(folder, dtype=dtype).lm
+    layer = lm.get_submodule("model.layers.0.mlp.up_proj")
+    x = torch.randn(2, 3, 64, dtype=torch.bfloat16, requires_grad=True)
+    found = []
+    for forward in (layer.forward, lambda x: nn.functional.linear(x, layer.weight, layer.bias)):
+        kept: list[int] = []
+
+        def keep(value: Tensor, kept: list[int] = kept) -> Tensor:
+            kept.append(value.numel() * value.element_size())
+            return value
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda value: value):
+            out = forward(x)
+        found.append((out, *torch.autograd.grad(out.float().square().sum(), x), max(kept)))
+    (ours, gradient, largest), (theirs, expected, larger) = found
+    assert torch.equal(ours, theirs)
+    assert torch.equal(gradient, expected)
+    assert (largest, larger) == (128 * 64, 2 * 128 * 64)
