@@ -21,8 +21,10 @@ def verify(backbone: Backbone) -> None:
 
     Raises:
         BackboneError: the language model does more than its parts here, is not causal, or reads padding, so
-            that answers would be wrong.
+            that answers would be wrong; or its tokenizer makes tokens that it does not know.
     """
+    if backbone.tokenizer is not None:
+        _check_tokenizer(backbone)
     ids = backbone.few_tokens()
     _check_parts(backbone, ids)
     backbone.tolerance = min(MOST, max(TOLERANCE, TIMES * _rounding(backbone, ids)))
@@ -32,6 +34,22 @@ def verify(backbone: Backbone) -> None:
     _check_padding(backbone, ids)
     backbone.continues = _continues(backbone, ids)
     backbone.takes_segments = _keeps_apart(backbone, ids)
+
+
+def _check_tokenizer(backbone: Backbone) -> None:
+    """Refuse a tokenizer of another language model, or one that was given tokens since.
+
+    Tokens that were added and that no text needs are let be: some published folders have a few too many.
+    """
+    tokenizer, known = backbone.tokenizer, backbone.lm.get_input_embeddings().weight.shape[0]
+    added = set(tokenizer.added_tokens_decoder) - {tokenizer.pad_token_id, tokenizer.eos_token_id}
+    largest = max((number for number in tokenizer.get_vocab().values() if number not in added), default=0)
+    if largest >= known:
+        raise BackboneError(
+            f"The tokenizer of {backbone.name!r} has a token of number {largest}, and its "
+            f"{type(backbone.lm).__name__} has embeddings of {known} tokens: give the tokenizer that it was "
+            "trained with, or call resize_token_embeddings before it is saved."
+        )
 
 
 def _check_parts(backbone: Backbone, ids: Tensor) -> None:

@@ -5,7 +5,9 @@ from collections.abc import Callable
 import pytest
 import torch
 from core_cases import make_lm
+from tokenizers import Tokenizer, models
 from torch import Tensor, nn
+from transformers import PreTrainedTokenizerFast
 
 from bara_pyro.core.backbone import TOLERANCE, Backbone, apart
 from bara_pyro.core.verifying import MOST, verify
@@ -67,3 +69,30 @@ def test_faults_are_found_beside_it(fault: Callable[[Tensor], Tensor], said: str
     lm.model.layers[0].register_forward_hook(lambda layer, args, output: fault(output))
     with pytest.raises(BackboneError, match=said):
         verify(Backbone(lm))
+
+
+def with_tokenizer(words: int, *, pad: str | None = None, added: int = 0) -> Backbone:
+    """A language model of 61 tokens and a tokenizer of so many words, and of some that were added."""
+    vocabulary = {f"w{number}": number for number in range(words)}
+    core = Tokenizer(models.WordLevel(vocabulary, "w0"))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, unk_token="w0", eos_token="w1")
+    if added:
+        tokenizer.add_tokens([f"<{number}>" for number in range(added)])
+    if pad:
+        tokenizer.add_special_tokens({"pad_token": pad})
+    return Backbone(make_lm("qwen2"), tokenizer, "mine")
+
+
+@pytest.mark.parametrize(
+    ("own", "largest"),
+    [(with_tokenizer(62), 61), (with_tokenizer(70), 69), (with_tokenizer(61, pad="<pad>"), 61)],
+)
+def test_a_tokenizer_of_more_tokens_than_are_known_is_refused(own: Backbone, largest: int) -> None:
+    """A padding token that was added, too: rows are padded with it."""
+    with pytest.raises(BackboneError, match=f"'mine' has a token of number {largest}, .* of 61 tokens"):
+        verify(own)
+
+
+@pytest.mark.parametrize("own", [with_tokenizer(61), with_tokenizer(50), with_tokenizer(61, added=4)])
+def test_a_tokenizer_that_fits_is_taken(own: Backbone) -> None:
+    verify(own)
