@@ -191,7 +191,7 @@ def parts(results: Results) -> list[Part]:
 def facts(results: Results) -> dict[str, Any]:
     """Return what the question names."""
     rounds = sorted({entry["rounds"] for entry in results.entries.values()})
-    return {"rounds": " to ".join(map(str, rounds))}
+    return {"rounds": " to ".join(map(str, dict.fromkeys((rounds[0], rounds[-1]))))}
 
 
 def main() -> None:
