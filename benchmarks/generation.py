@@ -10,6 +10,7 @@ import time
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import peft
 import torch
@@ -24,7 +25,7 @@ from bara_pyro.models.lora import LoRA
 from benchmarks.speed import interleaved
 from benchmarks.systems import BETA, NUM_DATA, TARGETS, Size, make_lm, size_of
 
-SETTINGS = {
+SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "lora": ("lora", {}),
     "bara gate, mean": ("gate", {"draws": "mean"}),
     "bara gate, a draw a reply": ("gate", {}),
@@ -94,10 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.manual_seed(1)
     prompts = torch.randint(5, size.vocabulary, (args.rows, args.prompt))
     calls = {"peft lora": peft_lora(size, prompts, args.new)}
-    calls |= {
-        label: ours(size, name, prompts, args.new, **how)  # type: ignore[arg-type]
-        for label, (name, how) in SETTINGS.items()
-    }
+    calls |= {label: ours(size, name, prompts, args.new, **how) for label, (name, how) in SETTINGS.items()}
     found = interleaved(calls, args.rounds, warmup=1, clock=clock)
     for label, seconds in found.items():
         tokens = args.rows * args.new / seconds

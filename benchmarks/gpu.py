@@ -1,13 +1,14 @@
-"""What a GPU shows and a CPU cannot: the shapes of a language model of 7 billion parameters, on random weights.
+"""What a GPU shows and a CPU cannot: the shapes of a model of 7 billion parameters, on random weights.
 
 python -m benchmarks.gpu [--size qwen2.5-7b] [--dtype bfloat16] [--device cuda] [--rounds 10] [--rows N]
                          [--parts step prediction checkpointing generation types] [--out FILE]
 
-"step": milliseconds, GiB above the weights and launches of a training step beside PEFT's LoRA, interleaved
-medians, and the share of the time that the GPU is busy; --rows at a time. "checkpointing": the same with rows of --long tokens,
-with and without. "prediction": S = 10 draws of 16 rows beside ten forwards of PEFT's LoRA. "generation":
-replies as in `benchmarks.generation`. "types": the language model is written to a folder and read in
-bfloat16, in 8 and in 4 bits: seconds and GiB of reading it, GiB at the peak of training, milliseconds of a step. Results are written after each part; `--size micro --device cpu` tries all of it without a GPU.
+"step": milliseconds, GiB above the weights and launches of a training step of --rows rows beside PEFT's LoRA,
+interleaved medians, and the time that the GPU is busy. "prediction": S = 10 draws of 16 rows beside ten
+forwards of PEFT's LoRA. "checkpointing": a step of one row of --long tokens with and without. "generation":
+replies as in `benchmarks.generation`. "types": the model is written to a folder and read in bfloat16,
+in 8 and in 4 bits: seconds and GiB of reading, GiB at the peak of training, milliseconds of a step. Results
+are written after each part; `--size micro --device cpu` tries all of it without a GPU.
 """
 
 import gc

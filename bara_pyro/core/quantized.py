@@ -83,9 +83,9 @@ def keep_gradients(lm: nn.Module) -> None:
 class Int8Product(torch.autograd.Function):
     """`x W'` of int8 weights with a scale a row, whose gradient makes their values in bfloat16 once more.
 
-    torchao's product keeps those it made for the forward pass until the backward pass has used them: two bytes
-    a weight, of every layer at once, which is what int8 was to save (on an H100, 7 billion parameters and four
-    rows of 300 tokens: 26.5 GiB at the peak, and 20.4 in bfloat16).
+    torchao's product keeps those that it made for the forward pass until the backward pass has used them: two
+    bytes a weight, of every layer at once, which is what int8 was to save (on an H100, 7 billion parameters
+    and four rows of 300 tokens: 26.5 GiB at the peak, and 20.4 in bfloat16).
     """
 
     @staticmethod
@@ -107,12 +107,14 @@ class Int8Product(torch.autograd.Function):
 def keep_small(lm: nn.Module) -> None:
     """Give layers with int8 weights a product that keeps nothing larger than they are for its gradient."""
     for layer in lm.modules():
-        weight = getattr(layer, "weight", None)
-        plain = getattr(weight, "act_quant_kwargs", 0) is None and getattr(weight, "act_pre_scale", 0) is None
-        if plain and type(layer).forward is nn.Linear.forward and "forward" not in vars(layer):
-            rows, columns = cast(Any, weight).qdata.shape
-            if cast(Any, weight).scale.shape == (rows, 1) and list(weight.block_size) == [1, columns]:
-                layer.forward = partial(_int8_forward, layer)
+        if not isinstance(layer, nn.Linear) or type(layer).forward is not nn.Linear.forward:
+            continue
+        weight = cast(Any, layer.weight)
+        alone = getattr(weight, "act_quant_kwargs", 0) is None and getattr(weight, "act_pre_scale", 0) is None
+        if alone and "forward" not in vars(layer):  # of weights alone, and nobody else's by now
+            rows, columns = weight.qdata.shape
+            if weight.scale.shape == (rows, 1) and list(weight.block_size) == [1, columns]:
+                layer.forward = partial(_int8_forward, layer)  # type: ignore[method-assign]
 
 
 def _int8_forward(layer: nn.Linear, x: Tensor) -> Tensor:

@@ -89,7 +89,7 @@ def is_question(column: str) -> bool:
 
 def columns_note(columns: Columns) -> str:
     """Return the sentence that tells a user which columns are read."""
-    named = [f"{kind} {name!r}" for kind, name in asdict(columns).items() if name]
+    named = [f"{kind} {name!r}" for kind, name in asdict(columns).items() if isinstance(name, str)]
     return "columns read: " + ", ".join(named)
 
 

@@ -3,7 +3,7 @@
 import csv
 import io
 from collections.abc import Iterable, Iterator
-from itertools import chain, dropwhile
+from itertools import chain, dropwhile, takewhile
 from pathlib import Path
 
 from bara_pyro.data.reading import lines_in
@@ -11,6 +11,7 @@ from bara_pyro.errors import DataError
 from bara_pyro.types import Json
 
 SEPARATORS = {",": "a comma", ";": "a semicolon", "\t": "a tab"}
+END = "\x1e end \x1e"  # a line behind the last one, which an open quotation mark would take in
 LONGEST = 2**31 - 1  # characters of a cell; the csv module stops at 131,072 by itself
 
 
@@ -25,15 +26,16 @@ def csv_rows(path: Path) -> Iterator[Json]:
     separator = _separator(header, path)
     csv.field_size_limit(LONGEST)
     try:
-        cells = csv.reader(chain([header], lines), delimiter=separator)
-        names = next(cells, [])
+        cells = csv.reader(chain([header], lines, [END]), delimiter=separator)
+        names = [name.strip() for name in next(cells, [])]
         if len(set(names)) != len(names):
             double = next(name for name in names if names.count(name) > 1)
             raise DataError(f"{path} has two columns called {double!r}: rename one.")
         for number, row in enumerate(_without_blank_lines(cells, len(names)), start=1):
+            _check_quotes(f"{path}, row {number}", row, separator)
             if len(row) != len(names):
                 raise _ragged(f"{path}, row {number}", row, len(names), separator)
-            yield dict(zip(map(str.strip, names), row, strict=True))
+            yield dict(zip(names, row, strict=True))
     except csv.Error as error:
         raise DataError(f"{path} cannot be read: {error}.") from error
 
@@ -53,6 +55,21 @@ def _lines(path: Path) -> Iterator[str]:
     return dropwhile(lambda line: not line.strip("\r\n"), chain.from_iterable(ends))
 
 
+def _check_quotes(place: str, row: list[str], separator: str) -> None:
+    """Refuse a cell that a quotation mark opens and that takes in the rows behind it.
+
+    Seen where nothing closes it, and where the cell holds tabs and lines in a file separated by tabs.
+    """
+    for cell in row:
+        swallowed = separator == "\t" and "\n" in cell and "\t" in cell
+        if swallowed or END in cell:
+            what = "takes in the rows behind it" if swallowed else "nothing closes"
+            raise DataError(
+                f"{place} has a quotation mark before {cell.splitlines()[0][:40]!r} that {what}: double it "
+                "and put the whole cell in quotation marks, or take it out."
+            )
+
+
 def _ragged(place: str, row: list[str], wanted: int, separator: str) -> DataError:
     sign, hint = SEPARATORS[separator], ""
     if len(row) == 1 and (others := [name for other, name in SEPARATORS.items() if other in row[0]]):
@@ -67,7 +84,7 @@ def _ragged(place: str, row: list[str], wanted: int, separator: str) -> DataErro
 def _without_blank_lines(rows: Iterable[list[str]], columns: int) -> Iterator[list[str]]:
     """Drop blank lines; in a file of one column only those at its end, as others are rows without a text."""
     blank = 0
-    for row in rows:
+    for row in takewhile(lambda row: row != [END], rows):
         if row:
             yield from [[""]] * blank
             yield row

@@ -165,6 +165,7 @@ def encode(
             dropped.append(example.id)
         else:
             raise _too_long(example, tokenizer, len(front), max_length, answers)
+    listed = tuple(len(example.options) for example, _ in kept)
     return EncodedSplit(
         token_ids=tuple(tokens for _, tokens in kept),
         labels=tuple(example.label for example, _ in kept),
@@ -174,6 +175,7 @@ def encode(
         dropped=tuple(dropped),
         unknown=unknown_share([tokens for _, tokens in kept], tokenizer),
         texts=() if classes is None else _texts([row for row, _ in kept], tokenizer, answers, classes),
+        offered=listed if any(listed) else (),
     )
 
 

@@ -14,13 +14,10 @@ from bara_pyro.data.types import Columns, Example
 from bara_pyro.errors import DataError
 
 
-def own_example(
-    row: Row, row_id: str, columns: Columns, names: Sequence[str], *, indices: bool = False
-) -> Example:
+def own_example(row: Row, row_id: str, columns: Columns, names: Sequence[str]) -> Example:
     """Turn a row of one's own into an `Example`; its label is -1 where it has no answer.
 
-    `names` are the classes, empty where the row lists its options; with `indices` a whole number means a
-    class by its index, where no class reads like that.
+    `names` are the classes, empty where the row lists its options.
     """
     text = _own_text(row, columns.text)
     context = "" if columns.context is None else str(row.get(columns.context) or "").strip()
@@ -35,7 +32,7 @@ def own_example(
         return Example(
             row_id, lettered(text, texts), label, context, options=shown, texts=texts, cluster=cluster
         )
-    label = -1 if missing(answer) else _label(answer, names, indices)
+    label = -1 if missing(answer) else _label(answer, names, columns.indices)
     if context or is_question(columns.text):
         return Example(row_id, with_cue(text), label, context, cluster=cluster)
     # The same prompt, of which the text may be cut.

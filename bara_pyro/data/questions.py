@@ -1,6 +1,6 @@
 """Rows for a model that was trained on a task: read as that task's rows were, asked as they were asked."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
@@ -63,9 +63,11 @@ def load_questions(
 def _columns(table: Table, task: Task, given: Given, answers: bool) -> Columns:
     """Return the columns to read: named by the user, else trained on, else of a usual name."""
     there = table.columns
-    known = {kind: name for kind, name in asdict(task.columns or Given()).items() if name in there}
+    trained = task.columns or Columns("")
+    known = {kind: name for kind, name in asdict(trained).items() if name in there}
     named = {kind: name or known.get(kind) for kind, name in asdict(given).items()}
-    return find_columns(there, Given(**named), table.place, answers=answers)
+    found = find_columns(there, Given(**named), table.place, answers=answers)
+    return replace(found, indices=trained.indices)
 
 
 def _own_row(columns: Columns, task: Task, row: Row, row_id: str) -> Example:

@@ -73,7 +73,10 @@ def check_ids(ids: Sequence[str], place: str, numbers: Sequence[int] | None = No
 def own_id(row: Fields) -> str:
     """Return the identifier in a row's column "id", "ID" or "Id"; an empty text where it has none."""
     name = next((name for name in ("id", "ID", "Id") if row.get(name) is not None), None)
-    return "" if name is None else str(row[name]).strip()
+    value = None if name is None else row[name]
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # numbers of a column with gaps, which pandas makes floats
+    return "" if value is None else str(value).strip()
 
 
 def check_disjoint(train: Sequence[Identified], test: Sequence[Identified], name: str) -> None:
@@ -201,7 +204,8 @@ def repeats(train: Sequence[Example], test: Sequence[Example]) -> list[str]:
     # A text to be classified stands where questions have a context (`data.generic.own_example`).
     if shared := sum(example.question != ANSWER for example in known_texts):
         notes.append(f"{shared} test rows ask about a context that also stands in train")
-    if other := sum(example.question == ANSWER and _asked(example) not in seen for example in known_texts):
+    texts = {(example.context, example.question) for example in train}
+    if other := sum(row[:2] in texts and row not in seen for row in tested):
         notes.append(f"{other} test rows have a text that stands in train with another answer")
     clusters = {example.cluster for example in train if example.cluster}
     if known := sum(example.cluster in clusters for example in test):

@@ -66,6 +66,8 @@ class EncodedSplit:
         unknown: percentage of the tokens that the tokenizer has no word for.
         texts: where whole texts are scored, of each row the tokens of the C texts that could answer it (none
             of one that it does not offer); else empty.
+        offered: of each row the number of answers that it lists, 0 where it lists none; empty where no row
+            lists any.
     """
 
     token_ids: tuple[list[int], ...]
@@ -76,6 +78,7 @@ class EncodedSplit:
     dropped: tuple[str, ...] = ()
     unknown: float = 0.0
     texts: tuple[Texts, ...] = ()
+    offered: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -100,6 +103,7 @@ class EncodedSplit:
             labels=tuple(self.labels[row] for row in rows),
             ids=tuple(self.ids[row] for row in rows),
             texts=tuple(self.texts[row] for row in rows) if self.texts else (),
+            offered=tuple(self.offered[row] for row in rows) if self.offered else (),
         )
 
     def batch(self, rows: Sequence[int], answer_ids: Tensor) -> Batch:

@@ -1,5 +1,6 @@
 """Rows of one's own as plain dictionaries: from a file, a DataFrame, a `datasets.Dataset` or a list."""
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -126,7 +127,22 @@ def _from_arrow(table: "pa.Table", path: Path) -> Table:
     if b"huggingface" in (table.schema.metadata or {}):
         features = datasets.Features.from_arrow_schema(table.schema)
         return _from_dataset(datasets.Dataset(table.cast(features.arrow_schema)), str(path))
-    return Table(str(path), [_plain_row(row) for row in table.to_pylist()])
+    return Table(str(path), [_plain_row(row) for row in table.to_pylist()], _categories(table))
+
+
+def _categories(table: "pa.Table") -> dict[str, tuple[str, ...]]:
+    """Return the values of the columns that were categoricals of pandas, in their order."""
+    import pyarrow as pa
+
+    about = json.loads((table.schema.metadata or {}).get(b"pandas", b"{}"))
+    columns = about.get("columns", ())
+    categorical = {one["field_name"] for one in columns if one["pandas_type"] == "categorical"}
+    found = {}
+    for name in table.column_names:
+        if name in categorical and pa.types.is_dictionary(table.schema.field(name).type):
+            [chunk, *_] = table[name].unify_dictionaries().chunks or [None]
+            found[name] = tuple(map(label_text, chunk.dictionary.to_pylist())) if chunk else ()
+    return found
 
 
 @contextmanager

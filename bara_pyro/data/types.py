@@ -41,13 +41,18 @@ class Example:
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns of a user's own rows hold what; None where there is no such column."""
+    """Which columns of a user's own rows hold what; None where there is no such column.
+
+    With `indices` the classes were named in an order of their own, and a whole number in the column of labels
+    that reads like none of them is the place of one, from 0.
+    """
 
     text: str
     label: str | None = None
     choices: str | None = None
     context: str | None = None
     cluster: str | None = None
+    indices: bool = False
 
 
 @dataclass(frozen=True)

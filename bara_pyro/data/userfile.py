@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -73,12 +74,12 @@ def task_from_rows(
         raise ConfigError(f"test_fraction is {test_fraction}: choose a number between 0 and 1.")
     given = Given(text_column, label_column, choices_column, context_column, cluster_column)
     table = read_table(data)
-    columns = find_columns(table.columns, given, table.place)
+    columns = replace(find_columns(table.columns, given, table.place), indices=classes is not None)
     tested = None if test is None else read_table(test)
     if tested is not None:
         _check_same_kind(table, tested, columns)
     labels, names = _answers([part for part in (table, tested) if part], columns, classes)
-    schema = partial(own_example, columns=columns, names=names, indices=classes is not None)
+    schema = partial(own_example, columns=columns, names=names)
 
     def examples(part: Table, split: str) -> list[Example]:
         return to_examples(part.rows, schema, part.place, split, answer=columns.label)

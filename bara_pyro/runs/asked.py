@@ -15,9 +15,14 @@ from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.methods import METHODS
 from bara_pyro.metrics import Uncertainty, decompose, posterior_predictive, stack_truth
 from bara_pyro.runs.evaluate import OnRows, draw
+from bara_pyro.runs.known import trained_on
+from bara_pyro.runs.offered import offered
 from bara_pyro.runs.rows import encode_rows, reading_notes, some
 from bara_pyro.runs.system import System, require_answers
 from bara_pyro.types import Measure
+
+# Of the rows that calibrate a decision: texts that are short or usual come twice.
+KNOWN = 0.05
 
 
 @dataclass(frozen=True)
@@ -110,14 +115,7 @@ def answers_drawn(
     draws = draw(system, split, samples, repeats=repeats, seed=seed, on_rows=on_rows)
     by_id = {example.id: example for example in examples}
     kept = tuple(by_id[row_id] for row_id in split.ids)
-    # An answer that a row does not offer is never given: what is left is what the row is decided by.
-    return kept, split, draws.masked_fill(~offered(kept, draws.shape[-1]), -torch.inf).log_softmax(-1)
-
-
-def offered(examples: Sequence[Example], classes: int) -> Tensor:
-    """Return which of the classes each row has as an answer, bool, `n x C`; all where it lists none."""
-    numbers = torch.tensor([len(example.options) or classes for example in examples])
-    return torch.arange(classes) < numbers[:, None]
+    return kept, split, draws
 
 
 def calibration_rows(
@@ -136,7 +134,7 @@ def calibration_rows(
 
     Raises:
         ConfigError: the run's method was fitted to its validation rows.
-        DataError: there are none, the file cannot be read, or is that of the training rows.
+        DataError: there are none, the file cannot be read, or is that of the training rows or holds some.
     """
     if file is not None:
         if same_file(system.config.task.name, file):
@@ -144,7 +142,13 @@ def calibration_rows(
                 f"{file} has the rows that the run was trained on, of which it is surer than of others: give "
                 "other rows as file (--calibration FILE), or train with validation_rows (--validation-rows)."
             )
-        return _independent(system, load_questions(file, system.task, given=given, answers=answers))
+        rows = load_questions(file, system.task, given=given, answers=answers)
+        if len(known := trained_on(rows, system.config, system.task)) > KNOWN * len(rows):
+            raise DataError(
+                f"{len(known)} of the {len(rows)} rows of {file} are rows that the run was trained on, such "
+                f"as {known[0].id!r}, of which it is surer than of others: leave them out."
+            )
+        return _independent(system, rows)
     method = system.config.method
     if METHODS[method.name].uses_validation(method):
         raise ConfigError(

@@ -18,6 +18,7 @@ from bara_pyro.data import EncodedSplit, Task, batches, first_rows
 from bara_pyro.metrics import decompose, evaluate, posterior_predictive, sparsity_by_module, stack_truth
 from bara_pyro.metrics.sparsity import over_modules
 from bara_pyro.runs.manifest import METRICS, PREDICTIONS, recording
+from bara_pyro.runs.offered import among_offered
 from bara_pyro.runs.reply_scores import reply_rows, reply_scores
 from bara_pyro.runs.rows import Replies, reading_notes
 from bara_pyro.runs.store import SCHEMA, write_json, write_jsonl
@@ -42,7 +43,8 @@ def draw(
 
     Of replies these are `max(S, 1) x n`.
 
-    Where the guide has a predictive of its own, there are as many draws as that has; see `predict`.
+    What a row does not offer has probability 0, whatever letters other rows have. Where the guide has a
+    predictive of its own, there are as many draws as that has; see `predict`.
     """
     c = system.config.predict
     place = {row_id: i for i, row_id in enumerate(split.ids)}
@@ -63,7 +65,7 @@ def draw(
         out[:, [place[row_id] for row_id in batch.ids]] = drawn
         if on_rows is not None:
             on_rows(len(batch))
-    return out
+    return among_offered(out, split.offered) if isinstance(split, EncodedSplit) else out
 
 
 def system_gates(

@@ -130,9 +130,11 @@ def _parts(
     if gates is None:
         return down_projections(system), [None]
     if not gates.modulating and (fit == "mean" or not gates.theta):
+        what = "with theta at its mean" if gates.theta else "without theta"
+        way_out = "give --fit least-squares" if gates.theta else "export the gate form, or train with theta"
         raise ConfigError(
-            f"No plain LoRA is near this {name!r} with theta at its mean: its change does not depend on the "
-            "layer's input then; give --fit least-squares, and a latent with theta."
+            f"No plain LoRA is near this {name!r} {what}: its change does not depend on the layer's input "
+            f"then; {way_out}."
         )
     down = linear_gates(system, gates, rows, fit) if gates.theta else down_projections(system)
     phi = [phi_draws(system, rows, count, seed) for count in ((0, draws) if draws else (0,)) if gates.phi]

@@ -27,6 +27,7 @@ from bara_pyro.metrics import decompose, posterior_predictive
 from bara_pyro.runs.config import RunConfig, load_config
 from bara_pyro.runs.evaluate import OnRows, draw
 from bara_pyro.runs.folder import check_training_rows, own_rows, stored_config, stored_task
+from bara_pyro.runs.known import trained_on
 from bara_pyro.runs.rows import encode_rows, load_data, load_reply_data, reading_notes
 from bara_pyro.runs.sections import TaskConfig
 from bara_pyro.runs.store import atomic_write, write_jsonl
@@ -44,7 +45,7 @@ class Answers:
     Attributes:
         rows: per row its `id`; the predicted `label`, as the user calls it; `probs`, the probability of each
             label; `total`, `aleatoric` and `epistemic` uncertainty in nats. Options that only other rows have
-            stand in brackets; they are never predicted.
+            stand in brackets, and have probability 0.
         notes: what is worth knowing about the rows.
     """
 
@@ -100,16 +101,15 @@ def predict(
 
 
 def answers_of(draws: Tensor, examples: Sequence[Example], task: Task) -> list[Json]:
-    """Return what is said of each row (see `Answers`), from log-probabilities, `S x n x C`."""
+    """Return what is said of each row (see `Answers`), from log-probabilities (`draw`), `S x n x C`."""
     mean, parts = posterior_predictive(draws), decompose(draws)
     rows = []
     for i, example in enumerate(examples):
         names = names_of(example, task)
-        offered = mean[i, : len(example.options) or None]
         rows.append(
             {
                 "id": example.id,
-                "label": names[int(offered.argmax())],
+                "label": names[int(mean[i].argmax())],
                 "probs": dict(zip(names, mean[i].exp().tolist(), strict=True)),
                 "total": float(parts.total[i]),
                 "aleatoric": float(parts.aleatoric[i]),
@@ -195,7 +195,7 @@ def rows_to_evaluate(folder: Path, config: RunConfig) -> Task | ReplyTask:
         file = c.test_file or Path(c.name)
     if file is not None:
         check_other_file(own.task.name, file)
-        return _whole_file(file, c, stored_task(stored))
+        return _whole_file(file, c, stored_task(stored), own)
     if c.name == own.task.name:
         task = own_rows(folder, config, stored)
     else:
@@ -208,12 +208,14 @@ def rows_to_evaluate(folder: Path, config: RunConfig) -> Task | ReplyTask:
     return as_asked(task, asked.labels, asked.names)
 
 
-def _whole_file(file: Path, c: TaskConfig, asked: Task) -> Task | ReplyTask:
-    """Return a file whose rows are all tested on."""
+def _whole_file(file: Path, c: TaskConfig, asked: Task, own: RunConfig) -> Task | ReplyTask:
+    """Return a file whose rows are all tested on; `own` are the run's settings."""
     if c.likelihood == "completion":
         told = (stored_file if c.streaming else load_conversations)(file)[: c.limit]
         return ReplyTask(file.stem, test=told, notes=(f"all {len(told)} rows of {file.name} tested on",))
     given = Given(c.text_column, c.label_column, c.choices_column, c.context_column, c.cluster_column)
     rows = tuple(load_questions(file, asked, given=given, answers=True)[: c.limit])
-    notes = (f"all {len(rows)} rows of {file.name} tested on",)
-    return Task(file.stem, asked.labels, (), (), rows, notes, asked.names, asked.columns)
+    notes = [f"all {len(rows)} rows of {file.name} tested on"]
+    if known := trained_on(rows, own, asked):
+        notes.append(f"the run was trained on {len(known)} of them")
+    return Task(file.stem, asked.labels, (), (), rows, tuple(notes), asked.names, asked.columns)

@@ -83,13 +83,24 @@ def _limited(task: AnyTask, config: RunConfig) -> AnyTask:
         task = _fewer(task, c.train_rows, c.train_rows_seed, aside)
     if c.limit is None:
         return task
+    notes = [*task.notes, f"only the first {c.limit} rows of each split"]
+    if lost := _lost(task, c.limit):
+        notes.append(f"no row left to train on has the answer {', '.join(lost)}")
     return replace(
         task,
         train=task.train[: c.limit],
         validation=task.validation[: c.limit],
         test=task.test[: c.limit],
-        notes=(*task.notes, f"only the first {c.limit} rows of each split"),
+        notes=tuple(notes),
     )
+
+
+def _lost(task: Task | ReplyTask, rows: int) -> list[str]:
+    """Return the classes of training rows that none of the first ones has; none where rows list options."""
+    if isinstance(task, ReplyTask):
+        return []
+    gone = {row.label for row in task.train} - {row.label for row in task.train[:rows]}
+    return [task.names[label] for label in sorted(gone)] if task.names else []
 
 
 def _fewer(task: AnyTask, rows: int, seed: int | None, aside: int) -> AnyTask:

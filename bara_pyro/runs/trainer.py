@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset
-from transformers import Trainer, TrainingArguments
+from transformers import BatchEncoding, Trainer, TrainingArguments
 
 from bara_pyro.core.attached import Fitted, pair_of
 from bara_pyro.core.elbo import MeanFieldELBO
@@ -22,6 +22,7 @@ from bara_pyro.data import EncodedSplit
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 from bara_pyro.metrics import posterior_predictive
+from bara_pyro.runs.offered import among_offered
 
 CHECKPOINTING = ("activation_checkpointing", "gradient_checkpointing")  # the newer name and the older
 WEIGHTS = "model.safetensors"  # where Trainer looks for them
@@ -34,6 +35,8 @@ class Bound(nn.Module):
         model, guide: the program and its guide.
         elbo: the bound.
     """
+
+    main_input_name = "rows"  # what `include_for_metrics=["inputs"]` hands on: the numbers of the rows
 
     def __init__(self, model: AdaptedLM, guide: SiteGuide, elbo: MeanFieldELBO) -> None:
         super().__init__()
@@ -66,8 +69,10 @@ class Rows(Dataset):
     def __len__(self) -> int:
         return len(self.split)
 
-    def __getitem__(self, row: int) -> tuple[EncodedSplit, int]:
-        return self.split, row
+    def __getitem__(self, row: int) -> BatchEncoding:
+        # By the name of the tokens Trainer finds their number, by which it may group rows; of a plain
+        # dictionary it would take out what its own model does not know.
+        return BatchEncoding({"input_ids": self.split.token_ids[row], "split": self.split, "row": row})
 
 
 class BaRATrainer(Trainer):
@@ -210,7 +215,8 @@ class BaRATrainer(Trainer):
         drawn = predict(
             self.model.model, self.model.guide, batch, samples=self.eval_samples, seed=self.args.seed
         )
-        log_probs, labels = posterior_predictive(drawn).to(self.args.device), batch.labels
+        among = among_offered(drawn, inputs["offered"].tolist())
+        log_probs, labels = posterior_predictive(among).to(self.args.device), batch.labels
         loss = None if labels is None else nn.functional.nll_loss(log_probs, labels)
         return (loss, None, None) if prediction_loss_only else (loss, log_probs, labels)
 
@@ -222,9 +228,15 @@ class BaRATrainer(Trainer):
         """Return the loader of a split."""
         return super().get_test_dataloader(_rows(test_dataset))
 
-    def _collate(self, rows: Sequence[tuple[EncodedSplit, int]]) -> dict[str, Any]:
-        batch = rows[0][0].batch([row for _, row in rows], self.answer_ids)
-        return {"batch": batch, "rows": torch.tensor([row for _, row in rows])}  # a tensor, to be counted
+    def _collate(self, rows: Sequence[BatchEncoding]) -> dict[str, Any]:
+        numbers = [row["row"] for row in rows]
+        part = rows[0]["split"].take(numbers)
+        batch = part.batch(range(len(part)), self.answer_ids)
+        return {
+            "batch": batch,
+            "rows": torch.tensor(numbers),  # a tensor, to be counted
+            "offered": torch.tensor(part.offered or [0] * len(part)),
+        }
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
         # Trainer's own would pickle its arguments beside the weights.

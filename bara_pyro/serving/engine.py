@@ -9,6 +9,7 @@ from bara_pyro.data import SOURCES, EncodedSplit, Example, Given, load_questions
 from bara_pyro.data.columns import find_columns
 from bara_pyro.data.tables import read_table
 from bara_pyro.errors import DataError
+from bara_pyro.runs.offered import among_offered
 from bara_pyro.runs.predict import answers_of, names_of
 from bara_pyro.runs.rows import encode_rows, reading_notes
 from bara_pyro.runs.system import System, require_answers
@@ -156,6 +157,7 @@ class RunEngine:
             last=c.last,
         )
         examples = [question.example for question in asked]
+        log_probs = among_offered(log_probs, [len(example.options) for example in examples])
         said = answers_of(log_probs, examples, self.system.task)
         draws = log_probs.exp().transpose(0, 1).tolist()
         found = [

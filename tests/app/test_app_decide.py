@@ -31,10 +31,15 @@ def calibrated(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+def not_trained_on(rows: list[dict]) -> list[dict]:
+    """The same questions in other words."""
+    return [row | {"question": row["question"].removeprefix("is ")} for row in rows]
+
+
 @pytest.fixture(scope="module")
 def files(place: Place, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Rows with answers: some to calibrate with, some to decide on."""
-    folder, rows = tmp_path_factory.mktemp("files"), questions()
+    folder, rows = tmp_path_factory.mktemp("files"), not_trained_on(questions())
     return write_rows(folder / "known.jsonl", rows[::2]), write_rows(folder / "new.jsonl", rows[1::2])
 
 
@@ -171,7 +176,8 @@ def test_distance_is_the_measure_of_a_run_that_knows_it(
 def test_answers_are_asked_for_only_where_they_are_needed(
     calibrated: Path, files: tuple[Path, Path], tmp_path: Path, bara: Bara
 ) -> None:
-    bare = write_rows(tmp_path / "bare.jsonl", [{"question": r["question"]} for r in questions()])
+    rows = [{"question": row["question"]} for row in not_trained_on(questions())]
+    bare = write_rows(tmp_path / "bare.jsonl", rows)
     assert bara("detect", calibrated, "--calibration", bare, "--input", bare).code == 0
     assert_one_sentence(bara("conformal", calibrated, "--calibration", bare), "bare.jsonl", "answer")
     found = json.loads(bara("conformal", calibrated, "--input", bare, "--alpha", 0.2, "--json").out)
@@ -183,8 +189,12 @@ def test_rows_that_a_method_was_fitted_to_calibrate_nothing(place: Place, tmp_pa
     for command in OUTPUT_OF:
         told = bara(command, tmp_path / "fitted")
         assert_one_sentence(told, "'temperature' was fitted to the validation rows", "--calibration FILE")
-    others = write_rows(tmp_path / "others.jsonl", questions())
+    others = write_rows(tmp_path / "others.jsonl", not_trained_on(questions()))
     assert bara("conformal", tmp_path / "fitted", "--calibration", others).code == 0
+    copy = write_rows(tmp_path / "copy.jsonl", [row | {"id": f"x{row['id']}"} for row in questions()])
+    for command in OUTPUT_OF:
+        told = bara(command, tmp_path / "fitted", "--calibration", copy)
+        assert_one_sentence(told, "of the 40 rows", "copy.jsonl", "that the run was trained on", "'x")
     for command in OUTPUT_OF:  # however it is spelled
         own = place.rows.parent / ".." / place.rows.parent.name / place.rows.name
         told = bara(command, tmp_path / "fitted", "--calibration", own)
@@ -213,7 +223,7 @@ def test_what_cannot_be_promised_is_refused_before_a_row_is_asked(
     calibrated: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bara: Bara
 ) -> None:
     asked: list[str] = []
-    others = write_rows(tmp_path / "others.jsonl", questions())
+    others = write_rows(tmp_path / "others.jsonl", not_trained_on(questions()))
     monkeypatch.setattr("bara_pyro.runs.asked.ask", lambda _, __, name, **___: asked.append(name))
     for command, option in (("conformal", "--alpha"), ("detect", "--alpha"), ("abstain", "--risk")):
         assert_one_sentence(bara(command, calibrated, option, 0.01), "0.01", "9 calibration rows")
@@ -240,7 +250,7 @@ def test_one_row_of_each_cluster_calibrates(place: Place, tmp_path: Path, bara: 
     given = ("--method", "lora", "--model", place.backbone, "--task", rows, "--cluster-column", "thing")
     made = bara("train", *given, "--steps", 2, "--validation-rows", 9, "--out", tmp_path / "run")
     assert made.code == 0, made.err
-    asked = write_rows(tmp_path / "asked.jsonl", things)
+    asked = write_rows(tmp_path / "asked.jsonl", not_trained_on(things))
     told = [tmp_path / "run", "--input", asked, "--samples", 0, "--alpha", 0.5]
     run = [*told, "--json"]
     clusters = len({row["thing"] for row in things})
@@ -255,6 +265,6 @@ def test_one_row_of_each_cluster_calibrates(place: Place, tmp_path: Path, bara: 
     groups = {row.cluster for row in system.task.validation}
     assert json.loads(own.out)["calibration_rows"] == len(groups) < len(system.task.validation)
     # Where a file does not say what rows have in common, each counts by itself.
-    plain = write_rows(tmp_path / "plain.jsonl", questions())
+    plain = write_rows(tmp_path / "plain.jsonl", not_trained_on(questions()))
     found = bara("conformal", *run, "--calibration", plain)
     assert json.loads(found.out)["calibration_rows"] == len(things)

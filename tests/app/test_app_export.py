@@ -228,3 +228,6 @@ def test_what_is_no_lora_is_refused(place: Place, finished: Path, tmp_path: Path
     assert_one_sentence(bara("export", tmp_path / "plain", *out, "--draws", 2), "--draws")
     fitted(place, tmp_path / "many", "ensemble")
     assert_one_sentence(bara("export", tmp_path / "many", *out), "'ensemble'")
+    fitted(place, tmp_path / "no-theta", {"name": "bara", "latent": "phi"})
+    told = bara("export", tmp_path / "no-theta", *out)
+    assert_one_sentence(told, "'bara' without theta", "export the gate form")

@@ -50,7 +50,7 @@ def test_a_run_remembers_its_classes_and_columns(lettered: tuple[Path, Path]) ->
     assert (stored["labels"], stored["names"]) == (["A", "B"], ["not at all", "very likely"])
     assert stored["columns"] == {
         **{"text": "text", "label": "label", "choices": None, "context": None},
-        "cluster": None,
+        **{"cluster": None, "indices": False},
     }
     answers = [LONG[row["answer"]] for row in questions()]
     assert metrics["majority_class"]["label"] == max(sorted(set(answers)), key=answers.count)

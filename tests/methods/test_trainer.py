@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -218,3 +219,37 @@ def test_arguments_of_trainer_that_mean_another_loss_or_checkpointing(
         pair[0].backbone.checkpointing = False
     assert len(logs[0]) == STEPS
     assert logs[0] == pytest.approx(logs[1], abs=1e-5)
+
+
+def test_rows_may_be_grouped_by_their_length(tmp_path: Path) -> None:
+    """As Trainer does it, which asks each row for its tokens."""
+    trainer = trainer_of(made("bara-gate"), tmp_path, {"train_sampling_strategy": "group_by_length"})
+    sampler = trainer._get_train_sampler()
+    assert sampler.lengths == [len(tokens) for tokens in SPLIT.token_ids]
+    assert trainer.train().global_step == STEPS
+
+
+def test_inputs_for_metrics_are_the_numbers_of_the_rows(tmp_path: Path) -> None:
+    seen: list[np.ndarray] = []
+
+    def compute(found: EvalPrediction) -> dict[str, float]:
+        seen.append(found.inputs)
+        return {}
+
+    args = {"include_for_metrics": ["inputs"], "per_device_eval_batch_size": 5}
+    trainer_of(made("lora"), tmp_path, args, compute_metrics=compute, eval_dataset=SPLIT).evaluate()
+    assert seen[0].tolist() == list(range(len(SPLIT)))
+
+
+def test_answers_that_a_row_does_not_offer_have_no_probability(tmp_path: Path) -> None:
+    counts = tuple(0 if i % 2 else 2 + (label == 2) for i, label in enumerate(SPLIT.labels))
+    fewer = replace(SPLIT, offered=counts)
+    pair = made("bara-gate")
+    whole, found = (
+        trainer_of(pair, tmp_path, eval_dataset=rows).predict(rows).predictions for rows in (SPLIT, fewer)
+    )
+    two = np.array([count == 2 for count in counts])
+    assert two.any()
+    assert np.isneginf(found[two, 2]).all()
+    assert np.exp(found).sum(-1) == pytest.approx(1)
+    assert found[~two] == pytest.approx(whole[~two])
