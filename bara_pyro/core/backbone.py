@@ -37,7 +37,8 @@ class Backbone:
     """The frozen language model, split into body, output embedding and what is done to its logits.
 
     A plain object, not an `nn.Module`: as an attribute of a Pyro model its millions of frozen parameters stay
-    out of Pyro's sight. The model object is not changed beyond `eval()` and `requires_grad_(False)`.
+    out of Pyro's sight. The model object is not changed beyond `eval()`, `requires_grad_(False)` and, of
+    quantised layers, what they keep for a gradient (`core.quantized`).
 
     Args:
         lm: a Hugging Face causal language model.
