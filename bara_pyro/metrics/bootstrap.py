@@ -110,7 +110,7 @@ def drawn_clusters(clusters: Sequence[str], resamples: int, seed: int) -> tuple[
     """
     if resamples < 2:
         raise ConfigError(f"resamples is {resamples}: give at least 2, 2000 for example.")
-    names, place = np.unique(np.asarray(clusters), return_inverse=True)
+    names, place = np.unique(np.asarray(list(map(str, clusters))), return_inverse=True)
     weights = torch.stack([_weights(name, resamples, seed) for name in names.tolist()], dim=1)
     return weights, torch.from_numpy(place)
 

@@ -33,6 +33,8 @@ from torch import Tensor
 
 from bara_pyro.errors import ConfigError, DataError
 
+ROUNDING = 1e-12  # of a difference: a spread that is no spread
+
 
 @dataclass(frozen=True)
 class Interval:
@@ -113,7 +115,7 @@ def crossed_interval(
     rows = float(torch.stack([task.drawn.mean(dim=1) for task in known]).mean(dim=0).var())
     trained = _by_training(known, range(len(known)) if trainings is None else trainings)
     if any(len(one.by_seed) < 2 for one, _ in trained):
-        return _student(difference, None, rows, rows, clusters - 1, level)
+        return _student(difference, None, rows, rows, clusters - 1, level, clusters)
     seeds = [share**2 * float(one.by_seed.var()) / len(one.by_seed) for one, share in trained]
     both = sum(share**2 * _of_one_seed(one.drawn) for one, share in trained)
     shared = max(0.0, rows - both)
@@ -123,8 +125,8 @@ def crossed_interval(
     spread = sum(v**2 / df for v, df in parts)
     # A difference that never varies has any number of degrees of freedom.
     df = variance**2 / spread if spread else float(clusters - 1)
-    crossed = _student(difference, sum(seeds), rows, variance, df, level)
-    alone = _student(difference, sum(seeds), rows, rows, clusters - 1, level)
+    crossed = _student(difference, sum(seeds), rows, variance, df, level, clusters)
+    alone = _student(difference, sum(seeds), rows, rows, clusters - 1, level, clusters)
     return max(crossed, alone, key=lambda interval: interval.high)
 
 
@@ -170,11 +172,23 @@ def _of_one_seed(drawn: Tensor) -> float:
 
 
 def _student(
-    difference: float, seeds: float | None, rows: float, variance: float, df: float, level: float
+    difference: float,
+    seeds: float | None,
+    rows: float,
+    variance: float,
+    df: float,
+    level: float,
+    clusters: int,
 ) -> Interval:
     error = math.sqrt(variance)
     half = float(stdtrit(df, (1 + level) / 2)) * error
-    p_value = 2 * float(stdtr(df, -abs(difference) / error)) if error else float(difference == 0.0)
+    if error > ROUNDING * abs(difference) or not difference:
+        p_value = 2 * float(stdtr(df, -abs(difference) / error)) if error else 1.0
+    else:
+        # Clusters that agree to the last digit say how they lie to 0, and by how much others would differ
+        # they do not say: a sign test, and an interval that has 0 in it where that tells nothing.
+        p_value = 2 * 0.5**clusters
+        half = half if p_value < 1 - level else abs(difference)
     se_seeds = None if seeds is None else math.sqrt(seeds)
     return Interval(
         difference, difference - half, difference + half, level, p_value, se_seeds, math.sqrt(rows), df

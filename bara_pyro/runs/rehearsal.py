@@ -131,7 +131,12 @@ def _best_log_temperature(stored: Json) -> float:
 
 def _answers(stored: Json) -> tuple[Tensor, Tensor]:
     """Return the log-probabilities of a rehearsal, `S x n x C`, and the labels."""
-    draws = torch.tensor([row["log_probs"] for row in stored["rows"]], dtype=torch.float64).transpose(0, 1)
+    # JSON has no infinity: what a row does not offer stands there as null.
+    known = [
+        [[-math.inf if value is None else value for value in draw] for draw in row["log_probs"]]
+        for row in stored["rows"]
+    ]
+    draws = torch.tensor(known, dtype=torch.float64).transpose(0, 1)
     return draws, torch.tensor([row["label"] for row in stored["rows"]])
 
 

@@ -14,7 +14,7 @@ from experiments.engine.differences import Contrast, compare
 from experiments.engine.record import number
 from experiments.engine.rehearsal import LORA_REHEARSED
 from experiments.engine.results import RESULTS, read_results
-from experiments.engine.rows import RunRows, read_rows, rows_path
+from experiments.engine.rows import RunRows, rows_of_study
 from experiments.engine.search import CHOICES, load_choices
 from experiments.engine.spaces import tagged
 
@@ -57,7 +57,7 @@ def compare_study(runs: Sequence[RunRows], comparisons: Comparisons) -> list[dic
 def write_comparisons(study: str, comparisons: Comparisons, results: Path = RESULTS) -> list[dict[str, Any]]:
     """Compute a study's comparisons from its stored rows, write them to its results and return them."""
     found = read_results(results / f"{study}.json")
-    found.comparisons = compare_study(read_rows(rows_path(study, results)), comparisons)
+    found.comparisons = compare_study(rows_of_study(study, results), comparisons)
     found.write()
     return found.comparisons
 

@@ -28,7 +28,7 @@ from bara_pyro.errors import ConfigError, DataError, unknown
 from bara_pyro.report import Column, Table
 from experiments.engine.arguments import command_line
 from experiments.engine.differences import LEVEL, METRICS, averaged
-from experiments.engine.rows import RunRows, read_rows, rows_path
+from experiments.engine.rows import RunRows, rows_of_study
 
 WORLDS, SEEDS, ROWS, POWER = (1, 3, 6), (1, 3, 5, 10, 20), (1.0, 4.0), 0.9
 
@@ -135,7 +135,7 @@ def main() -> None:
     parser.add_argument("--reference", default="temperature", help="default: %(default)s")
     parser.add_argument("--metric", default="nll", help="acc, ece, nll or brier; default: %(default)s")
     args = parser.parse_args()
-    spread = spread_of(read_rows(rows_path(args.study)), args.arm, args.reference, args.metric)
+    spread = spread_of(rows_of_study(args.study), args.arm, args.reference, args.metric)
     say(
         f"{args.arm} - {args.reference}, {args.metric}, {spread.tasks} tasks, {spread.clusters} clusters: "
         f"standard deviation by seed {spread.seed**0.5:.4f}, by rows {spread.rows**0.5:.4f}"

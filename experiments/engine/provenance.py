@@ -9,6 +9,7 @@ from typing import TypedDict
 ROOT = Path(__file__).parents[2]
 # What decides a run's scores; results, pages and tests do not.
 CODE = ("bara_pyro", "models", "guides", "experiments/engine", "experiments/studies", "constraints.txt")
+WEIGHTS = "bara_pyro/microworld/weights"  # of the language model that ships with the package
 BEFORE = "before provenance was recorded"
 
 
@@ -56,7 +57,9 @@ def in_words(code: Code | None) -> str:
 
 
 def _tree(root: Path) -> str:
-    files = sorted(path for name in CODE[:3] for path in (root / name).rglob("*.py"))
+    code = (path for name in CODE[:3] for path in (root / name).rglob("*.py"))
+    weights = (path for path in (root / WEIGHTS).rglob("*") if path.is_file())
+    files = sorted([*code, *weights])
     digest = hashlib.sha256()
     for path in files:
         digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes() + b"\0")

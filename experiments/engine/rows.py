@@ -161,7 +161,7 @@ def collect(study: str, folder: Path, commit: str = "", results: Path = RESULTS)
         DataError: a run of the folder has other scores than its record in the results.
     """
     path = rows_path(study, results)
-    stored = {run.place: run for run in read_rows(path)} if path.exists() else {}
+    stored = _stored(study, results)
     for arm, record in _finished(study, results):
         stored |= {run.place: run for run in _found(arm, record, folder, commit)}
     if stored:
@@ -171,8 +171,7 @@ def collect(study: str, folder: Path, commit: str = "", results: Path = RESULTS)
 
 def lacking(study: str, results: Path = RESULTS) -> list[str]:
     """Return the finished runs of a study whose rows are not stored, all of them where there is no file."""
-    path = rows_path(study, results)
-    stored = {run.place for run in read_rows(path)} if path.exists() else set()
+    stored = _stored(study, results)
     return [
         f"{arm} on {record['task']}, seed {record['seed']}"
         for arm, record in _finished(study, results)
@@ -182,15 +181,31 @@ def lacking(study: str, results: Path = RESULTS) -> list[str]:
 
 def whole_records(study: str, results: Path = RESULTS) -> dict[str, Record]:
     """Return by hash the records of a study that need no run folder any more: their rows are stored, too."""
-    path = rows_path(study, results)
-    if not path.exists():
-        return {}
-    stored = {run.place for run in read_rows(path)}
+    stored = _stored(study, results)
     return {
         record["config_hash"]: record
         for arm, record in _finished(study, results)
         if all((on, arm, record["seed"], record["task"]) in stored for on in _tested_on(record))
     }
+
+
+def rows_of_study(study: str, results: Path = RESULTS) -> list[RunRows]:
+    """Return the stored rows of a study's finished runs.
+
+    Those of a run that failed since, of an arm that is no longer there or of other settings are left out.
+
+    Raises:
+        DataError: the file is not there, or holds something else.
+    """
+    known = {(arm, r["task"], r["seed"], r["config_hash"]) for arm, r in _finished(study, results)}
+    found = read_rows(rows_path(study, results))
+    return [run for run in found if (run.arm, run.task, run.seed, run.hash) in known]
+
+
+def _stored(study: str, results: Path) -> dict[tuple[str, str, int, str], RunRows]:
+    """Return the same by place; none where there is no file yet."""
+    there = rows_path(study, results).exists()
+    return {run.place: run for run in rows_of_study(study, results)} if there else {}
 
 
 def _finished(study: str, results: Path) -> Iterator[tuple[str, Record]]:

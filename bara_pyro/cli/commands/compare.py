@@ -77,13 +77,20 @@ def read_clusters(file: Path) -> dict[str, str]:
     Raises:
         DataError: it cannot be read, or lacks one of the two.
     """
+    from bara_pyro.data.rows import own_id
     from bara_pyro.data.schemas import missing
-    from bara_pyro.data.tables import read_table
+    from bara_pyro.data.tables import label_text, read_table
     from bara_pyro.errors import DataError
 
-    found = {}
+    found: dict[str, str] = {}
     for number, row in enumerate(read_table(file).rows, start=1):
         if missing(row.get("id")) or "cluster" not in row:
             raise DataError(f"{file}, row {number} lacks an 'id' or a 'cluster': give each row both.")
-        found[str(row["id"]).strip()] = "" if missing(row["cluster"]) else str(row["cluster"]).strip()
+        row_id = own_id(row)
+        cluster = "" if missing(row["cluster"]) else label_text(row["cluster"])
+        if found.setdefault(row_id, cluster) != cluster:
+            raise DataError(
+                f"{file}, row {number}: {row_id!r} has the clusters {found[row_id]!r} and {cluster!r}: give "
+                "each row one."
+            )
     return found

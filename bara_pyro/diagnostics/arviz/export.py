@@ -26,11 +26,13 @@ class AnswerShare(Result):
     low: float
     median: float
     high: float
+    # Whether the draws hold what was observed, all answers together as often as one by `INTERVAL`.
+    within: bool | None = None  # of older files not known
 
     @property
     def as_predicted(self) -> bool:
-        """Whether the interval holds what was observed."""
-        return self.low <= self.observed <= self.high
+        """Whether what was observed is as the draws have it; where that is not known, the interval says."""
+        return self.low <= self.observed <= self.high if self.within is None else self.within
 
 
 class DrawnAnswers(Result):
@@ -63,8 +65,12 @@ def _answers(groups: dict[str, Dataset]) -> list[AnswerShare]:
     shares = answer_shares(groups)
     names = [str(name) for name in groups["posterior_predictive"]["answer"].values]
     low, _, middle, _, high = interval(shares["posterior"]).tolist()
-    rows = zip(names, shares["observed"].tolist(), low, middle, high, strict=True)
-    return [AnswerShare(answer=n, observed=o, low=a, median=m, high=b) for n, o, a, m, b in rows]
+    # By Bonferroni: of ten answers one by itself would be outside in nearly half of all looks.
+    tail = (1 - INTERVAL) / 2 / len(names)
+    ends = np.quantile(shares["posterior"].reshape(-1, len(names)), [tail, 1 - tail], axis=0)
+    inside = (ends[0] <= shares["observed"]) & (shares["observed"] <= ends[1])
+    rows = zip(names, shares["observed"].tolist(), low, middle, high, inside.tolist(), strict=True)
+    return [AnswerShare(answer=n, observed=o, low=a, median=m, high=b, within=i) for n, o, a, m, b, i in rows]
 
 
 def _phi(groups: dict[str, Dataset]) -> dict[str, float]:

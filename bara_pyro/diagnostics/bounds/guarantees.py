@@ -1,5 +1,7 @@
 """What can be promised for new rows: the certified bound, and bounds that can say something."""
 
+import math
+
 import torch
 
 from bara_pyro.core.elbo import MeanFieldELBO
@@ -10,6 +12,7 @@ from bara_pyro.diagnostics.bounds.pac_bayes import GibbsBound, gibbs_bound, held
 from bara_pyro.diagnostics.context import Context
 from bara_pyro.diagnostics.posterior.gibbs_draws import gibbs_draws
 from bara_pyro.diagnostics.result import Number, Result
+from bara_pyro.errors import ConfigError
 from bara_pyro.metrics import posterior_predictive
 
 CLIP = 2.0  # R_g, twice the mean of the prior Gamma(1, 1)
@@ -61,6 +64,7 @@ class Guarantees(Result):
     """What can be promised."""
 
     certified: CertifiedHead | None  # None where the run is not of the kind that the theorem is about
+    not_certified: str = ""  # why not, where its language model is not of that kind
     pac_bayes: PacBayes | None  # None without a global gate
 
 
@@ -69,8 +73,15 @@ def guarantees(c: Context) -> Guarantees | None:
     gates = c.system.model.gates
     if gates is None or not c.system.guide.stochastic:
         return None
+    bound, reason = None, ""
+    try:
+        bound = _certified(c, gates)
+    except ConfigError as error:
+        reason = str(error)
     return Guarantees(
-        certified=_certified(c, gates), pac_bayes=_pac_bayes(c, gates.phi) if gates.phi else None
+        certified=bound,
+        not_certified=reason,
+        pac_bayes=_pac_bayes(c, gates.phi) if gates.phi else None,
     )
 
 
@@ -96,7 +107,8 @@ def _certified(c: Context, gates: Gates) -> CertifiedHead | None:
 def _pac_bayes(c: Context, phi: str) -> PacBayes:
     # Each row has draws of its own: as many shared ones would leave the bound to the draws.
     draws = gibbs_draws(c.system, c.rows, c.options.bound_draws * len(c.rows), c.system.config.predict.seed)
-    kl, cap = _kl(c, phi), c.options.cap
+    # The loss of a guess is below the cap, however many answers there are.
+    kl, cap = _kl(c, phi), max(c.options.cap, math.log(2 * draws.shape[-1]))
     found = [gibbs_bound(draws, c.labels, kl, loss=loss, loss_cap=cap, shared=False) for loss in LOSSES]
     # With its draws fixed the averaged predictor is one predictor, which a test-set bound covers as it is.
     wrong = float((posterior_predictive(c.log_probs).argmax(-1) != c.labels).double().mean())

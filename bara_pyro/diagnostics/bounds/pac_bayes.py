@@ -215,7 +215,7 @@ def gibbs_bound(
     checked = check_log_probs(draws, "draws", 3)
     samples, rows, classes = checked.shape
     known = check_labels(labels, rows, classes)
-    if not loss_cap > math.log(classes):
+    if LOSSES[loss].capped and not loss_cap > math.log(classes):
         raise ConfigError(
             f"loss_cap={loss_cap} must exceed log C = {math.log(classes):.4g}, the loss of a guess."
         )

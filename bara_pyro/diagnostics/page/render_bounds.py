@@ -30,7 +30,7 @@ def render_bounds(found: Guarantees) -> Shown:
         technical.append(_pac_bayes(found.pac_bayes))
         blocks += _bounds(found.pac_bayes)
     if found.certified is None:
-        blocks.append(NOT_OF_THAT_KIND)
+        blocks.append(found.not_certified or NOT_OF_THAT_KIND)
     else:
         technical.append(_certified(found.certified))
         blocks += _certificate(found.certified)

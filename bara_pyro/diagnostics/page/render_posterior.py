@@ -49,7 +49,7 @@ def _plain(found: PosteriorTrust) -> str:
         return f"{words}All draws give the same answers: the posterior has no spread to speak of."
     if not _finite(left):
         return f"{words}There are too few draws to say how much was learnt by heart: give more --samples."
-    if left.gap <= 2 * left.se:
+    if left.gap <= 2 * left.gap_se:
         return f"{words}Questions it was trained on are predicted no better than new ones."
     ratio = math.exp(left.gap)
     return (
@@ -78,8 +78,8 @@ def _weighing(left: LeftOut) -> str:
     if not _finite(left):
         weight = f"{left.draws} draws are too few to say how much a row weighs."
     what = "is what the point weights A and B have learnt by heart"
-    if left.gap <= 2 * left.se:
-        what = f"is within two standard errors ({left.se:.3f} nats)"
+    if left.gap <= 2 * left.gap_se:
+        what = f"is within two standard errors ({left.gap_se:.3f} nats)"
     return (
         f"Left out by PSIS, a training row has {left.elpd:.3f} nats, a row that was never seen "
         f"{left.unseen:.3f}: the difference, {left.gap:.3f} nats, {what}; {weight}"

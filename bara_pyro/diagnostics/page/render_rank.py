@@ -90,7 +90,8 @@ def _words(found: RankUse) -> str:
 
 
 def _sentence(x: Relation) -> str:
-    return f"The effective rank {x.verdict} {x.with_} (ρ = {x.rho:+.2f} [{x.low:+.2f}, {x.high:+.2f}])."
+    known = "too few rows differ" if math.isnan(x.low) else f"ρ = {x.rho:+.2f} [{x.low:+.2f}, {x.high:+.2f}]"
+    return f"The effective rank {x.verdict} {x.with_} ({known})."
 
 
 def _support(s: SupportRelation) -> Table:

@@ -42,7 +42,7 @@ def render_uncertainty(found: UncertaintySplit) -> Shown:
         *(
             f"{name} {x.verdict} {x.with_} (ρ = {x.rho:+.2f})."
             for name, x in found.relations.items()
-            if not math.isnan(x.rho)  # all rows alike
+            if not math.isnan(x.low)  # all rows alike, or nearly
         ),
     ]
     if found.aleatoric_bias is not None:

@@ -10,6 +10,7 @@ from torch import Tensor
 from bara_pyro.core.guide import Posterior, SiteGuide
 from bara_pyro.core.noise import seeded
 from bara_pyro.data import EncodedSplit, batches
+from bara_pyro.runs.offered import among_offered
 from bara_pyro.runs.system import System
 
 SEQUENCES = 128  # draws times rows of a forward, at most
@@ -50,4 +51,4 @@ def gibbs_draws(system: System, split: EncodedSplit, total: int, seed: int) -> T
                 with pyro.plate("draws", size, dim=-3), EachRowItsOwn(system.guide, size, len(batch)):
                     own.append(system.model.forward(asked).double().log_softmax(-1).cpu())
             found.append(torch.cat(own))
-    return torch.cat(found, dim=1)
+    return among_offered(torch.cat(found, dim=1), split.offered)

@@ -34,6 +34,8 @@ class Scores(Result):
     nll: Number  # nats
     brier: float  # 0..2
     confidence: float  # mean probability of the most likely answer
+    # Standard error of the accuracy where these probabilities are right, percent; of older files not known.
+    confidence_error: float | None = None
     # The ECE that a perfectly calibrated model with the same probabilities would show on n rows, on average:
     # what is left of the ECE when n grows is calibration.
     chance_ece: float
@@ -46,9 +48,13 @@ class Scores(Result):
 
     @property
     def sureness(self) -> int:
-        """1: over-confident on the whole, -1: under-confident, 0: within two standard errors of right."""
+        """1: over-confident on the whole, -1: under-confident, 0: within two standard errors of right.
+
+        Those that the accuracy has where the probabilities are right: where all answers are, its own are 0.
+        """
         gap = self.confidence - self.acc
-        return 0 if abs(gap) <= 2 * self.standard_error else 1 if gap > 0 else -1
+        error = self.standard_error if self.confidence_error is None else self.confidence_error
+        return 0 if abs(gap) <= 2 * error else 1 if gap > 0 else -1
 
 
 class PredictiveScores(Result):
@@ -94,12 +100,13 @@ def stored_scores(folder: Path, config_hash: str) -> list[Scores]:
 def scores_of(log_probs: Tensor, labels: Tensor, draws: int) -> Scores:
     """Return the scores of predictions, `n x C`, averaged over some draws already."""
     found = evaluate(log_probs, labels)
-    bins = reliability_bins(log_probs, labels)
+    bins, sure = reliability_bins(log_probs, labels), log_probs.exp().amax(-1)
     return Scores(
         rows=len(labels),
         draws=draws,
         **{key: found[key] for key in ("acc", "ece", "nll", "brier")},
-        confidence=100 * float(log_probs.exp().amax(-1).mean()),
+        confidence=100 * float(sure.mean()),
+        confidence_error=100 * float((sure * (1 - sure)).clamp_min(0).sum().sqrt()) / len(sure),
         chance_ece=chance_ece(log_probs),
         bins=Bins(**{key: value.tolist() for key, value in vars(bins).items()}),
     )

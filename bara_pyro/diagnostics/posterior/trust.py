@@ -1,5 +1,7 @@
 """How sure to be of a posterior: what the gates learnt, how much single rows weigh, what the prior says."""
 
+import math
+
 from bara_pyro.data import batches, first_rows
 from bara_pyro.diagnostics.arviz.inference_data import to_inference_data
 from bara_pyro.diagnostics.arviz.loo import NoSpreadError, loo
@@ -38,6 +40,7 @@ class LeftOut(Result):
     elpd: Number  # mean expected log probability of a left-out training row, nats
     se: Number  # its standard error, nats
     unseen: Number  # the mean log probability of the rows looked at, nats
+    unseen_se: Number = 0.0  # its standard error, nats; of older files not known
     good_k: float  # the Pareto k up to which a row can be relied on
     high_k: int  # how many rows are above it
     pareto_k: dict[str, Number]  # by row; null where the draws are too few to fit it
@@ -46,6 +49,11 @@ class LeftOut(Result):
     def gap(self) -> float:
         """How much better a training row is predicted than one never seen, nats."""
         return self.elpd - self.unseen
+
+    @property
+    def gap_se(self) -> float:
+        """Its standard error: both sets of rows could have been others."""
+        return math.hypot(self.se, self.unseen_se)
 
 
 class PosteriorTrust(Result):
@@ -100,12 +108,14 @@ def _left_out(c: Context) -> LeftOut:
     samples, rows = c.options.train_draws, min(c.options.train_rows, len(c.system.task.train))
     found = loo(to_inference_data(c.system, split="train", rows=rows, samples=samples, prior=False))
     kept = len(found.ids)  # rows too long are left out
+    unseen = posterior_predictive(c.log_probs).gather(1, c.labels[:, None]).squeeze(1)
     return LeftOut(
         rows=kept,
         draws=samples,
         elpd=float(found.pointwise.mean()),
         se=found.se / kept,
-        unseen=float(posterior_predictive(c.log_probs).gather(1, c.labels[:, None]).mean()),
+        unseen=float(unseen.mean()),
+        unseen_se=float(unseen.std() / math.sqrt(len(unseen))) if len(unseen) > 1 else 0.0,
         good_k=found.good_k,
         high_k=len(found.unreliable),
         pareto_k=dict(zip(found.ids, found.pareto_k.tolist(), strict=True)),

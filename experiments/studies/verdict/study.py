@@ -53,7 +53,7 @@ from bara_pyro.errors import DataError
 from bara_pyro.metrics import accuracy, ece, error_auroc, holm, nll
 from experiments.engine.arguments import command_line
 from experiments.engine.results import RESULTS, Results
-from experiments.engine.rows import RunRows, read_rows, rows_path
+from experiments.engine.rows import RunRows, rows_of_study, rows_path
 from experiments.engine.worlds import over_worlds, student_range
 from experiments.page.spec import entry_study
 from experiments.studies.confirmatory.study import NAME, PRIMARY
@@ -95,11 +95,11 @@ def stored_worlds(results: Path = RESULTS) -> dict[str, list[RunRows]]:
     found = sorted(rows_path(NAME, results).parent.glob(f"{NAME}_[0-9]*.parquet"))
     if not found:
         raise DataError("No world has been run: see experiments/studies/confirmatory/plan.md.")
-    worlds = {path.stem.removeprefix(f"{NAME}_"): read_rows(path) for path in found}
+    worlds = {path.stem.removeprefix(f"{NAME}_"): rows_of_study(path.stem, results) for path in found}
     for (world, runs), (name, suffix) in product(worlds.items(), FURTHER.items()):
         path = rows_path(f"{NAME}_{name}_{world}", results)
         if path.exists():
-            runs += [replace(run, arm=run.arm + suffix) for run in read_rows(path)]
+            runs += [replace(run, arm=run.arm + suffix) for run in rows_of_study(path.stem, results)]
     return worlds
 
 
