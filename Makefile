@@ -19,7 +19,7 @@ demo: venv
 	$(BIN)/bara demo --out $(OUT)
 
 test: venv
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: venv
 	$(BIN)/ruff check

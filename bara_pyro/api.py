@@ -1,6 +1,7 @@
 """A run in Python, in the words of the command line: train, evaluate, generate (and `bara_pyro.predict`)."""
 
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, cast
 
@@ -8,6 +9,7 @@ from bara_pyro.core.backbone import Backbone
 from bara_pyro.data import Task
 from bara_pyro.data.reply_tasks import ReplyTask
 from bara_pyro.data.tables import Data
+from bara_pyro.errors import ConfigError, unknown
 from bara_pyro.generation.decoding import Decoding
 from bara_pyro.generation.file import reply_lines
 from bara_pyro.generation.prompts import Asked, encode_prompts, load_prompts
@@ -132,6 +134,7 @@ def generate(
     replies: int = 1,
     uncertainty: int = 0,
     chat: bool | None = None,
+    memory_budget: int | None = None,
     **decoding: Any,
 ) -> list[Json]:
     """Reply to prompts, each reply under one draw of the posterior that holds for all of it; `bara generate`.
@@ -143,8 +146,10 @@ def generate(
         replies: number of replies a prompt.
         uncertainty: number of draws that say how sure the posterior is of each token; 0: none.
         chat: whether texts, too, go through the chat template; as the run was trained by default.
+        memory_budget: bytes that a batch may take; see `bara_pyro.generation.generate`.
         decoding: `temperature`, `top_p`, `top_k`, `max_new_tokens`, `stop`, `seed`, `draws`, `fresh_theta`,
-            `mixture`: see `bara_pyro.generation.generate`, which yields replies as they are ready.
+            `mixture`: see `bara_pyro.generation.generate`, which yields replies as they are ready, and
+            takes further arguments of transformers.
 
     Returns:
         One dictionary a reply: `id` of the prompt, `number`, `reply`, `log_prob` in nats under its own draw,
@@ -152,7 +157,7 @@ def generate(
         `bara_pyro.generation.file.reply_lines`.
 
     Raises:
-        ConfigError: an argument is out of range; see `bara_pyro.generation.generate`.
+        ConfigError: an argument is unknown or out of range; see `bara_pyro.generation.generate`.
         DataError: a prompt cannot be read, or has no tokens.
 
     Examples:
@@ -166,6 +171,9 @@ def generate(
         >>> len(found[0]["epistemic"]) == found[0]["tokens"]  # nats, of each token
         True
     """
+    known = [field.name for field in fields(Decoding)]
+    if others := sorted(set(decoding) - set(known)):
+        raise ConfigError(unknown("argument of generate", others[0], known))
     how = Decoding(**decoding)
     ids: list[str] = []
     if isinstance(prompts, list) and all(isinstance(one, str) for one in prompts):
@@ -175,4 +183,5 @@ def generate(
     chat = run.config.task.chat if chat is None else chat
     encoded = encode_prompts(asked, run.backbone.tokenizer, chat=chat, ids=ids)
     told = list(zip(encoded, asked, strict=True))
-    return list(reply_lines(run, told, how, replies=replies, uncertainty=uncertainty))
+    lines = reply_lines(run, told, how, replies=replies, uncertainty=uncertainty, memory_budget=memory_budget)
+    return list(lines)

@@ -1,10 +1,11 @@
 """A fitted program as an ordinary language model: `forward`, `generate`, pipelines with gates in place."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from numbers import Integral
 from typing import Any, Literal, Protocol, cast
+from weakref import WeakKeyDictionary
 
 import torch
 from pyro.distributions import TorchDistribution
@@ -201,7 +202,7 @@ class Placed(Posterior):
 
     def place(self, decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note where the tokens of a forward stand in their texts; called before it."""
-        self.see(positions_of(*args[:1], **kwargs))
+        self.see(going_on(positions_of(*args[:1], **kwargs), kwargs))
 
     def see(self, positions: Tensor) -> None:
         """Note the positions of the tokens of a forward, long, `B x T`."""
@@ -234,6 +235,26 @@ class OneDraw(Placed):
         if name in self.guide.model.latents.local_sites:
             return cast(Addresses, self._own.addresses).draw_local(name, fn)[0]
         return cast(Addresses, self._own.addresses).draw_global(name, fn)[0]
+
+
+# Last position of each row that a state was made of, which does not know how many tokens it has read.
+_READ: "WeakKeyDictionary[object, Tensor]" = WeakKeyDictionary()
+
+
+def going_on(positions: Tensor, arguments: Mapping[str, Any]) -> Tensor:
+    """Return the positions of a forward, behind those that its state has read.
+
+    Mamba and its kin go on from a state (`cache_params`) that does not say how long it is, and are then given
+    neither positions nor a mask.
+    """
+    state = arguments.get("cache_params")
+    if state is None:
+        return positions
+    told = any(arguments.get(name) is not None for name in ("position_ids", "attention_mask"))
+    if not told and (last := _READ.get(state)) is not None and len(last) == len(positions):
+        positions = last + 1 + positions
+    _READ[state] = positions[:, -1:]
+    return positions
 
 
 def positions_of(

@@ -8,6 +8,7 @@ from bara_pyro.data.encode import Tokenizer, continuation, front_ids, ids_of, pa
 from bara_pyro.data.replies import EncodedReplies, EncodedReply
 from bara_pyro.data.rows import check_ids, own_id
 from bara_pyro.data.tables import Data, Table, read_table
+from bara_pyro.data.turns import turn_end
 from bara_pyro.data.unicode import check_unicode
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.types import Fields
@@ -16,6 +17,8 @@ Message = Mapping[str, str]
 PROMPTS = ("prompt", "instruction", "question")
 REPLIES = ("completion", "chosen", "response", "output", "answer")
 """Columns that prompts and replies are found in."""
+SYSTEM = ("system", "developer")
+"""Roles of what is said before anybody asks."""
 
 
 @dataclass(frozen=True)
@@ -53,16 +56,18 @@ def load_conversations(data: Data, split: str = "row") -> list[Conversation]:
     Rows are in one of the formats of TRL: `messages`, a conversation whose last message is the assistant's;
     `prompt` (a text or messages) with `completion`; or a preference pair, whose `chosen` reply is learnt. In
     place of `prompt` a column `instruction` or `question` will do, and in place of `completion` one named
-    `response`, `output` or `answer`; where it holds messages, the last one is the reply. What a column
-    `input` holds beside an `instruction` (Alpaca's format) is put below it.
+    `response`, `output` or `answer`; where it holds messages, the last one, the assistant's, is the reply,
+    and those before it follow the prompt, which they may begin with once more. What a column `input` holds
+    beside an `instruction` (Alpaca's format) is put below it.
 
     Args:
         data: the rows.
         split: begins the identifiers of rows that have none of their own, `<split>-<row>`.
 
     Raises:
-        DataError: a file that cannot be read, a row in none of these formats or that is not valid Unicode, or
-            two rows with one id.
+        DataError: a file that cannot be read, a row in none of these formats or that is not valid Unicode,
+            messages that do not end with the assistant's or that begin with another prompt, or two rows with
+            one id.
 
     Examples:
         >>> import bara_pyro as bp
@@ -90,16 +95,13 @@ def each_conversation(rows: Iterable[Fields], place: str, split: str) -> Iterato
 
 
 def _conversation(row: Fields, where: str, row_id: str) -> Conversation:
-    if row.get("prompt") is None and is_list(row.get("chosen")):  # a pair of whole conversations
+    if is_list(row.get("chosen")) and all(row.get(name) is None for name in PROMPTS):  # whole conversations
         row = {"messages": row["chosen"]}
     if row.get("messages") is not None:
-        *before, last = messages_of(row["messages"], where, "messages")
-        if last["role"] != "assistant" or not before:
-            raise DataError(
-                f"The last of {len(before) + 1} messages of {where} is the {last['role']}'s: give what comes "
-                "before a reply, and then the assistant's."
-            )
-        return Conversation(tuple(before), last["content"], row_id)
+        before, reply = _parted(messages_of(row["messages"], where, "messages"), where)
+        if not before:
+            raise _no_reply(1, "assistant", where)
+        return Conversation(before, reply, row_id)
     column = next((name for name in REPLIES if row.get(name) is not None), None)
     asked = next((name for name in PROMPTS if name != column and row.get(name) is not None), None)
     if asked is None or column is None:
@@ -110,10 +112,63 @@ def _conversation(row: Fields, where: str, row_id: str) -> Conversation:
     found, prompt = row[column], row[asked]
     if asked == "instruction" and isinstance(prompt, str) and row.get("input"):
         prompt = f"{prompt}\n{row['input']}"
-    reply = found if isinstance(found, str) else messages_of(found, where, column)[-1]["content"]
     given = prompt if isinstance(prompt, str) else tuple(messages_of(prompt, where, asked))
-    conversation = Conversation(given, reply, row_id)
-    return conversation if isinstance(found, str) else conversation.spoken()
+    if isinstance(found, str):
+        return Conversation(given, found, row_id)
+    turns, reply = _parted(messages_of(found, where, column), where)
+    return Conversation(_joined(said_by_user(given), turns, asked, where), reply, row_id)
+
+
+def _parted(messages: Sequence[Message], where: str) -> tuple[tuple[Message, ...], str]:
+    """Return messages but the last, and its text; a `DataError` where that is not the assistant's."""
+    *before, last = messages
+    if last["role"] != "assistant":
+        raise _no_reply(len(messages), last["role"], where)
+    return tuple(before), last["content"]
+
+
+def _no_reply(count: int, role: str, where: str) -> DataError:
+    return DataError(
+        f"The last of {count} messages of {where} is the {role}'s: give what comes before a reply, and then "
+        "the assistant's."
+    )
+
+
+def _joined(
+    given: tuple[Message, ...], turns: tuple[Message, ...], column: str, where: str
+) -> tuple[Message, ...]:
+    """Return a prompt and the turns between it and a reply, the prompt once where they begin with it again.
+
+    What is said before anybody asks may stand in one of the two alone.
+
+    Raises:
+        DataError: the turns begin with another prompt than that of the column.
+    """
+    (own, asked), (other, said) = map(_opening, (given, turns))
+    again = _same(said[: len(asked)], asked)
+    if again and (not own or not other or _same(own, other)):
+        return (*(own or other), *asked, *said[len(asked) :])
+    if again or (said and said[0]["role"] == given[-1]["role"] == "user"):
+        first = other[0] if again else said[0]
+        raise DataError(
+            f"The messages of {where} begin with the {first['role']}'s {first['content'][:60]!r}, which is "
+            f"not what {column!r} says: leave {column!r} out, or begin with what it says."
+        )
+    return (*given, *turns)
+
+
+def _opening(messages: Sequence[Message]) -> tuple[Sequence[Message], Sequence[Message]]:
+    """Return the messages that stand before anybody asks, and the others."""
+    count = next((n for n, message in enumerate(messages) if message["role"] not in SYSTEM), len(messages))
+    return messages[:count], messages[count:]
+
+
+def _same(some: Sequence[Message], others: Sequence[Message]) -> bool:
+    """Return whether messages say the same; white space around a text, which files differ in, aside."""
+    texts, other_texts = (
+        [(message["role"], message["content"].strip()) for message in messages] for messages in (some, others)
+    )
+    return texts == other_texts
 
 
 def messages_of(value: object, where: str, column: str) -> list[Message]:
@@ -233,9 +288,11 @@ def tokens_of(conversation: Conversation, tokenizer: Tokenizer) -> tuple[list[in
         return prompt_tokens(prompt, tokenizer), reply + (end if reply else [])
     said = _written(prompt, conversation, tokenizer)
     tokens = ids_of(tokenizer, [said])[0]
-    if end and end[0] in tokens:  # what a template writes behind it is never generated
-        tokens = tokens[: len(tokens) - tokens[::-1].index(end[0])]
-    return prompt_tokens(prompt, tokenizer), tokens
+    ends = [place for place, token in enumerate(tokens) if token in (*end, turn_end(tokenizer))]
+    if not ends and tokens:  # a template that closes no turn: without an end a reply would never stop
+        return prompt_tokens(prompt, tokenizer), tokens + end
+    # What a template writes behind it is never generated.
+    return prompt_tokens(prompt, tokenizer), tokens[: ends[-1] + 1] if ends else tokens
 
 
 def prompt_tokens(prompt: str | Sequence[Message], tokenizer: Tokenizer) -> list[int]:

@@ -63,8 +63,10 @@ class PreferenceTask:
 def load_pairs(data: Data, split: str = "row") -> list[Pair]:
     """Return the preference pairs of a file, DataFrame, `datasets.Dataset` or list of dictionaries.
 
-    Rows have `chosen` and `rejected`, each a text or messages whose last one is the reply, and a prompt: a
-    text or messages in `prompt` (or `instruction` or `question`), or the messages that both begin with.
+    Rows have `chosen` and `rejected`, each a text or messages whose last one, the assistant's, is the reply,
+    and a prompt: a text or messages in `prompt` (or `instruction` or `question`), or the messages that both
+    begin with. Where there are both, the messages between that prompt and the reply belong to what is
+    answered, and both sides have the same.
 
     Args:
         data: the rows.

@@ -17,6 +17,7 @@ OURS = (
     *("assistant_model", "cache_implementation", "do_sample", "generation_config", "logits_processor"),
     *("max_length", "max_new_tokens", "num_beam_groups", "num_beams", "num_return_sequences"),
     *("cache", "past_key_values"),
+    *("eos_token_id", "prompt_lookup_num_tokens", "return_dict_in_generate", "watermarking_config"),
     *("penalty_alpha", "stop_strings", "stopping_criteria", "temperature", "tokenizer"),
     *("top_k", "top_p", "use_cache"),
 )

@@ -14,6 +14,7 @@ from bara_pyro.generation.generate import Reply, generate
 from bara_pyro.generation.prompts import Asked, Prompt
 from bara_pyro.generation.uncertainty import BUDGET, ReplyUncertainty, reply_uncertainty
 from bara_pyro.runs.atomic import read_jsonl, write_jsonl, writing
+from bara_pyro.runs.fingerprint import fingerprint_of
 from bara_pyro.runs.system import System
 from bara_pyro.types import Json
 
@@ -145,7 +146,11 @@ def append_lines(
 
 def made_by(system: System, how: Decoding, uncertainty: int) -> str:
     """Return 12 hexadecimal digits over a run and the settings of its replies."""
-    told = {"run": system.config.hash, "uncertainty": uncertainty, **asdict(how)}
+    # The same settings make another run of rows that have changed.
+    parts = enumerate((system.model, system.guide))
+    learnt = {f"{i}/{name}": value for i, part in parts for name, value in part.named_parameters()}
+    told = {"run": system.config.hash, "weights": fingerprint_of(learnt), "uncertainty": uncertainty}
+    told |= asdict(how)
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
 
 

@@ -13,6 +13,7 @@ from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.noise import Addresses
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.texts import pad_left
+from bara_pyro.data.turns import turn_end
 from bara_pyro.errors import ConfigError
 from bara_pyro.generation.decoding import LONGEST, Decoding, check_drawn, check_options, within_context
 from bara_pyro.generation.draws import RowDraws
@@ -265,11 +266,11 @@ def _reply(
 
 
 def _ends(backbone: Backbone) -> set[int]:
-    """Return the tokens that end a text."""
-    ends = backbone.lm.generation_config.eos_token_id
-    if ends is None:
-        ends = backbone.tokenizer.eos_token_id
-    return {ends} if isinstance(ends, int) else set(ends or ())
+    """Return the tokens that end a text: those of the model's folder, and what training ends replies with."""
+    told = backbone.lm.generation_config.eos_token_id
+    ends = {told} if isinstance(told, int) else set(told or ())
+    own = (getattr(backbone.tokenizer, "eos_token_id", None), turn_end(backbone.tokenizer))
+    return ends | {token for token in own if token is not None}
 
 
 def _pad_id(backbone: Backbone) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bara_pyro.errors import DataError
 from bara_pyro.generation.decoding import Decoding
 from bara_pyro.generation.file import append_lines, lines_there, made_by, reply_lines
 from bara_pyro.generation.prompts import encode_prompts
@@ -21,6 +22,16 @@ from bara_pyro.types import Json
 
 PROGRAMS, JUDGED, SCORES = "programs.jsonl", "judged.jsonl", "humaneval.json"
 OnProgram = Callable[[], object]
+FEWEST = 2  # problems: the intervals of `score_programs` are over them
+
+
+def check_problems(problems: Sequence[Problem]) -> None:
+    """Raise `DataError` where there are too few problems for their programs to be scored."""
+    if len(problems) < FEWEST:
+        raise DataError(
+            f"The intervals of pass@k are over problems, of which there is {len(problems)}: give at least "
+            f"{FEWEST}."
+        )
 
 
 def write_programs(
@@ -49,8 +60,10 @@ def write_programs(
         A line a completion, see `reply_lines`.
 
     Raises:
+        DataError: there are fewer than two problems; nothing is written then.
         ConfigError: what is there was made by another run, with other settings or from other prompts.
     """
+    check_problems(problems)
     how = replace(how, stop=STOP_SEQUENCES)
     file = Path(out) / PROGRAMS
     texts = [problem.prompt for problem in problems]

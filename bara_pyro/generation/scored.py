@@ -10,7 +10,11 @@ from bara_pyro.data.reading import parse_lines
 from bara_pyro.data.rows import own_id
 from bara_pyro.errors import DataError
 from bara_pyro.generation.spread import token_entropy
-from bara_pyro.types import Json
+from bara_pyro.reward.files import REPLIES
+from bara_pyro.types import Fields, Json
+
+ByNumber = dict[int, tuple[Json, str]]
+"""The rows of a prompt by the number of their reply, and where each stands."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +38,28 @@ class Scored:
 
 
 def read_scored(path: str | Path) -> Scored:
-    """Read the replies of a file of `bara reward score`: rows with `id`, `number`, `reply` and `score`.
+    """Read the replies of a file of `bara reward score`: rows with `id`, `number`, `score` and a reply.
+
+    The reply is in `reply`, `completion` or `output`, as for `bara reward score` (`reward.files.REPLIES`).
 
     Raises:
-        DataError: a row lacks one of these, a prompt has another number of replies than the first, or rows
-            were scored by different judges.
+        DataError: a row has no score or no text as its reply, a prompt has another number of replies than the
+            first, or rows were scored by different judges.
     """
-    found: dict[str, dict[int, Json]] = {}
+    found, judge = _read(path)
+    rows = [list(own.values()) for own in found.values()]
+    return Scored(
+        tuple(found),
+        _scores(found),
+        tuple(tuple(_reply(row, where) for row, where in own) for own in rows),
+        judge,
+        token_entropy(row for own in rows for row, _ in own),
+    )
+
+
+def _read(path: str | Path) -> tuple[dict[str, ByNumber], Json | None]:
+    """Return the scored rows of each prompt in the order of their numbers, as many of each, and the judge."""
+    found: dict[str, ByNumber] = {}
     judge: Json | None = None
     for place, row in enumerate(parse_lines(Path(path)), start=1):
         score, number = row.get("score"), row.get("number", 0)
@@ -61,7 +80,7 @@ def read_scored(path: str | Path) -> Scored:
         own = found.setdefault(own_id(row) or f"row-{place}", {})
         if number in own:
             raise DataError(f"{path}, row {place} is reply {number} of its prompt again: leave one out.")
-        own[number] = row
+        own[number] = row, f"{path}, row {place}"
     count = len(next(iter(found.values())))
     for name, own in found.items():
         if len(own) != count:
@@ -69,30 +88,39 @@ def read_scored(path: str | Path) -> Scored:
                 f"{path} has {len(own)} replies to {name!r} and {count} to the first prompt: score as "
                 "many of each."
             )
-    rows = [[own[number] for number in sorted(own)] for own in found.values()]
-    return Scored(
-        tuple(found),
-        np.array([[float(row["score"]) for row in own] for own in rows]),
-        tuple(tuple(str(row.get("reply", row.get("completion", ""))) for row in own) for own in rows),
-        judge,
-        token_entropy(row for own in rows for row in own),
-    )
+    return {name: {number: own[number] for number in sorted(own)} for name, own in found.items()}, judge
+
+
+def _scores(found: dict[str, ByNumber]) -> NDArray[np.float64]:
+    """Return the scores, `prompts x replies`."""
+    return np.array([[float(row["score"]) for row, _ in own.values()] for own in found.values()])
+
+
+def _reply(row: Fields, where: str) -> str:
+    """Return the text of a reply, from the column that `bara reward score` takes it from."""
+    column = next((name for name in REPLIES if row.get(name) is not None), None)
+    if column is None:
+        raise DataError(f"{where} has no reply: give a text in 'reply', 'completion' or 'output'.")
+    reply = row[column]
+    if not isinstance(reply, str):
+        raise DataError(f"{where} has {str(reply)[:60]!r} as its {column!r}: give a text.")
+    return reply
 
 
 def references_of(path: Path, scored: Scored) -> NDArray[np.float64]:
     """Return the score of one reference reply a prompt, `prompts`; rows go by their `id`, or their place.
 
+    The texts of the references are not looked at.
+
     Raises:
         DataError: a prompt has no reference, or several, or another judge scored them.
     """
-    found = read_scored(path)
-    if found.judge != scored.judge:
+    found, judge = _read(path)
+    if judge != scored.judge:
         raise DataError(f"{path} was not scored by the judge of the replies: score both by one.")
-    places = {name: place for place, name in enumerate(found.ids)}
+    scores = dict(zip(found, _scores(found), strict=True))
     for name in scored.ids:
-        if name not in places or found.scores.shape[1] != 1:
-            several = (
-                f"{found.scores.shape[1]} references a prompt" if name in places else f"none of {name!r}"
-            )
+        if name not in scores or len(scores[name]) != 1:
+            several = f"{len(scores[name])} references a prompt" if name in scores else f"none of {name!r}"
             raise DataError(f"{path} has {several}: give one reference to every prompt.")
-    return found.scores[[places[name] for name in scored.ids], 0]
+    return np.array([scores[name][0] for name in scored.ids])

@@ -16,6 +16,9 @@ SCALARS = (type(None), bool, int, float, str)
 SERIES = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
 # Dictionaries of the standard library that equal a plain one of the same items, and are sent as one.
 MAPPINGS = (dict, Counter, OrderedDict, defaultdict)
+# Whole numbers of more bits are sent as hexadecimal text: Python writes and reads no more than 4,300 decimal
+# digits, a guard against quadratic time, which powers of two do not take.
+PLAIN_BITS = 64
 
 
 class NotPlainError(Exception):
@@ -37,6 +40,8 @@ def encode(value: Any) -> object:
     ['list', [1, ['tuple', [2.5, None]]]]
     """
     kind = type(value)
+    if kind is int and value.bit_length() > PLAIN_BITS:
+        return ["int", hex(value)]
     if kind in SCALARS:
         return value
     if kind in MAPPINGS:
@@ -70,6 +75,8 @@ def _rebuilt(sent: Any) -> Any:
     name, parts = sent
     if name == "bytes":
         return bytes.fromhex(parts)
+    if name == "int":
+        return int(parts, 16)
     if type(parts) is not list:
         raise TypeError("a container without items")
     if name == "dict":
@@ -175,5 +182,13 @@ def _verdict(prompt: str, test: str, entry_point: str, candidate: Callable[..., 
     except CallFailedError as failure:
         return failure.reason, str(failure)
     except Exception as error:  # noqa: BLE001 - a value of the wrong kind breaks a test anywhere
-        return "wrong", f"{type(error).__name__}: {error}"
+        return "wrong", _told(error)
     return "passed", ""
+
+
+def _told(error: Exception) -> str:
+    name = type(error).__name__
+    try:
+        return f"{name}: {error}"
+    except ValueError:  # it holds a whole number of more digits than Python writes
+        return name

@@ -11,6 +11,7 @@ import bara_pyro as bp
 from bara_pyro.cli.running import run
 from bara_pyro.core.prediction import predict
 from bara_pyro.data import batches
+from bara_pyro.diagnostics.posterior.gibbs_draws import gibbs_draws
 from bara_pyro.runs.offered import among_offered
 from bara_pyro.runs.store import read_json, read_jsonl
 
@@ -78,3 +79,18 @@ def test_where_every_row_offers_all_nothing_is_touched() -> None:
     texts = log_probs.clone()
     texts[:, 1, 3] = -torch.inf  # texts that a row does not offer have none of their own accord
     assert among_offered(texts, (4, 3, 4)) is texts
+
+
+def test_a_rehearsal_and_the_bounds_know_what_rows_offer(out: Path, tmp_path: Path) -> None:
+    """JSON has no infinity, which is what a row that does not offer an answer gives it."""
+    rows = read_json(out / "config.json")["config"]["task"]["name"]
+    own = Place(Path("microworld"), Path(rows))
+    settings = {"train__steps": 6, "predict__samples": [3], "adapter__calibrated": True}
+    run(own.config(method__name="bara-gate", **settings), tmp_path / "run")
+    system = bp.load_system(tmp_path / "run")
+    split = system.split("test")
+    drawn = gibbs_draws(system, split, 4 * len(split), seed=0).exp()
+    counts = [len(row.options) for row in system.task.test]
+    assert drawn.sum(-1) == pytest.approx(1)
+    for i, many in enumerate(counts):
+        assert drawn[:, i, many:].sum() == 0

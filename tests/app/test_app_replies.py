@@ -395,3 +395,14 @@ def test_rows_of_the_other_kind(place: Place) -> None:
         system.replies("train")
     with pytest.raises(DataError, match="no reply to learn"):
         replies_from_rows([{"text": "a"}] * 4)
+
+
+def test_the_page_tells_draws_that_differ(place: Place, tmp_path: Path, bara: Bara) -> None:
+    """A point has one, an ensemble its members, whatever number is asked for."""
+    for method, drawn in (("lora", "1 draw,"), ("ensemble", "3 draws,"), ("bara-gate", "5 draws,")):
+        out, page = tmp_path / method, tmp_path / f"{method}.html"
+        train(build_system(place.config(method__name=method, train__steps=2)), out)
+        asked = ("--prompt", "is the fox", "--uncertainty", 5, "--max-new-tokens", 2, "--page", page)
+        told = bara("generate", out, *asked)
+        assert told.code == 0, told.err
+        assert f"estimates from {drawn}" in " ".join(page.read_text().split())

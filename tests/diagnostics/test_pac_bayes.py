@@ -255,7 +255,7 @@ def test_no_way_to_print_it_without_what_was_assumed(name: str) -> None:
     "bad",
     [
         {"loss": "hinge"},
-        {"loss_cap": math.log(3)},
+        {"loss": "smoothed-nll", "loss_cap": math.log(3)},
         {"delta": 0.0},
         {"draws_delta": 0.0},
         {"delta": 0.6, "draws_delta": 0.5},

@@ -12,7 +12,7 @@ from bara_pyro.runs.store import read_json, write_json
 from bara_pyro.runs.system import System
 from experiments.engine import sweep as program
 from experiments.engine.job import Job
-from experiments.engine.provenance import BEFORE, Code, code_state, in_words, same_code
+from experiments.engine.provenance import BEFORE, Code, _tree, code_state, in_words, same_code
 from experiments.engine.sweep import sweep
 
 
@@ -75,3 +75,15 @@ def test_runs_of_other_code(job: Callable[..., Job], tmp_path: Path, monkeypatch
     assert again[0]["code"] == code_state()
     ((lock,),) = trained  # nothing was left of the old run
     assert lock.name == program.LOCK
+
+
+def test_other_weights_of_the_shipped_language_model_are_other_code(tmp_path: Path) -> None:
+    for name in ("bara_pyro/microworld/weights", "models", "guides"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "bara_pyro" / "one.py").write_text("x = 1")
+    weights = tmp_path / "bara_pyro" / "microworld" / "weights" / "model.safetensors"
+    weights.write_bytes(b"one")
+    before = _tree(tmp_path)
+    assert _tree(tmp_path) == before
+    weights.write_bytes(b"two")
+    assert _tree(tmp_path) != before

@@ -11,7 +11,18 @@ from bara_pyro.errors import DataError
 from bara_pyro.metrics import evaluate
 from bara_pyro.microworld import World
 from bara_pyro.runs.store import write_jsonl
-from experiments.engine.rows import RunRows, collect, read_rows, rows_path, write_rows
+from experiments.engine.record import record_path
+from experiments.engine.rows import (
+    RunRows,
+    collect,
+    lacking,
+    read_rows,
+    rows_of_study,
+    rows_path,
+    whole_records,
+    write_rows,
+)
+from experiments.engine.study import write_study
 
 SCORES = ("acc", "ece", "nll", "brier")
 
@@ -127,3 +138,31 @@ def test_a_study_without_rows_says_so(tmp_path):
     (tmp_path / "rows.parquet").write_text("no")
     with pytest.raises(DataError, match="does not hold"):
         read_rows(tmp_path / "rows.parquet")
+
+
+def test_rows_of_runs_that_are_gone_or_failed_count_no_more(tmp_path):
+    """An arm whose runs failed after a change, or were taken out, was compared by what it had before."""
+    results, runs = tmp_path / "results", tmp_path / "runs"
+    kept = invent("study", results, arms=("lora", "bara"), tasks={"one": 60}, seeds=2)
+    finish(kept, runs, results)
+    assert collect("study", runs, results=results) == (4, [])
+    assert len(whole_records("study", results)) == 4
+
+    failed = next(run for run in kept if run["arm"] == "bara" and run["seed"] == 1)
+    path = record_path(results / "records", failed["hash"])
+    record = json.loads(path.read_text())
+    keep = ("schema", "kind", "config_hash", "settings", "config", "method", "task", "split", "seed", "steps")
+    path.write_text(json.dumps({key: record[key] for key in keep} | {"failed": "out of memory"}))
+    assert {(run.arm, run.seed) for run in rows_of_study("study", results)} == {
+        ("lora", 0), ("lora", 1), ("bara", 0)
+    }  # fmt: skip
+
+    path.write_text(json.dumps(record | {"config_hash": "f" * 12}))
+    path.rename(record_path(results / "records", "f" * 12))
+    again = [run if run is not failed else run | {"hash": "f" * 12} for run in kept]
+    write_study("study", again, {}, folder=results)
+    assert lacking("study", results) == ["bara on one, seed 1"]
+    assert "f" * 12 not in whole_records("study", results)
+
+    write_study("study", [run for run in kept if run["arm"] == "lora"], {}, folder=results)
+    assert {run.arm for run in rows_of_study("study", results)} == {"lora"}

@@ -187,3 +187,23 @@ def test_unusable_input():
         paired_bootstrap("f1", a, b, labels)
     with pytest.raises(ConfigError, match="resamples is 1"):
         paired_bootstrap("acc", a, b, labels, resamples=1)
+
+
+@pytest.mark.parametrize(("rows", "told"), [(2, False), (4, False), (6, True), (12, True)])
+def test_clusters_that_all_agree_tell_as_much_as_a_sign_test(rows: int, told: bool) -> None:
+    """Two rows, of which A has both right and B none, were called different with p = 1e-16."""
+    right = torch.tensor([[0.9, 0.1]], dtype=torch.float64).log().expand(rows, 2)
+    labels = torch.zeros(rows, dtype=torch.long)
+    found = paired_bootstrap("acc", right, right.flip(1), labels)
+    assert found.difference == pytest.approx(100)
+    assert found.p_value == pytest.approx(2 * 0.5**rows)
+    assert found.excludes_zero == told
+
+
+def test_clusters_may_be_numbers() -> None:
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(12, 2, generator=generator, dtype=torch.float64).log_softmax(1) for _ in "ab")
+    labels = torch.arange(12) % 2
+    numbers = [i // 3 for i in range(12)]
+    found = paired_bootstrap("nll", a, b, labels, clusters=numbers)
+    assert found == paired_bootstrap("nll", a, b, labels, clusters=[str(i) for i in numbers])

@@ -147,6 +147,8 @@ def generate(
     there: list[Json] = []
     if output is not None and resume:
         there = lines_there(output, made_by(system, how, uncertainty), prompts)
+    # Draws that differ: an ensemble has its members, and a point one.
+    judges = system.model.members or (uncertainty if system.guide.stochastic else 1)
     lines = reply_lines(
         system,
         prompts,
@@ -161,7 +163,7 @@ def generate(
         for row in rows:
             say(f"[{row['id']}, {row['number']}] {row['reply']}")
         if page is not None:
-            _write_page(rows, page, run, uncertainty)
+            _write_page(rows, page, run, judges)
         result(rows)
         return
     with progress("generate", len(encoded) * replies) as advance:
@@ -170,7 +172,7 @@ def generate(
     written = count - len(there)
     say(f"{written} replies written to {output}" + (f", which had {len(there)} before" if there else ""))
     if page is not None:
-        _write_page(read_jsonl(output), page, run, uncertainty)
+        _write_page(read_jsonl(output), page, run, judges)
     result(
         {"output": output, "replies": count, "written": written}
         | ({"page": page} if page is not None else {})

@@ -72,6 +72,10 @@ def humaneval(
     check_run(run)
     check_folder(out, overwrite=overwrite or resume, inputs=[run])
     asked = load_humaneval(problems)[:limit]
+
+    from bara_pyro.generation.humaneval import check_problems
+
+    check_problems(asked)
     if not allow_unsandboxed:
         check_isolation()
 
