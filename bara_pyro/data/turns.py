@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from jinja2 import TemplateError
+
 SAID = "said"
 
 
@@ -20,7 +22,12 @@ def turn_end(tokenizer: Any) -> int | None:
     if not getattr(tokenizer, "chat_template", None):
         return None
     turn = [{"role": "user", "content": "asked"}, {"role": "assistant", "content": SAID}]
-    behind = str(tokenizer.apply_chat_template(turn, tokenize=False)).rpartition(SAID)[2]
+    try:
+        _, said, behind = str(tokenizer.apply_chat_template(turn, tokenize=False)).rpartition(SAID)
+    except (TemplateError, TypeError, ValueError):  # one of its own kind, for images or tools alone
+        return None
+    if not said:
+        return None
     added = tokenizer.added_tokens_decoder
     tokens = tokenizer(behind, add_special_tokens=False)["input_ids"]
     return next((token for token in tokens if token in added and added[token].special), None)

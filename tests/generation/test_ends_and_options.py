@@ -47,6 +47,8 @@ def test_a_turn_ends_with_the_token_of_its_template() -> None:
     assert turn_end(chatting(TEMPLATE)) == 2
     assert turn_end(chatting(OPEN)) is None
     assert turn_end(chatting(None)) is None
+    assert turn_end(chatting("{{ raise_exception('for tools alone') }}")) is None
+    assert turn_end(chatting("{% for m in messages %}<turn>{{ m.role }} <over> {% endfor %}")) is None
 
 
 @pytest.mark.parametrize(("template", "end"), [(TEMPLATE, 2), (OPEN, 1)])
