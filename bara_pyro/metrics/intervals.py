@@ -115,7 +115,7 @@ def crossed_interval(
     rows = float(torch.stack([task.drawn.mean(dim=1) for task in known]).mean(dim=0).var())
     trained = _by_training(known, range(len(known)) if trainings is None else trainings)
     if any(len(one.by_seed) < 2 for one, _ in trained):
-        return _student(difference, None, rows, rows, clusters - 1, level, clusters)
+        return _agreed(_student(difference, None, rows, rows, clusters - 1, level), clusters)
     seeds = [share**2 * float(one.by_seed.var()) / len(one.by_seed) for one, share in trained]
     both = sum(share**2 * _of_one_seed(one.drawn) for one, share in trained)
     shared = max(0.0, rows - both)
@@ -125,9 +125,9 @@ def crossed_interval(
     spread = sum(v**2 / df for v, df in parts)
     # A difference that never varies has any number of degrees of freedom.
     df = variance**2 / spread if spread else float(clusters - 1)
-    crossed = _student(difference, sum(seeds), rows, variance, df, level, clusters)
-    alone = _student(difference, sum(seeds), rows, rows, clusters - 1, level, clusters)
-    return max(crossed, alone, key=lambda interval: interval.high)
+    crossed = _student(difference, sum(seeds), rows, variance, df, level)
+    alone = _student(difference, sum(seeds), rows, rows, clusters - 1, level)
+    return _agreed(max(crossed, alone, key=lambda interval: interval.high), clusters)
 
 
 def check_level(level: float) -> None:
@@ -171,24 +171,25 @@ def _of_one_seed(drawn: Tensor) -> float:
     return (own - shared) / seeds
 
 
+def _agreed(found: Interval, clusters: int) -> Interval:
+    """Return an interval that has no width with what clusters that all agree can tell.
+
+    To the last digit alike they say on which side of 0 they lie, and not by how much others would differ: a
+    sign test, and an interval that has 0 in it where that tells nothing.
+    """
+    if not found.difference or found.high - found.difference > ROUNDING * abs(found.difference):
+        return found
+    p_value = 2 * 0.5**clusters
+    half = 0.0 if p_value < 1 - found.level else abs(found.difference)
+    return replace(found, low=found.difference - half, high=found.difference + half, p_value=p_value)
+
+
 def _student(
-    difference: float,
-    seeds: float | None,
-    rows: float,
-    variance: float,
-    df: float,
-    level: float,
-    clusters: int,
+    difference: float, seeds: float | None, rows: float, variance: float, df: float, level: float
 ) -> Interval:
     error = math.sqrt(variance)
     half = float(stdtrit(df, (1 + level) / 2)) * error
-    if error > ROUNDING * abs(difference) or not difference:
-        p_value = 2 * float(stdtr(df, -abs(difference) / error)) if error else 1.0
-    else:
-        # Clusters that agree to the last digit say how they lie to 0, and by how much others would differ
-        # they do not say: a sign test, and an interval that has 0 in it where that tells nothing.
-        p_value = 2 * 0.5**clusters
-        half = half if p_value < 1 - level else abs(difference)
+    p_value = 2 * float(stdtr(df, -abs(difference) / error)) if error else float(difference == 0.0)
     se_seeds = None if seeds is None else math.sqrt(seeds)
     return Interval(
         difference, difference - half, difference + half, level, p_value, se_seeds, math.sqrt(rows), df

@@ -181,7 +181,8 @@ def lacking(study: str, results: Path = RESULTS) -> list[str]:
 
 def whole_records(study: str, results: Path = RESULTS) -> dict[str, Record]:
     """Return by hash the records of a study that need no run folder any more: their rows are stored, too."""
-    stored = _stored(study, results)
+    if not (stored := _stored(study, results)):
+        return {}
     return {
         record["config_hash"]: record
         for arm, record in _finished(study, results)
@@ -192,13 +193,16 @@ def whole_records(study: str, results: Path = RESULTS) -> dict[str, Record]:
 def rows_of_study(study: str, results: Path = RESULTS) -> list[RunRows]:
     """Return the stored rows of a study's finished runs.
 
-    Those of a run that failed since, of an arm that is no longer there or of other settings are left out.
+    Those of a run that failed since, of an arm that is no longer there or of other settings are left out;
+    where the study's results are not there, nothing is known of that.
 
     Raises:
         DataError: the file is not there, or holds something else.
     """
-    known = {(arm, r["task"], r["seed"], r["config_hash"]) for arm, r in _finished(study, results)}
     found = read_rows(rows_path(study, results))
+    if not (results / f"{study}.json").exists():
+        return found
+    known = {(arm, r["task"], r["seed"], r["config_hash"]) for arm, r in _finished(study, results)}
     return [run for run in found if (run.arm, run.task, run.seed, run.hash) in known]
 
 

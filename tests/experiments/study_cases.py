@@ -52,7 +52,13 @@ def run_rows(
     """Return the rows of an invented run; `per` rows are of one cluster, which no other task knows."""
     ids = tuple(f"{task}-{i}" for i in range(len(labels)))
     clusters = tuple(f"{task}-{i // per}" for i in range(len(labels)))
-    return RunRows(arm, f"{arm} {seed}", "", task, seed, task, ids, clusters, labels, log_probs)
+    made = hash_of(arm, task, seed)
+    return RunRows(arm, made, "", task, seed, task, ids, clusters, labels, log_probs)
+
+
+def hash_of(arm: str, task: str, seed: int) -> str:
+    """Return the hash of an invented run."""
+    return f"{crc32(f'{arm} {task} {seed}'.encode()):08x}"
 
 
 def rows_of(
@@ -83,7 +89,7 @@ def make_record(
     return {
         "schema": 1,
         "kind": KIND,
-        "config_hash": f"{crc32(f'{arm} {task} {seed}'.encode()):08x}",
+        "config_hash": hash_of(arm, task, seed),
         "settings": settings,
         "config": {"backbone": {"name": "microworld"}, "method": {"name": method}, "train": {"steps": 1000}},
         "method": method,

@@ -213,12 +213,14 @@ def test_one_seed_speaks_of_rows_alone() -> None:
     assert (found.low, found.high) == pytest.approx((found.difference - half, found.difference + half))
 
 
-def test_what_never_varies_is_known_for_certain() -> None:
+def test_what_never_varies_is_known_as_well_as_clusters_are_many() -> None:
+    """All of two clusters lie on one side of 0 half of the time where there is no difference."""
     same = Drawn(torch.zeros(3), torch.zeros(50, 3), frozenset("ab"))
     assert (crossed_interval([same]).low, crossed_interval([same]).p_value) == (0.0, 1.0)
-    one = Drawn(torch.ones(3), torch.ones(50, 3), frozenset("ab"))
-    assert (crossed_interval([one]).high, crossed_interval([one]).p_value) == (1.0, 0.0)
-    assert crossed_interval([one]).excludes_zero
+    for clusters, low, high in (("ab", 0.0, 2.0), ("abcde", 0.0, 2.0), ("abcdef", 1.0, 1.0)):
+        one = crossed_interval([Drawn(torch.ones(3), torch.ones(50, 3), frozenset(clusters))])
+        assert (one.low, one.high, one.p_value) == (low, high, 2 * 0.5 ** len(clusters))
+        assert one.excludes_zero == (low > 0)
 
 
 def test_one_cluster_and_a_level_out_of_range_are_refused() -> None:
