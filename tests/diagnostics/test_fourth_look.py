@@ -29,7 +29,7 @@ def false_verdicts(errors: int, rows: int = 256, trials: int = 60) -> float:
 
 @pytest.mark.parametrize("errors", [1, 2, 5, 9, 247, 255])
 def test_few_errors_are_related_to_nothing(errors: int) -> None:
-    """One error in 256 rows was called related in nine trials of ten."""
+    """One error in 256 rows was called related in 85 % of 200 trials."""
     assert false_verdicts(errors, trials=5) == 0
     found = relation(torch.rand(256, 1), torch.arange(256) < errors, "error")
     assert found.verdict == "cannot be related to"
@@ -75,7 +75,7 @@ def outside(answers: int, trials: int = 300) -> float:
 
 @pytest.mark.parametrize("answers", [2, 5, 10])
 def test_ten_answers_are_found_fault_with_no_more_often_than_two(answers: int) -> None:
-    """6 % of looks, however many answers; 300 trials know that to 1.4 points. It was 56 % of ten."""
+    """6 % of looks, however many answers; 300 trials know that to 1.4 points."""
     assert outside(answers) < 0.06 + 0.045
 
 
