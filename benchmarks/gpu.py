@@ -29,7 +29,7 @@ from torch.profiler import ProfilerActivity, profile
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.loading import DTYPES, load_backbone
 from benchmarks import generation
-from benchmarks.speed import device_clock, interleaved
+from benchmarks.speed import device_clock, interleaved, peak_of_gpu
 from benchmarks.systems import SIZES, make_batch, make_lm, ours, peft_lora
 
 GIB = 2**30
@@ -38,10 +38,7 @@ METHODS = ("lora", "additive", "gate")
 
 def peak(call: Callable[[], object], device: str) -> float | None:
     """Return the GiB that a second call allocates at its peak above what was there; None without a GPU."""
-    call()
-    with memory(device) as found:
-        call()
-    return None if found.peak is None or found.before is None else found.peak - found.before
+    return None if device == "cpu" else peak_of_gpu(call) / 1024
 
 
 def launches(call: Callable[[], object], device: str) -> dict[str, float]:

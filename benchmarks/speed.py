@@ -101,6 +101,15 @@ def peak_memory(call: Callable[[], object]) -> float:
     return max(accumulate(number for _, number in changes)) / 2**20
 
 
+def peak_of_gpu(call: Callable[[], object]) -> float:
+    """Return the MiB that a second call allocates on the GPU at its peak, above what was there before."""
+    call()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    call()
+    return (torch.cuda.max_memory_allocated() - before) / 2**20
+
+
 def main() -> None:
     """Measure and print."""
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)

@@ -31,7 +31,7 @@ from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import environment
 from bara_pyro.runs.system import System, adapter_options, count_parameters
 from bara_pyro.runs.train import what_is_fitted
-from benchmarks.speed import device_clock, interleaved, peak_memory
+from benchmarks.speed import device_clock, interleaved, peak_memory, peak_of_gpu
 from benchmarks.systems import NUM_DATA, SIZES, TARGETS, Size, labels_of, make_batch, make_lm
 from experiments.engine.arguments import command_line, positive
 from experiments.engine.results import RESULTS, Entry, Results, having, resumed
@@ -121,7 +121,7 @@ def measure(name: str, size: Size, backbone: Backbone, device: str, rounds: int)
     point = interleaved({key: partial(c.predict, 0) for key, c in pair.items()}, rounds, 2, clock)
     calls = {"own": partial(own.predict, 10), "lora": partial(lora.predict, 0)}
     draws = interleaved(calls, max(2, rounds // 4), 1, clock)
-    peak = _peak_of_gpu if device.startswith("cuda") else peak_memory
+    peak = peak_of_gpu if device.startswith("cuda") else peak_memory
     memory = {key: peak(c.step) for key, c in pair.items()}
     return {
         "parameters": own.parameters,
@@ -132,15 +132,6 @@ def measure(name: str, size: Size, backbone: Backbone, device: str, rounds: int)
         "draws": draws["own"] / draws["lora"] * point["lora"],
         "lora": {"memory": memory["lora"], "step": step["lora"], "point": point["lora"]},
     }
-
-
-def _peak_of_gpu(call: Callable[[], object]) -> float:
-    """Return the MiB that a call allocates on the GPU at its peak, above what was there before."""
-    call()
-    before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    call()
-    return (torch.cuda.max_memory_allocated() - before) / 2**20
 
 
 def ratios(found: Sequence[Entry]) -> list[dict[str, Any]]:
