@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 LORA_REHEARSED = "LoRA with rehearsal"
+BLOB_REHEARSED = "BLoB with rehearsal"
 
 # Method, and what is said of a rehearsal with few rows and with many. It is said where it is the default,
 # too, so that runs of before that keep their names; with many rows none has one.
@@ -11,6 +12,8 @@ ARMS: dict[str, tuple[str, bool | None, bool | None]] = {
     "BaRA gate without rehearsal": ("bara-gate", False, False),
     "lora": ("lora", None, None),
     LORA_REHEARSED: ("lora", True, False),
+    "blob": ("blob", None, None),
+    BLOB_REHEARSED: ("blob", True, False),
 }
 
 

@@ -4,7 +4,8 @@
     python -m experiments learning_curves --tasks micro-wgm --rows 20 80 320 1280 --name learning_curves_wgm
 
 Every method has its default settings; the temperature, besides, all validation rows of the task. Where rows
-are few, a rehearsal (docs/calibrated.md) is the gate form's default and LoRA's option: arms say which.
+are few, a rehearsal (docs/calibrated.md) is the gate form's default and an option of LoRA's and BLoB's: arms
+say which.
 """
 
 from argparse import Namespace
@@ -20,7 +21,7 @@ from bara_pyro.report.style import dress, legend_of, new_figure
 from bara_pyro.runs.by_rows import MANY_ROWS
 from experiments.engine.arguments import positive
 from experiments.engine.differences import LEVEL, averaged
-from experiments.engine.rehearsal import LORA_REHEARSED, rehearsed_or_not
+from experiments.engine.rehearsal import BLOB_REHEARSED, LORA_REHEARSED, rehearsed_or_not
 from experiments.engine.results import RESULTS
 from experiments.engine.rows import RunRows, read_rows, rows_path
 from experiments.engine.run import SEED, Arm, Arms
@@ -34,7 +35,10 @@ from experiments.page.values import Value, display, draws_of, over_seeds, score
 ROWS = (20, 80, 320, 1280, 4800)
 METHODS = ("bara-gate", "lora", "temperature", "blob", "ensemble")
 OURS = "bara-gate"
-RIVALS = ("BaRA gate without rehearsal", "lora", LORA_REHEARSED, "temperature", "blob", "ensemble")
+RIVALS = (
+    *("BaRA gate without rehearsal", "lora", LORA_REHEARSED, "temperature"),
+    *("blob", BLOB_REHEARSED, "ensemble"),
+)
 
 
 def arms(args: Namespace) -> Arms:

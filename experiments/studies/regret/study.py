@@ -136,7 +136,7 @@ STUDY = arm_study(
     "method with the same rows? Exploratory: test rows say what is best, for all alike.",
     parts,
     arms,
-    methods=("bara-gate", "lora", "temperature"),
+    methods=("bara-gate", "bara", "lora", "temperature", "blob"),
     tasks=("micro-wgs", "micro-arcc", "micro-obqa"),
     options={"--name": {"default": "regret", "help": "of the results; default: %(default)s"}},
     order=18,
