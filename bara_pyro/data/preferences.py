@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bara_pyro.data.conversations import PROMPTS, Conversation, Message, conversations_in, is_list
+from bara_pyro.data.conversations import Conversation, conversations_in
 from bara_pyro.data.loader import is_file_name
+from bara_pyro.data.messages import PROMPTS, Message, is_list
 from bara_pyro.data.reading import read_hub, read_split
 from bara_pyro.data.registry import SUFFIXES, check_kind
 from bara_pyro.data.reply_tasks import REPLY_SOURCES

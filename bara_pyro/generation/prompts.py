@@ -5,8 +5,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from bara_pyro.data.conversations import PROMPTS, Message, in_chat, messages_of, prompt_tokens, texts_of
+from bara_pyro.data.conversations import in_chat, prompt_tokens
 from bara_pyro.data.encode import Tokenizer
+from bara_pyro.data.messages import PROMPTS, Message, messages_of, texts_of
 from bara_pyro.data.rows import check_ids, own_id
 from bara_pyro.data.tables import Data, read_table
 from bara_pyro.data.unicode import check_unicode

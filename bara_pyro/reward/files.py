@@ -4,7 +4,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from bara_pyro.data.conversations import PROMPTS, Conversation, conversations_in
+from bara_pyro.data.conversations import Conversation, conversations_in
+from bara_pyro.data.messages import PROMPTS
 from bara_pyro.data.reading import Rows
 from bara_pyro.data.tables import Data, Table, read_table
 from bara_pyro.errors import DataError
