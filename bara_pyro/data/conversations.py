@@ -7,6 +7,8 @@ from bara_pyro.data.encode import Tokenizer, continuation, front_ids, ids_of, pa
 from bara_pyro.data.messages import (
     PROMPTS,
     Message,
+    after_system,
+    asked_in,
     is_list,
     joined,
     messages_of,
@@ -54,7 +56,8 @@ def load_conversations(data: Data, split: str = "row") -> list[Conversation]:
     place of `prompt` a column `instruction` or `question` will do, and in place of `completion` one named
     `response`, `output` or `answer`; where it holds messages, the last one, the assistant's, is the reply,
     and those before it follow the prompt, which they may begin with once more. What a column `input` holds
-    beside an `instruction` (Alpaca's format) is put below it.
+    beside an `instruction` (Alpaca's format) is put below it, and a text in `system` or `system_prompt` is
+    the system's message before the prompt.
 
     Args:
         data: the rows.
@@ -97,7 +100,7 @@ def _conversation(row: Fields, where: str, row_id: str) -> Conversation:
         before, reply = parted(messages_of(row["messages"], where, "messages"), where)
         if not before:
             raise no_reply(1, "assistant", where)
-        return Conversation(before, reply, row_id)
+        return Conversation(after_system(before, row, where), reply, row_id)
     column = next((name for name in REPLIES if row.get(name) is not None), None)
     asked = next((name for name in PROMPTS if name != column and row.get(name) is not None), None)
     if asked is None or column is None:
@@ -105,10 +108,7 @@ def _conversation(row: Fields, where: str, row_id: str) -> Conversation:
             f"There is no reply to learn in {where}, which has {', '.join(map(str, row)) or 'no columns'}: "
             f"give 'messages', or 'prompt' with one of {', '.join(map(repr, REPLIES))}."
         )
-    found, prompt = row[column], row[asked]
-    if asked == "instruction" and isinstance(prompt, str) and row.get("input"):
-        prompt = f"{prompt}\n{row['input']}"
-    given = prompt if isinstance(prompt, str) else tuple(messages_of(prompt, where, asked))
+    found, given = row[column], asked_in(row, asked, where)
     if isinstance(found, str):
         return Conversation(given, found, row_id)
     turns, reply = parted(messages_of(found, where, column), where)
@@ -246,7 +246,7 @@ def _opened(prompt: Sequence[Message], tokenizer: Tokenizer) -> str:
     if not tokenizer.chat_template:
         raise DataError(
             f"{_model_of(tokenizer)} has no chat template, which messages need: give texts in their place, "
-            "or a model made for conversations."
+            "without a column 'system', or a model made for conversations."
         )
     text: str = tokenizer.apply_chat_template([*prompt], tokenize=False, add_generation_prompt=True)
     return text

@@ -4,10 +4,13 @@ from collections.abc import Mapping, Sequence
 from typing import TypeGuard
 
 from bara_pyro.errors import DataError
+from bara_pyro.types import Fields
 
 Message = Mapping[str, str]
 PROMPTS = ("prompt", "instruction", "question")
 """Columns that prompts are found in."""
+SYSTEM_COLUMNS = ("system", "system_prompt")
+"""Columns beside a prompt of what is said before it."""
 SYSTEM = ("system", "developer")
 """Roles of what is said before anybody asks."""
 
@@ -20,6 +23,41 @@ def said_by_user(prompt: str | Sequence[Message]) -> tuple[Message, ...]:
 def texts_of(prompt: str | Sequence[Message]) -> list[str]:
     """Return the texts of a prompt: roles and contents."""
     return [text for message in said_by_user(prompt) for text in message.values()]
+
+
+def asked_in(row: Fields, column: str, where: str) -> str | tuple[Message, ...]:
+    """Return the prompt that a column holds, a text or messages, with what stands beside it.
+
+    `input` is put below an `instruction` (Alpaca's format), and a text in one of `SYSTEM_COLUMNS` before it.
+
+    Raises:
+        DataError: messages that are none, or a system message of which there are two.
+    """
+    value = row[column]
+    if not isinstance(value, str):
+        return after_system(tuple(messages_of(value, where, column)), row, where)
+    extra = row.get("input") if column == "instruction" else None
+    return after_system(f"{value}\n{extra}" if extra else value, row, where)
+
+
+def after_system(prompt: str | tuple[Message, ...], row: Fields, where: str) -> str | tuple[Message, ...]:
+    """Return a prompt behind what a column of the row says before it; as it is where there is none."""
+    column = next((name for name in SYSTEM_COLUMNS if row.get(name) not in (None, "")), None)
+    if column is None:
+        return prompt
+    said = row[column]
+    if not isinstance(said, str):
+        raise DataError(f"{column!r} of {where} is {_told(said)}: give a text, or leave it out.")
+    first, messages = {"role": "system", "content": said}, said_by_user(prompt)
+    own, _ = _opening(messages)
+    if not own:
+        return (first, *messages)
+    if not _same(own, [{**first, "role": own[0]["role"]}]):
+        raise DataError(
+            f"The messages of {where} begin with the {own[0]['role']}'s {own[0]['content'][:60]!r}, and "
+            f"{column!r} says {said[:60]!r}: give one of the two."
+        )
+    return messages
 
 
 def parted(messages: Sequence[Message], where: str) -> tuple[tuple[Message, ...], str]:

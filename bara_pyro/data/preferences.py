@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bara_pyro.data.conversations import Conversation, conversations_in
 from bara_pyro.data.loader import is_file_name
-from bara_pyro.data.messages import PROMPTS, Message, is_list
+from bara_pyro.data.messages import PROMPTS, SYSTEM_COLUMNS, Message, is_list
 from bara_pyro.data.reading import read_hub, read_split
 from bara_pyro.data.registry import SUFFIXES, check_kind
 from bara_pyro.data.reply_tasks import REPLY_SOURCES
@@ -19,7 +19,7 @@ from bara_pyro.types import Fields
 PREFERENCES = ("ultrafeedback",)
 """The datasets of `REPLY_SOURCES` whose rows are pairs."""
 SIDES = ("chosen", "rejected")
-KEPT = (*PROMPTS, "input", "id", "ID", "Id")
+KEPT = (*PROMPTS, *SYSTEM_COLUMNS, "input", "id", "ID", "Id")
 """Columns of a pair beside its replies; others (TRL's `messages` and scores among them) are not read."""
 
 

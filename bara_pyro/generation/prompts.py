@@ -7,7 +7,7 @@ from functools import cached_property
 
 from bara_pyro.data.conversations import in_chat, prompt_tokens
 from bara_pyro.data.encode import Tokenizer
-from bara_pyro.data.messages import PROMPTS, Message, messages_of, texts_of
+from bara_pyro.data.messages import PROMPTS, Message, asked_in, texts_of
 from bara_pyro.data.rows import check_ids, own_id
 from bara_pyro.data.tables import Data, read_table
 from bara_pyro.data.unicode import check_unicode
@@ -104,9 +104,6 @@ def _asked(row: Fields, where: str) -> Asked:
             f"There is no prompt in {where}, which has {', '.join(map(str, row)) or 'no columns'}: give "
             f"'messages' or one of {', '.join(map(repr, PROMPTS))}."
         )
-    value = row[column]
-    if isinstance(value, str):
-        extra = row.get("input") if column == "instruction" else None
-        return f"{value}\n{extra}" if extra else value
-    messages = messages_of(value, where, column)
-    return messages[:-1] if messages[-1]["role"] == "assistant" and len(messages) > 1 else messages
+    asked = asked_in(row, column, where)
+    answered = not isinstance(asked, str) and len(asked) > 1 and asked[-1]["role"] == "assistant"
+    return asked[:-1] if answered else asked

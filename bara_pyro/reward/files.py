@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bara_pyro.data.conversations import Conversation, conversations_in
-from bara_pyro.data.messages import PROMPTS
+from bara_pyro.data.messages import PROMPTS, SYSTEM_COLUMNS
 from bara_pyro.data.reading import Rows
 from bara_pyro.data.tables import Data, Table, read_table
 from bara_pyro.errors import DataError
@@ -43,7 +43,8 @@ def replies_in(data: Data) -> tuple[Rows, list[Conversation]]:
             )
         if not isinstance(row[found], str):
             raise DataError(f"{found!r} of {where} is {str(row[found])[:60]!r}: give a text.")
-        told.append({asked: row[asked], "input": row.get("input"), "completion": row[found]})
+        beside = {name: row.get(name) for name in ("input", *SYSTEM_COLUMNS)}
+        told.append({asked: row[asked], **beside, "completion": row[found]})
     return table.rows, conversations_in(Table(table.place, told), "row")
 
 

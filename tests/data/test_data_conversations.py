@@ -7,7 +7,10 @@ import pytest
 from data_cases import byte_level, word_level
 
 from bara_pyro.data.conversations import Conversation, encode_replies, load_conversations
+from bara_pyro.data.preferences import load_pairs
 from bara_pyro.errors import ConfigError, DataError
+from bara_pyro.generation import load_prompts
+from bara_pyro.reward.files import replies_in
 
 TEMPLATE = (
     "{% for m in messages %}<{{ m['role'] }}> {{ m['content'] }}<|end|>\n{% endfor %}"
@@ -34,11 +37,43 @@ def chatty():
         ({"prompt": "hi you", "chosen": "yes, me", "rejected": "no"}, "hi you", "yes, me"),
         ({"prompt": "a", "response": "b"}, "a", "b"),
         ({"prompt": "a", "output": "b", "completion": None}, "a", "b"),
+        ({"system": "be kind", "prompt": "hi you", "completion": "yes, me"}, (BE, HI), "yes, me"),
+        ({"system_prompt": "be kind", "question": "hi you", "response": "yes, me"}, (BE, HI), "yes, me"),
+        ({"system": "", "prompt": "a", "completion": "b"}, "a", "b"),
+        ({"system": "be kind", "prompt": [BE, HI], "completion": "yes, me"}, (BE, HI), "yes, me"),
+        ({"system": "be kind", "messages": [HI, YES]}, (BE, HI), "yes, me"),
+        (
+            {"system": "be kind", "prompt": "hi you", "chosen": [HI, YES], "rejected": [HI]},
+            (BE, HI),
+            "yes, me",
+        ),
     ],
 )
 def test_formats(row: dict, prompt: object, reply: str) -> None:
     [found] = load_conversations([row])
     assert (found.prompt, found.reply, found.id) == (prompt, reply, "row-1")
+
+
+@pytest.mark.parametrize(
+    ("system", "said"),
+    [
+        ("be rude", "begin with the system's 'be kind', and 'system' says 'be rude': give one of the two"),
+        (3, "'system' of row 1 of list of rows is the number 3: give a text, or leave it out"),
+    ],
+)
+def test_a_system_column_that_cannot_stand_before_the_prompt(system: object, said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        load_conversations([{"system": system, "prompt": [BE, HI], "completion": "yes, me"}])
+
+
+def test_a_system_column_is_read_alike_by_all_who_ask(tmp_path: Path) -> None:
+    row = {"system": "be kind", "instruction": "hi", "input": "you"}
+    asked = (BE, {"role": "user", "content": "hi\nyou"})
+    [learnt] = load_conversations([{**row, "output": "yes"}])
+    _, [prompt] = load_prompts([row])
+    [pair] = load_pairs([{**row, "chosen": "yes", "rejected": "no"}])
+    _, [scored] = replies_in([{**row, "reply": "yes"}])
+    assert learnt.prompt == tuple(prompt) == pair.prompt == scored.prompt == asked
 
 
 def test_from_a_file(tmp_path: Path) -> None:
