@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from bara_pyro.data.messages import PROMPTS, asked_in, said_by_user
 from bara_pyro.data.reading import parse_lines
 from bara_pyro.data.rows import own_id
 from bara_pyro.errors import DataError
@@ -25,6 +26,7 @@ class Scored:
         ids: of the prompts.
         scores: `prompts x replies`.
         replies: the texts, in the same order.
+        asked: what was asked, as far as the rows say so.
         judge: what the scores' judge is called, with its accuracy on held-out pairs where that is known (see
             `bara_pyro.reward.agreement.brief`); None where the file does not say.
         entropy: of a token, see `bara_pyro.generation.spread.token_entropy`.
@@ -33,6 +35,7 @@ class Scored:
     ids: tuple[str, ...]
     scores: NDArray[np.float64]
     replies: tuple[tuple[str, ...], ...]
+    asked: tuple[str | None, ...]
     judge: Json | None
     entropy: Json
 
@@ -52,6 +55,7 @@ def read_scored(path: str | Path) -> Scored:
         tuple(found),
         _scores(found),
         tuple(tuple(_reply(row, where) for row, where in own) for own in rows),
+        tuple(_asked(own) for own in found.values()),
         judge,
         token_entropy(row for own in rows for row, _ in own),
     )
@@ -107,20 +111,35 @@ def _reply(row: Fields, where: str) -> str:
     return reply
 
 
+def _asked(own: ByNumber) -> str | None:
+    """Return what was asked last in a prompt, without white space around it; None where that is not said."""
+    row, where = next(iter(own.values()))
+    column = next((name for name in PROMPTS if row.get(name) is not None), None)
+    return None if column is None else said_by_user(asked_in(row, column, where))[-1]["content"].strip()
+
+
 def references_of(path: Path, scored: Scored) -> NDArray[np.float64]:
     """Return the score of one reference reply a prompt, `prompts`; rows go by their `id`, or their place.
 
-    The texts of the references are not looked at.
+    The texts of the references are not looked at; those of the prompts are, where both files have them.
 
     Raises:
-        DataError: a prompt has no reference, or several, or another judge scored them.
+        DataError: a prompt has no reference, or several, or one that replies to another prompt, or another
+            judge scored them.
     """
     found, judge = _read(path)
     if judge != scored.judge:
         raise DataError(f"{path} was not scored by the judge of the replies: score both by one.")
     scores = dict(zip(found, _scores(found), strict=True))
-    for name in scored.ids:
+    for name, asked in zip(scored.ids, scored.asked, strict=True):
         if name not in scores or len(scores[name]) != 1:
             several = f"{len(scores[name])} references a prompt" if name in scores else f"none of {name!r}"
             raise DataError(f"{path} has {several}: give one reference to every prompt.")
+        other = _asked(found[name])
+        # A chat template may stand around one of the two.
+        if asked and other and asked not in other and other not in asked:
+            raise DataError(
+                f"The reference {name!r} of {path} replies to {other[:60]!r} and the replies to "
+                f"{asked[:60]!r}: give the prompts of both files the same ids, in a column 'id'."
+            )
     return np.array([scores[name][0] for name in scored.ids])

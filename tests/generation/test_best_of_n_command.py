@@ -51,6 +51,22 @@ def test_the_best_of_all_choices(tmp_path: Path, bara: Bara) -> None:
     assert "is not known" in shown.out
 
 
+def test_references_go_by_what_was_asked_too(tmp_path: Path, bara: Bara) -> None:
+    """Rows without ids go by their place, where another order of the file would give each a wrong rival."""
+    asked = {"a": "is it red ?", "b": "is it blue ?", "c": "who is it ?"}
+    told = [{**row, "prompt": f"<user> {asked[str(row['id'])]} <assistant>"} for row in rows()]
+    file = write_rows(tmp_path / "scores.jsonl", told)
+    others = [
+        {"id": name, "instruction": asked[name], "output": "x", "score": score}
+        for name, score in REFERENCES.items()
+    ]
+    same = bara("best-of-n", file, "--references", write_rows(tmp_path / "same.jsonl", others))
+    assert same.code == 0, same.err
+    mixed = [{**row, "id": name} for row, name in zip(others, ("b", "a", "c"), strict=True)]
+    refused = bara("best-of-n", file, "--references", write_rows(tmp_path / "mixed.jsonl", mixed))
+    assert_one_sentence(refused, "The reference 'a' of", "replies to 'is it blue ?'", "is it red ?")
+
+
 def test_a_win_rate_has_its_judge_beside_it(tmp_path: Path, bara: Bara) -> None:
     """On every line of the table, and in a sentence below it."""
     judge = {"name": "mine", "accuracy": 61.25, "low": 56.4, "high": 65.9, "level": 0.95, "pairs": 400}
