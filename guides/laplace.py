@@ -186,6 +186,11 @@ class LaplaceGuide(PointGuide):
         return point.log_probs.detach().double() @ centring.double(), covariance
 
     @property
+    def stochastic_once_fitted(self) -> bool:
+        """Whether weights will be drawn: linearised, draws are of logits."""
+        return self.mode == "sampled"
+
+    @property
     def joint(self) -> bool:
         """Whether weights are drawn: linearised, each row has draws of its own logits."""
         return self.mode == "sampled"

@@ -46,6 +46,10 @@ def scales(raw: dict[str, Tensor], *, trainable: bool = True) -> Mapping[str, Sc
     return by_name({name: Scale(value, trainable) for name, value in raw.items()})
 
 
+def _inverse_softplus(x: Tensor) -> Tensor:
+    return torch.where(x > 20, x, x.expm1().log())  # above, the two are one in float32, and expm1 overflows
+
+
 class NormalGuide(DeviationGuide):
     """`Normal(0, sigma)` for every deviation, `sigma = G^2` (BLoB, Wang et al., 2024) or `softplus(G)`.
 
@@ -69,7 +73,7 @@ class NormalGuide(DeviationGuide):
         raw = {}
         for name, site in model.latents.global_sites.items():
             start = torch.empty(site.shape).uniform_(init_scale / 2**0.5, init_scale)
-            raw[name] = start if transform == "square" else start.square().expm1().log()
+            raw[name] = start if transform == "square" else _inverse_softplus(start.square())
         self.sites = scales(raw)
         self.to(model.backbone.device)
 

@@ -33,6 +33,11 @@ class PosthocGuide(DeviationGuide):
         """Whether there is a posterior to draw from yet."""
         return self.model.fitted
 
+    @property
+    def stochastic_once_fitted(self) -> bool:
+        """There is a posterior then."""
+        return True
+
     def scale(self, site: str) -> Tensor:
         """Return the frozen scales of a deviation, `rows x columns` or `rows x 1`, to read or to fill."""
         return read(self.sites[module_key(site)], "scale")

@@ -33,7 +33,7 @@ from bara_pyro.core.likelihood import require_answer_tokens
 from bara_pyro.core.program import AdaptedLM, AdapterOptions
 from bara_pyro.core.targets import find_targets
 from bara_pyro.data.types import Batch
-from bara_pyro.errors import ConfigError
+from bara_pyro.errors import BackboneError, ConfigError
 from bara_pyro.models.lora import LoRAAdapter
 
 LAST = "last_layer"
@@ -76,6 +76,11 @@ class VBLL(AdaptedLM):
             )
         targets = find_targets(backbone.lm, adapter.get("target_modules"))
         adapter["target_modules"] = [target.path for target in targets if not target.is_head]
+        if not adapter["target_modules"]:
+            raise BackboneError(
+                "target_modules is empty without the output embedding, whose place a Bayesian last layer "
+                "takes: name a layer below it."
+            )
         super().__init__(backbone, num_data, self.adapter_class, **adapter)
         require_answer_tokens(self.likelihood, "Bayesian last layers")
         self.answers = answers

@@ -48,6 +48,23 @@ def test_every_prior_is_tested():
     assert set(PRIORS) == set(TRUTHS) == set(DEFAULTS)
 
 
+def test_priors_of_ones_own_that_are_none_of_gates(monkeypatch):
+    monkeypatch.setattr(PRIORS, "_items", dict(PRIORS))
+    register_prior("nodefault")(lambda scale: dist.HalfNormal(scale))
+    with pytest.raises(
+        ConfigError, match=r"'nodefault' gives its 'scale' no default: give it one, scale=1\.0"
+    ):
+        make_prior("nodefault")
+    assert make_prior("nodefault", scale=2.0).scale == 2.0
+    shift = torch.distributions.transforms.AffineTransform(0.5, 1.0)
+    register_prior("shifted")(lambda rate=1.0: dist.TransformedDistribution(dist.Exponential(rate), [shift]))
+    with pytest.raises(ConfigError, match=r"'shifted' has no density at 0\.001, where a gate may be"):
+        make_prior("shifted")
+    register_prior("unit")(lambda high=1.0: dist.Uniform(0.0, high))
+    with pytest.raises(ConfigError, match="'unit' has no density at 1000"):
+        make_prior("unit")
+
+
 def test_unknown_prior():
     said = r"^Unknown prior 'gama' \(gamma\?\): choose one of exponential, gamma, .*\.$"
     with pytest.raises(ConfigError, match=said):

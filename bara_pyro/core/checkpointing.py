@@ -4,10 +4,10 @@ Adapters are not run again: what they compute (small beside a decoder layer's ac
 layer that is computed again in the backward pass adds the change that was made in the forward pass.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
@@ -39,26 +39,31 @@ class Recorded:
         return output + change
 
     @contextmanager
-    def again(self, inside: Sequence[nn.Module]) -> Iterator[None]:
-        """Add the noted changes to these linear layers while they are computed again."""
-        with ExitStack() as stack:
-            for layer in inside:
-                # With a gradient, so that autograd keeps what it kept before, in the same order.
-                change = self._changes[layer].requires_grad_()
-                stack.callback(layer.register_forward_hook(partial(_add, change)).remove)
-            yield
-
-    @contextmanager
     def recomputing(self, layers: Sequence[nn.Module], adapted: Sequence[nn.Module]) -> Iterator[None]:
         """Keep only the inputs of these decoder layers, run in the block; `adapted` are changed inside."""
         with ExitStack() as stack:
             for layer in layers:
                 own = set(layer.modules())
                 inside = [linear for linear in adapted if linear in own]
-                contexts = partial(lambda inside: (nullcontext(), self.again(inside)), inside)
+                contexts = partial(lambda inside: (nullcontext(), _Again(self._changes, inside)), inside)
                 forward = partial(_checkpointed, layer.forward, contexts)
                 stack.enter_context(replaced_forward(layer, forward))
             yield
+
+
+class _Again(ExitStack):
+    """The noted changes are added to these linear layers while they are computed again, each time that is."""
+
+    def __init__(self, changes: Mapping[nn.Module, Tensor], inside: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self._changes, self._inside = changes, inside
+
+    def __enter__(self) -> Self:
+        for layer in self._inside:
+            # With a gradient, so that autograd keeps what it kept before, in the same order.
+            change = self._changes[layer].requires_grad_()
+            self.callback(layer.register_forward_hook(partial(_add, change)).remove)
+        return self
 
 
 def _checkpointed(forward: Callable, contexts: Callable, *args: Any, **kwargs: Any) -> Any:

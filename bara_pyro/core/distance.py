@@ -74,6 +74,15 @@ class Distance(nn.Module):
         noise = self.directions(states) @ weights.mT
         return (log_probs + noise.to(log_probs)).log_softmax(-1)
 
+    @staticmethod
+    def check_rows(rows: int) -> None:
+        """Raise `DataError` for too few training rows."""
+        if rows < FEWEST:
+            raise DataError(
+                f"There are {rows} training rows to tell foreign rows from, and {FEWEST} are the least: "
+                "leave out distance_aware."
+            )
+
     @torch.no_grad()
     def fit(self, states: Tensor, log_probs: Tensor) -> dict[str, float]:
         """Set mean, whitening, radius and scale from training rows; no label is looked at.
@@ -90,11 +99,7 @@ class Distance(nn.Module):
             DataError: there are too few rows.
         """
         rows = len(states)
-        if rows < FEWEST:
-            raise DataError(
-                f"There are {rows} training rows to tell foreign rows from, and {FEWEST} are the least: "
-                "leave out distance_aware."
-            )
+        self.check_rows(rows)
         mean, whitening, shrinkage = whitened(states)
         self.mean.copy_(mean)
         self.whitening.copy_(whitening)

@@ -128,7 +128,7 @@ class MeanFieldELBO(TraceMeanField_ELBO):
             if draw is None and (group := _kind(posterior, site)) is not None:
                 alike.setdefault(group, {})[name] = site
                 continue
-            divergence = self._kl(name, posterior, site)
+            divergence = self.divergence(name, posterior, site)
             if draw is not None:
                 divergence = divergence + _log_prob({**draw, "mask": site["mask"]}, 1.0)
             losses.append(_total(divergence, site["scale"]))
@@ -140,8 +140,12 @@ class MeanFieldELBO(TraceMeanField_ELBO):
         kl = {name: kl[name] for name in model_trace.nodes if name in kl}
         return ElboTerms(loss=_sum([*losses, *nlls]), nll=_sum(nlls), kl=kl, extra=extra)
 
-    def _kl(self, name: str, posterior: Message, prior: Message) -> Tensor:
-        """Return the masked KL of a site, of its batch shape."""
+    def divergence(self, name: str, posterior: Message, prior: Message) -> Tensor:
+        """Return the masked KL of a site in nats, of its batch shape, from its nodes in the two traces.
+
+        Raises:
+            MissingKLError: there is no analytic one, and none is to be estimated.
+        """
         q, p = law_of(posterior), law_of(prior)
         if has_analytic_kl(q, p):
             kl = kl_divergence(q, p)

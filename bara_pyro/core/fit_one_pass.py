@@ -19,9 +19,9 @@ def check_one_pass(model: AdaptedLM, guide: SiteGuide, method: str = "this progr
     """Refuse what has no draws of latents to stand for; `method` is what the error calls it.
 
     Raises:
-        ConfigError: there are no latents, or the guide's draws of them do not differ.
+        ConfigError: there are no latents, or the guide's draws of them will not differ.
     """
-    if not (model.latents and guide.stochastic):
+    if not (model.latents and guide.stochastic_once_fitted):
         raise ConfigError(
             f"one_pass (--one-pass) stands for the average of many draws, and {method} has none that differ: "
             "leave it out."
@@ -44,12 +44,16 @@ def fit_one_pass(
         See `bara_pyro.core.one_pass.OnePass.fit`.
 
     Raises:
-        ConfigError: the program is not made for it, or nothing differs between its draws.
+        ConfigError: the program is not made for it, or nothing differs between its draws, or not yet.
         DataError: there are too few rows.
     """
     if model.one_pass is None:
         raise ConfigError("This program has no one-pass predictive: make it with one_pass=True.")
     check_one_pass(model, guide)
+    if not guide.stochastic:
+        raise ConfigError(
+            f"This {type(guide).__name__} has no draws yet: fit its posterior first, as the method does."
+        )
     log_probs, states, average = [], [], []
     for batch in first_batches(batches, MOST):
         with model.watched() as seen:

@@ -6,7 +6,7 @@ and replaying the model would run the language model twice; Pyro's `GuideMesseng
 
 from typing import Final, cast
 
-from pyro.distributions import TorchDistribution
+from pyro.distributions import Independent, TorchDistribution
 from pyro.infer.autoguide.effect import AutoMessenger
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
@@ -65,6 +65,11 @@ class SiteGuide(AutoMessenger):  # type: ignore[metaclass]  # Pyro computes the 
     def stochastic(self) -> bool:
         """Whether draws differ: False where the guide puts all mass on a point."""
         return True
+
+    @property
+    def stochastic_once_fitted(self) -> bool:
+        """Whether draws will differ when a method has fitted what it fits after training."""
+        return self.stochastic
 
     @property
     def joint(self) -> bool:
@@ -161,5 +166,16 @@ class PosteriorMean(Posterior):
     """Set every latent to its posterior mean: the paper's NonLoRA limit (Eq. 19), S = 0."""
 
     def value(self, name: str, fn: TorchDistribution) -> Tensor:
-        """Return the mean of the site's posterior."""
-        return fn.mean
+        """Return the mean of the site's posterior.
+
+        Raises:
+            ConfigError: its law does not know one.
+        """
+        try:
+            return fn.mean
+        except NotImplementedError as error:
+            law = type(fn.base_dist if isinstance(fn, Independent) else fn).__name__
+            raise ConfigError(
+                f"The posterior of {name!r}, a {law}, has no mean, which S = 0 asks for: ask for draws alone "
+                "(--samples 10), or give its class a `mean`."
+            ) from error

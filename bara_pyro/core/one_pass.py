@@ -56,6 +56,15 @@ class OnePass(nn.Module):
         scale = (self.features(log_probs, states) @ self.weights.double()).exp()
         return (log_probs.double() * scale.unsqueeze(-1)).log_softmax(-1)
 
+    @staticmethod
+    def check_rows(rows: int) -> None:
+        """Raise `DataError` for too few training rows."""
+        if rows < FEWEST:
+            raise DataError(
+                f"There are {rows} training rows to fit temperatures to, and {FEWEST} are the least: leave "
+                "out one_pass."
+            )
+
     def fit(self, log_probs: Tensor, states: Tensor, average: Tensor) -> dict[str, float]:
         """Set the temperatures to those of training rows.
 
@@ -71,11 +80,7 @@ class OnePass(nn.Module):
             DataError: there are fewer than `FEWEST` rows.
         """
         rows = len(log_probs)
-        if rows < FEWEST:
-            raise DataError(
-                f"There are {rows} training rows to fit temperatures to, and {FEWEST} are the least: leave "
-                "out one_pass."
-            )
+        self.check_rows(rows)
         with torch.no_grad():
             self.mean.copy_(states.mean(0))
             self.deviation.copy_(states.std(0).clamp_min(torch.finfo(states.dtype).eps))

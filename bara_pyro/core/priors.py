@@ -26,6 +26,7 @@ from bara_pyro.registry import Registry
 Builder = TypeVar("Builder", bound=Callable[..., TorchDistribution])
 Hyper = float | Tensor
 
+GATES = (1e-3, 1.0, 1e3)  # any gate t > 0 may be drawn: some of them
 PRIORS: Registry[Callable[..., TorchDistribution]] = Registry("prior", "bara_pyro.priors")
 """Name -> function of hyper-parameters, whose signature holds their names and defaults."""
 
@@ -61,7 +62,8 @@ def make_prior(name: str, *, device: torch.device | str | None = None, **hyper: 
         hyper: Hyper-parameters by name; those left out keep their defaults.
 
     Raises:
-        ConfigError: If the name, a hyper-parameter or its value is not usable.
+        ConfigError: If the name, a hyper-parameter or its value is not usable, or the prior is none of
+            gates: a hyper-parameter has no default, or some t > 0 is outside its support.
 
     Examples:
         >>> import bara_pyro as bp
@@ -75,6 +77,9 @@ def make_prior(name: str, *, device: torch.device | str | None = None, **hyper: 
             raise ConfigError(unknown(f"hyper-parameter of prior {name!r}:", key, known))
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise ConfigError(f"Prior {name!r} needs a finite number for {key}, not {value!r}.")
+    for key, parameter in known.items():
+        if key not in hyper and parameter.default is parameter.empty:
+            raise ConfigError(f"The prior {name!r} gives its {key!r} no default: give it one, {key}=1.0.")
     values = {key: float(hyper.get(key, parameter.default)) for key, parameter in known.items()}
     with dist.validation_enabled(False):
         prior = build(**{key: torch.tensor(value, device=device) for key, value in values.items()})
@@ -82,8 +87,26 @@ def make_prior(name: str, *, device: torch.device | str | None = None, **hyper: 
         if key in values and not constraint.check(torch.tensor(values[key])):
             needed = "a positive" if constraint is constraints.positive else f"a {constraint}"
             raise ConfigError(f"Prior {name!r} needs {needed} {key}, not {values[key]!r}.")
+    outside = [t for t in GATES if not _inside(prior, torch.tensor(t, device=device))]
+    if outside:
+        raise ConfigError(
+            f"The prior {name!r} has no density at {outside[0]:g}, where a gate may be: give a law of all "
+            "t > 0."
+        )
     prior._validate_args = False  # checked here once, rather than by every expand and log_prob of training
     return prior
+
+
+def _inside(prior: TorchDistribution, t: Tensor) -> bool:
+    """Whether a gate may be t: of a transformed law that is known to the law that is transformed alone."""
+    if t.is_meta:
+        return True
+    try:
+        with dist.validation_enabled():
+            prior.log_prob(t)
+    except ValueError:
+        return False
+    return True
 
 
 @register_prior("gamma")

@@ -8,7 +8,15 @@ from pydantic import Field, NonNegativeFloat
 from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.guides.normal import NormalGuide
 from bara_pyro.methods.base import Method, MethodConfig, pair, register_method, setting
-from bara_pyro.methods.recipes import Recipe, Training, TwoStepSVI, common, default_svi, kl_cycle
+from bara_pyro.methods.recipes import (
+    Recipe,
+    Training,
+    TwoStepSVI,
+    check_weight,
+    common,
+    default_svi,
+    kl_cycle,
+)
 from bara_pyro.methods.space import SearchSpace
 from bara_pyro.models.gaussian_lora import GaussianLoRA
 
@@ -37,6 +45,7 @@ def blob_svi(model: GaussianLoRA, guide: NormalGuide, train: Training, config: B
     """Return the inference of the chosen recipe."""
     if config.recipe == "elbo":
         return default_svi(model, guide, train, config)
+    check_weight(config.beta)
     optim = adamw(model, guide, train.lr, weight_decay=train.weight_decay)
     if config.scale_optimizer == "sgd":
         scales = {id(p) for p in guide.parameters()}

@@ -13,6 +13,7 @@ from bara_pyro.core.loading import DTYPES
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.svi import SVI, SVIOptions, adamw, linear_schedule
 from bara_pyro.data.types import Batch
+from bara_pyro.errors import ConfigError
 
 Recipe = Literal["elbo", "reproduction"]
 
@@ -63,6 +64,19 @@ def common(optim: Optimizer, train: Training) -> SVIOptions:
         "clip_norm": train.clip_norm,
         "autocast": None if train.autocast is None else DTYPES[train.autocast],
     }
+
+
+def check_weight(beta: float) -> None:
+    """Refuse a weight of 0 for a program whose KL `TwoStepSVI` descends: it is not computed then.
+
+    Raises:
+        ConfigError: it is 0.
+    """
+    if not beta:
+        raise ConfigError(
+            "method.beta=0 leaves out the KL, which recipe='reproduction' descends by itself: leave "
+            "method.beta out, or use recipe='elbo'."
+        )
 
 
 class TwoStepSVI(SVI):

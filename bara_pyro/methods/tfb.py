@@ -148,6 +148,16 @@ def published_search(
     return high if infeasible else low
 
 
+def check_anchor(fit: TFBFit) -> None:
+    """Refuse to train where there is nothing to measure the loss on.
+
+    Raises:
+        DataError: the task has no rows of that split, or one of them is too long.
+        ConfigError: what is learnt are replies.
+    """
+    fit.split(fit.config.anchor)
+
+
 @torch.no_grad()
 def fit_tfb(fit: TFBFit) -> dict[str, float]:
     """Rotate the weights and find sigma.
@@ -201,6 +211,7 @@ register_method(
         TFBConfig,
         pair(partial(PosthocLoRA, random="A"), partial(PosthocGuide, by_row=True)),
         finish=fit_tfb,
+        check=check_anchor,
         uses_validation=lambda config: config.anchor == "validation",
         peft=True,
         display="TFB",

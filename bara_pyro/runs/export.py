@@ -124,7 +124,10 @@ def _parts(
     """Return each module's down-projection, and Phi, `modules x r`: its mean, then each draw of it."""
     name, gates = system.config.method.name, system.model.gates
     if not METHODS[name].peft and (gates is None or not is_bara(system)):
-        raise ConfigError(f"No plain LoRA is near the method {name!r}: export BaRA, or a LoRA.")
+        guide = getattr(system.config.method, "guide", None)
+        told = f" with the guide {guide!r}" if gates is not None and guide else ""
+        way_out = "train with the guide 'weibull'" if told else "export BaRA, or a LoRA"
+        raise ConfigError(f"No plain LoRA is near the method {name!r}{told}: {way_out}.")
     if draws and (gates is None or gates.phi is None):
         raise ConfigError(f"This {name!r} has no gates Phi to draw: leave --draws out.")
     if gates is None:

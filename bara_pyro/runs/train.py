@@ -112,7 +112,10 @@ def _train(
 ) -> None:
     verify(out, TRAINED)
     if is_run(out):
-        check_backbone(system.backbone, out, read_json(out / CONFIG))
+        stored = read_json(out / CONFIG)
+        if stored.get("rank_pattern"):
+            raise ConfigError(f"The run in {out} is pruned: there is nothing to go on with, train another.")
+        check_backbone(system.backbone, out, stored)
     if ranks.largest(int(ranks.first and _is_trained(system, out))):
         check_training_rows(system, out)
         load_weights(system, out)
@@ -125,6 +128,9 @@ def _train(
             method.check(what_is_fitted(system))
         if system.model.one_pass is not None:
             check_one_pass(system.model, system.guide, f"the method {method.name!r}")
+        for part in (system.model.distance, system.model.one_pass):
+            if part is not None:
+                part.check_rows(system.model.num_data)
         steps = system.config.train.total_steps
         if system.config.adapter.calibrated:
             check_rehearsal(system)

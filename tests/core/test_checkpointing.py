@@ -70,6 +70,19 @@ def test_several_forwards_before_a_backward_keep_their_own_draws() -> None:
     assert all(torch.equal(a, b) for a, b in zip(plain, again, strict=True))
 
 
+def test_one_forward_has_several_backward_passes() -> None:
+    found = []
+    for on in (False, True):
+        model, guide = pair("gate", "qwen2", torch.float32, on=on)
+        torch.manual_seed(0)
+        loss = MeanFieldELBO().terms(model, guide, make_batch()).loss
+        weights = [p for p in model.parameters() if p.requires_grad]
+        first, second = (torch.autograd.grad(loss, weights, retain_graph=True) for _ in range(2))
+        assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+        found.append(first)
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
 def test_training_is_the_same_to_the_last_digit() -> None:
     ends = []
     for on in (False, True):

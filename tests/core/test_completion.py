@@ -23,7 +23,9 @@ from bara_pyro.data.replies import EncodedReplies, EncodedReply, ReplyBatch, rep
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.guides.delta import DeltaGuide
+from bara_pyro.guides.ensemble import EnsembleGuide
 from bara_pyro.methods import METHODS, build, method_config
+from bara_pyro.models.ensemble import Ensemble
 from bara_pyro.models.lora import LoRA
 
 TARGETS = ["q_proj", "v_proj", "lm_head"]
@@ -195,6 +197,30 @@ def test_every_method_learns_replies(method: str) -> None:
     svi = SVI(model, guide, adamw(model, guide, 3e-2))
     losses = [svi.step(batch) and svi.last["nll"] for _ in range(15)]
     assert sum(losses[-3:]) < 0.8 * sum(losses[:3])
+
+
+def test_an_ensemble_is_the_mixture_of_its_members_at_the_mean_too() -> None:
+    """Not a softmax over the rows of the batch, which S = 0 once was: a row alone had probability 1."""
+    torch.manual_seed(3)
+    model = Ensemble(backbone(), 4, r=3, target_modules=TARGETS, members=3, likelihood=CompletionLikelihood())
+    randomise(model)
+    members = []
+    for member in range(3):
+        one = lora()
+        for name, value in one.named_parameters():
+            value.data.copy_(model.get_parameter(name)[member])
+        members.append(predict(one, DeltaGuide(one), reply_batch(EACH), samples=0)[0])
+    expected = torch.stack(members).exp().mean(0).log()
+    guide = EnsembleGuide(model)
+    [whole] = predict(model, guide, reply_batch(EACH), samples=0)
+    assert_close(whole, expected, rtol=0, atol=2e-5)
+    assert_close(
+        predict(model, guide, reply_batch(EACH), samples=2).exp().mean(0).log(), expected, rtol=0, atol=2e-5
+    )
+    alone = [predict(model, guide, reply_batch([row]), samples=0)[0, 0] for row in EACH]
+    assert_close(torch.stack(alone), expected, rtol=0, atol=2e-5)
+    with pytest.raises(ConfigError, match=r"Mean logits .* are for a closed set of answers"):
+        EnsembleGuide(model, average="logits")
 
 
 def test_a_token_is_drawn_from_the_law_that_scores_it() -> None:

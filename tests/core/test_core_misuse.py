@@ -10,6 +10,7 @@ import pytest
 import torch
 import transformers as hf
 from core_cases import ANSWERS, backbone, bara_pair, lora_pair, make_batch, make_lm, randomise, unlabelled
+from pyro.distributions import FoldedDistribution, Normal, TorchDistribution
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -22,6 +23,7 @@ from bara_pyro.data import Task, register_task
 from bara_pyro.data.split import collate_ids
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import BackboneError, ConfigError, DataError
+from bara_pyro.guides.amortized import AmortizedGuide
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.laplace import LaplaceGuide
 from bara_pyro.models.gaussian_lora import GaussianLoRA
@@ -176,6 +178,19 @@ def test_batches_that_do_not_fit_are_refused_in_a_sentence(make: Any, message: s
     assert len(ANSWERS) == 3
     with pytest.raises(DataError, match=message):
         make()
+
+
+def test_a_law_without_a_mean_is_not_asked_for_one() -> None:
+    class Folded(AmortizedGuide):
+        def family(self, mean: Tensor, kappa: Tensor) -> TorchDistribution:
+            return FoldedDistribution(Normal(mean, kappa))
+
+    model, _ = bara_pair()
+    with pytest.raises(
+        ConfigError, match=r"of 'phi', a FoldedDistribution, has no mean, which S = 0 asks for"
+    ):
+        predict(model, Folded(model), unlabelled(), samples=0)
+    assert predict(model, Folded(model), unlabelled(), samples=2).isfinite().all()
 
 
 def test_a_step_of_nothing_is_refused() -> None:

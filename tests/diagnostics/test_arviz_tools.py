@@ -225,6 +225,9 @@ def test_a_density_of_one_value_is_not_drawn(data) -> None:
     posterior["phi"][..., 0, :] = 1.0  # one module whose gates are all one: no density
     still = container({"posterior": posterior}, {})
     assert list(figures(still)) == ["phi_forest"]
+    nearly = 0.7 + 1e-5 * np.arange(posterior["phi"].sizes["rank"])  # a point's: units apart, draws alike
+    posterior["phi"][..., 0, :] = nearly.astype("float32")
+    assert list(figures(container({"posterior": posterior}, {}))) == ["phi_forest"]
 
 
 def test_shares_by_counting(data, point) -> None:

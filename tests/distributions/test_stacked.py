@@ -1,10 +1,12 @@
 """Divergences evaluated together, against a loop over the sites."""
 
+from collections.abc import Callable
+
 import pyro.distributions as dist
 import pytest
 import torch
 from torch import Tensor
-from torch.distributions import kl_divergence
+from torch.distributions import constraints, kl_divergence
 from torch.testing import assert_close
 
 from bara_pyro.core.distributions import MeanWeibull, stacked
@@ -114,3 +116,31 @@ def test_large_sums_are_float64(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stacked, "FLOAT64_SUM", 9)
     assert kl_sums(sites)[0].dtype == torch.float64
     assert_close(sums(sites)[1].float(), one_by_one(sites)[1])
+
+
+class Shifted(dist.Exponential):
+    """More than its parameters say: a shift that no constraint lists."""
+
+    arg_constraints = {"rate": constraints.positive}  # noqa: RUF012
+
+    def __init__(self, rate: Tensor, shift: float = 0.0, validate_args: bool | None = None) -> None:
+        self.shift = shift
+        super().__init__(rate, validate_args=validate_args)
+
+
+class Doubled(dist.Gamma):
+    """Its argument of the same name is another number."""
+
+    def __init__(self, concentration: Tensor, rate: Tensor, validate_args: bool | None = None) -> None:
+        super().__init__(concentration, 2 * rate, validate_args=validate_args)
+
+
+@pytest.mark.parametrize(
+    "law", [lambda: Shifted(torch.ones(2, 3), 3.0), lambda: Doubled(torch.ones(2, 3), torch.ones(2, 3))]
+)
+def test_laws_of_ones_own_are_taken_as_they_are(law: Callable[[], dist.TorchDistribution]) -> None:
+    """Made again from their parameters they would be others, with another divergence."""
+    prior = dist.Gamma(torch.tensor(1.0), torch.tensor(1.0)).expand([2, 3]).to_event(1)
+    assert kind(Pair(law().to_event(1), prior, None)) is None
+    assert kind(Pair(prior, law().to_event(1), None)) is None
+    assert kind(Pair(dist.Gamma(torch.ones(2, 3), torch.ones(2, 3)).to_event(1), prior, None)) is not None

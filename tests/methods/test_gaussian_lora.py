@@ -224,6 +224,9 @@ def test_scales_start_where_they_should() -> None:
             sigma = guide.law(name).base_dist.scale
             assert sigma.min() >= 0.05**2 / 2 * 0.999
             assert sigma.max() <= 0.05**2 * 1.001
+    wide = NormalGuide(model, init_scale=10.0, transform="softplus")  # whose exponential is no float32
+    scales = torch.cat([wide.law(name).base_dist.scale.flatten() for name in model.latents.global_sites])
+    assert 50 * 0.999 <= scales.min() < scales.max() <= 100 * 1.001
 
 
 def test_a_scale_that_crosses_zero_stays_finite() -> None:

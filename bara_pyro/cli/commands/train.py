@@ -47,7 +47,7 @@ def train(
     from bara_pyro.errors import ConfigError
     from bara_pyro.runs.assignments import collect
     from bara_pyro.runs.launched import rank
-    from bara_pyro.runs.manifest import TRAINED, is_run, verify
+    from bara_pyro.runs.manifest import REHEARSAL, TRAINED, is_run, verify
     from bara_pyro.runs.sections import check_settings
 
     if rank():  # one of several processes: the first shows and writes what there is
@@ -64,7 +64,7 @@ def train(
             raise ConfigError(f"There is no run in {out}: leave out --resume to start one there.")
         check_writable(out)
     elif not rank():
-        check_folder(out, overwrite=overwrite, resumes=True)
+        check_folder(out, overwrite=overwrite, resumes=True, parts=(REHEARSAL,))
 
     from bara_pyro.cli.running import resumed, train_and_show
     from bara_pyro.runs.config import parse_config

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
+from inspect import signature
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -35,8 +36,8 @@ class Pair(NamedTuple):
 def kind(pair: Pair) -> Hashable | None:
     """Return what pairs share that `kl_sums` takes together; None for one that it does not take.
 
-    It takes laws that are independent from entry to entry: `to_event` of a law of single numbers. That they
-    have an analytic KL is the caller's to know.
+    It takes laws that are independent from entry to entry, `to_event` of a law of single numbers, and that
+    are known to be what their parameters say. That they have an analytic KL is the caller's to know.
     """
     q, p = pair.q, pair.p
     if not (_entrywise(q) and _entrywise(p) and q.event_shape == p.event_shape):
@@ -73,8 +74,17 @@ def _entrywise(law: TorchDistribution) -> bool:
         isinstance(law, Independent)
         and not law.base_dist.event_shape
         and law.reinterpreted_batch_ndims == len(law.event_shape)
+        and _made_of_parameters(type(law.base_dist))  # type: ignore[arg-type]  # a class can be hashed
         and bool(_parameters(law.base_dist))
     )
+
+
+@cache
+def _made_of_parameters(law: Any) -> bool:
+    """Whether a law can be made again from its parameters: one of a user's own may hold more than these."""
+    known = law.__module__.split(".")[0] in ("torch", "pyro", "bara_pyro")
+    arguments = {*signature(law).parameters} - {"validate_args"}
+    return known and arguments == set(law.arg_constraints)
 
 
 def _parameters(law: TorchDistribution) -> dict[str, Tensor]:

@@ -12,7 +12,7 @@ from bara_pyro.diagnostics.bounds.pac_bayes import GibbsBound, gibbs_bound, held
 from bara_pyro.diagnostics.context import Context
 from bara_pyro.diagnostics.posterior.gibbs_draws import gibbs_draws
 from bara_pyro.diagnostics.result import Number, Result
-from bara_pyro.errors import ConfigError
+from bara_pyro.errors import ConfigError, MissingKLError
 from bara_pyro.metrics import posterior_predictive
 
 CLIP = 2.0  # R_g, twice the mean of the prior Gamma(1, 1)
@@ -65,7 +65,8 @@ class Guarantees(Result):
 
     certified: CertifiedHead | None  # None where the run is not of the kind that the theorem is about
     not_certified: str = ""  # why not, where its language model is not of that kind
-    pac_bayes: PacBayes | None  # None without a global gate
+    pac_bayes: PacBayes | None  # None without a global gate, or where its divergence is not known
+    not_bounded: str = ""  # why there is no divergence of the global gate
 
 
 def guarantees(c: Context) -> Guarantees | None:
@@ -78,11 +79,12 @@ def guarantees(c: Context) -> Guarantees | None:
         bound = _certified(c, gates)
     except ConfigError as error:
         reason = str(error)
-    return Guarantees(
-        certified=bound,
-        not_certified=reason,
-        pac_bayes=_pac_bayes(c, gates.phi) if gates.phi else None,
-    )
+    promised, unknown = None, ""
+    try:
+        promised = _pac_bayes(c, gates.phi) if gates.phi else None
+    except MissingKLError as error:
+        unknown = str(error)
+    return Guarantees(certified=bound, not_certified=reason, pac_bayes=promised, not_bounded=unknown)
 
 
 def _certified(c: Context, gates: Gates) -> CertifiedHead | None:
@@ -105,10 +107,11 @@ def _certified(c: Context, gates: Gates) -> CertifiedHead | None:
 
 
 def _pac_bayes(c: Context, phi: str) -> PacBayes:
+    kl = _kl(c, phi)
     # Each row has draws of its own: as many shared ones would leave the bound to the draws.
     draws = gibbs_draws(c.system, c.rows, c.options.bound_draws * len(c.rows), c.system.config.predict.seed)
     # The loss of a guess is below the cap, however many answers there are.
-    kl, cap = _kl(c, phi), max(c.options.cap, math.log(2 * draws.shape[-1]))
+    cap = max(c.options.cap, math.log(2 * draws.shape[-1]))
     found = [gibbs_bound(draws, c.labels, kl, loss=loss, loss_cap=cap, shared=False) for loss in LOSSES]
     # With its draws fixed the averaged predictor is one predictor, which a test-set bound covers as it is.
     wrong = float((posterior_predictive(c.log_probs).argmax(-1) != c.labels).double().mean())
@@ -124,9 +127,11 @@ def _pac_bayes(c: Context, phi: str) -> PacBayes:
 
 
 def _kl(c: Context, site: str) -> float:
+    """Return the divergence of one site, whatever is known of the others'."""
     batch = c.rows.batch(range(min(8, len(c.rows))), c.system.answer_ids).to(c.system.backbone.device)
     with torch.no_grad():
-        return float(MeanFieldELBO().terms(c.system.model, c.system.guide, batch).kl[site])
+        prior, posterior = (trace.nodes[site] for trace in c.system.guide.run(batch))
+        return float(MeanFieldELBO().divergence(site, posterior, prior).sum())
 
 
 def _bound(found: GibbsBound) -> Bound:

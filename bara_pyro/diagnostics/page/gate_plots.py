@@ -16,6 +16,7 @@ from bara_pyro.errors import DataError
 from bara_pyro.report.style import INK, PALETTE, WIDTH, Look, dress, legend_of, new_figure, save
 
 FOREST, RIDGE, CHECK = "phi_forest", "phi_ridge", "predictive_check"
+SAME = 1e-3  # of their mean: values that differ by less, those of a point, have no density to draw
 LEGEND = f"point: median; thick 50 %, thin {100 * INTERVAL:.0f} %"
 
 
@@ -25,7 +26,8 @@ def figures(data: Idata) -> dict[str, Figure]:
     Phi is drawn with ArviZ, one line a module, all its units together, ordered by layer; for single units
     there is `arviz.plot_forest(data, var_names=["phi"])`. Answers are categories, over which ArviZ's own
     check (`plot_ppc`, later `plot_ppc_dist`) would draw a density: here each has its share of the rows.
-    What there is no Phi or no label for is left out, and ridges where all values of a module are one.
+    What there is no Phi or no label for is left out, and ridges where all values of a module are
+    next to the same.
     """
     groups = groups_of(data)
     found: dict[str, Figure] = {}
@@ -34,7 +36,9 @@ def figures(data: Idata) -> dict[str, Figure]:
         height = 1.3 + 0.24 * lines.sizes["module"]
         found[FOREST] = forest(lines, height)
         _label(found[FOREST], f"Φ ({LEGEND})")
-        if float(lines["phi"].std(("chain", "draw")).min()) > 0:
+        values = lines["phi"].astype("float64")
+        spread = values.std(("chain", "draw")) / values.mean(("chain", "draw"))
+        if float(spread.min()) > SAME:
             found[RIDGE] = ridge(lines, height)
             _label(found[RIDGE], "Φ")
             found[RIDGE].axes[-1].grid(False)  # it would lie over the ridges

@@ -29,6 +29,8 @@ def render_bounds(found: Guarantees) -> Shown:
     if found.pac_bayes is not None:
         technical.append(_pac_bayes(found.pac_bayes))
         blocks += _bounds(found.pac_bayes)
+    elif found.not_bounded:
+        blocks.append(f"No PAC-Bayes bound: {found.not_bounded}")
     if found.certified is None:
         blocks.append(found.not_certified or NOT_OF_THAT_KIND)
     else:

@@ -1,0 +1,130 @@
+"""What a run cannot end with is said before it is trained; what stopped or was pruned is treated as such."""
+
+from pathlib import Path
+
+import pytest
+from app_cases import Bara, Place, assert_one_sentence, write_rows
+
+from bara_pyro.runs.evaluate import draw
+from bara_pyro.runs.folder import load_system
+from bara_pyro.runs.manifest import LOG, REHEARSAL
+from bara_pyro.runs.system import build_system
+from bara_pyro.runs.train import train
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "said"),
+    [
+        (
+            "lora",
+            {"adapter.distance_aware": True, "task.limit": 8},
+            "8 training rows to tell foreign rows from",
+        ),
+        ("bara-gate", {"adapter.one_pass": True, "task.limit": 8}, "8 training rows to fit temperatures to"),
+        ("tfb", {"method.anchor": "validation"}, "has no validation rows"),
+        ("blob", {"method.recipe": "reproduction", "method.beta": 0}, "method.beta=0 leaves out the KL"),
+        ("scalabl", {"method.recipe": "reproduction", "method.beta": 0}, "method.beta=0 leaves out the KL"),
+        ("temperature", {"adapter.one_pass": True}, "has no validation rows"),
+        ("laplace", {"adapter.one_pass": True}, "the method 'laplace' has none that differ"),
+        ("vbll", {"adapter.target_modules": ["lm_head"]}, "whose place a Bayesian last layer takes"),
+    ],
+)
+def test_refused_before_the_first_step(
+    place: Place, tmp_path: Path, bara: Bara, method: str, settings: dict[str, object], said: str
+) -> None:
+    out = tmp_path / "run"
+    assert_one_sentence(bara(*place.arguments(out, method, **settings)), said)
+    assert not (out / LOG).exists()
+
+
+def test_noise_is_not_fitted_to_replies(place: Place, tmp_path: Path, bara: Bara) -> None:
+    told = [
+        {"prompt": f"is the {thing} red ?", "completion": " yes"} for thing in ("fox", "hen", "cat", "owl")
+    ]
+    rows = write_rows(tmp_path / "replies.jsonl", told)
+    out = tmp_path / "run"
+    given = place.arguments(out, "tfb", **{"task.likelihood": "completion", "task.name": str(rows)})
+    del given[given.index("--task") : given.index("--task") + 2]
+    assert_one_sentence(bara(*given), "This model learns replies")
+    assert not (out / LOG).exists()
+
+
+@pytest.mark.parametrize("method", [{"name": "tfb"}, {"name": "laplace", "predictive": "sampled"}])
+def test_one_pass_stands_for_draws_that_are_fitted_after_training(
+    place: Place, tmp_path: Path, method: dict[str, object]
+) -> None:
+    system = build_system(place.config(method=method, adapter__one_pass=True, train__steps=8, train__lr=0.05))
+    train(system, tmp_path / "run")
+    assert system.model.one_pass is not None
+    assert float(system.model.one_pass.weights.abs().max()) > 0
+    rows = system.split("test")
+    mean, drawn = draw(system, rows, 0), draw(system, rows, 5)
+    assert not drawn[0].equal(drawn[1])
+    assert draw(load_system(tmp_path / "run"), rows, 0).equal(mean)
+
+
+def test_a_run_that_stopped_in_its_rehearsal_is_overwritten(place: Place, tmp_path: Path, bara: Bara) -> None:
+    """With few rows a rehearsal is the default: who was told to lower the rate has to be able to."""
+    out = tmp_path / "run"
+    broken = place.arguments(out, "bara-gate", **{"adapter.calibrated": True, "train.lr": 1e30})
+    assert_one_sentence(bara(*broken), "The rehearsal stopped", "lower the learning rate")
+    assert (out / REHEARSAL).is_dir()
+    again = place.arguments(out, "bara-gate", **{"adapter.calibrated": True, "train.lr": 1e-3})
+    assert_one_sentence(bara(*again), "already holds a run", "--overwrite")
+    done = bara(*again, "--overwrite")
+    assert done.code == 0, done.err
+    assert not (out / REHEARSAL).exists()
+
+
+def test_a_pruned_run_is_not_gone_on_with(run: Path, tmp_path: Path, bara: Bara) -> None:
+    pruned = tmp_path / "pruned"
+    done = bara("prune", run, "--out", pruned, "--tolerance", "0.5")
+    assert done.code == 0, done.err
+    assert_one_sentence(
+        bara("train", "--resume", "--out", pruned), "is pruned: there is nothing to go on with"
+    )
+
+
+def test_a_guide_that_no_lora_is_near_is_named(place: Place, tmp_path: Path, bara: Bara) -> None:
+    out = tmp_path / "run"
+    assert bara(*place.arguments(out, "bara-gate", **{"method.guide": "weibull-coupled"})).code == 0
+    refused = bara("export", out, "--out", tmp_path / "lora")
+    assert_one_sentence(refused, "near the method 'bara-gate' with the guide 'weibull-coupled'", "'weibull'")
+
+
+def test_laplace_of_layers_that_are_computed_again(place: Place, tmp_path: Path) -> None:
+    """Its Jacobians take several backward passes through one graph."""
+    found = []
+    for again in (False, True):
+        system = build_system(place.config(method="laplace", train__checkpointing=again, train__steps=3))
+        train(system, tmp_path / str(again))
+        found.append(draw(system, system.split("test"), 4))
+    assert found[0].equal(found[1])
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"method.theta_prior": "halfcauchy"}, "PAC-Bayes bound"),
+        ({"method.phi_prior": "halfcauchy"}, "No PAC-Bayes bound: Site"),
+    ],
+)
+def test_a_posterior_without_a_divergence_is_looked_at(
+    place: Place, tmp_path: Path, bara: Bara, settings: dict[str, object], said: str
+) -> None:
+    out = tmp_path / "run"
+    trained = bara(*place.arguments(out, "bara-gate", **{**settings, "train.sampled_kl": True}))
+    assert trained.code == 0, trained.err
+    looked = bara("inspect", out, "--rows", "8", "--samples", "3")
+    assert looked.code == 0, looked.err
+    assert said in (out / "report" / "index.html").read_text()
+
+
+def test_a_point_is_looked_at(place: Place, tmp_path: Path, bara: Bara) -> None:
+    """Gates that do not differ from draw to draw, and hardly from each other, have no density to draw."""
+    out = tmp_path / "run"
+    settings = {"method.guide": "delta", "train.lr": 1e-5}
+    assert bara(*place.arguments(out, "bara-gate", **settings)).code == 0
+    looked = bara("inspect", out, "--rows", "8", "--samples", "50")
+    assert looked.code == 0, looked.err
+    assert not (out / "report" / "phi_ridge.png").exists()
