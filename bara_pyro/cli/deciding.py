@@ -1,7 +1,7 @@
 """What the commands that decide with a promise share: options, asking calibration rows and others, output."""
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -47,7 +47,8 @@ class Question:
         run: folder of the run.
         input_file, output, overwrite, calibration: files, see the options.
         samples, seed: of the draws.
-        columns: text, choices and context, where they have other names than in the rows trained on.
+        columns: text, answer, options, context and cluster, where they have other names than in the rows
+            trained on; the last of calibration rows alone.
         model, device: where the language model is now, and what to run on.
     """
 
@@ -58,7 +59,7 @@ class Question:
     calibration: Path | None
     samples: int
     seed: int
-    columns: tuple[str | None, str | None, str | None, str | None]
+    columns: tuple[str | None, str | None, str | None, str | None, str | None]
     model: str | None
     device: str | None
 
@@ -93,19 +94,21 @@ class Question:
         from bara_pyro.data import Given
         from bara_pyro.runs.asked import ask, calibration_rows, clustered_by, rows_to_decide
         from bara_pyro.runs.folder import load_system
+        from bara_pyro.runs.system import require_answers
 
         own = self.input_file is None or self.calibration is None
         system = load_system(self.run, backbone=self.model, device=self.device, with_rows=own)
+        require_answers(system.config)
         given = Given(*self.columns)
         known = calibration_rows(system, self.calibration, given=given, answers=answers)
         check(system, len(known))
-        others = rows_to_decide(system, self.input_file, given=given)
+        others = rows_to_decide(system, self.input_file, given=replace(given, cluster=None))
         found = []
         for rows, name in ((known, "calibration"), (others, "given" if self.input_file else "test")):
             with progress(f"ask {name} rows", len(rows)) as advance:
                 found.append(ask(system, rows, name, samples=self.samples, seed=self.seed, on_rows=advance))
         notes = [note for asked in found for note in asked.notes]
-        if (cluster := clustered_by(system.task)) is not None:
+        if (cluster := clustered_by(system.task, given)) is not None:
             notes.append(f"{len(known)} rows calibrate, one of each {cluster}: more would not be independent")
         say_notes(notes)
         return system, found[0], found[1]

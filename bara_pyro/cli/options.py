@@ -50,7 +50,8 @@ LabelColumn = Annotated[str | None, of_data(help="Column of the answer.")]
 ChoicesColumn = Annotated[str | None, of_data(help="Column of each row's options.")]
 ContextColumn = Annotated[str | None, of_data(help="Column of a text put before the question.")]
 ClusterColumn = Annotated[
-    str | None, of_data(help="Column of what rows have in common (an author), for intervals of `compare`.")
+    str | None,
+    of_data(help="Column of what rows have in common (an author): those that share it are not independent."),
 ]
 Limit = Annotated[int | None, of_data(min=1, help="Use at most so many rows of each split, to try out.")]
 Samples = Annotated[

@@ -115,7 +115,7 @@ def attached(
     Raises:
         ConfigError: `draws` is neither, the guide belongs to another model, the program is more than adapters
             in a language model (an ensemble's members, a temperature of the answers), or a seed is given
-            where draws are of the answers (Laplace).
+            where draws are of the answers (Laplace, or `distance_aware`).
         BackboneError: a program hangs on this language model already.
 
     Examples:
@@ -133,6 +133,11 @@ def attached(
     if draws != "mean" and (not isinstance(draws, Integral) or isinstance(draws, bool)):
         raise ConfigError(f"draws={draws!r}: give 'mean', or the seed of one draw.")
     check_attachable(model, guide, drawn=draws != "mean")
+    if draws != "mean" and model.distance is not None:
+        raise ConfigError(
+            "The draws of a distance-aware program hold noise of its answers, which `attached` cannot show: "
+            "give draws='mean', or use bara_pyro.core.prediction.predict."
+        )
     # A guide whose draws do not differ stands for its mean, as in `predict`.
     law = PosteriorMean(guide) if draws == "mean" or not guide.stochastic else OneDraw(guide, int(draws))
     with hung(model, law, latents_under(model, law)) as lm:

@@ -21,23 +21,38 @@ def csv_rows(path: Path) -> Iterator[Json]:
     Raises:
         DataError: the file cannot be read, has two columns of one name, or a row of more or fewer cells.
     """
+    read = 0
+    try:
+        for row in _rows(path, strict=True):
+            yield row
+            read += 1
+    except csv.Error as error:
+        for _ in _rows(path, strict=False):  # says what is wrong, where that can be told
+            pass
+        if "expected after" not in str(error):
+            raise DataError(f"{path} cannot be read: {error}.") from error
+        raise DataError(
+            f"{path}, row {read + 1} has text behind a closing quotation mark: double the marks of a text "
+            "and put its whole cell in quotation marks, or take them out."
+        ) from error
+
+
+def _rows(path: Path, *, strict: bool) -> Iterator[Json]:
+    """Read a file; not `strict`, what stands behind a closing quotation mark is a part of the cell."""
     lines = _lines(path)
     header = next(lines, "")
     separator = _separator(header, path)
     csv.field_size_limit(LONGEST)
-    try:
-        cells = csv.reader(chain([header], lines, [END]), delimiter=separator)
-        names = [name.strip() for name in next(cells, [])]
-        if len(set(names)) != len(names):
-            double = next(name for name in names if names.count(name) > 1)
-            raise DataError(f"{path} has two columns called {double!r}: rename one.")
-        for number, row in enumerate(_without_blank_lines(cells, len(names)), start=1):
-            _check_quotes(f"{path}, row {number}", row, separator)
-            if len(row) != len(names):
-                raise _ragged(f"{path}, row {number}", row, len(names), separator)
-            yield dict(zip(names, row, strict=True))
-    except csv.Error as error:
-        raise DataError(f"{path} cannot be read: {error}.") from error
+    cells = csv.reader(chain([header], lines, [END]), delimiter=separator, strict=strict)
+    names = [name.strip() for name in next(cells, [])]
+    if len(set(names)) != len(names):
+        double = next(name for name in names if names.count(name) > 1)
+        raise DataError(f"{path} has two columns called {double!r}: rename one.")
+    for number, row in enumerate(_without_blank_lines(cells, len(names)), start=1):
+        _check_quotes(f"{path}, row {number}", row, separator)
+        if len(row) != len(names):
+            raise _ragged(f"{path}, row {number}", row, len(names), separator)
+        yield dict(zip(names, row, strict=True))
 
 
 def separator_in(path: Path) -> str:

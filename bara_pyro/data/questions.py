@@ -67,6 +67,11 @@ def _columns(table: Table, task: Task, given: Given, answers: bool) -> Columns:
     known = {kind: name for kind, name in asdict(trained).items() if name in there}
     named = {kind: name or known.get(kind) for kind, name in asdict(given).items()}
     found = find_columns(there, Given(**named), table.place, answers=answers)
+    if trained.context and not found.context:
+        raise DataError(
+            f"{table.place} has no column {trained.context!r}, the context that the run was trained with: "
+            "name it with context_column (--context-column), or add it, empty where there is none."
+        )
     return replace(found, indices=trained.indices)
 
 

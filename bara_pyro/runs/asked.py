@@ -123,8 +123,8 @@ def calibration_rows(
 ) -> Sequence[Example]:
     """Return rows that the system was not fitted to: those of a file, or its task's validation rows.
 
-    Where the run was trained with a column of clusters, one row of each: what is promised of decisions is
-    promised of independent rows.
+    Where the run was trained with a column of clusters, or one is given, one row of each: what is promised of
+    decisions is promised of independent rows.
 
     Args:
         system: fitted; with its own rows, unless there is a file.
@@ -134,7 +134,8 @@ def calibration_rows(
 
     Raises:
         ConfigError: the run's method was fitted to its validation rows.
-        DataError: there are none, the file cannot be read, or is that of the training rows or holds some.
+        DataError: there are none, the file cannot be read, is that of the training rows or holds some, or
+            does not say which rows go together.
     """
     if file is not None:
         if same_file(system.config.task.name, file):
@@ -148,7 +149,7 @@ def calibration_rows(
                 f"{len(known)} of the {len(rows)} rows of {file} are rows that the run was trained on, such "
                 f"as {known[0].id!r}, of which it is surer than of others: leave them out."
             )
-        return _independent(system, rows)
+        return _independent(system, rows, given, str(file))
     method = system.config.method
     if METHODS[method.name].uses_validation(method):
         raise ConfigError(
@@ -160,16 +161,27 @@ def calibration_rows(
             f"The task {system.task.name!r} has no validation rows to calibrate with: give other rows as "
             "file (--calibration FILE), or train with validation_rows (--validation-rows)."
         )
-    return _independent(system, system.task.validation)
+    return _independent(system, system.task.validation, None, "the validation rows")
 
 
-def clustered_by(task: Task) -> str | None:
+def clustered_by(task: Task, given: Given | None = None) -> str | None:
     """Return the column by which rows of a user's own go together; None where each is by itself."""
-    return None if task.columns is None else task.columns.cluster
+    named = None if given is None else given.cluster
+    return named or (None if task.columns is None else task.columns.cluster)
 
 
-def _independent(system: System, rows: Sequence[Example]) -> Sequence[Example]:
-    return rows if clustered_by(system.task) is None else one_of_each(rows)
+def _independent(
+    system: System, rows: Sequence[Example], given: Given | None, place: str
+) -> Sequence[Example]:
+    cluster = clustered_by(system.task, given)
+    if cluster is None:
+        return rows
+    if not any(row.cluster for row in rows):
+        raise DataError(
+            f"There is no column {cluster!r} in {place}, by which the run's rows go together, and rows that "
+            "do are not independent: name the column with cluster_column (--cluster-column), or add it."
+        )
+    return one_of_each(rows)
 
 
 def rows_to_decide(

@@ -76,7 +76,8 @@ def export_lora(
 
     Returns:
         What `export.json` holds: `mean`, the nearness of the adapter to the run at S = 0; with draws,
-        `draws`, that of the K adapters' average to the run at S = K; see `Nearness`.
+        `draws`, that of the K adapters' average to the run at S = K (see `Nearness`); `temperature` and
+        `distance_aware` of a run that has what no LoRA has.
 
     Raises:
         ConfigError: no LoRA is near the method, or it has no Phi to draw.
@@ -109,6 +110,8 @@ def export_lora(
     report: Json = {"schema": SCHEMA, **own, "fit": fit, "fitted_rows": len(rows), "seed": seed}
     if calibrated:
         report["temperature"] = temperature
+    if system.model.distance is not None:
+        report["distance_aware"] = True
     report["mean"] = asdict(nearness(draw(system, compared_on, 0), log_probs[0], labels))
     if draws:
         average = draw(system, compared_on, draws, seed=seed)

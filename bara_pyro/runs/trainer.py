@@ -58,6 +58,10 @@ def _check_arguments(args: TrainingArguments) -> None:
         raise ConfigError(
             f"args.neftune_noise_alpha={args.neftune_noise_alpha} is noise in frozen embeddings: leave it."
         )
+    if args.torch_compile:
+        raise ConfigError(
+            "args.torch_compile=True compiles layers on whose forward adapters hang: leave it False."
+        )
 
 
 class Rows(Dataset):

@@ -102,7 +102,7 @@ class RunEngine:
             "task": task.name,
             "classes": list(task.names or task.labels),
             "text_column": self._text_column,
-            "samples": self.samples,
+            "samples": self.system.model.members or self.samples,  # an ensemble has as many as members
             "seed": self.seed,
         }
 

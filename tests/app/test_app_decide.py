@@ -264,7 +264,12 @@ def test_one_row_of_each_cluster_calibrates(place: Place, tmp_path: Path, bara: 
     own = bara("conformal", *run)
     groups = {row.cluster for row in system.task.validation}
     assert json.loads(own.out)["calibration_rows"] == len(groups) < len(system.task.validation)
-    # Where a file does not say what rows have in common, each counts by itself.
+    # Where a file does not say what rows have in common, nothing is promised of them.
     plain = write_rows(tmp_path / "plain.jsonl", not_trained_on(questions()))
-    found = bara("conformal", *run, "--calibration", plain)
-    assert json.loads(found.out)["calibration_rows"] == len(things)
+    refused = bara("conformal", *run, "--calibration", plain)
+    assert_one_sentence(refused, "There is no column 'thing' in", "not independent", "--cluster-column")
+    renamed = [{"who" if k == "thing" else k: v for k, v in row.items()} for row in not_trained_on(things)]
+    others = write_rows(tmp_path / "renamed.jsonl", renamed)
+    found = bara("conformal", *run, "--calibration", others, "--cluster-column", "who")
+    assert found.code == 0, found.err
+    assert json.loads(found.out)["calibration_rows"] == clusters

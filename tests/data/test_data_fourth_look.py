@@ -36,6 +36,18 @@ def test_an_open_quotation_mark_takes_no_rows_away(name: str, text: str, said: s
 
 
 @pytest.mark.parametrize(
+    ("name", "cell"), [("rows.tsv", '"so" she said'), ("rows.csv", '"so" she said'), ("rows.csv", '"a" "b"')]
+)
+def test_marks_around_the_first_words_are_not_lost(name: str, cell: str, tmp_path: Path) -> None:
+    """The csv module leaves them out by itself."""
+    separator = "\t" if name.endswith("tsv") else ","
+    lines = [("text", "label"), ("one", "a"), (cell, "b"), ("two", "a")]
+    (tmp_path / name).write_text("".join(f"{separator.join(line)}\n" for line in lines))
+    with pytest.raises(DataError, match="row 2 has text behind a closing quotation mark: double the marks"):
+        read_table(tmp_path / name)
+
+
+@pytest.mark.parametrize(
     ("name", "separator"), [("rows.csv", ","), ("rows.tsv", "\t"), ("semicolons.csv", ";")]
 )
 def test_texts_with_marks_and_lines_are_read_as_pandas_wrote_them(

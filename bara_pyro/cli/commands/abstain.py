@@ -7,6 +7,7 @@ import typer
 from bara_pyro.cli.deciding import Calibration, Draws, InputFile, OutputFile, Question
 from bara_pyro.cli.options import (
     ChoicesColumn,
+    ClusterColumn,
     ContextColumn,
     LabelColumn,
     Moved,
@@ -39,6 +40,7 @@ def abstain(
     label_column: LabelColumn = None,
     choices_column: ChoicesColumn = None,
     context_column: ContextColumn = None,
+    cluster_column: ClusterColumn = None,
     model: Moved = None,
     device: RunDevice = None,
 ) -> None:
@@ -49,7 +51,7 @@ def abstain(
     """
     from bara_pyro.runs.answers_file import ABSTENTION_KEYS
 
-    columns = (text_column, label_column, choices_column, context_column)
+    columns = (text_column, label_column, choices_column, context_column, cluster_column)
     question = Question(
         run, input_file, output, overwrite, calibration, samples, seed, columns, model, device
     )

@@ -1,6 +1,6 @@
 """`bara acquire`: the rows of a pool that are worth labelling."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -81,11 +81,14 @@ def acquire(
     from bara_pyro.runs.acquire import ask_pool
     from bara_pyro.runs.decide import write_decisions
     from bara_pyro.runs.folder import load_system
+    from bara_pyro.runs.system import require_answers
 
     system = load_system(run, backbone=model, device=device, with_rows=False)
+    require_answers(system.config)
     table = read_table(pool)
     if output is not None:
         check_columns(table, (*ACQUISITION_KEYS, "joint"))
+        check_cells(table, output)
     given = Given(text_column, None, choices_column, context_column)
     examples = load_questions(pool, system.task, given=given)
     check_count(count, len(examples))
@@ -116,6 +119,29 @@ def check_columns(pool: "Table", written: Sequence[str]) -> None:
         raise DataError(
             f"{pool.place} has a column {taken[0]!r}, which is written beside its own: rename it."
         )
+
+
+def check_cells(pool: "Table", output: Path) -> None:
+    """Refuse a file of texts for a pool whose cells would not be read from it as they are.
+
+    Raises:
+        ConfigError: a cell holds more than one text, or a list in which a bar stands.
+    """
+    from bara_pyro.errors import ConfigError
+
+    if output.suffix.lower() not in (".csv", ".tsv"):
+        return
+    for number, row in enumerate(pool.rows, start=1):
+        for name, cell in row.items():
+            if isinstance(cell, Mapping) or (
+                isinstance(cell, Sequence)
+                and not isinstance(cell, str)
+                and not all(isinstance(item, str) and "|" not in item for item in cell)
+            ):
+                raise ConfigError(
+                    f"{name!r} of row {number} of {pool.place} cannot be written as one text that is read "
+                    f"back the same: give --output a name that ends in .jsonl, not {output.suffix}."
+                )
 
 
 def _said(found: Json) -> list[str]:

@@ -7,6 +7,7 @@ import typer
 from bara_pyro.cli.deciding import Calibration, Draws, InputFile, OutputFile, Question
 from bara_pyro.cli.options import (
     ChoicesColumn,
+    ClusterColumn,
     ContextColumn,
     LabelColumn,
     Moved,
@@ -43,6 +44,7 @@ def conformal(
     label_column: LabelColumn = None,
     choices_column: ChoicesColumn = None,
     context_column: ContextColumn = None,
+    cluster_column: ClusterColumn = None,
     model: Moved = None,
     device: RunDevice = None,
 ) -> None:
@@ -52,7 +54,7 @@ def conformal(
     """
     from bara_pyro.runs.answers_file import SET_KEYS
 
-    columns = (text_column, label_column, choices_column, context_column)
+    columns = (text_column, label_column, choices_column, context_column, cluster_column)
     question = Question(
         run, input_file, output, overwrite, calibration, samples, seed, columns, model, device
     )

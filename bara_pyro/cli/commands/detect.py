@@ -7,6 +7,7 @@ import typer
 from bara_pyro.cli.deciding import Calibration, Draws, InputFile, OutputFile, Question
 from bara_pyro.cli.options import (
     ChoicesColumn,
+    ClusterColumn,
     ContextColumn,
     Moved,
     Overwrite,
@@ -48,6 +49,7 @@ def detect(
     text_column: TextColumn = None,
     choices_column: ChoicesColumn = None,
     context_column: ContextColumn = None,
+    cluster_column: ClusterColumn = None,
     model: Moved = None,
     device: RunDevice = None,
 ) -> None:
@@ -57,7 +59,7 @@ def detect(
     """
     from bara_pyro.runs.answers_file import DETECTION_KEYS
 
-    columns = (text_column, None, choices_column, context_column)
+    columns = (text_column, None, choices_column, context_column, cluster_column)
     question = Question(
         run, input_file, output, overwrite, calibration, samples, seed, columns, model, device
     )

@@ -51,11 +51,17 @@ def export(
 
     from bara_pyro.cli.terminal import result, say
     from bara_pyro.data import first_rows
+    from bara_pyro.errors import ConfigError
     from bara_pyro.runs.export import export_lora
     from bara_pyro.runs.folder import load_system
     from bara_pyro.runs.manifest import clear
 
     system = load_system(run, backbone=model, device=device)
+    if system.config.task.likelihood == "completion":
+        raise ConfigError(
+            f"{run} learnt replies, and what an export is near to is measured on answers: PEFT reads the run "
+            f"itself, peft.PeftModel.from_pretrained(lm, {str(run)!r}), as docs/peft.md says of each method."
+        )
     fitted = first_rows(system.split("train"), rows)
     compared = first_rows(system.split(system.config.task.evaluate_on), rows)
     clear(out)
@@ -71,6 +77,11 @@ def export(
     if "temperature" in report:
         say(
             f"Divide the answers' logits by {report['temperature']:.3f}, as the run does and as is done here."
+        )
+    if "distance_aware" in report:
+        say(
+            "Far from its training rows the run's answers have noise, which no LoRA has: this one is as sure "
+            "there as elsewhere."
         )
     say(f"Written to {out}: peft.PeftModel.from_pretrained(lm, {str(out)!r}) reads it")
     result({"out": out, **report})
