@@ -169,6 +169,21 @@ def test_a_column_that_would_be_written_over_is_refused(members: Path, tmp_path:
     assert bara("acquire", members, "--input", pool, "--count", 2).code == 0
 
 
+@pytest.mark.parametrize(
+    "choices", [["no|yes", "no no"], {"text": ["no", "yes"], "label": ["A", "B"]}], ids=["bar", "mapping"]
+)
+def test_options_that_one_cell_does_not_hold_are_not_written_as_one(
+    choices: object, members: Path, tmp_path: Path, bara: Bara
+) -> None:
+    rows = [{"id": r["id"], "question": r["question"], "more": choices} for r in questions()]
+    asked = ("acquire", members, "--input", write_rows(tmp_path / "pool.jsonl", rows), "--count", 2)
+    told = bara(*asked, "--output", tmp_path / "next.csv")
+    assert_one_sentence(told, "'more' of row 1", "ends in .jsonl")
+    assert not (tmp_path / "next.csv").exists()
+    assert bara(*asked, "--output", tmp_path / "next.jsonl").code == 0
+    assert read_jsonl(tmp_path / "next.jsonl")[0]["more"] == choices
+
+
 def test_rows_that_share_nothing(place: Place, pool: Path, tmp_path: Path, bara: Bara) -> None:
     """MC-dropout draws for each row by itself: its rows may be chosen one by one, not together."""
     train(place.config(method__name="mc_dropout", **SETTINGS), tmp_path / "run")

@@ -221,6 +221,17 @@ def test_the_command_says_how_near_and_writes_once(place: Place, tmp_path: Path,
     assert not (tmp_path / "out" / "draw-0").exists()
 
 
+def test_noise_far_from_the_training_rows_is_said_to_be_left_out(
+    place: Place, tmp_path: Path, bara: Bara
+) -> None:
+    system = build_system(place.config(method="lora", adapter__distance_aware=True, train__steps=2))
+    train(system, tmp_path / "run")
+    found = bara("export", tmp_path / "run", "--out", tmp_path / "out")
+    assert found.code == 0, found.err
+    assert "which no LoRA has" in " ".join(found.out.split())
+    assert json.loads((tmp_path / "out" / "export.json").read_text())["distance_aware"] is True
+
+
 def test_what_is_no_lora_is_refused(place: Place, finished: Path, tmp_path: Path, bara: Bara) -> None:
     out = ("--out", tmp_path / "out")
     assert_one_sentence(bara("export", finished, *out, "--fit", "mean"), "least-squares")

@@ -98,9 +98,13 @@ def test_commands_on_replies(run: Path, told: Place, tmp_path: Path, bara: Bara)
     for command in (
         ("predict", run, "--input", told.rows, "--output", tmp_path / "x.jsonl"),
         ("prune", run, "--out", tmp_path / "pruned"),
-        ("export", run, "--out", tmp_path / "exported"),
+        ("conformal", run),
+        ("detect", run, "--calibration", told.rows),
+        ("acquire", run, "--input", told.rows),
     ):
         assert_one_sentence(bara(*command), "learns replies", "--likelihood answer")
+    exported = bara("export", run, "--out", tmp_path / "exported")
+    assert_one_sentence(exported, "learnt replies", "PEFT reads the run itself")
     assert_one_sentence(bara("inspect", run), "answers of one token each")
     pushed = bara("push", run, "me/it", "--offline", "--out", tmp_path / "hub")
     assert_one_sentence(pushed, "learnt replies", "upload me/it")

@@ -201,6 +201,16 @@ def test_a_program_that_is_more_than_adapters_is_refused() -> None:
         pass
 
 
+def test_noise_of_answers_hangs_on_no_layer() -> None:
+    """The draws of a distance-aware program are not those of its adapters; its mean is."""
+    pair = bara_pair("llama", distance_aware=True)
+    said = "distance-aware program hold noise of its answers"
+    with pytest.raises(ConfigError, match=said), bp.attached(pair, 7):
+        pass
+    with bp.attached(pair):
+        pass
+
+
 def test_tokens_chosen_by_their_places_are_refused_for_a_draw() -> None:
     pair = bara_pair(seed=3, scale=0.3)
     batch = unlabelled()

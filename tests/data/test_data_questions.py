@@ -3,7 +3,17 @@
 import pytest
 from app_cases import write_rows
 
-from bara_pyro.data import SOURCES, Columns, Given, Task, as_letters, load_questions, load_task, schemas
+from bara_pyro.data import (
+    SOURCES,
+    Columns,
+    Given,
+    Task,
+    as_letters,
+    load_questions,
+    load_task,
+    schemas,
+    task_from_rows,
+)
 from bara_pyro.errors import DataError
 
 LETTERED = Task("arc", ("A", "B", "C"))
@@ -144,3 +154,22 @@ def test_named_columns_come_first(tmp_path):
     path.write_text("review;remark;mark\nbad;dull;good\n")
     (found,) = load_questions(path, OWN, given=Given("remark", "mark"), answers=True)
     assert (found.context, found.label) == ("dull", 0)
+
+
+def test_a_context_that_a_file_lacks_is_no_context_that_is_empty() -> None:
+    """Without the passage every row would be the same question, and get the same answer."""
+    told = [
+        {"question": "is it cold ?", "para": f"it is {word} {i}", "answer": word}
+        for i in range(6)
+        for word in ("warm", "cold")
+    ]
+    task = task_from_rows(told, context_column="para")
+    renamed = [{"question": "is it cold ?", "paras": "it is warm"}]
+    with pytest.raises(
+        DataError, match=r"has no column 'para', the context that .* \(--context-column\), or add"
+    ):
+        load_questions(renamed, task)
+    [row] = load_questions(renamed, task, given=Given(context="paras"))
+    assert row.context == "it is warm"
+    rows = load_questions([{"question": "is it cold ?", "para": text} for text in ("it is warm", "")], task)
+    assert [row.context for row in rows] == ["it is warm", ""]

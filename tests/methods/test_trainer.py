@@ -204,7 +204,7 @@ def test_arguments_of_trainer_that_mean_another_loss_or_checkpointing(
     seen: list[Batch], tmp_path: Path
 ) -> None:
     """Smoothing and noise are refused; activation checkpointing is the backbone's, with the same steps."""
-    for wrong in ({"label_smoothing_factor": 0.1}, {"neftune_noise_alpha": 5.0}):
+    for wrong in ({"label_smoothing_factor": 0.1}, {"neftune_noise_alpha": 5.0}, {"torch_compile": True}):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             trainer_of(made("bara"), tmp_path, wrong)
     logs = []
