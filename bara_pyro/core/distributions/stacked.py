@@ -83,7 +83,7 @@ def _entrywise(law: TorchDistribution) -> bool:
 def _made_of_parameters(law: Any) -> bool:
     """Whether a law can be made again from its parameters: one of a user's own may hold more than these."""
     known = law.__module__.split(".")[0] in ("torch", "pyro", "bara_pyro")
-    arguments = {*signature(law).parameters} - {"validate_args"}
+    arguments = {*signature(law).parameters} - {"validate_args", "event_dim"}  # none: of single numbers
     return known and arguments == set(law.arg_constraints)
 
 
