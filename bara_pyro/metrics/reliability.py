@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bara_pyro.metrics._inputs import Numbers, check_bins, check_predictions, correctness
+from bara_pyro.metrics._inputs import DECIMALS, Numbers, check_bins, check_predictions, correctness
 
 DEFAULT_BINS = 15
 
@@ -41,9 +41,16 @@ def bin_edges(n_bins: int) -> Tensor:
     return torch.linspace(0, 1, check_bins(n_bins) + 1, dtype=torch.float64)
 
 
+def on_edges(confidence: Tensor, n_bins: int) -> Tensor:
+    """Return confidences that are an edge but for rounding as that edge, which the bin on its right holds."""
+    edge = bin_edges(n_bins)[(confidence * n_bins).round().long().clamp(0, n_bins)]
+    return torch.where((confidence - edge).abs() < 10.0**-DECIMALS, edge, confidence)
+
+
 def bin_index(confidence: Tensor, n_bins: int) -> Tensor:
     """Return the bin of each confidence (long, `n`); a confidence of 1 belongs to the last bin."""
-    return (torch.bucketize(confidence, bin_edges(n_bins), right=True) - 1).clamp(0, n_bins - 1)
+    placed = torch.bucketize(on_edges(confidence, n_bins), bin_edges(n_bins), right=True)
+    return (placed - 1).clamp(0, n_bins - 1)
 
 
 def bin_means(confidence: Tensor, outcome: Tensor, n_bins: int) -> ReliabilityBins:

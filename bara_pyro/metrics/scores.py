@@ -19,7 +19,7 @@ from bara_pyro.metrics._inputs import (
     correctness,
     mean_over_ties,
 )
-from bara_pyro.metrics.reliability import DEFAULT_BINS
+from bara_pyro.metrics.reliability import DEFAULT_BINS, on_edges
 from bara_pyro.metrics.selective import aurc
 from bara_pyro.metrics.truth import calibration_against_truth, kl_from_truth, regret
 
@@ -59,9 +59,8 @@ def ece(log_probs: Numbers, labels: Tensor | Sequence[int], n_bins: int = DEFAUL
     # torchmetrics' multiclass form casts to float32, and softmaxes its whole input when one probability is
     # above 1 by a rounding error; the binary form on (confidence, correct) is the same sum and does neither.
     # It puts a confidence of exactly 1 into a bin of its own, beyond the last one: hence the clamp.
-    error = binary_calibration_error(
-        confidence.clamp(max=BELOW_ONE), correct.long(), n_bins=check_bins(n_bins), norm="l1"
-    )
+    placed = on_edges(confidence, check_bins(n_bins)).clamp(max=BELOW_ONE)
+    error = binary_calibration_error(placed, correct.long(), n_bins=n_bins, norm="l1")
     return 100.0 * float(error)
 
 

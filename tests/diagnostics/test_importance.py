@@ -1,6 +1,7 @@
 """Importance weights: densities written out, the evidence by quadrature, bounds that hold, Pareto's k."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +12,12 @@ from scipy import stats
 from torch.testing import assert_close
 
 from bara_pyro.core.sites import module_key
-from bara_pyro.diagnostics.posterior.importance import importance_estimate, log_weights, summarise
+from bara_pyro.diagnostics.posterior.importance import (
+    ImportanceEstimate,
+    importance_estimate,
+    log_weights,
+    summarise,
+)
 from bara_pyro.diagnostics.posterior.joint import draw, evaluate
 from bara_pyro.errors import ConfigError, DataError, TrainingError
 from bara_pyro.guides.delta import DeltaGuide
@@ -139,6 +145,14 @@ def test_equal_weights_and_the_bootstrap() -> None:
     assert found.evidence_error == pytest.approx(delta, rel=0.15)
     with pytest.raises(ConfigError, match="samples=1"):
         summarise(weights[:1])
+
+
+def test_a_bound_of_minus_infinity_is_below_everything() -> None:
+    """A draw that the prior excludes is no mistake of a density."""
+    found = ImportanceEstimate(-math.inf, math.nan, 0.4, 0.1, 0.5, 10.0, torch.zeros(20))
+    assert found.bounded_by()
+    assert found.bounded_by(0.5)
+    assert not replace(found, elbo=1.0, elbo_error=0.01).bounded_by()
 
 
 def test_what_cannot_be_weighed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,12 +9,14 @@ import pytest
 from inspection_cases import OPTIONS, fitted
 from pydantic import ValidationError
 
-from bara_pyro.data import first_rows
+from bara_pyro.data import batches, first_rows
 from bara_pyro.diagnostics.arviz.compat import groups_of
 from bara_pyro.diagnostics.arviz.netcdf import read_netcdf
 from bara_pyro.diagnostics.gates.prune import prune
+from bara_pyro.diagnostics.gates.tokens import token_maps
 from bara_pyro.diagnostics.inspection import Inspection, peak_memory
 from bara_pyro.diagnostics.page.page import PARTS, inspect_run, write_page
+from bara_pyro.diagnostics.posterior.collapse import collapse
 
 REPORT = {"index.html", "inspection.json", "posterior.nc", "predictive_check.png", "reliability_s0.png"}
 OF_DRAWS = {"reliability_s6.png"}
@@ -117,6 +119,20 @@ def test_a_pruned_run(method: str, tmp_path: Path) -> None:
     gone = sum(3 - rank for rank in smaller.model.rank_pattern.values())
     assert gone > 0
     assert read(page).rank.sparsity["psi"] < 99.99 * gone / units  # what is gone is not a closed gate
+    if method == "lora":
+        return
+    # Nor is it one that learnt nothing, at a token or in all.
+    few = list(batches(first_rows(smaller.split("train"), 4), smaller.answer_ids, 4))
+    learnt = collapse(smaller.model, smaller.guide, few, samples=2)
+    ranks = {t.path: smaller.model.rank_pattern.get(t.path, 3) for t in smaller.model.targets}
+    for kl in learnt.kl.values():
+        for own, path in zip(kl, learnt.modules, strict=True):
+            assert own.isfinite().sum() == ranks[path]
+            assert own[: ranks[path]].isfinite().all()
+    assert learnt.share(1e9) == {"phi": 100.0, "theta": 100.0}
+    assert learnt.share(-1.0) == {"phi": 0.0, "theta": 0.0}
+    [text] = token_maps(smaller, {"one": "in winter"}, samples=3, tau=1e-9).texts
+    assert text.mean == [0.0, 0.0]
 
 
 def test_peak_memory(monkeypatch: pytest.MonkeyPatch) -> None:

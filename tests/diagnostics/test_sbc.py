@@ -64,6 +64,24 @@ def test_exact_draws_pass_and_controls_fail() -> None:
     assert ignorant.uneven() == (LOG_LIKELIHOOD,)
 
 
+@pytest.mark.parametrize("quantities", [1, 200, 500])
+def test_however_many_quantities_there_are_the_worst_is_told(quantities: int) -> None:
+    """A p-value has a smallest one, and what is small enough for all together has to be above it."""
+    names = tuple(f"gate {i}" for i in range(quantities))
+    lowest = Calibration(names, torch.zeros(50, quantities, dtype=torch.long), draws=63)
+    assert lowest.uneven() == names
+    generator = torch.Generator().manual_seed(0)
+    even = Calibration(names, torch.randint(64, (50, quantities), generator=generator), draws=63)
+    assert len(even.uneven()) <= 1
+
+
+@pytest.mark.parametrize("draws", [1, 7, 63])
+def test_the_spread_of_uniform_ranks_is_one(draws: int) -> None:
+    found = Calibration(("gate",), torch.arange(draws + 1)[:, None], draws).uniformity()[0]
+    assert found.spread == pytest.approx(1)
+    assert found.rank == pytest.approx(0.5)
+
+
 def test_a_rank_is_the_number_of_draws_below_the_truth() -> None:
     """By draws that are all below it and all above it."""
     model, batch = one_gate(TWO_TOKENS)

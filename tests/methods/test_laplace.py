@@ -1,7 +1,7 @@
 """Laplace-LoRA: evidence and linearised predictive against dense matrices."""
 
 import math
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pytest
 import torch
@@ -16,10 +16,14 @@ from laplace_cases import (
     plain_log_probs,
     weights_of,
 )
+from scipy.integrate import quad
+from scipy.special import expit
+from scipy.stats import norm
 from torch.distributions import MultivariateNormal
 from torch.testing import assert_close
 
 from bara_pyro.core.prediction import predict
+from bara_pyro.guides.laplace import _probit
 from bara_pyro.methods.evidence import log_evidence
 from bara_pyro.methods.laplace import fit_laplace
 from bara_pyro.metrics import decompose, posterior_predictive
@@ -115,9 +119,50 @@ def test_without_draws_it_is_the_trained_lora() -> None:
 
 
 def test_probit() -> None:
+    """One over a sum over the other answers, each difference of two logits shrunk by its own variance."""
     model, guide, factors, _ = fitted(mode="probit")
     batch = make_batch()
     mean, covariance = dense_logits(model, guide, factors, batch)
-    scaled = mean / torch.sqrt(1 + math.pi * covariance.diagonal(dim1=-2, dim2=-1) / 8)
+    expected = torch.zeros_like(mean)
+    for row, k in product(range(len(mean)), range(mean.shape[1])):
+        total = 0.0
+        for j in range(mean.shape[1]):
+            c = covariance[row]
+            variance = float(c[k, k] + c[j, j] - 2 * c[k, j])
+            total += math.exp(float(mean[row, j] - mean[row, k]) / math.sqrt(1 + math.pi / 8 * variance))
+        expected[row, k] = 1 / total
+    expected /= expected.sum(-1, keepdim=True)
     own = predict(model, guide, batch, samples=3)
-    assert_close(own, scaled.log_softmax(-1).expand(3, -1, -1), rtol=0, atol=1e-4)
+    assert_close(own.exp(), expected.expand(3, -1, -1), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(("mean", "variance"), [(2.0, 9.0), (4.0, 16.0), (-1.0, 4.0), (0.5, 0.1)])
+def test_probit_of_two_answers_is_near_the_integral(mean: float, variance: float) -> None:
+    """Whatever the centring of the logits, of which the difference alone counts."""
+
+    def weighed(z: float) -> float:
+        return expit(z) * norm.pdf(z, mean, math.sqrt(variance))
+
+    truth = quad(weighed, mean - 12 * math.sqrt(variance), mean + 12 * math.sqrt(variance))[0]
+    for own in (
+        [[variance / 4, -variance / 4], [-variance / 4, variance / 4]],
+        [[variance, 0.0], [0.0, 0.0]],
+    ):
+        centre = torch.tensor([[mean / 2, -mean / 2]], dtype=torch.float64)
+        found = _probit(centre, torch.tensor([own], dtype=torch.float64)).exp()[0]
+        assert found.sum() == pytest.approx(1)
+        assert float(found[0]) == pytest.approx(truth, abs=0.02)
+
+
+def test_probit_of_more_answers_is_nearer_than_the_point() -> None:
+    generator = torch.Generator().manual_seed(0)
+    for classes, allowed in ((3, 0.07), (5, 0.11)):
+        errors, plain = [], []
+        for _ in range(20):
+            mean = 2 * torch.randn(1, classes, generator=generator, dtype=torch.float64)
+            root = 1.5 * torch.randn(classes, classes, generator=generator, dtype=torch.float64)
+            drawn = mean + torch.randn(20000, classes, generator=generator, dtype=torch.float64) @ root.T
+            truth = drawn.softmax(-1).mean(0)
+            errors.append(float((_probit(mean, (root @ root.T)[None]).exp()[0] - truth).abs().max()))
+            plain.append(float((mean[0].softmax(-1) - truth).abs().max()))
+        assert sum(errors) / 20 < allowed < sum(plain) / 20

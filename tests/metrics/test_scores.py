@@ -1,6 +1,7 @@
 """Accuracy, ECE, adaptive ECE, NLL, Brier and `evaluate`."""
 
 import math
+from fractions import Fraction
 
 import pytest
 import torch
@@ -222,3 +223,21 @@ def test_the_lowest_bin_is_a_bin_of_its_own() -> None:
     found = reliability_bins(probs.log(), torch.zeros(6, dtype=torch.long))
     assert found.counts.tolist() == [3, 3, *[0] * 13]
     assert found.edges.tolist() == pytest.approx([i / 15 for i in range(16)])
+
+
+@pytest.mark.parametrize(("n_bins", "edge"), [(15, 1), (15, 2), (15, 5), (15, 8), (15, 14), (10, 3), (20, 7)])
+def test_a_confidence_on_an_edge_is_of_the_bin_on_its_right(n_bins: int, edge: int) -> None:
+    """So say the bins' names; rounding, which rows that say the same differ by, must not part them."""
+    value = Fraction(edge, n_bins)
+    classes = int(1 / value) + 2
+    rest = (1 - float(value)) / (classes - 1)
+    assert rest < float(value)
+    rows = torch.tensor([[float(value), *[rest] * (classes - 1)]] * 4, dtype=torch.float64)
+    beside = rows + torch.tensor([0.01, *[-0.01 / (classes - 1)] * (classes - 1)], dtype=torch.float64)
+    log_probs = torch.cat([rows.log(), rows.log().log_softmax(-1), beside.log()])
+    labels = [0] * 8 + [1] * 4
+    bins = reliability_bins(log_probs, labels, n_bins)
+    assert bins.counts[edge] == 12
+    confidence = (8 * float(value) + 4 * (float(value) + 0.01)) / 12
+    assert bins.ece == pytest.approx(100 * abs(8 / 12 - confidence))
+    assert ece(log_probs, labels, n_bins) == pytest.approx(bins.ece)

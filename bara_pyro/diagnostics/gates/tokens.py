@@ -131,7 +131,9 @@ def token_maps(
         below = torch.zeros(len(paths), batch.input_ids.shape[1], dtype=torch.float64)
         for piece in record(model, system.guide, batch, samples=samples, seed=seed):
             for i, path in enumerate(paths):
-                below[i] += (gates.of(piece.values, path) < tau).double().mean(-1).sum((0, 1)).cpu()
+                # Of a pruned module the first units alone are gates.
+                own = gates.of(piece.values, path)[..., : model.rank_pattern.get(path, model.r)]
+                below[i] += (own < tau).double().mean(-1).sum((0, 1)).cpu()
         percent = (100 * below / max(samples, 1)).float()
         tokens = [tokenizer.decode([token]) for token in split.token_ids[row]]
         rounded = [_rounded(module) for module in percent]

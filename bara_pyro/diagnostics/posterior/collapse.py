@@ -5,6 +5,7 @@ CoNLL 2016). What the prior alone predicts shows whether the starting point of l
 (Gelman et al., Bayesian Workflow, 2020, on prior predictive checks).
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -42,11 +43,13 @@ class Collapse:
     """KL(q || p) of each gate, nats."""
 
     modules: tuple[str, ...]  # paths of the M modules
-    kl: dict[str, Tensor]  # "phi", "theta" -> float64, `M x r`; theta: last token, mean over rows and draws
+    kl: dict[str, Tensor]
+    """"phi", "theta" -> float64, `M x r`, NaN for units that are pruned away; theta: of the last token, mean
+    over rows and draws."""
 
     def share(self, eps: float = EPS) -> dict[str, float]:
         """Return the percentage of units within `eps` nats of the prior, of each kind of gate."""
-        return {kind: 100 * float((kl <= eps).double().mean()) for kind, kl in self.kl.items()}
+        return {kind: 100 * float((kl[~kl.isnan()] <= eps).double().mean()) for kind, kl in self.kl.items()}
 
 
 @torch.no_grad()
@@ -98,7 +101,10 @@ def collapse(
                     theta[i, : len(units)] += units
     if not rows:
         raise DataError("There are no rows to look at: give at least one batch.")
-    return Collapse(gates.modules, phi | ({"theta": theta / rows} if gates.theta else {}))
+    found = phi | ({"theta": theta / rows} if gates.theta else {})
+    ranks = torch.tensor([model.rank_pattern.get(path, model.r) for path in gates.modules])
+    gone = torch.arange(model.r) >= ranks[:, None]
+    return Collapse(gates.modules, {kind: kl.masked_fill(gone, math.nan) for kind, kl in found.items()})
 
 
 def _divergences(guide: SiteGuide, batch: Batch) -> dict[str, Tensor]:

@@ -55,6 +55,8 @@ class ImportanceEstimate:
         A bound above the evidence is a mistake in a density, a KL or a weight, never in the guide's fit. The
         evidence (nats) may be known from elsewhere; otherwise it is that of the weights.
         """
+        if self.elbo == -math.inf:  # a draw that the prior excludes: below any evidence, of unknown error
+            return True
         if evidence is not None:
             return self.elbo <= evidence + 3 * self.elbo_error
         return self.elbo <= self.evidence + 3 * math.hypot(self.elbo_error, self.evidence_error)

@@ -24,7 +24,7 @@ from bara_pyro.core.svi import SVI, adamw, linear_schedule
 from bara_pyro.data.types import Batch
 from bara_pyro.diagnostics.posterior.joint import Values, check_target, draw, evaluate, fixed_weights
 from bara_pyro.diagnostics.posterior.reference import check_lengths, flat_gates, gate_names, nuts
-from bara_pyro.diagnostics.posterior.uniformity import ecdf_test
+from bara_pyro.diagnostics.posterior.uniformity import ecdf_test, resamples_for
 from bara_pyro.diagnostics.posterior.weighing import weighed_draws
 from bara_pyro.errors import ConfigError
 
@@ -42,7 +42,7 @@ class Uniformity:
     name: str  # of the quantity
     p: float  # probability of ranks as uneven as these if the posterior were exact
     rank: float  # mean rank as a share of the draws; 0.5 if exact
-    spread: float  # variance of the ranks over that of uniform ones; 1 if exact, above: too sure
+    spread: float  # variance of the ranks about the middle over that of uniform ones; above 1: too sure
 
 
 @dataclass(frozen=True)
@@ -53,16 +53,21 @@ class Calibration:
     ranks: Tensor  # long, `N x Q`: of the truth among the L draws, from 0 to L: see `rank`
     draws: int  # L
 
-    def uniformity(self) -> tuple[Uniformity, ...]:
-        """Return of each quantity a test of uniformity, and how its ranks differ from uniform ones."""
+    def uniformity(self, level: float = 0.95) -> tuple[Uniformity, ...]:
+        """Return of each quantity a test of uniformity, and how its ranks differ from uniform ones.
+
+        p-values are fine enough for a verdict at `level` on all quantities together.
+        """
         share = (self.ranks.double() + 0.5) / (self.draws + 1)
-        found = (ecdf_test(self.ranks, self.draws), share.mean(0), (share - 0.5).square().mean(0) * 12)
+        exact = (1 - 1 / (self.draws + 1) ** 2) / 12  # of a share that is uniform on so many places
+        p = ecdf_test(self.ranks, self.draws, resamples_for(len(self.names), level))
+        found = (p, share.mean(0), (share - 0.5).square().mean(0) / exact)
         return tuple(map(Uniformity, self.names, *(values.tolist() for values in found)))
 
     def uneven(self, level: float = 0.95) -> tuple[str, ...]:
         """Return the quantities whose ranks are not uniform, at `level` for all of them together."""
         worst = (1 - level) / len(self.names)  # Bonferroni
-        return tuple(found.name for found in self.uniformity() if found.p < worst)
+        return tuple(found.name for found in self.uniformity(level) if found.p < worst)
 
 
 def sbc(

@@ -96,10 +96,10 @@ def _learning(found: Collapse, kind: str) -> GateLearning:
     kl = found.kl[kind]
     return GateLearning(
         kind=kind,
-        mean=float(kl.mean()),
+        mean=float(kl.nanmean()),
         at_prior=found.share()[kind],
         r=kl.shape[1],
-        by_module=dict(zip(found.modules, kl.mean(1).tolist(), strict=True)),
+        by_module=dict(zip(found.modules, kl.nanmean(1).tolist(), strict=True)),
         at_prior_by_module=dict(zip(found.modules, (kl <= EPS).sum(1).tolist(), strict=True)),
     )
 

@@ -5,12 +5,15 @@ probability to be left, chosen such that a uniform sample stays inside everywher
 That probability is found by simulation here. No function of ArviZ, whose own changed with its version 1.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
 from bara_pyro.errors import ConfigError
 
 RESAMPLES = 4000  # uniform samples behind a p-value, whose smallest is 1 / 4001
+PRECISION = 10  # of them below a p-value that is small enough
 
 
 def ecdf(ranks: Tensor, draws: int) -> Tensor:
@@ -18,20 +21,26 @@ def ecdf(ranks: Tensor, draws: int) -> Tensor:
     return _counts(ranks.T, draws).double() / len(ranks)
 
 
-def ecdf_test(ranks: Tensor, draws: int) -> Tensor:
+def resamples_for(quantities: int, level: float) -> int:
+    """Return how many uniform samples tell a p-value that is small for so many quantities together."""
+    return max(RESAMPLES, math.ceil(PRECISION * quantities / (1 - level)))
+
+
+def ecdf_test(ranks: Tensor, draws: int, resamples: int = RESAMPLES) -> Tensor:
     """Return the p-value of uniformity of each of Q columns of ranks `N x Q` from 0 to L, float64.
 
-    The statistic is the smallest pointwise p-value of the distribution function.
+    The statistic is the smallest pointwise p-value of the distribution function; the smallest p-value is 1 /
+    (1 + `resamples`).
 
     Raises:
         ConfigError: a rank is not one of 0 to L.
     """
     if bool(((ranks < 0) | (ranks > draws)).any()):
         raise ConfigError(f"Ranks among {draws} draws must lie between 0 and {draws}.")
-    null = _null(len(ranks), draws)
+    null = _null(len(ranks), draws, resamples).sort().values
     least = _least(_counts(ranks.T, draws), _pointwise(len(ranks), draws))
-    below = (null <= least[:, None] * (1 + 1e-9)).sum(-1)
-    return (1 + below).double() / (1 + RESAMPLES)
+    below = torch.searchsorted(null, least * (1 + 1e-9), right=True)
+    return (1 + below).double() / (1 + resamples)
 
 
 def band(simulations: int, draws: int, level: float = 0.95) -> tuple[Tensor, Tensor]:
@@ -70,8 +79,11 @@ def _least(counts: Tensor, pointwise: Tensor) -> Tensor:
     return pointwise[torch.arange(counts.shape[-1]), counts].amin(-1)
 
 
-def _null(simulations: int, draws: int) -> Tensor:
-    """Return the smallest pointwise p-value of uniform samples, `RESAMPLES`."""
+def _null(simulations: int, draws: int, resamples: int = RESAMPLES) -> Tensor:
+    """Return the smallest pointwise p-value of uniform samples, `resamples`."""
     generator = torch.Generator().manual_seed(0)
-    ranks = torch.randint(draws + 1, (RESAMPLES, simulations), generator=generator)
-    return _least(_counts(ranks, draws), _pointwise(simulations, draws))
+    pointwise, found = _pointwise(simulations, draws), []
+    for start in range(0, resamples, RESAMPLES):  # piece by piece, for memory
+        shape = (min(RESAMPLES, resamples - start), simulations)
+        found.append(_least(_counts(torch.randint(draws + 1, shape, generator=generator), draws), pointwise))
+    return torch.cat(found)
