@@ -7,6 +7,7 @@ is computed again. Weights vary less than counts do: `metrics.intervals` mends i
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -189,5 +190,5 @@ def paired_bootstrap(
         raise DataError(f"A {metric} is infinite: a right answer has probability 0, so there is no interval.")
     plain, drawn = plain_scores(columns), drawn_scores(columns, names, resamples, seed)
     seeds = len(both) // 2
-    pair = Drawn(plain[:seeds] - plain[seeds:], drawn[:, :seeds] - drawn[:, seeds:], frozenset(names))
+    pair = Drawn(plain[:seeds] - plain[seeds:], drawn[:, :seeds] - drawn[:, seeds:], Counter(names))
     return crossed_interval([pair], level)

@@ -4,6 +4,7 @@ A warmer method is more diverse and often worse: one temperature each compares t
 is compared here is the best score that each method has at a diversity which both reach.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -165,7 +166,7 @@ def compare_frontiers(
         pair = Drawn(
             torch.tensor([found.difference], dtype=torch.float64),
             torch.tensor(differences, dtype=torch.float64)[:, None],
-            frozenset(clusters),
+            Counter(clusters),
         )
         interval = crossed_interval([pair], level)
     return FrontierComparison(found, interval, 100.0 * (1 - len(differences) / len(drawn)))

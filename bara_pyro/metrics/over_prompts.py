@@ -6,6 +6,7 @@ replies are taken as they are: an interval over prompts holds their sampling noi
 replies of its own.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -13,10 +14,11 @@ from typing import TypeAlias
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import ndtr, stdtrit
 
 from bara_pyro.errors import DataError
 from bara_pyro.metrics.bootstrap import drawn_clusters
-from bara_pyro.metrics.intervals import Drawn, crossed_interval
+from bara_pyro.metrics.intervals import Drawn, Interval, crossed_interval, effective
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -76,6 +78,24 @@ def prompt_weights(clusters: Sequence[str], resamples: int = 2000, seed: int = 0
     return of_prompts / of_prompts.sum(axis=1, keepdims=True)
 
 
+def spread_weights(weights: Floats, clusters: Sequence[str], level: float) -> tuple[Floats, float]:
+    """Return weights whose draws vary as other clusters would make them, and the level of their quantiles.
+
+    For statistics that are no mean, whose interval is between quantiles of draws: weights vary less than
+    drawn clusters do, and quantiles of few clusters less than Student's (`metrics.intervals` mends both for
+    means). A weight may then be a little below 0.
+
+    Args:
+        weights: of `prompt_weights`, `resamples x prompts`.
+        clusters: the cluster of each prompt.
+        level: nominal coverage.
+    """
+    count = effective([Drawn(torch.zeros(1), torch.zeros(2, 1), Counter(clusters))])
+    even = 1.0 / len(clusters)
+    spread: Floats = even + np.sqrt((count + 1) / (count - 1)) * (weights - even)
+    return spread, 2 * float(ndtr(stdtrit(count - 1, (1 + level) / 2))) - 1
+
+
 def mean_over_prompts(per_prompt: Floats) -> PromptStatistic:
     """Return the statistic that is the weighted mean over the first dimension of `per_prompt`.
 
@@ -99,6 +119,23 @@ def mean_over_prompts(per_prompt: Floats) -> PromptStatistic:
     return mean
 
 
+def _within(found: Interval, bounds: tuple[float, float]) -> tuple[float, float]:
+    """Return the ends of an interval of a mean of values between two bounds.
+
+    Near a bound the law of a mean is lopsided, and an interval of one width on both sides holds the truth too
+    rarely: Wilson's (1927) has the mean's own standard error where the mean is, and another elsewhere.
+    """
+    least, largest = bounds
+    if not (np.isfinite(least) and np.isfinite(largest) and least < found.difference < largest):
+        return found.low, found.high
+    width = largest - least
+    p, half = (found.difference - least) / width, (found.high - found.difference) / width
+    # As if of p (1 - p) / n, the largest variance that such values can have: n is what the error says.
+    ratio = half**2 / (p * (1 - p))  # of Student's t squared to n
+    middle, reach = (p + ratio / 2) / (1 + ratio), np.sqrt(half**2 + ratio**2 / 4) / (1 + ratio)
+    return least + width * float(middle - reach), least + width * float(middle + reach)
+
+
 def sampling_curve(
     per_prompt: Floats,
     budgets: NDArray[np.int64],
@@ -109,7 +146,7 @@ def sampling_curve(
     level: float = 0.95,
     seed: int = 0,
 ) -> SamplingCurve:
-    """Return means over prompts with Student's intervals by the bootstrap over prompts.
+    """Return means over prompts with Student's intervals by the bootstrap over prompts; of rates Wilson's.
 
     Rates that are all 0 or all 100 have no spread to draw from, and yet few prompts prove little: their
     interval is that of Clopper and Pearson (1934), for as many successes in as many tries as there are
@@ -136,12 +173,11 @@ def sampling_curve(
     mean = per_prompt.mean(axis=0)
     drawn = torch.from_numpy(prompt_weights(names, resamples, seed) @ per_prompt)
     intervals = [
-        crossed_interval([Drawn(torch.tensor([value]), column[:, None], frozenset(names))], level)
+        crossed_interval([Drawn(torch.tensor([value]), column[:, None], Counter(names))], level)
         for value, column in zip(mean.tolist(), drawn.T, strict=True)
     ]
-    low, high = (
-        np.clip([getattr(interval, end) for interval in intervals], *bounds) for end in ("low", "high")
-    )
+    ends = [_within(interval, bounds) for interval in intervals]
+    low, high = np.clip(np.array(ends).T, *bounds)
     least, largest = bounds
     exact = (largest - least) * ((1 - level) / 2) ** (1 / len(set(names)))
     low = np.where((per_prompt == largest).all(axis=0), least + exact, low)

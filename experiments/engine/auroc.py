@@ -4,6 +4,7 @@ Errors are told by low confidence in the top label, rows from elsewhere by high 
 percent: 50 is chance. What is compared, and what its interval means: `experiments.engine.differences`.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -84,7 +85,7 @@ def compare_auroc(told: Sequence[Told], reference: str, resamples: int = RESAMPL
         if seeds := paired_seeds(place, arm, reference):
             ours, theirs = ([place[name, seed] for seed in seeds] for name in (arm, reference))
             difference = Drawn(
-                plain[ours] - plain[theirs], drawn[:, ours] - drawn[:, theirs], frozenset(clusters)
+                plain[ours] - plain[theirs], drawn[:, ours] - drawn[:, theirs], Counter(clusters)
             )
             found[arm] = crossed_interval([difference], LEVEL)
     return found

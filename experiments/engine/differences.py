@@ -11,6 +11,7 @@ intervals are, as usual, each by itself.
 """
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -122,14 +123,14 @@ class Scores:
         place: arm and seed -> index of the run.
         plain: `runs x metrics`: on the rows themselves.
         drawn: `resamples x runs x metrics`: on drawn clusters, the same for all runs.
-        clusters: their names.
+        clusters: their names, with the number of rows of each.
         trained_on: the task that the runs learnt.
     """
 
     place: dict[tuple[str, int], int]
     plain: Tensor
     drawn: Tensor
-    clusters: frozenset[str]
+    clusters: Mapping[str, int]
     trained_on: str
 
     def shared_seeds(self, arm: str, reference: str) -> list[int]:
@@ -159,7 +160,7 @@ def _score(task: str, runs: Sequence[RunRows], resamples: int, seed: int) -> Sco
     shape = (len(runs), len(METRICS))
     plain = plain_scores(usable).masked_fill(infinite, math.inf).view(shape)
     drawn = drawn_scores(usable, first.clusters, resamples, seed).masked_fill(infinite, math.inf)
-    return Scores(place, plain, drawn.view(-1, *shape), frozenset(first.clusters), first.task)
+    return Scores(place, plain, drawn.view(-1, *shape), Counter(first.clusters), first.task)
 
 
 def same_rows(task: str, runs: Sequence[RunRows]) -> int:

@@ -184,13 +184,14 @@ def test_section(tmp_path: Path) -> None:
     # Over that of equally many ranks: 1, and for both of the others the same.
     even, ends = 1.0, (7.5 / 16) ** 2 / ((16**2 - 1) / 16**2 / 12)
     assert ends == pytest.approx(2.647, abs=1e-3)
+    wide = f"{ends:.2f}"
     least = 1 / 4001  # more extreme than all simulated uniform samples; and 1: less than any
     rows = [
         f"phi | weibull | 80 | 1 of 2 | {(even + ends) / 2:.2f} | – | {least:.4f} | 1.0000 | 0.50 | 1.00",
         "phi | NUTS | 80 | 0 of 2 | 1.00 | – | 1.0000 | 1.0000 | 0.50 | 1.00",
-        f"phi | prior | 80 | 0 of 2 | 1.00 | – | 1.0000 | {least:.4f} | 0.97 | {ends:.2f}",
-        f"phi\\*theta | gamma | 80 | 1 of 3 | {ends:.2f} | 1.00 | {least:.4f} | {least:.4f} | 0.97 | {ends:.2f}",
-        f"phi\\*theta | weibull, too sure | 80 | 3 of 3 | {ends:.2f} | {ends:.2f} | {least:.4f} | 1.0000 | 0.50 | 1.00",
+        f"phi | prior | 80 | 0 of 2 | 1.00 | – | 1.0000 | {least:.4f} | 0.97 | {wide}",
+        f"phi\\*theta | gamma | 80 | 1 of 3 | {wide} | 1.00 | {least:.4f} | {least:.4f} | 0.97 | {wide}",
+        f"phi\\*theta | {TOO_SURE} | 80 | 3 of 3 | {wide} | {wide} | {least:.4f} | 1.0000 | 0.50 | 1.00",
     ]
     lines = text.splitlines()
     places = [lines.index(f"| {row} |") for row in rows]  # one table, in this order whatever the file's

@@ -144,8 +144,10 @@ def test_win_rates_stay_within_0_and_100_percent() -> None:
     wins[0] = 0.0
     found = best_of_n_win_rate(wins, np.full(20, 0.5))
     assert found.mean == pytest.approx([95, 95])
-    assert found.high.tolist() == [100, 100]
-    assert best_of_n_win_rate(1 - wins, np.full(20, 0.5)).low.tolist() == [0, 0]
+    assert ((found.mean < found.high) & (found.high < 100)).all()
+    lost = best_of_n_win_rate(1 - wins, np.full(20, 0.5))
+    assert ((lost.low > 0) & (lost.low < lost.mean)).all()
+    assert lost.high == pytest.approx(100 - found.low)
     assert found.budgets.tolist() == [1, 2]
 
 

@@ -84,7 +84,11 @@ def test_equals_scoring_each_draw_in_a_loop(metric: str):
     assert found.difference == pytest.approx(
         METRICS[metric](a, labels) - METRICS[metric](b, labels), abs=1e-9
     )
-    assert found.se_rows == pytest.approx(math.sqrt(18 / 16) * float((drawn[:, 0] - drawn[:, 1]).std()))
+    sizes = [names.count(name) for name in set(names)]
+    count = sum(sizes) ** 2 / sum(size**2 for size in sizes)  # as if all were of one size
+    spread = math.sqrt((count + 1) / (count - 1))
+    assert found.se_rows == pytest.approx(spread * float((drawn[:, 0] - drawn[:, 1]).std()))
+    assert found.df == pytest.approx(count - 1)
 
 
 def test_weights_are_exponential_and_a_name_s_own():

@@ -1,5 +1,7 @@
 """Weights of drawn prompts and weighted means over them."""
 
+import math
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -38,13 +40,37 @@ def test_bounds_end_intervals_and_nothing_else() -> None:
     values = np.array([[0.0, 1.0], [1.0, 1.0], [1.0, 0.0]])
     free, bound = (
         sampling_curve(values, np.array([1, 2]), resamples=100, **more)
-        for more in ({}, {"bounds": (0.5, 0.9)})
+        for more in ({}, {"bounds": (0.0, 1.0)})
     )
-    assert (free.low < 0.5).all()
-    assert (free.high > 0.9).all()
-    assert bound.low.tolist() == [0.5, 0.5]
-    assert bound.high.tolist() == [0.9, 0.9]
+    assert (free.low < 0).all()
+    assert (free.high > 1).all()
+    assert ((bound.low > 0) & (bound.low < bound.mean)).all()
+    assert ((bound.high < 1) & (bound.high > bound.mean)).all()
     assert (bound.mean == free.mean).all()
+
+
+def test_an_interval_between_two_bounds_is_wilsons_of_as_many_prompts_as_the_error_says() -> None:
+    """Of Student's t and the error of the bootstrap; both ends are where that many would be surprised."""
+    values = (np.random.default_rng(0).random((60, 1)) < 0.1).astype(float)
+    free = sampling_curve(values, np.array([1]))
+    bound = sampling_curve(values, np.array([1]), bounds=(0.0, 1.0))
+    p, half = float(free.mean[0]), float(free.high[0] - free.mean[0])
+    t = stats.t(59).ppf(0.975)
+    n = p * (1 - p) * (t / half) ** 2
+    assert n == pytest.approx(60, rel=0.1)
+    for end in (float(bound.low[0]), float(bound.high[0])):
+        assert abs(end - p) == pytest.approx(t * math.sqrt(end * (1 - end) / n))
+
+
+def test_rates_near_a_bound_are_held_as_often_as_they_say() -> None:
+    """A symmetric interval holds a rate of 10 % of twenty unlike prompts in 87 % of the cases."""
+    rng, held = np.random.default_rng(1), 0
+    for seed in range(400):
+        own = rng.beta(0.2, 1.8, size=20)
+        rates = (rng.random((20, 4)) < own[:, None]).mean(axis=1, keepdims=True)
+        found = sampling_curve(rates, np.array([1]), bounds=(0.0, 1.0), resamples=200, seed=seed)
+        held += found.low[0] <= 0.1 <= found.high[0]
+    assert 0.92 < held / 400 < 0.98  # 95 +- 3 %
 
 
 def test_too_little_to_draw_from() -> None:
