@@ -34,6 +34,11 @@ def resumed(
         BaraError: the rows are not where they were.
     """
     started, stored = stored_config(out)
+    if overrides.get("method") not in (None, started.method.name):  # whose settings the other has not
+        raise ConfigError(
+            f"{out} was started with another method, {started.method.name!r}: leave --method out to resume "
+            "it as it was, or choose another --out."
+        )
     given = load_config(file, overrides, assignments, base=started)
     config = for_rows(given, stored["num_data"])
     if given.adapter.calibrated is None:

@@ -58,6 +58,12 @@ def find_columns(there: Sequence[str], given: Given, place: str, *, answers: boo
         asked = kind != "context" or is_question(found.get("text", ""))
         if asked and kind not in found and (name := _usual(kind, there, tuple(found.values()))):
             found[kind] = name
+    for kind in ("text", "choices", "context"):
+        if "label" in found and found.get(kind) == found["label"]:
+            raise DataError(
+                f"{place} has its answers in {found['label']!r}, which is read as {KINDS[kind][1]} as well: "
+                f"name another column with {KINDS[kind][0]}."
+            )
     lacking = [kind for kind in ("text", "label") if kind not in found and (kind == "text" or answers)]
     if lacking:
         kinds = " and no column for ".join(KINDS[kind][1] for kind in lacking)

@@ -101,4 +101,12 @@ def _label(answer: object, names: Sequence[str], indices: bool) -> int:
         return list(names).index(label_text(answer))
     if indices and isinstance(answer, int) and not isinstance(answer, bool) and 0 <= answer < len(names):
         return answer
+    same = [place for place, name in enumerate(names) if _as_number(name) == _as_number(label_text(answer))]
+    if len(same) == 1:  # "1.0", as pandas writes a column of whole numbers with an empty cell
+        return same[0]
     raise DataError(f"its answer {answer!r} is none of the labels {', '.join(names)}.")
+
+
+def _as_number(text: str) -> float | str:
+    """Return a number as one; any other text as it is."""
+    return float(text) if re.fullmatch(r"[+-]?\d+(\.\d+)?", text) else text

@@ -1,6 +1,7 @@
 """The folder of a run: its configuration and its parameters, written and read back."""
 
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from bara_pyro.core.loading import load_backbone
 from bara_pyro.data import Columns, Task, encode_labels, is_file_name
 from bara_pyro.data.reply_tasks import ReplyTask
 from bara_pyro.errors import CheckpointError, DataError
+from bara_pyro.methods import METHODS
 from bara_pyro.registry import PLUGINS
 from bara_pyro.runs.config import RunConfig, load_config, parse_config
 from bara_pyro.runs.fingerprint import computation, differing, fingerprint
@@ -57,7 +59,7 @@ def write_config(system: System, folder: str | Path) -> None:
             "manifest": MANIFEST,
             "names": list(system.task.names),
             "columns": asdict(system.task.columns) if system.task.columns else None,
-            **({"training_rows": system.encoded("train").fingerprint} if system.has_rows else {}),
+            **_fingerprints(system),
             **({"rank_pattern": system.model.rank_pattern} if system.model.rank_pattern else {}),
             **({"plugins": PLUGINS} if PLUGINS else {}),
         },
@@ -65,19 +67,36 @@ def write_config(system: System, folder: str | Path) -> None:
     write_json(folder / PEFT_CONFIG, peft_config(system))
 
 
-def check_training_rows(system: System, folder: Path) -> None:
-    """Refuse a system whose training rows are not those of the run in a folder.
+def _fingerprints(system: System) -> dict[str, str]:
+    """Return what tells a system's training and test rows from others; of a stream's test rows nothing."""
+    if not system.has_rows:
+        return {}
+    found = {"training_rows": system.encoded("train").fingerprint}
+    if (system.conversations or system.task).test and not system.config.task.streaming:
+        found["test_rows"] = system.encoded("test").fingerprint
+    return found
 
-    Its test rows may then be some that were trained on. Nothing is known of runs of earlier versions.
+
+def check_own_rows(system: System, folder: Path) -> None:
+    """Refuse a system whose training or test rows are not those of the run in a folder.
+
+    Of other training rows, some may be among its test rows. Nothing is known of runs of earlier versions.
 
     Raises:
         DataError: they are others.
     """
-    trained_on = read_json(folder / CONFIG).get("training_rows")
+    stored, name = read_json(folder / CONFIG), system.config.task.name
+    trained_on = stored.get("training_rows")
     if trained_on is not None and system.encoded("train").fingerprint != trained_on:
         raise DataError(
-            f"{system.config.task.name} has changed since the run was trained: among its test rows may be "
-            f"some that were trained on (restore it, or {OTHER_ROWS})."
+            f"{name} has changed since the run was trained: among its test rows may be some that were "
+            f"trained on (restore it, or {OTHER_ROWS})."
+        )
+    now = _fingerprints(system).get("test_rows")
+    if now is not None and stored.get("test_rows", now) != now:
+        raise DataError(
+            f"The test rows of {name} have changed since the run was trained, whose scores are of the rows "
+            f"of then (restore them, or {OTHER_ROWS})."
         )
 
 
@@ -177,6 +196,12 @@ def stored_config(folder: Path) -> tuple[RunConfig, Json]:
             f"{folder} was trained with the plug-in {missing[0]!r}: give --plugin {missing[0]} (in Python: "
             "import it first)."
         )
+    method = stored["config"].get("method", {})
+    if isinstance(method, Mapping) and method.get("name", "bara") not in METHODS:
+        raise CheckpointError(
+            f"{folder} was trained with the method {method['name']!r}, which nothing installed here offers: "
+            "install the package that does, or give its module as --plugin (in Python: import it first)."
+        )
     config = parse_config(stored["config"])
     if stored.get("manifest") and config.hash != stored["config_hash"]:
         raise CheckpointError(
@@ -241,7 +266,7 @@ def load_system(
     system = assemble(config, lm, task, int(stored["num_data"]), stored.get("rank_pattern"))
     load_weights(system, folder)
     if own:
-        check_training_rows(system, folder)
+        check_own_rows(system, folder)
     return system
 
 
@@ -272,7 +297,7 @@ def own_rows(folder: Path, config: RunConfig, stored: Json) -> Task | ReplyTask:
     if is_file_name(config.task.name) and not Path(config.task.name).is_file():
         raise DataError(
             f"There is no file {Path(config.task.name).absolute()}, which {folder} was trained on: restore "
-            f"it, work where the run was trained, or {OTHER_ROWS} (in Python: task=)."
+            f"it, work where the run was trained, or {OTHER_ROWS} (in Python: load_system(folder, task=...))."
         )
     if config.task.likelihood == "completion":
         return load_reply_data(config)

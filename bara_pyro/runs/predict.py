@@ -26,7 +26,7 @@ from bara_pyro.errors import DataError
 from bara_pyro.metrics import decompose, posterior_predictive
 from bara_pyro.runs.config import RunConfig, load_config
 from bara_pyro.runs.evaluate import OnRows, draw
-from bara_pyro.runs.folder import check_training_rows, own_rows, stored_config, stored_task
+from bara_pyro.runs.folder import check_own_rows, own_rows, stored_config, stored_task
 from bara_pyro.runs.known import trained_on
 from bara_pyro.runs.rows import encode_rows, load_data, load_reply_data, reading_notes
 from bara_pyro.runs.sections import TaskConfig
@@ -158,11 +158,11 @@ def write_table(path: Path, frame: "pd.DataFrame", separator: str = ",") -> None
         atomic_write(path, lambda file: frame.to_csv(file, index=False, sep=separator))
 
 
-def check_own_rows(system: System, folder: Path, data_dir: Path | None = None) -> None:
+def check_rows_of_run(system: System, folder: Path, data_dir: Path | None = None) -> None:
     """Refuse rows of a run's own source that has changed since, whichever of them are to be evaluated.
 
     Raises:
-        DataError: its training rows are not those that the run was trained on.
+        DataError: they are not those that the run was trained and tested on.
     """
     own, stored = stored_config(folder)
     config = load_config(overrides={"task.data_dir": data_dir} if data_dir else {}, base=own)
@@ -172,7 +172,7 @@ def check_own_rows(system: System, folder: Path, data_dir: Path | None = None) -
     else:
         asked = encode_labels(task, system.backbone.tokenizer, config.task.labels)
         then = replace(system, task=asked, config=config)
-    check_training_rows(then, folder)
+    check_own_rows(then, folder)
 
 
 def rows_to_evaluate(folder: Path, config: RunConfig) -> Task | ReplyTask:
@@ -218,4 +218,10 @@ def _whole_file(file: Path, c: TaskConfig, asked: Task, own: RunConfig) -> Task 
     notes = [f"all {len(rows)} rows of {file.name} tested on"]
     if known := trained_on(rows, own, asked):
         notes.append(f"the run was trained on {len(known)} of them")
+    cluster = asked.columns.cluster if asked.columns else None
+    if cluster and not any(row.cluster for row in rows):
+        notes.append(
+            f"{file.name} has no column {cluster!r}, by which the run's rows go together: intervals take its "
+            "rows as independent (--cluster-column names another)"
+        )
     return Task(file.stem, asked.labels, (), (), rows, tuple(notes), asked.names, asked.columns)

@@ -84,7 +84,7 @@ def _limited(task: AnyTask, config: RunConfig) -> AnyTask:
     if c.limit is None:
         return task
     notes = [*task.notes, f"only the first {c.limit} rows of each split"]
-    if lost := _lost(task, c.limit):
+    if lost := _lost(task, task.train[: c.limit]):
         notes.append(f"no row left to train on has the answer {', '.join(lost)}")
     return replace(
         task,
@@ -95,11 +95,11 @@ def _limited(task: AnyTask, config: RunConfig) -> AnyTask:
     )
 
 
-def _lost(task: Task | ReplyTask, rows: int) -> list[str]:
-    """Return the classes of training rows that none of the first ones has; none where rows list options."""
+def _lost(task: Task | ReplyTask, kept: Sequence[Row]) -> list[str]:
+    """Return the classes of training rows that none of those kept has; none where rows list options."""
     if isinstance(task, ReplyTask):
         return []
-    gone = {row.label for row in task.train} - {row.label for row in task.train[:rows]}
+    gone = {row.label for row in task.train} - {row.label for row in kept if isinstance(row, Example)}
     return [task.names[label] for label in sorted(gone)] if task.names else []
 
 
@@ -116,7 +116,11 @@ def _fewer(task: AnyTask, rows: int, seed: int | None, aside: int) -> AnyTask:
     if seed is not None:
         note = f"{kept} training rows drawn at random (seed {seed})"
         train = task.train if rows == there else carve(task.train, kept, seed)[1]
-    return replace(task, train=train, notes=(*task.notes, note))
+    notes = [*task.notes, note]
+    if lost := _lost(task, train):
+        which = f"no row left to train on has the answer {', '.join(lost)}"
+        notes.append(which if seed is not None else f"{which} (--train-rows-seed draws rows at random)")
+    return replace(task, train=train, notes=tuple(notes))
 
 
 def some(rows: Sequence[Row], task: str, name: str) -> Sequence[Row]:

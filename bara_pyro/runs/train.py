@@ -14,7 +14,7 @@ from bara_pyro.methods import METHODS, Fit, MethodConfig
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.folder import (
     check_backbone,
-    check_training_rows,
+    check_own_rows,
     load_weights,
     save_system,
     saved_step,
@@ -117,7 +117,7 @@ def _train(
             raise ConfigError(f"The run in {out} is pruned: there is nothing to go on with, train another.")
         check_backbone(system.backbone, out, stored)
     if ranks.largest(int(ranks.first and _is_trained(system, out))):
-        check_training_rows(system, out)
+        check_own_rows(system, out)
         load_weights(system, out)
         if ranks.first and not (out / MANIFEST).exists():
             with recording(out, *TRAINED):
@@ -149,7 +149,7 @@ def _train(
 
 
 def _is_trained(system: System, out: Path) -> bool:
-    """Whether a folder holds parameters after all steps, of other rows too (`check_training_rows`)."""
+    """Whether a folder holds parameters after all steps, of other rows too (`check_own_rows`)."""
     saved, c = saved_step(system, out), system.config.train
     return saved == steps_wanted(system, out) or bool(c.may_double and saved == 2 * c.total_steps)
 

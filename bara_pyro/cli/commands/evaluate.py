@@ -75,7 +75,7 @@ def evaluate(
     from bara_pyro.data import is_file_name
     from bara_pyro.data.rows import same_file
     from bara_pyro.runs.folder import load_system, stored_config
-    from bara_pyro.runs.predict import check_own_rows, rows_to_evaluate
+    from bara_pyro.runs.predict import check_rows_of_run, rows_to_evaluate
     from bara_pyro.runs.train_log import train_seconds
 
     own = stored_config(run)[0].task.name
@@ -97,7 +97,7 @@ def evaluate(
         check_folder(out, overwrite=overwrite)
     system = replace(load_system(run, backbone=model, device=device, task=data), config=config)
     if task is None and test_file is None:
-        check_own_rows(system, run, data_dir)
+        check_rows_of_run(system, run, data_dir)
     report = evaluate_with_progress(
         system, out, f"{config.method.name} on {data.name}", wall_clock_train_s=train_seconds(run)
     )

@@ -194,7 +194,8 @@ def _samples(runs: Sequence[Evaluated], wanted: int | None) -> int:
         if wanted is not None and wanted not in run.log_probs:
             raise DataError(
                 f"{run.folder} was evaluated with S = {', '.join(map(str, run.log_probs))} and not {wanted}: "
-                "run `bara evaluate --samples` with it."
+                f"run `bara evaluate RUN --samples {wanted}` for each, and compare with --on "
+                f"{run.task}-{run.split}."
             )
     if wanted is not None:
         return wanted

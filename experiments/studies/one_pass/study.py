@@ -107,7 +107,7 @@ def facts(results: Results) -> dict[str, Any]:
 
 
 QUESTION = """\
-Can one forward stand for many? Test rows of {tasks} ({model}, {steps:,} training steps at default settings,
+Can one forward stand for many? Test rows of {tasks} ({model}, {steps:,} training steps, all else by default,
 {seeds}) at the mean of the latents, by {few} and {many} draws, and in one pass: the logits at the mean, with
 a temperature for every row that was fitted to {many} draws on training rows without their labels.
 """
