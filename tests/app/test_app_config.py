@@ -258,9 +258,9 @@ RECORDS = Path(__file__).parents[2] / "experiments" / "results" / "records"
 
 
 def as_asked(record: dict) -> dict:
-    """A record's configuration without the length, doubling and noise that nobody gave and its rows did."""
+    """A record's configuration without the length, rehearsal and noise that nobody gave and its rows did."""
     config = json.loads(json.dumps(record["config"]))
-    for key in ("train.steps", "train.may_double", "method.init_kappa"):
+    for key in ("train.steps", "train.may_double", "method.init_kappa", "adapter.calibrated"):
         section, name = key.split(".")
         if record["settings"].get(key) is None and name in config[section]:
             config[section][name] = None
