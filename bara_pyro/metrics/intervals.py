@@ -134,7 +134,7 @@ def crossed_interval(
     check_level(level)
     known = [_mended(task) for task in tasks]
     clusters = len(frozenset().union(*(task.clusters for task in known)))
-    free = effective(known) - 1
+    free = max(1.0, effective(known) - 1)  # below 1 Student's quantiles are no numbers of use
     difference = float(torch.stack([task.by_seed.mean() for task in known]).mean())
     rows = float(torch.stack([task.drawn.mean(dim=1) for task in known]).mean(dim=0).var())
     trained = _by_training(known, range(len(known)) if trainings is None else trainings)

@@ -93,7 +93,7 @@ def spread_weights(weights: Floats, clusters: Sequence[str], level: float) -> tu
     count = effective([Drawn(torch.zeros(1), torch.zeros(2, 1), Counter(clusters))])
     even = 1.0 / len(clusters)
     spread: Floats = even + np.sqrt((count + 1) / (count - 1)) * (weights - even)
-    return spread, 2 * float(ndtr(stdtrit(count - 1, (1 + level) / 2))) - 1
+    return spread, 2 * float(ndtr(stdtrit(max(1.0, count - 1), (1 + level) / 2))) - 1
 
 
 def mean_over_prompts(per_prompt: Floats) -> PromptStatistic:
