@@ -1,5 +1,6 @@
 """What every test starts from: fixed seeds, an empty Pyro parameter store, one torch thread."""
 
+import os
 import random
 import signal
 from collections.abc import Iterator
@@ -11,6 +12,9 @@ import torch
 from core_cases import shared_states
 
 from bara_pyro.cli import terminal
+
+# Of what tests start, too, as `make test` has it: several processes of two threads are slower than of one.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture(autouse=True)
