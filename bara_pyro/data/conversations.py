@@ -18,7 +18,7 @@ from bara_pyro.data.messages import (
     texts_of,
 )
 from bara_pyro.data.replies import EncodedReplies, EncodedReply
-from bara_pyro.data.rows import check_ids, own_id
+from bara_pyro.data.rows import check_ids, column_in, own_id
 from bara_pyro.data.tables import Data, Table, read_table
 from bara_pyro.data.turns import turn_end
 from bara_pyro.data.unicode import check_unicode
@@ -101,8 +101,8 @@ def _conversation(row: Fields, where: str, row_id: str) -> Conversation:
         if not before:
             raise no_reply(1, "assistant", where)
         return Conversation(after_system(before, row, where), reply, row_id)
-    column = next((name for name in REPLIES if row.get(name) is not None), None)
-    asked = next((name for name in PROMPTS if name != column and row.get(name) is not None), None)
+    column = column_in(row, REPLIES)
+    asked = column_in(row, (name for name in PROMPTS if name != column))
     if asked is None or column is None:
         raise DataError(
             f"There is no reply to learn in {where}, which has {', '.join(map(str, row)) or 'no columns'}: "

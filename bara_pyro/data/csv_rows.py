@@ -3,6 +3,7 @@
 import csv
 import io
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import chain, dropwhile, takewhile
 from pathlib import Path
 
@@ -27,8 +28,9 @@ def csv_rows(path: Path) -> Iterator[Json]:
             yield row
             read += 1
     except csv.Error as error:
-        for _ in _rows(path, strict=False):  # says what is wrong, where that can be told
-            pass
+        with suppress(csv.Error):  # says what is wrong, where that can be told
+            for _ in _rows(path, strict=False):
+                pass
         if "expected after" not in str(error):
             raise DataError(f"{path} cannot be read: {error}.") from error
         raise DataError(

@@ -1,7 +1,7 @@
 """From rows to examples: stable ids, and errors that name the file and the row."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -70,9 +70,14 @@ def check_ids(ids: Sequence[str], place: str, numbers: Sequence[int] | None = No
             )
 
 
+def column_in(row: Fields, names: Iterable[str]) -> str | None:
+    """Return the first of these columns in which a row has something; None where it has none."""
+    return next((name for name in names if row.get(name) is not None), None)
+
+
 def own_id(row: Fields) -> str:
     """Return the identifier in a row's column "id", "ID" or "Id"; an empty text where it has none."""
-    name = next((name for name in ("id", "ID", "Id") if row.get(name) is not None), None)
+    name = column_in(row, ("id", "ID", "Id"))
     value = None if name is None else row[name]
     if isinstance(value, float) and value.is_integer():
         value = int(value)  # numbers of a column with gaps, which pandas makes floats

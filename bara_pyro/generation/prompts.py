@@ -8,7 +8,7 @@ from functools import cached_property
 from bara_pyro.data.conversations import in_chat, prompt_tokens
 from bara_pyro.data.encode import Tokenizer
 from bara_pyro.data.messages import PROMPTS, Message, asked_in, texts_of
-from bara_pyro.data.rows import check_ids, own_id
+from bara_pyro.data.rows import check_ids, column_in, own_id
 from bara_pyro.data.tables import Data, read_table
 from bara_pyro.data.unicode import check_unicode
 from bara_pyro.errors import DataError
@@ -98,7 +98,7 @@ def load_prompts(data: Data) -> tuple[list[str], list[Asked]]:
 
 
 def _asked(row: Fields, where: str) -> Asked:
-    column = next((name for name in ("messages", *PROMPTS) if row.get(name) is not None), None)
+    column = column_in(row, ("messages", *PROMPTS))
     if column is None:
         raise DataError(
             f"There is no prompt in {where}, which has {', '.join(map(str, row)) or 'no columns'}: give "

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from bara_pyro.data.messages import PROMPTS, asked_in, said_by_user
 from bara_pyro.data.reading import parse_lines
-from bara_pyro.data.rows import own_id
+from bara_pyro.data.rows import column_in, own_id
 from bara_pyro.errors import DataError
 from bara_pyro.generation.spread import token_entropy
 from bara_pyro.reward.files import REPLIES
@@ -102,7 +102,7 @@ def _scores(found: dict[str, ByNumber]) -> NDArray[np.float64]:
 
 def _reply(row: Fields, where: str) -> str:
     """Return the text of a reply, from the column that `bara reward score` takes it from."""
-    column = next((name for name in REPLIES if row.get(name) is not None), None)
+    column = column_in(row, REPLIES)
     if column is None:
         raise DataError(f"{where} has no reply: give a text in 'reply', 'completion' or 'output'.")
     reply = row[column]
@@ -114,7 +114,7 @@ def _reply(row: Fields, where: str) -> str:
 def _asked(own: ByNumber) -> str | None:
     """Return what was asked last in a prompt, without white space around it; None where that is not said."""
     row, where = next(iter(own.values()))
-    column = next((name for name in PROMPTS if row.get(name) is not None), None)
+    column = column_in(row, PROMPTS)
     return None if column is None else said_by_user(asked_in(row, column, where))[-1]["content"].strip()
 
 

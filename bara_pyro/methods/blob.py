@@ -8,15 +8,7 @@ from pydantic import Field, NonNegativeFloat
 from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.guides.normal import NormalGuide
 from bara_pyro.methods.base import Method, MethodConfig, pair, register_method, setting
-from bara_pyro.methods.recipes import (
-    Recipe,
-    Training,
-    TwoStepSVI,
-    check_weight,
-    common,
-    default_svi,
-    kl_cycle,
-)
+from bara_pyro.methods.recipes import Recipe, Training, alternating, default_svi
 from bara_pyro.methods.space import SearchSpace
 from bara_pyro.models.gaussian_lora import GaussianLoRA
 
@@ -45,14 +37,12 @@ def blob_svi(model: GaussianLoRA, guide: NormalGuide, train: Training, config: B
     """Return the inference of the chosen recipe."""
     if config.recipe == "elbo":
         return default_svi(model, guide, train, config)
-    check_weight(config.beta)
     optim = adamw(model, guide, train.lr, weight_decay=train.weight_decay)
     if config.scale_optimizer == "sgd":
         scales = {id(p) for p in guide.parameters()}
         for group in optim.param_groups:
             group["params"] = [p for p in group["params"] if id(p) not in scales]
-    cycle = kl_cycle(model.num_data, train.batch_size)
-    return TwoStepSVI(model, guide, optim, kl_lr=config.kl_lr, cycle=cycle, **common(optim, train))
+    return alternating(model, guide, optim, train, beta=config.beta, kl_lr=config.kl_lr)
 
 
 register_method(

@@ -66,19 +66,6 @@ def common(optim: Optimizer, train: Training) -> SVIOptions:
     }
 
 
-def check_weight(beta: float) -> None:
-    """Refuse a weight of 0 for a program whose KL `TwoStepSVI` descends: it is not computed then.
-
-    Raises:
-        ConfigError: it is 0.
-    """
-    if not beta:
-        raise ConfigError(
-            "method.beta=0 leaves out the KL, which recipe='reproduction' descends by itself: leave "
-            "method.beta out, or use recipe='elbo'."
-        )
-
-
 class TwoStepSVI(SVI):
     """The scheme of BLoB and its relatives: AdamW on the likelihood, then plain descent on the KL.
 
@@ -173,6 +160,23 @@ def kl_share(i: int, cycle: int) -> float:
     """Return `pi_i = 2^i / (2^(cycle + 1) - 1)`: the weight of the KL in step i = 1 .. `cycle` of a cycle."""
     # 2^(cycle + 1) overflows a float where data sets are large; most of these weights are 0 in any case.
     return 2.0 ** (i - cycle - 1) / (1 - 2.0 ** -(cycle + 1))
+
+
+def alternating(
+    model: AdaptedLM, guide: SiteGuide, optim: Optimizer, train: Training, *, beta: float, kl_lr: float
+) -> TwoStepSVI:
+    """Return `TwoStepSVI` as BLoB and ScalaBL have it, with the cycle of as many rows as there are.
+
+    Raises:
+        ConfigError: the program leaves its KL out (`beta` 0), which is then not computed.
+    """
+    if not beta:
+        raise ConfigError(
+            "method.beta=0 leaves out the KL, which recipe='reproduction' descends by itself: leave "
+            "method.beta out, or use recipe='elbo'."
+        )
+    cycle = kl_cycle(model.num_data, train.batch_size)
+    return TwoStepSVI(model, guide, optim, kl_lr=kl_lr, cycle=cycle, **common(optim, train))
 
 
 def kl_cycle(num_data: int, batch_size: int, gamma: float = 8.0) -> int:

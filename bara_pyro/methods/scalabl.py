@@ -10,15 +10,7 @@ from bara_pyro.core.program import AdapterOptions
 from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.guides.scalabl import ScalaBLGuide
 from bara_pyro.methods.base import Method, MethodConfig, pair, register_method, setting
-from bara_pyro.methods.recipes import (
-    Recipe,
-    Training,
-    TwoStepSVI,
-    check_weight,
-    common,
-    default_svi,
-    kl_cycle,
-)
+from bara_pyro.methods.recipes import Recipe, Training, alternating, default_svi
 from bara_pyro.methods.space import SearchSpace
 from bara_pyro.models.scalabl import ScalaBL
 
@@ -51,10 +43,8 @@ def _build(
 def _svi(model: ScalaBL, guide: ScalaBLGuide, train: Training, config: ScalaBLConfig) -> SVI:
     if config.recipe == "elbo":
         return default_svi(model, guide, train, config)
-    check_weight(config.beta)
     optim = adamw(model, guide, train.lr, weight_decay=train.weight_decay)
-    cycle = kl_cycle(model.num_data, train.batch_size)
-    return TwoStepSVI(model, guide, optim, kl_lr=config.kl_lr, cycle=cycle, **common(optim, train))
+    return alternating(model, guide, optim, train, beta=config.beta, kl_lr=config.kl_lr)
 
 
 register_method(

@@ -28,12 +28,16 @@ not used. Of three seeds they hold a difference that varies by seeds alone in 75
 import math
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import torch
 from scipy.special import stdtr, stdtrit
 from torch import Tensor
 
 from bara_pyro.errors import ConfigError, DataError
+
+Clusters: TypeAlias = Collection[str] | Mapping[str, int]
+"""Names of clusters of one size, or the number of rows of each."""
 
 ROUNDING = 1e-12  # of a difference: a spread that is no spread
 
@@ -75,32 +79,26 @@ class Drawn:
     Attributes:
         by_seed: the difference of each seed on the rows themselves, float64, `seeds`.
         drawn: the same on drawn clusters, `resamples x seeds`.
-        clusters: the names of the clusters, with the number of rows of each if these differ.
+        clusters: those of its rows.
     """
 
     by_seed: Tensor
     drawn: Tensor
-    clusters: Collection[str] | Mapping[str, int]
-
-    @property
-    def shares(self) -> dict[str, float]:
-        """Each cluster's share of the rows."""
-        if isinstance(self.clusters, Mapping):
-            rows = sum(self.clusters.values())
-            return {name: count / rows for name, count in self.clusters.items()}
-        return dict.fromkeys(self.clusters, 1 / len(self.clusters))
+    clusters: Clusters
 
 
-def effective(tasks: Sequence[Drawn]) -> float:
+def effective(clusters: Sequence[Clusters]) -> float:
     """Return as how many clusters of one size those of some tasks count, whose differences are averaged.
 
     `1 / sum(share^2)`, Kish's number: where one cluster holds half of the rows, 100 others of one row each
     do not make the average as certain as 101 equal ones would.
     """
     shares: dict[str, float] = {}
-    for task in tasks:
-        for name, share in task.shares.items():
-            shares[name] = shares.get(name, 0.0) + share / len(tasks)
+    for task in clusters:
+        sizes = task if isinstance(task, Mapping) else dict.fromkeys(task, 1)
+        rows = sum(sizes.values()) * len(clusters)
+        for name, size in sizes.items():
+            shares[name] = shares.get(name, 0.0) + size / rows
     return round(1 / sum(share**2 for share in shares.values()), 9)  # clusters of one size: their number
 
 
@@ -133,8 +131,9 @@ def crossed_interval(
     """
     check_level(level)
     known = [_mended(task) for task in tasks]
-    clusters = len(frozenset().union(*(task.clusters for task in known)))
-    free = max(1.0, effective(known) - 1)  # below 1 Student's quantiles are no numbers of use
+    drawn = [task.clusters for task in known]
+    clusters = len(frozenset().union(*drawn))
+    free = max(1.0, effective(drawn) - 1)  # below 1 Student's quantiles are no numbers of use
     difference = float(torch.stack([task.by_seed.mean() for task in known]).mean())
     rows = float(torch.stack([task.drawn.mean(dim=1) for task in known]).mean(dim=0).var())
     trained = _by_training(known, range(len(known)) if trainings is None else trainings)
@@ -164,7 +163,7 @@ def _mended(task: Drawn) -> Drawn:
     """Return a task whose draws vary as much as other clusters would make them: weights vary less."""
     if len(task.clusters) < 2:
         raise DataError("All rows are of one cluster: there is no telling how much clusters differ.")
-    clusters, mean = effective([task]), task.drawn.mean(dim=0)
+    clusters, mean = effective([task.clusters]), task.drawn.mean(dim=0)
     return replace(task, drawn=mean + math.sqrt((clusters + 1) / (clusters - 1)) * (task.drawn - mean))
 
 

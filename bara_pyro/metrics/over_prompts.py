@@ -90,7 +90,7 @@ def spread_weights(weights: Floats, clusters: Sequence[str], level: float) -> tu
         clusters: the cluster of each prompt.
         level: nominal coverage.
     """
-    count = effective([Drawn(torch.zeros(1), torch.zeros(2, 1), Counter(clusters))])
+    count = effective([Counter(clusters)])
     even = 1.0 / len(clusters)
     spread: Floats = even + np.sqrt((count + 1) / (count - 1)) * (weights - even)
     return spread, 2 * float(ndtr(stdtrit(max(1.0, count - 1), (1 + level) / 2))) - 1

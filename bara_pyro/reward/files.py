@@ -1,15 +1,14 @@
 """Files of replies to score, and which files of scores are ours."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 from bara_pyro.data.conversations import Conversation, conversations_in
 from bara_pyro.data.messages import PROMPTS, SYSTEM_COLUMNS
 from bara_pyro.data.reading import Rows
+from bara_pyro.data.rows import column_in
 from bara_pyro.data.tables import Data, Table, read_table
 from bara_pyro.errors import DataError
-from bara_pyro.types import Fields
 
 COLUMN, JUDGE = "score", "judge"
 REPLIES = ("reply", "completion", "output")
@@ -34,7 +33,7 @@ def replies_in(data: Data) -> tuple[Rows, list[Conversation]]:
         for ours in (COLUMN, JUDGE):
             if ours in row:
                 raise DataError(f"There is a column {ours!r} in {where} already: rename it.")
-        found, asked = _column(row, REPLIES), _column(row, PROMPTS)
+        found, asked = column_in(row, REPLIES), column_in(row, PROMPTS)
         if found is None or asked is None:
             missing = "prompt" if found is not None else "reply"
             raise DataError(
@@ -46,10 +45,6 @@ def replies_in(data: Data) -> tuple[Rows, list[Conversation]]:
         beside = {name: row.get(name) for name in ("input", *SYSTEM_COLUMNS)}
         told.append({asked: row[asked], **beside, "completion": row[found]})
     return table.rows, conversations_in(Table(table.place, told), "row")
-
-
-def _column(row: Fields, names: Sequence[str]) -> str | None:
-    return next((name for name in names if row.get(name) is not None), None)
 
 
 def scores_in(path: Path) -> bool:
