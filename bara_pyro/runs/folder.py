@@ -7,9 +7,9 @@ from pathlib import Path
 
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.loading import load_backbone
-from bara_pyro.data import Columns, Task, encode_labels, is_file_name
+from bara_pyro.data import Columns, Task, encode_labels
 from bara_pyro.data.reply_tasks import ReplyTask
-from bara_pyro.errors import CheckpointError, DataError
+from bara_pyro.errors import CheckpointError
 from bara_pyro.methods import METHODS
 from bara_pyro.registry import PLUGINS
 from bara_pyro.runs.config import RunConfig, load_config, parse_config
@@ -25,8 +25,8 @@ from bara_pyro.runs.manifest import (
     recording,
     verify,
 )
+from bara_pyro.runs.own_rows import check_own_rows, fingerprints, own_rows
 from bara_pyro.runs.peft_files import join_guide, lora_tensors, peft_config, peft_name, split_guide
-from bara_pyro.runs.rows import load_data, load_reply_data
 from bara_pyro.runs.store import (
     SCHEMA,
     check_schema,
@@ -38,8 +38,6 @@ from bara_pyro.runs.store import (
 )
 from bara_pyro.runs.system import System, assemble, find_device
 from bara_pyro.types import Json
-
-OTHER_ROWS = "test on rows of their own with `bara evaluate --task FILE`"
 
 
 def write_config(system: System, folder: str | Path) -> None:
@@ -59,45 +57,12 @@ def write_config(system: System, folder: str | Path) -> None:
             "manifest": MANIFEST,
             "names": list(system.task.names),
             "columns": asdict(system.task.columns) if system.task.columns else None,
-            **_fingerprints(system),
+            **fingerprints(system),
             **({"rank_pattern": system.model.rank_pattern} if system.model.rank_pattern else {}),
             **({"plugins": PLUGINS} if PLUGINS else {}),
         },
     )
     write_json(folder / PEFT_CONFIG, peft_config(system))
-
-
-def _fingerprints(system: System) -> dict[str, str]:
-    """Return what tells a system's training and test rows from others; of a stream's test rows nothing."""
-    if not system.has_rows:
-        return {}
-    found = {"training_rows": system.encoded("train").fingerprint}
-    if (system.conversations or system.task).test and not system.config.task.streaming:
-        found["test_rows"] = system.encoded("test").fingerprint
-    return found
-
-
-def check_own_rows(system: System, folder: Path) -> None:
-    """Refuse a system whose training or test rows are not those of the run in a folder.
-
-    Of other training rows, some may be among its test rows. Nothing is known of runs of earlier versions.
-
-    Raises:
-        DataError: they are others.
-    """
-    stored, name = read_json(folder / CONFIG), system.config.task.name
-    trained_on = stored.get("training_rows")
-    if trained_on is not None and system.encoded("train").fingerprint != trained_on:
-        raise DataError(
-            f"{name} has changed since the run was trained: among its test rows may be some that were "
-            f"trained on (restore it, or {OTHER_ROWS})."
-        )
-    now = _fingerprints(system).get("test_rows")
-    if now is not None and stored.get("test_rows", now) != now:
-        raise DataError(
-            f"The test rows of {name} have changed since the run was trained, whose scores are of the rows "
-            f"of then (restore them, or {OTHER_ROWS})."
-        )
 
 
 def check_backbone(backbone: Backbone, folder: Path, stored: Json) -> None:
@@ -279,32 +244,3 @@ def stored_task(stored: Json) -> Task:
         names=tuple(stored.get("names", ())),
         columns=Columns(**columns) if columns else None,
     )
-
-
-def own_rows(folder: Path, config: RunConfig, stored: Json) -> Task | ReplyTask:
-    """Load the rows that a run was trained and tested on.
-
-    Raises:
-        CheckpointError: they were given in Python, or the run is of an earlier version, which divided a file
-            otherwise.
-        DataError: their file is not there.
-    """
-    if stored.get("columns") and not is_file_name(config.task.name):
-        raise CheckpointError(
-            f"{folder} was trained on rows given in Python (task {stored['task']!r}): give them again with "
-            f"task=..., or {OTHER_ROWS}."
-        )
-    if is_file_name(config.task.name) and not Path(config.task.name).is_file():
-        raise DataError(
-            f"There is no file {Path(config.task.name).absolute()}, which {folder} was trained on: restore "
-            f"it, work where the run was trained, or {OTHER_ROWS} (in Python: load_system(folder, task=...))."
-        )
-    if config.task.likelihood == "completion":
-        return load_reply_data(config)
-    task = load_data(config)
-    if is_file_name(config.task.name) and config.task.test_file is None and "columns" not in stored:
-        raise CheckpointError(
-            f"{folder} is of an earlier version, which divided {config.task.name} into other train and "
-            "test rows: give the rows to test on as task (--test-file), or train again."
-        )
-    return task

@@ -26,8 +26,9 @@ from bara_pyro.errors import DataError
 from bara_pyro.metrics import decompose, posterior_predictive
 from bara_pyro.runs.config import RunConfig, load_config
 from bara_pyro.runs.evaluate import OnRows, draw
-from bara_pyro.runs.folder import check_own_rows, own_rows, stored_config, stored_task
+from bara_pyro.runs.folder import stored_config, stored_task
 from bara_pyro.runs.known import trained_on
+from bara_pyro.runs.own_rows import check_own_rows, own_rows
 from bara_pyro.runs.rows import encode_rows, load_data, load_reply_data, reading_notes
 from bara_pyro.runs.sections import TaskConfig
 from bara_pyro.runs.store import atomic_write, write_jsonl

@@ -14,7 +14,6 @@ from bara_pyro.methods import METHODS, Fit, MethodConfig
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.folder import (
     check_backbone,
-    check_own_rows,
     load_weights,
     save_system,
     saved_step,
@@ -34,6 +33,7 @@ from bara_pyro.runs.manifest import (
     recording,
     verify,
 )
+from bara_pyro.runs.own_rows import check_own_rows
 from bara_pyro.runs.rehearsal import (
     check_rehearsal,
     fit_rehearsed,
