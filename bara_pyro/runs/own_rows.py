@@ -63,14 +63,15 @@ def check_own_rows(system: System, folder: Path) -> None:
         DataError: they are others.
     """
     stored, name = read_json(folder / CONFIG), system.config.task.name
+    now = fingerprints(system)
     trained_on = stored.get("training_rows")
-    if trained_on is not None and system.encoded("train").fingerprint != trained_on:
+    if trained_on is not None and now.get("training_rows") != trained_on:
         raise DataError(
             f"{name} has changed since the run was trained: among its test rows may be some that were "
             f"trained on (restore it, or {OTHER_ROWS})."
         )
-    now = fingerprints(system).get("test_rows")
-    if now is not None and stored.get("test_rows", now) != now:
+    tested_on = now.get("test_rows")
+    if tested_on is not None and stored.get("test_rows", tested_on) != tested_on:
         raise DataError(
             f"The test rows of {name} have changed since the run was trained, whose scores are of the rows "
             f"of then (restore them, or {OTHER_ROWS})."
