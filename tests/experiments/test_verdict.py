@@ -55,7 +55,13 @@ def further(name: str, gain: float) -> dict[str, list[RunRows]]:
         for arm, right in (("bara-gate", -0.6 - gain), ("temperature", -0.6), ("lora", -0.35))
     ]
     lora = [run(name, "lora", "micro-wgs", "micro-wgs", -0.4)]
-    return {"aware": aware, "few": few, "shorter": shorter, "rehearsed": rehearsed, "lora": lora}
+    arms = [
+        run(name, arm, task, task, right)
+        for arm, right in (("bara-gate", -0.7 - gain), ("bara", -0.7), ("lora", -0.9))
+        for task in ("micro-obqa", "micro-wgs")
+    ]
+    found = {"aware": aware, "few": few, "shorter": shorter, "rehearsed": rehearsed, "lora": lora}
+    return {**found, "arms": arms}
 
 
 def nll_of(right: float) -> float:
@@ -194,6 +200,10 @@ def test_secondary_contrasts_have_files_of_their_own_and_count_once_all_worlds_h
         assert found[contrast]["difference"] == pytest.approx(nll - nll_of(-0.6), abs=1e-5)
         assert "p_holm" not in found[contrast]
     assert "rehearsed_bara" not in found
+    gate = np.mean([nll_of(-0.7 - gain) for gain in gains.values()])
+    for contrast, nll in (("bara", nll_of(-0.7)), ("lora", nll_of(-0.9))):
+        assert found[contrast]["difference"] == pytest.approx(nll - gate, abs=1e-5)
+        assert "p_holm" not in found[contrast]
 
 
 def test_the_rival_of_a_language_model_made_again_is_that_one(tmp_path: Path) -> None:

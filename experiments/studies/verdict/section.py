@@ -36,6 +36,10 @@ WORDS = {
     "far": "NLL, far shift (nats), exploratory",
     "near_both": "NLL, near shift, both distance-aware (nats), exploratory",
     "far_both": "NLL, far shift, both distance-aware (nats), exploratory",
+    "bara": "NLL of the additive form minus the gate form, both by default (nats), exploratory",
+    "bara_ece": "ECE, the same (points), exploratory",
+    "lora": "NLL of LoRA minus the gate form, both by default (nats), exploratory",
+    "lora_ece": "ECE, the same (points), exploratory",
 }
 
 
