@@ -25,7 +25,6 @@ lint: venv
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/python -m experiments report --check
 	$(BIN)/lint-imports
 
 # The site, into site/; a link, an anchor or a reference that leads nowhere is an error. Then, to look at it:
@@ -47,7 +46,7 @@ bench: venv
 # MUTANTS='bara_pyro.metrics.*' takes some of them; what survives: .venv/bin/mutmut results, mutmut show NAME.
 # What was found is kept in tests/mutants.json, function by function, and what is left to try is printed.
 mutants: venv
-	$(BIN)/python -m pip install -c constraints.txt mutmut
+	$(BIN)/python -m pip install --no-compile -c constraints.txt mutmut
 	$(BIN)/mutmut run --max-children 2 $(MUTANTS)
 	$(BIN)/python -m benchmarks.mutants
 
@@ -58,12 +57,13 @@ smollm2: venv
 venv: $(STAMP)
 
 # Again only when what is to be installed has changed. torch comes first and by itself, because it may come
-# from another index; the build tools are installed too, so that the package needs no isolated build.
+# from another index; the build tools are installed too, so that the package needs no isolated build. Python
+# compiles what it imports, a tenth of what is installed.
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -c constraints.txt "setuptools>=77" wheel
-	$(BIN)/python -m pip install -c constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
-	$(BIN)/python -m pip install -c constraints.txt --no-build-isolation -e ".[dev]"
+	$(BIN)/python -m pip install --no-compile -c constraints.txt "setuptools>=77" wheel
+	$(BIN)/python -m pip install --no-compile -c constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
+	$(BIN)/python -m pip install --no-compile -c constraints.txt --no-build-isolation -e ".[dev]"
 	touch $@
 
 clean:

@@ -15,6 +15,8 @@ from bara_pyro.cli import terminal
 
 # Of what tests start, too, as `make test` has it: several processes of two threads are slower than of one.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# The language models that tests share, as they were after the last test.
+LEFT: dict[str, list[object]] = {}
 
 
 @pytest.fixture(autouse=True)
@@ -27,11 +29,11 @@ def clean_state() -> Iterator[None]:
     pyro.set_rng_seed(0)
     pyro.clear_param_store()
     terminal.mode = terminal.Mode()  # of a command called before with --json or --quiet
-    before = shared_states()
     yield
     pyro.clear_param_store()
     after = shared_states()
-    changed = [arch for arch, state in before.items() if after[arch] != state]
+    changed = [arch for arch, state in LEFT.items() if after[arch] != state]
+    LEFT.update(after)
     assert not changed, f"the language models {changed} that tests share are no longer what they were"
 
 

@@ -1,5 +1,6 @@
 """The microworld's card: what each task is, how the backbone does, and whether that is as required."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,16 +24,20 @@ Fit = Callable[[str, int], Scores]
 
 @dataclass(frozen=True)
 class CardRow:
-    """What is known of one task: scores of the untrained backbone, of the truth, and of LoRA, one a seed."""
+    """What is known of one task: scores of the untrained backbone, of the truth, and of LoRA, one a seed.
+
+    `constant` is the accuracy of giving each test row the answer that most of them have, percent.
+    """
 
     name: str
     zero_shot: Scores
     bayes: Scores
+    constant: float
     lora: tuple[Scores, ...] = ()
 
     @property
     def chance(self) -> float:
-        """Accuracy of a guess, percent."""
+        """Accuracy of a uniform guess, percent."""
         return 100 / len(TASKS[self.name].labels)
 
     @property
@@ -53,7 +58,9 @@ def measure(backbone: Backbone, fit: Fit, seeds: int = 3, world: int = 0) -> lis
         system = assemble(config, backbone, load_data(config), num_data=1)
         bayes = truth_scores(system)
         lora = tuple(fit(name, seed) for seed in range(seeds)) if spec.sizes[0] else ()
-        rows.append(CardRow(name, untrained_scores(system), bayes or {}, lora))
+        labels = Counter(system.split("test").labels)
+        constant = 100 * max(labels.values()) / labels.total()
+        rows.append(CardRow(name, untrained_scores(system), bayes or {}, constant, lora))
     return rows
 
 
@@ -65,11 +72,12 @@ def write_card(path: Path, rows: Sequence[CardRow], recipe: str) -> None:
         _INTRODUCTION,
         "",
         "Test split. Accuracy and ECE (15 bins) in percent, NLL in nats; LoRA (maximum likelihood): mean ±",
-        f"standard deviation over seeds. Way: how far zero-shot is from chance to Bayes. {recipe}",
+        "standard deviation over seeds. Constant: always the most frequent answer. Way: how far zero-shot is",
+        f"from chance, a uniform guess, to Bayes. {recipe}",
         "",
-        "| task | as | classes | train / validation / test | zero-shot acc | ECE | way | Bayes acc "
-        "| LoRA acc | ECE | NLL |",
-        "|---|---|---:|---|---:|---:|---:|---:|---:|---:|---:|",
+        "| task | as | classes | train / validation / test | constant | zero-shot acc | ECE | way "
+        "| Bayes acc | LoRA acc | ECE | NLL |",
+        "|---|---|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|",
         *map(_line, rows),
         "",
         "## Requirements",
@@ -91,6 +99,7 @@ def _line(row: CardRow) -> str:
         spec.mimics,
         len(spec.labels),
         " / ".join(map(str, spec.sizes)),
+        f"{row.constant:.1f}",
         f"{row.zero_shot['acc']:.1f}",
         f"{row.zero_shot['ece']:.1f}",
         f"{row.way:.0f} %",
@@ -145,7 +154,9 @@ date, so it answers above chance but is wrong about these; the training rows of 
 today. Train, validation and test ask about different residents. In train the answers of a resident hang
 together, as those of one annotator do (each has made up their mind, by Gumbel noise drawn once): over
 residents they have the true probabilities, but who learns them by heart is too sure about everybody else.
-In validation and test each answer is drawn anew. `bara microworld build --out FOLDER` rebuilds the
+In validation and test each answer is drawn anew. In `micro-boolq` it is the host whom the splits do not
+share, and no answer depends on the host: more than half of its test questions stand in train with another
+one, and an interval over hosts holds the customs fixed. `bara microworld build --out FOLDER` rebuilds the
 backbone; with `--world N` it makes one that knows other customs and residents, about which runs with
 `--set task.world=N` ask. Option letters are part of the option words (`A:rice`), which spares a small
 model learning to bind the two."""

@@ -47,7 +47,8 @@ def read_off(
         for place, record in done.items():
             run = record["config_hash"]
             key = run if by_hash else " ".join(map(str, place))
-            if key not in results.entries:
+            # A new default or a new search makes another run of a place.
+            if results.entries.get(key, {}).get("hash") != run:
                 found = look(load_system(args.runs / run), args)
                 results.add(key, {**dict(zip(fields, place, strict=True)), "hash": run, **found})
             advance(1)

@@ -20,6 +20,7 @@ from bara_pyro.hub.scrub import scrubbed
 from bara_pyro.metrics import ood_auroc, reliability_bins, risk_coverage
 from bara_pyro.runs.config import WITHOUT_EFFECT, RunConfig, parse_config
 from bara_pyro.runs.evaluate import PREDICTIONS, evaluate_system
+from bara_pyro.runs.fingerprint import fingerprint
 from bara_pyro.runs.manifest import FITTED
 from bara_pyro.runs.rows import load_data
 from bara_pyro.runs.store import read_json, read_jsonl, write_json
@@ -47,6 +48,7 @@ def make_record(system: System, out: Path, settings: Mapping[str, Any]) -> Recor
     reliability, coverage = ({}, {}) if system.conversations else _of_answers(out)
     return {
         **identity(system.config, settings),
+        "backbone_fingerprint": fingerprint(system.backbone),
         "code": code_state(),
         "task": report["task"],
         "metrics": report["metrics"],

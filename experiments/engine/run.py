@@ -9,12 +9,12 @@ from types import MappingProxyType
 from typing import Any
 
 from bara_pyro.cli.terminal import say
-from bara_pyro.errors import TrainingError
+from bara_pyro.errors import ConfigError, TrainingError
 from experiments.engine.arguments import shared_settings, sweep_options
 from experiments.engine.compare import Comparisons, write_comparisons
 from experiments.engine.job import Job, found, plan
-from experiments.engine.record import Record, write_records
-from experiments.engine.results import RESULTS
+from experiments.engine.record import Record, read_record, record_path, write_records
+from experiments.engine.results import RESULTS, read_results
 from experiments.engine.rows import collect, whole_records
 from experiments.engine.spaces import tagged
 from experiments.engine.study import write_study
@@ -38,15 +38,17 @@ def run_study(
     comparisons: Comparisons | None = None,
     results: Path = RESULTS,
 ) -> None:
-    """Run a study of arms and write its results, whatever has been done of it before.
+    """Run a study of arms and write its results; what is stored of it and not asked for stays.
 
     An arm is its dotted settings, of every task or of each, among them `method`; a value `SEED` is the seed
     of the run. Runs trained on a task are tested on those that it is `shifted` to, too. Arms are compared
     with LoRA, the best baseline and the declared reference where `comparisons` says how.
 
     Raises:
+        ConfigError: what is stored has another number of steps.
         TrainingError: every run failed.
     """
+    stored = _stored(name, args, results)
     # By seeds: what is done of an interrupted experiment is a whole table of fewer seeds.
     places = [(arm, task, seed) for seed in range(args.seeds) for task in args.tasks for arm in arms]
     jobs = [
@@ -60,7 +62,9 @@ def run_study(
     known = whole_records(name, results)
     if args.finished:
         places, jobs = _finished(places, jobs, args, known)
-    records = sweep(jobs, args.runs, **sweep_options(args), known=known)
+    records = sweep(
+        jobs, args.runs, **sweep_options(args), known=known, others=_committed(jobs, args, results)
+    )
     runs = [
         {"hash": record["config_hash"], "arm": arm, "task": record["task"], "seed": seed}
         for (arm, _, seed), record in zip(places, records, strict=True)
@@ -69,7 +73,9 @@ def run_study(
     if not done:
         raise TrainingError(f"Every run of {name} failed: see the list of failures above.")
     write_records(records, results / "records")  # also the failed ones: a table says how many there are
-    path = write_study(name, runs, _about(args, records), folder=results)
+    asked = {(run["arm"], run["task"], run["seed"]) for run in runs}
+    kept = [run for run in stored if (run["arm"], run["task"], run["seed"]) not in asked]
+    path = write_study(name, [*kept, *runs], _about(args, [*kept, *runs]), folder=results)
     collect(name, args.runs, results=results)
     arms_done = {run["arm"] for run in done}
     if comparisons and arms_done.intersection((*tagged("reference"), comparisons.primary.reference)):
@@ -94,13 +100,32 @@ def _finished(
     return list(compress(places, done)), list(compress(jobs, done))
 
 
-def _about(args: Namespace, records: Sequence[Record]) -> dict[str, Any]:
-    seconds = [(r.get("wall_clock_train_s") or 0) + (r.get("wall_clock_evaluate_s") or 0) for r in records]
+def _stored(name: str, args: Namespace, results: Path) -> list[dict[str, Any]]:
+    """Return the runs that are stored of a study; a `ConfigError` where they have other steps than asked."""
+    path = results / f"{name}.json"
+    if not path.exists():
+        return []
+    found = read_results(path)
+    if found.about.get("steps") != args.steps:
+        raise ConfigError(
+            f"{path} has runs of {found.about.get('steps') or 'default'} steps, asked for are "
+            f"{args.steps or 'default'}: move it out of the folder, or give --steps as it was."
+        )
+    return list(found.entries.values())
+
+
+def _committed(jobs: Sequence[Job], args: Namespace, results: Path) -> dict[str, Record]:
+    """Return by hash the records of these runs, whatever study they are of."""
+    hashes = plan(jobs, args.runs)[0]
+    paths = {key: record_path(results / "records", key) for key in hashes}
+    return {key: read_record(path) for key, path in paths.items() if path.exists()}
+
+
+def _about(args: Namespace, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         "steps": args.steps,
-        "seeds": args.seeds,
-        "tasks": [str(task) for task in args.tasks],
+        "seeds": 1 + max(run["seed"] for run in runs),
+        "tasks": list(dict.fromkeys(run["task"] for run in runs)),
         "machine": platform.machine(),
         "device": args.device or "cpu",
-        "core_hours": round(sum(seconds) / 3600, 2),
     }

@@ -23,6 +23,7 @@ from typing import Any
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.loading import load_backbone
 from bara_pyro.errors import BaraError, ConfigError, TrainingError, unknown
+from bara_pyro.runs.fingerprint import fingerprint
 from bara_pyro.runs.store import write_json, write_text
 from bara_pyro.runs.system import System, build_system, find_device
 from bara_pyro.runs.train import train
@@ -71,6 +72,7 @@ def sweep(
     strict: bool = False,
     reuse: str | None = "any",
     known: Mapping[str, Record] = NOTHING,
+    others: Mapping[str, Record] = NOTHING,
 ) -> list[Record]:
     """Bring every job's run to its end and return their records.
 
@@ -86,13 +88,16 @@ def sweep(
             refuses to begin.
         known: hash -> record of runs that are done although the folder does not hold them (another
             machine's, whose folder is gone).
+        others: hash -> record of the same configuration that is not to be taken, but has to be of the same
+            language model.
 
     Returns:
         One record a job, in the order of the jobs; those that share a run get the same one.
 
     Raises:
-        ConfigError: a setting of a job is wrong, there is no such launcher, or runs are there that other code
-            made and `reuse` does not say what to do with them; nothing has been run then.
+        ConfigError: a setting of a job is wrong, there is no such launcher, runs are there that other code
+            made and `reuse` does not say what to do with them, or records of the same configuration are of
+            another language model; nothing has been run then.
         DataError: a file in the folder of records is not a record; nothing has been run then.
         TrainingError: a run failed and `strict` is set; all others are done.
     """
@@ -106,6 +111,8 @@ def sweep(
     if reuse is None:
         check_code([*records.values()], folder)
     left = [run for key, run in runs.items() if not run.done(there[key])]
+    if left:
+        check_language_models(runs, {**others, **records})
     rest = [run for run in runs.values() if run not in left]
     old = sum(bool(run.failures(records[run.config.hash])) for run in rest)
     with Board(done=len(rest) - old, failed=old, left=len(left)) as board:
@@ -130,6 +137,22 @@ def check_code(records: Sequence[Record], folder: Path) -> None:
             f"{len(others)} of {len(records)} finished runs in {folder} were made by other code "
             f"({in_words(others[0])}): --reuse any takes them as they are, --reuse same makes them again."
         )
+
+
+def check_language_models(runs: Mapping[str, Run], records: Mapping[str, Record]) -> None:
+    """Raise a `ConfigError` where a record of one of these runs is of other weights than lie there now.
+
+    A configuration names its language model, and a folder may hold another one tomorrow: two runs of the same
+    hash would not be the same. Records from before they said so are taken on trust.
+    """
+    weights = cache(lambda name, dtype, device: fingerprint(load_backbone(name, dtype=dtype, device=device)))
+    for key, record in records.items():
+        own, stored = runs[key].config.backbone, record.get("backbone_fingerprint")
+        if stored and (now := weights(own.name, own.dtype, own.device)) != stored:
+            raise ConfigError(
+                f"The language model {own.name!r} has the fingerprint {now}, the record {key} of a run on it "
+                f"has {stored}: give the folder another name, so that their runs are told apart."
+            )
 
 
 def work(run: Run) -> Record:

@@ -137,8 +137,10 @@ def run_facts(study: Study) -> dict[str, str]:
         f"{len(seeds)} seed{'s' if len(seeds) > 1 else ''}",
         f"S = {' and '.join(map(str, samples))}",
     ]
-    if study.settings.get("core_hours"):
-        parts.append(f"{study.settings['core_hours']:g} core-hours")
+    # Arms may share a run.
+    unique = {record["config_hash"]: record for record in records}.values()
+    seconds = sum((r["wall_clock_train_s"] or 0) + (r["wall_clock_evaluate_s"] or 0) for r in unique)
+    parts.append(f"{seconds / 3600:.2g} core-hours")
     return {"facts": f"{'; '.join(parts)}."}
 
 

@@ -10,7 +10,7 @@ def row(name: str, zero: float, bayes: float, lora: tuple[float, float]) -> Card
     acc, ece = lora
     scores = tuple({"acc": acc + d, "ece": ece, "nll": 1.0} for d in (-1.0, 0.0, 1.0))
     return CardRow(
-        name, {"acc": zero, "ece": 5.0, "nll": 1.0}, {"acc": bayes, "ece": 1.0, "nll": 0.5}, scores
+        name, {"acc": zero, "ece": 5.0, "nll": 1.0}, {"acc": bayes, "ece": 1.0, "nll": 0.5}, 54.3, scores
     )
 
 
@@ -37,7 +37,10 @@ def test_verdicts_follow_the_numbers(tmp_path, gain: float, ece: float, met: int
 
 def test_a_task_without_training_rows_has_no_lora_column(tmp_path) -> None:
     shifted = next(name for name, spec in TASKS.items() if not spec.sizes[0])
-    bare = CardRow(shifted, {"acc": 30.0, "ece": 5.0, "nll": 1.0}, {"acc": 80.0, "ece": 1.0, "nll": 0.5})
+    bare = CardRow(
+        shifted, {"acc": 30.0, "ece": 5.0, "nll": 1.0}, {"acc": 80.0, "ece": 1.0, "nll": 0.5}, 35.1
+    )
     write_card(tmp_path / "card.md", [bare, *(row(n, 52.0, 95.0, (62.0, 9.0)) for n in trained())], "Recipe.")
     line = next(x for x in (tmp_path / "card.md").read_text().splitlines() if x.startswith(f"| `{shifted}`"))
     assert line.endswith("| – | – | – |")
+    assert "| 35.1 | 30.0 |" in line

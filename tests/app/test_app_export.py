@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,21 +33,36 @@ import json, sys, warnings
 warnings.simplefilter("ignore")
 import peft, torch, transformers
 assert not any(name.startswith("bara_pyro") for name in sys.modules)
-backbone, folder, rows = sys.argv[1:]
-lm = transformers.AutoModelForCausalLM.from_pretrained(backbone)
-model = peft.PeftModel.from_pretrained(lm, folder).eval()
-with torch.no_grad():
-    print(json.dumps([model(torch.tensor([row])).logits[0, -1].tolist() for row in json.loads(rows)]))
+for line in sys.stdin:
+    backbone, folder, rows = json.loads(line)
+    lm = transformers.AutoModelForCausalLM.from_pretrained(backbone)
+    model = peft.PeftModel.from_pretrained(lm, folder).eval()
+    with torch.no_grad():
+        print(json.dumps([model(torch.tensor([row])).logits[0, -1].tolist() for row in rows]), flush=True)
 """
 
 
-def plain_peft(place: Place, folder: Path, system: System, count: int = 3) -> Tensor:
-    """The answers' log-probabilities by PEFT, in a process that knows nothing of bara_pyro."""
-    rows = system.split("test").token_ids[:count]
-    command = [sys.executable, "-c", PLAIN_PEFT, place.backbone, folder, json.dumps([list(r) for r in rows])]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=True)
-    logits = torch.tensor(json.loads(done.stdout), dtype=torch.float64)
-    return logits[:, system.answer_ids].log_softmax(-1)
+@pytest.fixture(scope="module")
+def other_process() -> Iterator[subprocess.Popen[str]]:
+    """PEFT in a process that knows nothing of bara_pyro; one for all, since it takes seconds to start."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", PLAIN_PEFT], **pipes) as process:
+        yield process
+        process.stdin.close()
+    assert process.returncode == 0
+
+
+@pytest.fixture
+def plain_peft(other_process: subprocess.Popen[str], place: Place) -> Callable[..., Tensor]:
+    """Return what asks the other process for the answers' log-probabilities of a folder."""
+
+    def ask(folder: Path, system: System, count: int = 3) -> Tensor:
+        rows = [list(row) for row in system.split("test").token_ids[:count]]
+        print(json.dumps([str(place.backbone), str(folder), rows]), file=other_process.stdin, flush=True)
+        logits = torch.tensor(json.loads(other_process.stdout.readline()), dtype=torch.float64)
+        return logits[:, system.answer_ids].log_softmax(-1)
+
+    return ask
 
 
 def fitted(place: Place, folder: Path, method: dict | str, **settings: object) -> System:
@@ -123,12 +139,14 @@ def test_least_squares_is_nearer_than_the_mean(place: Place, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("method", ["bara", "bara-gate"])
-def test_plain_peft_gives_the_logits_that_were_compared(method: str, place: Place, tmp_path: Path) -> None:
+def test_plain_peft_gives_the_logits_that_were_compared(
+    method: str, place: Place, plain_peft: Callable[..., Tensor], tmp_path: Path
+) -> None:
     # A small step: the additive form is a LoRA only near where it starts.
     system = fitted(place, tmp_path / "run", method, train__lr=0.01)
     report = export(system, tmp_path / "lora", draws=2, seed=4)
     mean = draw(system, system.split("test"), 0)[0]
-    theirs = plain_peft(place, tmp_path / "lora", system, len(mean))
+    theirs = plain_peft(tmp_path / "lora", system, len(mean))
     kl = (mean.exp() * (mean - theirs)).sum(-1)
     near = report["mean"]
     assert near["kl_mean"] == pytest.approx(kl.mean().item(), abs=1e-6)
@@ -138,7 +156,7 @@ def test_plain_peft_gives_the_logits_that_were_compared(method: str, place: Plac
         -theirs[torch.arange(len(labels)), labels].mean().item(), abs=1e-5
     )
     assert 1e-5 < near["kl_max"] < 0.5  # near, and not the same
-    parts = [plain_peft(place, tmp_path / "lora" / f"draw-{k}", system, len(mean)) for k in range(2)]
+    parts = [plain_peft(tmp_path / "lora" / f"draw-{k}", system, len(mean)) for k in range(2)]
     assert (parts[0] - parts[1]).abs().max() > 1e-3
     average = draw(system, system.split("test"), 2, seed=4).exp().mean(0)
     theirs = torch.stack(parts).exp().mean(0)
@@ -146,25 +164,29 @@ def test_plain_peft_gives_the_logits_that_were_compared(method: str, place: Plac
     assert report["draws"]["kl_mean"] == pytest.approx(kl.mean().item(), abs=1e-6)
 
 
-def test_phi_alone_is_exact_draw_by_draw(place: Place, tmp_path: Path) -> None:
+def test_phi_alone_is_exact_draw_by_draw(
+    place: Place, plain_peft: Callable[..., Tensor], tmp_path: Path
+) -> None:
     system = fitted(place, tmp_path / "run", {"name": "bara-gate", "latent": "phi"})
     report = export(system, tmp_path / "lora", draws=2, seed=7)
     assert report["mean"]["kl_max"] < 1e-8
     assert report["draws"]["kl_max"] < 1e-8
     drawn = draw(system, system.split("test"), 2, seed=7)
     for k in range(2):
-        theirs = plain_peft(place, tmp_path / "lora" / f"draw-{k}", system)
+        theirs = plain_peft(tmp_path / "lora" / f"draw-{k}", system)
         assert_close(theirs, drawn[k, :3], rtol=1e-5, atol=1e-5)  # two orders of float32 sums
 
 
 @pytest.mark.parametrize("method", ["lora", "blob"])
-def test_what_is_a_lora_at_its_mean_stays_it(method: str, place: Place, tmp_path: Path) -> None:
+def test_what_is_a_lora_at_its_mean_stays_it(
+    method: str, place: Place, plain_peft: Callable[..., Tensor], tmp_path: Path
+) -> None:
     assert METHODS[method].peft
     system = fitted(place, tmp_path / "run", method)
     report = export(system, tmp_path / "lora")
     assert report["mean"]["kl_max"] < 1e-8
     mean = draw(system, system.split("test"), 0)[0]
-    assert_close(plain_peft(place, tmp_path / "lora", system), mean[:3], rtol=0, atol=1e-5)
+    assert_close(plain_peft(tmp_path / "lora", system), mean[:3], rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("method", ["map_prior", "map_decoupled", "mc_dropout", "tfb"])
@@ -181,7 +203,9 @@ def test_what_is_done_to_a_loras_logits_is_measured_not_exported(place: Place, t
     assert report["mean"]["same_answer"] == 100
 
 
-def test_a_pruned_run_is_filled_up_to_one_rank(place: Place, tmp_path: Path) -> None:
+def test_a_pruned_run_is_filled_up_to_one_rank(
+    place: Place, plain_peft: Callable[..., Tensor], tmp_path: Path
+) -> None:
     system = fitted(place, tmp_path / "run", {"name": "bara-gate", "latent": "phi"})
     smaller = without(system, weakest(unit_importance(system, system.split("train")), 5))
     report = export(smaller, tmp_path / "lora")
@@ -189,7 +213,7 @@ def test_a_pruned_run_is_filled_up_to_one_rank(place: Place, tmp_path: Path) -> 
     settings = json.loads((tmp_path / "lora" / "adapter_config.json").read_text())
     assert "rank_pattern" not in settings
     mean = draw(smaller, smaller.split("test"), 0)[0]
-    assert_close(plain_peft(place, tmp_path / "lora", smaller), mean[:3], rtol=0, atol=1e-5)
+    assert_close(plain_peft(tmp_path / "lora", smaller), mean[:3], rtol=0, atol=1e-5)
 
 
 def test_nearness_of_known_distributions() -> None:

@@ -68,3 +68,19 @@ def jobs_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Job]]:
         return seen
 
     return found
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list that gets the method of every run whose training starts or goes on."""
+    names = []
+    real = sweep.train
+
+    def train(system, out: Path, **options) -> None:
+        finished = (out / "guide.safetensors").exists()
+        real(system, out, **options)
+        if not finished:
+            names.append(system.config.method.name)
+
+    monkeypatch.setattr(sweep, "train", train)
+    return names

@@ -1,16 +1,20 @@
 """An experiment from its arms to the file that the results page reads: with runs, and one that fails."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 
-from bara_pyro.errors import TrainingError
+from bara_pyro.core.loading import load_backbone
+from bara_pyro.errors import ConfigError, TrainingError
+from bara_pyro.runs.fingerprint import fingerprint
 from bara_pyro.runs.store import read_json, write_json
 from experiments.engine.arguments import experiment_parser
 from experiments.engine.compare import Comparisons
 from experiments.engine.record import read_record
-from experiments.engine.rows import lacking
+from experiments.engine.rows import lacking, rows_of_study
 from experiments.engine.run import SEED, run_study
 from experiments.engine.study import load_study
 
@@ -103,3 +107,43 @@ def test_what_was_committed_is_not_done_again(base: dict[str, Any], tmp_path: Pa
     (results / "rows" / "some.parquet").unlink()  # without the rows a record is not enough
     run_study("some", arms, args, results=results)
     assert len(list((tmp_path / "elsewhere" / "records").glob("*.json"))) == 6
+
+
+def test_what_is_not_asked_for_stays(base: dict[str, Any], tmp_path: Path) -> None:
+    arms = {"lora": {"method": "lora"}, "bara": {"method": "bara", "predict.samples": [0, 3]}}
+    args, results = arguments(base, tmp_path / "runs"), tmp_path / "results"
+    run_study("some", arms, args, results=results)
+    before, rows = load_study("some", results), rows_of_study("some", results)
+    args.seeds = 1
+    run_study("some", {"lora": arms["lora"]}, args, results=results)
+    assert load_study("some", results).arms == before.arms
+    assert [run.place for run in rows_of_study("some", results)] == [run.place for run in rows]
+    assert load_study("some", results).settings["seeds"] == 2
+    args.steps = 5
+    with pytest.raises(ConfigError, match="runs of 6 steps, asked for are 5"):
+        run_study("some", arms, args, results=results)
+
+
+def test_another_language_model_under_the_same_name_is_refused(
+    base: dict[str, Any], tmp_path: Path, trained: list[str]
+) -> None:
+    """Its runs would have the hashes, and take the places, of those on the first one."""
+    args, results = arguments(base, tmp_path / "runs"), tmp_path / "results"
+    args.seeds, args.model = 1, str(tmp_path / "lm")
+    shutil.copytree(base["backbone.name"], args.model)
+    run_study("some", {"lora": {"method": "lora"}}, args, results=results)
+    (record,) = load_study("some", results).records
+    assert record["backbone_fingerprint"] == fingerprint(load_backbone(args.model))
+    weights = tmp_path / "lm" / "model.safetensors"
+    save_file({name: 2 * value for name, value in load_file(weights).items()}, weights, {"format": "pt"})
+    # Another study, in another folder: what is committed of the first stands in the way.
+    args.runs = tmp_path / "elsewhere"
+    with pytest.raises(ConfigError, match="give the folder another name"):
+        run_study("other", {"lora": {"method": "lora"}}, args, results=results)
+    # The folder of the runs itself.
+    args.runs = tmp_path / "runs"
+    both = {"lora": {"method": "lora"}, "bara": {"method": "bara"}}
+    with pytest.raises(ConfigError, match=record["backbone_fingerprint"]):
+        run_study("other", both, args, results=tmp_path / "none")
+    assert trained == ["lora"]
+    assert len(list((results / "records").iterdir())) == 1

@@ -18,22 +18,6 @@ Make = Callable[..., Job]
 WILD = {"train.lr": 1e30}
 
 
-@pytest.fixture
-def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return a list that gets the method of every run whose training starts or goes on."""
-    names = []
-    real = program.train
-
-    def train(system, out: Path, **options) -> None:
-        finished = (out / "guide.safetensors").exists()
-        real(system, out, **options)
-        if not finished:
-            names.append(system.config.method.name)
-
-    monkeypatch.setattr(program, "train", train)
-    return names
-
-
 def run(jobs: list[Job], folder: Path, **options) -> list[dict]:
     return sweep(jobs, folder, launcher="serial", **options)
 

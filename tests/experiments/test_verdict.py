@@ -14,6 +14,7 @@ from experiments.engine.rows import RunRows, rows_path, write_rows
 from experiments.engine.worlds import student_range
 from experiments.page.report import page
 from experiments.studies.verdict import study
+from experiments.studies.verdict.section import WORDS
 
 GAINS = {"102": 0.10, "103": 0.30, "104": 0.15, "105": 0.22, "106": 0.28, "107": 0.05}
 ROWS = 60
@@ -216,6 +217,10 @@ def test_the_rival_of_a_language_model_made_again_is_that_one(tmp_path: Path) ->
     found = study.differences(study.stored_worlds(tmp_path)["102"])
     assert found["far_aware"] == pytest.approx(nll_of(-0.3 - gain) - nll_of(-0.4), abs=1e-5)
     assert found["far"] == 0.0
+
+
+def test_every_contrast_has_a_row_of_its_own() -> None:
+    assert len({*WORDS.values()}) == len(WORDS)
 
 
 def test_a_world_without_an_arm_is_refused() -> None:

@@ -24,11 +24,11 @@ WORDS = {
     "few": "NLL, 80 training rows (nats)",
     "shorter": "NLL, 80 training rows, by a later default (nats), exploratory",
     "rehearsed": "NLL, 80 training rows, by a later default, a rehearsal (nats), exploratory",
-    "rehearsed_ece": "ECE, the same (points), exploratory",
+    "rehearsed_ece": "ECE, 80 training rows, by a later default, a rehearsal (points), exploratory",
     "longer": "NLL, 80 training rows, by a default in between, 20 passes (nats), exploratory",
-    "longer_ece": "ECE, the same (points), exploratory",
+    "longer_ece": "ECE, 80 training rows, by a default in between, 20 passes (points), exploratory",
     "doubling": "NLL, 80 training rows, by today's default, 10 passes or 20 (nats), exploratory",
-    "doubling_ece": "ECE, the same (points), exploratory",
+    "doubling_ece": "ECE, 80 training rows, by today's default, 10 passes or 20 (points), exploratory",
     "rehearsed_lora": "NLL, 80 training rows, of LoRA by default in its place (nats), exploratory",
     "asked_lora": "NLL, 80 training rows, of LoRA with a rehearsal in its place (nats), exploratory",
     "rehearsed_bara": "NLL, 80 training rows, of the additive form with one in its place (nats), exploratory",
@@ -37,9 +37,9 @@ WORDS = {
     "near_both": "NLL, near shift, both distance-aware (nats), exploratory",
     "far_both": "NLL, far shift, both distance-aware (nats), exploratory",
     "bara": "NLL of the additive form minus the gate form, both by default (nats), exploratory",
-    "bara_ece": "ECE, the same (points), exploratory",
+    "bara_ece": "ECE of the additive form minus the gate form, both by default (points), exploratory",
     "lora": "NLL of LoRA minus the gate form, both by default (nats), exploratory",
-    "lora_ece": "ECE, the same (points), exploratory",
+    "lora_ece": "ECE of LoRA minus the gate form, both by default (points), exploratory",
 }
 
 
@@ -58,7 +58,7 @@ def parts(results: Results) -> list[Part]:
 def contrast_table(results: Results) -> Table:
     """Return a row a contrast."""
     found = {WORDS[name]: results.entries[name] for name in WORDS if name in results.entries}
-    return _differences(found, "p (Holm where secondary)", results)
+    return _differences(found, "p (Holm where secondary)", results, "; unless the row says otherwise")
 
 
 def task_table(results: Results) -> Table:

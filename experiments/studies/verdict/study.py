@@ -41,11 +41,13 @@ again on each; `confirmatory_lora_102` is LoRA there with a rehearsal, which is 
     $run --name confirmatory_longer_102 --methods bara-gate --steps 400
     $run --name confirmatory_doubling_102 --methods bara-gate --steps 200 --set train.may_double=true
 
-`confirmatory_arms_102` has the plan's further arms that are by default, on all six tasks, by the code of the plan
-on language models made again; the gate form is there once more, as what they are compared with:
+`confirmatory_arms_102` has the plan's further arms that are by default, on all six tasks, by the code of the
+plan on language models made again; the gate form is there once more, as what they are compared with:
 
-    python -m experiments confirmatory $world --name confirmatory_arms_102 --methods bara-gate bara lora
-        --choices "$choices/102-{task}.json"      # no choice is for these methods: none is taken
+    bara microworld build --world 102 --seed 102 --out runs/worlds/102-arms
+    python -m experiments confirmatory --model runs/worlds/102-arms --set task.world=102 --seeds 1
+        --name confirmatory_arms_102 --methods bara-gate bara lora
+        --choices "$choices/102-{task}.json"      # holds none for these methods: they have their defaults
 """
 
 from collections.abc import Callable, Mapping, Sequence
