@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from jinja2 import TemplateError
+
 from bara_pyro.data.encode import Tokenizer, continuation, front_ids, ids_of, pad_id
 from bara_pyro.data.messages import (
     PROMPTS,
@@ -95,7 +97,7 @@ def each_conversation(rows: Iterable[Fields], place: str, split: str) -> Iterato
 
 def _conversation(row: Fields, where: str, row_id: str) -> Conversation:
     if is_list(row.get("chosen")) and all(row.get(name) is None for name in PROMPTS):  # whole conversations
-        row = {"messages": row["chosen"]}
+        row = {**row, "messages": row["chosen"]}
     if row.get("messages") is not None:
         before, reply = parted(messages_of(row["messages"], where, "messages"), where)
         if not before:
@@ -127,8 +129,8 @@ def encode_replies(
 
     Messages go through the tokenizer's chat template, and the reply is what it writes behind the opening of
     the assistant's turn, up to the token that ends a text. A plain prompt is read as it is, and its reply
-    ends with that token, where the tokenizer has one. Prompt and reply are tokenised apart, as they are where
-    a reply is generated.
+    ends with that token, where the tokenizer has one. A prompt is tokenised by itself, as it is
+    where a reply is generated, and a reply is what the two together add.
 
     Args:
         conversations: to encode.
@@ -204,13 +206,15 @@ def tokens_of(conversation: Conversation, tokenizer: Tokenizer) -> tuple[list[in
     if isinstance(prompt, str):
         reply = continuation(tokenizer, prompt, conversation.reply) if conversation.reply else []
         return prompt_tokens(prompt, tokenizer), reply + (end if reply else [])
-    said = _written(prompt, conversation, tokenizer)
-    tokens = ids_of(tokenizer, [said])[0]
-    ends = [place for place, token in enumerate(tokens) if token in (*end, turn_end(tokenizer))]
+    tokens = continuation(tokenizer, *_written(prompt, conversation, tokenizer))
+    closing = {*end, turn_end(tokenizer)}
+    ends = [place for place, token in enumerate(tokens) if token in closing]
     if not ends and tokens:  # a template that closes no turn: without an end a reply would never stop
         return prompt_tokens(prompt, tokenizer), tokens + end
-    # What a template writes behind it is never generated.
-    return prompt_tokens(prompt, tokenizer), tokens[: ends[-1] + 1] if ends else tokens
+    # What a template writes behind the first end is never generated; a reply may speak of such tokens itself.
+    inside = sum(token in closing for token in ids_of(tokenizer, [conversation.reply])[0])
+    cut = ends[min(inside, len(ends) - 1)] + 1 if ends else None
+    return prompt_tokens(prompt, tokenizer), tokens[:cut]
 
 
 def prompt_tokens(prompt: str | Sequence[Message], tokenizer: Tokenizer) -> list[int]:
@@ -248,18 +252,28 @@ def _opened(prompt: Sequence[Message], tokenizer: Tokenizer) -> str:
             f"{_model_of(tokenizer)} has no chat template, which messages need: give texts in their place, "
             "without a column 'system', or a model made for conversations."
         )
-    text: str = tokenizer.apply_chat_template([*prompt], tokenize=False, add_generation_prompt=True)
+    return _by_template([*prompt], tokenizer, add_generation_prompt=True)
+
+
+def _by_template(messages: list[Message], tokenizer: Tokenizer, **how: bool) -> str:
+    try:
+        text: str = tokenizer.apply_chat_template(messages, tokenize=False, **how)
+    except TemplateError as error:
+        raise DataError(
+            f"The chat template of {_model_of(tokenizer)} refuses the messages {str(messages)[:80]} "
+            f"({str(error).rstrip('.')}): change them, a system's message or whose turn it is mostly."
+        ) from error
     return text
 
 
-def _written(prompt: Sequence[Message], conversation: Conversation, tokenizer: Tokenizer) -> str:
-    """Return what a chat template writes of a reply behind what opens the assistant's turn."""
+def _written(prompt: Sequence[Message], conversation: Conversation, tokenizer: Tokenizer) -> tuple[str, str]:
+    """Return what opens the assistant's turn, and what a chat template writes of a reply behind it."""
     said = {"role": "assistant", "content": conversation.reply}
     given = _opened(prompt, tokenizer)
-    whole: str = tokenizer.apply_chat_template([*prompt, said], tokenize=False)
+    whole = _by_template([*prompt, said], tokenizer)
     if not whole.startswith(given):
         raise DataError(
             f"The chat template does not put the reply of row {conversation.id!r} behind what opens the "
             "assistant's turn: give prompt and completion as texts."
         )
-    return whole[len(given) :]
+    return given, whole[len(given) :]

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral
 
 from bara_pyro.core.attached import changes_logits, check_attachable
 from bara_pyro.core.backbone import Backbone
@@ -40,9 +41,11 @@ class Decoding:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        for name in ("draws", "mixture", "top_k", "max_new_tokens", "seed"):
+            object.__setattr__(self, name, _whole(name, getattr(self, name)))
         warpers(self.temperature, self.top_p, self.top_k)
         for name, value in (("draws", self.draws), ("mixture", self.mixture)):
-            if isinstance(value, bool) or (isinstance(value, int) and value < 1):
+            if isinstance(value, int) and value < 1:
                 raise ConfigError(f"{name} is {value}: give a number of draws, 1 or more.")
         if isinstance(self.draws, str) and self.draws not in ("each", "mean"):
             raise ConfigError(f"draws is {self.draws!r}: give 'each', 'mean' or a number of draws.")
@@ -55,6 +58,15 @@ class Decoding:
             raise ConfigError(f"max_new_tokens is {self.max_new_tokens}: give 1 or more.")
         if not all(self.stop):
             raise ConfigError(f"stop is {self.stop!r}: give texts, none of them empty.")
+
+
+def _whole(name: str, value: object) -> object:
+    """Return a number as an int, NumPy's too, and what is none as it is; "draws" may be a word."""
+    if value is None or (name == "draws" and isinstance(value, str)):
+        return value
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise ConfigError(f"{name} is {value!r}: give a whole number.")
+    return int(value)
 
 
 def check_options(options: dict[str, object]) -> None:

@@ -17,6 +17,7 @@ from bara_pyro.errors import BackboneError, ConfigError, DataError
 from bara_pyro.metrics import mean_cosine_distance
 from bara_pyro.reward.model import positions
 from bara_pyro.reward.rows import pad_right
+from bara_pyro.runs.store import read_json
 from bara_pyro.runs.system import find_device
 
 LENGTHS = 10**6  # tokenizers that know of no longest text say something larger
@@ -137,9 +138,7 @@ def _loaded(folder: Path) -> tuple[PreTrainedModel, Tokenizer]:
 
 
 def _longest(model: PreTrainedModel, tokenizer: Tokenizer) -> int:
-    """Return the most tokens that an encoder reads."""
-    places = getattr(getattr(model, "embeddings", None), "position_embeddings", None)
-    # RoBERTa's count begins behind the padding token's own place.
-    pad = getattr(places, "padding_idx", None)
-    before = 0 if pad is None else int(pad) + 1
-    return min(LENGTHS, (positions(model) or LENGTHS) - before, int(tokenizer.model_max_length))
+    """Return the most tokens that an encoder reads; sentence-transformers keeps a number of its own."""
+    own = Path(model.name_or_path) / "sentence_bert_config.json"
+    said = (read_json(own) if own.is_file() else {}).get("max_seq_length")
+    return min(LENGTHS, positions(model) or LENGTHS, int(tokenizer.model_max_length), int(said or LENGTHS))

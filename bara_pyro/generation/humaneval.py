@@ -107,11 +107,16 @@ def judge_programs(
     """
     file = Path(out) / JUDGED
     keys = {problem.task_id: _key(problem) for problem in problems}
-    wanted = {(row["id"], row["number"], row["made"], keys[row["id"]]) for row in programs}
+    wanted = {(row["id"], row["number"]): (row["made"], keys[row["id"]]) for row in programs}
+
+    def asked(row: Json) -> bool:
+        return (row["id"], row["number"]) in wanted
+
+    # What was judged beside (of more replies, or of more problems) stays, what is outdated goes.
     there = [
         row
         for row in read_jsonl(file)
-        if (row["id"], row["number"], row["made"], row.get("problem_key")) in wanted
+        if not asked(row) or wanted[row["id"], row["number"]] == (row["made"], row.get("problem_key"))
     ]
     done = {(row["id"], row["number"]) for row in there}
     left = [row for row in programs if (row["id"], row["number"]) not in done]
@@ -124,7 +129,7 @@ def judge_programs(
     )
     lines = (_came_of(left[one.index], keys[one.task_id], one.outcome) for one in found)
     append_lines(file, there, lines, on_program)
-    return read_jsonl(file)
+    return [row for row in read_jsonl(file) if asked(row)]
 
 
 def _key(problem: Problem) -> str:

@@ -1,7 +1,7 @@
 """What is to be replied to, as token ids: texts as they are, conversations through the chat template."""
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -25,10 +25,13 @@ class Prompt:
     Attributes:
         token_ids: its tokens.
         id: what its replies are stored under.
+        goes_on: a reply goes on from its text, with the space that its first word may begin with; otherwise
+            it is a message, a text by itself.
     """
 
     token_ids: tuple[int, ...]
     id: str
+    goes_on: bool = False
 
     @cached_property
     def key(self) -> str:
@@ -62,11 +65,16 @@ def encode_prompts(
     found: list[Prompt] = []
     for number, asked in enumerate(prompts):
         name = ids[number] if ids else str(number)
+        if isinstance(asked, Mapping):
+            raise DataError(
+                f"The prompt with the id {name!r} is one message, {str(asked)[:60]}: give each conversation "
+                "as a list of messages, [[..], ..]."
+            )
         given = in_chat(asked, tokenizer) if chat else asked
         tokens = prompt_tokens(given, tokenizer)
         if not tokens:
             raise DataError(f"The prompt with the id {name!r} has no tokens: leave it out.")
-        found.append(Prompt(tuple(tokens), name))
+        found.append(Prompt(tuple(tokens), name, isinstance(given, str)))
     check_ids([prompt.id for prompt in found], "The prompts")
     return found
 

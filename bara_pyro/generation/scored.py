@@ -1,5 +1,6 @@
 """Replies that have been scored, prompt by prompt: what best of n needs."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,10 +73,11 @@ def _read(path: str | Path) -> tuple[dict[str, ByNumber], Json | None]:
                 f"{path}, row {place} has no score: score the replies first with `bara reward score JUDGE "
                 f"--input {path} --output scores.jsonl`, and give that file."
             )
-        if not isinstance(score, int | float) or isinstance(score, bool):
+        if not _number(score) or not math.isfinite(score):
             raise DataError(
                 f"{path}, row {place} has {score!r} as its score: give a file of `bara reward score`."
             )
+        _check_numbers(row, f"{path}, row {place}")
         if place > 1 and row.get("judge") != judge:
             raise DataError(
                 f"{path}, row {place} was scored by another judge than the first: score all by one."
@@ -93,6 +95,22 @@ def _read(path: str | Path) -> tuple[dict[str, ByNumber], Json | None]:
                 "many of each."
             )
     return {name: {number: own[number] for number in sorted(own)} for name, own in found.items()}, judge
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _check_numbers(row: Fields, where: str) -> None:
+    """Refuse a row whose numbers, of `bara generate`, are none."""
+    for name in ("number", "log_prob", "tokens", "total", "epistemic"):
+        value = row.get(name)
+        if name in ("total", "epistemic"):  # one a token
+            fine = isinstance(value, list) and all(one is None or _number(one) for one in value)
+        else:
+            fine = _number(value) and (name != "number" or isinstance(value, int))
+        if name in row and not fine and not (value is None and name != "number"):
+            raise DataError(f"{where} has {str(value)[:60]!r} as its {name!r}: leave that out, or mend it.")
 
 
 def _scores(found: dict[str, ByNumber]) -> NDArray[np.float64]:

@@ -22,6 +22,7 @@ from bara_pyro.runs.manifest import (
     CONFIG,
     FITTED,
     GUIDE,
+    MANIFEST,
     METRICS,
     PEFT_CONFIG,
     PREDICTIONS,
@@ -74,6 +75,8 @@ def prepare_upload(
         raise ConfigError(f"{name!r} is no name on the hub ({reason_of(error)}): give user/model.") from error
     if "/" not in name:
         raise ConfigError(f"{name!r} says no user of the hub: give user/model.")
+    if out.resolve() == run.resolve():
+        raise ConfigError(f"{out} is the folder of the run, which would be written over: give another one.")
     check_run(run)
     for needed in (METRICS, PREDICTIONS):
         if not (run / needed).is_file():
@@ -86,7 +89,7 @@ def prepare_upload(
         )
     base = base or hub_name(own.backbone.name)
     config, stored = _public_config(run, base)
-    report: Json = scrubbed(read_json(run / METRICS))
+    report: Json = scrubbed(read_json(run / METRICS), _places(own))
     settings: Json = {**read_json(run / PEFT_CONFIG), "base_model_name_or_path": base}
     kind = settings["peft_type"].split(":")[0]
     peft = kind if kind in ("LORA", "BARA") else ""
@@ -154,12 +157,32 @@ def push(
     api = HfApi()
     try:
         api.create_repo(name, private=private, exist_ok=True)
-        return str(api.upload_folder(repo_id=name, folder_path=out, commit_message="Upload with bara push"))
+        # What else lies in the folder is nobody's business.
+        done = api.upload_folder(
+            repo_id=name,
+            folder_path=out,
+            commit_message="Upload with bara push",
+            allow_patterns=[*PUBLISHED, MANIFEST],
+        )
+        return str(done)
     except REFUSED as error:
         raise ConfigError(
             f"Cannot upload to {name} ({reason_of(error)}): the folder {out} is ready, `hf auth login` and "
             f"`hf upload {name} {out}` do it later."
         ) from error
+
+
+def _places(config: RunConfig) -> list[str]:
+    """Return the places on this machine that a run's settings name."""
+    task, lm = config.task, config.backbone
+    named = [
+        task.name,
+        task.data_dir,
+        task.test_file,
+        lm.states_folder,
+        None if hub_name(lm.name) else lm.name,
+    ]
+    return [str(place) for place in named if place and Path(place).name != str(place)]
 
 
 def _public_config(run: Path, base: str | None) -> tuple[RunConfig, Json]:

@@ -132,7 +132,11 @@ def longest(model: PreTrainedModel) -> int:
 
 def positions(model: PreTrainedModel) -> int | None:
     """Return the most tokens that a model can read; None where its configuration does not say."""
-    return getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    most: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    embeddings = getattr(model.base_model, "embeddings", None)
+    # RoBERTa's count begins behind the padding token's own place.
+    pad = getattr(getattr(embeddings, "position_embeddings", None), "padding_idx", None)
+    return most if most is None or pad is None else most - int(pad) - 1
 
 
 def load_classifier(

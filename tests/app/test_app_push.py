@@ -9,15 +9,16 @@ from types import SimpleNamespace
 import huggingface_hub
 import pytest
 import torch
-from app_cases import Bara, Place, assert_answers, assert_one_sentence, files_of, questions
+from app_cases import Bara, Place, assert_answers, assert_one_sentence, files_of, questions, write_rows
 from huggingface_hub import ModelCard
+from huggingface_hub.utils import filter_repo_objects
 
 from bara_pyro.cli.running import run as train
-from bara_pyro.errors import CheckpointError
+from bara_pyro.errors import CheckpointError, ConfigError
 from bara_pyro.hub import prepare_upload, push
 from bara_pyro.hub.scrub import hub_name, scrubbed
 from bara_pyro.runs.folder import load_system
-from bara_pyro.runs.manifest import check_run
+from bara_pyro.runs.manifest import check_run, recording
 from bara_pyro.runs.predict import predict
 
 NAME, BASE = "someone/colours", "Qwen/Qwen2.5-0.5B"
@@ -106,19 +107,54 @@ def test_methods_that_peft_cannot_read_are_not_said_to_be(place: Place, tmp_path
 
 
 def test_upload(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
+    calls, uploaded = [], set()
 
     def create_repo(self: object, name: str, **options: object) -> None:
         calls.append((name, options))
 
-    def upload_folder(self: object, *, repo_id: str, folder_path: Path, commit_message: str) -> str:
-        assert "README.md" in files_of(folder_path)
+    def upload_folder(
+        self: object, *, repo_id: str, folder_path: Path, commit_message: str, allow_patterns: list[str]
+    ) -> str:
+        uploaded.update(filter_repo_objects(files_of(folder_path), allow_patterns=allow_patterns))
         return f"https://huggingface.co/{repo_id}"
 
     monkeypatch.setattr(huggingface_hub.HfApi, "create_repo", create_repo)
     monkeypatch.setattr(huggingface_hub.HfApi, "upload_folder", upload_folder)
     assert push(run, NAME, tmp_path / "out", private=True) == f"https://huggingface.co/{NAME}"
     assert calls == [(NAME, {"private": True, "exist_ok": True})]
+    assert uploaded == files_of(tmp_path / "out")
+    assert {"README.md", "manifest.json", "guide.safetensors"} <= uploaded
+    shutil.copy(run / "predictions.jsonl", tmp_path / "out")  # of the folder's owner
+    uploaded.clear()
+    push(run, NAME, tmp_path / "out")
+    assert uploaded == files_of(tmp_path / "out") - {"predictions.jsonl"}
+    before = (run / "config.json").read_bytes()
+    with pytest.raises(ConfigError, match="is the folder of the run"):
+        push(run, NAME, run)
+    assert (run / "config.json").read_bytes() == before
+
+
+def test_places_are_cut_whatever_they_look_like() -> None:
+    said = {
+        "notes": ["read from /home/John Smith/my rows/train.jsonl", "and file:///home/js/x.jsonl, ./so do"]
+    }
+    known = ["/home/John Smith/my rows", "./so do"]
+    assert scrubbed(said, known) == {"notes": ["read from my rows/train.jsonl", "and x.jsonl, so do"]}
+    assert scrubbed("https://example.org/a/b and 3 /s") == "https://example.org/a/b and 3 /s"
+
+
+def test_a_place_with_a_space_in_it_is_not_published(place: Place, tmp_path: Path) -> None:
+    """Notes of a run say where its rows were read."""
+    secret = tmp_path / "John Smith" / "secret rows"
+    secret.mkdir(parents=True)
+    rows = write_rows(secret / "colours.jsonl", questions())
+    train(place.config(task__name=str(rows), train__steps=2), tmp_path / "run")
+    report = tmp_path / "run" / "metrics.json"
+    with recording(tmp_path / "run", "metrics.json"):
+        report.write_text(json.dumps({**json.loads(report.read_text()), "notes": [f"rows of {rows}"]}))
+    text = texts(prepare_upload(tmp_path / "run", NAME, tmp_path / "out", base=BASE))
+    assert "rows of colours.jsonl" in text
+    assert "Smith" not in text
 
 
 def errors() -> list[Exception]:

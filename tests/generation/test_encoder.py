@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from itertools import combinations
 from pathlib import Path
 from statistics import mean
@@ -83,6 +84,14 @@ def test_a_plain_loop(kind: str, tmp_path: Path) -> None:
         assert found.shape == expected.shape
         assert found == pytest.approx(expected, abs=1e-5)
         assert np.linalg.norm(found, axis=1) == pytest.approx(1, abs=1e-6)
+
+
+def test_a_length_of_sentence_transformers_own_is_kept(bert: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(bert, tmp_path / "short")
+    (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 4}')
+    long, short = "the fox is red the fox", "the fox"  # with the tokens around it: four
+    assert embed([long], folder) == pytest.approx(embed([short], bert), abs=1e-6)
+    assert embed([long], bert) != pytest.approx(embed([short], bert), abs=1e-3)
 
 
 def test_the_mean_over_pairs(bert: Path) -> None:

@@ -69,6 +69,9 @@ def test_what_is_judged_is_judged_once(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(humaneval, "judge", lambda problems, rows, **_: iter(left.extend(rows) or ()))
     judge_programs(PROBLEMS, programs(), tmp_path)
     assert not left
+    fewer = [row for row in programs() if row["number"] < 2]
+    assert len(judge_programs(PROBLEMS[:1], [row for row in fewer if row["id"] == "one"], tmp_path)) == 2
+    assert read_jsonl(tmp_path / "judged.jsonl") == found  # of the others nothing is lost
     judge_programs(PROBLEMS, programs("otherwise"), tmp_path)
     assert len(left) == 15
 

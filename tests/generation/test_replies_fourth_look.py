@@ -170,6 +170,20 @@ def test_an_empty_reply_is_one(tmp_path: Path) -> None:
     assert read_scored(write_rows(tmp_path / "scores.jsonl", rows)).replies == (("", ""), ("", ""))
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("number", None), ("number", [1]), ("number", True), ("number", 1.5), ("score", float("nan")),
+        ("score", float("inf")), ("log_prob", "a"), ("tokens", []), ("total", 1.0), ("epistemic", ["a"]),
+    ],
+)  # fmt: skip
+def test_numbers_that_are_none_are_refused(name: str, value: object, tmp_path: Path) -> None:
+    rows = [{**row, "score": 1.0} for row in replies()]
+    file = write_rows(tmp_path / "scores.jsonl", [rows[0], {**rows[1], name: value}, *rows[2:]])
+    with pytest.raises(DataError, match=rf"row 2 has .* as its '?{name}"):
+        read_scored(file)
+
+
 ONE = Problem("one", "def double(x):\n", "double", "def check(c): assert c(2) == 4", "    return 2 * x\n")
 
 

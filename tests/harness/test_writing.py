@@ -1,6 +1,7 @@
 """Text under draws: a plain loop over words, lm-eval's own cutting, and what a text may not depend on."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from bara_pyro.core.likelihood import CompletionLikelihood
 from bara_pyro.core.prediction import predict
 from bara_pyro.data.replies import EncodedReply, reply_batch
 from bara_pyro.errors import ConfigError, DataError
-from bara_pyro.generation import Prompt, generate
+from bara_pyro.generation import Prompt, encode_prompts, generate
 from bara_pyro.harness import BaraLM
 from bara_pyro.runs.system import System
 from bara_pyro.types import Law
@@ -119,7 +120,9 @@ def test_what_a_task_repeats_are_replies_of_several_draws(systems: dict[str, Sys
     lm = BaraLM(system, "joint", 3, 7, batch_size=3)
     found = texts(lm, [(context, SAMPLED) for context in CONTEXTS[:2]], repeats=4)
     how: Any = {"max_new_tokens": 6, "temperature": 1.3, "top_p": 0.9, "top_k": 20, "seed": 7}
-    drawn = generate(system.model, system.guide, CONTEXTS[:2], replies=4, stop="\n", **how)
+    # lm-eval decodes what is written by itself.
+    prompts = [replace(p, goes_on=False) for p in encode_prompts(CONTEXTS[:2], system.backbone.tokenizer)]
+    drawn = generate(system.model, system.guide, prompts, replies=4, stop="\n", **how)
     assert found == [reply.text for reply in drawn]
     assert len(set(found)) > 2
     once = texts(lm, [(CONTEXTS[0], SAMPLED), (CONTEXTS[1], SAMPLED), (CONTEXTS[0], SAMPLED)])

@@ -14,6 +14,7 @@ from transformers import (
     LlamaConfig,
     PreTrainedConfig,
     PreTrainedTokenizerFast,
+    RobertaConfig,
 )
 
 from bara_pyro.data.preferences import Pair
@@ -45,6 +46,9 @@ _TOKENS = {"vocab_size": len(WORDS), "bos_token_id": None, "eos_token_id": 2}
 CONFIGS: dict[str, PreTrainedConfig] = {
     "llama": LlamaConfig(
         **_SIZES, **_TOKENS, intermediate_size=48, num_key_value_heads=1, max_position_embeddings=64
+    ),
+    "roberta": RobertaConfig(
+        **_SIZES, vocab_size=len(WORDS), intermediate_size=48, max_position_embeddings=66, pad_token_id=1
     ),
     "gpt2": GPT2Config(n_embd=16, n_layer=2, n_head=2, n_positions=64, initializer_range=0.3, **_TOKENS),
 }

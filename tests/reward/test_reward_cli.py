@@ -1,6 +1,7 @@
 """`bara reward train` and `score` as they are typed: files kept as they are, mistakes in a sentence."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,8 +11,10 @@ from pathlib import Path
 import pytest
 from app_cases import Bara, assert_one_sentence, write_rows
 from reward_cases import planted, save_lm, write_pairs
+from safetensors.torch import load_file, save_file
 
 from bara_pyro.reward import load_reward_model, score_replies
+from bara_pyro.runs.fingerprint import fingerprint_of
 
 FAST = ("--max-length", 64, "--epochs", 1, "--lr", 0.01)
 
@@ -74,7 +77,8 @@ def test_score_keeps_every_column_and_adds_one(judge: Path, tmp_path: Path, bara
     told = json.loads((judge / "reward.json").read_text())["held_out"]
     kept = ("accuracy", "low", "high", "level", "pairs", "longer_chosen")
     expected_judge = {"name": "judge", **{name: told[name] for name in kept}}
-    assert [row.pop("judge") for row in rows] == [expected_judge] * 3
+    weights = fingerprint_of(load_reward_model(judge).model.state_dict())
+    assert [row.pop("judge") for row in rows] == [{**expected_judge, "weights": weights}] * 3
     assert rows == replies()
     assert given.read_bytes() == before
     assert "3 replies scored to" in done.out
@@ -94,7 +98,22 @@ def test_a_judge_from_elsewhere_says_that_nothing_is_known(
     assert done.code == 0, done.err
     assert "is not known: it has no reward.json" in done.out
     rows = [json.loads(line) for line in (tmp_path / "s.jsonl").read_text().splitlines()]
+    assert len({row["judge"].pop("weights") for row in rows}) == 1
     assert [row["judge"] for row in rows] == [{"name": classifier.name}] * 3
+
+
+def test_two_judges_of_one_name_are_two(classifier: Path, tmp_path: Path, bara: Bara) -> None:
+    given = write_rows(tmp_path / "replies.jsonl", replies())
+    told = []
+    for place, moved in (("one", 0.0), ("two", 0.1)):
+        folder = shutil.copytree(classifier, tmp_path / place / "judge")
+        weights = folder / "model.safetensors"
+        save_file({k: v + moved for k, v in load_file(weights).items()}, weights, {"format": "pt"})
+        done = bara("reward", "score", folder, "--input", given, "--output", tmp_path / f"{place}.jsonl")
+        assert done.code == 0, done.err
+        told.append(json.loads((tmp_path / f"{place}.jsonl").read_text().splitlines()[0])["judge"])
+    assert told[0]["name"] == told[1]["name"] == "judge"
+    assert told[0] != told[1]
 
 
 @pytest.mark.parametrize(

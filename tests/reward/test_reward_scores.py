@@ -133,3 +133,17 @@ def test_a_template_that_refuses_is_a_sentence(tmp_path: Path) -> None:
     reward.tokenizer.chat_template = "{{ raise_exception('roles must alternate') }}"
     with pytest.raises(DataError, match=r"refuses row 'row-1' \(roles must alternate\)"):
         score_replies(reward, [("the", "red")])
+
+
+def test_roberta_reads_fewer_tokens_than_it_has_positions(tmp_path: Path) -> None:
+    """Its first positions are the padding's and before it: 66, of which a row has 64."""
+    reward = load_reward_model(save_classifier(tmp_path, "roberta"))
+    assert reward.max_length == 64
+    row = [("the fox " * 28, "is red " * 6)]
+    cut = score_replies(reward, row)
+    with pytest.raises(ConfigError, match="reads 64 tokens at most"):
+        score_replies(reward, row, max_length=65)
+    ids = torch.tensor([row_of(Conversation(*row[0], "x"), reward.tokenizer, "plain", 64)])
+    assert ids.shape[1] == 64
+    with torch.no_grad():
+        assert_close(cut[0], reward.model(ids).logits[0, 0], **NEAR)

@@ -153,12 +153,14 @@ def score(
     from bara_pyro.cli.terminal import progress, result, say
     from bara_pyro.reward import load_reward_model, score_replies
     from bara_pyro.reward.agreement import brief, sentence_of
+    from bara_pyro.runs.fingerprint import fingerprint_of
     from bara_pyro.runs.store import write_jsonl
 
     judge = load_reward_model(reward, dtype, device)
     with progress(f"score {input_file.name}", len(rows)) as advance:
         scores = score_replies(judge, replies, batch_size=batch_size, max_length=max_length, on_rows=advance)
-    told = brief(Path(reward).name, judge.held_out)
+    name = Path(reward).name if Path(reward).exists() else reward
+    told = {**brief(name, judge.held_out), "weights": fingerprint_of(judge.model.state_dict())}
     pairs = zip(rows, scores.tolist(), strict=True)
     write_jsonl(output, [{**row, COLUMN: value, JUDGE: told} for row, value in pairs])
     say(f"{len(rows)} replies scored to {output}")
