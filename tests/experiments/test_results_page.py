@@ -87,7 +87,7 @@ def test_a_page_a_file_and_an_index_in_order(written: tuple[dict[str, str], Path
     assert headings(texts["prior_sensitivity_strong"]) == ["# Prior sensitivity: strong", "### BaRA"]
     assert headings(texts["backbones"]) == ["# Backbones", "### big", "### small"]
     main = texts["in_distribution"].replace("\n", " ")
-    assert "1,000 training steps; 3 seeds; S = 0 and 10." in main
+    assert "1,000 training steps; 3 seeds; S = 0 and 10; 0.17 core-hours." in main  # 18 runs of 33 s
     assert "Incomplete" not in main
     assert "Code behind the results: before provenance was recorded (18)." in main
 
@@ -127,7 +127,7 @@ def test_answers_stand_before_the_tables_and_in_the_index(results: Path, tmp_pat
     accuracy = mean(r["metrics"]["10"]["acc"] for r in study.arms["bara"]["micro-obqa"].values())
     text = texts["out_of_distribution"]
     said = text.index(f"**Far is {accuracy:.1f}.** More.")
-    assert text.index("S = 0 and 10.") < said < text.index("| method")
+    assert text.index("S = 0 and 10;") < said < text.index("| method")
     assert f"[Shifts](results/out_of_distribution.md): Far is {accuracy:.1f}.\n" in texts["index"]
 
 
