@@ -49,8 +49,6 @@ class LaplaceGuide(PointGuide):
         ConfigError: a model or a setting that does not fit.
     """
 
-    copies = 4  # a forward whose graph is kept takes about as much memory as so many
-
     def __init__(
         self,
         model: GaussianLoRA,
@@ -73,6 +71,9 @@ class LaplaceGuide(PointGuide):
         self.logit_samples = logit_samples
         self.max_gigabytes = max_gigabytes
         self.adapters = tuple(a for a in model.adapters.values() if subset == "all" or a.target.is_head)
+        # A forward whose graph is kept holds what every layer computes, where others hold one layer's.
+        layers = getattr(model.backbone.lm.config.get_text_config(), "num_hidden_layers", 4)
+        self.copies = 4 if model.backbone.checkpointing else max(4, int(layers))
         if not self.adapters:
             raise ConfigError(
                 "subset='last' needs an adapter at the output embedding: add it to target_modules."

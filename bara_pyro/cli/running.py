@@ -1,5 +1,6 @@
 """Training and evaluating with a progress bar, for the commands that do."""
 
+import json
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from bara_pyro.cli.terminal import Advance, progress, result, say, say_notes
 from bara_pyro.data import is_file_name
 from bara_pyro.errors import CheckpointError, ConfigError, DataError, MissingKLError, Stopped
 from bara_pyro.runs.by_rows import calibrated, for_rows
+from bara_pyro.runs.claim import claimed
 from bara_pyro.runs.config import RunConfig, differences, load_config
 from bara_pyro.runs.evaluate import evaluate_system
 from bara_pyro.runs.folder import stored_config
@@ -29,6 +31,8 @@ def resumed(
 ) -> tuple[RunConfig, RunConfig]:
     """Return the settings that a run was started with, and these with the places of model and data now.
 
+    What is a matter of memory alone may be another from now on, in both.
+
     Raises:
         ConfigError: a setting is given that is another than it was.
         BaraError: the rows are not where they were.
@@ -43,7 +47,7 @@ def resumed(
     config = for_rows(given, stored["num_data"])
     if given.adapter.calibrated is None:
         config = calibrated(config, None)  # so it was started, maybe before a rehearsal was the default
-    others = [key for key in differences(started, config) if key not in PLACES]
+    others = [key for key in differences(started, config) if key not in PLACES | config.memory().keys()]
     if config.task.name != started.task.name and not is_file_name(config.task.name):
         others.append("task.name")
     if others:
@@ -61,6 +65,9 @@ def resumed(
                 f"There is no file {Path(moved).absolute()}, which {out} was started on: say where it is now "
                 f"with {option}."
             )
+    started = load_config(
+        assignments=[f"{key}={json.dumps(value)}" for key, value in config.memory().items()], base=started
+    )
     return started, config
 
 
@@ -84,7 +91,8 @@ def train_and_show(out: Path, config: RunConfig, *, started: RunConfig | None = 
         check_rehearsal(system)  # before it is announced
     say_notes(system.task.notes)
     if not resume and not rank():
-        clear(out)  # only now that the settings, the data and the model are found to be good
+        with claimed(out):
+            clear(out)  # only now that the settings, the data and the model are found to be good
     try:
         report = run(system.config, out, resume=resume, system=system)
     except MissingKLError:  # said by the first step: there is nothing to keep

@@ -77,8 +77,8 @@ class Likelihood(ABC):
         """Return whether the batch knows what is observed: whether this is training, not prediction."""
 
     def predicted(self, values: Tensor) -> Tensor:
-        """Return what `observe` returned as a prediction, in float64."""
-        return values.double()
+        """Return what `observe` returned as a prediction, in float64, on the CPU: some devices have none."""
+        return values.cpu().double()
 
 
 class ClosedSet(Likelihood):
@@ -101,7 +101,7 @@ class ClosedSet(Likelihood):
 
     def predicted(self, values: Tensor) -> Tensor:
         """Return the log-probabilities, which float32 left a little off 1 in sum, in float64."""
-        return values.double().log_softmax(-1)
+        return values.cpu().double().log_softmax(-1)
 
 
 class AnswerLikelihood(ClosedSet):

@@ -10,6 +10,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from functools import singledispatch
 from itertools import dropwhile, islice, takewhile
 
@@ -140,6 +141,15 @@ class Addresses:
         addresses.rows = addresses.rows.unsqueeze(-1)
         addresses.shared = shared
         return addresses
+
+    def on(self, device: torch.device) -> "Addresses":
+        """Return the same on another device, where a layer of a model that is spread over several lies."""
+        if device == self.draws.device:
+            return self
+        other = copy(self)
+        other.draws, other.shared, other.rows = (t.to(device) for t in (self.draws, self.shared, self.rows))
+        other.move(self.positions)
+        return other
 
     def move(self, positions: Tensor) -> None:
         """Go to other positions, `[S x] B x T`."""

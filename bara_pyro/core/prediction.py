@@ -279,7 +279,7 @@ def _at_the_mean(model: AdaptedLM, batch: Batch) -> Tensor:
         return model.likelihood.predicted(model.forward(batch))
     with model.watched() as seen:
         log_probs = model.likelihood.predicted(model.forward(batch))
-    return cast(Tensor, model.one_pass(log_probs, seen[0]))
+    return cast(Tensor, model.one_pass(log_probs.to(seen[0].device), seen[0]))
 
 
 class Addressed(Posterior):

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
@@ -23,9 +23,14 @@ from bara_pyro.types import Json
 
 
 class MethodConfig(BaseModel):
-    """Settings of a method; subclasses add theirs."""
+    """Settings of a method; subclasses add theirs.
+
+    Attributes:
+        memory: names of settings that cost memory and time and change no result but by rounding.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    memory: ClassVar[tuple[str, ...]] = ()
 
     name: str = Field(description="the method")
 

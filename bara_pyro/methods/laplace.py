@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from itertools import islice
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator
@@ -56,6 +56,7 @@ class LaplaceConfig(MethodConfig):
         LaplaceGuide, "max_gigabytes", "most memory that the factors may take"
     )
     batch_size: PositiveInt = Field(8, description="rows a pass of the fit")
+    memory: ClassVar[tuple[str, ...]] = ("batch_size",)
 
     @field_validator("prior_precision", mode="before")
     @classmethod

@@ -133,9 +133,14 @@ class TwoStepSVI(SVI):
         return [*super().accumulated(), *self._kl_grads]
 
     def _kl(self, site: str, terms: ElboTerms, share: float) -> Tensor:
-        """Return a micro-batch's part of a site's KL: its own rows' of a local one."""
+        """Return a micro-batch's part of a site's KL: its own rows' of a local one.
+
+        That is a sum over rows, of which each process has its own; what they have is averaged afterwards.
+        """
         kl = terms.kl[site].to(terms.nll.dtype)
-        return kl if site in self.model.latents.local_sites else kl * share
+        if site not in self.model.latents.local_sites:
+            return kl * share
+        return kl * (self.ranks.size if self.ranks else 1)
 
     def _weight(self) -> float:
         """Return the weight of the KL in this step."""

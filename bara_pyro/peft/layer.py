@@ -129,7 +129,7 @@ class BaRALayer(nn.Module, BaseTunerLayer):
                 law = self.law(name, self.weight_of(THETA, name), self.ranks[name], x)
                 noise = self._draw[0].addresses
                 site = f"{THETA}/{self.path}"
-                theta = law.mean if noise is None else noise.draw_local(site, law)[0]
+                theta = law.mean if noise is None else noise.on(x.device).draw_local(site, law)[0]
                 parts.append(theta - self.centres[name])
             if name in self.lora_A:
                 parts.append(F.linear(x, self.weight_of("A", name)))

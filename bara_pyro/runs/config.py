@@ -19,6 +19,10 @@ LENGTH = ("steps", "epochs")  # of the section `train`: one of them says how lon
 WITHOUT_EFFECT = (("backbone", "states_folder"), ("task", "streaming"), ("train", "process_timeout"))
 
 
+# What costs memory and time alone: a run that ran out of it goes on with others (figures agree to rounding).
+MEMORY = (("train", "checkpointing"), ("predict", "memory_budget"), ("predict", "batch_size"))
+
+
 class RunConfig(Settings):
     """Everything a run depends on."""
 
@@ -49,14 +53,30 @@ class RunConfig(Settings):
             data[section].pop(key, None)
         return data
 
+    def memory(self) -> dict[str, Any]:
+        """Return the settings that are a matter of memory alone, by dotted key."""
+        return {f"{section}.{key}": getattr(getattr(self, section), key) for section, key in self._memory()}
+
+    def _memory(self) -> list[tuple[str, str]]:
+        return [*MEMORY, *(("method", key) for key in self.method.memory)]
+
+    def _with_room(self) -> "RunConfig":
+        """Return the configuration with the defaults of what is a matter of memory alone."""
+        sections = {name: getattr(self, name) for name, _ in self._memory()}
+        for section, key in self._memory():
+            default = {key: type(sections[section]).model_fields[key].default}
+            sections[section] = sections[section].model_copy(update=default)
+        return self.model_copy(update=sections)
+
     @property
     def hash(self) -> str:
         """Twelve hexadecimal digits that identify the configuration.
 
         Labels chosen by themselves ("auto") count as "words": where the words are single tokens the two are
-        the same run, and where they are not, there is no run with words. What changes no result is left out.
+        the same run, and where they are not, there is no run with words. What changes no result is left out,
+        what is a matter of memory alone counts as its default.
         """
-        data = self.effective()
+        data = self._with_room().effective()
         if data["task"]["labels"] == "auto":
             data["task"]["labels"] = "words"
         return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:12]

@@ -22,6 +22,7 @@ from bara_pyro.runs.manifest import (
     PEFT_CONFIG,
     TRAINED,
     check_run,
+    is_run,
     recording,
     verify,
 )
@@ -137,6 +138,12 @@ def load_weights(system: System, folder: Path) -> None:
     guide, guide_data = read_tensors(folder / GUIDE)
     if adapter_data != guide_data:
         raise CheckpointError(f"{folder / ADAPTER} and {folder / GUIDE} are not of the same training.")
+    told = read_json(folder / CONFIG)["config_hash"] if is_run(folder) else None
+    if told is not None and guide_data.get("config_hash", told) != told:
+        raise CheckpointError(
+            f"{folder / GUIDE} is of a run with the configuration {guide_data['config_hash']}, "
+            f"{folder / CONFIG} is of {told}: another training wrote into the folder, train again."
+        )
     adapter, guide = join_guide(system, adapter, guide)
     load_parameters(system.model, {own.get(k, k): v for k, v in adapter.items()}, folder / ADAPTER)
     system.guide.prepare(guide)

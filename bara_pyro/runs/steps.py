@@ -71,7 +71,9 @@ def _fit(system: System, svi: SVI, c: TrainConfig, out: Path, ranks: Ranks, on_s
                 if log and (done % c.log_every == 0 or done == c.total_steps):
                     log.add({"step": done, **svi.last})
                 stopped = ranks.largest(brake.signal)  # looked at once: it may come at any moment
-                if stopped or (done % c.checkpoint_every == 0 and done < c.total_steps):
+                # Also behind the last one: what is fitted after training may need more memory than there is.
+                due = more_to_fit(system) if done == c.total_steps else done % c.checkpoint_every == 0
+                if stopped or due:
                     if log:
                         log.sync()
                     save_checkpoint(out, svi, done, identity, ranks)
@@ -91,6 +93,17 @@ def _fit(system: System, svi: SVI, c: TrainConfig, out: Path, ranks: Ranks, on_s
                 f"gone or does not answer: {out} keeps what was written up to the last checkpoint, start "
                 "all of them again with resume=True (--resume)."
             ) from error
+
+
+def more_to_fit(system: System) -> bool:
+    """Return whether something is fitted once the steps are done: by the method, or by an option of any."""
+    model, config = system.model, system.config
+    options = (model.distance, model.one_pass)
+    return (
+        METHODS[config.method.name].finish is not None
+        or bool(config.adapter.calibrated)
+        or any(part is not None for part in options)
+    )
 
 
 def check_shares(c: TrainConfig, processes: int) -> None:

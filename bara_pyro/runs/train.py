@@ -1,5 +1,6 @@
 """A training from its first step to the folder of the run: rehearsal, steps, what is fitted afterwards."""
 
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from bara_pyro.core.ranks import Ranks, joined
 from bara_pyro.data import batches
 from bara_pyro.errors import ConfigError, Stopped
 from bara_pyro.methods import METHODS, Fit, MethodConfig
+from bara_pyro.runs.claim import claimed
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.folder import (
     check_backbone,
@@ -80,8 +82,8 @@ def train(
         on_rehearsal: the same of the rehearsal that comes before, with `adapter.calibrated`.
 
     Raises:
-        ConfigError: `out` holds a run already and `resume` is False, the method cannot be finished here, or
-            the processes cannot share the rows of a step.
+        ConfigError: `out` holds a run already and `resume` is False, another process trains there, the
+            method cannot be finished here, or the processes cannot share the rows of a step.
         CheckpointError: the checkpoint is unusable or a file cannot be written.
         TrainingError: the loss is not finite; the last good parameters are in `out`.
         ProcessLostError: another of several processes is gone.
@@ -104,7 +106,8 @@ def train(
         if ranks.first:
             check_free(out, resume)
         ranks.take_over([])  # the first has made room by now
-        _train(system, out, ranks, on_step, on_rehearsal)
+        with claimed(out) if ranks.first else nullcontext():
+            _train(system, out, ranks, on_step, on_rehearsal)
 
 
 def _train(

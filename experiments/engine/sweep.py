@@ -10,18 +10,19 @@ and a run that fails is recorded with its message and does not stop the others.
 """
 
 import fcntl
+import gc
 import shutil
 import traceback
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache, lru_cache, partial
+from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.loading import load_backbone
+from bara_pyro.core.loading import DTYPES, load_backbone
 from bara_pyro.errors import BaraError, ConfigError, TrainingError, unknown
 from bara_pyro.runs.fingerprint import fingerprint
 from bara_pyro.runs.store import write_json, write_text
@@ -145,10 +146,11 @@ def check_language_models(runs: Mapping[str, Run], records: Mapping[str, Record]
     A configuration names its language model, and a folder may hold another one tomorrow: two runs of the same
     hash would not be the same. Records from before they said so are taken on trust.
     """
-    weights = cache(lambda name, dtype, device: fingerprint(load_backbone(name, dtype=dtype, device=device)))
+    # Wherever the runs are made: this process must not keep memory of an accelerator. Eight bits are of it.
+    weights = cache(lambda name, dtype: fingerprint(load_backbone(name, dtype=dtype)))
     for key, record in records.items():
         own, stored = runs[key].config.backbone, record.get("backbone_fingerprint")
-        if stored and (now := weights(own.name, own.dtype, own.device)) != stored:
+        if stored and own.dtype in DTYPES and (now := weights(own.name, own.dtype)) != stored:
             raise ConfigError(
                 f"The language model {own.name!r} has the fingerprint {now}, the record {key} of a run on it "
                 f"has {stored}: give the folder another name, so that their runs are told apart."
@@ -190,10 +192,16 @@ def _fitted(run: Run) -> System:
     return system
 
 
-@lru_cache(maxsize=1)  # one: of the size of ours, two may not fit beside each other
+_loaded: dict[tuple[str, str, str], Backbone] = {}
+
+
 def shared_backbone(name: str, dtype: str, device: str) -> Backbone:
-    """Return the frozen language model, which the runs of one process share."""
-    return load_backbone(name, dtype=dtype, device=device)
+    """Return the frozen language model, which runs of one process share; one at a time: two may not fit."""
+    if (name, dtype, device) not in _loaded:
+        _loaded.clear()
+        gc.collect()  # programs and their language model know each other
+        _loaded[name, dtype, device] = load_backbone(name, dtype=dtype, device=device)
+    return _loaded[name, dtype, device]
 
 
 def attempt(run: Run, action: Callable[..., dict[str, Any]], *given: Any) -> dict[str, Any]:

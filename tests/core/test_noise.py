@@ -211,3 +211,14 @@ def test_the_law_of_a_matrix() -> None:
 def test_a_law_without_quantiles_is_refused() -> None:
     with pytest.raises(ConfigError, match="VonMises has no quantile function"):
         transport(dist.VonMises(torch.tensor(0.0), torch.tensor(1.0)), fresh(1))
+
+
+def test_addresses_on_another_device() -> None:
+    """A language model may be spread over several; the noise is the same."""
+    here = Addresses(3, torch.arange(2), ("a", "b"), torch.arange(5).expand(2, 5))
+    there = here.on(torch.device("meta"))
+    assert here.on(torch.device("cpu")) is here
+    assert {x.device.type for x in (there.draws, there.shared, there.rows, there.positions)} == {"meta"}
+    scale = torch.ones(2, 5, 3, device="meta")
+    law = MeanWeibull(scale, scale, validate_args=False).to_event(1)
+    assert there.draw_local("theta/x", law).device.type == "meta"

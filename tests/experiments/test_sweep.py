@@ -115,7 +115,7 @@ def test_failed_runs_are_tried_again_when_asked(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(program, "load_backbone", lambda *_, **__: 1 / 0)
-        program.shared_backbone.cache_clear()
+        program._loaded.clear()
         assert "ZeroDivisionError" in run([job()], tmp_path)[0]["failed"]
     assert "ZeroDivisionError" in run([job()], tmp_path)[0]["failed"]
     assert trained == []

@@ -229,3 +229,37 @@ def test_bad_settings_are_refused() -> None:
     for options in ({"prior_scale": 0.0}, {"beta": -1.0}):
         with pytest.raises(ConfigError, match=str(next(iter(options.values())))):
             CLoRA(backbone(), N, **options)
+
+
+class Half:
+    """One of two processes, whose averages the test takes itself."""
+
+    size, first = 2, True
+
+    def average(self, tensors: list[Tensor], numbers: dict[str, float]) -> dict[str, float]:
+        return numbers
+
+
+def test_two_processes_have_the_kl_of_one_with_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The published recipe, whose local KL is a sum over rows: the mean of two halves is half of it."""
+
+    def gradient(*batches: Batch, ranks: object = None) -> Tensor:
+        torch.manual_seed(0)
+        svi = svi_of("clora", toy(), {"recipe": "reproduction", "nll_weight": 1e-12})
+        monkeypatch.setattr(svi, "_weight", lambda: 1.0)
+        real = svi.elbo.terms
+
+        def terms(model: CLoRA, guide: ContextualGuide, batch: Batch) -> object:
+            torch.manual_seed(int(batch.input_ids.sum()))  # of its rows, wherever they are
+            return real(model, guide, batch)
+
+        monkeypatch.setattr(svi.elbo, "terms", terms)
+        svi.ranks = ranks
+        svi.gradients(*batches)
+        return torch.cat([p.grad.flatten() for p in svi.parameters if p.grad is not None])
+
+    halves = make_batch(choose=[0, 1]), make_batch(choose=[2, 3])
+    whole = gradient(*halves)
+    assert whole.norm() > 0
+    parts = [gradient(half, ranks=Half()) for half in halves]
+    assert_close(torch.stack(parts).mean(0), whole, rtol=1e-4, atol=1e-6)

@@ -5,7 +5,7 @@ from itertools import pairwise, product
 
 import pytest
 import torch
-from core_cases import make_batch
+from core_cases import CONFIGS, backbone, make_batch
 from laplace_cases import (
     HEAD,
     dense_covariance,
@@ -21,12 +21,15 @@ from scipy.special import expit
 from scipy.stats import norm
 from torch.distributions import MultivariateNormal
 from torch.testing import assert_close
+from transformers import AutoModelForCausalLM
 
+from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.prediction import predict
-from bara_pyro.guides.laplace import _probit
+from bara_pyro.guides.laplace import LaplaceGuide, _probit
 from bara_pyro.methods.evidence import log_evidence
 from bara_pyro.methods.laplace import fit_laplace
 from bara_pyro.metrics import decompose, posterior_predictive
+from bara_pyro.models.gaussian_lora import GaussianLoRA
 
 
 @pytest.mark.parametrize("subset", ["all", "last"])
@@ -166,3 +169,10 @@ def test_probit_of_more_answers_is_nearer_than_the_point() -> None:
             errors.append(float((_probit(mean, (root @ root.T)[None]).exp()[0] - truth).abs().max()))
             plain.append(float((mean[0].softmax(-1) - truth).abs().max()))
         assert sum(errors) / 20 < allowed < sum(plain) / 20
+
+
+def test_memory_of_a_kept_graph_grows_with_the_layers() -> None:
+    config = CONFIGS["qwen2"].to_dict() | {"num_hidden_layers": 6, "layer_types": None}
+    deep = Backbone(AutoModelForCausalLM.from_config(type(CONFIGS["qwen2"])(**config)))
+    for lm, copies in ((backbone(), 4), (deep, 6)):
+        assert LaplaceGuide(GaussianLoRA(lm, 4, random="AB", flipout=False)).copies == copies

@@ -1,0 +1,43 @@
+"""One training a folder: whoever trains there holds it, and the system lets go of it when a process ends."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from bara_pyro.errors import ConfigError
+
+try:
+    import fcntl
+except ImportError:  # Windows, where a folder cannot be opened either
+    fcntl = None  # type: ignore[assignment]
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """Hold a folder, made if need be; nothing is written into it, and one that stays empty is removed.
+
+    Raises:
+        ConfigError: another process holds it.
+    """
+    if fcntl is None:
+        yield
+        return
+    made = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigError(
+                f"Another process is training in {folder}: wait for it, or choose another out (--out)."
+            ) from error
+        except OSError:
+            pass  # a file system that locks no folders
+        yield
+    finally:
+        os.close(held)
+        if made:
+            with suppress(OSError):  # it holds a run by now
+                folder.rmdir()
