@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from bara_pyro.core.adapter import Adapter, Given, unfolding
 from bara_pyro.core.backbone import HOLDING
 from bara_pyro.core.cache_name import given_cache
-from bara_pyro.core.guide import Posterior, PosteriorMean, SiteGuide
+from bara_pyro.core.guide import Posterior, PosteriorMean, SiteGuide, check_guide
 from bara_pyro.core.noise import Addresses
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.threads import PROGRAM
@@ -44,7 +44,7 @@ def pair_of(run: Fitted | tuple[AdaptedLM, SiteGuide]) -> tuple[AdaptedLM, SiteG
         ConfigError: the guide belongs to another model.
     """
     model, guide = run if isinstance(run, tuple) else (run.model, run.guide)
-    guide.check(model)
+    check_guide(guide, model)
     return model, guide
 
 

@@ -138,6 +138,11 @@ class MeanFieldELBO(TraceMeanField_ELBO):
             kl.update(zip(sites, chain.from_iterable(vector.unbind() for vector in sums), strict=True))
             losses += _weighted([site["scale"] for site in sites.values()], sums)
         kl = {name: kl[name] for name in model_trace.nodes if name in kl}
+        for name, site in guide_trace.nodes.items():
+            if _stands_alone(name, site, model_trace):  # a joint law, of which the latents are functions
+                density = _log_prob(site, 1.0)
+                losses.append(_total(density, site["scale"]))
+                kl[name] = density.sum()
         return ElboTerms(loss=_sum([*losses, *nlls]), nll=_sum(nlls), kl=kl, extra=extra)
 
     def divergence(self, name: str, posterior: Message, prior: Message) -> Tensor:
@@ -157,6 +162,17 @@ class MeanFieldELBO(TraceMeanField_ELBO):
                 "prior or guide, or allow a one-draw estimate with sampled_kl=True (--sampled-kl)."
             )
         return torch.as_tensor(scale_and_mask(kl, mask=prior["mask"]))
+
+
+def _stands_alone(name: str, site: Message, model_trace: Trace) -> bool:
+    """Return whether a site is the guide's own, and is not counted with a latent of the program already."""
+    if (
+        site["type"] != "sample"
+        or name in model_trace.nodes
+        or name.removesuffix(AUXILIARY) in model_trace.nodes
+    ):
+        return False
+    return not site["is_observed"] and bool((site["infer"] or {}).get("is_auxiliary"))
 
 
 def _mean(terms: list[ElboTerms]) -> ElboTerms:

@@ -179,3 +179,13 @@ class PosteriorMean(Posterior):
                 f"The posterior of {name!r}, a {law}, has no mean, which S = 0 asks for: ask for draws alone "
                 "(--samples 10), or give its class a `mean`."
             ) from error
+
+
+def check_guide(guide: object, model: AdaptedLM) -> None:
+    """Refuse what is no guide of this package, or the guide of another model, with a `ConfigError`."""
+    if not isinstance(guide, SiteGuide):
+        raise ConfigError(
+            f"A {type(guide).__name__} is no `SiteGuide`: fit it with pyro.infer.SVI, and predict with "
+            "pyro.infer.Predictive."
+        )
+    guide.check(model)

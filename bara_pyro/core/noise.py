@@ -13,9 +13,11 @@ from contextlib import contextmanager
 from copy import copy
 from functools import singledispatch
 from itertools import dropwhile, islice, takewhile
+from typing import Any, NoReturn
 
 import torch
-from pyro.distributions import Delta, TorchDistribution
+from pyro.distributions import Delta, MaskedDistribution, TorchDistribution
+from pyro.distributions.torch_distribution import ExpandedDistribution
 from torch import Tensor
 from torch.distributions import (
     Bernoulli,
@@ -32,6 +34,7 @@ from bara_pyro.core.distributions.kronecker import KroneckerNormal
 from bara_pyro.errors import ConfigError
 
 Uniform = Callable[[int], Tensor]
+Rule = Callable[[Any, Uniform], Tensor]
 """Number of a stream -> uniform numbers in (0, 1), float32, of the shape of the value to draw."""
 
 BITS = 23  # of a uniform number k / 2^23 + 2^-24: its distance to both 0 and 1 is exact in float32
@@ -180,8 +183,10 @@ class Addresses:
 
     def draw_global(self, site: str, fn: TorchDistribution) -> Tensor:
         """Draw a site that all rows share, `S x batch x event`."""
-        places = torch.arange(fn.batch_shape.numel(), device=self.draws.device).reshape(fn.batch_shape)
-        shape = (len(self.shared), *fn.batch_shape, *fn.event_shape)
+        # Under a latent above it, a law has the dimension of draws already, left of its own two.
+        batch = fn.batch_shape[-2:]
+        places = torch.arange(batch.numel(), device=self.draws.device).reshape(batch)
+        shape = (len(self.shared), *batch, *fn.event_shape)
 
         def numbers(stream: int) -> Tensor:
             draws = mix(noise_seed(self.seed, f"{site}/{stream}") + self.shared * GOLDEN)
@@ -205,25 +210,68 @@ class Addresses:
         return list(islice(alike, max(1, AHEAD // math.prod(shape)))) or [site]
 
 
-@singledispatch
-def transport(fn: Distribution, numbers: Uniform) -> Tensor:
-    """Return a draw of a law made of uniform numbers, of which stream 0 is used first.
+class Transport:
+    """Draws made of uniform numbers: by the law's quantile function, or by a rule registered for its class.
 
-    By the law's quantile function; a law without one registers a way of its own, `transport.register`.
-
-    Raises:
-        ConfigError: there is neither.
+    A rule serves subclasses that are drawn as their parent is. One that has an `icdf` of its own is drawn by
+    that; one that has an `rsample` of its own and neither is another law, and refused.
     """
-    base = getattr(fn, "base_dist", None)
-    if base is not None:  # Pyro's wrappers: a mask, an expanded view
-        return transport(base, numbers)
+
+    def __call__(self, fn: Distribution, numbers: Uniform) -> Tensor:
+        """Return a draw of a law made of uniform numbers, of which stream 0 is used first.
+
+        Raises:
+            ConfigError: there is neither.
+        """
+        classes = type(fn).__mro__
+
+        def above(name: str) -> int:
+            return next(place for place, kind in enumerate(classes) if name in vars(kind))
+
+        rule = _rule.dispatch(type(fn))
+        owner = next(place for place, kind in enumerate(classes) if kind in _rule.registry)
+        drawn, quantile = above("rsample"), above("icdf")
+        if classes[owner] is not object and owner <= min(drawn, quantile):
+            return rule(fn, numbers)
+        if quantile <= drawn:
+            return _by_quantile(fn, numbers)
+        return _refused(fn)
+
+    def register(self, rule: Rule) -> Rule:
+        """Register a rule for the class that its first argument is annotated with."""
+        return _rule.register(rule)
+
+
+transport = Transport()
+
+
+def _by_quantile(fn: Distribution, numbers: Uniform) -> Tensor:
     try:
         return fn.icdf(numbers(0))
-    except NotImplementedError as error:
-        raise ConfigError(
-            f"A {type(fn).__name__} has no quantile function (icdf), which prediction draws by: give it one, "
-            "or register a way to draw it with bara_pyro.core.noise.transport.register."
-        ) from error
+    except NotImplementedError:
+        return _refused(fn)
+
+
+def _refused(fn: Distribution) -> NoReturn:
+    raise ConfigError(
+        f"A {type(fn).__name__} has no quantile function of its own (icdf), which prediction draws by: give "
+        "it one, or register a way to draw it with bara_pyro.core.noise.transport.register."
+    )
+
+
+@singledispatch
+def _rule(fn: Any, numbers: Uniform) -> Tensor:
+    return _refused(fn)
+
+
+@transport.register
+def _(fn: MaskedDistribution, numbers: Uniform) -> Tensor:
+    return transport(fn.base_dist, numbers)
+
+
+@transport.register
+def _(fn: ExpandedDistribution, numbers: Uniform) -> Tensor:
+    return transport(fn.base_dist, numbers)
 
 
 @transport.register

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bara_pyro.core.distance import Distance, InTurn
-from bara_pyro.core.guide import Posterior, PosteriorMean, SiteGuide
+from bara_pyro.core.guide import Posterior, PosteriorMean, SiteGuide, check_guide
 from bara_pyro.core.likelihood import AnswerLikelihood
 from bara_pyro.core.noise import Addresses
 from bara_pyro.core.program import AdaptedLM
@@ -179,6 +179,11 @@ def record(
             numbers = torch.arange(draws.start, draws.stop)
             log_probs = _spread(model, piece, log_probs, numbers, seed, room)
         nodes = recorder.trace.nodes
+        if missed := [name for name in model.latents.sites if name not in nodes]:
+            raise ConfigError(
+                f"The {type(model.likelihood).__name__} never runs the layer of the latent {missed[0]!r}: "
+                "leave that layer out of target_modules (--target-modules)."
+            )
         values = {name: value_of(nodes[name]) for name in model.latents.sites}
         for name in model.gates.theta.values() if model.gates else ():
             values[name] = F.pad(values[name], (0, model.r - values[name].shape[-1]))
@@ -194,7 +199,7 @@ def _checked(
     last: int | None = None,
 ) -> tuple[Batch, int]:
     """Return the batch with identifiers, and how many sequences a forward has room for."""
-    guide.check(model)
+    check_guide(guide, model)
     model.backbone.check()
     if samples < 0:
         raise ConfigError(f"samples={samples} must be 0 (posterior mean) or more.")
@@ -307,7 +312,8 @@ class Addressed(Posterior):
             # The plate of draws stands outside: a global posterior does not have its dimension yet. The
             # plates of rows and tokens stand between the draws and the site's own batch dimensions.
             drawn = self.addresses.draw_global(name, fn)
-            self.common[name] = drawn.reshape(len(drawn), *(1,) * (2 - len(fn.batch_shape)), *drawn.shape[1:])
+            missing = max(0, 2 - len(fn.batch_shape))
+            self.common[name] = drawn.reshape(len(drawn), *(1,) * missing, *drawn.shape[1:])
         return self.common[name]
 
 

@@ -15,6 +15,8 @@ def shared(model: AdaptedLM, batch: Batch) -> Batch:
     """Return the rows as going on from what they all begin with, where that is long enough to be worth it."""
     if len(batch) == 1 or batch.segments is not None or not model.backbone.continues:
         return batch
+    if not model.likelihood.looks_at_asked:  # it looks at all tokens
+        return batch
     tokens = common_tokens(batch)
     if tokens < LEAST:
         return batch
@@ -42,6 +44,11 @@ def drawn_last(model: AdaptedLM, guide: SiteGuide, batch: Batch, last: int) -> B
     """Return the last tokens of the rows, going on from the others, which are read at the posterior mean."""
     if last >= batch.input_ids.shape[1]:
         return batch
+    if not model.likelihood.looks_at_asked:
+        raise ConfigError(
+            f"A {type(model.likelihood).__name__} looks at all tokens (`looks_at_asked` is False): leave out "
+            f"last={last}."
+        )
     if not model.backbone.continues:
         raise ConfigError(
             f"{type(model.backbone.lm).__name__} cannot go on from tokens that were read before: leave out "

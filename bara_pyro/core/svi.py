@@ -10,7 +10,7 @@ from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from bara_pyro.core.elbo import ElboTerms, MeanFieldELBO
-from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.guide import SiteGuide, check_guide
 from bara_pyro.core.latents import Site
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.ranks import Ranks
@@ -74,7 +74,7 @@ class SVI(Generic[M, G]):
         clip_norm: float | None = None,
         autocast: torch.dtype | None = None,
     ) -> None:
-        guide.check(model)
+        check_guide(guide, model)
         self.model = model
         self.guide = guide
         self.optim = optim

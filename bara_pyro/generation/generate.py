@@ -9,7 +9,7 @@ from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel,
 
 from bara_pyro.core.attached import attached, hung
 from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.guide import SiteGuide, check_guide
 from bara_pyro.core.noise import Addresses
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.encode import Tokenizer
@@ -121,7 +121,7 @@ def generate(
     if replies < 1:
         raise ConfigError(f"replies is {replies}: give 1 or more.")
     check_options(options)
-    guide.check(model)
+    check_guide(guide, model)
     check_drawn(model, guide, how)
     asked = _encoded(prompts, model.backbone)
     how = within_context(asked, model.backbone, how)

@@ -11,7 +11,7 @@ from pyro import poutine
 from torch import BoolTensor, Tensor
 
 from bara_pyro.core.attached import changes_logits
-from bara_pyro.core.guide import PosteriorMean, SiteGuide
+from bara_pyro.core.guide import PosteriorMean, SiteGuide, check_guide
 from bara_pyro.core.likelihood import CompletionLikelihood, Head, Likelihood
 from bara_pyro.core.observing import observing
 from bara_pyro.core.prediction import Addressed, addresses_of
@@ -86,7 +86,7 @@ def reply_uncertainty(
         >>> abs(found.total[0] - found.aleatoric[0] - found.epistemic[0]) < 1e-5
         True
     """
-    guide.check(model)
+    check_guide(guide, model)
     if samples < 0:
         raise ConfigError(f"samples is {samples}: give 0 (posterior mean) or more.")
     if model.members and samples == 0:

@@ -228,4 +228,13 @@ def build(
         num_data: number of training examples.
         adapter: `r`, `lora_alpha`, `target_modules`, `full_vocab`.
     """
-    return METHODS[config.name].build(backbone, num_data, adapter, config)
+    model, guide = METHODS[config.name].build(backbone, num_data, adapter, config)
+    for part in (model, guide):
+        kept = dict(part.named_parameters())
+        if lost := [name for name in part.state_dict() if name not in kept]:
+            raise ConfigError(
+                f"The {type(part).__name__} of {config.name!r} has the buffer {lost[0]!r}, which no run "
+                "keeps: make it a parameter (`frozen` if it is not trained), or register it with "
+                "persistent=False."
+            )
+    return model, guide

@@ -30,7 +30,10 @@ BASE = "base_model.model."
 def is_bara(system: System) -> bool:
     """Whether a system is what `bara_pyro.peft` makes modules of: BaRA with a guide of a module at a time."""
     guide = system.guide
-    return isinstance(system.model, BaRA) and isinstance(guide, AmortizedGuide) and not guide.by_unit
+    if not isinstance(system.model, BaRA) or not isinstance(guide, AmortizedGuide) or guide.by_unit:
+        return False
+    # A guide of one's own may have parameters that PEFT has no place for.
+    return all(name.startswith("sites.") for name, _ in guide.named_parameters())
 
 
 def peft_config(system: System) -> Json:
@@ -118,6 +121,8 @@ def join_guide(
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Undo `split_guide`: return the tensors of the adapter, and those of the guide."""
     left, guide = dict(adapter), dict(others)
+    if not is_bara(system):
+        return left, guide
     paths = [target.path for target in system.model.targets]
     keys = [key_of(path, "lora_phi") for path in paths]
     if all(key in left for key in keys):

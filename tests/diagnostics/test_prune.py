@@ -19,6 +19,7 @@ from bara_pyro.diagnostics.gates.prune import prune, unit_importance, weakest, w
 from bara_pyro.diagnostics.gates.prune_curve import prune_curve
 from bara_pyro.diagnostics.page.render_prune import curve_figure, curve_table
 from bara_pyro.errors import ConfigError
+from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.report import markdown
 from bara_pyro.report.style import png_bytes
 from bara_pyro.runs.evaluate import draw
@@ -219,3 +220,19 @@ def test_the_curve() -> None:
     assert png_bytes(curve_figure(rows))[:4] == b"\x89PNG"
     with pytest.raises(ConfigError, match="between 0 and 1"):
         prune_curve(system, train, test, shares=(1.2,))
+
+
+def test_a_parameter_of_no_unit_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a guide of one's own, which may set how far draws spread."""
+    real = WeibullGuide.__init__
+
+    def init(self: WeibullGuide, *args: object, **options: object) -> None:
+        real(self, *args, **options)
+        self.log_spread = torch.nn.Parameter(torch.zeros(()))
+
+    monkeypatch.setattr(WeibullGuide, "__init__", init)
+    system = fitted("bara-gate")
+    with torch.no_grad():
+        system.guide.log_spread.fill_(-2.0)
+    smaller = without(system, weakest(unit_importance(system, system.split("train")), 2))
+    assert smaller.guide.log_spread.item() == -2.0

@@ -10,9 +10,10 @@ import pytest
 from bara_pyro.errors import ConfigError
 from bara_pyro.runs.store import read_json, write_json
 from bara_pyro.runs.system import System
+from experiments.engine import provenance
 from experiments.engine import sweep as program
 from experiments.engine.job import Job
-from experiments.engine.provenance import BEFORE, Code, _tree, code_state, in_words, same_code
+from experiments.engine.provenance import BEFORE, ROOT, Code, _tree, code_state, in_words, same_code
 from experiments.engine.sweep import sweep
 
 
@@ -87,3 +88,21 @@ def test_other_weights_of_the_shipped_language_model_are_other_code(tmp_path: Pa
     assert _tree(tmp_path) == before
     weights.write_bytes(b"two")
     assert _tree(tmp_path) != before
+
+
+def test_plug_ins_are_code_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A method of somebody else's that was edited makes other results."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(provenance, "PLUGINS", ["mine_alone", "mine_many"])
+    (tmp_path / "mine_many").mkdir()
+    files = [tmp_path / name for name in ("mine_alone.py", "mine_many/__init__.py", "mine_many/law.py")]
+    for file in files:
+        file.write_text("ONE = 1\n")
+    before = provenance._tree(ROOT)
+    for file in files:
+        file.write_text("ONE = 2\n")
+        assert provenance._tree(ROOT) != before
+        file.write_text("ONE = 1\n")
+    assert provenance._tree(ROOT) == before
+    monkeypatch.setattr(provenance, "PLUGINS", [])
+    assert provenance._tree(ROOT) != before

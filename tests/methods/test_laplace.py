@@ -175,4 +175,4 @@ def test_memory_of_a_kept_graph_grows_with_the_layers() -> None:
     config = CONFIGS["qwen2"].to_dict() | {"num_hidden_layers": 6, "layer_types": None}
     deep = Backbone(AutoModelForCausalLM.from_config(type(CONFIGS["qwen2"])(**config)))
     for lm, copies in ((backbone(), 4), (deep, 6)):
-        assert LaplaceGuide(GaussianLoRA(lm, 4, random="AB", flipout=False)).copies == copies
+        assert LaplaceGuide(GaussianLoRA(lm, 4, random="AB", flipout=False, prior_scale=1.0)).copies == copies

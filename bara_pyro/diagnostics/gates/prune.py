@@ -169,6 +169,15 @@ def _copy_posterior(old: SiteGuide, new: SiteGuide, gates: Gates, order: dict[st
         for name in new.by_unit:
             own = getattr(old, name)
             getattr(new, name)[i] = own[i, order[path].to(own.device)]
+    # What a guide of one's own has beside, of no unit.
+    for name, value in old.named_parameters():
+        if not name.startswith("sites.") and name not in new.by_unit:
+            if value.shape != new.get_parameter(name).shape:
+                raise ConfigError(
+                    f"A {type(old).__name__} cannot be pruned: its parameter {name!r} follows from the rank, "
+                    "and is not in its `by_unit`."
+                )
+            new.get_parameter(name).copy_(value)
 
 
 def _checked(system: System) -> AdaptedLM:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.distributions import kl_divergence
 
 from bara_pyro.core.distributions import has_analytic_kl
-from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.guide import SiteGuide, check_guide
 from bara_pyro.core.noise import seeded
 from bara_pyro.core.prediction import predict
 from bara_pyro.core.priors import make_prior
@@ -80,7 +80,7 @@ def collapse(
         (torch.Size([9, 8]), True)
     """
     gates = gates_of(model)
-    guide.check(model)
+    check_guide(guide, model)
     if not guide.stochastic:
         raise ConfigError(
             f"{type(guide).__name__} puts all mass on a point, infinitely far from any prior: choose another "

@@ -19,7 +19,7 @@ from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
-from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.guide import SiteGuide, check_guide
 from bara_pyro.core.latents import Gates
 from bara_pyro.core.likelihood import LIKELIHOOD
 from bara_pyro.core.noise import seeded
@@ -122,7 +122,7 @@ def draw(model: AdaptedLM, guide: SiteGuide, batch: Batch, samples: int, seed: i
     Raises:
         ConfigError: the guide belongs to another model, or `samples` is not positive.
     """
-    guide.check(model)
+    check_guide(guide, model)
     with seeded(model.backbone.device, seed):
         return _collect(model, batch, samples, lambda part: guide.run(batch))
 
@@ -167,7 +167,8 @@ def _collect(model: AdaptedLM, batch: Batch, samples: int, run: Run) -> Draws:
         count = min(step, samples - first)
         with torch.no_grad(), pyro.plate("draws", count, dim=-3):
             traces = run(slice(first, first + count))
-        parts.append(_read(model, count, *traces))
+        with torch.no_grad():
+            parts.append(_read(model, count, *traces))
     values, *densities = zip(*(vars(part).values() for part in parts), strict=True)
     return Draws(
         {name: torch.cat([part[name] for part in values]) for name in values[0]},

@@ -15,6 +15,7 @@ import torch
 from pyro import poutine
 from torch import Tensor
 
+from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.likelihood import LIKELIHOOD
 from bara_pyro.core.noise import noise_seed, seeded
@@ -147,8 +148,18 @@ def simulate(model: AdaptedLM, batch: Batch, seed: int) -> tuple[dict[str, Tenso
     return values, replace(batch, labels=value_of(trace.nodes[LIKELIHOOD]).squeeze(-1))
 
 
-def fit_guide(model: AdaptedLM, guide: SiteGuide, batch: Batch, *, steps: int, lr: float = 0.03) -> SVI:
+def fit_guide(
+    model: AdaptedLM,
+    guide: SiteGuide,
+    batch: Batch,
+    *,
+    steps: int,
+    lr: float = 0.03,
+    sampled_kl: bool = False,
+) -> SVI:
     """Fit a guide to labelled rows, adapter weights fixed, from where it stands; return the optimiser.
+
+    `sampled_kl` allows an estimate by one draw where a pair of laws has no KL by formula.
 
     Examples:
         >>> import bara_pyro as bp
@@ -164,7 +175,8 @@ def fit_guide(model: AdaptedLM, guide: SiteGuide, batch: Batch, *, steps: int, l
     """
     with fixed_weights(model):
         optim = adamw(model, guide, lr)
-        svi = SVI(model, guide, optim, scheduler=linear_schedule(optim, steps))
+        loss = MeanFieldELBO(sampled_kl=sampled_kl)
+        svi = SVI(model, guide, optim, loss, scheduler=linear_schedule(optim, steps))
         for _ in range(steps):
             svi.step(batch)
     return svi
@@ -178,11 +190,12 @@ def svi_sampler(
     lr: float = 0.03,
     draws: int = 63,
     weighed: bool = False,
+    sampled_kl: bool = False,
 ) -> Sampler:
     """Return a sampler that fits the guide to each simulated data set and makes L = `draws` draws from it.
 
     Where they are weighed, L of 64 times as many are kept by their importance weights
-    (`bara_pyro.diagnostics.posterior.weighing`).
+    (`bara_pyro.diagnostics.posterior.weighing`). `sampled_kl` is that of `fit_guide`.
 
     Every fit starts where the guide stands now: one that was fitted to one simulated data set beforehand
     saves the way there each time. It is left there in the end. Too few steps show as a posterior that is not
@@ -204,7 +217,7 @@ def svi_sampler(
     def sample(batch: Batch, seed: int) -> Mapping[str, Tensor]:
         try:
             with seeded(model.backbone.device, noise_seed(seed, "fit")):
-                fit_guide(model, guide, batch, steps=steps, lr=lr)
+                fit_guide(model, guide, batch, steps=steps, lr=lr, sampled_kl=sampled_kl)
             own = noise_seed(seed, "draws")
             if not weighed:
                 return draw(model, guide, batch, draws, own).values

@@ -1,0 +1,161 @@
+"""Seams: likelihoods, laws, joint guides, guides and methods with parameters of their own."""
+
+from types import SimpleNamespace
+
+import pyro
+import pytest
+import torch
+from core_cases import backbone, bara_pair, make_batch, randomise
+from pyro import distributions as dist
+from pyro.infer import Trace_ELBO
+from pyro.infer.autoguide import AutoDiagonalNormal, AutoLowRankMultivariateNormal, AutoNormal
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+import bara_pyro as bp
+from bara_pyro.core.elbo import MeanFieldELBO
+from bara_pyro.core.guide import PosteriorMean
+from bara_pyro.core.likelihood import ClosedSet
+from bara_pyro.core.noise import transport
+from bara_pyro.core.prediction import predict, record
+from bara_pyro.errors import ConfigError
+from bara_pyro.guides.delta import DeltaGuide
+from bara_pyro.guides.weibull import WeibullGuide
+from bara_pyro.methods import METHODS, Method, MethodConfig, build
+from bara_pyro.models.bara import BaRA
+from bara_pyro.models.lora import LoRA
+from bara_pyro.runs.peft_files import is_bara
+
+N = 40_000
+
+
+class Pooled(ClosedSet, nn.Module):
+    """Answers from the mean of all hidden states."""
+
+    def __init__(self, width: int) -> None:
+        nn.Module.__init__(self)
+        self.weight = nn.Parameter(torch.randn(3, width))
+
+    def scores(self, hidden: Tensor, batch: object, head: object) -> Tensor:
+        real = batch.attention_mask[..., None].float()  # type: ignore[attr-defined]
+        return (hidden.float() * real).sum(-2, keepdim=True) / real.sum(-2, keepdim=True) @ self.weight.T
+
+
+def alike_at_first() -> object:
+    """Rows that share their first 40 tokens, which a forward would read once."""
+    common = tuple(range(3, 3 + 12)) * 2
+    return make_batch(
+        tuple((*common[:24], *own) for own in ((5, 7, 9), (3, 4, 5), (11, 12, 8), (40, 41, 42)))
+    )
+
+
+def test_a_likelihood_that_looks_at_all_tokens_is_given_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bara_pyro.core.resuming.LEAST", 8)
+    model = randomise(LoRA(backbone(), 4, r=2, likelihood=Pooled(16), target_modules=["v_proj"]))
+    guide, batch = DeltaGuide(model), alike_at_first()
+    with torch.no_grad(), PosteriorMean(guide):
+        expected = model.forward(batch.questions(slice(0, 4))).double().log_softmax(-1)
+    assert_close(predict(model, guide, batch, samples=0)[0], expected, atol=1e-5, rtol=0)
+    gates = BaRA(backbone(), 4, r=2, form="gate", likelihood=Pooled(16), target_modules=["v_proj"])
+    with pytest.raises(ConfigError, match="Pooled looks at all tokens"):
+        predict(gates, WeibullGuide(gates), batch, samples=2, last=1)
+
+
+def test_a_layer_that_the_likelihood_never_runs_is_named() -> None:
+    model = BaRA(backbone(), 4, r=2, form="gate", likelihood=Pooled(16), target_modules=["v_proj", "lm_head"])
+    with pytest.raises(ConfigError, match="never runs the layer of the latent 'theta/lm_head'"):
+        list(record(model, WeibullGuide(model), make_batch(), samples=1))
+
+
+class Shifted(dist.Gamma):
+    """0.5 more than a Gamma law."""
+
+    def rsample(self, sample_shape: tuple[int, ...] = ()) -> Tensor:
+        return super().rsample(torch.Size(sample_shape)) + 0.5
+
+
+class Known(Shifted):
+    """The same, and it says so."""
+
+    def icdf(self, value: Tensor) -> Tensor:
+        return 0.5 - torch.log1p(-value) / self.rate  # of concentration 1
+
+
+def uniform(stream: int) -> Tensor:
+    return torch.rand(N, generator=torch.Generator().manual_seed(stream))
+
+
+def test_a_law_is_drawn_as_itself_and_not_as_its_parent() -> None:
+    one = torch.ones(N)
+    assert transport(dist.Gamma(one, one), uniform).min() < 0.1
+    with pytest.raises(ConfigError, match="A Shifted has no quantile function of its own"):
+        transport(Shifted(one, one), uniform)
+    found = transport(Known(one, one), uniform)
+    assert found.min() > 0.5
+    assert abs(float(found.mean()) - 1.5) < 5 / N**0.5
+    for wrapped in (Known(one, one).mask(True), Known(one[0], one[0]).expand([N])):
+        assert_close(transport(wrapped, uniform), found)
+    with pytest.raises(ConfigError, match="ZeroInflatedDistribution has no quantile"):
+        transport(dist.ZeroInflatedDistribution(dist.Poisson(one), gate=one / 2), uniform)
+
+
+@pytest.mark.parametrize("kind", [AutoDiagonalNormal, AutoLowRankMultivariateNormal, AutoNormal])
+def test_the_law_of_a_joint_guide_counts(kind: type) -> None:
+    """Latents that are functions of one site: its density is that of all of them."""
+    pyro.clear_param_store()
+    model, batch = bara_pair(num_data=4, r=2, seed=0, scale=0.3, latent="phi")[0], make_batch()
+    guide = kind(model, init_scale=0.5)
+    guide(batch)
+    losses = []
+    for elbo in (Trace_ELBO(), MeanFieldELBO()):  # all that is drawn is weighed at the draw: the same numbers
+        torch.manual_seed(0)
+        losses.append([elbo.loss(model, guide, batch) for _ in range(5)])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+    pyro.clear_param_store()
+
+
+def test_a_stock_guide_is_a_sentence() -> None:
+    model = bara_pair(latent="phi")[0]
+    guide = AutoNormal(model)
+    with pytest.raises(ConfigError, match="A AutoNormal is no `SiteGuide`"):
+        predict(model, guide, make_batch())
+    with pytest.raises(ConfigError, match="A AutoNormal is no `SiteGuide`"), bp.attached((model, guide)):
+        pass
+
+
+class Spread(WeibullGuide):
+    """A guide with a parameter that belongs to no site."""
+
+    def __init__(self, model: BaRA) -> None:
+        super().__init__(model)
+        self.log_spread = nn.Parameter(torch.tensor(-2.0))
+
+
+def test_a_guide_with_parameters_of_its_own_is_no_adapter_of_pefts() -> None:
+    model = bara_pair()[0]
+    for guide, fits in ((WeibullGuide(model), True), (Spread(model), False)):
+        assert is_bara(SimpleNamespace(model=model, guide=guide)) is fits  # type: ignore[arg-type]
+
+
+def test_a_buffer_that_no_run_keeps_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Kept(DeltaGuide):
+        def __init__(self, model: LoRA, persistent: bool) -> None:
+            super().__init__(model)
+            self.register_buffer("scale", torch.ones(()), persistent=persistent)
+
+    for persistent in (True, False):
+        monkeypatch.setitem(
+            METHODS._items,
+            "kept",
+            Method(
+                "kept",
+                "with a buffer",
+                MethodConfig,
+                lambda lm, rows, how, config, p=persistent: ((m := LoRA(lm, rows, **how)), Kept(m, p)),
+            ),
+        )
+        if persistent:
+            with pytest.raises(ConfigError, match="has the buffer 'scale', which no run keeps"):
+                build(MethodConfig(name="kept"), backbone(), 4, {})
+        else:
+            build(MethodConfig(name="kept"), backbone(), 4, {})
