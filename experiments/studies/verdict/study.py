@@ -48,6 +48,9 @@ plan on language models made again; the gate form is there once more, as what th
     python -m experiments confirmatory --model runs/worlds/102-arms --set task.world=102 --seeds 1
         --name confirmatory_arms_102 --methods bara-gate bara lora
         --choices "$choices/102-{task}.json"      # holds none for these methods: they have their defaults
+
+Those of 102 and 107 were run while the folders were called 102 and 107, as the first language models' were,
+and would have had the hashes of their runs: the records have the later names.
 """
 
 from collections.abc import Callable, Mapping, Sequence
