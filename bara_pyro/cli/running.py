@@ -1,6 +1,5 @@
 """Training and evaluating with a progress bar, for the commands that do."""
 
-import json
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -65,10 +64,7 @@ def resumed(
                 f"There is no file {Path(moved).absolute()}, which {out} was started on: say where it is now "
                 f"with {option}."
             )
-    started = load_config(
-        assignments=[f"{key}={json.dumps(value)}" for key, value in config.memory().items()], base=started
-    )
-    return started, config
+    return started.with_memory(config.memory()), config
 
 
 def train_and_show(out: Path, config: RunConfig, *, started: RunConfig | None = None) -> None:

@@ -228,11 +228,10 @@ class Transport:
         def above(name: str) -> int:
             return next(place for place, kind in enumerate(classes) if name in vars(kind))
 
-        rule = _rule.dispatch(type(fn))
         owner = next(place for place, kind in enumerate(classes) if kind in _rule.registry)
         drawn, quantile = above("rsample"), above("icdf")
         if classes[owner] is not object and owner <= min(drawn, quantile):
-            return rule(fn, numbers)
+            return _rule.registry[classes[owner]](fn, numbers)
         if quantile <= drawn:
             return _by_quantile(fn, numbers)
         return _refused(fn)

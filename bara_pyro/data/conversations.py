@@ -252,16 +252,17 @@ def _opened(prompt: Sequence[Message], tokenizer: Tokenizer) -> str:
             f"{_model_of(tokenizer)} has no chat template, which messages need: give texts in their place, "
             "without a column 'system', or a model made for conversations."
         )
-    return _by_template([*prompt], tokenizer, add_generation_prompt=True)
+    what = f"the messages {str([*prompt])[:80]}"
+    return by_template([*prompt], tokenizer, what, add_generation_prompt=True)
 
 
-def _by_template(messages: list[Message], tokenizer: Tokenizer, **how: bool) -> str:
+def by_template(messages: list[Message], tokenizer: Tokenizer, what: str, **how: bool) -> str:
+    """Return what a chat template writes of messages; a `DataError` that says of `what` where it refuses."""
     try:
         text: str = tokenizer.apply_chat_template(messages, tokenize=False, **how)
     except TemplateError as error:
         raise DataError(
-            f"The chat template of {_model_of(tokenizer)} refuses the messages {str(messages)[:80]} "
-            f"({str(error).rstrip('.')}): change them, a system's message or whose turn it is mostly."
+            f"The chat template refuses {what} ({str(error).rstrip('.')}): change its messages."
         ) from error
     return text
 
@@ -270,7 +271,7 @@ def _written(prompt: Sequence[Message], conversation: Conversation, tokenizer: T
     """Return what opens the assistant's turn, and what a chat template writes of a reply behind it."""
     said = {"role": "assistant", "content": conversation.reply}
     given = _opened(prompt, tokenizer)
-    whole = _by_template([*prompt, said], tokenizer)
+    whole = by_template([*prompt, said], tokenizer, f"row {conversation.id!r}")
     if not whole.startswith(given):
         raise DataError(
             f"The chat template does not put the reply of row {conversation.id!r} behind what opens the "

@@ -180,7 +180,8 @@ def _some(
     )
     fitted = _adapted(model, guide, rows, how, together) if drawn else attached((model, guide))
     stop = Stop(how.stop, backbone.tokenizer, ids.shape[1]) if how.stop else None
-    with fitted as lm, _plainly(lm, backbone, how):
+    ends = _ends(backbone, how.stop)
+    with fitted as lm, _plainly(lm, backbone, how, ends):
         found = lm.generate(
             input_ids=ids,
             attention_mask=mask,
@@ -192,7 +193,7 @@ def _some(
     log_probs = torch.stack(choice.log_probs, dim=-1)
     counts = stop.counts[::together] if stop else [None] * len(wanted)
     return [
-        _reply(*wanted[i], tokens, own, backbone, how.stop, stopped)
+        _reply(*wanted[i], tokens, own, backbone.tokenizer, ends, how.stop, stopped)
         for i, (tokens, own, stopped) in enumerate(zip(new.tolist(), log_probs.tolist(), counts, strict=True))
     ]
 
@@ -224,7 +225,7 @@ def _adapted(
 
 
 @contextmanager
-def _plainly(lm: PreTrainedModel, backbone: Backbone, how: Decoding) -> Iterator[None]:
+def _plainly(lm: PreTrainedModel, backbone: Backbone, how: Decoding, ends: Collection[int]) -> Iterator[None]:
     """Let transformers take nothing from the settings in a model's folder but what ends a text."""
     own = lm.generation_config
     # transformers hands the head a view of the prompts' last states, of which torch makes a product a row,
@@ -235,7 +236,7 @@ def _plainly(lm: PreTrainedModel, backbone: Backbone, how: Decoding) -> Iterator
         num_beams=1,
         use_cache=True,
         max_new_tokens=how.max_new_tokens,
-        eos_token_id=sorted(_ends(backbone, how.stop)) or None,
+        eos_token_id=sorted(ends) or None,
         pad_token_id=_pad_id(backbone),
     )
     try:
@@ -250,20 +251,20 @@ def _reply(
     number: int,
     tokens: list[int],
     log_probs: list[float],
-    backbone: Backbone,
+    tokenizer: Tokenizer,
+    ends: Collection[int],
     stop: Sequence[str],
     stopped: int | None,
 ) -> Reply:
     """Return a reply, cut behind its own end, or before a text that was there at token `stopped`."""
-    ends = _ends(backbone, stop)
     count = next((i + 1 for i, token in enumerate(tokens) if token in ends), len(tokens))
     ended = bool(tokens) and tokens[count - 1] in ends
     if stopped is not None and stopped <= count:
         count = stopped
-        text = _told(prompt, tokens[:count], backbone.tokenizer)
+        text = _told(prompt, tokens[:count], tokenizer)
         text, ended = text[: min((text.find(end) for end in stop if end in text), default=len(text))], True
     else:
-        text = _told(prompt, tokens[: count - ended], backbone.tokenizer)
+        text = _told(prompt, tokens[: count - ended], tokenizer)
     return Reply(prompt.id, number, text, tuple(tokens[:count]), tuple(log_probs[:count]), ended)
 
 

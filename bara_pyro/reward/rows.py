@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 
 import torch
-from jinja2 import TemplateError
 from torch import Tensor
 
-from bara_pyro.data.conversations import Conversation
+from bara_pyro.data.conversations import Conversation, by_template
 from bara_pyro.data.encode import Tokenizer, ids_of
 from bara_pyro.data.unicode import check_unicode
 from bara_pyro.errors import DataError
@@ -54,14 +53,9 @@ def _texts(conversation: Conversation, tokenizer: Tokenizer, form: str) -> tuple
         return conversation.prompt, conversation.prompt + conversation.reply
     messages = [*conversation.spoken().prompt]
     said = {"role": "assistant", "content": conversation.reply}
-    try:
-        given = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        return given, tokenizer.apply_chat_template([*messages, said], tokenize=False)
-    except TemplateError as error:
-        raise DataError(
-            f"The chat template refuses row {conversation.id!r} ({str(error).rstrip('.')}): change its "
-            "messages."
-        ) from error
+    row = f"row {conversation.id!r}"
+    given = by_template(messages, tokenizer, row, add_generation_prompt=True)
+    return given, by_template([*messages, said], tokenizer, row)
 
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:

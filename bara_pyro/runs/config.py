@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -60,12 +61,13 @@ class RunConfig(Settings):
     def _memory(self) -> list[tuple[str, str]]:
         return [*MEMORY, *(("method", key) for key in self.method.memory)]
 
-    def _with_room(self) -> "RunConfig":
-        """Return the configuration with the defaults of what is a matter of memory alone."""
+    def with_memory(self, values: Mapping[str, Any] | None = None) -> "RunConfig":
+        """Return the configuration with other settings of what costs memory alone, or the defaults of it."""
         sections = {name: getattr(self, name) for name, _ in self._memory()}
         for section, key in self._memory():
-            default = {key: type(sections[section]).model_fields[key].default}
-            sections[section] = sections[section].model_copy(update=default)
+            default = type(sections[section]).model_fields[key].default
+            value = default if values is None else values[f"{section}.{key}"]
+            sections[section] = sections[section].model_copy(update={key: value})
         return self.model_copy(update=sections)
 
     @property
@@ -76,7 +78,7 @@ class RunConfig(Settings):
         the same run, and where they are not, there is no run with words. What changes no result is left out,
         what is a matter of memory alone counts as its default.
         """
-        data = self._with_room().effective()
+        data = self.with_memory().effective()
         if data["task"]["labels"] == "auto":
             data["task"]["labels"] = "words"
         return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:12]

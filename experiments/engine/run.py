@@ -13,7 +13,7 @@ from bara_pyro.errors import ConfigError, TrainingError
 from experiments.engine.arguments import shared_settings, sweep_options
 from experiments.engine.compare import Comparisons, write_comparisons
 from experiments.engine.job import Job, found, plan
-from experiments.engine.record import Record, read_record, record_path, write_records
+from experiments.engine.record import Record, write_records
 from experiments.engine.results import RESULTS, read_results
 from experiments.engine.rows import collect, whole_records
 from experiments.engine.spaces import tagged
@@ -62,9 +62,8 @@ def run_study(
     known = whole_records(name, results)
     if args.finished:
         places, jobs = _finished(places, jobs, args, known)
-    records = sweep(
-        jobs, args.runs, **sweep_options(args), known=known, others=_committed(jobs, args, results)
-    )
+    committed = results / "records"
+    records = sweep(jobs, args.runs, **sweep_options(args), known=known, committed=committed)
     runs = [
         {"hash": record["config_hash"], "arm": arm, "task": record["task"], "seed": seed}
         for (arm, _, seed), record in zip(places, records, strict=True)
@@ -72,7 +71,7 @@ def run_study(
     done = [run for run, record in zip(runs, records, strict=True) if "failed" not in record]
     if not done:
         raise TrainingError(f"Every run of {name} failed: see the list of failures above.")
-    write_records(records, results / "records")  # also the failed ones: a table says how many there are
+    write_records(records, committed)  # also the failed ones: a table says how many there are
     asked = {(run["arm"], run["task"], run["seed"]) for run in runs}
     kept = [run for run in stored if (run["arm"], run["task"], run["seed"]) not in asked]
     path = write_study(name, [*kept, *runs], _about(args, [*kept, *runs]), folder=results)
@@ -112,13 +111,6 @@ def _stored(name: str, args: Namespace, results: Path) -> list[dict[str, Any]]:
             f"{args.steps or 'default'}: move it out of the folder, or give --steps as it was."
         )
     return list(found.entries.values())
-
-
-def _committed(jobs: Sequence[Job], args: Namespace, results: Path) -> dict[str, Record]:
-    """Return by hash the records of these runs, whatever study they are of."""
-    hashes = plan(jobs, args.runs)[0]
-    paths = {key: record_path(results / "records", key) for key in hashes}
-    return {key: read_record(path) for key, path in paths.items() if path.exists()}
 
 
 def _about(args: Namespace, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -39,6 +39,7 @@ from experiments.engine.record import (
     make_record,
     portable,
     read_record,
+    record_path,
     shifted_scores,
 )
 
@@ -73,7 +74,7 @@ def sweep(
     strict: bool = False,
     reuse: str | None = "any",
     known: Mapping[str, Record] = NOTHING,
-    others: Mapping[str, Record] = NOTHING,
+    committed: Path | None = None,
 ) -> list[Record]:
     """Bring every job's run to its end and return their records.
 
@@ -89,8 +90,7 @@ def sweep(
             refuses to begin.
         known: hash -> record of runs that are done although the folder does not hold them (another
             machine's, whose folder is gone).
-        others: hash -> record of the same configuration that is not to be taken, but has to be of the same
-            language model.
+        committed: folder of records that are not taken, but have to be of the same language models.
 
     Returns:
         One record a job, in the order of the jobs; those that share a run get the same one.
@@ -113,6 +113,8 @@ def sweep(
         check_code([*records.values()], folder)
     left = [run for key, run in runs.items() if not run.done(there[key])]
     if left:
+        paths = {key: record_path(committed, key) for key in runs} if committed else {}
+        others = {key: read_record(path) for key, path in paths.items() if path.exists()}
         check_language_models(runs, {**others, **records})
     rest = [run for run in runs.values() if run not in left]
     old = sum(bool(run.failures(records[run.config.hash])) for run in rest)

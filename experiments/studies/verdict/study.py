@@ -86,24 +86,22 @@ FURTHER = {
     **{"shorter": SHORTER, "rehearsed": REHEARSED, "lora": ASKED, "longer": LONGER},
     **{"doubling": DOUBLING, "arms": ARMS},
 }
-# Against the rival of the same language models.
-REHEARSALS: Mapping[str, tuple[str, Metric]] = {
-    "rehearsed": (PRIMARY.arm + REHEARSED, nll),
-    "rehearsed_ece": (PRIMARY.arm + REHEARSED, ece),
-    "longer": (PRIMARY.arm + LONGER, nll),
-    "longer_ece": (PRIMARY.arm + LONGER, ece),
-    "doubling": (PRIMARY.arm + DOUBLING, nll),
-    "doubling_ece": (PRIMARY.arm + DOUBLING, ece),
-    "rehearsed_bara": ("bara" + REHEARSED, nll),
-    "rehearsed_lora": ("lora" + REHEARSED, nll),
-    "asked_lora": ("lora" + ASKED, nll),
-}
-# Against the gate form of the same language models.
-DEFAULTS: Mapping[str, tuple[str, Metric]] = {
-    "bara": ("bara" + ARMS, nll),
-    "bara_ece": ("bara" + ARMS, ece),
-    "lora": ("lora" + ARMS, nll),
-    "lora_ece": ("lora" + ARMS, ece),
+REHEARSED_RIVAL, ARMS_GATE = PRIMARY.reference + REHEARSED, PRIMARY.arm + ARMS
+# Between arms of the same language models, made again.
+MADE_AGAIN: Mapping[str, tuple[str, str, Metric]] = {
+    "rehearsed": (PRIMARY.arm + REHEARSED, REHEARSED_RIVAL, nll),
+    "rehearsed_ece": (PRIMARY.arm + REHEARSED, REHEARSED_RIVAL, ece),
+    "longer": (PRIMARY.arm + LONGER, REHEARSED_RIVAL, nll),
+    "longer_ece": (PRIMARY.arm + LONGER, REHEARSED_RIVAL, ece),
+    "doubling": (PRIMARY.arm + DOUBLING, REHEARSED_RIVAL, nll),
+    "doubling_ece": (PRIMARY.arm + DOUBLING, REHEARSED_RIVAL, ece),
+    "rehearsed_bara": ("bara" + REHEARSED, REHEARSED_RIVAL, nll),
+    "rehearsed_lora": ("lora" + REHEARSED, REHEARSED_RIVAL, nll),
+    "asked_lora": ("lora" + ASKED, REHEARSED_RIVAL, nll),
+    "bara": ("bara" + ARMS, ARMS_GATE, nll),
+    "bara_ece": ("bara" + ARMS, ARMS_GATE, ece),
+    "lora": ("lora" + ARMS, ARMS_GATE, nll),
+    "lora_ece": ("lora" + ARMS, ARMS_GATE, ece),
 }
 SECONDARY = ("ece", "acc", "error_auroc", "near_aware", "far_aware", "few")
 
@@ -152,14 +150,9 @@ def differences(runs: Sequence[RunRows]) -> dict[str, float]:
         if ours + SHORTER in there:
             found["shorter"] = difference(ours + SHORTER, theirs + FEW, nll)
     found |= {
-        name: difference(arm, theirs + REHEARSED, metric)
-        for name, (arm, metric) in REHEARSALS.items()
+        name: difference(arm, reference, metric)
+        for name, (arm, reference, metric) in MADE_AGAIN.items()
         if arm in there
-    }
-    found |= {
-        name: difference(arm, ours + ARMS, metric)
-        for name, (arm, metric) in DEFAULTS.items()
-        if ours + ARMS in there
     }
     return found
 
