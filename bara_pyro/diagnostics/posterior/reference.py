@@ -17,6 +17,7 @@ from torch import Tensor
 from bara_pyro.core.noise import noise_seed, seeded
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.types import Batch
+from bara_pyro.diagnostics.arviz.compat import arviz
 from bara_pyro.diagnostics.posterior.joint import (
     Values,
     check_target,
@@ -179,10 +180,8 @@ def reference_from(
 
 def _chain_statistic(name: str, gates: Tensor) -> Tensor:
     """Return ArviZ's statistic of that name by gate, of `chains x draws x G`."""
-    import arviz  # takes a second
-
     if len(gates) == 1:  # R-hat compares chains: of one chain its halves
         half = gates.shape[1] // 2
         gates = torch.stack([gates[0, :half], gates[0, -half:]])
-    function = getattr(arviz, name)
+    function = getattr(arviz(), name)
     return torch.tensor([float(function(gate.numpy())) for gate in gates.unbind(-1)], dtype=torch.float64)
