@@ -1,4 +1,4 @@
-"""Predicts and trains on a sharded language model, as one of two processes; run by `test_ranks.py`."""
+"""Predicts and trains on a sharded language model, in two processes; run by `test_ranks.py`."""
 
 import json
 import re
@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import torch
+from ranks_driver import TWO, processes
 from torch import distributed
 from torch.distributed.tensor import DTensor
 
@@ -35,9 +36,8 @@ def results(model: AdaptedLM) -> dict[str, object]:
     return {"probabilities": probabilities, "losses": losses, "weights": held}
 
 
-def main() -> None:
+def work() -> None:
     distributed.init_process_group("gloo")
-    torch.set_num_threads(1)
     found = {}
     (block,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
     sharding, building = block.split("model = ")
@@ -49,9 +49,12 @@ def main() -> None:
         exec(compile(f"model = {building}", str(PAGE), "exec"), names)
         found[name] = results(names["model"])  # type: ignore[arg-type]
     if distributed.get_rank() == 0:
-        print(json.dumps(found))
+        Path(sys.argv[2]).write_text(json.dumps(found))
     distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main()
+    torch.set_num_threads(1)
+    ends = processes(TWO, work, Path(sys.argv[2]))
+    if ends != [[0, ""]] * TWO:
+        sys.exit(f"The processes ended with {ends}")

@@ -69,7 +69,7 @@ def test_going_on_after_a_kill_gives_the_same_bits(name: str, killed) -> None:
 def test_the_command_killed_from_outside(place: Place, tmp_path: Path, bara: Bara) -> None:
     """`bara train`, killed when its log shows it under way; then `bara train --resume`, no settings."""
     command = [sys.executable, "-m", "bara_pyro.cli.app"]
-    settings = {"train.steps": 200, "train.checkpoint_every": 3, "task.limit": 8}
+    settings = {"train.steps": 80, "train.checkpoint_every": 3, "task.limit": 8}
     assert bara(*place.arguments(tmp_path / "whole", **settings)).code == 0
     out = tmp_path / "killed"
     process = subprocess.Popen([*command, *place.arguments(out, **settings)], stdout=subprocess.DEVNULL)

@@ -204,15 +204,13 @@ def test_launched(launcher: str, place: Place, tmp_path: Path, bara: Bara) -> No
 
 
 @pytest.mark.slow
-def test_a_language_model_that_is_sharded(place: Place) -> None:
+def test_a_language_model_that_is_sharded(place: Place, tmp_path: Path) -> None:
     """By the block of docs/scale.md, against the whole one."""
-    driver = Path(__file__).parent / "fsdp_driver.py"
-    command = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(driver)]
-    done = subprocess.run(
-        [sys.executable, "-m", *command, str(place.backbone)], capture_output=True, text=True, timeout=300
-    )
+    driver, out = Path(__file__).parent / "fsdp_driver.py", tmp_path / "found.json"
+    command = [sys.executable, str(driver), str(place.backbone), str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = read_json(out)
     assert found["sharded"]["losses"] == pytest.approx(found["whole"]["losses"], rel=1e-5)
     assert found["sharded"]["probabilities"] == pytest.approx(found["whole"]["probabilities"], abs=1e-6)
     assert found["sharded"]["weights"] < 0.6 * found["whole"]["weights"]
