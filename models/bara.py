@@ -180,6 +180,7 @@ class BaRA(AdaptedLM):
             phi=PHI if PHI in self.latents.sites else None,
             theta={str(site.path): name for name, site in self.latents.local_sites.items()},
             modulating=self.latents.modulating,
+            centre=self.centre,
         )
 
     def global_latents(self, batch: Batch) -> Sequence[Gate]:

@@ -229,9 +229,10 @@ class FVAE(AdaptedLM):
     def global_latents(self, batch: Batch) -> Sequence[Pass]:
         """Return what the adapters need in this pass; nothing is sampled. Without labels there is no z2."""
         share = head_share = 1.0
-        if self.weights.averaged:
-            head_share = 1.0 / len(self.targets)
-            share = head_share * len(batch) / int(self.counted(batch).sum())
+        if self.weights.averaged:  # over tokens, of which the output embedding sees those that are asked
+            of_a_row = len(batch) / len(self.targets)
+            share = of_a_row / int(self.counted(batch).sum())
+            head_share = of_a_row / batch.positions
         training = self.likelihood.observed(batch)
         return [
             Pass(self.prior_z1, self.prior_z2, training, head_share if target.is_head else share)

@@ -1,6 +1,7 @@
 """Fit the noise of foreign rows (`bara_pyro.core.distance`) to rows that a program was trained on."""
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 
 import torch
 
@@ -34,5 +35,6 @@ def fit_distance(model: AdaptedLM, guide: SiteGuide, batches: Iterable[Batch]) -
     states, log_probs = [], []
     for batch in first_batches(batches, MOST):
         states.append(model.unadapted(batch))
-        log_probs.append(predict(model, guide, batch, samples=0)[0])
+        with nullcontext() if model.one_pass is None else model.one_pass.unfitted():
+            log_probs.append(predict(model, guide, batch, samples=0)[0])
     return model.distance.fit(torch.cat(states), torch.cat(log_probs))

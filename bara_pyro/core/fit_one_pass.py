@@ -56,7 +56,7 @@ def fit_one_pass(
         )
     log_probs, states, average = [], [], []
     for batch in first_batches(batches, MOST):
-        with model.watched() as seen:
+        with model.one_pass.unfitted(), model.watched() as seen:
             log_probs.append(predict(model, guide, batch, samples=0)[0])
         states += seen
         average.append(posterior_predictive(predict(model, guide, batch, samples=samples, seed=seed)))

@@ -30,6 +30,7 @@ class GateDraws:
             `A x` stand here.
         log_probs: float64, `S x n x C`: the answers' log-probabilities under the same draws.
         ranks: of a pruned program, the units that each module has, which are the first of the r; empty: all.
+        centre: what is taken from theta before it acts; 0 but for the centred additive form.
     """
 
     modules: tuple[str, ...]
@@ -38,11 +39,12 @@ class GateDraws:
     theta: Tensor | None
     log_probs: Tensor
     ranks: tuple[int, ...] = ()
+    centre: float = 0.0
 
     @property
     def psi(self) -> Tensor:
-        """The gate as it acts, `Phi * theta`: `S x n x M x r`, of Phi alone `S x 1 x M x r`."""
-        return product(self.phi, self.theta)
+        """The gate as it acts, `Phi * (theta - centre)`: `S x n x M x r`, of Phi alone `S x 1 x M x r`."""
+        return product(self.phi, self.theta, self.centre)
 
     def by_kind(self) -> dict[str, Tensor]:
         """Return `phi`, `theta` and `psi` as far as there are such gates, each `S x n x M x r`."""
@@ -50,10 +52,11 @@ class GateDraws:
         return {name: value for name, value in found.items() if value is not None} | {"psi": self.psi}
 
 
-def product(phi: Tensor | None, theta: Tensor | None) -> Tensor:
-    """Return `Phi * theta` of the gates that there are: `S x n x M x r`, of Phi alone `S x 1 x M x r`."""
+def product(phi: Tensor | None, theta: Tensor | None, centre: float = 0.0) -> Tensor:
+    """Return `Phi * (theta - centre)` of what there is, `S x n x M x r`; of Phi alone `S x 1 x M x r`."""
     if theta is None:
         return torch.as_tensor(phi).unsqueeze(1)
+    theta = theta - centre if centre else theta
     return theta if phi is None else theta * phi.unsqueeze(1)
 
 
@@ -116,6 +119,7 @@ def gate_draws(
         None if parts[0].theta is None else torch.cat([torch.as_tensor(part.theta) for part in parts], dim=1),
         torch.cat([part.log_probs for part in parts], dim=1),
         tuple(model.rank_pattern.get(path, model.r) for path in paths) if model.rank_pattern else (),
+        model.gates.centre if model.gates is not None else 0.0,
     )
 
 

@@ -74,6 +74,7 @@ class Gates:
         phi: site of the global gates, whose value is `[draws x 1 x] M x r`; None where there are none.
         theta: path -> site of the local gate, `[draws x] B x T x r`; empty where there are none.
         modulating: whether the gates multiply `A x` (gate form) rather than being what B is given.
+        centre: what is taken from theta before it acts (additive form, centred); else 0.
     """
 
     modules: tuple[str, ...]
@@ -81,6 +82,7 @@ class Gates:
     phi: str | None
     theta: Mapping[str, str]
     modulating: bool
+    centre: float = 0.0
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -92,7 +94,7 @@ class Gates:
         return None if self.phi is None else values[self.phi].reshape(-1, len(self.modules), self.r)
 
     def of(self, values: Mapping[str, Tensor], path: str) -> Tensor:
-        """Return a module's gate, the product of what there is of it: `draws x B x T x r`.
+        """Return a module's gate as it acts, the product of what there is of it: `draws x B x T x r`.
 
         A dimension that no part has is 1; so are the draws of a posterior mean.
         """
@@ -102,4 +104,5 @@ class Gates:
             return torch.as_tensor(own)
         theta = values[self.theta[path]]
         theta = theta.reshape(-1, *theta.shape[-3:])
+        theta = theta - self.centre if self.centre else theta
         return theta if own is None else own * theta

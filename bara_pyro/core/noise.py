@@ -23,6 +23,8 @@ from torch.distributions import (
     Bernoulli,
     Distribution,
     Gamma,
+    HalfCauchy,
+    HalfNormal,
     Independent,
     MultivariateNormal,
     Normal,
@@ -339,6 +341,19 @@ def _(fn: Gamma, numbers: Uniform) -> Tensor:
 @transport.register
 def _(fn: Normal, numbers: Uniform) -> Tensor:
     return fn.loc + fn.scale * _normal(numbers(0))
+
+
+# By quantiles that are exact near 0 and 1: torch's own round (u + 1) / 2 to 1 there, which is infinity.
+@transport.register
+def _(fn: HalfNormal, numbers: Uniform) -> Tensor:
+    return fn.scale * torch.erfinv(numbers(0)).mul_(math.sqrt(2))
+
+
+@transport.register
+def _(fn: HalfCauchy, numbers: Uniform) -> Tensor:
+    level = numbers(0)
+    smaller = torch.tan(math.pi / 2 * torch.minimum(level, 1 - level))
+    return fn.scale * torch.where(level < 0.5, smaller, 1 / smaller)
 
 
 def _normal(numbers: Tensor) -> Tensor:

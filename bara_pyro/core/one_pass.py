@@ -9,6 +9,8 @@ draw, and how much flatter is what a row's state tells.
 """
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +39,16 @@ class OnePass(nn.Module):
     def fitted(self) -> bool:
         """Whether there are temperatures."""
         return bool(self.weights.any())
+
+    @contextmanager
+    def unfitted(self) -> Iterator[None]:
+        """Have all temperatures 1, as before `fit`, so that S = 0 is the posterior mean itself."""
+        kept = self.weights.clone()
+        self.weights.zero_()
+        try:
+            yield
+        finally:
+            self.weights.copy_(kept)
 
     def features(self, log_probs: Tensor, states: Tensor) -> Tensor:
         """Return phi, `B x (3 + d)`, float64, of `B x C` log-probabilities and `B x d` states."""

@@ -61,6 +61,11 @@ class ReplyBatch(Batch):
     training: bool = True
 
     @property
+    def positions(self) -> int:
+        """How many positions of all rows are asked for a token."""
+        return int(self.scored.sum())
+
+    @property
     def asked(self) -> tuple[int, ...]:
         """How many positions at the right end of each row are read."""
         return self.counts

@@ -165,6 +165,11 @@ class Batch:
         return replace(self, input_ids=ids, attention_mask=mask, past=past)
 
     @property
+    def positions(self) -> int:
+        """How many positions of all rows are asked for a token."""
+        return sum(self.asked)
+
+    @property
     def asked(self) -> tuple[int, ...]:
         """How many positions at the right end of each row are read: one, the last, of a plain question."""
         return (1,) * len(self)

@@ -21,7 +21,7 @@ def best_log_temperature(log_probs: Tensor, labels: Tensor) -> float:
         labels: `n`, long.
 
     Returns:
-        The minimum, to the last digits of float64, within `[ln COLDEST, ln HOTTEST]`.
+        The minimum, to the last digits of float64, within `[ln COLDEST, ln HOTTEST]`; 0 where all are alike.
     """
     z = log_probs.double()
     right = z.gather(1, labels[:, None]).squeeze(1)
@@ -31,7 +31,8 @@ def best_log_temperature(log_probs: Tensor, labels: Tensor) -> float:
         expected = ((z / math.exp(log_temperature)).softmax(-1) * z).nan_to_num().sum(-1)
         return float((right - expected).mean())
 
-    return sign_change(slope, math.log(COLDEST), math.log(HOTTEST))
+    low, high = math.log(COLDEST), math.log(HOTTEST)
+    return 0.0 if slope(low) == slope(high) == 0 else sign_change(slope, low, high)
 
 
 def best_common_log_temperature(draws: Tensor, labels: Tensor, *, spread: float = math.inf) -> float:
@@ -45,7 +46,7 @@ def best_common_log_temperature(draws: Tensor, labels: Tensor, *, spread: float 
 
     Returns:
         Of one draw without a prior, the minimum. Of several it need not be the only one: the lowest on a
-        grid of steps of 5 percent, then the lowest beside it to a tenth of a permille.
+        grid of steps of 5 percent, then the lowest beside it to a tenth of a permille; 0 where all are alike.
     """
     if len(draws) == 1 and math.isinf(spread):
         return best_log_temperature(draws[0], labels)
@@ -56,6 +57,9 @@ def best_common_log_temperature(draws: Tensor, labels: Tensor, *, spread: float 
         return told + (log_temperature / spread) ** 2 / (2 * len(labels))
 
     grid = torch.linspace(math.log(COLDEST), math.log(HOTTEST), 190, dtype=torch.float64).tolist()
-    lowest = min(range(len(grid)), key=lambda place: at(grid[place]))
+    found = [at(log_temperature) for log_temperature in grid]
+    if max(found) == min(found):
+        return 0.0  # no row says anything about it
+    lowest = found.index(min(found))
     around = grid[max(0, lowest - 1)], grid[min(len(grid) - 1, lowest + 1)]
     return float(minimize_scalar(at, bounds=around, method="bounded", options={"xatol": 1e-4}).x)

@@ -16,7 +16,7 @@ PER_TIME = 1_000  # bytes of the process, whose memory grows by pages; a small t
 
 
 def kept(do: Callable[[int], object]) -> tuple[int, int]:
-    """Bytes of the process and objects of Python that are left of `TIMES` times, after `WARM` that fill caches."""
+    """Bytes of the process and objects of Python that `TIMES` times leave, after `WARM` that fill caches."""
     for i in range(WARM):
         do(i)
     resident, objects = resident_bytes(), sys.getallocatedblocks()

@@ -222,3 +222,15 @@ def test_addresses_on_another_device() -> None:
     scale = torch.ones(2, 5, 3, device="meta")
     law = MeanWeibull(scale, scale, validate_args=False).to_event(1)
     assert there.draw_local("theta/x", law).device.type == "meta"
+
+
+@pytest.mark.parametrize(("name", "truth"), [("HalfNormal", st.halfnorm), ("HalfCauchy", st.halfcauchy)])
+def test_half_laws_are_exact_at_both_ends(name: str, truth: st.rv_continuous) -> None:
+    """At 1 - 2^-24 torch's own quantiles are infinite and negative."""
+    ends = torch.tensor([2**-24, 0.25, 0.5, 0.75, 1 - 2**-24])
+    law = getattr(dist, name)(torch.full((5,), 1.7))
+    found = transport(law, lambda _: ends.clone())
+    expected = truth.ppf(ends.double().numpy(), scale=1.7)
+    expected[-1] = truth.isf(2.0**-24, scale=1.7)
+    assert found.numpy() == pytest.approx(expected, rel=1e-2)
+    assert found[1:4].numpy() == pytest.approx(expected[1:4], rel=1e-5)

@@ -10,6 +10,7 @@ from scipy import optimize
 from torch import Tensor
 from torch.testing import assert_close
 
+from bara_pyro.core.fit_distance import fit_distance
 from bara_pyro.core.fit_one_pass import fit_one_pass
 from bara_pyro.core.likelihood import TextLikelihood
 from bara_pyro.core.one_pass import FEWEST, RIDGE, OnePass
@@ -117,3 +118,16 @@ def test_what_cannot_be_is_refused() -> None:
         BaRA(model.backbone, 4, one_pass=True, likelihood=TextLikelihood())
     with pytest.raises(DataError, match=f"4 training rows .* {FEWEST} are the least"):
         fit_one_pass(*bara_pair("llama", one_pass=True), known()[:1])
+
+
+def test_fits_after_it_are_of_the_posterior_mean() -> None:
+    """A second fit finds what the first found, and so does that of the noise of foreign rows."""
+    pair = bara_pair(
+        "llama", scale=1.0, form="gate", one_pass=True, distance_aware=True, fit={"init_kappa": 1.0}
+    )
+    noise = fit_distance(*pair, known())
+    first = fit_one_pass(*pair, known(), samples=4)
+    assert fit_one_pass(*pair, known(), samples=4) == pytest.approx(first)
+    assert pair[0].one_pass.fitted
+    assert fit_distance(*pair, known()) == pytest.approx(noise)
+    assert pair[0].one_pass.fitted

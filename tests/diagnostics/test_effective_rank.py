@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from core_cases import make_batch
+from core_cases import bara_pair, make_batch
 from gate_cases import toy
 from scipy import stats
 from torch import Tensor
@@ -129,3 +129,14 @@ def test_the_relation_needs_both_gates() -> None:
     model, guide = toy()
     with pytest.raises(ConfigError, match="tau is -1"):
         support_relation(gate_draws(model, guide, [make_batch()], samples=1), -1)
+
+
+def test_a_centred_gate_acts_by_its_deviation() -> None:
+    """At its centre a unit does nothing, whatever its Phi; at 0 it does."""
+    phi, theta = torch.ones(1, 1, 2), torch.tensor([[[[1.0, 1.0]], [[0.0, 1.0]]]])
+    draws = GateDraws(("m",), ("a", "b"), phi, theta, torch.zeros(1, 2, 2), centre=1.0)
+    assert effective_rank(draws, 0.1).tolist() == [[0.0], [1.0]]
+    model, guide = bara_pair(centred=True, theta_prior={"name": "gamma", "concentration": 2.0, "rate": 1.0})
+    found = gate_draws(model, guide, [make_batch()], samples=2)
+    assert found.centre == 2.0
+    assert torch.equal(found.psi, found.phi.unsqueeze(1) * (found.theta - 2.0))

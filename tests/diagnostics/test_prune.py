@@ -37,11 +37,13 @@ def silence(system: System, unit: int) -> None:
             adapter.lora_B[:, unit] = 0
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_importance_by_taking_out(method: str) -> None:
+@pytest.mark.parametrize(
+    ("method", "settings"), [*((m, {}) for m in METHODS), ("bara", {"method.centred": True})]
+)
+def test_importance_by_taking_out(method: str, settings: dict) -> None:
     # What a unit adds is what is missing where its column of B is 0: measured at the first layer, whose
     # input does not change with it.
-    system = fitted(method)
+    system = fitted(method, **settings)
     rows = system.split("train")
     path = next(target.path for target in system.model.targets if "layers.0" in target.path)
     layer = system.backbone.lm.get_submodule(path)

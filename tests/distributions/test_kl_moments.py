@@ -80,3 +80,22 @@ def test_moments_of_each_family(family):
 def test_table_is_complete():
     assert set(PAIRS) <= {(q, p) for q in MOMENTS for p in CROSS_ENTROPIES}
     assert len(set(PAIRS)) == len(PAIRS)
+
+
+@pytest.mark.parametrize("prior", ["Gamma", "HalfNormal", "Exponential"])
+def test_a_narrow_gamma_in_float32(prior):
+    """Of a standard deviation of a hundredth of its mean: values, and how they change."""
+    found = {}
+    for dtype in (torch.float32, torch.float64):
+        mean, kappa = (torch.tensor(value, dtype=dtype, requires_grad=True) for value in (20.0, 0.01))
+        q = dist.Gamma(kappa**-2, 1 / (mean * kappa**2))
+        p = LAWS[prior](*(torch.tensor(value, dtype=dtype) for value in PRIORS[prior][0]))
+        power = MOMENTS[torch.distributions.Gamma](q).log_power(2)
+        found[dtype] = [
+            (kl_divergence(q, p), *torch.autograd.grad(kl_divergence(q, p), mean, retain_graph=True)),
+            (power, *torch.autograd.grad(power, (mean, kappa))),
+        ]
+    for single, double in zip(*found.values(), strict=True):
+        assert [float(value.detach()) for value in single] == pytest.approx(
+            [float(value.detach()) for value in double], rel=2e-3
+        )

@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
 import pyro
 import pytest
 import torch
@@ -26,14 +27,19 @@ from torch.testing import assert_close
 
 from bara_pyro.core.adapter import Adapter
 from bara_pyro.core.elbo import MeanFieldELBO
+from bara_pyro.core.likelihood import CompletionLikelihood
 from bara_pyro.core.prediction import predict
 from bara_pyro.core.svi import parameters
+from bara_pyro.data.replies import EncodedReply, reply_batch
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.fvae import FVAEGuide
+from bara_pyro.methods.base import build, method_config
 from bara_pyro.models.fvae import FVAE, MLP, Weights
 
 SCALING = ALPHA / (R + 1e-5)
+SMALL = 1e-3  # the weight of what is not the cross-entropy, as published
+OTHER_PARTS = {"z1_weight": 0.0, "z2_weight": 0.0, "kl_weight": 0.0}
 UNEVEN = {"rec_weight": 0.7, "z2_weight": 2.0, "z1_weight": 0.3, "kl_weight": 1.9, "ce_weight": 50.0}
 
 
@@ -333,3 +339,18 @@ def test_bad_settings_are_refused() -> None:
         FVAE(backbone(), N, weights=Weights(pull=-1.0))
     with pytest.raises(ConfigError, match="hidden=0"):
         FVAEGuide(FVAE(backbone(), N), hidden=0)
+
+
+@pytest.mark.parametrize("length", [1, 4, 9])
+@pytest.mark.parametrize("modules", [["lm_head"], ["lm_head", "0.self_attn.q_proj"]])
+def test_the_reproduction_averages_over_tokens_of_replies(modules: list[str], length: int) -> None:
+    """The output embedding sees those that are scored alone: its part does not grow with a reply."""
+    batch = reply_batch([[EncodedReply((1, 2), tuple(range(3, 3 + length)), str(row))] for row in range(3)])
+    config = method_config({"name": "fvae", "recipe": "reproduction", **OTHER_PARTS})
+    adapter = {"r": R, "likelihood": CompletionLikelihood(), "target_modules": modules}
+    terms = MeanFieldELBO().terms(*build(config, backbone(), N, adapter), batch)
+    found = {name: value.item() for name, value in terms.extra.items() if name.startswith("reconstruction")}
+    tokens = {"lm_head": 3 * length, "q_proj": 3 * (1 + length)}
+    averages = [value / tokens[name.split(".")[-1].split("/")[-1]] for name, value in found.items()]
+    assert len(averages) == len(modules)
+    assert (terms.loss - terms.nll).item() == pytest.approx(N * SMALL * np.mean(averages), rel=5e-3)

@@ -192,3 +192,10 @@ def test_stock_predictive_divides_too() -> None:
     pair = toy(2.5)
     truth = mean_forward(*pair, make_batch())
     assert_close(stock_draws(pair, 3, parallel=False), truth.expand(3, -1, -1))
+
+
+@pytest.mark.parametrize("answers", [1, 3])
+def test_rows_that_say_nothing_leave_it_at_one(answers: int) -> None:
+    alike, labels = torch.full((2, 5, answers), -math.log(answers)), torch.zeros(5, dtype=torch.long)
+    assert best_log_temperature(alike[0], labels) == 0
+    assert best_common_log_temperature(alike, labels) == 0

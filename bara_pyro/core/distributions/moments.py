@@ -71,8 +71,17 @@ def _gamma(q: Gamma) -> Moments:
         entropy=q.entropy(),
         mean_log=torch.digamma(a) - log_b,
         var_log=lambda: torch.polygamma(1, a),
-        log_power=lambda s: torch.lgamma(a + s) - torch.lgamma(a) - s * log_b,
+        log_power=lambda s: _log_rising(a, s) - s * log_b,
     )
+
+
+def _log_rising(a: Tensor, s: float) -> Tensor:
+    """Return `log(Gamma(a + s) / Gamma(a))`; of float32's `lgamma` at a = 1e4 a difference has no digit."""
+    if s == 1:
+        return a.log()
+    if s == 2:
+        return a.log() + (a + 1).log()
+    return -(a - 1).log() if s == -1 else torch.lgamma(a + s) - torch.lgamma(a)
 
 
 def _log_normal(q: LogNormal) -> Moments:

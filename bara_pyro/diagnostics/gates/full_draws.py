@@ -37,11 +37,12 @@ class FullDraws:
     theta_tokens: Tensor | None = None  # `S x n x T x M x r`, NaN where a module sees no token; if asked for
     kl_phi: Tensor | None = None  # float64, `S`, nats: of all modules, at weight 1
     kl_theta: Tensor | None = None  # float64, `S x n`, nats: the same, summed over real tokens
+    centre: float = 0.0  # what is taken from theta before it acts
 
     @property
     def psi(self) -> Tensor:
-        """The gate as it acts, `Phi * theta`: `S x n x M x r`, of Phi alone `S x 1 x M x r`."""
-        return product(self.phi, self.theta)
+        """The gate as it acts, `Phi * (theta - centre)`: `S x n x M x r`, of Phi alone `S x 1 x M x r`."""
+        return product(self.phi, self.theta, self.centre)
 
     def gates(self) -> dict[str, Tensor]:
         """Return the gates that there are, and `gate`, their product, of both kinds."""
@@ -108,6 +109,7 @@ def full_draws(
         theta=torch.empty(*rows, *units) if gates.theta else None,
         theta_tokens=torch.full((*rows, width, *units), torch.nan) if gates.theta and width else None,
         kl_theta=torch.zeros(rows, dtype=torch.float64) if gates.theta else None,
+        centre=gates.centre,
     )
     place = {row_id: i for i, row_id in enumerate(part.ids)}
     for batch in batches(part, system.answer_ids, batch_size or c.batch_size, by_length=True):

@@ -133,7 +133,7 @@ def token_maps(
             for i, path in enumerate(paths):
                 # Of a pruned module the first units alone are gates.
                 own = gates.of(piece.values, path)[..., : model.rank_pattern.get(path, model.r)]
-                below[i] += (own < tau).double().mean(-1).sum((0, 1)).cpu()
+                below[i] += (own.abs() < tau).double().mean(-1).sum((0, 1)).cpu()
         percent = (100 * below / max(samples, 1)).float()
         tokens = [tokenizer.decode([token]) for token in split.token_ids[row]]
         rounded = [_rounded(module) for module in percent]
