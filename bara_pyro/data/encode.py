@@ -99,7 +99,10 @@ def text_tokens(tokenizer: Tokenizer, text: str) -> list[int]:
     """
     tokens = continuation(tokenizer, ANSWER, f" {text}")
     if not tokens or tokenizer.unk_token_id in tokens:
-        raise DataError(f"The tokenizer cannot read the answer {text!r}: give the answers other names.")
+        raise DataError(
+            f"The tokenizer cannot read the answer {text!r}: give another language model (--model), ask for "
+            "letters (--labels letters), or give the answers other names."
+        )
     return tokens
 
 

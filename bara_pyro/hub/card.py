@@ -92,7 +92,7 @@ def _what(run: Published) -> str:
     base = run.base or run.config.backbone.name
     return (
         f"# {run.name}\n\n{summary}. An adapter for the language model `{base}`, fine-tuned on "
-        f"`{run.report['task']}` with [bara_pyro](https://arxiv.org/abs/2606.29184); its answers are "
+        f"`{run.report['task']}` with `bara_pyro` (`pip install bara-pyro`); its answers are "
         "probabilities, averaged over draws of the posterior.\n"
     )
 

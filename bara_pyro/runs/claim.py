@@ -13,6 +13,15 @@ except ImportError:  # Windows, where a folder cannot be opened either
     fcntl = None  # type: ignore[assignment]
 
 
+def is_claimed(folder: Path) -> bool:
+    """Return whether a process is training in a folder that is there."""
+    try:
+        with claimed(folder):
+            return False
+    except ConfigError:
+        return True
+
+
 @contextmanager
 def claimed(folder: Path) -> Iterator[None]:
     """Hold a folder, made if need be; nothing is written into it, and one that stays empty is removed.

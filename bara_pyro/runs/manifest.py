@@ -15,6 +15,7 @@ from pathlib import Path
 
 from bara_pyro.errors import CheckpointError, ConfigError
 from bara_pyro.runs.atomic import PART, SCHEMA, read_json, write_json
+from bara_pyro.runs.claim import is_claimed
 
 logger = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
@@ -75,8 +76,8 @@ def check_run(folder: Path) -> None:
     """Check that a folder holds a finished run, none of whose files has changed since; a quick look.
 
     Raises:
-        CheckpointError: there is no run, it was stopped half-way, or a file is missing, damaged, edited or of
-            another run.
+        CheckpointError: there is no run, a process trains it, it was stopped half-way, or a file is missing,
+            damaged, edited or of another run.
     """
     if folder.exists() and not folder.is_dir():
         raise CheckpointError(f"{folder} is a file, not the folder of a run: give the folder of a run first.")
@@ -95,6 +96,8 @@ def check_run(folder: Path) -> None:
     way_out = how_to_resume(folder)
     declared = read_json(folder / CONFIG).get("manifest") == MANIFEST
     if (folder / CHECKPOINT).exists() or (declared and not (folder / GUIDE).exists()):
+        if is_claimed(folder):
+            raise CheckpointError(f"Another process is training in {folder}: wait until it has finished.")
         raise CheckpointError(f"The run in {folder} was stopped half-way: {way_out} goes on with it.")
     if declared:
         raise CheckpointError(

@@ -14,6 +14,7 @@ from bara_pyro.data import load_task
 from bara_pyro.data.tables import read_table
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.registry import load_plugin
+from bara_pyro.runs.claim import claimed
 from bara_pyro.runs.manifest import how_to_resume
 from bara_pyro.runs.store import read_json, read_jsonl, write_jsonl
 from bara_pyro.runs.system import build_system
@@ -40,6 +41,17 @@ def stopped(place: Place, tmp_path: Path) -> tuple[Place, Path]:
     with pytest.raises(Unplugged):
         train(build_system(was.config(**SETTINGS)), tmp_path / "run", on_step=unplug)
     return was, tmp_path / "run"
+
+
+def test_a_run_in_training_is_waited_for(stopped: tuple[Place, Path], bara: Bara) -> None:
+    """It is not said to have stopped."""
+    _, out = stopped
+    for command in ("evaluate", "inspect"):
+        with claimed(out):
+            assert_one_sentence(
+                bara(command, out), "Another process is training", "wait until it has finished"
+            )
+        assert_one_sentence(bara(command, out), "stopped half-way", "--resume")
 
 
 def test_a_run_goes_on_where_its_model_and_rows_have_moved(

@@ -13,6 +13,7 @@ from bara_pyro.diagnostics.bounds import guarantees as bounds
 from bara_pyro.diagnostics.bounds.pac_bayes import gibbs_bound
 from bara_pyro.diagnostics.gates.rank import relation
 from bara_pyro.diagnostics.page.render_bounds import render_bounds
+from bara_pyro.diagnostics.page.render_scores import _plain
 from bara_pyro.diagnostics.posterior.predictive_scores import scores_of
 from bara_pyro.diagnostics.posterior.trust import LeftOut
 from bara_pyro.errors import ConfigError
@@ -47,6 +48,27 @@ def test_all_answers_right_is_no_reproach_where_that_was_to_be_expected(
 ) -> None:
     log_probs = torch.tensor([[sure, 1 - sure]], dtype=torch.float64).log().expand(rows, 2)
     assert scores_of(log_probs, torch.zeros(rows, dtype=torch.long), 0).sureness == expected
+
+
+@pytest.mark.parametrize(
+    ("rows", "right", "sure", "said"),
+    [
+        (
+            12,
+            5,
+            0.58,
+            "No difference is told; on so few rows one of up to 28 points would not be. Always giving the most "
+            "frequent answer would be right 58 times in 100.",
+        ),
+        (4000, 2320, 0.58, "can be taken at their word"),
+        (4000, 2000, 0.58, "overstate how often it is right"),
+    ],
+)
+def test_few_rows_prove_no_calibration(rows: int, right: int, sure: float, said: str) -> None:
+    """Worse than the most frequent answer, 12 rows of a run were said to be taken at their word."""
+    log_probs = torch.tensor([[sure, 1 - sure]], dtype=torch.float64).log().expand(rows, 2)
+    labels = (torch.arange(rows) >= right).long()
+    assert said in _plain(scores_of(log_probs, labels, 0))
 
 
 def test_what_was_learnt_by_heart_is_told_from_both_sets_of_rows() -> None:

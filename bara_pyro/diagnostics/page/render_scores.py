@@ -23,6 +23,7 @@ PLAIN = {
     0: "The two agree within chance: its probabilities can be taken at their word, on the whole.",
     -1: "It is less sure than it could be: its probabilities understate how often it is right.",
 }
+FINE = 5.0  # points: what rows can tell, for probabilities that no difference is told of to be trusted
 TECHNICAL = {1: "over-confident", 0: "neither over- nor under-confident", -1: "under-confident"}
 
 
@@ -31,7 +32,7 @@ def render_scores(run: RunFacts, found: PredictiveScores) -> Shown:
     main, few = found.main[-1], found.looked_at[-1]
     plain = (
         f"Of {main.rows:,} {run.split} questions the model answers {main.acc:.0f} in 100 right, and is "
-        f"{main.confidence:.0f} % sure on average. {PLAIN[main.sureness]}"
+        f"{main.confidence:.0f} % sure on average. {_plain(main)}"
     )
     technical = [
         f"{run.method} on {run.task}, S = {main.draws}: {main.acc:.1f} % right (± {main.standard_error:.1f} "
@@ -52,6 +53,16 @@ def render_scores(run: RunFacts, found: PredictiveScores) -> Shown:
         technical,
         [Table(COLUMNS, rows, caption), *map(_reliability, found.main), facts(run)],
     )
+
+
+def _plain(s: Scores) -> str:
+    """Return what that means, and no more than so few rows can tell."""
+    said = PLAIN[s.sureness]
+    if s.sureness == 0 and s.told > FINE:
+        said = f"No difference is told; on so few rows one of up to {s.told:.0f} points would not be."
+    if s.majority is not None and s.acc < s.majority:
+        said += f" Always giving the most frequent answer would be right {s.majority:.0f} times in 100."
+    return said
 
 
 def _row(which: str, s: Scores) -> dict[str, object]:

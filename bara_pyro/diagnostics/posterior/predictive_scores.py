@@ -36,6 +36,8 @@ class Scores(Result):
     confidence: float  # mean probability of the most likely answer
     # Standard error of the accuracy where these probabilities are right, percent; of older files not known.
     confidence_error: float | None = None
+    # Accuracy of always giving the most frequent answer, percent; of older files not known.
+    majority: float | None = None
     # The ECE that a perfectly calibrated model with the same probabilities would show on n rows, on average:
     # what is left of the ECE when n grows is calibration.
     chance_ece: float
@@ -47,14 +49,19 @@ class Scores(Result):
         return 100 * math.sqrt(self.acc / 100 * (1 - self.acc / 100) / self.rows)
 
     @property
-    def sureness(self) -> int:
-        """1: over-confident on the whole, -1: under-confident, 0: within two standard errors of right.
+    def told(self) -> float:
+        """The least difference of confidence and accuracy, in points, that is told from chance.
 
-        Those that the accuracy has where the probabilities are right: where all answers are, its own are 0.
+        Two standard errors that the accuracy has where the probabilities are right: where all answers are,
+        its own are 0.
         """
+        return 2 * (self.standard_error if self.confidence_error is None else self.confidence_error)
+
+    @property
+    def sureness(self) -> int:
+        """1: over-confident on the whole, -1: under-confident, 0: no difference is told."""
         gap = self.confidence - self.acc
-        error = self.standard_error if self.confidence_error is None else self.confidence_error
-        return 0 if abs(gap) <= 2 * error else 1 if gap > 0 else -1
+        return 0 if abs(gap) <= self.told else 1 if gap > 0 else -1
 
 
 class PredictiveScores(Result):
@@ -107,6 +114,7 @@ def scores_of(log_probs: Tensor, labels: Tensor, draws: int) -> Scores:
         **{key: found[key] for key in ("acc", "ece", "nll", "brier")},
         confidence=100 * float(sure.mean()),
         confidence_error=100 * float((sure * (1 - sure)).clamp_min(0).sum().sqrt()) / len(sure),
+        majority=100 * float(labels.bincount().max()) / len(labels),
         chance_ece=chance_ece(log_probs),
         bins=Bins(**{key: value.tolist() for key, value in vars(bins).items()}),
     )
