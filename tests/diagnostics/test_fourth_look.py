@@ -57,8 +57,8 @@ def test_all_answers_right_is_no_reproach_where_that_was_to_be_expected(
             12,
             5,
             0.58,
-            "No difference is told; on so few rows one of up to 28 points would not be. Always giving the most "
-            "frequent answer would be right 58 times in 100.",
+            "No difference is told; on so few rows one of up to 28 points would not be. Always giving the "
+            "most frequent answer would be right 58 times in 100.",
         ),
         (4000, 2320, 0.58, "can be taken at their word"),
         (4000, 2000, 0.58, "overstate how often it is right"),
