@@ -13,7 +13,7 @@ from bara_pyro.core.prediction import predict
 
 WARM, TIMES = 300, 400
 PER_TIME = 200  # bytes, allocated by whatever code: less than a tensor of one number
-FIELDS = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
+FIELDS = [
     "arena",
     "ordblks",
     "smblks",
@@ -24,13 +24,13 @@ FIELDS = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks ke
     "uordblks",
     "fordblks",
     "keepcost",
-)
+]
 
 
 class Allocated(ctypes.Structure):
     """What glibc's `mallinfo2` returns; of these `uordblks` and `hblkhd` are bytes in use."""
 
-    _fields_ = [(name, ctypes.c_size_t) for name in FIELDS]  # noqa: RUF012
+    _fields_ = [(name, ctypes.c_size_t) for name in FIELDS]
 
 
 def kept(do: Callable[[int], object]) -> tuple[int, int]:
