@@ -13,18 +13,9 @@ from bara_pyro.core.prediction import predict
 
 WARM, TIMES = 300, 400
 PER_TIME = 200  # bytes, allocated by whatever code: less than a tensor of one number
-FIELDS = [
-    "arena",
-    "ordblks",
-    "smblks",
-    "hblks",
-    "hblkhd",
-    "usmblks",
-    "fsmblks",
-    "uordblks",
-    "fordblks",
-    "keepcost",
-]
+# Of glibc's `struct mallinfo2`, in its order.
+FIELDS = ["arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks"]
+FIELDS.append("keepcost")
 
 
 class Allocated(ctypes.Structure):
