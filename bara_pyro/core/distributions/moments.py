@@ -81,7 +81,7 @@ def _log_rising(a: Tensor, s: float) -> Tensor:
         return a.log()
     if s == 2:
         return a.log() + (a + 1).log()
-    return -(a - 1).log() if s == -1 else torch.lgamma(a + s) - torch.lgamma(a)
+    return torch.lgamma(a + s) - torch.lgamma(a)
 
 
 def _log_normal(q: LogNormal) -> Moments:
