@@ -12,6 +12,9 @@ OUT ?= runs/demo
 SMOLLM2 ?= runs/smollm2
 # Two processes of one thread each: more threads only wait for each other on matrices this small.
 export OMP_NUM_THREADS ?= 1
+# What pip has not compiled Python keeps once it has: set in many images, this would have every process compile all
+# that it imports, which takes three times as long as importing it.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test lint docs notebooks bench mutants smollm2 venv clean
 
