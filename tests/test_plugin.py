@@ -2,10 +2,12 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -13,26 +15,41 @@ from scipy import integrate, stats
 
 ROOT = Path(__file__).parents[1]
 SHORT = ("--task", "micro-wgs", "--steps", "40", "--limit", "64", "--samples", "0", "--samples", "2")
-Bara = Callable[..., subprocess.CompletedProcess[str]]
+
+
+class Done(NamedTuple):
+    """What a command of the place where the plug-in is installed ended with."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Bara = Callable[..., Done]
 
 
 @pytest.fixture(scope="module")
-def bara(tmp_path_factory: pytest.TempPathFactory) -> Bara:
+def bara(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bara]:
     """Return what runs `bara` where the example is installed."""
     place = tmp_path_factory.mktemp("installed")
     # A copy: building writes beside the sources.
     source = tmp_path_factory.mktemp("source") / "plugin"
-    subprocess.run(["cp", "-r", str(ROOT / "examples" / "plugin"), str(source)], check=True)
+    shutil.copytree(ROOT / "examples" / "plugin", source)
     pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation"]
     subprocess.run([*pip, "--target", str(place), str(source)], check=True)
     path = os.pathsep.join((str(place), str(ROOT), os.environ.get("PYTHONPATH", "")))
+    out, err = (tmp_path_factory.mktemp("printed") / name for name in ("out", "err"))
 
-    def run(*arguments: str, cwd: Path = place) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "bara_pyro.cli.app", *arguments]
-        environment = {**os.environ, "PYTHONPATH": path}
-        return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=cwd)
+    def run(*arguments: str, cwd: Path = place) -> Done:
+        asked = {"arguments": arguments, "cwd": str(cwd), "out": str(out), "err": str(err)}
+        print(json.dumps(asked), file=driver.stdin, flush=True)
+        assert driver.stdout is not None
+        return Done(int(driver.stdout.readline()), out.read_text(), err.read_text())
 
-    return run
+    command = [sys.executable, str(Path(__file__).parent / "plugin_driver.py")]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, env={**os.environ, "PYTHONPATH": path}, **pipes) as driver:
+        yield run
 
 
 @pytest.mark.slow
