@@ -13,7 +13,8 @@ from torch import Tensor
 from bara_pyro.core import noise
 from bara_pyro.core.distributions import MeanWeibull
 from bara_pyro.core.distributions.kronecker import KroneckerNormal
-from bara_pyro.core.noise import GOLDEN, Addresses, Uniform, mix, transport, uniform
+from bara_pyro.core.laws import Uniform, transport
+from bara_pyro.core.noise import GOLDEN, Addresses, mix, uniform
 from bara_pyro.core.prediction import addresses_of
 from bara_pyro.errors import ConfigError
 

@@ -15,8 +15,8 @@ from torch.testing import assert_close
 import bara_pyro as bp
 from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.core.guide import PosteriorMean
+from bara_pyro.core.laws import transport
 from bara_pyro.core.likelihood import ClosedSet
-from bara_pyro.core.noise import transport
 from bara_pyro.core.prediction import predict, record
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.delta import DeltaGuide

@@ -1,0 +1,180 @@
+"""Draws made of uniform numbers, law by law: by quantiles, or by the rule of a class."""
+
+import math
+from collections.abc import Callable
+from functools import singledispatch
+from typing import Any, NoReturn
+
+import torch
+from pyro.distributions import Delta, MaskedDistribution
+from pyro.distributions.torch_distribution import ExpandedDistribution
+from torch import Tensor
+from torch.distributions import (
+    Bernoulli,
+    Distribution,
+    Gamma,
+    HalfCauchy,
+    HalfNormal,
+    Independent,
+    MultivariateNormal,
+    Normal,
+    TransformedDistribution,
+)
+
+from bara_pyro.core.distributions import MeanWeibull
+from bara_pyro.core.distributions.kronecker import KroneckerNormal
+from bara_pyro.errors import ConfigError
+
+Uniform = Callable[[int], Tensor]
+Rule = Callable[[Any, Uniform], Tensor]
+"""Number of a stream -> uniform numbers in (0, 1), float32, of the shape of the value to draw."""
+
+ATTEMPTS = 64  # of a rejection sampler that accepts 95 % and more at each
+
+
+class Transport:
+    """Draws made of uniform numbers: by the law's quantile function, or by a rule registered for its class.
+
+    A rule serves subclasses that are drawn as their parent is. One that has an `icdf` of its own is drawn by
+    that; one that has an `rsample` of its own and neither is another law, and refused.
+    """
+
+    def __call__(self, fn: Distribution, numbers: Uniform) -> Tensor:
+        """Return a draw of a law made of uniform numbers, of which stream 0 is used first.
+
+        Raises:
+            ConfigError: there is neither.
+        """
+        classes = type(fn).__mro__
+
+        def above(name: str) -> int:
+            return next(place for place, kind in enumerate(classes) if name in vars(kind))
+
+        owner = next(place for place, kind in enumerate(classes) if kind in _rule.registry)
+        drawn, quantile = above("rsample"), above("icdf")
+        if classes[owner] is not object and owner <= min(drawn, quantile):
+            return _rule.registry[classes[owner]](fn, numbers)
+        if quantile <= drawn:
+            return _by_quantile(fn, numbers)
+        return _refused(fn)
+
+    def register(self, rule: Rule) -> Rule:
+        """Register a rule for the class that its first argument is annotated with."""
+        return _rule.register(rule)
+
+
+transport = Transport()
+
+
+def _by_quantile(fn: Distribution, numbers: Uniform) -> Tensor:
+    try:
+        return fn.icdf(numbers(0))
+    except NotImplementedError:
+        return _refused(fn)
+
+
+def _refused(fn: Distribution) -> NoReturn:
+    raise ConfigError(
+        f"A {type(fn).__name__} has no quantile function of its own (icdf), which prediction draws by: give "
+        "it one, or register a way to draw it with bara_pyro.core.laws.transport.register."
+    )
+
+
+@singledispatch
+def _rule(fn: Any, numbers: Uniform) -> Tensor:
+    return _refused(fn)
+
+
+@transport.register
+def _(fn: MaskedDistribution, numbers: Uniform) -> Tensor:
+    return transport(fn.base_dist, numbers)
+
+
+@transport.register
+def _(fn: ExpandedDistribution, numbers: Uniform) -> Tensor:
+    return transport(fn.base_dist, numbers)
+
+
+@transport.register
+def _(fn: Independent, numbers: Uniform) -> Tensor:
+    return transport(fn.base_dist, numbers)
+
+
+@transport.register
+def _(fn: TransformedDistribution, numbers: Uniform) -> Tensor:
+    value = transport(fn.base_dist, numbers)
+    for change in fn.transforms:
+        value = change(value)
+    return value
+
+
+@transport.register
+def _(fn: Delta, numbers: Uniform) -> Tensor:
+    return fn.v
+
+
+@transport.register
+def _(fn: Bernoulli, numbers: Uniform) -> Tensor:
+    return (numbers(0) < fn.probs).to(fn.probs.dtype)
+
+
+@transport.register
+def _(fn: MeanWeibull, numbers: Uniform) -> Tensor:
+    log_energy = numbers(0).log_().neg_().log_()
+    value = fn.mean * torch.addcmul(fn.log_norm, fn.kappa, log_energy).exp_()
+    return value.clamp_min_(torch.finfo(value.dtype).tiny)  # at large kappa it underflows to 0
+
+
+@transport.register
+def _(fn: KroneckerNormal, numbers: Uniform) -> Tensor:
+    return fn.of_noise(_normal(numbers(0)).to(fn.scale.dtype))
+
+
+@transport.register
+def _(fn: MultivariateNormal, numbers: Uniform) -> Tensor:
+    noise = _normal(numbers(0)).to(fn.loc.dtype)
+    return fn.loc + torch.einsum("...ij,...j->...i", fn.scale_tril, noise)
+
+
+@transport.register
+def _(fn: Gamma, numbers: Uniform) -> Tensor:
+    """By Marsaglia and Tsang (ACM TOMS 26, 2000), whose attempts have streams of their own."""
+    shape = fn.concentration + (fn.concentration < 1).to(fn.concentration.dtype)
+    third = shape - 1 / 3
+    scale = (9 * third).rsqrt()
+    found, waiting = torch.ones_like(shape), torch.ones_like(shape, dtype=torch.bool)
+    for attempt in range(ATTEMPTS):
+        normal, level = _normal(numbers(2 * attempt + 1)), numbers(2 * attempt + 2)
+        cube = (1 + scale * normal).pow(3)
+        bound = 0.5 * normal.square() + third * (1 - cube + cube.clamp_min(1e-30).log())
+        accepted = (cube > 0) & (level.log() < bound)
+        found = torch.where(waiting & accepted, third * cube, found)
+        waiting = waiting & ~accepted
+        if not waiting.any():
+            break
+    # Below 1 the law is that of concentration + 1, times a power of a uniform number.
+    lifted = numbers(0).log() / fn.concentration * (fn.concentration < 1)
+    tiny = torch.finfo(fn.rate.dtype).tiny
+    return (found.clamp_min(tiny) * lifted.exp() / fn.rate).clamp_min(tiny)
+
+
+@transport.register
+def _(fn: Normal, numbers: Uniform) -> Tensor:
+    return fn.loc + fn.scale * _normal(numbers(0))
+
+
+# By quantiles that are exact near 0 and 1: torch's own round (u + 1) / 2 to 1 there, which is infinity.
+@transport.register
+def _(fn: HalfNormal, numbers: Uniform) -> Tensor:
+    return fn.scale * torch.erfinv(numbers(0)).mul_(math.sqrt(2))
+
+
+@transport.register
+def _(fn: HalfCauchy, numbers: Uniform) -> Tensor:
+    level = numbers(0)
+    smaller = torch.tan(math.pi / 2 * torch.minimum(level, 1 - level))
+    return fn.scale * torch.where(level < 0.5, smaller, 1 / smaller)
+
+
+def _normal(numbers: Tensor) -> Tensor:
+    return torch.erfinv(2 * numbers - 1).mul_(math.sqrt(2))
