@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 import torch
-from ranks_driver import TWO, processes
+from forks import processes
+from ranks_driver import TWO
 from torch import distributed
 from torch.distributed.tensor import DTensor
 

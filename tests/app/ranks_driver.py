@@ -6,12 +6,12 @@ Run as a program by `test_ranks.py`: each scenario is a function of the folder t
 import json
 import os
 import signal
-import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from forks import processes
 from safetensors.torch import save_file
 
 from bara_pyro.core.elbo import ElboTerms, MeanFieldELBO
@@ -20,7 +20,6 @@ from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.ranks import ALONE, joined
 from bara_pyro.core.svi import SVI
 from bara_pyro.data.types import Batch
-from bara_pyro.errors import BaraError
 from bara_pyro.runs import train as training
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.steps import make_svi, micro_batches
@@ -35,32 +34,6 @@ SETTINGS: dict[str, dict[str, object]] = {
 }
 # Phi alone: the noise of the local gates is one a row in any case.
 GLOBAL = {"method.name": "bara-gate", "method.latent": "phi"}
-
-
-def processes(count: int, work: Callable[[], None], out: Path) -> list[list[object]]:
-    """Run the same in `count` processes; return of each its exit code and the sentence that it ended with."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    out.parent.mkdir(parents=True, exist_ok=True)
-    children = []
-    for rank in range(count):
-        child = os.fork()
-        if child == 0:
-            if count > 1:
-                os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(count)}
-                os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-            said = ""
-            try:
-                work()
-            except (BaraError, KeyboardInterrupt) as error:
-                said = f"{type(error).__name__}: {error}"
-            (out.parent / f"{out.name}.{rank}.txt").write_text(said)
-            os._exit(0)
-        children.append(child)
-    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-    files = [out.parent / f"{out.name}.{rank}.txt" for rank in range(count)]
-    return [[code, file.read_text() if code == 0 else ""] for code, file in zip(codes, files, strict=True)]
 
 
 def trained(out: Path, count: int, before: Callable[[], None] | None = None, **settings: object) -> list:

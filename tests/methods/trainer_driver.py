@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 import torch
+from forks import processes
 from method_cases import made
-from ranks_driver import processes
 from safetensors.torch import save_file
 from test_trainer import SPLIT, trainer_of
 
