@@ -19,11 +19,12 @@ from experiments.engine.rows import RunRows
 
 @dataclass(frozen=True)
 class Range:
-    """A difference and its interval."""
+    """A difference, its interval, and the p-value of a difference of 0."""
 
     difference: float
     low: float
     high: float
+    p: float
 
     @property
     def width(self) -> float:
@@ -74,16 +75,16 @@ def over_worlds(worlds: Mapping[str, Sequence[RunRows]], arm: str, reference: st
     if len(shapes) > 1:
         raise DataError("The worlds have not the same arms, tasks and seeds: run what is missing.")
     found = _difference(told, arm, reference, metric)
-    these = Range(found["difference"], found["low"], found["high"])
-    return OverWorlds(by_world, these, student_range(list(by_world.values()))[0])
+    these = Range(found["difference"], found["low"], found["high"], found["p"])
+    return OverWorlds(by_world, these, student_range(list(by_world.values())))
 
 
-def student_range(values: Sequence[float]) -> tuple[Range, float]:
-    """Return the mean of two or more numbers with Student's interval, and the p-value of a mean of 0."""
+def student_range(values: Sequence[float]) -> Range:
+    """Return the mean of two or more numbers with Student's interval."""
     mean, error, df = fmean(values), stdev(values) / len(values) ** 0.5, len(values) - 1
     half = float(student.ppf((1 + LEVEL) / 2, df)) * error
     p = 2 * float(student.sf(abs(mean) / error, df)) if error else float(mean == 0.0)
-    return Range(mean, mean - half, mean + half), p
+    return Range(mean, mean - half, mean + half, p)
 
 
 def _difference(runs: Sequence[RunRows], arm: str, reference: str, metric: str) -> dict[str, Any]:

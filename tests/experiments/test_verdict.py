@@ -7,8 +7,11 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import false_discovery_control, ttest_1samp
+from study_cases import make_record, predictions
 
 from bara_pyro.errors import DataError
+from bara_pyro.runs.store import write_json
+from experiments.engine.record import record_path
 from experiments.engine.results import read_results
 from experiments.engine.rows import RunRows, rows_path, write_rows
 from experiments.engine.worlds import student_range
@@ -27,7 +30,9 @@ def run(world: str, arm: str, task: str, tested_on: str, right: float) -> RunRow
     law = torch.tensor([[right, float(np.log1p(-np.exp(right)))]], dtype=torch.float64).repeat(ROWS, 1)
     labels = torch.zeros(ROWS, dtype=torch.long)
     labels[::3] = 1  # some answers are wrong, with the other probability
-    return RunRows(arm, "h", "c", task, 0, tested_on, ids, clusters, labels, {0: law * 2, 10: law})
+    return RunRows(
+        arm, f"{arm} {world}", "c", task, 0, tested_on, ids, clusters, labels, {0: law * 2, 10: law}
+    )
 
 
 def world(name: str, gain: float) -> list[RunRows]:
@@ -96,27 +101,78 @@ def test_the_secondary_ones_are_corrected_by_holm() -> None:
     assert others[0][1] >= false_discovery_control([p for p, _ in others]).min()
 
 
+def test_worlds_that_agree_by_accident_have_the_interval_of_their_rows() -> None:
+    """Student's interval of three equal differences has no width: their residents say what chance can do."""
+    worlds = {name: world(name, 0.1) for name in ("102", "103", "104")}
+    for one in (one for runs in worlds.values() for one in runs):
+        right = one.log_probs[10][:, :1] * torch.linspace(0.5, 1.5, ROWS)[:, None]
+        one.log_probs[10].copy_(torch.cat([right, (-right.exp()).log1p()], dim=1))
+    found = study.contrasts(worlds)
+    assert found["nll"]["high"] - found["nll"]["low"] > 0.001
+    assert (found["nll"]["low"], found["nll"]["high"]) == (
+        found["nll"]["these_low"],
+        found["nll"]["these_high"],
+    )
+    for name in ("near", "far"):
+        assert found[name]["high"] - found[name]["low"] > 0.001
+        assert found[name]["p"] > 0
+    assert (
+        found["error_auroc"]["high"] == found["error_auroc"]["low"]
+    )  # no average over rows: Student's alone
+
+
 def test_tasks_are_t_tests_over_worlds_corrected_for_their_number() -> None:
-    ours = {"micro-obqa": [0.4, 0.5, 0.3], "micro-wgs": [0.6, 0.61, 0.62]}
-    worlds = [
-        {"bara-gate": {task: nlls[i] for task, nlls in ours.items()}, "temperature": dict.fromkeys(ours, 0.5)}
-        for i in range(3)
-    ]
-    found = study.by_task(worlds)
-    tests = {task: ttest_1samp(np.array(nlls) - 0.5, 0.0) for task, nlls in ours.items()}
-    for task, test in tests.items():
+    gains = {"micro-obqa": (0.8, 0.9, 1.1), "micro-wgs": (0.5, 0.7, 0.3)}
+    worlds = {
+        name: [
+            run(name, arm, task, task, -0.3 - (values[i] if arm == "bara-gate" else 0))
+            for arm in ("bara-gate", "temperature")
+            for task, values in gains.items()
+        ]
+        for i, name in enumerate(("102", "103", "104"))
+    }
+    found = study.by_task(worlds, study.PAIRS["nll"])
+    ps = {}
+    for task, values in gains.items():
+        test = ttest_1samp([nll_of(-0.3 - gain) - nll_of(-0.3) for gain in values], 0.0)
         low, high = test.confidence_interval(0.95)
-        assert found[task]["difference"] == pytest.approx(np.mean(ours[task]) - 0.5)
-        assert (found[task]["low"], found[task]["high"]) == pytest.approx((low, high))
-    assert found["micro-wgs"]["p_holm"] == pytest.approx(2 * tests["micro-wgs"].pvalue)
-    assert found["micro-obqa"]["p_holm"] == pytest.approx(tests["micro-obqa"].pvalue)
+        assert (found[task]["low"], found[task]["high"]) == pytest.approx((low, high), abs=1e-5)
+        ps[task] = test.pvalue
+    first, second = sorted(ps, key=ps.__getitem__)
+    assert found[first]["p_holm"] == pytest.approx(2 * ps[first], rel=1e-3)
+    assert found[second]["p_holm"] == pytest.approx(max(2 * ps[first], ps[second]), rel=1e-3)
+    assert 2 * ps[first] < 1
+
+
+def test_rows_from_elsewhere_are_told_as_the_records_say(tmp_path: Path) -> None:
+    worlds = {name: world(name, gain) for name, gain in GAINS.items()}
+    expected = {name: 50.0 + 4 * i for i, name in enumerate(GAINS)}
+    (tmp_path / "records").mkdir()
+    for name, percent in expected.items():
+        write_auroc(tmp_path, f"bara-gate {name}", percent)
+    found = study.told(worlds, tmp_path)
+    assert set(found) == {"auroc near bara-gate", "auroc far bara-gate"}  # the others have not run
+    low, high = ttest_1samp(list(expected.values()), 0.0).confidence_interval(0.95)
+    for entry in found.values():
+        assert entry["by_world"] == expected
+        assert entry["mean"] == pytest.approx(60.0)
+        assert (entry["low"], entry["high"]) == pytest.approx((low, high))
+
+
+def write_auroc(results: Path, name: str, percent: float) -> None:
+    """Write what a record says of rows from elsewhere."""
+    auroc = {"0": {"entropy": 1.0}, "10": {"entropy": 2.0, "mutual_information": percent}}
+    shifted = {task: {"auroc": auroc} for task in ("micro-near", "micro-far")}
+    labels, predicted = predictions("bara", "micro-obqa", 0, 10)
+    record = make_record("bara", "micro-obqa", 0, labels, predicted, shifted=shifted)
+    write_json(record_path(results / "records", name), record)
 
 
 @pytest.mark.parametrize("values", [[1.0, 2.0], [0.1, -0.2, 0.4, 0.3]])
 def test_the_range_is_that_of_a_t_test(values: list[float]) -> None:
-    found, p = student_range(values)
+    found = student_range(values)
     test = ttest_1samp(values, 0.0)
-    assert p == pytest.approx(test.pvalue)
+    assert found.p == pytest.approx(test.pvalue)
     assert (found.low, found.high) == pytest.approx(tuple(test.confidence_interval(0.95)))
 
 
@@ -149,13 +205,16 @@ def test_the_command_reads_the_rows_and_the_page_shows_them(
     write_rows(world("102", GAINS["102"]), rows_path("confirmatory_102", tmp_path))
     with pytest.raises(DataError, match="rows of 1 world"):
         study.main()
+    (tmp_path / "records").mkdir()
     for name in ("102", "103"):
         write_rows(world(name, GAINS[name]), rows_path(f"confirmatory_{name}", tmp_path))
+        write_auroc(tmp_path, f"bara-gate {name}", 60.0)
     study.main()
     assert "2 of 6 worlds: no verdict yet" in capsys.readouterr().out
     found = read_results(tmp_path / "verdict.json")
     text = page("Confirmatory benchmark", study.STUDY, found, "", tmp_path)
     assert "2 of 6 worlds" in text
+    assert "Code of the runs that were read: commit c (4);" in text
     mean = np.mean([nll_of(-0.3 - GAINS[n]) - nll_of(-0.3) for n in ("102", "103")])
     assert f"{mean:+.3f}" in text
     assert (tmp_path / "verdict-nll.svg").stat().st_size > 5000

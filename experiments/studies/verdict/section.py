@@ -38,9 +38,13 @@ WORDS = {
     "far_both": "NLL, far shift, both distance-aware (nats), exploratory",
     "bara": "NLL of the additive form minus the gate form, both by default (nats), exploratory",
     "bara_ece": "ECE of the additive form minus the gate form, both by default (points), exploratory",
+    "bara_acc": "accuracy of the additive form minus the gate form, both by default (points), exploratory",
     "lora": "NLL of LoRA minus the gate form, both by default (nats), exploratory",
     "lora_ece": "ECE of LoRA minus the gate form, both by default (points), exploratory",
+    "lora_acc": "accuracy of LoRA minus the gate form, both by default (points), exploratory",
 }
+
+PRIMARY_ARMS = f"{display(PRIMARY.arm)} minus {display(PRIMARY.reference)}"
 
 
 def parts(results: Results) -> list[Part]:
@@ -52,22 +56,64 @@ def parts(results: Results) -> list[Part]:
         "by world: small marks are tasks, large ones their average; at the bottom the average of the worlds "
         "with its 95 % interval.",
     )
-    return [contrast_table(results), picture, task_table(results), world_table(results)]
+    of_lora = f"LoRA minus {display(PRIMARY.arm)}, both by default"
+    return [
+        contrast_table(results),
+        picture,
+        task_table(results, PRIMARY.metric, PRIMARY_ARMS),
+        *([task_table(results, "lora", of_lora)] if "lora" in results.entries else []),
+        *([auroc_table(results)] if aurocs_of(results) else []),
+        world_table(results),
+        codes(results.about["runs"]),
+    ]
+
+
+def codes(runs: Mapping[str, int]) -> str:
+    """Return a sentence on which code made the runs that were read."""
+    made = (
+        f"commit {commit[:12]}{' with changes' * commit.endswith('+')} ({n})" for commit, n in runs.items()
+    )
+    return f"Code of the runs that were read: {'; '.join(made)}; defaults are the defaults of that code.\n"
 
 
 def contrast_table(results: Results) -> Table:
     """Return a row a contrast."""
     found = {WORDS[name]: results.entries[name] for name in WORDS if name in results.entries}
-    return _differences(found, "p (Holm where secondary)", results, "; unless the row says otherwise")
+    return _differences(
+        found, "p (Holm where secondary)", results, PRIMARY_ARMS, "unless the row says otherwise"
+    )
 
 
-def task_table(results: Results) -> Table:
+def task_table(results: Results, contrast: str, arms: str) -> Table:
     """Return a row a task."""
-    found = {entry["task"]: entry for entry in results.entries.values() if "task" in entry}
-    return _differences(found, "p (Holm, of the tasks)", results, "; NLL in nats by task, exploratory")
+    found = {e["task"]: e for e in results.entries.values() if e.get("contrast") == contrast}
+    return _differences(found, "p (Holm, of the tasks)", results, arms, "NLL in nats by task, exploratory")
 
 
-def _differences(found: Mapping[str, Entry], p: str, results: Results, about: str = "") -> Table:
+def aurocs_of(results: Results) -> list[Entry]:
+    """Return the entries that say how well draws tell rows from elsewhere."""
+    return [entry for entry in results.entries.values() if "shift" in entry]
+
+
+def auroc_table(results: Results) -> Table:
+    """Return a row a shift and an arm: AUROC of mutual information in each world, and their mean."""
+    rows = [
+        {
+            "what": f"{entry['shift']}, {display(entry['arm'])}",
+            "mean": f"{entry['mean']:.1f}",
+            "interval": f"[{entry['low']:.1f}, {entry['high']:.1f}]",
+            **{world: f"{value:.1f}" for world, value in entry["by_world"].items()},
+        }
+        for entry in sorted(aurocs_of(results), key=lambda entry: entry["shift"], reverse=True)
+    ]
+    worlds = [Column(world, world) for world in aurocs_of(results)[0]["by_world"]]
+    columns = (Column("what", "rows, method"), Column("mean", "mean"), Column("interval", "95 %"), *worlds)
+    return Table(
+        columns, rows, "Rows from elsewhere told by mutual information: AUROC in %, by world, exploratory"
+    )
+
+
+def _differences(found: Mapping[str, Entry], p: str, results: Results, arms: str, about: str) -> Table:
     rows = [
         {
             "what": what,
@@ -83,8 +129,7 @@ def _differences(found: Mapping[str, Entry], p: str, results: Results, about: st
         Column("interval", "95 %"),
         Column("p", p),
     )
-    arms = f"{display(PRIMARY.arm)} minus {display(PRIMARY.reference)}"
-    return Table(columns, rows, f"{arms}, {results.about['worlds']} worlds{about}")
+    return Table(columns, rows, f"{arms}, {results.about['worlds']} worlds; {about}")
 
 
 def world_table(results: Results) -> Table:

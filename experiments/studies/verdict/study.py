@@ -4,8 +4,9 @@
 
 What is computed, and from which worlds, was written down before any of them was made:
 `experiments/studies/confirmatory/plan.md`. A figure of a world is the average over its six tasks; intervals
-are Student's, of the worlds' figures. With fewer worlds than the plan has there is no verdict, only what has
-been seen so far. Rows of `confirmatory_102` are of the primary contrast in world 102, those of
+are Student's, of the worlds' figures, or what other residents of these worlds would change, where that is
+wider: six figures may agree by accident. With fewer worlds than the plan has there is no verdict, only what
+has been seen so far. Rows of `confirmatory_102` are of the primary contrast in world 102, those of
 `confirmatory_aware_102` and `confirmatory_few_102` of secondary ones, which count once every world has them.
 A language model that was made again for these, on another machine, is another one: `confirmatory_again_102`
 is the rival of the distance-aware form on it, with choices of its own, which the distance-aware rival has
@@ -53,27 +54,30 @@ Those of 102 and 107 were run while the folders were called 102 and 107, as the 
 and would have had the hashes of their runs: the records have the later names.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any
 
 from bara_pyro.errors import DataError
 from bara_pyro.metrics import accuracy, ece, error_auroc, holm, nll
 from experiments.engine.arguments import command_line
+from experiments.engine.differences import METRICS
+from experiments.engine.power import detectable
+from experiments.engine.record import number, read_record, record_path
 from experiments.engine.results import RESULTS, Results
 from experiments.engine.rows import RunRows, rows_of_study, rows_path
-from experiments.engine.worlds import over_worlds, student_range
+from experiments.engine.worlds import OverWorlds, over_worlds, student_range
 from experiments.page.spec import entry_study
 from experiments.studies.confirmatory.study import NAME, PRIMARY
 from experiments.studies.verdict.section import WORDS, parts, worlds_of
 
 WORLDS = 6
 Metric = Callable[[Any, Any], float]
-# Of the tasks that were learnt, and of rows from elsewhere.
-AT_HOME: Mapping[str, Metric] = {"nll": nll, "ece": ece, "acc": accuracy, "error_auroc": error_auroc}
+SCORES: Mapping[str, Metric] = {"nll": nll, "ece": ece, "acc": accuracy, "error_auroc": error_auroc}
 SHIFTED = {"near": "micro-near", "far": "micro-far"}
 AWARE, FEW, AGAIN, ARMS = ", distance-aware", ", 80 rows", ", made again", ", a further arm"
 # By defaults that were chosen when the benchmark was over.
@@ -86,24 +90,59 @@ FURTHER = {
     **{"shorter": SHORTER, "rehearsed": REHEARSED, "lora": ASKED, "longer": LONGER},
     **{"doubling": DOUBLING, "arms": ARMS},
 }
-REHEARSED_RIVAL, ARMS_GATE = PRIMARY.reference + REHEARSED, PRIMARY.arm + ARMS
-# Between arms of the same language models, made again.
-MADE_AGAIN: Mapping[str, tuple[str, str, Metric]] = {
-    "rehearsed": (PRIMARY.arm + REHEARSED, REHEARSED_RIVAL, nll),
-    "rehearsed_ece": (PRIMARY.arm + REHEARSED, REHEARSED_RIVAL, ece),
-    "longer": (PRIMARY.arm + LONGER, REHEARSED_RIVAL, nll),
-    "longer_ece": (PRIMARY.arm + LONGER, REHEARSED_RIVAL, ece),
-    "doubling": (PRIMARY.arm + DOUBLING, REHEARSED_RIVAL, nll),
-    "doubling_ece": (PRIMARY.arm + DOUBLING, REHEARSED_RIVAL, ece),
-    "rehearsed_bara": ("bara" + REHEARSED, REHEARSED_RIVAL, nll),
-    "rehearsed_lora": ("lora" + REHEARSED, REHEARSED_RIVAL, nll),
-    "asked_lora": ("lora" + ASKED, REHEARSED_RIVAL, nll),
-    "bara": ("bara" + ARMS, ARMS_GATE, nll),
-    "bara_ece": ("bara" + ARMS, ARMS_GATE, ece),
-    "lora": ("lora" + ARMS, ARMS_GATE, nll),
-    "lora_ece": ("lora" + ARMS, ARMS_GATE, ece),
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two arms and the score in which they differ, on the tasks that they learnt or on other rows."""
+
+    arm: str
+    reference: str
+    metric: str = "nll"
+    tested_on: str | None = None
+
+    def runs(self, world: Sequence[RunRows]) -> list[RunRows]:
+        """Return what a world has of the two, each as if it had learnt what it was tested on."""
+        return [
+            replace(run, task=run.tested_on)
+            for run in world
+            if run.arm in (self.arm, self.reference) and run.tested_on == (self.tested_on or run.task)
+        ]
+
+    def is_in(self, world: Sequence[RunRows]) -> bool:
+        """Tell whether a world has runs of both."""
+        return {run.arm for run in self.runs(world)} == {self.arm, self.reference}
+
+
+GATE, RIVAL = PRIMARY.arm, PRIMARY.reference
+PAIRS: Mapping[str, Pair] = {
+    **{metric: Pair(GATE, RIVAL, metric) for metric in SCORES},
+    **{name: Pair(GATE, RIVAL, tested_on=task) for name, task in SHIFTED.items()},
+    # Of the language model that the distance-aware form has, where it was not the world's first one.
+    **{f"{name}_aware": Pair(GATE + AWARE, RIVAL + AGAIN, tested_on=task) for name, task in SHIFTED.items()},
+    **{f"{name}_both": Pair(GATE + AWARE, RIVAL + AWARE, tested_on=task) for name, task in SHIFTED.items()},
+    "few": Pair(GATE + FEW, RIVAL + FEW),
+    "shorter": Pair(GATE + SHORTER, RIVAL + FEW),
+    # Between arms of the same language models, made again.
+    "rehearsed": Pair(GATE + REHEARSED, RIVAL + REHEARSED),
+    "rehearsed_ece": Pair(GATE + REHEARSED, RIVAL + REHEARSED, "ece"),
+    "longer": Pair(GATE + LONGER, RIVAL + REHEARSED),
+    "longer_ece": Pair(GATE + LONGER, RIVAL + REHEARSED, "ece"),
+    "doubling": Pair(GATE + DOUBLING, RIVAL + REHEARSED),
+    "doubling_ece": Pair(GATE + DOUBLING, RIVAL + REHEARSED, "ece"),
+    "rehearsed_bara": Pair("bara" + REHEARSED, RIVAL + REHEARSED),
+    "rehearsed_lora": Pair("lora" + REHEARSED, RIVAL + REHEARSED),
+    "asked_lora": Pair("lora" + ASKED, RIVAL + REHEARSED),
+    "bara": Pair("bara" + ARMS, GATE + ARMS),
+    "bara_ece": Pair("bara" + ARMS, GATE + ARMS, "ece"),
+    "bara_acc": Pair("bara" + ARMS, GATE + ARMS, "acc"),
+    "lora": Pair("lora" + ARMS, GATE + ARMS),
+    "lora_ece": Pair("lora" + ARMS, GATE + ARMS, "ece"),
+    "lora_acc": Pair("lora" + ARMS, GATE + ARMS, "acc"),
 }
 SECONDARY = ("ece", "acc", "error_auroc", "near_aware", "far_aware", "few")
+BY_TASK = {PRIMARY.metric: "", "lora": "lora "}  # contrasts that are looked at task by task -> their entries
+DRAWN = (GATE, GATE + AWARE, RIVAL + AWARE)  # arms whose draws differ
 
 
 def stored_worlds(results: Path = RESULTS) -> dict[str, list[RunRows]]:
@@ -116,89 +155,105 @@ def stored_worlds(results: Path = RESULTS) -> dict[str, list[RunRows]]:
         path = rows_path(f"{NAME}_{name}_{world}", results)
         if path.exists():
             runs += [replace(run, arm=run.arm + suffix) for run in rows_of_study(path.stem, results)]
+        elif suffix == AGAIN:  # the language model is the world's first one
+            runs += [replace(run, arm=RIVAL + AGAIN) for run in runs if run.arm == RIVAL]
     return worlds
 
 
-def task_scores(
-    runs: Sequence[RunRows], arm: str, metric: Metric, tested_on: str | None = None
-) -> list[float]:
-    """Return a score of each task that an arm learnt, under the largest S; on the named rows if any."""
-    own = [run for run in runs if run.arm == arm and run.tested_on == (tested_on or run.task)]
+def task_scores(runs: Sequence[RunRows], arm: str, metric: str) -> list[float]:
+    """Return a score of each task that an arm learnt, under the largest S."""
+    own = [run for run in runs if run.arm == arm and run.tested_on == run.task]
     if not own:
-        raise DataError(f"A world has no run of {arm} that was tested on {tested_on or 'its own task'}.")
-    return [metric(run.log_probs[max(run.log_probs)], run.labels) for run in own]
+        raise DataError(f"A world has no run of {arm}.")
+    return [SCORES[metric](run.log_probs[max(run.log_probs)], run.labels) for run in own]
 
 
 def differences(runs: Sequence[RunRows]) -> dict[str, float]:
-    """Return what the first arm of the primary contrast has more than the other in a world, by contrast."""
-    ours, theirs, there = PRIMARY.arm, PRIMARY.reference, {run.arm for run in runs}
+    """Return what the first arm of each pair has more than the other in a world.
 
-    def difference(arm: str, reference: str, metric: Metric, tested_on: str | None = None) -> float:
-        one, other = (fmean(task_scores(runs, name, metric, tested_on)) for name in (arm, reference))
-        return one - other
-
-    found = {name: difference(ours, theirs, metric) for name, metric in AT_HOME.items()}
-    found |= {name: difference(ours, theirs, nll, task) for name, task in SHIFTED.items()}
-    if ours + AWARE in there:
-        # Of the language model that the distance-aware form has, where it was not the world's first one.
-        plain = theirs + AGAIN if theirs + AGAIN in there else theirs
-        for words, reference in (("aware", plain), ("both", theirs + AWARE)):
-            aware = {name: difference(ours + AWARE, reference, nll, task) for name, task in SHIFTED.items()}
-            found |= {f"{name}_{words}": value for name, value in aware.items()}
-    if ours + FEW in there:
-        found["few"] = difference(ours + FEW, theirs + FEW, nll)
-        if ours + SHORTER in there:
-            found["shorter"] = difference(ours + SHORTER, theirs + FEW, nll)
-    found |= {
-        name: difference(arm, reference, metric)
-        for name, (arm, reference, metric) in MADE_AGAIN.items()
-        if arm in there
+    Raises:
+        DataError: the world lacks a run of the primary pair.
+    """
+    return {
+        name: fmean(task_scores(pair.runs(runs), pair.arm, pair.metric))
+        - fmean(task_scores(pair.runs(runs), pair.reference, pair.metric))
+        for name, pair in PAIRS.items()
+        if name == PRIMARY.metric or pair.is_in(runs)
     }
-    return found
 
 
 def contrasts(worlds: Mapping[str, Sequence[RunRows]]) -> dict[str, dict[str, Any]]:
     """Return `difference`, `low`, `high` and `p` of every contrast of which all worlds have runs.
 
-    Secondary ones have a `p_holm`. The primary one is the wider of the interval of worlds as such and that
-    of these worlds, which is kept beside it (`these_low`, `these_high`).
+    Of the interval of worlds as such and that of these worlds the wider one decides; of AUROC, which is no
+    average over rows, there is the first alone. Secondary ones have a `p_holm`, the primary one the interval
+    of these worlds beside it (`these_low`, `these_high`).
 
     Raises:
         DataError: fewer than two worlds, or a world lacks a run.
     """
-    both = over_worlds(worlds, PRIMARY.arm, PRIMARY.reference, PRIMARY.metric)
-    by_world = [differences(runs) for runs in worlds.values()]
     found: dict[str, dict[str, Any]] = {}
+    by_world = [differences(runs) for runs in worlds.values()]
     for name in [name for name in WORDS if all(name in one for one in by_world)]:
-        range_, p = student_range([one[name] for one in by_world])
-        found[name] = {"difference": range_.difference, "low": range_.low, "high": range_.high, "p": p}
-    found[PRIMARY.metric] |= {
-        "low": both.decides.low,
-        "high": both.decides.high,
-        "these_low": both.these.low,
-        "these_high": both.these.high,
-    }
+        if PAIRS[name].metric in METRICS:
+            both = over(PAIRS[name], worlds)
+            found[name] = asdict(both.decides)
+        else:
+            found[name] = asdict(student_range([one[name] for one in by_world]))
+        if name == PRIMARY.metric:
+            found[name] |= {"these_low": both.these.low, "these_high": both.these.high}
     others = [name for name in SECONDARY if name in found]
     for name, p in zip(others, holm([found[name]["p"] for name in others]), strict=True):
         found[name]["p_holm"] = p
     return found
 
 
-def by_task(worlds: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
-    """Return `difference`, `low`, `high` (nats) and `p_holm` of each task over worlds: exploratory.
+def over(pair: Pair, worlds: Mapping[str, Sequence[RunRows]]) -> OverWorlds:
+    """Return the difference of a pair, averaged over worlds."""
+    runs = {name: pair.runs(world) for name, world in worlds.items()}
+    return over_worlds(runs, pair.arm, pair.reference, pair.metric)
 
-    Args:
-        worlds: of each arm of the primary contrast, task -> NLL.
-    """
-    tasks = list(worlds[0][PRIMARY.arm])
-    ranges = [
-        student_range([one[PRIMARY.arm][task] - one[PRIMARY.reference][task] for one in worlds])
-        for task in tasks
-    ]
+
+def by_task(worlds: Mapping[str, Sequence[RunRows]], pair: Pair) -> dict[str, dict[str, float]]:
+    """Return `difference`, `low`, `high` and `p_holm` of each task over worlds: exploratory."""
+    tasks = list(dict.fromkeys(run.task for run in pair.runs(next(iter(worlds.values())))))
+    ranges = [over(replace(pair, tested_on=task), worlds).decides for task in tasks]
+    corrected = holm([found.p for found in ranges])
     return {
         task: {"difference": found.difference, "low": found.low, "high": found.high, "p_holm": p}
-        for task, (found, _), p in zip(tasks, ranges, holm([p for _, p in ranges]), strict=True)
+        for task, found, p in zip(tasks, ranges, corrected, strict=True)
     }
+
+
+def told(worlds: Mapping[str, Sequence[RunRows]], results: Path) -> dict[str, dict[str, Any]]:
+    """Return how well draws tell rows from elsewhere: AUROC of mutual information, %, over worlds.
+
+    The mean has Student's interval; `by_world` are what it is of. An arm that a world lacks is left out.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for arm, (shift, task) in product(DRAWN, SHIFTED.items()):
+        by_world = {
+            world: _auroc(run, results)
+            for world, runs in worlds.items()
+            for run in runs
+            if run.arm == arm and run.tested_on == task
+        }
+        if len(by_world) == len(worlds):
+            spread = student_range(list(by_world.values()))
+            about = {"arm": arm, "shift": shift, "by_world": by_world, "mean": spread.difference}
+            found[f"auroc {shift} {arm}"] = about | {"low": spread.low, "high": spread.high}
+    return found
+
+
+def _auroc(run: RunRows, results: Path) -> float:
+    record = read_record(record_path(results / "records", run.hash))
+    return number(record["shifted"][run.tested_on]["auroc"][str(max(run.log_probs))]["mutual_information"])
+
+
+def codes(worlds: Mapping[str, Sequence[RunRows]]) -> dict[str, int]:
+    """Return commit -> number of the runs that it made; one with changes has a + behind it."""
+    made = {(run.hash, run.commit) for runs in worlds.values() for run in runs}
+    return dict(Counter(commit for _, commit in made).most_common())
 
 
 def verdict(worlds: int, low: float, high: float) -> str:
@@ -212,20 +267,26 @@ def main() -> None:
     """Read the worlds' rows and write what they say."""
     command_line(__doc__).parse_args()
     worlds = stored_worlds()
-    results = Results(RESULTS / "verdict.json", "verdict", {"worlds": len(worlds), "planned": WORLDS})
+    about = {"worlds": len(worlds), "planned": WORLDS, "runs": codes(worlds)}
+    results = Results(RESULTS / "verdict.json", "verdict", about)
     for world, runs in worlds.items():
         scores = {
-            arm: dict(zip(_tasks(runs), task_scores(runs, arm, nll), strict=True))
-            for arm in (PRIMARY.arm, PRIMARY.reference)
+            arm: dict(zip(_tasks(runs), task_scores(runs, arm, "nll"), strict=True)) for arm in (GATE, RIVAL)
         }
         results.add(f"world {world}", {"world": world, "nll": scores, "differences": differences(runs)})
     for name, found in contrasts(worlds).items():
         results.add(name, {"metric": name, **found})
-    for task, found in by_task([entry["nll"] for entry in worlds_of(results)]).items():
-        results.add(task, {"task": task, **found})
+    for name, prefix in BY_TASK.items():
+        if name in results.entries:
+            for task, found in by_task(worlds, PAIRS[name]).items():
+                results.add(f"{prefix}{task}", {"task": task, "contrast": name, **found})
+    for name, found in told(worlds, RESULTS).items():
+        results.add(name, found)
     primary = results.entries[PRIMARY.metric]
+    sd = stdev(entry["differences"][PRIMARY.metric] for entry in worlds_of(results))
+    reached = {"sd": sd, "told": detectable(sd / len(worlds) ** 0.5, len(worlds) - 1)}
     said = verdict(len(worlds), primary["low"], primary["high"])
-    results.add("verdict", {"verdict": said, "worlds": len(worlds), "planned": WORLDS})
+    results.add("verdict", {"verdict": said, "worlds": len(worlds), "planned": WORLDS, **reached})
     print(f"{len(worlds)} of {WORLDS} worlds: {said}. Written to {results.path}.")
 
 
