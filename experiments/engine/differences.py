@@ -6,8 +6,8 @@ and clusters are drawn alike in every task that asks about them (`bara_pyro.metr
 of training again and of other residents; the two standard errors beside them say which of the two matters.
 
 A study declares one primary contrast, before it is run, whose verdict is that of its own interval. All
-others are secondary: their verdicts rest on p-values after Holm's correction for all of them, while their
-intervals are, as usual, each by itself.
+others are secondary: their verdicts rest on p-values after Holm's correction for all of them (a pair of arms
+counts once, whichever is the reference), while their intervals are, as usual, each by itself.
 """
 
 import math
@@ -215,15 +215,24 @@ def _judge(entries: Sequence[dict[str, Any]], primary: Contrast | None, level: f
     """Add what follows from each difference: by itself for the primary one, corrected for all others."""
     declared = _declared(entries, primary)
     known = [(e, m) for e in entries for m in METRICS if e[m]["p"] is not None]
-    others = [place for place in known if place != declared]
-    corrected: list[float | None] = [*holm([entry[metric]["p"] for entry, metric in others])]
-    if declared is not None:
-        others, corrected = [*others, declared], [*corrected, None]
-    for (entry, metric), p_holm in zip(others, corrected, strict=True):
-        found = entry[metric]
-        decisive = found["p"] if p_holm is None else p_holm
-        found |= {"p_holm": None, "primary": True} if p_holm is None else {"p_holm": float(f"{p_holm:.4g}")}
+    first = None if declared is None else _question(*declared)
+    # Of two arms that are each the other's reference there is one question, and one test of it.
+    tests = {_question(entry, metric): entry[metric]["p"] for entry, metric in known}
+    others = [question for question in tests if question != first]
+    corrected = dict(zip(others, holm([tests[question] for question in others]), strict=True))
+    for entry, metric in known:
+        found, question = entry[metric], _question(entry, metric)
+        if question == first:
+            found |= {"p_holm": None, "primary": True}
+        else:
+            found["p_holm"] = float(f"{corrected[question]:.4g}")
+        decisive = found["p"] if question == first else corrected[question]
         found["verdict"] = _verdict(metric, found["difference"], decisive < 1 - level)
+
+
+def _question(entry: Mapping[str, Any], metric: str) -> tuple[frozenset[str], str, str]:
+    """Return what a difference is of, whichever of the two arms is called the reference."""
+    return frozenset((entry["arm"], entry["reference"])), entry["task"], metric
 
 
 def _declared(

@@ -1,4 +1,4 @@
-"""How templates write a number, a spread or an interval: `{{ value | f3 }}`, `pm1`, `b3`, `i3`."""
+"""How templates write a number, a spread or an interval: `{{ value | f3 }}`, `pm1`, `b3`, `w1`, `i3`."""
 
 from collections.abc import Callable
 from functools import partial
@@ -26,6 +26,16 @@ def bare(entry: dict[str, Any], digits: int = 1) -> str:
     return f"{middle} [{low}, {high}]"
 
 
+def within(entry: dict[str, Any], digits: int = 1) -> str:
+    """Return a stored mean with its interval.
+
+    >>> within({"mean": 65.29, "low": 50.63, "high": 79.95})
+    '65.3 [50.6, 80.0]'
+    """
+    middle, low, high = (fixed(entry[key], digits) for key in ("mean", "low", "high"))
+    return f"{middle} [{low}, {high}]"
+
+
 def interval(entry: dict[str, Any], digits: int = 1) -> str:
     """Return a stored difference with its interval, and both standard errors where its rows are stored.
 
@@ -46,6 +56,7 @@ KINDS: dict[str, Callable[..., str]] = {
     "s": partial(fixed, sign="+"),
     "pm": spread,
     "b": bare,
+    "w": within,
     "i": interval,
 }
 FORMATS: dict[str, Callable[..., str]] = {

@@ -75,6 +75,10 @@ def test_regret_is_taken_from_the_best_with_the_same_task_and_rows() -> None:
     assert rows["MLE (LoRA)"]["80 rows"] == pytest.approx(0.1)
     assert rows["MLE (LoRA)"]["all rows"] == math.inf
     assert rows["MLE (LoRA)"]["worst"] == math.inf
+    # Setting by setting: .9 and .7, 1.5 and 2.0, .5 and .6, a run that failed and 1.0.
+    assert rows["MLE (LoRA)"]["ahead"] == 2
+    assert rows["MLE (LoRA)"]["less"] == math.inf
+    assert "ahead" not in rows["BaRA gate"]
     axes = picture.draw().axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["BaRA gate", "MLE (LoRA)"]
     marks = {(line.get_marker(), line.get_ydata()[0]): line.get_xdata()[0] for line in axes.lines}

@@ -13,8 +13,8 @@ import math
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from itertools import product
-from statistics import median
-from typing import Any
+from statistics import fmean, median
+from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -34,6 +34,7 @@ RATES = (3e-4, 1e-3, 3e-3)
 STEPS = (300, 1000, 3000)
 RANKS = (2, 8, 32)
 ROWS = (80, 320, None)  # all that there are
+REFERENCE = "bara-gate"
 LEAST, WORST = 1e-3, 10.0  # nats: where the figure ends
 
 
@@ -63,22 +64,58 @@ def arms(args: Namespace) -> Arms:
 
 def regrets(study: Study, with_rows: str | None = None) -> dict[str, list[float]]:
     """Return method -> its regrets in nats, rising, under the largest S; of runs with such rows if named."""
-    nll: dict[tuple[str, str], list[tuple[str, float]]] = {}
+    best: dict[tuple[str, str], float] = {}
+    every = {place: value for place, value in losses(study).items() if with_rows in (None, place.rows)}
+    for place, value in every.items():
+        best[place.task, place.rows] = min(value, best.get((place.task, place.rows), math.inf))
+    above: dict[str, list[float]] = {}
+    for place, value in every.items():
+        least = best[place.task, place.rows]
+        above.setdefault(place.method, []).append(value - least if math.isfinite(value) else math.inf)
+    return {method: sorted(values) for method, values in above.items()}
+
+
+class Place(NamedTuple):
+    """A run of the grid; `setting` holds its rate, length and rank."""
+
+    method: str
+    rows: str
+    setting: str
+    task: str
+    seed: int
+
+
+def losses(study: Study) -> dict[Place, float]:
+    """Return the NLL (nats, largest S) of every run; one that failed has an infinite one."""
+    found = {}
     for arm, tasks in study.arms.items():
-        method, rows, *_ = arm.split(", ")
-        if with_rows not in (None, rows):
-            continue
+        method, rows, setting = arm.split(", ", 2)
         draws = draws_of(tasks)
         for task, seeds in tasks.items():
-            for record in seeds.values():
-                found = math.inf if "failed" in record else number(record["metrics"][draws[-1]]["nll"])
-                nll.setdefault((task, rows), []).append((method, found))
-    above: dict[str, list[float]] = {}
-    for runs in nll.values():
-        best = min(value for _, value in runs)
-        for method, value in runs:
-            above.setdefault(method, []).append(value - best if math.isfinite(value) else math.inf)
-    return {method: sorted(values) for method, values in above.items()}
+            for seed, record in seeds.items():
+                nll = math.inf if "failed" in record else number(record["metrics"][draws[-1]]["nll"])
+                found[Place(method, rows, setting, task, seed)] = nll
+    return found
+
+
+def beside(study: Study, reference: str = REFERENCE) -> dict[str, dict[str, float]]:
+    """Return method -> in how many settings it has a lower NLL than the reference, and the mean difference.
+
+    Medians of two methods say little about which is ahead where both have the same settings: this does.
+    """
+    every, found = losses(study), {}
+    for method in {place.method: None for place in every if place.method != reference}:
+        pairs = [
+            (value, every[place._replace(method=reference)])
+            for place, value in every.items()
+            if place.method == method and place._replace(method=reference) in every
+        ]
+        if pairs:
+            found[method] = {
+                "ahead": sum(ours < theirs for ours, theirs in pairs),
+                "less": fmean(ours - theirs for ours, theirs in pairs),
+            }
+    return found
 
 
 def parts(study: Study) -> list[Part]:
@@ -86,6 +123,7 @@ def parts(study: Study) -> list[Part]:
     above = regrets(study)
     numbers = list(dict.fromkeys(arm.split(", ")[1] for arm in study.arms))  # "80 rows"
     by_rows = {number: regrets(study, number) for number in numbers}
+    paired = beside(study)
     rows: list[dict[str, Any]] = [
         {
             "name": display(method),
@@ -94,6 +132,7 @@ def parts(study: Study) -> list[Part]:
             "ninth": values[math.ceil(0.9 * len(values)) - 1],
             "worst": values[-1],
             "near": 100 * sum(value <= 0.05 for value in values) / len(values),
+            **paired.get(method, {}),
             **{number: median(found[method]) for number, found in by_rows.items()},
         }
         for method, values in above.items()
@@ -105,6 +144,8 @@ def parts(study: Study) -> list[Part]:
         Column("ninth", "9 of 10 below", "nats", ".3f", "min", second=True),
         Column("worst", "worst", "nats", ".3f", "min", second=True),
         Column("near", "within 0.05 nats", "%", ".0f", "max", second=True),
+        Column("ahead", f"lower than {display(REFERENCE)}", "settings", format="d"),
+        Column("less", f"minus {display(REFERENCE)}, mean", "nats", format="+.3f"),
         *(Column(number, f"median, {number}", "nats", ".3f", "min", second=True) for number in by_rows),
     )
     rows.sort(key=lambda row: row["median"])
