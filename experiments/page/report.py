@@ -28,7 +28,8 @@ from experiments.page.values import gaps
 
 ROOT = Path(__file__).parents[2]
 CLAIMS = Path(__file__).with_name("claims")
-CLAIMED = ("README.md", "docs/index.md", "docs/limits.md")  # documents of which a part is written from results
+# Documents of which a part is written from results.
+CLAIMED = ("README.md", "docs/index.md", "docs/limits.md")
 WIDTH = 110
 # Of templates; settings stand in code spans, and links, arXiv ids and names of models are no results.
 TAG = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}", re.DOTALL)
