@@ -48,6 +48,35 @@ def test_every_prior_is_tested():
     assert set(PRIORS) == set(TRUTHS) == set(DEFAULTS)
 
 
+class Cut(dist.Gamma):
+    """A Gamma law that ends at 2."""
+
+    def log_prob(self, value):
+        return super().log_prob(value).masked_fill(value > 2, -math.inf)
+
+
+def test_another_density_has_not_its_parents_divergence():
+    one = torch.ones(3)
+    assert has_analytic_kl(MeanWeibull(one, 0.5 * one), dist.Gamma(one, one))
+    assert not has_analytic_kl(MeanWeibull(one, 0.5 * one), Cut(one, one))
+    assert not has_analytic_kl(Cut(one, one).to_event(1), dist.Gamma(one, one).to_event(1))
+    renamed = type("Renamed", (dist.Gamma,), {})  # the same law under another name
+    assert has_analytic_kl(MeanWeibull(one, 0.5 * one), renamed(one, one))
+
+
+def test_a_prior_of_negative_gates_or_of_wrong_parameters_is_refused(monkeypatch):
+    monkeypatch.setattr(PRIORS, "_items", dict(PRIORS))
+    register_prior("normal")(lambda scale=1.0: dist.Normal(torch.zeros_like(scale), scale))
+    with pytest.raises(ConfigError, match="'normal' has a density at -1, and no gate is negative"):
+        make_prior("normal")
+    register_prior("called")(lambda shape=1.0, rate=1.0: dist.Gamma(shape, rate))
+    with pytest.raises(ConfigError, match=r"'called''s Gamma needs a positive concentration, not -1\.0"):
+        make_prior("called", shape=-1.0)
+    scale = torch.distributions.transforms.AffineTransform(0.0, 2.0)
+    register_prior("scaled")(lambda rate=1.0: dist.TransformedDistribution(dist.Exponential(rate), [scale]))
+    assert make_prior("scaled", rate=0.5).log_prob(torch.tensor(1.0)).isfinite()
+
+
 def test_priors_of_ones_own_that_are_none_of_gates(monkeypatch):
     monkeypatch.setattr(PRIORS, "_items", dict(PRIORS))
     register_prior("nodefault")(lambda scale: dist.HalfNormal(scale))

@@ -9,7 +9,8 @@ import torch
 from pyro import poutine
 from pyro.distributions import TorchDistribution
 from pyro.nn import PyroModule
-from pyro.poutine.runtime import InferDict, get_plates
+from pyro.poutine.mask_messenger import MaskMessenger
+from pyro.poutine.runtime import InferDict, Message, get_plates
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -24,6 +25,9 @@ INPUT = "input"
 
 SHARED = "shared"
 """The same for the draw of a global latent that the local one meets in the program."""
+
+UNWEIGHTED = "unweighted"
+"""The same for a latent whose KL has the weight 0; see `tempered`."""
 
 
 class Adapter(PyroModule):
@@ -161,7 +165,19 @@ def tempered(beta: float) -> AbstractContextManager:
     """Weight the KL of the sites inside by `beta`: 1 is the exact ELBO, 0 removes the term."""
     if beta == 1:
         return nullcontext()
-    return poutine.mask(mask=False) if beta == 0 else poutine.scale(scale=beta)
+    return _Unweighted() if beta == 0 else poutine.scale(scale=beta)
+
+
+class _Unweighted(MaskMessenger):
+    """Masks what is inside, and marks it: joined to a mask of tokens this one is a tensor of False."""
+
+    def __init__(self) -> None:
+        super().__init__(mask=False)
+
+    def _process_message(self, msg: Message) -> None:
+        super()._process_message(msg)
+        if msg["type"] == "sample":
+            cast(dict[str, object], msg["infer"])[UNWEIGHTED] = True
 
 
 def outer_draws() -> tuple[int, ...]:

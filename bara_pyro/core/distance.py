@@ -14,6 +14,9 @@ The hinge at the radius is a choice of design: rows like the training rows keep 
 frozen is another: what an adapter learns maps foreign rows onto those it knows, and hides the distance.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pyro
 import torch
 from pyro.distributions import Normal
@@ -73,6 +76,16 @@ class Distance(nn.Module):
         weights = pyro.sample(SITE, law.expand([log_probs.shape[-1], len(self.mean)]).to_event(2))
         noise = self.directions(states) @ weights.mT
         return (log_probs + noise.to(log_probs)).log_softmax(-1)
+
+    @contextmanager
+    def silent(self) -> Iterator[None]:
+        """Have no noise, as before `fit`: what is drawn is what the latents draw."""
+        kept = self.scale.clone()
+        self.scale.zero_()
+        try:
+            yield
+        finally:
+            self.scale.copy_(kept)
 
     @staticmethod
     def check_rows(rows: int) -> None:

@@ -15,6 +15,7 @@ from pyro.poutine.trace_struct import Trace
 from torch import Tensor
 from torch.distributions import kl_divergence
 
+from bara_pyro.core.adapter import UNWEIGHTED
 from bara_pyro.core.distributions import has_analytic_kl
 from bara_pyro.core.distributions.stacked import FLOAT64_SUM, Pair, kind, kl_sums
 from bara_pyro.core.foreign import AUXILIARY
@@ -23,7 +24,7 @@ from bara_pyro.core.likelihood import LIKELIHOOD
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.sites import law_of, value_of
 from bara_pyro.data.types import Batch
-from bara_pyro.errors import DataError, MissingKLError
+from bara_pyro.errors import ConfigError, DataError, MissingKLError
 
 WRAPPERS = (Independent, MaskedDistribution, ExpandedDistribution)  # of a law; others are laws by themselves
 
@@ -84,6 +85,7 @@ class MeanFieldELBO(TraceMeanField_ELBO):
 
         Raises:
             MissingKLError: a latent's pair of distributions has no analytic KL.
+            ConfigError: the draws of a posterior have no gradient.
             DataError: the batch has no labels.
         """
         particles = [self._terms(*guide.run(batch)) for _ in range(self.num_particles)]
@@ -124,6 +126,10 @@ class MeanFieldELBO(TraceMeanField_ELBO):
             posterior = guide_trace.nodes[name]
             if posterior["fn"] is site["fn"]:
                 continue
+            _check_gradient(name, posterior)
+            if (site["infer"] or {}).get(UNWEIGHTED):
+                kl[name] = torch.zeros((), device=value_of(site).device)
+                continue
             draw = guide_trace.nodes.get(name + AUXILIARY)
             if draw is None and (group := _kind(posterior, site)) is not None:
                 alike.setdefault(group, {})[name] = site
@@ -140,6 +146,7 @@ class MeanFieldELBO(TraceMeanField_ELBO):
         kl = {name: kl[name] for name in model_trace.nodes if name in kl}
         for name, site in guide_trace.nodes.items():
             if _stands_alone(name, site, model_trace):  # a joint law, of which the latents are functions
+                _check_gradient(name, site)
                 density = _log_prob(site, 1.0)
                 losses.append(_total(density, site["scale"]))
                 kl[name] = density.sum()
@@ -162,6 +169,16 @@ class MeanFieldELBO(TraceMeanField_ELBO):
                 "prior or guide, or allow a one-draw estimate with sampled_kl=True (--sampled-kl)."
             )
         return torch.as_tensor(scale_and_mask(kl, mask=prior["mask"]))
+
+
+def _check_gradient(name: str, posterior: Message) -> None:
+    """Refuse a law whose draws do not know its parameters: the likelihood would not reach the guide."""
+    fn = law_of(posterior)
+    if not fn.has_rsample:
+        raise ConfigError(
+            f"Site {name!r}: the guide draws it from a {_family(fn)}, whose draws have no gradient (no "
+            "rsample), so that the guide would learn nothing of the answers; take a law that has one."
+        )
 
 
 def _stands_alone(name: str, site: Message, model_trace: Trace) -> bool:

@@ -1,6 +1,7 @@
 """Fit the one-pass predictive (`bara_pyro.core.one_pass`) to rows that a program was trained on."""
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 
 import torch
 
@@ -59,7 +60,10 @@ def fit_one_pass(
         with model.one_pass.unfitted(), model.watched() as seen:
             log_probs.append(predict(model, guide, batch, samples=0)[0])
         states += seen
-        average.append(posterior_predictive(predict(model, guide, batch, samples=samples, seed=seed)))
+        # Not the noise of foreign rows, which S = 0 is to know nothing of.
+        with nullcontext() if model.distance is None else model.distance.silent():
+            drawn = predict(model, guide, batch, samples=samples, seed=seed)
+        average.append(posterior_predictive(drawn))
     there = torch.cat(states).float()
     # What `predict` returns is on the CPU.
     points, averages = (torch.cat(values).to(there.device) for values in (log_probs, average))

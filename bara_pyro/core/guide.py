@@ -48,6 +48,11 @@ class SiteGuide(AutoMessenger):  # type: ignore[metaclass]  # Pyro computes the 
     def _pyro_sample(self, msg: Message) -> None:
         if msg["is_observed"] or site_is_subsample(msg):
             return
+        if self._inputs:  # within `get_posterior`
+            raise ConfigError(
+                f"{type(self).__name__}.get_posterior samples {msg['name']!r} besides the site that it is "
+                "asked for, and prediction has no address for that: return one law that holds both."
+            )
         infer = cast(dict[str, object], msg["infer"])
         if msg["name"] == LIKELIHOOD:
             # Not observed when predicting: the answer keeps its own distribution.

@@ -153,9 +153,10 @@ def require_answer_tokens(likelihood: Likelihood, who: str) -> None:
         ConfigError: the likelihood is another than `AnswerLikelihood`.
     """
     if not isinstance(likelihood, AnswerLikelihood):
+        way_out = "task.labels=letters" if isinstance(likelihood, ClosedSet) else "task.likelihood=answer"
         raise ConfigError(
             f"{who} are for answers of one token each, and this model has another likelihood "
-            f"({type(likelihood).__name__}): train with task.labels=letters."
+            f"({type(likelihood).__name__}): train with {way_out}."
         )
 
 

@@ -63,7 +63,8 @@ def make_prior(name: str, *, device: torch.device | str | None = None, **hyper: 
 
     Raises:
         ConfigError: If the name, a hyper-parameter or its value is not usable, or the prior is none of
-            gates: a hyper-parameter has no default, or some t > 0 is outside its support.
+            gates: a hyper-parameter has no default, some t > 0 is outside its support, or a negative one
+            inside.
 
     Examples:
         >>> import bara_pyro as bp
@@ -84,14 +85,22 @@ def make_prior(name: str, *, device: torch.device | str | None = None, **hyper: 
     with dist.validation_enabled(False):
         prior = build(**{key: torch.tensor(value, device=device) for key, value in values.items()})
     for key, constraint in prior.arg_constraints.items():
-        if key in values and not constraint.check(torch.tensor(values[key])):
+        held = getattr(prior, key, None)
+        if isinstance(held, Tensor) and not held.is_meta and not constraint.check(held).all():
             needed = "a positive" if constraint is constraints.positive else f"a {constraint}"
-            raise ConfigError(f"Prior {name!r} needs {needed} {key}, not {values[key]!r}.")
+            said = values.get(key, held.tolist())
+            law = "" if key in values else f"'s {type(prior).__name__}"
+            raise ConfigError(f"Prior {name!r}{law} needs {needed} {key}, not {said!r}.")
     outside = [t for t in GATES if not _inside(prior, torch.tensor(t, device=device))]
     if outside:
         raise ConfigError(
             f"The prior {name!r} has no density at {outside[0]:g}, where a gate may be: give a law of all "
             "t > 0."
+        )
+    if _positive(prior, torch.tensor(-1.0, device=device)):
+        raise ConfigError(
+            f"The prior {name!r} has a density at -1, and no gate is negative: give a law of t > 0 alone, as "
+            "halfnormal is."
         )
     prior._validate_args = False  # checked here once, rather than by every expand and log_prob of training
     return prior
@@ -107,6 +116,13 @@ def _inside(prior: TorchDistribution, t: Tensor) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _positive(prior: TorchDistribution, t: Tensor) -> bool:
+    """Whether a law has a density at t, known or not to its support."""
+    if t.is_meta or not _inside(prior, t):
+        return False
+    return bool(prior.log_prob(t) > -math.inf)
 
 
 @register_prior("gamma")

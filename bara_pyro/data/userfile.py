@@ -1,5 +1,6 @@
 """Rows of one's own as a task: their classes, and their division into train and test."""
 
+import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -178,6 +179,12 @@ def _has_choices(table: Table, columns: Columns) -> bool:
 def _classes_of(table: Table, column: str) -> tuple[str, ...]:
     if column in table.classes:
         return table.classes[column]
+    for number, row in enumerate(table.rows, start=1):
+        if isinstance(row.get(column), list | dict):
+            raise DataError(
+                f"{table.place}, row {number}: the {column!r} {row[column]!r} is no text or number: give one "
+                "a row."
+            )
     answers = {label_text(row[column]) for row in table.rows if not missing(row.get(column))}
     if len(answers) < 2:
         only = f"one answer only, {next(iter(answers))!r}," if answers else "no answer"
@@ -222,4 +229,16 @@ def _class_notes(
             f"1 row only of {total} has the answer {listed}: a typing error? classes "
             "(--classes) lists the right ones"
         )
-    return notes
+    return notes + _alike(names)
+
+
+def _alike(names: Sequence[str]) -> list[str]:
+    """Say which classes a reader would take for one: of another case, or of other code points."""
+    read: dict[str, list[str]] = {}
+    for name in names:
+        read.setdefault(unicodedata.normalize("NFC", name).casefold(), []).append(name)
+    return [
+        f"{' and '.join(map(ascii, same))} are read alike and are {len(same)} classes: a typing error?"
+        for same in read.values()
+        if len(same) > 1
+    ]

@@ -2,7 +2,14 @@
 
 from typing import Self
 
-from pydantic import Field, NonNegativeFloat, PositiveInt, ValidationInfo, field_validator
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    PositiveInt,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.defaults import default
@@ -71,6 +78,25 @@ class BaRAConfig(MethodConfig):
         if self.init_kappa is not None:
             return self
         return self.model_copy(update={"init_kappa": min(start_kappa(rows), self.max_kappa)})
+
+    @model_validator(mode="after")
+    def _has_effect(self) -> Self:
+        """Refuse what changes nothing: a search over it would compare runs that are one."""
+        without = {
+            "phi_prior": self.latent == "theta" and "latent=theta has no Phi",
+            "theta_prior": self.latent == "phi" and "latent=phi has no theta",
+            "top_k": self.activation != "topk" and f"activation={self.activation} closes no gate",
+        }
+        for name, why in without.items():
+            default = type(self).model_fields[name].get_default()
+            if why and getattr(self, name) not in (default, {"name": default}):
+                raise ConfigError(f"method.{name}={getattr(self, name)} has no effect: {why}; leave it out.")
+        if self.guide == "weibull-coupled" and self.latent != "phi*theta":
+            raise ConfigError(
+                f"method.guide=weibull-coupled ties theta to Phi, and latent={self.latent} has one of the "
+                "two: take the guide 'weibull'."
+            )
+        return self
 
     @field_validator("guide")
     @classmethod

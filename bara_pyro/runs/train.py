@@ -7,6 +7,7 @@ from pathlib import Path
 from bara_pyro.core.fit_distance import fit_distance
 from bara_pyro.core.fit_one_pass import check_one_pass, fit_one_pass
 from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.prediction import predict
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.ranks import Ranks, joined
 from bara_pyro.data import batches
@@ -134,6 +135,7 @@ def _train(
         for part in (system.model.distance, system.model.one_pass):
             if part is not None:
                 part.check_rows(system.model.num_data)
+        check_predictions(system)
         steps = system.config.train.total_steps
         if system.config.adapter.calibrated:
             check_rehearsal(system)
@@ -149,6 +151,21 @@ def _train(
     if ranks.first:
         (out / CHECKPOINT).unlink(missing_ok=True)
         remove_parts(out)
+
+
+def check_predictions(system: System) -> None:
+    """Predict one row with a guide of somebody else's, so that what it lacks is said before it is trained.
+
+    Training asks a posterior for draws, prediction for a quantile function and, at S = 0, a mean.
+
+    Raises:
+        ConfigError: the guide cannot be predicted with.
+    """
+    if type(system.guide).__module__.split(".")[0] == "bara_pyro" or not system.guide.stochastic:
+        return
+    row = next(iter(batches(system.split("train"), system.answer_ids, 1))).to(system.backbone.device)
+    for samples in sorted({min(samples, 1) for samples in system.config.predict.samples}):
+        predict(system.model, system.guide, row, samples=samples)
 
 
 def _is_trained(system: System, out: Path) -> bool:

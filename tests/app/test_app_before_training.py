@@ -3,8 +3,13 @@
 from pathlib import Path
 
 import pytest
+import torch
 from app_cases import Bara, Place, assert_one_sentence, write_rows
+from pyro import distributions as dist
+from torch import Tensor
 
+from bara_pyro.guides.families import FAMILIES
+from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.manifest import LOG, REHEARSAL
@@ -27,6 +32,10 @@ from bara_pyro.runs.train import train
         ("temperature", {"adapter.one_pass": True}, "has no validation rows"),
         ("laplace", {"adapter.one_pass": True}, "the method 'laplace' has none that differ"),
         ("vbll", {"adapter.target_modules": ["lm_head"]}, "whose place a Bayesian last layer takes"),
+        ("bara", {"method.latent": "theta", "method.phi_prior": "lognormal"}, "latent=theta has no Phi"),
+        ("bara", {"method.latent": "phi", "method.theta_prior": "lognormal"}, "latent=phi has no theta"),
+        ("bara", {"method.latent": "phi", "method.guide": "weibull-coupled"}, "take the guide 'weibull'"),
+        ("bara", {"method.top_k": 3}, "activation=softplus closes no gate"),
     ],
 )
 def test_refused_before_the_first_step(
@@ -61,6 +70,29 @@ def test_one_pass_stands_for_draws_that_are_fitted_after_training(
     mean, drawn = draw(system, rows, 0), draw(system, rows, 5)
     assert not drawn[0].equal(drawn[1])
     assert draw(load_system(tmp_path / "run"), rows, 0).equal(mean)
+
+
+class Undrawable(dist.LogNormal):
+    """A law of its own, which training can draw from and prediction cannot."""
+
+    def rsample(self, sample_shape: tuple[int, ...] = ()) -> Tensor:
+        return 2 * super().rsample(torch.Size(sample_shape))
+
+
+class Foreign(WeibullGuide):
+    """A guide of somebody else's."""
+
+    def family(self, mean: Tensor, kappa: Tensor) -> dist.TorchDistribution:
+        return Undrawable(mean.log(), kappa)
+
+
+def test_a_guide_that_cannot_be_predicted_with_is_refused_before_a_step(
+    place: Place, tmp_path: Path, bara: Bara, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FAMILIES, "_items", {**FAMILIES, "foreign": Foreign})
+    arguments = place.arguments(tmp_path / "run", "bara-gate", **{"method.guide": "foreign"})
+    assert_one_sentence(bara(*arguments), "A Undrawable has no quantile function of its own")
+    assert not (tmp_path / "run" / "train_log.jsonl").exists()
 
 
 def test_a_run_that_stopped_in_its_rehearsal_is_overwritten(place: Place, tmp_path: Path, bara: Bara) -> None:

@@ -128,7 +128,7 @@ def lines(path: Path, label: object) -> Path:
 def test_nan_in_json_is_no_class_and_a_list_is_no_label(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="row 4"):
         bp.task_from_rows(lines(tmp_path / "nan.jsonl", float("nan")))
-    with pytest.raises(DataError, match=r"A label is \['good'\]: give one"):
+    with pytest.raises(DataError, match=r"list\.jsonl, row 4: the 'label' \['good'\] is no text"):
         bp.task_from_rows(lines(tmp_path / "list.jsonl", ["good"]))
 
 

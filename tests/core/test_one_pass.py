@@ -131,3 +131,18 @@ def test_fits_after_it_are_of_the_posterior_mean() -> None:
     assert pair[0].one_pass.fitted
     assert fit_distance(*pair, known()) == pytest.approx(noise)
     assert pair[0].one_pass.fitted
+
+
+def test_it_knows_nothing_of_the_noise_of_foreign_rows() -> None:
+    """Whichever of the two was fitted first."""
+    found = []
+    for order in ((fit_one_pass,), (fit_distance, fit_one_pass)):
+        model, guide = bara_pair(num_data=64, seed=0, scale=0.5, one_pass=True, distance_aware=True)
+        batches = [make_batch() for _ in range(8)]
+        for fit in order:
+            fit(model, guide, batches)
+            if model.distance is not None and model.distance.fitted:
+                model.distance.radius.zero_()  # every row is a foreign one
+        found.append(model.one_pass.weights.clone())
+    assert model.distance.fitted
+    assert torch.equal(found[0], found[1])

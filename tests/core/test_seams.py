@@ -7,6 +7,7 @@ import pytest
 import torch
 from core_cases import backbone, bara_pair, make_batch, randomise
 from pyro import distributions as dist
+from pyro.distributions import TorchDistribution
 from pyro.infer import Trace_ELBO
 from pyro.infer.autoguide import AutoDiagonalNormal, AutoLowRankMultivariateNormal, AutoNormal
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ from bara_pyro.core.guide import PosteriorMean
 from bara_pyro.core.laws import transport
 from bara_pyro.core.likelihood import ClosedSet
 from bara_pyro.core.prediction import predict, record
-from bara_pyro.errors import ConfigError
+from bara_pyro.errors import ConfigError, MissingKLError
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.methods import METHODS, Method, MethodConfig, build
@@ -97,6 +98,52 @@ def test_a_law_is_drawn_as_itself_and_not_as_its_parent() -> None:
         assert_close(transport(wrapped, uniform), found)
     with pytest.raises(ConfigError, match="ZeroInflatedDistribution has no quantile"):
         transport(dist.ZeroInflatedDistribution(dist.Poisson(one), gate=one / 2), uniform)
+
+
+class Mixed(WeibullGuide):
+    """Two log-normals, whose draw from the one or the other has no gradient."""
+
+    def family(self, mean: Tensor, kappa: Tensor) -> TorchDistribution:
+        loc = torch.stack([mean.log() - 0.5, mean.log() + 0.5], -1)
+        parts = dist.LogNormal(loc, kappa.unsqueeze(-1).expand_as(loc))
+        return dist.MixtureSameFamily(dist.Categorical(torch.ones_like(loc)), parts, validate_args=False)
+
+
+class Tossed(WeibullGuide):
+    """Tosses a coin of its own before each site."""
+
+    def get_posterior(self, name: str, prior: TorchDistribution) -> TorchDistribution:
+        pyro.sample(f"coin/{name}", dist.Normal(0.0, 1.0), infer={"is_auxiliary": True})
+        return super().get_posterior(name, prior)
+
+
+def test_a_posterior_whose_draws_have_no_gradient_is_refused() -> None:
+    """The likelihood would not reach it, and training would go on without a word."""
+    model = bara_pair(latent="phi")[0]
+    with pytest.raises(ConfigError, match="Site 'phi': the guide draws it from a MixtureSameFamily"):
+        MeanFieldELBO(sampled_kl=True).terms(model, Mixed(model), make_batch())
+
+
+def test_a_guide_that_samples_more_than_it_is_asked_for_is_refused() -> None:
+    model = bara_pair(latent="phi")[0]
+    with pytest.raises(ConfigError, match=r"Tossed\.get_posterior samples 'coin/phi'"):
+        MeanFieldELBO().terms(model, Tossed(model), make_batch())
+
+
+def test_a_divergence_of_weight_zero_is_neither_asked_for_nor_computed() -> None:
+    """Nor is a prior for which there is none: with a weight it is refused."""
+    for beta in (0.0, 1e-3):
+        model = BaRA(backbone(), 4, r=2, form="gate", theta_prior="halfcauchy", beta_theta=beta)
+        randomise(model)
+        guide, batch = WeibullGuide(model), make_batch()
+        if beta:
+            with pytest.raises(MissingKLError, match="theta"):
+                MeanFieldELBO().terms(model, guide, batch)
+            continue
+        terms = MeanFieldELBO().terms(model, guide, batch)
+        thetas = {name: float(value) for name, value in terms.kl.items() if name.startswith("theta")}
+        assert set(thetas.values()) == {0.0}
+        assert_close(terms.loss, terms.nll + terms.kl["phi"])
 
 
 @pytest.mark.parametrize("kind", [AutoDiagonalNormal, AutoLowRankMultivariateNormal, AutoNormal])

@@ -13,6 +13,7 @@ from torch.distributions import (
     kl,
 )
 
+OURS = ("torch", "pyro", "bara_pyro")  # whose subclasses have the laws that they inherit
 _TRANSFORMED = (TransformedDistribution, TransformedDistribution)
 _EXPONENTIAL_FAMILY = (ExponentialFamily, ExponentialFamily)
 
@@ -23,6 +24,7 @@ def has_analytic_kl(q: Distribution, p: Distribution) -> bool:
     Pyro's ``TraceMeanField_ELBO`` finds out by catching ``NotImplementedError``, and then estimates the
     divergence from one draw without a word. This answers first, and costs a few dictionary look-ups.
 
+    A rule serves subclasses, but not a user's own with another ``log_prob``, which is another law.
     Looks through ``to_event`` and ``mask``, on both sides. An ``ExpandedDistribution`` (from a class without
     an ``expand`` of its own) has no divergence in Pyro, hence none here.
 
@@ -58,4 +60,15 @@ def _independent(q: Independent, p: Independent) -> bool:
 @lru_cache(maxsize=256)
 def _rule(q: type, p: type, registered: int) -> object:
     """Return the rule that torch would apply; ``registered`` renews the entry when a pair is added."""
-    return kl._dispatch_kl(q, p)
+    rule = kl._dispatch_kl(q, p)
+    pairs = [pair for pair, known in kl._KL_REGISTRY.items() if known is rule]
+    serves = any(_is_drawn_as(q, one) and _is_drawn_as(p, other) for one, other in pairs)
+    return rule if serves else NotImplemented
+
+
+def _is_drawn_as(law: type, parent: type) -> bool:
+    """Whether a class is a parent or its subclass with that density: a user's own may have another."""
+    if not issubclass(law, parent):
+        return False
+    between = law.__mro__[: law.__mro__.index(parent)]
+    return not any("log_prob" in vars(c) and c.__module__.split(".")[0] not in OURS for c in between)
