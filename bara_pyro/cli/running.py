@@ -5,6 +5,7 @@ from pathlib import Path
 
 from bara_pyro.cli.scores import show_scores
 from bara_pyro.cli.terminal import Advance, progress, result, say, say_notes
+from bara_pyro.core.loading import resolve
 from bara_pyro.data import is_file_name
 from bara_pyro.errors import CheckpointError, ConfigError, DataError, MissingKLError, Stopped
 from bara_pyro.runs.by_rows import calibrated, for_rows
@@ -79,8 +80,13 @@ def train_and_show(out: Path, config: RunConfig, *, started: RunConfig | None = 
     resume = started is not None
     if started is not None and not started.adapter.calibrated:
         config = calibrated(config, False)
-    with progress("read rows", None) if config.task.streaming else nullcontext() as advance:
-        system = build_system(config, on_rows=advance)
+    streaming, name = config.task.streaming, config.backbone.name
+    away = (
+        None if Path(resolve(name)).is_dir() else f"look for {name} on the hub"
+    )  # a minute, without a network
+    doing = "read rows" if streaming else away
+    with progress(doing, None) if doing else nullcontext() as advance:
+        system = build_system(config, on_rows=advance if streaming else None)
     if started is not None:
         system = system.under(started)
     if system.config.adapter.calibrated and not resume:

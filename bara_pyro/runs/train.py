@@ -4,9 +4,13 @@ from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
+import torch
+
+from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.core.fit_distance import fit_distance
 from bara_pyro.core.fit_one_pass import check_one_pass, fit_one_pass
 from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.noise import seeded
 from bara_pyro.core.prediction import predict
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.ranks import Ranks, joined
@@ -135,7 +139,7 @@ def _train(
         for part in (system.model.distance, system.model.one_pass):
             if part is not None:
                 part.check_rows(system.model.num_data)
-        check_predictions(system)
+        try_guide(system)
         steps = system.config.train.total_steps
         if system.config.adapter.calibrated:
             check_rehearsal(system)
@@ -153,19 +157,23 @@ def _train(
         remove_parts(out)
 
 
-def check_predictions(system: System) -> None:
-    """Predict one row with a guide of somebody else's, so that what it lacks is said before it is trained.
+def try_guide(system: System) -> None:
+    """Use a guide of somebody else's on one row, so that what it lacks is said before it is trained.
 
-    Training asks a posterior for draws, prediction for a quantile function and, at S = 0, a mean.
+    The bound asks of a posterior that its draws have a gradient, prediction for a quantile function and, at
+    S = 0, for a mean.
 
     Raises:
-        ConfigError: the guide cannot be predicted with.
+        ConfigError: it lacks one of these.
     """
-    if type(system.guide).__module__.split(".")[0] == "bara_pyro" or not system.guide.stochastic:
+    model, guide, device = system.model, system.guide, system.backbone.device
+    if type(guide).__module__.split(".")[0] == "bara_pyro" or not guide.stochastic:
         return
-    row = next(iter(batches(system.split("train"), system.answer_ids, 1))).to(system.backbone.device)
+    row = next(iter(batches(system.split("train"), system.answer_ids, 1))).to(device)
+    with torch.no_grad(), seeded(device, 0):
+        MeanFieldELBO(sampled_kl=True).terms(model, guide, row)
     for samples in sorted({min(samples, 1) for samples in system.config.predict.samples}):
-        predict(system.model, system.guide, row, samples=samples)
+        predict(model, guide, row, samples=samples)
 
 
 def _is_trained(system: System, out: Path) -> bool:

@@ -86,12 +86,27 @@ class Foreign(WeibullGuide):
         return Undrawable(mean.log(), kappa)
 
 
-def test_a_guide_that_cannot_be_predicted_with_is_refused_before_a_step(
-    place: Place, tmp_path: Path, bara: Bara, monkeypatch: pytest.MonkeyPatch
+class Discrete(WeibullGuide):
+    """One whose draws have no gradient."""
+
+    def family(self, mean: Tensor, kappa: Tensor) -> dist.TorchDistribution:
+        return dist.Poisson(mean)
+
+
+@pytest.mark.parametrize(
+    ("guide", "said"),
+    [
+        (Foreign, "A Undrawable has no quantile function of its own"),
+        (Discrete, "the guide draws it from a Poisson, whose draws have no gradient"),
+    ],
+)
+def test_a_guide_that_lacks_something_is_refused_before_a_step(
+    place: Place, tmp_path: Path, bara: Bara, monkeypatch: pytest.MonkeyPatch, guide: type, said: str
 ) -> None:
-    monkeypatch.setattr(FAMILIES, "_items", {**FAMILIES, "foreign": Foreign})
-    arguments = place.arguments(tmp_path / "run", "bara-gate", **{"method.guide": "foreign"})
-    assert_one_sentence(bara(*arguments), "A Undrawable has no quantile function of its own")
+    monkeypatch.setattr(FAMILIES, "_items", {**FAMILIES, "foreign": guide})
+    settings = {"method.guide": "foreign", "train.sampled_kl": True}
+    arguments = place.arguments(tmp_path / "run", "bara-gate", **settings)
+    assert_one_sentence(bara(*arguments), said)
     assert not (tmp_path / "run" / "train_log.jsonl").exists()
 
 
