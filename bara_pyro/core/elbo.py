@@ -127,7 +127,7 @@ class MeanFieldELBO(TraceMeanField_ELBO):
             if posterior["fn"] is site["fn"]:
                 continue
             _check_gradient(name, posterior)
-            if (site["infer"] or {}).get(UNWEIGHTED):
+            if (site.get("infer") or {}).get(UNWEIGHTED):
                 kl[name] = torch.zeros((), device=value_of(site).device)
                 continue
             draw = guide_trace.nodes.get(name + AUXILIARY)
