@@ -8,6 +8,7 @@ import json
 import os
 import runpy
 import sys
+import traceback
 
 import transformers.models.llama.modeling_llama  # noqa: F401
 
@@ -39,7 +40,10 @@ def main() -> None:
             code = 70
             try:
                 code = command(**json.loads(line))
+            except Exception:  # noqa: BLE001 - what a program prints at its end
+                traceback.print_exc()
             finally:
+                sys.stderr.flush()
                 os._exit(code)
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 

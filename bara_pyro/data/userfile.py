@@ -236,9 +236,14 @@ def _alike(names: Sequence[str]) -> list[str]:
     """Say which classes a reader would take for one: of another case, or of other code points."""
     read: dict[str, list[str]] = {}
     for name in names:
-        read.setdefault(unicodedata.normalize("NFC", name).casefold(), []).append(name)
-    return [
-        f"{' and '.join(map(ascii, same))} are read alike and are {len(same)} classes: a typing error?"
-        for same in read.values()
-        if len(same) > 1
-    ]
+        read.setdefault(_composed(name).casefold(), []).append(name)
+    notes = []
+    for same in (same for same in read.values() if len(same) > 1):
+        shown = repr if len({*map(_composed, same)}) == len(same) else ascii  # of code points, these
+        said = " and ".join(map(shown, same))
+        notes.append(f"{said} are read alike and are {len(same)} classes: a typing error?")
+    return notes
+
+
+def _composed(name: str) -> str:
+    return unicodedata.normalize("NFC", name)

@@ -81,11 +81,11 @@ class BaRAConfig(MethodConfig):
 
     @model_validator(mode="after")
     def _has_effect(self) -> Self:
-        """Refuse what changes nothing: a search over it would compare runs that are one."""
+        """Refuse of what changes nothing the likeliest: a search over it would compare runs that are one."""
         without = {
             "phi_prior": self.latent == "theta" and "latent=theta has no Phi",
             "theta_prior": self.latent == "phi" and "latent=phi has no theta",
-            "top_k": self.activation != "topk" and f"activation={self.activation} closes no gate",
+            "top_k": self.activation != "topk" and f"activation={self.activation} does not read it",
         }
         for name, why in without.items():
             default = type(self).model_fields[name].get_default()

@@ -165,13 +165,14 @@ def try_guide(system: System) -> None:
 
     Raises:
         ConfigError: it lacks one of these.
+        MissingKLError: a KL has no closed form, and none is to be estimated.
     """
     model, guide, device = system.model, system.guide, system.backbone.device
     if type(guide).__module__.split(".")[0] == "bara_pyro" or not guide.stochastic:
         return
-    row = next(iter(batches(system.split("train"), system.answer_ids, 1))).to(device)
+    row = system.encoded("train").batch([0], system.answer_ids).to(device)
     with torch.no_grad(), seeded(device, 0):
-        MeanFieldELBO(sampled_kl=True).terms(model, guide, row)
+        MeanFieldELBO(sampled_kl=system.config.train.sampled_kl).terms(model, guide, row)
     for samples in sorted({min(samples, 1) for samples in system.config.predict.samples}):
         predict(model, guide, row, samples=samples)
 

@@ -35,7 +35,7 @@ from bara_pyro.runs.train import train
         ("bara", {"method.latent": "theta", "method.phi_prior": "lognormal"}, "latent=theta has no Phi"),
         ("bara", {"method.latent": "phi", "method.theta_prior": "lognormal"}, "latent=phi has no theta"),
         ("bara", {"method.latent": "phi", "method.guide": "weibull-coupled"}, "take the guide 'weibull'"),
-        ("bara", {"method.top_k": 3}, "activation=softplus closes no gate"),
+        ("bara", {"method.top_k": 3}, "activation=softplus does not read it"),
     ],
 )
 def test_refused_before_the_first_step(
@@ -108,6 +108,24 @@ def test_a_guide_that_lacks_something_is_refused_before_a_step(
     arguments = place.arguments(tmp_path / "run", "bara-gate", **settings)
     assert_one_sentence(bara(*arguments), said)
     assert not (tmp_path / "run" / "train_log.jsonl").exists()
+
+
+class Own(WeibullGuide):
+    """Somebody else's, and right."""
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_guide_of_ones_own_learns_replies(
+    place: Place, tmp_path: Path, bara: Bara, monkeypatch: pytest.MonkeyPatch, streaming: bool
+) -> None:
+    rows = [{"prompt": "is the fox red ?", "completion": " yes"} for _ in range(8)]
+    monkeypatch.setattr(FAMILIES, "_items", {**FAMILIES, "own": Own})
+    settings = {"method.guide": "own", "task.likelihood": "completion", "task.streaming": streaming}
+    settings |= {"task.name": write_rows(tmp_path / "replies.jsonl", rows), "train.steps": 2}
+    arguments = place.arguments(tmp_path / "run", "bara-gate", **settings)
+    del arguments[arguments.index("--task") : arguments.index("--task") + 2]
+    done = bara(*arguments)
+    assert done.code == 0, done.err
 
 
 def test_a_run_that_stopped_in_its_rehearsal_is_overwritten(place: Place, tmp_path: Path, bara: Bara) -> None:

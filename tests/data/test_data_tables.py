@@ -186,6 +186,8 @@ def test_a_stray_label_is_told_and_an_untrained_one_is_refused():
     assert not any("row only" in note for note in task_from_rows(ROWS).notes)
     twice = [{"text": f"cafe {i}", "label": ["caf\u00e9", "cafe\u0301", "bar"][i % 3]} for i in range(30)]
     assert any("'cafe\\u0301' and 'caf\\xe9' are read alike" in note for note in task_from_rows(twice).notes)
+    cased = [{"text": f"word {i}", "label": ["Да", "да", "нет"][i % 3]} for i in range(30)]
+    assert any("'Да' and 'да' are read alike" in note for note in task_from_rows(cased).notes)
     assert not any("read alike" in note for note in task_from_rows(ROWS).notes)
     some = [row for row in ROWS if row["label"] != "fine"]
     with pytest.raises(DataError, match="its answer 'fine' is none of the labels awful, superb"):
