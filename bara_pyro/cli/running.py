@@ -81,9 +81,8 @@ def train_and_show(out: Path, config: RunConfig, *, started: RunConfig | None = 
     if started is not None and not started.adapter.calibrated:
         config = calibrated(config, False)
     streaming, name = config.task.streaming, config.backbone.name
-    away = (
-        None if Path(resolve(name)).is_dir() else f"look for {name} on the hub"
-    )  # a minute, without a network
+    # Without a network, a minute.
+    away = None if Path(resolve(name)).is_dir() else f"look for {name} on the hub"
     doing = "read rows" if streaming else away
     with progress(doing, None) if doing else nullcontext() as advance:
         system = build_system(config, on_rows=advance if streaming else None)

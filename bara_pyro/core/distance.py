@@ -14,8 +14,7 @@ The hinge at the radius is a choice of design: rows like the training rows keep 
 frozen is another: what an adapter learns maps foreign rows onto those it knows, and hides the distance.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 import pyro
 import torch
@@ -24,7 +23,7 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
-from bara_pyro.core.frozen import frozen
+from bara_pyro.core.frozen import frozen, zeroed
 from bara_pyro.core.noise import Addresses
 from bara_pyro.core.sites import law_of
 from bara_pyro.errors import DataError
@@ -77,15 +76,9 @@ class Distance(nn.Module):
         noise = self.directions(states) @ weights.mT
         return (log_probs + noise.to(log_probs)).log_softmax(-1)
 
-    @contextmanager
-    def silent(self) -> Iterator[None]:
+    def unfitted(self) -> AbstractContextManager[None]:
         """Have no noise, as before `fit`: what is drawn is what the latents draw."""
-        kept = self.scale.clone()
-        self.scale.zero_()
-        try:
-            yield
-        finally:
-            self.scale.copy_(kept)
+        return zeroed(self.scale)
 
     @staticmethod
     def check_rows(rows: int) -> None:

@@ -61,7 +61,7 @@ def fit_one_pass(
             log_probs.append(predict(model, guide, batch, samples=0)[0])
         states += seen
         # Not the noise of foreign rows, which S = 0 is to know nothing of.
-        with nullcontext() if model.distance is None else model.distance.silent():
+        with nullcontext() if model.distance is None else model.distance.unfitted():
             drawn = predict(model, guide, batch, samples=samples, seed=seed)
         average.append(posterior_predictive(drawn))
     there = torch.cat(states).float()

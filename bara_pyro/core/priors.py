@@ -97,7 +97,7 @@ def make_prior(name: str, *, device: torch.device | str | None = None, **hyper: 
             f"The prior {name!r} has no density at {outside[0]:g}, where a gate may be: give a law of all "
             "t > 0."
         )
-    if _positive(prior, torch.tensor(-1.0, device=device)):
+    if _has_density(prior, torch.tensor(-1.0, device=device)):
         raise ConfigError(
             f"The prior {name!r} has a density at -1, and no gate is negative: give a law of t > 0 alone, as "
             "halfnormal is."
@@ -118,7 +118,7 @@ def _inside(prior: TorchDistribution, t: Tensor) -> bool:
     return True
 
 
-def _positive(prior: TorchDistribution, t: Tensor) -> bool:
+def _has_density(prior: TorchDistribution, t: Tensor) -> bool:
     """Whether a law has a density at t, known or not to its support."""
     if t.is_meta or not _inside(prior, t):
         return False

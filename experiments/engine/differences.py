@@ -223,10 +223,11 @@ def _judge(entries: Sequence[dict[str, Any]], primary: Contrast | None, level: f
     for entry, metric in known:
         found, question = entry[metric], _question(entry, metric)
         if question == first:
+            decisive = found["p"]
             found |= {"p_holm": None, "primary": True}
         else:
-            found["p_holm"] = float(f"{corrected[question]:.4g}")
-        decisive = found["p"] if question == first else corrected[question]
+            decisive = corrected[question]
+            found["p_holm"] = float(f"{decisive:.4g}")
         found["verdict"] = _verdict(metric, found["difference"], decisive < 1 - level)
 
 

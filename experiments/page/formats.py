@@ -22,8 +22,7 @@ def bare(entry: dict[str, Any], digits: int = 1) -> str:
     >>> bare({"difference": 1.06, "low": 0.4, "high": 1.7, "se_seeds": 0.21})
     '+1.1 [+0.4, +1.7]'
     """
-    middle, low, high = (fixed(entry[key], digits, "+") for key in ("difference", "low", "high"))
-    return f"{middle} [{low}, {high}]"
+    return _bounded(entry, "difference", digits, "+")
 
 
 def within(entry: dict[str, Any], digits: int = 1) -> str:
@@ -32,7 +31,11 @@ def within(entry: dict[str, Any], digits: int = 1) -> str:
     >>> within({"mean": 65.29, "low": 50.63, "high": 79.95})
     '65.3 [50.6, 80.0]'
     """
-    middle, low, high = (fixed(entry[key], digits) for key in ("mean", "low", "high"))
+    return _bounded(entry, "mean", digits)
+
+
+def _bounded(entry: dict[str, Any], what: str, digits: int, sign: str = "") -> str:
+    middle, low, high = (fixed(entry[key], digits, sign) for key in (what, "low", "high"))
     return f"{middle} [{low}, {high}]"
 
 

@@ -116,9 +116,8 @@ def test_worlds_that_agree_by_accident_have_the_interval_of_their_rows() -> None
     for name in ("near", "far"):
         assert found[name]["high"] - found[name]["low"] > 0.001
         assert found[name]["p"] > 0
-    assert (
-        found["error_auroc"]["high"] == found["error_auroc"]["low"]
-    )  # no average over rows: Student's alone
+    # No average over rows, so that it has Student's interval alone.
+    assert found["error_auroc"]["high"] == found["error_auroc"]["low"]
 
 
 def test_tasks_are_t_tests_over_worlds_corrected_for_their_number() -> None:
@@ -136,6 +135,8 @@ def test_tasks_are_t_tests_over_worlds_corrected_for_their_number() -> None:
     for task, values in gains.items():
         test = ttest_1samp([nll_of(-0.3 - gain) - nll_of(-0.3) for gain in values], 0.0)
         low, high = test.confidence_interval(0.95)
+        difference = np.mean([nll_of(-0.3 - gain) - nll_of(-0.3) for gain in values])
+        assert found[task]["difference"] == pytest.approx(difference, abs=1e-5)
         assert (found[task]["low"], found[task]["high"]) == pytest.approx((low, high), abs=1e-5)
         ps[task] = test.pvalue
     first, second = sorted(ps, key=ps.__getitem__)

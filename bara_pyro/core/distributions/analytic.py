@@ -13,7 +13,6 @@ from torch.distributions import (
     kl,
 )
 
-OURS = ("torch", "pyro", "bara_pyro")  # whose subclasses have the laws that they inherit
 _TRANSFORMED = (TransformedDistribution, TransformedDistribution)
 _EXPONENTIAL_FAMILY = (ExponentialFamily, ExponentialFamily)
 
@@ -62,13 +61,18 @@ def _rule(q: type, p: type, registered: int) -> object:
     """Return the rule that torch would apply; ``registered`` renews the entry when a pair is added."""
     rule = kl._dispatch_kl(q, p)
     pairs = [pair for pair, known in kl._KL_REGISTRY.items() if known is rule]
-    serves = any(_is_drawn_as(q, one) and _is_drawn_as(p, other) for one, other in pairs)
+    serves = any(_has_density_of(q, one) and _has_density_of(p, other) for one, other in pairs)
     return rule if serves else NotImplemented
 
 
-def _is_drawn_as(law: type, parent: type) -> bool:
+def is_known(law: type) -> bool:
+    """Whether a law is torch's, Pyro's or this package's, and none of a user's own."""
+    return law.__module__.split(".")[0] in ("torch", "pyro", "bara_pyro")
+
+
+def _has_density_of(law: type, parent: type) -> bool:
     """Whether a class is a parent or its subclass with that density: a user's own may have another."""
     if not issubclass(law, parent):
         return False
     between = law.__mro__[: law.__mro__.index(parent)]
-    return not any("log_prob" in vars(c) and c.__module__.split(".")[0] not in OURS for c in between)
+    return not any("log_prob" in vars(c) and not is_known(c) for c in between)

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.distributions import kl_divergence
 from torch.distributions.utils import lazy_property
 
+from bara_pyro.core.distributions.analytic import is_known
 from bara_pyro.core.distributions.kl import unexpanded
 
 # Above this many terms a float32 sum of KL values loses digits that the gradient needs.
@@ -82,9 +83,8 @@ def _entrywise(law: TorchDistribution) -> bool:
 @cache
 def _made_of_parameters(law: Any) -> bool:
     """Whether a law can be made again from its parameters: one of a user's own may hold more than these."""
-    known = law.__module__.split(".")[0] in ("torch", "pyro", "bara_pyro")
     arguments = {*signature(law).parameters} - {"validate_args", "event_dim"}  # none: of single numbers
-    return known and arguments == set(law.arg_constraints)
+    return is_known(law) and arguments == set(law.arg_constraints)
 
 
 def _parameters(law: TorchDistribution) -> dict[str, Tensor]:

@@ -41,10 +41,6 @@ class Pair:
             if run.arm in (self.arm, self.reference) and run.tested_on == (self.tested_on or run.task)
         ]
 
-    def is_in(self, world: Sequence[RunRows]) -> bool:
-        """Tell whether a world has runs of both."""
-        return {run.arm for run in self.runs(world)} == {self.arm, self.reference}
-
 
 GATE, RIVAL = PRIMARY.arm, PRIMARY.reference
 PAIRS: Mapping[str, Pair] = {

@@ -121,12 +121,13 @@ def differences(runs: Sequence[RunRows]) -> dict[str, float]:
     Raises:
         DataError: the world lacks a run of the primary pair.
     """
-    return {
-        name: fmean(task_scores(pair.runs(runs), pair.arm, pair.metric))
-        - fmean(task_scores(pair.runs(runs), pair.reference, pair.metric))
-        for name, pair in PAIRS.items()
-        if name == PRIMARY.metric or pair.is_in(runs)
-    }
+    found = {}
+    for name, pair in PAIRS.items():
+        own = pair.runs(runs)
+        if name == PRIMARY.metric or {run.arm for run in own} == {pair.arm, pair.reference}:
+            ours, theirs = (fmean(task_scores(own, arm, pair.metric)) for arm in (pair.arm, pair.reference))
+            found[name] = ours - theirs
+    return found
 
 
 def contrasts(worlds: Mapping[str, Sequence[RunRows]]) -> dict[str, dict[str, Any]]:
