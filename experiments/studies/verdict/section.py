@@ -122,7 +122,7 @@ def _differences(found: Mapping[str, Entry], p: str, results: Results, arms: str
             "what": what,
             "difference": f"{one['difference']:+.3f}",
             "interval": f"[{one['low']:+.3f}, {one['high']:+.3f}]",
-            "p": f"{one.get('p_holm', one.get('p')):.3f}",
+            "p": p_value(one.get("p_holm", one.get("p"))),
         }
         for what, one in found.items()
     ]
@@ -133,6 +133,11 @@ def _differences(found: Mapping[str, Entry], p: str, results: Results, arms: str
         Column("p", p),
     )
     return Table(columns, rows, f"{arms}, {results.about['worlds']} worlds; {about}")
+
+
+def p_value(p: float) -> str:
+    """Write a p-value; no p-value is 0."""
+    return f"{p:.3f}" if p >= 0.001 else "< 0.001"
 
 
 def world_table(results: Results) -> Table:
