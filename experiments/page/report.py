@@ -72,7 +72,7 @@ def pages(render: Renderer, studies: Path = STUDIES, figures: Path | None = None
             lines[path] += f", [{stem.rpartition('_')[2]}](results/{stem}.md)"
         else:
             own = path.stem == f"answer{name}"
-            lines[path] = f"- {link}: {headline(answer)}" if answer and own else f"- {link}"
+            lines[path] = f"- {link}: {headline(answer)}" if answer and own else f"- {listed(path)}{link}"
     top = INDEX.format(error=100 * (0.25 / 1000) ** 0.5)
     return {"index": "\n".join([top, *lines.values(), ""]), **found}
 
@@ -103,6 +103,12 @@ def answer_of(folder: Path, name: str) -> Path:
     """Return the template of what a file of a study answers; files that differ by a number can share one."""
     own = folder / f"answer{name}.md"
     return own if own.exists() else folder / f"answer{re.sub(r'_[0-9]+$', '', name)}.md"
+
+
+def listed(path: Path) -> str:
+    """Return what the index says of pages of one template: the comment that the template begins with."""
+    said = re.match(r"\{# (.+?) #\}", path.read_text(encoding="utf-8")) if path.exists() else None
+    return f"{said[1]}: " if said else ""
 
 
 def shown(part: Part, figures: Path | None) -> str:
