@@ -39,7 +39,8 @@ def train(
     Args:
         task: the name of one, a file of rows, or rows from Python: `task_from_rows`, `replies_from_rows`.
         method: the name of one, or its settings: `{"name": "bara", "form": "gate"}`.
-        model: "microworld", a Hugging Face folder, a hub name, or what `load_backbone` gave.
+        model: "microworld", a Hugging Face folder, a hub name, or a `Backbone`, such as `load_backbone`
+            gives. Without a name its run is read back by `load_system(out, backbone=...)`.
         out: folder of the run.
         resume: go on with the run in `out` from its last checkpoint; a finished one is only read back.
         on_step: called after each step with the number of steps done and the parts of the loss.
@@ -79,7 +80,14 @@ def train(
     elif isinstance(rows, ReplyTask):
         given.setdefault("task.likelihood", "completion")
     backbone = model if isinstance(model, Backbone) else None
-    given["backbone.name"] = str(model) if backbone is None else backbone.name
+    if isinstance(model, Backbone):
+        given |= {f"backbone.{key}": value for key, value in model.settings.items()}
+    elif isinstance(model, str | Path):
+        given["backbone.name"] = str(model)
+    else:
+        raise ConfigError(
+            f"model is a {type(model).__name__}: give a name, a folder, or bp.Backbone(model, tokenizer)."
+        )
     run = build_system(load_config(overrides={"method": method, **given}), backbone, rows)
     fit(run, Path(out), resume=resume, on_step=on_step, on_rehearsal=on_rehearsal)
     return run

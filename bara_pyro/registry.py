@@ -114,7 +114,7 @@ class Registry(Mapping[str, Item], Generic[Item]):
     def _load(self, point: EntryPoint) -> Item:
         try:
             item: Item = point.load()
-        except (ImportError, AttributeError) as error:
+        except (Exception, SystemExit) as error:  # whatever somebody else's module does
             package = point.dist.name if point.dist else point.value
             raise ConfigError(
                 f"The {self.kind} {point.name!r} of the package {package} cannot be imported ({error}): mend "

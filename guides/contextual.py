@@ -53,6 +53,8 @@ class ContextualGuide(SiteGuide):
         ConfigError: a number out of range.
     """
 
+    program = CLoRA
+
     def __init__(self, model: CLoRA, *, hidden: int = 64, init_scale: float = 0.25) -> None:
         super().__init__(model)
         if hidden < 1 or not 0 < init_scale < 1:

@@ -31,6 +31,8 @@ class EnsembleGuide(SiteGuide):
 
     stochastic = False
 
+    program = Ensemble
+
     def __init__(self, model: Ensemble, *, average: Average = "probabilities") -> None:
         super().__init__(model)
         check_choice("average", average, Average)

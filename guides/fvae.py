@@ -28,6 +28,8 @@ class FVAEGuide(SiteGuide):
         ConfigError: `hidden` is not positive.
     """
 
+    program = FVAE
+
     def __init__(self, model: FVAE, *, hidden: int | None = None) -> None:
         super().__init__(model)
         width = model.r if hidden is None else hidden

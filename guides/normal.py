@@ -1,6 +1,7 @@
 """Gaussian posteriors over LoRA weights, independent from weight to weight."""
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 from pyro.distributions import Normal, TorchDistribution
@@ -23,6 +24,7 @@ class DeviationGuide(SiteGuide):
     """
 
     model: GaussianLoRA
+    program: ClassVar[type[GaussianLoRA]] = GaussianLoRA
 
     def get_posterior(self, name: str, prior: TorchDistribution) -> TorchDistribution:
         """Return the law of a deviation; random signs keep their prior."""

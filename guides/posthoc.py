@@ -19,6 +19,7 @@ class PosthocGuide(DeviationGuide):
     """
 
     model: PosthocLoRA
+    program = PosthocLoRA
 
     def __init__(self, model: PosthocLoRA, *, by_row: bool = False) -> None:
         super().__init__(model)

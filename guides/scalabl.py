@@ -40,6 +40,8 @@ class ScalaBLGuide(SiteGuide):
         ConfigError: an unknown order, or a scale that is not positive.
     """
 
+    program = ScalaBL
+
     def __init__(self, model: ScalaBL, *, init_scale: float = 0.05, kl: str = "q||p") -> None:
         super().__init__(model)
         if kl not in ("q||p", "p||q") or init_scale <= 0:

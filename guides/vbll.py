@@ -31,6 +31,7 @@ class VBLLGuide(SiteGuide):
     """
 
     model: VBLL
+    program = VBLL
 
     def __init__(self, model: VBLL, *, max_gigabytes: float = 8.0) -> None:
         super().__init__(model)

@@ -229,4 +229,9 @@ def centre_of(prior: str | Fields) -> float:
 
 
 def _prior(prior: str | Fields, device: torch.device) -> TorchDistribution:
+    if not isinstance(prior, str) and not (isinstance(prior, Mapping) and "name" in prior):
+        raise ConfigError(
+            f"A prior is a name or its settings, not {prior!r}: give 'gamma', or "
+            "{'name': 'gamma', 'rate': 2}; one of your own by bp.register_prior."
+        )
     return make_prior(**({"name": prior} if isinstance(prior, str) else prior), device=device)

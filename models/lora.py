@@ -16,12 +16,14 @@ from bara_pyro.core.targets import Target
 
 def down_projection(r: int, in_features: int) -> nn.Parameter:
     """Return LoRA's initial A, `r x in_features`: uniform on +-1/sqrt(in_features), as PEFT draws it."""
-    return nn.Parameter(nn.init.kaiming_uniform_(torch.empty(r, in_features), a=math.sqrt(5)))
+    return nn.Parameter(
+        nn.init.kaiming_uniform_(torch.empty(r, in_features, dtype=torch.float32), a=math.sqrt(5))
+    )
 
 
 def up_projection(r: int, out_features: int) -> nn.Parameter:
     """Return LoRA's initial B, `out_features x r`: zeros, so that training starts at the backbone."""
-    return nn.Parameter(torch.zeros(out_features, r))
+    return nn.Parameter(torch.zeros(out_features, r, dtype=torch.float32))
 
 
 class LowRankAdapter(Adapter):

@@ -89,6 +89,8 @@ class Backbone:
         self.window = min((size for size in sizes if isinstance(size, int) and size > 0), default=None)
         self.continues = self.takes_segments = True
         self.tolerance = TOLERANCE  # more where texts of other lengths are rounded otherwise: `verify`
+        self.quantized: str | None = None  # "int8" or "int4", where `load_backbone` made it so
+        self.verified = False  # see `bara_pyro.core.verifying.verify_once`
         self.checkpointing = any(getattr(module, "gradient_checkpointing", False) for module in lm.modules())
 
     def check(self) -> None:
@@ -126,6 +128,13 @@ class Backbone:
     def dtype(self) -> torch.dtype:
         """The floating-point type of the frozen weights."""
         return self.lm.dtype
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What a configuration says of it: `name`, `dtype` (of the frozen weights) and `device`."""
+        spread = getattr(self.lm, "hf_device_map", None)
+        dtype = self.quantized or str(self.dtype).removeprefix("torch.")
+        return {"name": self.name, "dtype": dtype, "device": "auto" if spread else str(self.device)}
 
     def hidden(
         self,

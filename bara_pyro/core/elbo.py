@@ -77,6 +77,8 @@ class MeanFieldELBO(TraceMeanField_ELBO):
     """
 
     def __init__(self, *, sampled_kl: bool = False, num_particles: int = 1, **kwargs: int | bool) -> None:
+        if num_particles < 1:
+            raise ConfigError(f"num_particles={num_particles} must be at least 1.")
         super().__init__(num_particles=num_particles, **kwargs)
         self.sampled_kl = sampled_kl
 
@@ -88,12 +90,14 @@ class MeanFieldELBO(TraceMeanField_ELBO):
             ConfigError: the draws of a posterior have no gradient.
             DataError: the batch has no labels.
         """
+        guide.check(model)
         particles = [self._terms(*guide.run(batch)) for _ in range(self.num_particles)]
         return particles[0] if len(particles) == 1 else _mean(particles)
 
     def _get_trace(self, model: Callable, guide: Callable, args: tuple, kwargs: dict) -> tuple[Trace, Trace]:
         if not isinstance(guide, SiteGuide):
             return super()._get_trace(model, guide, args, kwargs)
+        guide.check(model)
         guide(*args, **kwargs)
         return guide.get_traces()
 

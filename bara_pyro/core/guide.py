@@ -4,7 +4,7 @@
 and replaying the model would run the language model twice; Pyro's `GuideMessenger` interleaves the two.
 """
 
-from typing import Final, cast
+from typing import ClassVar, Final, cast
 
 from pyro.distributions import Independent, TorchDistribution
 from pyro.infer.autoguide.effect import AutoMessenger
@@ -35,10 +35,17 @@ class SiteGuide(AutoMessenger):  # type: ignore[metaclass]  # Pyro computes the 
     # Forwards of the language model that `predictive` runs at once for a row, which its memory goes with.
     copies = 1
 
-    # What Pyro's property of that name returns; a guide for one kind of program declares that kind.
+    # What Pyro's property of that name returns; a guide for one kind of program declares that kind, twice:
+    # for who reads types, and for who gives it another.
     model: AdaptedLM
+    program: ClassVar[type[AdaptedLM]] = AdaptedLM
 
     def __init__(self, model: AdaptedLM) -> None:
+        if not isinstance(model, self.program):
+            raise ConfigError(
+                f"A {type(self).__name__} is for a {self.program.__name__}, and this is a "
+                f"{type(model).__name__}: choose a guide of its latents."
+            )
         super().__init__(model)
         # Its own root name: otherwise guide and model parameters would share names in Pyro's store.
         self._pyro_name = "guide"
@@ -61,10 +68,17 @@ class SiteGuide(AutoMessenger):  # type: ignore[metaclass]  # Pyro computes the 
         # Popped, so that a recorded trace does not keep every layer's input alive.
         given = infer.pop(INPUT, None), infer.pop(SHARED, None)
         self._inputs.append(cast(tuple[Tensor | None, Tensor | None], given))
+        asked = cast(TorchDistribution, msg["fn"]).event_shape
         try:
             super()._pyro_sample(msg)
         finally:
             self._inputs.pop()
+        # One of another size would broadcast, and its KL would be that of another bound.
+        if (got := cast(TorchDistribution, msg["fn"]).event_shape) != asked:
+            raise ConfigError(
+                f"{type(self).__name__}.get_posterior gave {msg['name']!r} a law of event shape "
+                f"{tuple(got)}, and its prior has {tuple(asked)}: give it that (`.to_event`)."
+            )
 
     @property
     def stochastic(self) -> bool:
@@ -81,11 +95,15 @@ class SiteGuide(AutoMessenger):  # type: ignore[metaclass]  # Pyro computes the 
         """Whether a draw is the same one for all rows, as a draw of latents that they share is."""
         return True
 
-    def check(self, model: AdaptedLM) -> None:
-        """Raise `ConfigError` where this is the guide of another model, which would run in its place."""
+    def check(self, model: object) -> None:
+        """Raise `ConfigError` where this is the guide of another model, which would run in its place.
+
+        A model in a handler of Pyro (`poutine.condition(model, ..)`) is another one: a guide runs its own.
+        """
         if self.model is not model:
             raise ConfigError(
-                f"This {type(self).__name__} was made for another model: build one for this model."
+                f"This {type(self).__name__} was made for another model, or this one stands in a handler, "
+                "which the guide would not run: build one for this model, and give the model itself."
             )
 
     def prepare(self, saved: dict[str, Tensor]) -> None:

@@ -121,7 +121,16 @@ class AnswerLikelihood(ClosedSet):
     looks_at_asked = True
 
     def scores(self, hidden: Tensor, batch: Batch, head: Head) -> Tensor:
-        """Return the answer tokens' logits."""
+        """Return the answer tokens' logits.
+
+        Raises:
+            DataError: the batch has no answers of one token.
+        """
+        if not len(batch.answer_ids):
+            raise DataError(
+                "The rows have no answers of one token, and the likelihood is of such: make the program with "
+                "likelihood=bp.TextLikelihood() for whole texts, bp.CompletionLikelihood() for replies."
+            )
         return head(hidden[..., -1:, :], batch.answer_ids)
 
 

@@ -26,7 +26,7 @@ from bara_pyro.core import quantized
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.noise import seeded
 from bara_pyro.core.packages import require_packages
-from bara_pyro.core.verifying import verify
+from bara_pyro.core.verifying import verify_once
 from bara_pyro.errors import BackboneError
 from bara_pyro.types import FloatType, WeightType
 
@@ -57,8 +57,8 @@ def load_backbone(
 
     Raises:
         BackboneError: nothing of that name can be read (the message names it and the way out), its
-            architecture is one that is not reproduced (`Backbone.verify`), a package is missing, or "auto"
-            finds too little memory.
+            architecture is one that is not reproduced (`bara_pyro.core.verifying.verify`), a package is
+            missing, or "auto" finds too little memory.
 
     Examples:
         >>> import bara_pyro as bp
@@ -96,10 +96,11 @@ def load_backbone(
             f"{str(name)!r} does not fit the GPUs of this machine, and weights that come and go are not "
             "supported: load it in bfloat16, or give more GPUs."
         )
+    backbone = Backbone(lm, tokenizer, str(name))
     if dtype not in DTYPES:
         quantized.check(lm, dtype)
-    backbone = Backbone(lm, tokenizer, str(name))
-    verify(backbone)
+        backbone.quantized = dtype
+    verify_once(backbone)
     return backbone
 
 

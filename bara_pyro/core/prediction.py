@@ -209,6 +209,8 @@ def _checked(
         # Before the rows are cut into pieces: a row's noise must not depend on its place in one.
         batch = replace(batch, ids=tuple(map(str, range(len(batch)))))
     width = batch.input_ids.shape[1]
+    if batch.past is None and batch.segments is None:
+        model.backbone.check_room(width, "A row")
     each = _bytes_per_row(model, batch, width)
     if memory_budget is None:
         on_cpu = batch.input_ids.device.type == "cpu"

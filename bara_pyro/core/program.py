@@ -9,6 +9,7 @@ another is given. Nothing of the language model is modified: the changes hang on
 while the program runs.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cached_property, partial
@@ -42,6 +43,7 @@ from bara_pyro.core.prefix import Prefix
 from bara_pyro.core.rank_pattern import checked_ranks
 from bara_pyro.core.sites import by_name
 from bara_pyro.core.targets import Target, find_targets
+from bara_pyro.core.verifying import verify_once
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 
@@ -115,8 +117,16 @@ class AdaptedLM(PyroModule):
         calibrated: bool = False,
     ) -> None:
         super().__init__()
-        if num_data < 1 or r < 1:
-            raise ConfigError(f"num_data={num_data} and r={r} must both be at least 1.")
+        if not isinstance(backbone, Backbone):
+            raise ConfigError(
+                f"The language model is a {type(backbone).__name__}: give bp.Backbone(model, tokenizer)."
+            )
+        for name, number in (("num_data", num_data), ("r", r)):
+            if not isinstance(number, int) or number < 1:
+                raise ConfigError(f"{name}={number} must be a whole number of at least 1.")
+        if not 0 < lora_alpha < math.inf:
+            raise ConfigError(f"lora_alpha={lora_alpha} must be a finite number above 0.")
+        verify_once(backbone)
         # In tuples, here and below, so that neither torch nor Pyro registers what they hold.
         self._frozen = (backbone,)
         self.num_data = num_data
@@ -191,7 +201,12 @@ class AdaptedLM(PyroModule):
         return None
 
     def forward(self, batch: Batch) -> Tensor:
-        """Run the program on a batch; return what its likelihood returns: log-probabilities, float32."""
+        """Run the program on a batch; return what its likelihood returns: log-probabilities, float32.
+
+        Raises:
+            BackboneError: the language model is in training mode, or a program hangs on it.
+        """
+        self.backbone.check()
         rows = len(batch)
         indices = torch.arange(rows, device=batch.input_ids.device)
         with shared_weights() or nullcontext(), self.outside():
@@ -253,6 +268,7 @@ class AdaptedLM(PyroModule):
     @contextmanager
     def _reading(self, batch: Batch) -> Iterator[int]:
         """Sample the global latents and hang the adapters of the body on the language model, as `forward`."""
+        self.backbone.check()
         indices = torch.arange(len(batch), device=batch.input_ids.device)
         with self.outside():
             latents = self.global_latents(batch)
@@ -275,6 +291,7 @@ class AdaptedLM(PyroModule):
     @torch.no_grad()
     def unadapted(self, batch: Batch) -> Tensor:
         """Return the last token's hidden state in the language model without adapters, `B x d`, float32."""
+        self.backbone.check()
         ids, mask = batch.input_ids, batch.attention_mask
         return self.backbone.hidden(ids, mask, below=self.frozen_layers)[:, -1].float()
 
@@ -344,7 +361,15 @@ class AdaptedLM(PyroModule):
 
     @torch.no_grad()
     def set_temperature(self, log_temperature: float) -> None:
-        """Set ln T of a `calibrated` program; frozen, so that training and optimisers leave it."""
+        """Set ln T of a `calibrated` program; frozen, so that training and optimisers leave it.
+
+        Raises:
+            ConfigError: the program has no temperature, or ln T is not finite.
+        """
+        if not self.calibrated:
+            raise ConfigError("This program has no temperature: make it with calibrated=True.")
+        if not math.isfinite(log_temperature):
+            raise ConfigError(f"log_temperature={log_temperature} must be finite.")
         read(self, "log_temperature").fill_(log_temperature)
 
     @contextmanager

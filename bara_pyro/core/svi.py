@@ -45,6 +45,10 @@ class SVI(Generic[M, G]):
         clip_norm: joint gradient norm to clip to, or None.
         autocast: dtype of the backbone's matrix products under `torch.autocast`, or None.
 
+    Raises:
+        ConfigError: the guide is another model's, the optimiser is none of torch's or lacks a trainable
+            parameter, the loss is no `MeanFieldELBO`, or `clip_norm` is not above 0.
+
     Examples:
         >>> import bara_pyro as bp
         >>> backbone, task = bp.load_backbone("microworld"), bp.load_task("micro-wgs")
@@ -60,6 +64,8 @@ class SVI(Generic[M, G]):
         ['grad_norm', 'kl_phi', 'kl_theta', 'loss', 'nll']
     """
 
+    # Whether parameters are left out of the optimiser on purpose.
+    spares = False
     # Whether the noise of several processes must be the same: a draw that the whole step is about.
     common_noise = False
 
@@ -75,6 +81,17 @@ class SVI(Generic[M, G]):
         autocast: torch.dtype | None = None,
     ) -> None:
         check_guide(guide, model)
+        if not isinstance(optim, Optimizer):
+            raise ConfigError(
+                f"The optimiser is a {type(optim).__name__}: give one of torch, such as bp.adamw(model, "
+                "guide, lr=1e-3). Those of Pyro go with pyro.infer.SVI."
+            )
+        if loss is not None and not isinstance(loss, MeanFieldELBO):
+            raise ConfigError(f"The loss is a {type(loss).__name__}: give a bp.MeanFieldELBO.")
+        if clip_norm is not None and not clip_norm > 0:
+            raise ConfigError(f"clip_norm={clip_norm} must be above 0, or None.")
+        if not self.spares:
+            check_all_held(model, guide, optim)
         self.model = model
         self.guide = guide
         self.optim = optim
@@ -234,6 +251,18 @@ def parameters(model: AdaptedLM, guide: SiteGuide) -> list[Tensor]:
     return [p for module in (model, guide) for p in module.parameters() if p.requires_grad]
 
 
+def check_all_held(model: AdaptedLM, guide: SiteGuide, optim: Optimizer) -> None:
+    """Refuse an optimiser that would leave a trainable parameter where it is, with a `ConfigError`."""
+    held = {id(p) for group in optim.param_groups for p in group["params"]}
+    for whose, module in (("model", model), ("guide", guide)):
+        for name, value in module.named_parameters():
+            if value.requires_grad and id(value) not in held:
+                raise ConfigError(
+                    f"The optimiser lacks {name} of the {whose}: make it of "
+                    "bara_pyro.core.svi.parameters(model, guide), or set requires_grad_(False) on what stays."
+                )
+
+
 def adamw(
     model: AdaptedLM,
     guide: SiteGuide,
@@ -277,6 +306,14 @@ def adamw(
 def linear_schedule(optim: Optimizer, steps: int, warmup: float = 0.06) -> LambdaLR:
     """Return a linear warm-up over the share `warmup` of all steps, then a linear decay to 0.
 
+    Args:
+        optim: whose rates are scheduled; each group's own is the highest.
+        steps: of the training, at the end of which the rate is 0.
+        warmup: share of the steps, 0 to 1.
+
+    Raises:
+        ConfigError: a number is out of range.
+
     Examples:
         >>> import bara_pyro as bp
         >>> import torch
@@ -290,6 +327,8 @@ def linear_schedule(optim: Optimizer, steps: int, warmup: float = 0.06) -> Lambd
         >>> rates
         [0.5, 1.0, 1.0, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125]
     """
+    if steps < 1 or not 0 <= warmup <= 1:
+        raise ConfigError(f"steps={steps} must be at least 1 and warmup={warmup} a share from 0 to 1.")
     rise = max(1, round(warmup * steps))
 
     def factor(step: int) -> float:

@@ -36,6 +36,17 @@ def verify(backbone: Backbone) -> None:
     backbone.takes_segments = _keeps_apart(backbone, ids)
 
 
+def verify_once(backbone: Backbone) -> None:
+    """Verify a language model that has not been, but for one without weights (on the meta device).
+
+    Raises:
+        BackboneError: see `verify`.
+    """
+    if not backbone.verified and backbone.device.type != "meta":
+        verify(backbone)
+        backbone.verified = True
+
+
 def _check_tokenizer(backbone: Backbone) -> None:
     """Refuse a tokenizer of another language model, or one that was given tokens since.
 

@@ -95,6 +95,10 @@ class Task:
             )
 
 
+WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+"""Types of whole numbers, which classes are counted in."""
+
+
 @dataclass(frozen=True)
 class Batch:
     """Left-padded token ids of B questions, T tokens wide.
@@ -134,6 +138,11 @@ class Batch:
                 raise DataError(
                     f"There are {len(self.input_ids)} rows and {len(given)} {name}: give one a row."
                 )
+        if self.labels is not None and (self.labels.dim() != 1 or self.labels.dtype not in WHOLE):
+            raise DataError(
+                f"labels is {self.labels.dtype} of shape {tuple(self.labels.shape)}: give the class of each "
+                f"row, long of shape ({len(self.input_ids)},)."
+            )
         # On the CPU only, where batches are made: on an accelerator the look would wait for the device.
         if self.attention_mask.device.type == "cpu":
             if not self.attention_mask[:, -1].all():

@@ -87,6 +87,8 @@ class TwoStepSVI(SVI):
         **options: of `SVI`.
     """
 
+    spares = True
+
     def __init__(
         self,
         model: AdaptedLM,

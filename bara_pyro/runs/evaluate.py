@@ -15,13 +15,14 @@ from bara_pyro import __version__
 from bara_pyro.core.gate_draws import GateDraws, gate_draws
 from bara_pyro.core.prediction import predict
 from bara_pyro.data import EncodedSplit, Task, batches, first_rows
+from bara_pyro.errors import ConfigError
 from bara_pyro.metrics import decompose, evaluate, posterior_predictive, sparsity_by_module, stack_truth
 from bara_pyro.metrics.sparsity import over_modules
-from bara_pyro.runs.manifest import METRICS, PREDICTIONS, recording
+from bara_pyro.runs.manifest import CONFIG, METRICS, PREDICTIONS, recording
 from bara_pyro.runs.offered import among_offered
 from bara_pyro.runs.reply_scores import reply_rows, reply_scores
 from bara_pyro.runs.rows import Replies, reading_notes
-from bara_pyro.runs.store import SCHEMA, write_json, write_jsonl
+from bara_pyro.runs.store import SCHEMA, read_json, write_json, write_jsonl
 from bara_pyro.runs.system import System, count_parameters
 from bara_pyro.types import Json
 
@@ -122,6 +123,8 @@ def evaluate_system(
         ('a try', True)
     """
     started = time.perf_counter()
+    if out is not None:
+        check_whose(system, Path(out))
     name = system.config.task.evaluate_on
     split = system.encoded(name)
     if not isinstance(split, EncodedSplit):
@@ -150,6 +153,15 @@ def evaluate_system(
             write_jsonl(out / PREDICTIONS, lines)
             write_json(out / METRICS, report)
     return report
+
+
+def check_whose(system: System, out: Path) -> None:
+    """Refuse the folder of another run, whose scores would be replaced, with a `ConfigError`."""
+    if (out / CONFIG).exists() and (told := read_json(out / CONFIG).get("config_hash")) != system.config.hash:
+        raise ConfigError(
+            f"{out} is the folder of another run (configuration {told}, this one has {system.config.hash}), "
+            "whose scores these would replace: give another folder."
+        )
 
 
 Evaluated = tuple[Json, list[Json], dict[str, float]]

@@ -18,14 +18,14 @@ from bara_pyro.core.frozen import read
 from bara_pyro.core.gate_draws import gate_draws
 from bara_pyro.core.sites import module_key
 from bara_pyro.data import EncodedSplit, batches, first_rows
-from bara_pyro.errors import ConfigError
+from bara_pyro.errors import ConfigError, check_choice
 from bara_pyro.methods import METHODS
 from bara_pyro.metrics import posterior_predictive
 from bara_pyro.metrics.scores import nll
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.linear_gates import Fit, down_projections, linear_gates
-from bara_pyro.runs.manifest import ADAPTER, PEFT_CONFIG, recording
+from bara_pyro.runs.manifest import ADAPTER, CONFIG, PEFT_CONFIG, recording
 from bara_pyro.runs.peft_files import is_bara, lora_tensors, peft_config
 from bara_pyro.runs.store import SCHEMA, write_json, write_tensors
 from bara_pyro.runs.system import System, assemble
@@ -80,7 +80,8 @@ def export_lora(
         `distance_aware` of a run that has what no LoRA has.
 
     Raises:
-        ConfigError: no LoRA is near the method, or it has no Phi to draw.
+        ConfigError: no LoRA is near the method, it has no Phi to draw, `fit` is unknown, or `out` is the
+            folder of a run, whose own files an adapter's would replace.
 
     Examples:
         >>> from pathlib import Path
@@ -95,6 +96,11 @@ def export_lora(
         ['adapter_config.json', 'adapter_model.safetensors']
     """
     out = Path(out)
+    if (out / CONFIG).exists():
+        raise ConfigError(
+            f"{out} is the folder of a run, whose files an adapter's would replace: give another."
+        )
+    check_choice("fit", fit, Fit)
     seed = system.config.predict.seed if seed is None else seed
     down, phis = _parts(system, rows, fit, draws, seed)
     calibrated = bool(system.config.adapter.calibrated)

@@ -9,7 +9,7 @@ from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.loading import load_backbone
 from bara_pyro.data import Columns, Task, encode_labels
 from bara_pyro.data.reply_tasks import ReplyTask
-from bara_pyro.errors import CheckpointError
+from bara_pyro.errors import CheckpointError, ConfigError
 from bara_pyro.methods import METHODS
 from bara_pyro.registry import PLUGINS
 from bara_pyro.runs.config import RunConfig, load_config, parse_config
@@ -42,8 +42,17 @@ from bara_pyro.types import Json
 
 
 def write_config(system: System, folder: str | Path) -> None:
-    """Write `config.json` and PEFT's `adapter_config.json`: what a run is, before it starts."""
+    """Write `config.json` and PEFT's `adapter_config.json`: what a run is, before it starts.
+
+    Raises:
+        ConfigError: the language model has weights of another type than the settings say.
+    """
     folder, config = Path(folder), system.config
+    if (own := system.backbone.settings["dtype"]) != config.backbone.dtype:
+        raise ConfigError(
+            f"The language model has {own} weights, and backbone.dtype is {config.backbone.dtype!r}: give "
+            f"backbone.dtype={own!r}, or the run would be read back on other weights."
+        )
     write_json(
         folder / CONFIG,
         {
@@ -185,7 +194,7 @@ def stored_config(folder: Path) -> tuple[RunConfig, Json]:
 def load_system(
     folder: str | Path,
     *,
-    backbone: str | None = None,
+    backbone: str | Path | Backbone | None = None,
     device: str | None = None,
     data_dir: str | Path | None = None,
     task: Task | ReplyTask | None = None,
@@ -195,7 +204,7 @@ def load_system(
 
     Args:
         folder: of a finished run.
-        backbone: where the language model is now, if it has moved.
+        backbone: where the language model is now, if it has moved, or the model itself.
         device: to run on; the run's own by default.
         data_dir: where the data are now, if they have moved.
         task: rows to use instead of the run's own.
@@ -216,15 +225,24 @@ def load_system(
     folder = Path(folder)
     check_run(folder)
     config, stored = stored_config(folder)
-    moved = {"backbone.name": backbone, "backbone.device": device, "task.data_dir": data_dir}
+    own_lm = backbone if isinstance(backbone, Backbone) else None
+    name = str(backbone) if isinstance(backbone, str | Path) else None
+    if own_lm is not None:
+        device = own_lm.settings["device"]
+    moved = {"backbone.name": name, "backbone.device": device, "task.data_dir": data_dir}
     config = load_config(overrides=moved, base=config)
+    if own_lm is None and not config.backbone.name:
+        raise CheckpointError(
+            f"{folder} was trained on a language model without a name: give it, load_system(folder, "
+            "backbone=bp.Backbone(model, tokenizer))."
+        )
     where = find_device(config.backbone.device)
     own = task is None and with_rows
     if task is None:
         task = own_rows(folder, config, stored) if with_rows else stored_task(stored)
     if config.task.likelihood == "completion" and isinstance(task, Task):
         task = ReplyTask(task.name)  # without its rows
-    lm = load_backbone(config.backbone.name, dtype=config.backbone.dtype, device=where)
+    lm = own_lm or load_backbone(config.backbone.name, dtype=config.backbone.dtype, device=where)
     check_backbone(lm, folder, stored)
     if isinstance(task, Task):
         task = encode_labels(task, lm.tokenizer, config.task.labels)

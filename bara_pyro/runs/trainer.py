@@ -1,6 +1,7 @@
 """`transformers.Trainer` on the ELBO: its arguments, callbacks, logging, checkpoints; needs accelerate."""
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from bara_pyro.core.svi import adamw, per_example
 from bara_pyro.core.threads import PROGRAM
 from bara_pyro.data import EncodedSplit
 from bara_pyro.data.types import Batch
-from bara_pyro.errors import ConfigError
+from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.metrics import posterior_predictive
 from bara_pyro.runs.offered import among_offered
 
@@ -152,10 +153,10 @@ class BaRATrainer(Trainer):
         if not (optim := str(getattr(args.optim, "value", args.optim))).startswith("adamw_torch"):
             raise ConfigError(f"args.optim={optim!r} is not looked at: give what is no AdamW as optimizers=.")
         _check_arguments(args)
-        for name in CHECKPOINTING:
-            if getattr(args, name, None):  # Trainer would switch on the language model's own
-                model.backbone.checkpointing = True
-                setattr(args, name, False)
+        args = copy(args)  # the caller's own stay as they are
+        asked = [name for name in CHECKPOINTING if getattr(args, name, None)]
+        for name in asked:  # Trainer would switch on the language model's own
+            setattr(args, name, False)
         args._n_gpu = min(args.n_gpu, 1)  # one process a GPU: nn.DataParallel copies what hooks point to
         self.answer_ids = answer_ids
         self.local_lr_scale = local_lr_scale
@@ -169,6 +170,8 @@ class BaRATrainer(Trainer):
             eval_dataset=_rows(eval_dataset),
             **options,
         )
+        if asked:
+            model.backbone.checkpointing = True
 
     def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:
         """Return AdamW as `bara_pyro.adamw` makes it, unless another was given."""
@@ -225,8 +228,19 @@ class BaRATrainer(Trainer):
         return (loss, None, None) if prediction_loss_only else (loss, log_probs, labels)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
-        """Return the loader of a split, or of `eval_dataset`, or of the part of it with that name."""
-        return super().get_eval_dataloader(_rows(eval_dataset))
+        """Return the loader of a split, or of `eval_dataset`, or of the part of it with that name.
+
+        Raises:
+            DataError: a row has no label, without which it has no loss.
+        """
+        loader = super().get_eval_dataloader(_rows(eval_dataset))
+        rows = loader.dataset
+        if isinstance(rows, Rows) and (unknown := sum(label < 0 for label in rows.split.labels)):
+            raise DataError(
+                f"{unknown} of {len(rows)} rows to evaluate on have no label: leave them out, or call "
+                "`predict`."
+            )
+        return loader
 
     def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
         """Return the loader of a split."""

@@ -105,7 +105,7 @@ def row(family: str) -> str:
 
 def table() -> str:
     head = [
-        "| family | adapted by default | other linear layers | output embedding (of the test model) | logits |",
+        "| family | adapted by default | other linear layers | output embedding (as tested) | logits |",
         "|---|---|---|---|---|",
     ]
     return "\n".join([*head, *map(row, FAMILIES)])

@@ -122,7 +122,7 @@ def _differences(found: Mapping[str, Entry], p: str, results: Results, arms: str
             "what": what,
             "difference": f"{one['difference']:+.3f}",
             "interval": f"[{one['low']:+.3f}, {one['high']:+.3f}]",
-            "p": p_value(one.get("p_holm", one.get("p"))),
+            "p": p_value(one["p_holm"] if "p_holm" in one else one["p"]),
         }
         for what, one in found.items()
     ]
