@@ -139,7 +139,7 @@ class BaRA(AdaptedLM):
     ) -> None:
         check_choice("form", form, Form)
         check_choice("latent", latent, Latent)
-        if beta_phi < 0 or beta_theta < 0:
+        if not (0 <= beta_phi < math.inf and 0 <= beta_theta < math.inf):
             raise ConfigError(f"beta_phi={beta_phi} and beta_theta={beta_theta} must not be negative.")
         if centred and (form == "gate" or latent == "phi"):
             raise ConfigError(

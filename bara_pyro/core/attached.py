@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from numbers import Integral
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Protocol, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -22,7 +22,6 @@ from bara_pyro.core.threads import PROGRAM
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 
-Mean = Literal["mean"]
 # A program that changes one of these is more than adapters in one language model.
 LOGITS = ("logits", "finished", "answered")
 MORE = ("forward", "outside")
@@ -81,15 +80,13 @@ def check_attachable(model: AdaptedLM, guide: SiteGuide, *, drawn: bool) -> None
     if drawn and own and not guide.stochastic:
         raise ConfigError(
             f"The draws of a {type(guide).__name__} are of answers, not of adapters, which `attached` cannot "
-            "show: give draws='mean', or use bara_pyro.core.prediction.predict."
+            "show: ask for the posterior mean, or use bara_pyro.core.prediction.predict."
         )
     model.backbone.check_free()
 
 
 @contextmanager
-def attached(
-    run: Fitted | tuple[AdaptedLM, SiteGuide], draws: Mean | int = "mean"
-) -> Iterator[PreTrainedModel]:
+def attached(run: Fitted | tuple[AdaptedLM, SiteGuide], seed: int | None = None) -> Iterator[PreTrainedModel]:
     """Hang a fitted program on its language model while the block runs.
 
     Inside, `lm.forward`, `lm.generate` and `transformers.pipeline("text-generation", model=lm, ...)` work as
@@ -102,20 +99,20 @@ def attached(
 
     Args:
         run: what `load_system` or `build_system` gave, or `(model, guide)`.
-        draws: "mean": every latent at its posterior mean, as `predict(samples=0)`. A seed: one draw of the
-            posterior, as `predict(samples=1, seed=...)` of rows without identifiers: one draw of the global
-            latents, and of the local ones a draw for every row of the batch and every position of its text
-            (padding on the left is not counted), with or without a key-value cache. Beams are rows: a beam
-            search carries the cache of one to another, and so mixes their draws.
+        seed: by default every latent is at its posterior mean, as `predict(samples=0)`. With one: one draw
+            of the posterior, as `predict(samples=1, seed=...)` of rows without identifiers: one draw of the
+            global latents, and of the local ones a draw for every row of the batch and every position of its
+            text (padding on the left is not counted), with or without a key-value cache. Beams are rows: a
+            beam search carries the cache of one to another, and so mixes their draws.
 
     Yields:
         The language model. Its logits are those before the temperature that `adapter.calibrated` divides the
         answers' by, if any.
 
     Raises:
-        ConfigError: `draws` is neither, the guide belongs to another model, the program is more than adapters
-            in a language model (an ensemble's members, a temperature of the answers), or a seed is given
-            where draws are of the answers (Laplace, or `distance_aware`).
+        ConfigError: `seed` is no whole number, the guide belongs to another model, the program is more than
+            adapters in a language model (an ensemble's members, a temperature of the answers), or a seed is
+            given where draws are of the answers (Laplace, or `distance_aware`).
         BackboneError: a program hangs on this language model already.
 
     Examples:
@@ -124,22 +121,22 @@ def attached(
         >>> model = bp.models.BaRA(backbone, num_data=8, form="gate")
         >>> guide = bp.guides.WeibullGuide(model)
         >>> tokens = backbone.tokenizer("the guest lives in", return_tensors="pt")
-        >>> with bp.attached((model, guide), draws=7) as lm:  # one draw of the posterior
+        >>> with bp.attached((model, guide), seed=7) as lm:  # one draw of the posterior
         ...     text = lm.generate(**tokens, max_new_tokens=3, do_sample=False)
         >>> text.shape  # four tokens and three more
         torch.Size([1, 7])
     """
     model, guide = pair_of(run)
-    if draws != "mean" and (not isinstance(draws, Integral) or isinstance(draws, bool)):
-        raise ConfigError(f"draws={draws!r}: give 'mean', or the seed of one draw.")
-    check_attachable(model, guide, drawn=draws != "mean")
-    if draws != "mean" and model.distance is not None:
+    if seed is not None and (not isinstance(seed, Integral) or isinstance(seed, bool)):
+        raise ConfigError(f"seed={seed!r}: give the seed of one draw, or None for the posterior mean.")
+    check_attachable(model, guide, drawn=seed is not None)
+    if seed is not None and model.distance is not None:
         raise ConfigError(
             "The draws of a distance-aware program hold noise of its answers, which `attached` cannot show: "
-            "give draws='mean', or use bara_pyro.core.prediction.predict."
+            "leave the seed out, or use bara_pyro.core.prediction.predict."
         )
     # A guide whose draws do not differ stands for its mean, as in `predict`.
-    law = PosteriorMean(guide) if draws == "mean" or not guide.stochastic else OneDraw(guide, int(draws))
+    law = PosteriorMean(guide) if seed is None or not guide.stochastic else OneDraw(guide, int(seed))
     with hung(model, law, latents_under(model, law)) as lm:
         yield lm
 
@@ -202,7 +199,7 @@ class Placed(Posterior):
         if isinstance(kwargs.get("logits_to_keep"), Tensor):
             raise ConfigError(
                 "logits_to_keep is a tensor of places, and a draw's noise is of the last tokens: give their "
-                "number, or attach with draws='mean'."
+                "number, or attach without a seed."
             )
 
     def place(self, decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -87,11 +87,18 @@ class MeanFieldELBO(TraceMeanField_ELBO):
 
         Raises:
             MissingKLError: a latent's pair of distributions has no analytic KL.
-            ConfigError: the draws of a posterior have no gradient.
+            ConfigError: the guide is another model's, the draws of a posterior have no gradient, or a
+                parameter lies in Pyro's store.
             DataError: the batch has no labels.
         """
         guide.check(model)
-        particles = [self._terms(*guide.run(batch)) for _ in range(self.num_particles)]
+        traces = [guide.run(batch) for _ in range(self.num_particles)]
+        if stored := [name for name, node in traces[0][0].nodes.items() if node["type"] == "param"]:
+            raise ConfigError(
+                f"{type(guide).__name__} or its model has pyro.param({stored[0]!r}), which no optimiser here "
+                "holds: make it an nn.Parameter, or fit with pyro.infer.SVI."
+            )
+        particles = [self._terms(*pair) for pair in traces]
         return particles[0] if len(particles) == 1 else _mean(particles)
 
     def _get_trace(self, model: Callable, guide: Callable, args: tuple, kwargs: dict) -> tuple[Trace, Trace]:

@@ -51,7 +51,7 @@ def check_law(system: System | None, law: str, samples: int) -> None:
     if system is None:
         raise ConfigError(f"law={law!r} needs a run, and a bare language model was given: choose base.")
     if law == "mean":
-        with attached(system, "mean"):  # which says itself what it cannot show
+        with attached(system):  # which says itself what it cannot show
             return
     if samples < 1:
         raise ConfigError(f"samples={samples} leaves nothing to average over: give at least 1, or law mean.")

@@ -1,5 +1,6 @@
 """The settings of a BaRA adapter, as PEFT keeps them in `adapter_config.json`."""
 
+import math
 import re
 from dataclasses import dataclass, field
 from enum import Enum
@@ -60,7 +61,7 @@ class BaRAConfig(PeftConfig):
         self.method = settings.model_dump(mode="json")
 
     def _check_sizes(self) -> None:
-        if self.r < 1 or self.lora_alpha <= 0:
+        if self.r < 1 or not 0 < self.lora_alpha < math.inf:
             raise ConfigError(f"r={self.r} and lora_alpha={self.lora_alpha} must both be positive.")
         for path, rank in (self.rank_pattern or {}).items():
             check_rank(path, rank, self.r)

@@ -18,6 +18,7 @@ from bara_pyro.data import EncodedSplit, Task, batches, first_rows
 from bara_pyro.errors import ConfigError
 from bara_pyro.metrics import decompose, evaluate, posterior_predictive, sparsity_by_module, stack_truth
 from bara_pyro.metrics.sparsity import over_modules
+from bara_pyro.runs.config import parse_config
 from bara_pyro.runs.manifest import CONFIG, METRICS, PREDICTIONS, recording
 from bara_pyro.runs.offered import among_offered
 from bara_pyro.runs.reply_scores import reply_rows, reply_scores
@@ -157,10 +158,20 @@ def evaluate_system(
 
 def check_whose(system: System, out: Path) -> None:
     """Refuse the folder of another run, whose scores would be replaced, with a `ConfigError`."""
-    if (out / CONFIG).exists() and (told := read_json(out / CONFIG).get("config_hash")) != system.config.hash:
+    if not (out / CONFIG).exists():
+        return
+    own, theirs = system.config, parse_config(read_json(out / CONFIG)["config"])
+    # What a run was trained by: what it is asked afterwards may differ.
+    for what in ("method", "adapter", "train", "seed"):
+        if getattr(own, what) != getattr(theirs, what):
+            raise ConfigError(
+                f"{out} is the folder of another run (they differ in `{what}`), whose scores these would "
+                "replace: give another folder."
+            )
+    if own.task.name != theirs.task.name:
         raise ConfigError(
-            f"{out} is the folder of another run (configuration {told}, this one has {system.config.hash}), "
-            "whose scores these would replace: give another folder."
+            f"{out} is the folder of a run on {theirs.task.name!r}, whose scores those of one on "
+            f"{own.task.name!r} would replace: give another folder."
         )
 
 

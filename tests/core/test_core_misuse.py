@@ -96,17 +96,20 @@ def test_seeds_are_whole_numbers_and_draws_of_answers_are_refused() -> None:
     batch = unlabelled()
     logits = []
     for seed in (3, np.int64(3)):
-        with bp.attached((model, guide), draws=seed) as lm, torch.no_grad():
+        with bp.attached((model, guide), seed=seed) as lm, torch.no_grad():
             logits.append(lm(batch.input_ids).logits)
     assert torch.equal(*logits)
     for wrong in (True, 0.5, "some"):
-        with pytest.raises(ConfigError, match="give 'mean', or the seed"), bp.attached((model, guide), wrong):
+        with (
+            pytest.raises(ConfigError, match="give the seed of one draw"),
+            bp.attached((model, guide), wrong),
+        ):
             pass
     torch.manual_seed(3)
     normal = GaussianLoRA(backbone(), 12, r=2, random="AB", prior_scale=0.2, beta=0.0)
     laplace = LaplaceGuide(normal)
     refused = pytest.raises(ConfigError, match="draws of a LaplaceGuide are of answers")
-    with refused, bp.attached((normal, laplace), draws=1):
+    with refused, bp.attached((normal, laplace), seed=1):
         pass
     with bp.attached((normal, laplace)):
         pass
