@@ -30,10 +30,14 @@ class Registry(Mapping[str, Item], Generic[Item]):
         group: the entry-point group in which other packages offer theirs: "bara_pyro.methods".
         modules: those of this package that register theirs when they are imported, which happens when a name
             is looked for that is not there yet; `package.*` stands for all modules of a package.
+        of: class of what packages offer.
     """
 
-    def __init__(self, kind: str, group: str, modules: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, kind: str, group: str, modules: tuple[str, ...] = (), *, of: type[object] = object
+    ) -> None:
         self.kind = kind
+        self._of = of
         self.group = group
         self._modules = modules
         self._items: dict[str, Item] = {}
@@ -115,12 +119,19 @@ class Registry(Mapping[str, Item], Generic[Item]):
         try:
             item: Item = point.load()
         except (Exception, SystemExit) as error:  # whatever somebody else's module does
-            package = point.dist.name if point.dist else point.value
             raise ConfigError(
-                f"The {self.kind} {point.name!r} of the package {package} cannot be imported ({error}): mend "
-                "or uninstall that package."
+                f"{self._offer(point)} cannot be imported ({error}): mend or uninstall that package."
             ) from error
+        if not isinstance(item, self._of):
+            raise ConfigError(
+                f"{self._offer(point)} is a {type(item).__name__} and no {self._of.__name__}: mend or "
+                "uninstall that package."
+            )
         return item
+
+    def _offer(self, point: EntryPoint) -> str:
+        package = point.dist.name if point.dist else point.value
+        return f"The {self.kind} {point.name!r} of the package {package}"
 
 
 PLUGINS: list[str] = []

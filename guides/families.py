@@ -8,7 +8,9 @@ from bara_pyro.registry import Registry
 
 Family = TypeVar("Family", bound=type[AmortizedGuide])
 
-FAMILIES: Registry[type[AmortizedGuide]] = Registry("guide", "bara_pyro.guides", ("bara_pyro.guides.*",))
+FAMILIES: Registry[type[AmortizedGuide]] = Registry(
+    "guide", "bara_pyro.guides", ("bara_pyro.guides.*",), of=type
+)
 """Those of this package, and those that installed packages offer as entry points."""
 
 

@@ -12,12 +12,14 @@ from bara_pyro.registry import Registry, load_plugin
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder on Python's path that holds an installed package with entry points."""
-    (tmp_path / "colours.py").write_text("RED = 'ff0000'\n")
+    (tmp_path / "colours.py").write_text("RED = 'ff0000'\nNUMBER = 3\n")
+    (tmp_path / "broken_colours.py").write_text("X = = 3\n")
     about = tmp_path / "colours-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: colours\nVersion: 1.0\n")
     (about / "entry_points.txt").write_text(
         "[test.colours]\nred = colours:RED\ngone = colours:GONE\nlost = no_such_module:X\n"
+        "broken = broken_colours:X\nnumber = colours:NUMBER\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "colours", raising=False)
@@ -38,14 +40,16 @@ def test_a_name_is_taken_once() -> None:
 
 
 def test_what_a_package_offers_is_imported_when_asked_for(package: Path) -> None:
-    colours: Registry[str] = Registry("colour", "test.colours")
-    assert set(colours) == {"red", "gone", "lost"}
+    colours: Registry[str] = Registry("colour", "test.colours", of=str)
+    assert set(colours) == {"red", "gone", "lost", "broken", "number"}
     assert "colours" not in sys.modules
     assert colours.find("red") == "ff0000"
     assert "colours" in sys.modules
-    for name in ("gone", "lost"):
+    for name in ("gone", "lost", "broken"):
         with pytest.raises(ConfigError, match=f"The colour '{name}' of the package colours cannot be"):
             colours.find(name)
+    with pytest.raises(ConfigError, match="The colour 'number' of the package colours is a int and no str"):
+        colours.find("number")
 
 
 def test_a_module_of_the_package_registers_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,7 +115,7 @@ class Generated:
     in_world: Callable[[int, int], Task] | None = None
 
 
-TASKS: Registry[Generated] = Registry("task", "bara_pyro.tasks", ("bara_pyro.microworld",))
+TASKS: Registry[Generated] = Registry("task", "bara_pyro.tasks", ("bara_pyro.microworld",), of=Generated)
 """Those of the microworld, and those that installed packages offer as entry points."""
 
 

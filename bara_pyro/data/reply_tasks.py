@@ -77,7 +77,7 @@ class GeneratedReplies:
 
 
 REPLY_TASKS: Registry[GeneratedReplies] = Registry(
-    "task of replies", "bara_pyro.reply_tasks", ("bara_pyro.microworld",)
+    "task of replies", "bara_pyro.reply_tasks", ("bara_pyro.microworld",), of=GeneratedReplies
 )
 """Those of the microworld, and those that installed packages offer as entry points."""
 

@@ -173,7 +173,9 @@ def pair(
     return build
 
 
-METHODS: Registry[Method[Any, Any, Any]] = Registry("method", "bara_pyro.methods", ("bara_pyro.methods.*",))
+METHODS: Registry[Method[Any, Any, Any]] = Registry(
+    "method", "bara_pyro.methods", ("bara_pyro.methods.*",), of=Method
+)
 """Those of this package, and those that installed packages offer as entry points."""
 
 
