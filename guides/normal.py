@@ -24,7 +24,7 @@ class DeviationGuide(SiteGuide):
     """
 
     model: GaussianLoRA
-    program: ClassVar[type[GaussianLoRA]] = GaussianLoRA
+    program: ClassVar[type[GaussianLoRA] | None] = GaussianLoRA
 
     def get_posterior(self, name: str, prior: TorchDistribution) -> TorchDistribution:
         """Return the law of a deviation; random signs keep their prior."""

@@ -44,7 +44,16 @@ class LoRAAdapter(LowRankAdapter):
 
 
 class LoRA(AdaptedLM):
-    """Maximum-likelihood LoRA: with no latent site the negative ELBO is the cross-entropy."""
+    """Maximum-likelihood LoRA: with no latent site the negative ELBO is the cross-entropy.
+
+    Args:
+        backbone: the frozen language model.
+        num_data: number of training rows.
+        **adapter: rank, places and options of the adapters; see `bara_pyro.core.program.AdaptedLM`.
+
+    Raises:
+        ConfigError: a number is out of range, or an option does not go with the likelihood.
+    """
 
     adapters: Mapping[str, LoRAAdapter]
     prunable = True

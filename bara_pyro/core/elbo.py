@@ -85,6 +85,14 @@ class MeanFieldELBO(TraceMeanField_ELBO):
     def terms(self, model: AdaptedLM, guide: SiteGuide, batch: Batch) -> ElboTerms:
         """Evaluate the bound (one forward of the language model a particle) and return its parts.
 
+        Args:
+            model: the program.
+            guide: its guide.
+            batch: rows with labels; sums over them are scaled to all `model.num_data` rows.
+
+        Returns:
+            The negative ELBO of the whole data set and its parts, in nats, with their gradients.
+
         Raises:
             MissingKLError: a latent's pair of distributions has no analytic KL.
             ConfigError: the guide is another model's, the draws of a posterior have no gradient, or a

@@ -36,12 +36,12 @@ class SiteGuide(AutoMessenger):  # type: ignore[metaclass]  # Pyro computes the 
     copies = 1
 
     # What Pyro's property of that name returns; a guide for one kind of program declares that kind, twice:
-    # for who reads types, and for who gives it another.
+    # for who reads types, and for who gives it another (None: whatever says which latents it has).
     model: AdaptedLM
-    program: ClassVar[type[AdaptedLM]] = AdaptedLM
+    program: ClassVar[type[AdaptedLM] | None] = None
 
     def __init__(self, model: AdaptedLM) -> None:
-        if not isinstance(model, self.program):
+        if self.program is not None and not isinstance(model, self.program):
             raise ConfigError(
                 f"A {type(self).__name__} is for a {self.program.__name__}, and this is a "
                 f"{type(model).__name__}: choose a guide of its latents."

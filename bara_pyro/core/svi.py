@@ -46,8 +46,8 @@ class SVI(Generic[M, G]):
         autocast: dtype of the backbone's matrix products under `torch.autocast`, or None.
 
     Raises:
-        ConfigError: the guide is another model's, the optimiser is none of torch's or lacks a trainable
-            parameter, the loss is no `MeanFieldELBO`, or `clip_norm` is not above 0.
+        ConfigError: the guide is another model's, the optimiser is none of torch's or holds nothing of the
+            guide, the loss is no `MeanFieldELBO`, or `clip_norm` is not above 0.
 
     Examples:
         >>> import bara_pyro as bp
@@ -91,7 +91,7 @@ class SVI(Generic[M, G]):
         if clip_norm is not None and not clip_norm > 0:
             raise ConfigError(f"clip_norm={clip_norm} must be above 0, or None.")
         if not self.spares:
-            check_all_held(model, guide, optim)
+            check_holds_guide(guide, optim)
         self.model = model
         self.guide = guide
         self.optim = optim
@@ -251,16 +251,18 @@ def parameters(model: AdaptedLM, guide: SiteGuide) -> list[Tensor]:
     return [p for module in (model, guide) for p in module.parameters() if p.requires_grad]
 
 
-def check_all_held(model: AdaptedLM, guide: SiteGuide, optim: Optimizer) -> None:
-    """Refuse an optimiser that would leave a trainable parameter where it is, with a `ConfigError`."""
+def check_holds_guide(guide: SiteGuide, optim: Optimizer) -> None:
+    """Refuse an optimiser that would leave the whole posterior where it is, with a `ConfigError`.
+
+    One that leaves out the program's own parameters fits the posterior of fixed weights.
+    """
     held = {id(p) for group in optim.param_groups for p in group["params"]}
-    for whose, module in (("model", model), ("guide", guide)):
-        for name, value in module.named_parameters():
-            if value.requires_grad and id(value) not in held:
-                raise ConfigError(
-                    f"The optimiser lacks {name} of the {whose}: make it of "
-                    "bara_pyro.core.svi.parameters(model, guide), or set requires_grad_(False) on what stays."
-                )
+    own = [value for value in guide.parameters() if value.requires_grad]
+    if own and not any(id(value) in held for value in own):
+        raise ConfigError(
+            f"The optimiser holds no parameter of the {type(guide).__name__}, which would never be fitted: "
+            "make it of bara_pyro.core.svi.parameters(model, guide), or set requires_grad_(False) on these."
+        )
 
 
 def adamw(

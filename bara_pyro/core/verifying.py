@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
 from bara_pyro.core.backbone import TOLERANCE, Backbone, apart
 from bara_pyro.core.frozen_states import Tokens
@@ -23,7 +24,7 @@ def verify(backbone: Backbone) -> None:
         BackboneError: the language model does more than its parts here, is not causal, or reads padding, so
             that answers would be wrong; or its tokenizer makes tokens that it does not know.
     """
-    if backbone.tokenizer is not None:
+    if isinstance(backbone.tokenizer, PreTrainedTokenizerBase):
         _check_tokenizer(backbone)
     ids = backbone.few_tokens()
     _check_parts(backbone, ids)

@@ -60,6 +60,15 @@ def training_batches(num_rows: int, batch_size: int, seed: int, step: int) -> li
     may span two epochs, so every batch is full and every row is seen equally often. Any step is computed
     without those before it: a resumed run needs no state but its step.
 
+    Args:
+        num_rows: of the training split.
+        batch_size: rows a batch.
+        seed: of the permutations; the run's.
+        step: number of the batch.
+
+    Returns:
+        The numbers of `batch_size` rows, from 0 to `num_rows - 1`, for `EncodedSplit.batch`.
+
     Raises:
         ConfigError: no rows, a `batch_size` that is not positive, or a negative seed or step.
 

@@ -76,8 +76,8 @@ def test_rows_that_begin_alike_are_answered_as_each_alone(name: str) -> None:
 
 def test_drawing_for_the_last_tokens_alone_needs_a_model_that_goes_on() -> None:
     backbone = loaded("Llama")
-    backbone.continues = False
     model = BaRA(backbone, 4, r=2)
+    backbone.continues = False
     batch = replace(collate_ids(ROWS, [0] * 4, list("abcd"), torch.tensor([3, 4, 5]), 1), labels=None)
     with pytest.raises(ConfigError, match="cannot go on from tokens"):
         predict(model, WeibullGuide(model), batch, samples=2, last=2)
