@@ -81,7 +81,13 @@ def train(
         given.setdefault("task.likelihood", "completion")
     backbone = model if isinstance(model, Backbone) else None
     if isinstance(model, Backbone):
-        given |= {f"backbone.{key}": value for key, value in model.settings.items()}
+        own = {f"backbone.{key}": value for key, value in model.settings.items()}
+        if (asked := given.get("backbone.dtype", own["backbone.dtype"])) != own["backbone.dtype"]:
+            raise ConfigError(
+                f"dtype={asked!r}, and the language model given has {own['backbone.dtype']} weights: leave "
+                "dtype out, or load the model with it."
+            )
+        given |= own
     elif isinstance(model, str | Path):
         given["backbone.name"] = str(model)
     else:

@@ -100,14 +100,17 @@ class MeanFieldELBO(TraceMeanField_ELBO):
             DataError: the batch has no labels.
         """
         guide.check(model)
-        traces = [guide.run(batch) for _ in range(self.num_particles)]
-        if stored := [name for name, node in traces[0][0].nodes.items() if node["type"] == "param"]:
+        particles = [self._particle(guide, batch) for _ in range(self.num_particles)]
+        return particles[0] if len(particles) == 1 else _mean(particles)
+
+    def _particle(self, guide: SiteGuide, batch: Batch) -> ElboTerms:
+        model_trace, guide_trace = guide.run(batch)
+        if stored := [name for name, node in model_trace.nodes.items() if node["type"] == "param"]:
             raise ConfigError(
                 f"{type(guide).__name__} or its model has pyro.param({stored[0]!r}), which no optimiser here "
                 "holds: make it an nn.Parameter, or fit with pyro.infer.SVI."
             )
-        particles = [self._terms(*pair) for pair in traces]
-        return particles[0] if len(particles) == 1 else _mean(particles)
+        return self._terms(model_trace, guide_trace)
 
     def _get_trace(self, model: Callable, guide: Callable, args: tuple, kwargs: dict) -> tuple[Trace, Trace]:
         if not isinstance(guide, SiteGuide):

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cached_property, partial
+from numbers import Integral
 from typing import NamedTuple, TypedDict, cast
 
 import pyro
@@ -122,7 +123,7 @@ class AdaptedLM(PyroModule):
                 f"The language model is a {type(backbone).__name__}: give bp.Backbone(model, tokenizer)."
             )
         for name, number in (("num_data", num_data), ("r", r)):
-            if not isinstance(number, int) or number < 1:
+            if not isinstance(number, Integral) or number < 1:
                 raise ConfigError(f"{name}={number} must be a whole number of at least 1.")
         if not 0 < lora_alpha < math.inf:
             raise ConfigError(f"lora_alpha={lora_alpha} must be a finite number above 0.")

@@ -19,7 +19,7 @@ from bara_pyro.errors import ConfigError
 from bara_pyro.metrics import decompose, evaluate, posterior_predictive, sparsity_by_module, stack_truth
 from bara_pyro.metrics.sparsity import over_modules
 from bara_pyro.runs.config import parse_config
-from bara_pyro.runs.manifest import CONFIG, METRICS, PREDICTIONS, recording
+from bara_pyro.runs.manifest import CONFIG, METRICS, PREDICTIONS, is_run, recording
 from bara_pyro.runs.offered import among_offered
 from bara_pyro.runs.reply_scores import reply_rows, reply_scores
 from bara_pyro.runs.rows import Replies, reading_notes
@@ -158,7 +158,7 @@ def evaluate_system(
 
 def check_whose(system: System, out: Path) -> None:
     """Refuse the folder of another run, whose scores would be replaced, with a `ConfigError`."""
-    if not (out / CONFIG).exists():
+    if not is_run(out):
         return
     own, theirs = system.config, parse_config(read_json(out / CONFIG)["config"])
     # What a run was trained by: what it is asked afterwards may differ.

@@ -25,7 +25,7 @@ from bara_pyro.metrics.scores import nll
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.linear_gates import Fit, down_projections, linear_gates
-from bara_pyro.runs.manifest import ADAPTER, CONFIG, PEFT_CONFIG, recording
+from bara_pyro.runs.manifest import ADAPTER, PEFT_CONFIG, is_run, recording
 from bara_pyro.runs.peft_files import is_bara, lora_tensors, peft_config
 from bara_pyro.runs.store import SCHEMA, write_json, write_tensors
 from bara_pyro.runs.system import System, assemble
@@ -96,7 +96,7 @@ def export_lora(
         ['adapter_config.json', 'adapter_model.safetensors']
     """
     out = Path(out)
-    if (out / CONFIG).exists():
+    if is_run(out):
         raise ConfigError(
             f"{out} is the folder of a run, whose files an adapter's would replace: give another."
         )

@@ -46,7 +46,9 @@ seeds; **best** and _second best_ of each column by the mean, ties included. Whe
 nothing about differences of a few points: the standard error of an accuracy of one half on 1,000 rows is
 {error:.1f} points. A best arm of a table was picked on the rows of the table. Each page ends with the code
 that made its figures, and defaults are the defaults of that code: [a rehearsal](calibrated.md), which few
-rows have by default now, is in no study that does not say so.
+rows have by default now, is in no study that does not say so. In tables "BaRA" is the additive form, "BaRA
+gate" the gate form, "MLE (LoRA)" plain LoRA and "Temperature" LoRA with a temperature fitted on validation
+rows; Ψ, where it stands, is the product Φθ.
 """
 
 
