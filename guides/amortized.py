@@ -90,6 +90,11 @@ class AmortizedGuide(SiteGuide):
     ) -> None:
         super().__init__(model)
         latents = model.latents
+        if own := [name for name, site in latents.global_sites.items() if site.shape[-1:] != (latents.r,)]:
+            raise ConfigError(
+                f"A {type(self).__name__} is of gates, r a module, and {own[0]!r} of this "
+                f"{type(model).__name__} is none: choose a guide of its latents."
+            )
         check_choice("shape", shape, Shape)
         check_choice("shape_width", shape_width, Width)
         check_choice("activation", activation, Activation)

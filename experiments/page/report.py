@@ -199,12 +199,13 @@ def typed_numerals(text: str, path: Path) -> Iterator[str]:
 
 
 def headline(answer: str) -> str:
-    r"""Return the first sentence of an answer, on one line and without emphasis.
+    r"""Return the first sentence of an answer, on one line, without emphasis and the parts of its errors.
 
-    >>> headline("**It does: by 1.2 points.** More\nwords.")
-    'It does: by 1.2 points.'
+    >>> headline("**It does: by 1.2 [0.9, 1.5] (SE 0.1 by seeds, 0.1 by rows) points.** More\nwords.")
+    'It does: by 1.2 [0.9, 1.5] points.'
     """
     text = " ".join(answer.split("\n\n")[0].split()).replace("**", "")
+    text = re.sub(r" \(SE [^()]* by seeds, [^()]* by rows\)", "", text)
     return re.split(r"(?<=[.?!])\s+(?=[A-ZΦθ])", text)[0]
 
 

@@ -32,6 +32,7 @@ from bara_pyro.guides.scalabl import ScalaBLGuide
 from bara_pyro.guides.vbll import VBLLGuide
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.models.bara import BaRA
+from bara_pyro.models.gaussian_lora import GaussianLoRA
 from bara_pyro.models.lora import LoRA
 
 
@@ -100,6 +101,12 @@ def test_a_guide_of_another_kind_of_program_is_refused(guide: Callable[[Any], ob
     model = BaRA(backbone(), num_data=8)
     with pytest.raises(ConfigError, match=f"A {guide.__name__} is for a .+, and this is a BaRA"):
         guide(model)
+
+
+def test_a_guide_of_gates_is_not_one_of_weights() -> None:
+    weights = GaussianLoRA(backbone(), 12, r=2, random="A", prior_scale=0.2, beta=1.0)
+    with pytest.raises(ConfigError, match=r"A WeibullGuide is of gates, r a module, and .+ is none"):
+        WeibullGuide(weights)
 
 
 class Narrow(WeibullGuide):
