@@ -42,9 +42,6 @@ WORDS = {
     "lora": "NLL of LoRA minus the gate form, both by default (nats), exploratory",
     "lora_ece": "ECE of LoRA minus the gate form, both by default (points), exploratory",
     "lora_acc": "accuracy of LoRA minus the gate form, both by default (points), exploratory",
-    "blob": "NLL of BLoB, searched, minus the gate form by default (nats), exploratory",
-    "blob_ece": "ECE of BLoB, searched, minus the gate form by default (points), exploratory",
-    "blob_acc": "accuracy of BLoB, searched, minus the gate form by default (points), exploratory",
 }
 
 PRIMARY_ARMS = f"{display(PRIMARY.arm)} minus {display(PRIMARY.reference)}"

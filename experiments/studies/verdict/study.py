@@ -50,18 +50,8 @@ plan on language models made again; the gate form is there once more, as what th
         --name confirmatory_arms_102 --methods bara-gate bara lora
         --choices "$choices/102-{task}.json"      # holds none for these methods: they have their defaults
 
-`confirmatory_blob_102` is BLoB, whose rate, length and weight of the KL were searched there, with the gate
-form, on language models made again, by the code of the plan:
-
-    bara microworld build --world 102 --seed 102 --out runs/worlds/102-blob
-    blob='--model runs/worlds/102-blob --set task.world=102 --seeds 1'
-    python -m experiments search $blob --methods blob --tasks micro-wgs --steps 1500 --lengths 3000 3200
-        --out $choices/blob-102-micro-wgs.json      # 3000 5600 on micro-arcc, 3000 6000 on the others
-    python -m experiments confirmatory $blob --name confirmatory_blob_102 --methods bara-gate blob
-        --choices "$choices/blob-102-{task}.json"
-
-`confirmatory_arms_102` and `_107` were run while the folders were called 102 and 107, as the first language
-models' were, and would have had the hashes of their runs: the records have the later names.
+Those of 102 and 107 were run while the folders were called 102 and 107, as the first language models' were,
+and would have had the hashes of their runs: the records have the later names.
 """
 
 from collections import Counter
