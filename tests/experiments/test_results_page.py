@@ -19,7 +19,7 @@ from experiments.engine.rows import collect
 from experiments.engine.study import load_study, write_study
 from experiments.engine.sweep import sweep
 from experiments.page import report
-from experiments.page.report import claims, page, pages, problems
+from experiments.page.report import claims, headline, listed, page, pages, problems
 from experiments.page.spec import find_study
 from experiments.page.template import Renderer
 
@@ -230,3 +230,15 @@ def test_a_template_of_claims_that_stands_nowhere_is_refused(
 
 def test_the_committed_pages_are_those_of_the_committed_files() -> None:
     assert problems() == []
+
+
+def test_pages_of_one_template_are_listed_by_its_comment(tmp_path: Path) -> None:
+    (tmp_path / "answer_few.md").write_text("{# After 80 rows #}\n{% set c = here %}\n**It does.**\n")
+    (tmp_path / "answer.md").write_text("**It does.**\n")
+    found = [listed(tmp_path / name) for name in ("answer_few.md", "answer.md", "answer_none.md")]
+    assert found == ["After 80 rows: ", "", ""]
+
+
+def test_a_headline_has_intervals_without_the_parts_of_their_errors() -> None:
+    said = "**It does: by +1.2 [+0.9, +1.5] (SE 0.1 by seeds, 0.1 by rows) points (3 seeds).** More.\n\nLess."
+    assert headline(said) == "It does: by +1.2 [+0.9, +1.5] points (3 seeds)."

@@ -17,7 +17,7 @@ from experiments.engine.rows import RunRows, rows_path, write_rows
 from experiments.engine.worlds import student_range
 from experiments.page.report import page
 from experiments.studies.verdict import study
-from experiments.studies.verdict.section import WORDS
+from experiments.studies.verdict.section import WORDS, p_value
 
 GAINS = {"102": 0.10, "103": 0.30, "104": 0.15, "105": 0.22, "106": 0.28, "107": 0.05}
 ROWS = 60
@@ -294,3 +294,7 @@ def test_sizes_of_the_plan() -> None:
     rows = world("102", 0.1)
     halved = [replace(one, log_probs={0: one.log_probs[10]}) for one in rows]
     assert study.differences(rows)["nll"] == pytest.approx(study.differences(halved)["nll"])
+
+
+def test_no_p_value_is_written_as_nought() -> None:
+    assert [p_value(p) for p in (0.0461, 0.001, 0.00099, 0.0)] == ["0.046", "0.001", "< 0.001", "< 0.001"]
