@@ -8,6 +8,7 @@ name is first asked for::
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import cached_property
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -81,6 +82,12 @@ class Registry(Mapping[str, Item], Generic[Item]):
         if not isinstance(name, str) or name not in self:
             raise ConfigError(unknown(self.kind, name, self))
         return self[name]
+
+    def usable(self) -> Iterator[tuple[str, Item]]:
+        """Yield names and things but for those of packages that cannot be imported."""
+        for name in self:
+            with suppress(ConfigError):
+                yield name, self[name]
 
     def __getitem__(self, name: str) -> Item:
         if name not in self._items:

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from bara_pyro.cli.catalogue import catalogue, check_method
 from bara_pyro.errors import ConfigError
+from bara_pyro.methods.base import METHODS, method_config
 from bara_pyro.registry import Registry, load_plugin
 
 
@@ -50,6 +52,27 @@ def test_what_a_package_offers_is_imported_when_asked_for(package: Path) -> None
             colours.find(name)
     with pytest.raises(ConfigError, match="The colour 'number' of the package colours is a int and no str"):
         colours.find("number")
+    assert dict(colours.usable()) == {"red": "ff0000"}
+
+
+def test_a_package_that_fails_stops_nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Methods are looked up before every training, and for every setting that one does not have."""
+    about = tmp_path / "broken-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[bara_pyro.methods]\nbroken = broken_method:METHOD\n")
+    (tmp_path / "broken_method.py").write_text("METHOD = = 3\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(METHODS.__dict__, "_offered", raising=False)
+    try:
+        check_method("lora")
+        lines = {entry["name"]: entry["summary"] for entry in catalogue()["methods"]}
+        assert lines["broken"].startswith("The method 'broken' of the package broken cannot be imported")
+        assert "bara-gate" in lines
+        with pytest.raises(ConfigError, match=r"Unknown setting 'method\.betaphi'"):
+            method_config({"name": "bara-gate", "betaphi": 1})
+    finally:
+        METHODS.__dict__.pop("_offered", None)
 
 
 def test_a_module_of_the_package_registers_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,12 +5,13 @@ The registries themselves are asked where there are plug-ins: installed (entry p
 """
 
 import json
+from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TypedDict
+from typing import TypedDict, TypeVar
 
 from bara_pyro.errors import ConfigError, unknown
-from bara_pyro.registry import PLUGINS
+from bara_pyro.registry import PLUGINS, Registry
 
 FILE = Path(__file__).parent / "catalogue.json"
 GROUPS = ("bara_pyro.methods", "bara_pyro.tasks", "bara_pyro.reply_tasks")
@@ -25,6 +26,7 @@ class Entry(TypedDict):
 
 
 Catalogue = dict[str, list[Entry]]
+Item = TypeVar("Item")
 
 
 def catalogue() -> Catalogue:
@@ -57,14 +59,25 @@ def registered() -> Catalogue:
     from bara_pyro.methods import METHODS
 
     return {
-        "methods": [Entry(name=m.name, summary=m.summary, source="") for m in METHODS.values()],
+        "methods": _entries(METHODS, lambda m: Entry(name=m.name, summary=m.summary, source="")),
         "tasks": [
-            *(Entry(name=t.name, summary=t.paper, source=t.where) for t in TASKS.values()),
+            *_entries(TASKS, lambda t: Entry(name=t.name, summary=t.paper, source=t.where)),
             *(Entry(name=key, summary=source.paper, source=source.hub) for key, source in SOURCES.items()),
-            *(Entry(name=t.name, summary="replies", source=t.where) for t in REPLY_TASKS.values()),
+            *_entries(REPLY_TASKS, lambda t: Entry(name=t.name, summary="replies", source=t.where)),
             *(Entry(name=k, summary="replies", source=s.hub) for k, s in REPLY_SOURCES.items()),
         ],
     }
+
+
+def _entries(registry: Registry[Item], made: Callable[[Item], Entry]) -> list[Entry]:
+    """Return a line a thing; of one whose package fails the sentence that says so, which stops no other."""
+    lines = []
+    for name in registry:
+        try:
+            lines.append(made(registry.find(name)))
+        except ConfigError as error:
+            lines.append(Entry(name=name, summary=str(error), source=""))
+    return lines
 
 
 if __name__ == "__main__":

@@ -211,7 +211,7 @@ def method_config(value: Json | str) -> MethodConfig:
         return method.config.model_validate({**method.defaults, **data, "name": name})
     except ValidationError as error:
         for key in sorted(data.keys() - method.config.model_fields.keys()):
-            if have := [n for n, other in METHODS.items() if key in other.config.model_fields]:
+            if have := [n for n, other in METHODS.usable() if key in other.config.model_fields]:
                 raise ConfigError(
                     f"The method {name!r} has no setting {key!r}: leave it out, or choose a method that has "
                     f"it ({', '.join(sorted(have))})."

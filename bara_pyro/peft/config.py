@@ -56,7 +56,7 @@ class BaRAConfig(PeftConfig):
         self._check_sizes()
         settings = method_config(self.method)
         if not isinstance(settings, Settings):
-            known = ", ".join(name for name, method in METHODS.items() if method.config is Settings)
+            known = ", ".join(name for name, method in METHODS.usable() if method.config is Settings)
             raise ConfigError(f"PEFT has no modules for the method {settings.name!r}: choose {known}.")
         self.method = settings.model_dump(mode="json")
 
