@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
+from operator import attrgetter
 from pathlib import Path
 
 import torch
@@ -160,19 +161,13 @@ def check_whose(system: System, out: Path) -> None:
     """Refuse the folder of another run, whose scores would be replaced, with a `ConfigError`."""
     if not is_run(out):
         return
-    own, theirs = system.config, parse_config(read_json(out / CONFIG)["config"])
-    # What a run was trained by: what it is asked afterwards may differ.
-    for what in ("method", "adapter", "train", "seed"):
-        if getattr(own, what) != getattr(theirs, what):
+    theirs = parse_config(read_json(out / CONFIG)["config"])
+    # What a run was trained by and on: what it is asked afterwards may differ.
+    for what in map(attrgetter, ("method", "adapter", "train", "seed", "task.name")):
+        if what(system.config) != what(theirs):
             raise ConfigError(
-                f"{out} is the folder of another run (they differ in `{what}`), whose scores these would "
-                "replace: give another folder."
+                f"{out} is the folder of another run, whose scores these would replace: give another folder."
             )
-    if own.task.name != theirs.task.name:
-        raise ConfigError(
-            f"{out} is the folder of a run on {theirs.task.name!r}, whose scores those of one on "
-            f"{own.task.name!r} would replace: give another folder."
-        )
 
 
 Evaluated = tuple[Json, list[Json], dict[str, float]]

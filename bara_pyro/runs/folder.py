@@ -48,11 +48,7 @@ def write_config(system: System, folder: str | Path) -> None:
         ConfigError: the language model has weights of another type than the settings say.
     """
     folder, config = Path(folder), system.config
-    if (own := system.backbone.settings["dtype"]) != config.backbone.dtype:
-        raise ConfigError(
-            f"The language model has {own} weights, and backbone.dtype is {config.backbone.dtype!r}: give "
-            f"backbone.dtype={own!r}, or the run would be read back on other weights."
-        )
+    _check_type(system.backbone, config)
     write_json(
         folder / CONFIG,
         {
@@ -73,6 +69,15 @@ def write_config(system: System, folder: str | Path) -> None:
         },
     )
     write_json(folder / PEFT_CONFIG, peft_config(system))
+
+
+def _check_type(backbone: Backbone, config: RunConfig) -> None:
+    """Refuse weights of another type, which a fingerprint does not tell, with a `ConfigError`."""
+    if (own := backbone.settings["dtype"]) != config.backbone.dtype:
+        raise ConfigError(
+            f"The language model has {own} weights, and backbone.dtype is {config.backbone.dtype!r}: a run "
+            "is read back on weights of its own type, or its answers would be others."
+        )
 
 
 def check_backbone(backbone: Backbone, folder: Path, stored: Json) -> None:
@@ -213,6 +218,7 @@ def load_system(
 
     Raises:
         CheckpointError: a file is missing, truncated, foreign, or belongs to another backbone or other rows.
+        ConfigError: the language model given has weights of another type.
 
     Examples:
         >>> import bara_pyro as bp
@@ -225,13 +231,14 @@ def load_system(
     folder = Path(folder)
     check_run(folder)
     config, stored = stored_config(folder)
-    own_lm = backbone if isinstance(backbone, Backbone) else None
-    name = str(backbone) if isinstance(backbone, str | Path) else None
-    if own_lm is not None:
-        device = own_lm.settings["device"]
-    moved = {"backbone.name": name, "backbone.device": device, "task.data_dir": data_dir}
+    given, name = (backbone, None) if isinstance(backbone, Backbone) else (None, backbone)
+    if given is not None:
+        device = given.settings["device"]
+    moved = {"backbone.name": name and str(name), "backbone.device": device, "task.data_dir": data_dir}
     config = load_config(overrides=moved, base=config)
-    if own_lm is None and not config.backbone.name:
+    if given is not None:
+        _check_type(given, config)
+    elif not config.backbone.name:
         raise CheckpointError(
             f"{folder} was trained on a language model without a name: give it, load_system(folder, "
             "backbone=bp.Backbone(model, tokenizer))."
@@ -242,7 +249,7 @@ def load_system(
         task = own_rows(folder, config, stored) if with_rows else stored_task(stored)
     if config.task.likelihood == "completion" and isinstance(task, Task):
         task = ReplyTask(task.name)  # without its rows
-    lm = own_lm or load_backbone(config.backbone.name, dtype=config.backbone.dtype, device=where)
+    lm = given or load_backbone(config.backbone.name, dtype=config.backbone.dtype, device=where)
     check_backbone(lm, folder, stored)
     if isinstance(task, Task):
         task = encode_labels(task, lm.tokenizer, config.task.labels)
