@@ -200,14 +200,12 @@ def unknown_note(share: float, name: str) -> list[str]:
 
 def reading_notes(config: RunConfig, split: EncodedSplit | Replies, name: str) -> list[str]:
     """Say how many of the rows called `name` the model cannot read, or not whole."""
-    notes = unknown_note(split.unknown, f"{name} rows") if isinstance(split, EncodedSplit) else []
+    notes, what, asked = [], "reply", "prompt"
+    if isinstance(split, EncodedSplit):
+        notes, what, asked = unknown_note(split.unknown, f"{name} rows"), "context or text", "question"
     if split.shortened:
-        length = config.task.max_length
-        what, asked = "context or text", "question"
-        if not isinstance(split, EncodedSplit):
-            what, asked = "reply", "prompt"
         had = _counted(len(split.shortened), name, f"had its {what}", f"had their {what}")
-        notes.append(f"{had} cut to {length} tokens")
+        notes.append(f"{had} cut to {config.task.max_length} tokens")
     if split.dropped:
         was = _counted(
             len(split.dropped), name, f"was left out: its {asked}", f"were left out: their {asked}"

@@ -9,13 +9,15 @@ import pytest
 from app_cases import Bara, Place, assert_answers, assert_one_sentence, questions, write_rows
 
 from bara_pyro.cli import running
-from bara_pyro.data import Example, Task, task_from_rows
+from bara_pyro.data import EncodedSplit, Example, Task, task_from_rows
+from bara_pyro.data.replies import EncodedReplies
 from bara_pyro.errors import CheckpointError
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import evaluate_system
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.manifest import REHEARSED
 from bara_pyro.runs.predict import names_of, predict
+from bara_pyro.runs.rows import reading_notes
 from bara_pyro.runs.store import read_json, read_jsonl
 from bara_pyro.runs.system import build_system
 from bara_pyro.runs.train import train
@@ -221,3 +223,33 @@ def test_an_option_that_reads_like_a_letter_keeps_its_probability() -> None:
     names = names_of(example, task)
     assert names[:2] == ("(C)", "ducks")
     assert len(set(names)) == 4
+
+
+@pytest.mark.parametrize("dropped", [0, 1, 2])
+@pytest.mark.parametrize("shortened", [0, 1, 2])
+@pytest.mark.parametrize("replies", [False, True])
+def test_rows_cut_and_rows_left_out_are_counted_apart(
+    place: Place, shortened: int, dropped: int, replies: bool
+) -> None:
+    """Each count is said where it is not 0, whatever the other is."""
+    told = {"shortened": ("a", "b")[:shortened], "dropped": ("c", "d")[:dropped]}
+    split = EncodedReplies((), **told) if replies else EncodedSplit((), (), (), 0, **told)
+    cut, out = ("its reply", "its prompt") if replies else ("its context", "its question")
+    if shortened == 2:
+        cut = cut.replace("its", "their")
+    if dropped == 2:
+        out = out.replace("its", "their")
+    notes = reading_notes(place.config(), split, "train")
+    assert [note.split()[0] for note in notes] == [str(n) for n in (shortened, dropped) if n]
+    assert [cut in note for note in notes if " cut to " in note] == [True] * bool(shortened)
+    assert [out in note for note in notes if " left out" in note] == [True] * bool(dropped)
+
+
+def test_a_run_without_the_rows_whose_question_is_too_long(place: Place, tmp_path: Path, bara: Bara) -> None:
+    long = {"id": "long", "question": "is the " * 40 + "fox red ?", "answer": "yes"}
+    rows = write_rows(tmp_path / "rows.jsonl", [*questions()[:30], long])
+    tested = write_rows(tmp_path / "test.jsonl", questions()[30:])
+    given = Place(place.backbone, rows).arguments(tmp_path / "run", "lora", **{"task.max_length": 30})
+    told = bara(*given, "--too-long", "drop", "--test-file", tested)
+    assert told.code == 0, told.err
+    assert "1 train row was left out" in told.out
