@@ -103,11 +103,10 @@ def _train_all(out: Path, configs: Mapping[str, RunConfig]) -> tuple[list[Json],
     shared = configs["lora"]
     data = load_data(shared)
     backbone = load_backbone(shared.backbone.name, device=find_device(shared.backbone.device))
-    rows: list[Json] = []
+    system = build_system(shared, backbone, data)
+    rows: list[Json] = [{"method": "no training", **untrained_scores(system)}]
     for method, config in configs.items():
         system = build_system(config, backbone, data)
-        if not rows:
-            rows.append({"method": "no training", **untrained_scores(system)})
         report = run(config, out / method, resume=True, system=system, name=METHODS[method])
         rows += score_rows(report, METHODS[method])
     scores = truth_scores(system)

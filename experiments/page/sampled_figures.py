@@ -142,6 +142,7 @@ def tax_figure(entries: Sequence[Entry]) -> Figure:
     figure = new_figure(PAGE, 3.6)
     axes = figure.subplots()
     width = 0.8 / len(methods)
+    taxes: dict[str, list[float]] = {}
     for index, method in enumerate(methods):
         taxes = taxes_of(entries, method)
         places = np.arange(len(taxes)) + (index - (len(methods) - 1) / 2) * width

@@ -107,7 +107,7 @@ def sbc(
     batch = batch.to(model.backbone.device)
     check_lengths(model, batch)
     check_target(model, simulate(model, batch, seed)[1])
-    ranks = []
+    ranks, draws = [], 0
     for number in range(first, first + simulations):
         own = noise_seed(seed, f"simulation/{number}")
         truth, labelled = simulate(model, batch, own)
@@ -116,7 +116,8 @@ def sbc(
         likelihood = evaluate(model, labelled, both).log_likelihood
         quantities = torch.cat([flat_gates(both), likelihood[:, None]], dim=1)
         ranks.append(rank(quantities[1:], quantities[0], noise_seed(own, "ties")))
-    return Calibration(names, torch.stack(ranks), len(quantities) - 1)
+        draws = len(quantities) - 1
+    return Calibration(names, torch.stack(ranks), draws)
 
 
 def rank(draws: Tensor, truth: Tensor, seed: int = 0) -> Tensor:

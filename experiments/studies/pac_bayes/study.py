@@ -128,6 +128,8 @@ def arms(system: System, second: Sequence[Example], n: int, seed: int, args: Nam
         weights, learned = phi.clone(), posterior(system.guide)
         usual = float(divergence(learned, model_prior))
     found: dict[str, Any] = {}
+    bounds: dict[str, GibbsBound] = {}
+    risks: dict[str, Any] = {}
     # The last is not fitted, so that `draws` and `risks` are those of the first part's posterior.
     for arm, prior in (("prior", model_prior), ("informed", learned), ("held-out", None)):
         kl = 0.0

@@ -47,9 +47,12 @@ def look(system: System, args: Namespace) -> dict[str, Any]:
     rows = first_rows(system.split("test"), args.rows)
     modules = [t.path for t in system.model.targets if t.path.rsplit(".", 1)[-1] == args.module]
     found: dict[str, Any] = {"layers": modules}
-    for reading, samples in READINGS.items():
-        draws = system_gates(system, rows, samples, modules=modules or None)
-        found[reading] = _percent(draws, args.tau)
+    gates = {
+        reading: system_gates(system, rows, samples, modules=modules or None)
+        for reading, samples in READINGS.items()
+    }
+    found |= {reading: _percent(draws, args.tau) for reading, draws in gates.items()}
+    draws = gates["expectation"]
     found["curve"] = {k: v.tolist() for k, v in sparsity_curve(draws, TAUS).items()}
     rank = effective_rank(draws, args.tau)
     found["rank"] = {**vars(rank_summary(rank)), **_relations(system, rows, draws, rank)}

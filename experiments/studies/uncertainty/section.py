@@ -60,7 +60,7 @@ def table_rows(entries: Entries) -> list[dict[str, Any]]:
 
 def size_figure(entries: Entries) -> Figure:
     """Draw epistemic uncertainty against the number of training rows: a panel a task, a line a method."""
-    tasks = list(entries[0]["tasks"])
+    tasks, asked = list(entries[0]["tasks"]), sorted(distinct(entries, "size"))
     figure = new_figure(PAGE, 3.0)
     panels = figure.subplots(1, len(tasks), squeeze=False, sharey=True)[0]
     for axes, task in zip(panels, tasks, strict=True):
@@ -71,7 +71,7 @@ def size_figure(entries: Entries) -> Figure:
             axes.plot(sizes, values, label=display(method), **marked(index))
         axes.set_xscale("log")
         axes.set_yscale("log")
-        axes.set_xticks(sizes, [f"{n:,}" for n in sizes])
+        axes.set_xticks(asked, [f"{n:,}" for n in asked])
         axes.minorticks_off()
         dress(axes, "Training rows", "Epistemic uncertainty (nats)" if axes is panels[0] else "", task)
     legend_of(panels[0], loc="best")

@@ -146,10 +146,10 @@ def contrasts(worlds: Mapping[str, Sequence[RunRows]]) -> dict[str, dict[str, An
         if PAIRS[name].metric in METRICS:
             both = over(PAIRS[name], worlds)
             found[name] = asdict(both.decides)
+            if name == PRIMARY.metric:
+                found[name] |= {"these_low": both.these.low, "these_high": both.these.high}
         else:
             found[name] = asdict(student_range([one[name] for one in by_world]))
-        if name == PRIMARY.metric:
-            found[name] |= {"these_low": both.these.low, "these_high": both.these.high}
     others = [name for name in SECONDARY if name in found]
     for name, p in zip(others, holm([found[name]["p"] for name in others]), strict=True):
         found[name]["p_holm"] = p
