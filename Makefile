@@ -16,7 +16,7 @@ export OMP_NUM_THREADS ?= 1
 # that it imports, which takes three times as long as importing it.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test lint docs notebooks bench mutants smollm2 venv clean
+.PHONY: demo test lint docs notebooks bench mutants smollm2 venv lock clean
 
 demo: venv
 	$(BIN)/bara demo --out $(OUT)
@@ -59,15 +59,26 @@ smollm2: venv
 
 venv: $(STAMP)
 
-# Again only when what is to be installed has changed. torch comes first and by itself, because it may come
-# from another index; the build tools are installed too, so that the package needs no isolated build. Python
-# compiles what it imports, a tenth of what is installed.
-$(STAMP): pyproject.toml constraints.txt
+# Again only when what is to be installed has changed. Every package is checked against the SHA-256 in requirements/;
+# --no-deps, because the files name all that is needed. torch's CPU build is taken where pip finds it; from an index of
+# your own (TORCH_INDEX) torch is pinned by its version alone. Source archives are built with the tools of build.txt.
+PIP := $(BIN)/python -m pip install --no-compile --no-deps --no-build-isolation
+LOCKED := $(PIP) --require-hashes -r requirements
+$(STAMP): pyproject.toml constraints.txt $(wildcard requirements/*.txt)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --no-compile -c constraints.txt "setuptools>=77" wheel
-	$(BIN)/python -m pip install --no-compile -c constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
-	$(BIN)/python -m pip install --no-compile -c constraints.txt --no-build-isolation -e ".[dev]"
+	$(LOCKED)/build.txt
+	$(if $(TORCH_INDEX),$(PIP) --index-url $(TORCH_INDEX) -c constraints.txt torch,\
+		$(LOCKED)/torch-cpu.txt 2>/dev/null || $(LOCKED)/torch.txt)
+	$(LOCKED)/dev.txt
+	if $(BIN)/python -m pip show torch | grep -q nvidia; then $(LOCKED)/cuda.txt; fi
+	$(PIP) -e .
 	touch $@
+
+# After a change of pyproject.toml or constraints.txt: requirements/ with the hashes of what these resolve to.
+lock:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --no-compile -c constraints.txt uv
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python .ci/lock.py
 
 clean:
 	rm -rf build dist mutants site *.egg-info .pytest_cache .mypy_cache .ruff_cache
