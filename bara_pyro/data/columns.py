@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
+from bara_pyro.data.cells import as_read
 from bara_pyro.data.conversations import REPLIES
 from bara_pyro.data.types import Columns
 from bara_pyro.errors import DataError
@@ -56,7 +57,7 @@ def find_columns(there: Sequence[str], given: Given, place: str, *, answers: boo
     for kind in KINDS:
         # Another text is context only to a question: beside a text to be classified it may be anything.
         asked = kind != "context" or is_question(found.get("text", ""))
-        if asked and kind not in found and (name := _usual(kind, there, tuple(found.values()))):
+        if asked and kind not in found and (name := _usual(kind, there, tuple(found.values()), place)):
             found[kind] = name
     for kind in ("text", "choices", "context"):
         if "label" in found and found.get(kind) == found["label"]:
@@ -99,10 +100,19 @@ def columns_note(columns: Columns) -> str:
     return "columns read: " + ", ".join(named)
 
 
-def _usual(kind: str, there: Sequence[str], taken: Sequence[str]) -> str | None:
-    bare = {_bare(name): name for name in reversed(there) if name not in taken}
-    return next((bare[_bare(name)] for name in KINDS[kind][2] if _bare(name) in bare), None)
+def _usual(kind: str, there: Sequence[str], taken: Sequence[str], place: str = "") -> str | None:
+    """Return the column of the first usual name that is there; refuse two that differ in its spelling."""
+    for usual in KINDS[kind][2]:
+        found = [name for name in there if name not in taken and _bare(name) == _bare(usual)]
+        if len(found) > 1:
+            raise DataError(
+                f"{place} has two columns that may hold {KINDS[kind][1]}, {found[0]!r} and {found[1]!r}: "
+                f"name one with {KINDS[kind][0]}."
+            )
+        if found:
+            return found[0]
+    return None
 
 
 def _bare(name: str) -> str:
-    return re.sub(r"[\s_-]", "", name).lower()
+    return re.sub(r"[\s_-]", "", as_read(name)).lower()

@@ -7,6 +7,7 @@ from contextlib import suppress
 from itertools import chain, dropwhile, takewhile
 from pathlib import Path
 
+from bara_pyro.data.cells import check_names
 from bara_pyro.data.reading import lines_in
 from bara_pyro.errors import DataError
 from bara_pyro.types import Json
@@ -47,9 +48,7 @@ def _rows(path: Path, *, strict: bool) -> Iterator[Json]:
     csv.field_size_limit(LONGEST)
     cells = csv.reader(chain([header], lines, [END]), delimiter=separator, strict=strict)
     names = [name.strip() for name in next(cells, [])]
-    if len(set(names)) != len(names):
-        double = next(name for name in names if names.count(name) > 1)
-        raise DataError(f"{path} has two columns called {double!r}: rename one.")
+    check_names(names, str(path))
     for number, row in enumerate(_without_blank_lines(cells, len(names)), start=1):
         _check_quotes(f"{path}, row {number}", row, separator)
         if len(row) != len(names):

@@ -4,12 +4,13 @@ With choices, the answer is a letter, an option's text or its index from 0 (or t
 the choices come as ARC's are); without, it is one of a closed set of labels.
 """
 
+import json
 import re
 from collections.abc import Sequence
 
+from bara_pyro.data.cells import label_text, unique_keys
 from bara_pyro.data.columns import is_question
 from bara_pyro.data.schemas import ANSWER, LETTERS, Row, lettered, missing, named_options, text_of
-from bara_pyro.data.tables import label_text
 from bara_pyro.data.types import Columns, Example
 from bara_pyro.errors import DataError
 
@@ -19,8 +20,8 @@ def own_example(row: Row, row_id: str, columns: Columns, names: Sequence[str]) -
 
     `names` are the classes, empty where the row lists its options.
     """
-    text = _own_text(row, columns.text)
-    context = "" if columns.context is None else str(row.get(columns.context) or "").strip()
+    text = own_text(row, columns.text)
+    context = own_context(row, columns)
     cluster = "" if columns.cluster is None else _cluster(row.get(columns.cluster))
     answer = None if columns.label is None else row.get(columns.label)
     if not names:
@@ -45,35 +46,52 @@ def with_cue(question: str) -> str:
 
 
 def listed_options(choices: object, key: str) -> tuple[list[str], tuple[str, ...]]:
-    """Return the options as texts, and what the row calls them; a text is cut at "|"."""
-    if isinstance(choices, str) and "|" in choices:
-        choices = choices.split("|")
-    if isinstance(choices, dict):
-        return named_options(choices, key)
-    if not isinstance(choices, list):
+    """Return the options as texts, and what the row calls them.
+
+    A text, as a cell of CSV is, holds JSON or options with "|" between them; see `schemas.named_options`.
+    """
+    if isinstance(choices, str):
+        choices = _of_text(choices)
+    if not isinstance(choices, list | dict):
         raise DataError(f"its {key!r} are no list: {choices!r} (in CSV, separate them with '|').")
-    if None in choices:
+    if isinstance(choices, list) and None in choices:
         raise DataError(f"its {key!r} have an option without a text: {choices!r}.")
-    return named_options([str(option) for option in choices], key)
+    return named_options(choices, key)
+
+
+def _of_text(cell: str) -> object:
+    """Return what a cell lists; as it is where it lists nothing."""
+    if cell.strip()[:1] in ("[", "{"):
+        try:
+            return json.loads(cell, object_pairs_hook=unique_keys)
+        except DataError:
+            raise
+        except (ValueError, RecursionError):  # options may begin like that
+            pass
+    return cell.split("|") if "|" in cell else cell
 
 
 def _cluster(value: object) -> str:
     """Return what a row has in common with others; an empty text where it stands for itself."""
-    if isinstance(value, list | dict):
-        raise DataError(f"its cluster is {value!r}: give one text or number a row.")
-    return "" if missing(value) else label_text(value)
+    return "" if missing(value) else label_text(value, "its cluster")
 
 
-def _own_text(row: Row, key: str) -> str:
+def own_text(row: Row, key: str) -> str:
+    """Return the text of a cell, which may be a number; a `DataError` where there is none."""
     value = row.get(key)
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return label_text(value)
-    return text_of(row, key)
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return text_of(row if not number else {key: label_text(value)}, key)
+
+
+def own_context(row: Row, columns: Columns) -> str:
+    """Return what stands before the question; an empty text where the row has nothing there."""
+    key = columns.context
+    return "" if key is None or missing(row.get(key)) else own_text(row, key)
 
 
 def _choice(answer: object, options: Sequence[str], called: Sequence[str] = ()) -> int:
     """Return the option meant by its label, a letter, its text or its index; refuse a double meaning."""
-    said = label_text(answer)
+    said = label_text(answer, "its answer")
     if said in called:
         return list(called).index(said)
     whole = isinstance(answer, int) and not isinstance(answer, bool)
@@ -97,11 +115,12 @@ def _choice(answer: object, options: Sequence[str], called: Sequence[str] = ()) 
 
 def _label(answer: object, names: Sequence[str], indices: bool) -> int:
     """Return the class of an answer: its name, or its index where that is meant."""
-    if label_text(answer) in names:
-        return list(names).index(label_text(answer))
+    said = label_text(answer, "its answer")
+    if said in names:
+        return list(names).index(said)
     if indices and isinstance(answer, int) and not isinstance(answer, bool) and 0 <= answer < len(names):
         return answer
-    same = [place for place, name in enumerate(names) if _as_number(name) == _as_number(label_text(answer))]
+    same = [place for place, name in enumerate(names) if _as_number(name) == _as_number(said)]
     if len(same) == 1:  # "1.0", as pandas writes a column of whole numbers with an empty cell
         return same[0]
     raise DataError(f"its answer {answer!r} is none of the labels {', '.join(names)}.")

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TypeGuard
 
+from bara_pyro.data.cells import label_text
 from bara_pyro.errors import DataError
 from bara_pyro.types import Fields
 
@@ -37,6 +38,8 @@ def asked_in(row: Fields, column: str, where: str) -> str | tuple[Message, ...]:
     if not isinstance(value, str):
         return after_system(tuple(messages_of(value, where, column)), row, where)
     extra = row.get("input") if column == "instruction" else None
+    if extra is not None and not isinstance(extra, str):
+        extra = label_text(extra, f"'input' of {where}")
     return after_system(f"{value}\n{extra}" if extra else value, row, where)
 
 

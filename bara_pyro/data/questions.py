@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from bara_pyro.data.columns import Given, find_columns
-from bara_pyro.data.generic import listed_options, own_example, with_cue
+from bara_pyro.data.generic import listed_options, own_context, own_example, own_text, with_cue
 from bara_pyro.data.labels import as_asked
 from bara_pyro.data.registry import SOURCES
 from bara_pyro.data.rows import to_examples
@@ -97,8 +97,8 @@ def _check_classes(row: Row, columns: Columns, task: Task) -> None:
 
 
 def _whole_prompt(row: Row, row_id: str, columns: Columns, task: Task) -> Example:
-    prompt = str(row.get(columns.text) or "").strip()
-    if not prompt or with_cue(prompt) != prompt:
+    prompt = own_text(row, columns.text)
+    if with_cue(prompt) != prompt:
         raise DataError(
             f"it has no {columns.choices or 'choices'!r}, and the answers of task {task.name!r} are the "
             f"options of each row ({', '.join(task.labels)}): give them there as a list, or write them into "
@@ -107,8 +107,8 @@ def _whole_prompt(row: Row, row_id: str, columns: Columns, task: Task) -> Exampl
     answer = None if columns.label is None else row.get(columns.label)
     if not missing(answer) and answer not in task.labels:
         raise DataError(f"its answer {answer!r} is none of {', '.join(task.labels)}.")
-    context = "" if columns.context is None else str(row.get(columns.context) or "").strip()
-    return Example(row_id, prompt, -1 if missing(answer) else task.labels.index(answer), context)
+    label = -1 if missing(answer) else task.labels.index(answer)
+    return Example(row_id, prompt, label, own_context(row, columns))
 
 
 def _check_options(rows: list[Example], task: Task, place: str) -> None:

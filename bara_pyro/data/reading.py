@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bara_pyro.data.cells import unique_keys
 from bara_pyro.errors import DataError
 from bara_pyro.types import Json
 
@@ -97,18 +98,24 @@ def objects_in(path: Path) -> Iterator[Json]:
 
 
 def parse_json(text: str, path: Path, place: str = "") -> Any:
-    """Parse JSON; raise `DataError` that names the file and the place, or the line where none is given."""
+    """Parse JSON; raise `DataError` that names the file and the place, or the line where none is given.
+
+    An object with two values of one name is refused: of these the last would be read.
+    """
+    where = f"{path}{', ' if place else ''}{place}"
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=unique_keys)
+    except DataError as error:  # a ValueError, too
+        raise DataError(f"{where}: {error}") from None
     except json.JSONDecodeError as error:
-        where = place or f"line {error.lineno}"
+        line = place or f"line {error.lineno}"
         each = "; each line must be one JSON object" if path.suffix.lower() == ".jsonl" else ""
         raise DataError(
-            f"{path}, {where} is not valid JSON: {error.msg} at column {error.colno}{each}."
+            f"{path}, {line} is not valid JSON: {error.msg} at column {error.colno}{each}."
         ) from error
     except (RecursionError, ValueError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else "a number is too long"
-        raise DataError(f"{path}{', ' if place else ''}{place} cannot be read: {reason}.") from error
+        raise DataError(f"{where} cannot be read: {reason}.") from error
 
 
 def text_in(path: Path) -> str:

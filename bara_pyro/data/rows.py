@@ -7,6 +7,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
+from bara_pyro.data.cells import label_text
 from bara_pyro.data.on_disk import take
 from bara_pyro.data.reading import Rows
 from bara_pyro.data.schemas import ANSWER, Schema, digest
@@ -40,9 +41,8 @@ def to_examples(
     """
     examples: list[Example] = []
     for number, row in enumerate(rows, start=1):
-        row_id = own_id(row) or f"{split}-{number}"
         try:
-            examples.append(schema(row, row_id))
+            examples.append(schema(row, own_id(row) or f"{split}-{number}"))
             check_unicode(_texts(examples[-1]), row)
         except DataError as error:
             raise DataError(f"{place}, row {number}: {error}") from None
@@ -76,12 +76,15 @@ def column_in(row: Fields, names: Iterable[str]) -> str | None:
 
 
 def own_id(row: Fields) -> str:
-    """Return the identifier in a row's column "id", "ID" or "Id"; an empty text where it has none."""
-    name = column_in(row, ("id", "ID", "Id"))
-    value = None if name is None else row[name]
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)  # numbers of a column with gaps, which pandas makes floats
-    return "" if value is None else str(value).strip()
+    """Return the identifier in a row's column "id", "ID" or "Id"; an empty text where it has none.
+
+    Raises:
+        DataError: it is no text or number, or the row has two.
+    """
+    found = [name for name in ("id", "ID", "Id") if row.get(name) is not None]
+    if len(found) > 1:
+        raise DataError(f"its ids are in {found[0]!r} and in {found[1]!r}: leave one of the columns out.")
+    return label_text(row[found[0]], "its id") if found else ""
 
 
 def check_disjoint(train: Sequence[Identified], test: Sequence[Identified], name: str) -> None:

@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from bara_pyro.data.cells import label_text, shown
 from bara_pyro.data.types import LETTERS, Example
 from bara_pyro.errors import DataError
 from bara_pyro.types import Fields
@@ -43,9 +44,7 @@ def text_of(row: Row, key: str) -> str:
     """Return `row[key]`, stripped; raise `DataError` where it is absent, empty or no text."""
     value = row.get(key)
     if not isinstance(value, str) or not value.strip():
-        raise DataError(
-            f"it has no text in {key!r} (found {repr(value)[:60]}): give one, or leave the row out."
-        )
+        raise DataError(f"it has no text in {key!r} (found {shown(value)}): give one, or leave the row out.")
     return value.strip()
 
 
@@ -57,11 +56,11 @@ def missing(value: object) -> bool:
 def options_of(values: object, key: str) -> list[str]:
     """Return a list of at least two option texts; raise `DataError` for anything else."""
     if not isinstance(values, list) or not 2 <= len(values) <= len(LETTERS):
-        raise DataError(f"it needs a list of 2 to {len(LETTERS)} options in {key!r} (found {values!r}).")
+        raise DataError(f"it needs a list of 2 to {len(LETTERS)} options in {key!r} (found {shown(values)}).")
     for value in values:
-        if not isinstance(value, str) or not value.strip():
-            raise DataError(f"it has an option in {key!r} that is no text: {value!r}.")
-    return [value.strip() for value in values]
+        if not isinstance(value, str | int | float) or missing(value):
+            raise DataError(f"it has an option in {key!r} that is no text: {shown(value)}.")
+    return [str(value).strip() for value in values]
 
 
 def index_of(answer: object, known: Sequence[object]) -> int:
@@ -74,21 +73,44 @@ def index_of(answer: object, known: Sequence[object]) -> int:
 
 
 def named_options(choices: object, key: str) -> tuple[list[str], tuple[str, ...]]:
-    """Return the options of a row, a list of texts or ARC's `{"text": [...], "label": [...]}`, and its names.
+    """Return the options of a row and what it calls them; no names where it lists texts alone.
+
+    Args:
+        choices: texts; objects with a `text` and a `label`; ARC's `{"text": [...], "label": [...]}`; or
+            `{"A": "iron", "B": "tin"}`.
+        key: their column, for errors.
 
     Raises:
         DataError: anything else, fewer than 2 or more than 26 options, or not as many different names.
     """
+    if isinstance(choices, list) and any(isinstance(option, Mapping) for option in choices):
+        choices = _of_objects(choices, key)
+    elif isinstance(choices, Mapping) and "text" not in choices:
+        there = {name: text for name, text in choices.items() if text is not None}  # the columns of Parquet
+        choices = {"text": [*there.values()], "label": [*there]}
     if not isinstance(choices, Mapping):
         return options_of(choices, key), ()
     options = options_of(choices.get("text"), key)
     named = choices.get("label") or ()
     if not isinstance(named, list | tuple):
-        raise DataError(f"its options' labels in {key!r} are no list: {named!r}.")
-    names = tuple(str(name).strip() for name in named)
-    if len(names) != len(options) or len(set(names)) != len(names):
+        raise DataError(f"its options' labels in {key!r} are no list: {shown(named)}.")
+    names = tuple(label_text(name, f"an option's label in {key!r}") for name in named)
+    if named and (len(names) != len(options) or len(set(names)) != len(names)):
         raise DataError(f"it has {len(options)} options but {len(set(names))} different labels.")
     return options, names
+
+
+def _of_objects(options: Sequence[object], key: str) -> Row:
+    """Return options that are objects, each with a text and all or none with a label, as ARC has them."""
+    found = [option if isinstance(option, Mapping) else {} for option in options]
+    labelled = [option for option in found if option.get("label") is not None]
+    if any("text" not in option for option in found) or len(labelled) not in (0, len(found)):
+        raise DataError(
+            f"its {key!r} hold objects that are not all of one kind: give each a 'text', and all or none a "
+            f"'label' (found {shown(options)})."
+        )
+    texts = [option["text"] for option in found]
+    return {"text": texts, "label": [option["label"] for option in labelled]}
 
 
 def ai2_arc(row: Row, row_id: str) -> Example:

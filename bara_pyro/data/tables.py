@@ -4,12 +4,10 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, Union
+from typing import TYPE_CHECKING, TypeAlias, Union
 
-import numpy as np
-
+from bara_pyro.data.cells import check_names, label_text, plain_cell, plain_row, shown
 from bara_pyro.data.csv_rows import csv_rows
 from bara_pyro.data.reading import PIECE, Rows, objects_in, parse_json, some, text_in
 from bara_pyro.data.registry import SUFFIXES, other_kind
@@ -127,7 +125,7 @@ def _from_arrow(table: "pa.Table", path: Path) -> Table:
     if b"huggingface" in (table.schema.metadata or {}):
         features = datasets.Features.from_arrow_schema(table.schema)
         return _from_dataset(datasets.Dataset(table.cast(features.arrow_schema)), str(path))
-    return Table(str(path), [_plain_row(row) for row in table.to_pylist()], _categories(table))
+    return Table(str(path), [plain_row(row) for row in table.to_pylist()], _categories(table))
 
 
 def _categories(table: "pa.Table") -> dict[str, tuple[str, ...]]:
@@ -141,19 +139,29 @@ def _categories(table: "pa.Table") -> dict[str, tuple[str, ...]]:
     for name in table.column_names:
         if name in categorical and pa.types.is_dictionary(table.schema.field(name).type):
             [chunk, *_] = table[name].unify_dictionaries().chunks or [None]
-            found[name] = tuple(map(label_text, chunk.dictionary.to_pylist())) if chunk else ()
-    return found
+            found[name] = _named(chunk.dictionary.to_pylist()) if chunk else ()
+    return {name: values for name, values in found.items() if values}
+
+
+def _named(categories: Iterable[object]) -> tuple[str, ...]:
+    """Return the values of a categorical as texts; none where one of them is no text or number."""
+    values = [plain_cell(value) for value in categories]
+    return tuple(map(label_text, values)) if all(isinstance(v, str | int | float) for v in values) else ()
 
 
 @contextmanager
 def _as_parquet(path: Path) -> Iterator[None]:
     """Say which file could not be read within this."""
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
     if not path.is_file():
         raise DataError(f"There is no file {path}.")
     try:
+        check_names(pq.read_schema(path).names, str(path))
         yield
+    except DataError:  # a ValueError, too
+        raise
     except (pa.ArrowException, OSError, ValueError) as error:
         raise DataError(
             f"{path} cannot be read as Parquet: {str(error).splitlines()[0].split('. ')[0].rstrip('.')}."
@@ -165,10 +173,11 @@ def _from_memory(data: object) -> Table:
     import pandas as pd
 
     if isinstance(data, pd.DataFrame):
+        _check_frame(data)
         categories = {
-            str(name): tuple(label_text(value) for value in column.cat.categories)
+            str(name): found
             for name, column in data.items()
-            if isinstance(column.dtype, pd.CategoricalDtype)
+            if isinstance(column.dtype, pd.CategoricalDtype) and (found := _named(column.cat.categories))
         }
         return Table("DataFrame", list(_plain_rows(data.to_dict("records"), "DataFrame")), categories)
     if isinstance(data, datasets.Dataset):
@@ -184,13 +193,23 @@ def _from_memory(data: object) -> Table:
     )
 
 
+def _check_frame(frame: "pd.DataFrame") -> None:
+    """Refuse columns that a dictionary a row could not hold all of."""
+    if frame.columns.nlevels > 1:
+        raise DataError(
+            f"The DataFrame has columns of {frame.columns.nlevels} levels, such as {frame.columns[0]!r}: "
+            "give each one name, frame.columns = [...]."
+        )
+    check_names(frame.columns, "The DataFrame")
+
+
 def _from_dataset(dataset: "datasets.Dataset", place: str) -> Table:
     """Return the rows of a `datasets.Dataset`, classes by their names; -1, "no answer" there, is None."""
     import datasets
 
     features = dataset.features
     named = {name: list(f.names) for name, f in features.items() if isinstance(f, datasets.ClassLabel)}
-    rows = [_plain_row(row) for row in dataset.to_list()]
+    rows = [plain_row(row) for row in dataset.to_list()]
     for row in rows:
         for name, names in named.items():
             place_of = row[name]
@@ -201,41 +220,11 @@ def _from_dataset(dataset: "datasets.Dataset", place: str) -> Table:
 def _plain_rows(rows: Iterable[object], place: str) -> Iterator[Json]:
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, Mapping):
-            raise DataError(f"The {place}, row {number} is no dictionary: {row!r}.")
+            raise DataError(f"The {place}, row {number} is no dictionary: {shown(row)}.")
         try:
-            plain = _plain_row(row)
+            plain = plain_row(row)
+        except DataError as error:
+            raise DataError(f"{place}, row {number}: {error}") from None
         except RecursionError as error:
             raise DataError(f"{place}, row {number} is nested too deeply: give texts and lists.") from error
         yield plain
-
-
-def _plain_row(row: Mapping[Any, object]) -> Json:
-    return {str(name): _plain(value) for name, value in row.items()}
-
-
-def _plain(value: object) -> object:
-    """Return a cell as JSON would hold it; NaN, NaT and pandas' NA are empty cells."""
-    if isinstance(value, np.ndarray):
-        value = value.tolist()
-    if isinstance(value, Mapping):
-        return _plain_row(value)
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, np.floating):
-        return _plain(float(str(value)))  # 0.1 of float32 is 0.1, not 0.10000000149
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, bytes):
-        return value.decode("utf-8", errors="replace")
-    if type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and value != value):
-        return None
-    return str(value) if isinstance(value, date) else value
-
-
-def label_text(value: object) -> str:
-    """Return an answer as the text that a user reads it as: 1.0 is 1, whatever column it stood in."""
-    if isinstance(value, list | dict):
-        raise DataError(f"A label is {value!r}: give one text or number a row.")
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    return str(value).strip()

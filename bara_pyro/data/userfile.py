@@ -7,12 +7,13 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from bara_pyro.data.cells import label_text
 from bara_pyro.data.clusters import set_aside
 from bara_pyro.data.columns import Given, columns_note, find_columns
 from bara_pyro.data.generic import listed_options, own_example
 from bara_pyro.data.rows import carve, check_disjoint, check_new, divide, repeats, to_examples, too_few
 from bara_pyro.data.schemas import LETTERS, missing
-from bara_pyro.data.tables import Data, Table, label_text, read_table
+from bara_pyro.data.tables import Data, Table, read_table
 from bara_pyro.data.types import Columns, Example, Task
 from bara_pyro.errors import ConfigError, DataError
 
@@ -179,13 +180,11 @@ def _has_choices(table: Table, columns: Columns) -> bool:
 def _classes_of(table: Table, column: str) -> tuple[str, ...]:
     if column in table.classes:
         return table.classes[column]
-    for number, row in enumerate(table.rows, start=1):
-        if isinstance(row.get(column), list | dict):
-            raise DataError(
-                f"{table.place}, row {number}: the {column!r} {row[column]!r} is no text or number: give one "
-                "a row."
-            )
-    answers = {label_text(row[column]) for row in table.rows if not missing(row.get(column))}
+    answers = {
+        label_text(row[column], f"{table.place}, row {number}: the {column!r}")
+        for number, row in enumerate(table.rows, start=1)
+        if not missing(row.get(column))
+    }
     if len(answers) < 2:
         only = f"one answer only, {next(iter(answers))!r}," if answers else "no answer"
         raise DataError(

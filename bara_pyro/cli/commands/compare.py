@@ -77,9 +77,10 @@ def read_clusters(file: Path) -> dict[str, str]:
     Raises:
         DataError: it cannot be read, or lacks one of the two.
     """
+    from bara_pyro.data.cells import label_text
     from bara_pyro.data.rows import own_id
     from bara_pyro.data.schemas import missing
-    from bara_pyro.data.tables import label_text, read_table
+    from bara_pyro.data.tables import read_table
     from bara_pyro.errors import DataError
 
     found: dict[str, str] = {}
