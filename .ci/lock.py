@@ -1,7 +1,7 @@
 """Write requirements/*.txt, the pinned packages with their SHA-256, from pyproject.toml and constraints.txt.
 
-`make lock` runs it. uv resolves once for every platform and every Python from 3.11.5 on; the answer is split into
-the steps of an installation.
+`make lock` runs it. uv resolves once for every platform and every Python from 3.11.5 on; the answer is split
+into the steps of an installation.
 """
 
 import re
