@@ -68,8 +68,8 @@ class Linearisation:
             up = adapter.lora_B.detach()
             if adapter.target.is_head:
                 up = up[self._answers]
-                grad = grad[..., self._answers] if self._cut else grad
-            below = self._real(grad) * adapter.scaling
+            of_answers = adapter.target.is_head and self._cut
+            below = self._real(grad[..., self._answers] if of_answers else grad) * adapter.scaling
             out[adapter.target.site("lora_A")] = below @ up
             out[adapter.target.site("lora_B")] = below
         return out

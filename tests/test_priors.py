@@ -79,7 +79,7 @@ def test_a_prior_of_negative_gates_or_of_wrong_parameters_is_refused(monkeypatch
 
 def test_priors_of_ones_own_that_are_none_of_gates(monkeypatch):
     monkeypatch.setattr(PRIORS, "_items", dict(PRIORS))
-    register_prior("nodefault")(lambda scale: dist.HalfNormal(scale))
+    register_prior("nodefault")(lambda scale: dist.HalfNormal(scale))  # noqa: PLW0108  the class has defaults
     with pytest.raises(
         ConfigError, match=r"'nodefault' gives its 'scale' no default: give it one, scale=1\.0"
     ):

@@ -114,7 +114,7 @@ class SiteGuide(AutoMessenger):  # type: ignore[metaclass]  # Pyro computes the 
         Args:
             saved: the tensors of the guide's file, by name.
         """
-        return None
+        return
 
     def get_posterior(self, name: str, prior: TorchDistribution) -> TorchDistribution:
         """Return `q(site)`, of the prior's batch and event shape; `self.input` is the layer's input."""

@@ -30,8 +30,8 @@ def _tag(tag: str) -> str:
 def _path(path: str) -> str:
     """Return a path whose lines name no more than their first command."""
     shown, last = list[str](), ""
-    for command, numbers in PART.findall(path):
-        numbers = numbers.strip()
+    for command, found in PART.findall(path):
+        numbers = found.strip()
         shown.append(numbers if command == "L" and last in ("M", "L") else f"{command} {numbers}".strip())
         last = command
     return " ".join(shown)

@@ -118,7 +118,7 @@ def _marked(column: Column, shown: Sequence[tuple[float | None, str]]) -> tuple[
 
 def _headline(text: str) -> str:
     """Return the mean of a shown mean ± standard deviation."""
-    return text.split(" ± ")[0]
+    return text.split(" ± ", maxsplit=1)[0]
 
 
 def cells(table: Table) -> list[list[Cell]]:

@@ -44,9 +44,8 @@ class RewardConfig:
         for name in ("epochs", "batch_size", "max_length", "r"):
             if (value := getattr(self, name)) < 1:
                 raise ConfigError(f"{name} is {value}: choose 1 or more.")
-        for name in ("rate", "lora_alpha"):
-            if not (0 < (number := getattr(self, name)) < math.inf):
-                name = "lr" if name == "rate" else name
+        for name, number in (("lr", self.rate), ("lora_alpha", self.lora_alpha)):
+            if not 0 < number < math.inf:
                 raise ConfigError(f"{name} is {number}: choose a positive number.")
         if not 0 <= self.weight_decay < math.inf:
             raise ConfigError(f"weight_decay is {self.weight_decay}: choose 0 or more.")

@@ -34,9 +34,9 @@ def fingerprint_of(weights: Mapping[str, Tensor]) -> str:
     digest = hashlib.sha256()
     for name, value in sorted(weights.items()):
         digest.update(f"{name}{tuple(value.shape)}".encode())
-        value = getattr(value, "qdata", value)  # of torchao's int8 weights the integers
-        if value.device.type != "meta":
-            spread = value.flatten()[:: max(1, value.numel() // SAMPLE)][:SAMPLE]
+        numbers = getattr(value, "qdata", value)  # of torchao's int8 weights the integers
+        if numbers.device.type != "meta":
+            spread = numbers.flatten()[:: max(1, numbers.numel() // SAMPLE)][:SAMPLE]
             digest.update(spread.to(torch.bfloat16).view(torch.int16).cpu().numpy().tobytes())
     return digest.hexdigest()[:16]
 

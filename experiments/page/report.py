@@ -204,7 +204,7 @@ def headline(answer: str) -> str:
     >>> headline("**It does: by 1.2 [0.9, 1.5] (SE 0.1 by seeds, 0.1 by rows) points.** More\nwords.")
     'It does: by 1.2 [0.9, 1.5] points.'
     """
-    text = " ".join(answer.split("\n\n")[0].split()).replace("**", "")
+    text = " ".join(answer.split("\n\n", maxsplit=1)[0].split()).replace("**", "")
     text = re.sub(r" \(SE [^()]* by seeds, [^()]* by rows\)", "", text)
     return re.split(r"(?<=[.?!])\s+(?=[A-ZΦθ])", text)[0]
 

@@ -154,7 +154,7 @@ class Arms(View):
         ours, theirs = self._stored.arms[arm], self._stored.arms[reference]
         reads = [score(draws_of(runs)[-1], metric) for runs in (ours, theirs)]
         return {
-            (task, seed): finite(reads[0](ours[task][seed])) - finite(reads[1](theirs[task][seed]))
+            (task, seed): finite(reads[0](seeds[seed])) - finite(reads[1](theirs[task][seed]))
             for task, seeds in ours.items()
             for seed in seeds
         }

@@ -40,7 +40,7 @@ def ran(place: Place, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, d
     }
     driver = Path(__file__).parent / "ranks_driver.py"
     command = [sys.executable, str(driver), json.dumps(settings), str(root)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return root, json.loads(done.stdout.splitlines()[-1])
 
@@ -191,6 +191,7 @@ def test_launched(launcher: str, place: Place, tmp_path: Path, bara: Bara) -> No
     arguments = [*place.arguments(out, "lora"), "--json"]
     done = subprocess.run(
         [sys.executable, "-m", *command, "-m", "bara_pyro", *arguments],
+        check=False,
         capture_output=True,
         text=True,
         timeout=300,
@@ -208,7 +209,7 @@ def test_a_language_model_that_is_sharded(place: Place, tmp_path: Path) -> None:
     """By the block of docs/scale.md, against the whole one."""
     driver, out = Path(__file__).parent / "fsdp_driver.py", tmp_path / "found.json"
     command = [sys.executable, str(driver), str(place.backbone), str(out)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     found = read_json(out)
     assert found["sharded"]["losses"] == pytest.approx(found["whole"]["losses"], rel=1e-5)

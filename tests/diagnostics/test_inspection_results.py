@@ -214,7 +214,7 @@ def test_draws_that_are_all_the_same_leave_that_part_out(
 def test_a_difference_within_its_error_is_not_called_learning_by_heart(trust: PosteriorTrust) -> None:
     left = trust.left_out.model_copy(update={"elpd": -0.5, "unseen": -0.6, "se": 0.1, "unseen_se": 0.01})
     said = str(render_posterior(trust.model_copy(update={"left_out": left})))
-    assert "by heart" not in said.split("point weights")[0]
+    assert "by heart" not in said.split("point weights", maxsplit=1)[0]
     surer = str(render_posterior(trust.model_copy(update={"left_out": left.model_copy(update={"se": 0.01})})))
     assert "learnt by heart" in surer
     few = left.model_copy(update={"se": 0.01, "unseen_se": 0.1})  # unseen rows could have been others, too

@@ -1,5 +1,6 @@
 """Experiments that nobody ran: records and run folders shaped like real ones, with invented predictions."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ def predictions(
     arm: str, task: str, seed: int, rows: int, classes: int = 2
 ) -> tuple[Tensor, dict[int, Tensor]]:
     """Return labels and log-probabilities by S."""
-    sure, stray, draws = METHODS[arm.split(", ")[0]]
+    sure, stray, draws = METHODS[arm.split(", ", maxsplit=1)[0]]
     logits, labels = labels_of(task, rows, classes)
     generator = torch.Generator().manual_seed(crc32(f"{arm} {task} {seed}".encode()))
     noise = torch.randn(rows, classes, dtype=torch.float64, generator=generator)
@@ -81,7 +82,7 @@ def make_record(
     arm: str, task: str, seed: int, labels: Tensor, predicted: dict[int, Tensor], **more: Any
 ) -> Record:
     """Return a record as `experiments.engine.record.make_record` makes it, without a run."""
-    method = arm.split(", ")[0]
+    method = arm.split(", ", maxsplit=1)[0]
     settings = {"method": method, "task.name": task, "seed": seed}
     bins = {s: reliability_bins(p, labels) for s, p in predicted.items()}
     risks = {s: risk_coverage(p, labels)[1] for s, p in predicted.items()}
@@ -101,8 +102,8 @@ def make_record(
         "reliability": {
             str(s): {
                 "counts": b.counts.tolist(),
-                "accuracy": [None if v != v else round(v, 5) for v in b.accuracy.tolist()],
-                "confidence": [None if v != v else round(v, 5) for v in b.confidence.tolist()],
+                "accuracy": [None if math.isnan(v) else round(v, 5) for v in b.accuracy.tolist()],
+                "confidence": [None if math.isnan(v) else round(v, 5) for v in b.confidence.tolist()],
             }
             for s, b in bins.items()
         },
@@ -125,7 +126,7 @@ def shifted_scores(arm: str, name: str, seed: int, own: dict[int, Tensor]) -> di
     auroc: dict[str, dict[str, float]] = {
         str(s): {"entropy": 55.0 + seed + s / 10 + len(name) / 100} for s in SAMPLES
     }
-    if METHODS[arm.split(", ")[0]][2]:
+    if METHODS[arm.split(", ", maxsplit=1)[0]][2]:
         auroc["10"]["mutual_information"] = 60.0 + seed
     scores = {str(s): finite(evaluate(p, labels)) for s, p in predicted.items()}
     return {"metrics": scores, "auroc": auroc, "classes": own[0].shape[1], "wall_clock_evaluate_s": 1.0}

@@ -81,8 +81,8 @@ def assert_same_gradients(
     own = parameters(*pair)
     a, b = (torch.autograd.grad(loss, own, allow_unused=True) for loss in (ours, truth))
     for first, second in zip(a, b, strict=True):
-        second = torch.zeros_like(first) if second is None else second
-        assert_close(first, second, rtol=rtol, atol=atol + share * float(second.abs().max()))
+        true = torch.zeros_like(first) if second is None else second
+        assert_close(first, true, rtol=rtol, atol=atol + share * float(true.abs().max()))
 
 
 def assert_same_mean(ours: Tensor, theirs: Tensor, least: float = 5e-3) -> None:

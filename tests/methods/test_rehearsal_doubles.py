@@ -8,12 +8,12 @@ from app_cases import questions, write_rows
 from fit_cases import Interrupted, answers, tiny_run
 from safetensors.torch import load_file
 
-import bara_pyro.runs.rehearsal as rehearsal
 from bara_pyro.cli import running
 from bara_pyro.data import EncodedSplit
 from bara_pyro.diagnostics.context import Options, look
 from bara_pyro.diagnostics.inspection import run_facts
 from bara_pyro.errors import DataError
+from bara_pyro.runs import rehearsal
 from bara_pyro.runs.config import RunConfig, load_config
 from bara_pyro.runs.folder import load_system, stored_step
 from bara_pyro.runs.store import read_json, read_jsonl

@@ -111,7 +111,8 @@ def test_the_full_weight_is_isotropic_in_the_span_of_b() -> None:
     adapter, draws = next(iter(model.adapters.values())), 2000
     law = guide.law(f"lora_A/{adapter.target.path}")
     columns = (adapter.scaling * adapter.lora_B.detach() @ law.sample((draws,))).mT.flatten(0, 1)
-    truth = (adapter.scaling * SIGMA) ** 2 * (lambda b: b @ torch.linalg.pinv(b))(matrices(before)[0][0])
+    up = matrices(before)[0][0]
+    truth = (adapter.scaling * SIGMA) ** 2 * (up @ torch.linalg.pinv(up))
     error = (columns.T.double().cov() - truth).abs().max() / truth.max()
     assert error < 6 * (2 / len(columns)) ** 0.5
 

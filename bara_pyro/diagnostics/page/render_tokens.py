@@ -119,7 +119,7 @@ def token_figure(found: TokenUse) -> Figure:
     figure = new_figure(4.3 * columns, 0.24 * sum(heights) + 0.9)
     grid = figure.add_gridspec(len(blocks), columns, height_ratios=heights)
     values = [value for text in found.texts for value in text.mean]
-    norm = Normalize(min(values), max(max(values), min(values) + 0.1))
+    norm = Normalize(min(values), max(*values, min(values) + 0.1))
     for number, (text, places) in enumerate(zip(found.texts, laid, strict=True)):
         axes = figure.add_subplot(grid[number // columns, number % columns])
         axes.set(xlim=(0, WIDTH + 2), ylim=(heights[number // columns], -0.5))
