@@ -1,5 +1,6 @@
 """What a cell of a table holds: a value as JSON would hold it, and the text that a person reads it as."""
 
+import math
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
@@ -55,7 +56,7 @@ def plain_cell(value: object) -> Any:
             return value.decode()
         except UnicodeDecodeError:
             return value
-    if type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and value != value):
+    if type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and math.isnan(value)):
         return None
     of_pandas = type(value).__module__.partition(".")[0] == "pandas"  # an interval, a period
     return str(value) if isinstance(value, AS_TEXT) or of_pandas else value
