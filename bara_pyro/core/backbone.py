@@ -244,23 +244,26 @@ class Backbone:
 
     def _inputs(self, tokens: Tokens) -> dict[str, Any]:
         if tokens.segments is not None:
-            self._check_segments(tokens.segments.shape[1])
+            self._check_segments(tokens.segments, tokens.attention_mask)
         return inputs_of(tokens, self.dtype)
 
-    def _check_segments(self, width: int) -> None:
+    def _check_segments(self, segments: Tensor, mask: Tensor) -> None:
         """Refuse several texts in a row where they could not be kept apart."""
-        name = type(self.lm).__name__
+        name, width = type(self.lm).__name__, segments.shape[1]
+        if self.takes_segments and (self.window is None or width <= self.window):
+            return
+        # The texts of answers go on from one prompt; replies that were packed share no token.
+        packed = not bool(((segments == 0) & mask.bool()).any())
+        way_out = "score letters with labels='letters' (--labels letters)"
+        if packed:
+            way_out = "leave packing=True (--packing) out"
         if not self.takes_segments:
-            raise BackboneError(
-                f"{name} cannot read several texts in a row: score letters with labels='letters' "
-                "(--labels letters)."
-            )
-        if self.window is not None and width > self.window:
-            raise BackboneError(
-                f"{name} has layers that see {self.window} tokens, and a question with the texts of all its "
-                f"answers takes {width}: lower task.max_length, or score letters with "
-                "labels='letters' (--labels letters)."
-            )
+            raise BackboneError(f"{name} cannot read several texts in a row: {way_out}.")
+        what = "a row of packed replies" if packed else "a question with the texts of all its answers"
+        raise BackboneError(
+            f"{name} has layers that see {self.window} tokens, and {what} takes {width}: lower "
+            f"task.max_length, or {way_out}."
+        )
 
     def goes_on_after_gaps(self, width: int) -> bool:
         """Return whether rows of so many columns may have padding between what they begin and end with."""

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import chain, dropwhile, takewhile
@@ -13,6 +14,7 @@ from bara_pyro.errors import DataError
 from bara_pyro.types import Json
 
 SEPARATORS = {",": "a comma", ";": "a semicolon", "\t": "a tab"}
+TOLD = re.compile(r'"?sep=([^\w "]|\t)"?[,;\t]*\s*', re.IGNORECASE)
 END = "\x1e end \x1e"  # a line behind the last one, which an open quotation mark would take in
 LONGEST = 2**31 - 1  # characters of a cell; the csv module stops at 131,072 by itself
 
@@ -21,7 +23,8 @@ def csv_rows(path: Path) -> Iterator[Json]:
     """Read cells as texts, by the standard library: other readers turn "007" into 7 and "NA" into nothing.
 
     Raises:
-        DataError: the file cannot be read, has two columns of one name, or a row of more or fewer cells.
+        DataError: the file cannot be read, has two columns of one name, something in a column without a name,
+            or a row of more or fewer cells.
     """
     read = 0
     try:
@@ -42,18 +45,31 @@ def csv_rows(path: Path) -> Iterator[Json]:
 
 def _rows(path: Path, *, strict: bool) -> Iterator[Json]:
     """Read a file; not `strict`, what stands behind a closing quotation mark is a part of the cell."""
-    lines = _lines(path)
-    header = next(lines, "")
-    separator = _separator(header, path)
+    header, separator, lines = _opened(path)
     csv.field_size_limit(LONGEST)
     cells = csv.reader(chain([header], lines, [END]), delimiter=separator, strict=strict)
     names = [name.strip() for name in next(cells, [])]
-    check_names(names, str(path))
+    # Spreadsheets end lines in cells without a name; the first column is one that pandas numbers rows in.
+    named = [i for i, name in enumerate(names) if name or not i]
+    least = max(named, default=-1) + 1
+    check_names([names[i] for i in named], str(path))
     for number, row in enumerate(_without_blank_lines(cells, len(names)), start=1):
-        _check_quotes(f"{path}, row {number}", row, separator)
-        if len(row) != len(names):
-            raise _ragged(f"{path}, row {number}", row, len(names), separator)
-        yield dict(zip(names, row, strict=True))
+        place = f"{path}, row {number}"
+        _check_quotes(place, row, separator)
+        if not least <= len(row) <= len(names):
+            raise _ragged(place, row, least, separator)
+        _check_unnamed(place, row, named)
+        yield {names[i]: row[i] for i in named}
+
+
+def _check_unnamed(place: str, row: list[str], named: list[int]) -> None:
+    """Refuse a row with something in a column that has no name."""
+    for i, cell in enumerate(row):
+        if cell.strip() and i not in named:
+            raise DataError(
+                f"{place} has {cell[:40]!r} in column {i + 1}, which has no name in the header: name it, or "
+                "put the text that it is a part of in quotation marks."
+            )
 
 
 def separator_in(path: Path) -> str:
@@ -62,13 +78,21 @@ def separator_in(path: Path) -> str:
     Raises:
         DataError: the file cannot be read.
     """
-    return _separator(next(_lines(path), ""), path)
+    return _opened(path)[1]
 
 
-def _lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a file from its header on."""
+def _opened(path: Path) -> tuple[str, str, Iterator[str]]:
+    """Return the header of a file, what separates its cells, and the lines behind the header."""
     ends = (io.StringIO(line, newline="") for line in lines_in(path))  # old Macs', too
-    return dropwhile(lambda line: not line.strip("\r\n"), chain.from_iterable(ends))
+    lines = dropwhile(_blank, chain.from_iterable(ends))
+    first = next(lines, "")
+    if told := TOLD.fullmatch(first):  # Excel's way to say it, above the header
+        return next(dropwhile(_blank, lines), ""), told[1], lines
+    return first, _separator(first, path), lines
+
+
+def _blank(line: str) -> bool:
+    return not line.strip("\r\n,;\t ")
 
 
 def _check_quotes(place: str, row: list[str], separator: str) -> None:
@@ -87,7 +111,7 @@ def _check_quotes(place: str, row: list[str], separator: str) -> None:
 
 
 def _ragged(place: str, row: list[str], wanted: int, separator: str) -> DataError:
-    sign, hint = SEPARATORS[separator], ""
+    sign, hint = SEPARATORS.get(separator, repr(separator)), ""
     if len(row) == 1 and (others := [name for other, name in SEPARATORS.items() if other in row[0]]):
         hint = f", but this row by {others[0]}?"  # it could also be a text that has one
     return DataError(

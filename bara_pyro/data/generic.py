@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Sequence
 
-from bara_pyro.data.cells import label_text, unique_keys
+from bara_pyro.data.cells import as_read, label_text, unique_keys
 from bara_pyro.data.columns import is_question
 from bara_pyro.data.schemas import ANSWER, LETTERS, Row, lettered, missing, named_options, text_of
 from bara_pyro.data.types import Columns, Example
@@ -104,7 +104,10 @@ def _choice(answer: object, options: Sequence[str], called: Sequence[str] = ()) 
     if len(meant) > 1:
         give = "letter" if said.isdecimal() else "index from 0"
         raise DataError(f"its answer {answer!r} fits more than one option: give the option's {give}.")
-    if not meant:
+    if not meant:  # but for signs that cannot be seen
+        names = zip(letters, options, called or letters, strict=True)
+        meant = {place for place, known in enumerate(names) if as_read(said) in map(as_read, known)}
+    if len(meant) != 1:
         last = LETTERS[len(options) - 1]
         raise DataError(
             f"its answer {answer!r} is no letter from A to {last}, no option's text and no index from 0 "
@@ -120,12 +123,13 @@ def _label(answer: object, names: Sequence[str], indices: bool) -> int:
         return list(names).index(said)
     if indices and isinstance(answer, int) and not isinstance(answer, bool) and 0 <= answer < len(names):
         return answer
-    same = [place for place, name in enumerate(names) if _as_number(name) == _as_number(said)]
-    if len(same) == 1:  # "1.0", as pandas writes a column of whole numbers with an empty cell
+    same = [place for place, name in enumerate(names) if _meant(name) == _meant(said)]
+    if len(same) == 1:
         return same[0]
     raise DataError(f"its answer {answer!r} is none of the labels {', '.join(names)}.")
 
 
-def _as_number(text: str) -> float | str:
-    """Return a number as one; any other text as it is."""
+def _meant(text: str) -> float | str:
+    """Return what a label says: a number as one, as pandas writes 1 as "1.0"; else what can be seen of it."""
+    text = as_read(text)
     return float(text) if re.fullmatch(r"[+-]?\d+(\.\d+)?", text) else text

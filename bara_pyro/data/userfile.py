@@ -1,13 +1,12 @@
 """Rows of one's own as a task: their classes, and their division into train and test."""
 
-import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from bara_pyro.data.cells import label_text
+from bara_pyro.data.cells import as_read, label_text
 from bara_pyro.data.clusters import set_aside
 from bara_pyro.data.columns import Given, columns_note, find_columns
 from bara_pyro.data.generic import listed_options, own_example
@@ -80,7 +79,8 @@ def task_from_rows(
     tested = None if test is None else read_table(test)
     if tested is not None:
         _check_same_kind(table, tested, columns)
-    labels, names = _answers([part for part in (table, tested) if part], columns, classes)
+    parts = [part for part in (table, tested) if part]
+    labels, names = _answers(parts, columns, classes)
     schema = partial(own_example, columns=columns, names=names)
 
     def examples(part: Table, split: str) -> list[Example]:
@@ -98,6 +98,8 @@ def task_from_rows(
         note += f", chosen by a hash of their {'names' if columns.cluster else 'ids'}"
     check_disjoint(train, test_rows, name)
     classes_said = _class_notes(names, train, test_rows, name)
+    if names:
+        classes_said += _spelling_notes(parts, columns.label or "")
     notes = [columns_note(columns), *classes_said, note, *repeats(train, test_rows)]
     kept, validation = _carved(train, validation_rows, seed, columns)
     if names and (lost := sorted({row.label for row in train} - {row.label for row in kept})):
@@ -151,8 +153,9 @@ def _answers(
         counts = [len(options) for cell in cells if (options := _options_or_none(cell))]
         return LETTERS[: max(counts, default=2)], ()
     names = tuple(map(label_text, classes)) if classes else _classes_of(parts[0], columns.label or "")
-    if len(set(names)) != len(names) or len(names) < 2:
-        raise DataError(f"The classes {', '.join(names)} are not two or more different names: correct them.")
+    if len(set(map(as_read, names))) != len(names) or len(names) < 2:
+        listed = ", ".join(name if name == as_read(name) else ascii(name) for name in names)
+        raise DataError(f"The classes {listed} are not two or more different names: correct them.")
     return names, names
 
 
@@ -180,11 +183,8 @@ def _has_choices(table: Table, columns: Columns) -> bool:
 def _classes_of(table: Table, column: str) -> tuple[str, ...]:
     if column in table.classes:
         return table.classes[column]
-    answers = {
-        label_text(row[column], f"{table.place}, row {number}: the {column!r}")
-        for number, row in enumerate(table.rows, start=1)
-        if not missing(row.get(column))
-    }
+    written = _spellings([table], column)
+    answers = {max(sorted(ways), key=ways.__getitem__) for ways in written.values()}
     if len(answers) < 2:
         only = f"one answer only, {next(iter(answers))!r}," if answers else "no answer"
         raise DataError(
@@ -199,6 +199,27 @@ def _classes_of(table: Table, column: str) -> tuple[str, ...]:
         return tuple(sorted(sorted(answers), key=float))
     except ValueError:
         return tuple(sorted(answers))
+
+
+def _spellings(parts: Sequence[Table], column: str) -> dict[str, Counter[str]]:
+    """Return what a reader takes for one answer -> how often it is written in which way."""
+    found: dict[str, Counter[str]] = {}
+    for part in parts:
+        for number, row in enumerate(part.rows, start=1):
+            if not missing(row.get(column)):
+                answer = label_text(row[column], f"{part.place}, row {number}: the {column!r}")
+                found.setdefault(as_read(answer), Counter())[answer] += 1
+    return found
+
+
+def _spelling_notes(parts: Sequence[Table], column: str) -> list[str]:
+    """Say which answers differ in signs that cannot be seen."""
+    written = _spellings(parts, column).values()
+    return [
+        f"{' and '.join(map(ascii, sorted(ways)))} are read alike: one class"
+        for ways in written
+        if len(ways) > 1
+    ]
 
 
 def _class_notes(
@@ -232,17 +253,12 @@ def _class_notes(
 
 
 def _alike(names: Sequence[str]) -> list[str]:
-    """Say which classes a reader would take for one: of another case, or of other code points."""
+    """Say which classes differ in their case alone."""
     read: dict[str, list[str]] = {}
     for name in names:
-        read.setdefault(_composed(name).casefold(), []).append(name)
-    notes = []
-    for same in (same for same in read.values() if len(same) > 1):
-        shown = repr if len({*map(_composed, same)}) == len(same) else ascii  # of code points, these
-        said = " and ".join(map(shown, same))
-        notes.append(f"{said} are read alike and are {len(same)} classes: a typing error?")
-    return notes
-
-
-def _composed(name: str) -> str:
-    return unicodedata.normalize("NFC", name)
+        read.setdefault(as_read(name).casefold(), []).append(name)
+    return [
+        f"{' and '.join(map(repr, same))} are read alike and are {len(same)} classes: a typing error?"
+        for same in read.values()
+        if len(same) > 1
+    ]

@@ -13,6 +13,7 @@ from bara_pyro.core.attached import attached
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.prediction import predict
 from bara_pyro.core.verifying import verify
+from bara_pyro.data.replies import EncodedReply, reply_batch
 from bara_pyro.data.split import collate_ids
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import BackboneError
@@ -133,8 +134,19 @@ def test_architectures_that_cannot_read_segments_say_so(name: str) -> None:
     found = backbone(ALIBI[name])
     assert not found.takes_segments
     ids, segments = in_segments([4, 5, 6], [[7], [8]])
-    with pytest.raises(BackboneError, match="cannot read several texts in a row"):
+    with pytest.raises(BackboneError, match=r"cannot read several texts in a row: .*--labels letters"):
         found.hidden(ids, torch.ones_like(ids), segments)
+
+
+@pytest.mark.parametrize(("name", "length"), [("bloom", 3), ("mistral", 20)])
+def test_packed_replies_that_cannot_be_kept_apart_are_refused_as_such(name: str, length: int) -> None:
+    """Replies have no letters: what helps is to pack none of them."""
+    found = backbone((ALIBI | WINDOWED)[name])
+    replies = [EncodedReply((4,) * length, (5, 6), str(number)) for number in range(2)]
+    batch = reply_batch([replies, replies[:1]])  # the second row is padded
+    with pytest.raises(BackboneError, match="--packing") as refused:
+        found.hidden(batch.input_ids, batch.attention_mask, batch.segments)
+    assert "letters" not in str(refused.value)
 
 
 @pytest.mark.parametrize("name", WINDOWED)

@@ -192,3 +192,51 @@ def test_two_columns_of_ids_are_refused() -> None:
 def test_a_dataset_of_the_hub_holds_the_same_options() -> None:
     row = first(task_from_rows(datasets.Dataset.from_list(asked(OBJECTS))))
     assert row.texts == ("iron", "tin")
+
+
+# --- answers that differ in signs that cannot be seen
+
+TWINS = {
+    "a space of no width": "so good\u200b",
+    "a space that keeps words together": "so\u00a0good",
+    "a mark of byte order": "\ufeffso good",
+    "a soft hyphen": "so go\u00adod",
+    "a mark of direction": "so good\u200e",
+}
+
+
+@pytest.mark.parametrize("twin", TWINS)
+def test_answers_that_read_alike_are_one_class(twin: str) -> None:
+    labels = ["so good"] * 8 + [TWINS[twin]] * 2 + ["bad"] * 10
+    rows = [{"text": f"t {i}", "label": label} for i, label in enumerate(labels)]
+    task = task_from_rows(rows)
+    assert task.names == ("bad", "so good")
+    assert sum(row.label == 1 for row in (*task.train, *task.test)) == 10
+    assert any(ascii(TWINS[twin]) in note for note in task.notes)
+    [row] = load_questions([{"text": "t", "label": TWINS[twin]}], task, answers=True)
+    assert row.label == 1
+    with pytest.raises(DataError, match="not two or more different names"):
+        task_from_rows(rows, classes=["so good", TWINS[twin]])
+
+
+def test_normal_forms_are_one_class_and_one_spelling_stays_as_it_is() -> None:
+    rows = [{"text": f"t {i}", "label": ["bad", "cafe\u0301"][i % 2]} for i in range(20)]
+    assert task_from_rows(rows).names == ("bad", "cafe\u0301")
+    rows[1] |= {"label": "caf\u00e9"}
+    assert task_from_rows(rows).names == ("bad", "cafe\u0301")
+
+
+def test_signs_that_are_a_part_of_emoji_tell_classes_apart() -> None:
+    flags = [
+        "\U0001f3f4" + "".join(chr(0xE0000 + ord(c)) for c in code) + "\U000e007f"
+        for code in ("gbsct", "gbwls")
+    ]
+    rows = [{"text": f"t {i}", "label": flags[i % 2]} for i in range(20)]
+    assert len(task_from_rows(rows).names) == 2
+
+
+def test_an_answer_names_its_option_whatever_cannot_be_seen() -> None:
+    assert first(task_from_rows(asked(["iron", "tin"], "tin\u200b"))).label == 1
+    assert first(task_from_rows(asked(OBJECTS, "\ufeffB"))).label == 1
+    code = ["if a:\n  b", "if a:\n    b"]
+    assert first(task_from_rows(asked(code, code[1]))).label == 1

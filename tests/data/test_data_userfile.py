@@ -9,6 +9,7 @@ from app_cases import write_rows
 
 from bara_pyro.data import load_task, task_from_rows
 from bara_pyro.data.reply_tasks import load_replies
+from bara_pyro.data.tables import read_table
 from bara_pyro.errors import ConfigError, DataError
 
 
@@ -152,6 +153,11 @@ BROKEN = {
         r"row 2 has .* \(1 and not 2, separated by a semicolon, but this row by a comma\?\): separate all",
     ),
     "t.csv: empty": ("", r"t\.csv is empty"),
+    "t.csv: a column without a name": (
+        "question,answer,,\nq,a,,\nq,b,and more,\n",
+        r"t\.csv, row 2 has 'and more' in column 3, which has no name",
+    ),
+    "t.csv: short": ("question,answer,,\nq\n", r"row 1 has not as many cells as the header \(1 and not 2"),
     "t.json: broken": ("[{]", "line 1 is not valid JSON"),
     "t.json: object": ("{}", "must hold a list of objects"),
     "t.json: numbers": ("[1]", "row 1 is not a JSON object: 1"),
@@ -166,6 +172,30 @@ def test_files_that_cannot_be_parsed(tmp_path, case):
     path.write_text(text)
     with pytest.raises(DataError, match=sentence):
         load_task(str(path))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "question,answer,,,\nq,a,,,\nr,b,,,\n",
+        "question,answer,,,\nq,a\nr,b,\n",
+        ",,,\nquestion,answer,,\nq,a,,\nr,b,,\n",
+        "sep=,\nquestion,answer\nq,a\nr,b\n",
+        "sep=;\r\nquestion;answer\r\nq;a\r\nr;b\r\n",
+        '"sep=;"\nquestion;answer;\nq;a;\nr;b;\n',
+        "SEP=|\n\nquestion|answer\nq|a\nr|b\n",
+        "sep=\t\nquestion\tanswer\nq\ta\nr\tb\n",
+    ],
+)
+def test_what_spreadsheets_write_around_a_table_is_no_part_of_it(text, tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_bytes(text.encode())
+    assert read_table(path).rows == [{"question": "q", "answer": "a"}, {"question": "r", "answer": "b"}]
+
+
+def test_the_numbers_that_pandas_writes_before_rows_stay(tmp_path):
+    pd.DataFrame(reviews(4)).to_csv(tmp_path / "t.csv")
+    assert [row[""] for row in read_table(tmp_path / "t.csv").rows] == list("0123")
 
 
 def test_files_that_are_absent_or_of_another_kind(tmp_path):
