@@ -16,13 +16,17 @@ export OMP_NUM_THREADS ?= 1
 # that it imports, which takes three times as long as importing it.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test lint docs notebooks bench mutants smollm2 venv lock clean
+.PHONY: demo test test-slow lint docs notebooks bench mutants smollm2 venv lock clean
 
 demo: venv
 	$(BIN)/bara demo --out $(OUT)
 
 test: venv
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+
+# What takes more than a few seconds each: killed runs, several processes, attacks on the sandbox, simulations.
+test-slow: venv
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
 
 lint: venv
 	$(BIN)/ruff check
