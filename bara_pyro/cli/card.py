@@ -9,6 +9,7 @@ import numpy as np
 
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.microworld import TASKS
+from bara_pyro.runs.answers_file import WORLD_CARD
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import truth_scores, untrained_scores
 from bara_pyro.runs.rows import load_data
@@ -67,7 +68,7 @@ def measure(backbone: Backbone, fit: Fit, seeds: int = 3, world: int = 0) -> lis
 def write_card(path: Path, rows: Sequence[CardRow], recipe: str) -> None:
     """Write the card as Markdown; `recipe` says in one sentence how LoRA was trained."""
     lines = [
-        "# The microworld",
+        WORLD_CARD,
         "",
         _INTRODUCTION,
         "",

@@ -28,7 +28,8 @@ from bara_pyro.runs.by_rows import for_rows
 from bara_pyro.runs.config import RunConfig, load_config
 from bara_pyro.runs.evaluate import truth_predictions, truth_scores, untrained_scores
 from bara_pyro.runs.folder import stored_config
-from bara_pyro.runs.manifest import ALL, LOG, PREDICTIONS, clear, is_run, recording
+from bara_pyro.runs.manifest import LOG, PREDICTIONS, is_run
+from bara_pyro.runs.ownership import adding, clear
 from bara_pyro.runs.rows import load_data
 from bara_pyro.runs.store import read_jsonl, write_json, write_text
 from bara_pyro.runs.system import System, build_system, find_device
@@ -130,23 +131,23 @@ def _predictions(folder: Path, samples: int) -> Predictions:
 
 def _write(out: Path, system: System, rows: list[Json], quick: bool) -> None:
     """Write the table, the pictures and, last, the page that shows them."""
-    with recording(out, ALL):
+    with adding(out) as place:
         table = score_table(rows)
         truth = truth_predictions(system)
         bins = {samples: _bins(out, samples, truth) for samples in (10, 0)}
         curves = _histories(out, system.model.num_data)
-        write_json(out / "results.json", {"schema": 1, "task": system.task.name, "rows": rows})
-        write_text(out / "results.md", markdown(table))
+        write_json(place / "results.json", {"schema": 1, "task": system.task.name, "rows": rows})
+        write_text(place / "results.md", markdown(table))
         for samples, systems in bins.items():
-            save(reliability_diagram(systems), out / f"reliability-s{samples}.png")
-        save(training_curves(curves), out / "elbo.png")
+            save(reliability_diagram(systems), place / f"reliability-s{samples}.png")
+        save(training_curves(curves), place / "elbo.png")
         title = f"LoRA and BaRA on {system.task.name}"
         sections = [
             *(_reliability(samples, systems) for samples, systems in bins.items()),
             Section("Training", [_ABOUT_TRAINING, *_curves(curves)]),
         ]
         plain = Paragraph(_plain(bins[10]), "plain")
-        write_index(out, title, [plain, table, *_text(system, truth is not None, quick)], sections)
+        write_index(place, title, [plain, table, *_text(system, truth is not None, quick)], sections)
 
 
 def _plain(systems: Mapping[str, ReliabilityBins]) -> str:

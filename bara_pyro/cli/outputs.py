@@ -7,7 +7,8 @@ from pathlib import Path
 
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.runs.answers_file import KEYS, answers_in
-from bara_pyro.runs.manifest import check_run, foreign, is_run, run_below
+from bara_pyro.runs.manifest import check_run, is_run, run_below
+from bara_pyro.runs.ownership import foreign
 
 SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet")
 
@@ -47,7 +48,7 @@ def check_folder(
         raise ConfigError(f"{out} holds another run, {run}: {choice}.")
     stranger = foreign(out)
     if stranger is not None:
-        raise ConfigError(f"{stranger} was not written by bara: {choice}.")
+        raise ConfigError(f"{stranger} was not written by bara, or was changed since: move it, or {choice}.")
     if not overwrite and out.exists() and any(out.iterdir()):
         ways = ["--resume goes on with it"] if resumes and is_run(out) else []
         ways += [] if overwrite is None else ["--overwrite replaces it"]
@@ -62,7 +63,7 @@ def check_file(
     overwrite: bool,
     inputs: Sequence[Path] = (),
     option: str = "--out",
-    ours: Callable[[Path], bool] | None = None,
+    ours: Callable[[Path], bool],
     resumes: bool = False,
 ) -> None:
     """Refuse a file that a command must not write, before anything slow.
@@ -72,7 +73,7 @@ def check_file(
         overwrite: a file that is there may be replaced.
         inputs: files and folders that are read, and never written to.
         option: that named it.
-        ours: whether a file that is there was written by bara; any may be replaced if None.
+        ours: whether a file that is there was written by bara.
         resumes: the command can go on with such a file.
 
     Raises:
@@ -86,7 +87,7 @@ def check_file(
             read.is_dir() and out.resolve().is_relative_to(read.resolve())
         ):
             raise ConfigError(f"{out} is what is read, or a part of it: give {option} another file.")
-    if out.exists() and ours is not None and not ours(out):
+    if out.exists() and out.stat().st_size and not ours(out):  # an empty one holds nothing to lose
         raise ConfigError(f"{out} was not written by bara: give another {option}.")
     if out.exists() and not overwrite:
         ways = ["--resume to go on with it"] if resumes else []

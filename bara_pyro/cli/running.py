@@ -14,7 +14,8 @@ from bara_pyro.runs.config import RunConfig, differences, load_config
 from bara_pyro.runs.evaluate import evaluate_system
 from bara_pyro.runs.folder import stored_config
 from bara_pyro.runs.launched import processes, rank
-from bara_pyro.runs.manifest import clear, discard, how_to_resume, is_run
+from bara_pyro.runs.manifest import how_to_resume, is_run
+from bara_pyro.runs.ownership import clear, discard
 from bara_pyro.runs.rehearsal import check_rehearsal, rehearsal_steps, steps_wanted
 from bara_pyro.runs.steps import check_shares
 from bara_pyro.runs.system import System, build_system

@@ -1,7 +1,6 @@
 """The layers below the lowest adapter: nothing in them changes, so that they are run once a row and kept."""
 
 import hashlib
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from bara_pyro.core.targets import Target
+from bara_pyro.parts import part_folder
 
 BUDGET = 2**30
 """Bytes of hidden states kept in memory by default; rows beyond are computed each time."""
@@ -187,10 +187,10 @@ class FrozenStates:
     def _put(self, key: str, states: Tensor) -> None:
         size = states.numel() * states.element_size()
         if self.folder is not None:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            part = self.folder / f"{key}.{os.getpid()}.part"
-            save_file({NAME: states.contiguous()}, part)
-            part.replace(self.folder / f"{key}.safetensors")
+            path = self.folder / f"{key}.safetensors"
+            with part_folder(path) as place:
+                save_file({NAME: states.contiguous()}, place / path.name)
+                (place / path.name).replace(path)
         elif self._bytes + size <= self.budget:
             self._kept[key] = states.clone()  # not a view, which would keep the whole batch
             self._bytes += size

@@ -1,8 +1,6 @@
 """Rows that stay on the disk: a memory-mapped Arrow file, of which a row is read when it is asked for."""
 
-import os
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Generic, Self, TypeVar, overload
@@ -11,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from bara_pyro.errors import DataError
+from bara_pyro.parts import part_folder, remove_parts
 
 R = TypeVar("R")
 PIECE = 1000  # rows that are written at a time
@@ -67,20 +66,18 @@ def write_rows(path: Path, rows: Iterable[bytes], check: Callable[[Path], None])
     Raises:
         DataError: the file cannot be written.
     """
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     left = iter(rows)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with pa.OSFile(str(part), "wb") as file, pa.ipc.new_file(file, SCHEMA) as writer:
-            while piece := list(islice(left, PIECE)):
-                writer.write_batch(pa.record_batch([pa.array(piece, pa.binary())], schema=SCHEMA))
-        check(part)
-        part.replace(path)
+        remove_parts(path.parent, path.name)
+        with part_folder(path) as place:
+            part = place / path.name
+            with pa.OSFile(str(part), "wb") as file, pa.ipc.new_file(file, SCHEMA) as writer:
+                while piece := list(islice(left, PIECE)):
+                    writer.write_batch(pa.record_batch([pa.array(piece, pa.binary())], schema=SCHEMA))
+            check(part)
+            part.replace(path)
     except OSError as error:
         raise DataError(
             f"Cannot write {path} ({error.strerror or error}): free space, or name another folder with the "
             "environment variable HF_DATASETS_CACHE."
         ) from error
-    finally:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)

@@ -13,7 +13,7 @@ from bara_pyro.generation.decoding import Decoding
 from bara_pyro.generation.generate import Reply, generate
 from bara_pyro.generation.prompts import Asked, Prompt
 from bara_pyro.generation.uncertainty import BUDGET, ReplyUncertainty, reply_uncertainty
-from bara_pyro.runs.atomic import read_jsonl, write_jsonl, writing
+from bara_pyro.runs.atomic import check_there, jsonl_line, read_jsonl, write_jsonl, writing
 from bara_pyro.runs.fingerprint import fingerprint_of
 from bara_pyro.runs.system import System
 from bara_pyro.types import Json
@@ -130,17 +130,22 @@ def append_lines(
     """Write lines behind those that are there, each as soon as it is ready; return how many there are then.
 
     Raises:
-        CheckpointError: the file cannot be written; what was written before is intact.
+        CheckpointError: the file cannot be written, or is removed meanwhile.
     """
-    write_jsonl(output, there)  # without a line that was half written
-    count = len(there)
+    left, say = iter(lines), on_line or (lambda: None)
+    # It appears with its first line or not at all: an empty file would be nobody's. Half a line goes.
+    first = [] if there else list(islice(left, 1))
+    write_jsonl(output, [*there, *first])
+    for _ in first:
+        say()
+    count = len(there) + len(first)
     with writing(output), output.open("a", encoding="utf-8", errors="backslashreplace") as file:
-        for line in lines:
-            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+        for line in left:
+            file.write(jsonl_line(line))
             file.flush()
             count += 1
-            if on_line is not None:
-                on_line()
+            say()
+        check_there(file, output)
     return count
 
 

@@ -14,13 +14,14 @@ from bara_pyro.generation.prompts import encode_prompts
 from bara_pyro.generation.spread import diversity_of, token_entropy
 from bara_pyro.metrics import SamplingCurve, pass_at_k
 from bara_pyro.runs.atomic import read_jsonl, write_json
+from bara_pyro.runs.manifest import JUDGED, PROGRAMS
 from bara_pyro.runs.store import SCHEMA
 from bara_pyro.runs.system import System
 from bara_pyro.sandbox import Limits, Outcome, Problem, judge
 from bara_pyro.sandbox.humaneval import STOP_SEQUENCES
 from bara_pyro.types import Json
 
-PROGRAMS, JUDGED, SCORES = "programs.jsonl", "judged.jsonl", "humaneval.json"
+SCORES = "humaneval.json"
 OnProgram = Callable[[], object]
 FEWEST = 2  # problems: the intervals of `score_programs` are over them
 

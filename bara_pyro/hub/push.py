@@ -28,8 +28,8 @@ from bara_pyro.runs.manifest import (
     PREDICTIONS,
     check_run,
     how_to_resume,
-    recording,
 )
+from bara_pyro.runs.ownership import adding
 from bara_pyro.runs.store import read_json, read_jsonl, read_tensors, write_json, write_tensors, write_text
 from bara_pyro.types import Json
 
@@ -94,18 +94,17 @@ def prepare_upload(
     kind = settings["peft_type"].split(":")[0]
     peft = kind if kind in ("LORA", "BARA") else ""
     told = Published(name, base, config, stored, report, peft, FIGURE, _temperature(run), stored_step(run))
-    out.mkdir(parents=True, exist_ok=True)
-    with recording(out, *PUBLISHED):
-        write_json(out / CONFIG, stored)
-        write_json(out / PEFT_CONFIG, settings)
-        write_json(out / METRICS, {**report, "config_hash": config.hash})
+    with adding(out) as place:
+        write_json(place / CONFIG, stored)
+        write_json(place / PEFT_CONFIG, settings)
+        write_json(place / METRICS, {**report, "config_hash": config.hash})
         for file in (ADAPTER, GUIDE):
             tensors, metadata = read_tensors(run / file)
-            write_tensors(out / file, tensors, {**metadata, "config_hash": config.hash})
+            write_tensors(place / file, tensors, {**metadata, "config_hash": config.hash})
         if (run / FITTED).is_file():
-            shutil.copyfile(run / FITTED, out / FITTED)
-        _draw(run, best_draws(report), out / FIGURE)
-        write_text(out / CARD, card(told, license_name))
+            shutil.copyfile(run / FITTED, place / FITTED)
+        _draw(run, best_draws(report), place / FIGURE)
+        write_text(place / CARD, card(told, license_name))
     return out
 
 

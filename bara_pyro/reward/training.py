@@ -1,5 +1,6 @@
 """`train_reward`: from a language model and preference pairs to the folder of a reward model."""
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -26,7 +27,8 @@ from bara_pyro.reward.rows import row_of
 from bara_pyro.reward.scoring import check_length, scores_of_rows
 from bara_pyro.reward.settings import RewardConfig
 from bara_pyro.runs.atomic import appearing
-from bara_pyro.runs.manifest import ALL, discard, foreign, recording
+from bara_pyro.runs.manifest import record
+from bara_pyro.runs.ownership import discard, foreign
 from bara_pyro.runs.store import SCHEMA, write_json, writing
 from bara_pyro.types import Json
 
@@ -95,11 +97,11 @@ def train_reward(
         pad_apart(reward, [row for pair in (*train_rows, *test_rows) for row in pair])
         fitted = _fit(reward, train_rows, config, say)
         with writing(out), appearing(out) as folder:
-            with recording(folder, ALL):
-                _save(reward, folder)
-                found = _held_out(load_reward_model(folder, config.dtype, device), test, test_rows, say)
-                record = _record(name, task, (train, test), config, reward.format, fitted, found)
-                write_json(folder / RECORD, {**record, "seconds": round(time.perf_counter() - began, 1)})
+            _save(reward, folder)
+            found = _held_out(load_reward_model(folder, config.dtype, device), test, test_rows, say)
+            told = _record(name, task, (train, test), config, reward.format, fitted, found)
+            write_json(folder / RECORD, {**told, "seconds": round(time.perf_counter() - began, 1)})
+            record(folder, *os.listdir(folder))
             discard(out)
     except KeyboardInterrupt as stop:
         code = stop.code if isinstance(stop, Stopped) else Stopped.code
@@ -112,7 +114,7 @@ def _check_free(out: Path) -> None:
     if out.exists() and not out.is_dir():
         raise ConfigError(f"{out} is a file: choose a folder.")
     if (stranger := foreign(out)) is not None:
-        raise ConfigError(f"{stranger} was not written by bara: choose another folder.")
+        raise ConfigError(f"{stranger} was not written by bara, or was changed since: choose another folder.")
 
 
 def start(name: str | Path, config: RewardConfig, device: str) -> RewardModel:

@@ -19,6 +19,9 @@ ACQUISITION_KEYS = ("chosen", "total", "epistemic")
 REPLY_KEYS = ("id", "number", "reply", "log_prob", "made")
 """What every line of a file of replies has."""
 
+JUDGED_KEYS = ("id", "number", "made", "problem_key", "passed")
+"""What every line of a file of judged programs has."""
+
 REPLY_PAGE = 'data-written-by="bara generate"'
 """What a page of replies holds, and no text that is shown on a page can."""
 
@@ -26,14 +29,32 @@ COMPARISON_PAGE = 'data-written-by="bara compare"'
 """The same of a page that compares two runs."""
 
 
+WORLD_CARD = "# The microworld"
+"""The first line of a card of `bara microworld card`."""
+
+
 def replies_in(path: Path) -> bool:
-    """Return whether a file holds what `bara generate` writes; an empty file does not."""
+    """Return whether a file holds what `bara generate` writes, or nothing."""
+    return _lines_with(REPLY_KEYS, path)
+
+
+def judged_in(path: Path) -> bool:
+    """Return whether a file holds judged programs, or nothing."""
+    return _lines_with(JUDGED_KEYS, path)
+
+
+def _lines_with(keys: tuple[str, ...], path: Path) -> bool:
+    """Whether the first line has these keys; one that was never finished begins with the first of them."""
     try:
-        with path.open(encoding="utf-8") as file:
-            row = json.loads(file.readline())
+        with path.open("rb") as file:
+            first = file.readline()
+        if not first.endswith(b"\n"):
+            start = json.dumps({keys[0]: ""})[:-3].encode()  # of a text, up to its quotation mark
+            return first.startswith(start) or start.startswith(first)
+        row = json.loads(first)
     except (OSError, ValueError):
         return False
-    return isinstance(row, dict) and set(REPLY_KEYS) <= set(row)
+    return isinstance(row, dict) and set(keys) <= set(row)
 
 
 def reply_page_in(path: Path) -> bool:
@@ -44,6 +65,14 @@ def reply_page_in(path: Path) -> bool:
 def comparison_page_in(path: Path) -> bool:
     """Return whether a file is a page that compares two runs and that bara wrote."""
     return _holds(path, COMPARISON_PAGE)
+
+
+def world_card_in(path: Path) -> bool:
+    """Return whether a file is a card of `bara microworld card`."""
+    try:
+        return path.read_text(encoding="utf-8").startswith(f"{WORLD_CARD}\n")
+    except (OSError, ValueError):
+        return False
 
 
 def _holds(page: Path, mark: str) -> bool:

@@ -3,18 +3,16 @@
 import json
 import math
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 from bara_pyro.errors import CheckpointError
+from bara_pyro.parts import part_folder, remove_parts
 from bara_pyro.types import Json
 
 SCHEMA = 1
-# The ending of a file that is not yet whole.
-PART = ".part"
 
 
 def atomic_write(path: Path, write: Callable[[BinaryIO], object]) -> None:
@@ -27,19 +25,13 @@ def atomic_write(path: Path, write: Callable[[BinaryIO], object]) -> None:
     Raises:
         CheckpointError: the write failed (a full disk, no permission); what was there before is untouched.
     """
-    part = path.with_name(f".{path.name}.{os.getpid()}{PART}")
-    try:
-        with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with part.open("wb") as file:
-                write(file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(part, path)
-    finally:
-        # Gone after the replacement; what an interruption leaves must not fill the disk further.
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
+    remove_parts(path.parent, path.name)
+    with writing(path), part_folder(path) as place:
+        with (place / path.name).open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(place / path.name, path)
 
 
 @contextmanager
@@ -54,26 +46,33 @@ def writing(path: Path) -> Iterator[None]:
         ) from error
 
 
+def check_there(file: IO[Any], path: Path) -> None:
+    """Raise a `CheckpointError` where a file that is being written is no longer at its place."""
+    try:
+        there = os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        there = False
+    if not there:
+        raise CheckpointError(
+            f"{path} was removed or replaced while it was being written: start again, and leave its folder "
+            "alone meanwhile."
+        )
+
+
 @contextmanager
 def appearing(out: Path) -> Iterator[Path]:
     """Give a folder to write to that becomes `out` when all is written, and is removed if anything fails.
 
     `out` must be absent or empty by then.
     """
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.", suffix=PART) as holder:
-        folder = Path(holder) / out.name
+    remove_parts(out.parent, out.name)
+    with part_folder(out) as holder:
+        folder = holder / out.name
         folder.mkdir()
         yield folder
         if out.exists():
             out.rmdir()
         os.replace(folder, out)
-
-
-def remove_parts(folder: Path) -> None:
-    """Remove what a writer that was killed half-way left in a folder."""
-    for part in folder.glob(f".*{PART}"):
-        part.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -88,8 +87,12 @@ def write_json(path: Path, value: object) -> None:
 
 def write_jsonl(path: Path, rows: Iterable[Json]) -> None:
     """Write one JSON object a line, atomically."""
-    lines = (json.dumps(_finite(row), allow_nan=False, ensure_ascii=False) + "\n" for row in rows)
-    write_text(path, "".join(lines))
+    write_text(path, "".join(map(jsonl_line, rows)))
+
+
+def jsonl_line(row: Json) -> str:
+    """Return a line of JSON; infinities and NaN become null."""
+    return json.dumps(_finite(row), allow_nan=False, ensure_ascii=False) + "\n"
 
 
 def read_json(path: Path) -> Any:
@@ -114,7 +117,7 @@ def read_jsonl(path: Path) -> list[Json]:
         return []
     try:
         # Not `splitlines`, for which a text may hold ends of lines of its own.
-        lines = path.read_text(encoding="utf-8").split("\n")[:-1]
+        lines = path.read_bytes().split(b"\n")[:-1]
         return [json.loads(line) for line in lines]
     except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise CheckpointError(f"Cannot read {path}: {error}.") from error

@@ -6,6 +6,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bara_pyro.errors import ConfigError
+from bara_pyro.parts import remove_parts
 
 try:
     import fcntl
@@ -44,6 +45,7 @@ def claimed(folder: Path) -> Iterator[None]:
             ) from error
         except OSError:
             pass  # a file system that locks no folders
+        remove_parts(folder)
         yield
     finally:
         os.close(held)

@@ -20,8 +20,9 @@ from bara_pyro.errors import ConfigError
 from bara_pyro.metrics import decompose, evaluate, posterior_predictive, sparsity_by_module, stack_truth
 from bara_pyro.metrics.sparsity import over_modules
 from bara_pyro.runs.config import parse_config
-from bara_pyro.runs.manifest import CONFIG, METRICS, PREDICTIONS, is_run, recording
+from bara_pyro.runs.manifest import CONFIG, METRICS, PREDICTIONS, is_run
 from bara_pyro.runs.offered import among_offered
+from bara_pyro.runs.ownership import adding, check_replaceable
 from bara_pyro.runs.reply_scores import reply_rows, reply_scores
 from bara_pyro.runs.rows import Replies, reading_notes
 from bara_pyro.runs.store import SCHEMA, read_json, write_json, write_jsonl
@@ -127,6 +128,7 @@ def evaluate_system(
     started = time.perf_counter()
     if out is not None:
         check_whose(system, Path(out))
+        check_replaceable(Path(out), (PREDICTIONS, METRICS))
     name = system.config.task.evaluate_on
     split = system.encoded(name)
     if not isinstance(split, EncodedSplit):
@@ -150,10 +152,9 @@ def evaluate_system(
         **extra,
     }
     if out is not None:
-        out = Path(out)
-        with recording(out, PREDICTIONS, METRICS):
-            write_jsonl(out / PREDICTIONS, lines)
-            write_json(out / METRICS, report)
+        with adding(Path(out)) as place:
+            write_jsonl(place / PREDICTIONS, lines)
+            write_json(place / METRICS, report)
     return report
 
 

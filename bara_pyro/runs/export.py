@@ -25,7 +25,8 @@ from bara_pyro.metrics.scores import nll
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.linear_gates import Fit, down_projections, linear_gates
-from bara_pyro.runs.manifest import ADAPTER, PEFT_CONFIG, is_run, recording
+from bara_pyro.runs.manifest import ADAPTER, PEFT_CONFIG, is_run
+from bara_pyro.runs.ownership import adding, check_replaceable
 from bara_pyro.runs.peft_files import is_bara, lora_tensors, peft_config
 from bara_pyro.runs.store import SCHEMA, write_json, write_tensors
 from bara_pyro.runs.system import System, assemble
@@ -100,6 +101,7 @@ def export_lora(
         raise ConfigError(
             f"{out} is the folder of a run, whose files an adapter's would replace: give another."
         )
+    check_replaceable(out, (PEFT_CONFIG, ADAPTER, EXPORT))
     check_choice("fit", fit, Fit)
     seed = system.config.predict.seed if seed is None else seed
     down, phis = _parts(system, rows, fit, draws, seed)
@@ -122,8 +124,8 @@ def export_lora(
     if draws:
         average = draw(system, compared_on, draws, seed=seed)
         report["draws"] = asdict(nearness(average, torch.cat(log_probs[1:]), labels))
-    with recording(out, EXPORT):
-        write_json(out / EXPORT, report)
+    with adding(out) as place:
+        write_json(place / EXPORT, report)
     return report
 
 
@@ -185,10 +187,9 @@ def fold(system: System, down: Mapping[str, Tensor], phi: Tensor | None, lora: S
 
 def write_adapter(lora: System, folder: Path, metadata: Json) -> None:
     """Write the two files of a PEFT adapter, and the manifest."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with recording(folder, PEFT_CONFIG, ADAPTER):
-        write_json(folder / PEFT_CONFIG, peft_config(lora))
-        write_tensors(folder / ADAPTER, lora_tensors(lora.model), metadata)
+    with adding(folder) as place:
+        write_json(place / PEFT_CONFIG, peft_config(lora))
+        write_tensors(place / ADAPTER, lora_tensors(lora.model), metadata)
 
 
 def nearness(run: Tensor, export: Tensor, labels: tuple[int, ...]) -> Nearness:

@@ -23,7 +23,7 @@ from bara_pyro.runs.manifest import (
     TRAINED,
     check_run,
     is_run,
-    recording,
+    record,
     verify,
 )
 from bara_pyro.runs.own_rows import check_own_rows, fingerprints, own_rows
@@ -122,10 +122,10 @@ def save_system(system: System, folder: str | Path, step: int) -> None:
         "step": step,
     }
     own, guide = split_guide(system)
-    with recording(folder, *TRAINED):
-        write_tensors(folder / ADAPTER, lora_tensors(system.model) | own, metadata)
-        # Last: a run whose guide is there is whole.
-        write_tensors(folder / GUIDE, guide, metadata)
+    write_tensors(folder / ADAPTER, lora_tensors(system.model) | own, metadata)
+    # Last: a run whose guide is there is whole.
+    write_tensors(folder / GUIDE, guide, metadata)
+    record(folder, *TRAINED)
 
 
 def saved_step(system: System, folder: Path) -> int:

@@ -1,20 +1,15 @@
-"""What was written to a folder: every file with its SHA-256, so that damage and foreign files are noticed.
-
-A file that is about to be written is listed first without its SHA-256, which is added when it is there: a
-process that is killed at any moment leaves files whose SHA-256 is not known, never one with a wrong one.
-"""
+"""What was written to a folder: every file with its SHA-256, so that damage and foreign files are noticed."""
 
 import hashlib
 import json
 import logging
 import os
 import shlex
-from collections.abc import Container, Iterable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Container, Iterable
+from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from bara_pyro.errors import CheckpointError, ConfigError
-from bara_pyro.runs.atomic import PART, SCHEMA, read_json, write_json
+from bara_pyro.runs.atomic import SCHEMA, read_json, write_json
 from bara_pyro.runs.claim import is_claimed
 
 logger = logging.getLogger(__name__)
@@ -25,6 +20,7 @@ LOG, FITTED = "train_log.jsonl", "fitted.json"
 REHEARSAL, REHEARSED = ".rehearsal", "rehearsal.json"  # folder of one that goes on; what it said
 CHECKPOINT = "checkpoint.safetensors"
 METRICS, PREDICTIONS = "metrics.json", "predictions.jsonl"
+PROGRAMS, JUDGED = "programs.jsonl", "judged.jsonl"
 HUB, CARD = "hub", "README.md"  # folder in a run of what is uploaded; its model card
 # What training writes; the checkpoint is gone once it is over.
 TRAINED = (CONFIG, PEFT_CONFIG, REHEARSED, LOG, FITTED, ADAPTER, GUIDE)
@@ -32,15 +28,14 @@ SCORED = (PREDICTIONS, METRICS)
 
 
 Listed = dict[str, str | None]
-"""Name of a file -> its SHA-256, None while it is being written; the name `ALL` stands for every file."""
-ALL = "*"
+"""Name of a file -> its SHA-256; None where an older version was stopped while it wrote the file."""
 
 
 def read_manifest(folder: Path) -> Listed | None:
     """Return the files listed in a folder; None where there is no manifest.
 
     Raises:
-        CheckpointError: the manifest itself is damaged.
+        CheckpointError: the manifest itself is damaged, or lists what is no plain name in its folder.
     """
     path = folder / MANIFEST
     if not path.exists():
@@ -52,19 +47,29 @@ def read_manifest(folder: Path) -> Listed | None:
     files = stored.get("files") if isinstance(stored, dict) else None
     if not isinstance(files, dict) or stored.get("digest") != _digest_of(files):
         raise CheckpointError(f"{path} is damaged: restore it from a copy of the folder.")
+    if outside := [name for name in files if not _is_plain(name)]:
+        raise CheckpointError(
+            f"{path} names a file outside of its folder, {outside[0][:80]!r}: bara writes no such manifest, "
+            "do not use the folder."
+        )
     return files
 
 
-@contextmanager
-def recording(folder: Path, *names: str) -> Iterator[None]:
-    """Write files of a folder within this (`names`, or `ALL`): those that are there then are listed."""
-    _write(folder, {**(read_manifest(folder) or {}), **dict.fromkeys(names)})
-    yield
-    found = [path.name for path in folder.iterdir() if path.is_file()] if ALL in names else names
-    new = {name: sha256(folder / name) for name in found if name != MANIFEST and (folder / name).is_file()}
-    before = {} if ALL in names else read_manifest(folder) or {}
-    old = {name: value for name, value in before.items() if name not in names}
-    _write(folder, {**old, **new})
+def _is_plain(name: str) -> bool:
+    """Whether a name is one of a file right in a folder, on any system."""
+    own = {PurePosixPath(name).name, PureWindowsPath(name).name}
+    return own == {name} and name not in ("", ".", "..") and "\0" not in name
+
+
+def record(folder: Path, *names: str) -> None:
+    """List files of a folder as they are now; those that are not there are listed no more."""
+    others = {name: digest for name, digest in (read_manifest(folder) or {}).items() if name not in names}
+    write_manifest(folder, {**others, **listed_as_now(folder, names)})
+
+
+def listed_as_now(folder: Path, names: Iterable[str]) -> Listed:
+    """Return the SHA-256 of those of these files that are there."""
+    return {name: sha256(folder / name) for name in names if (folder / name).is_file()}
 
 
 def how_to_resume(folder: Path) -> str:
@@ -133,28 +138,6 @@ def _way_out(folder: Path, name: str) -> str:
     return "restore it from a copy, or train again"
 
 
-def foreign(folder: Path) -> Path | None:
-    """Return a file in a folder, or below, that bara did not write; None where there is none."""
-    for place, _, names in os.walk(folder):
-        known = written(Path(place)) if names else set()
-        for name in sorted(names):
-            if name not in known and not (name.startswith(".") and name.endswith(PART)):
-                return Path(place) / name
-    return None
-
-
-def written(folder: Path) -> set[str]:
-    """Return the names of the files right in a folder that bara wrote: those listed, and those of a run."""
-    try:
-        listed = read_manifest(folder)
-    except CheckpointError:
-        listed = None
-    names = set() if listed is None else {MANIFEST, *listed}
-    if ALL in names:
-        names |= set(os.listdir(folder))
-    return names | ({MANIFEST, CHECKPOINT, *TRAINED, *SCORED} if is_run(folder) else set())
-
-
 def run_below(folder: Path, parts: Container[str] = ()) -> Path | None:
     """Return a run in a folder below this one, but for its own `parts` and upload; None: there is none."""
     for place, _, names in os.walk(folder):
@@ -164,31 +147,6 @@ def run_below(folder: Path, parts: Container[str] = ()) -> Path | None:
         if is_run(Path(place)) and not is_upload(Path(place)):
             return Path(place)
     return None
-
-
-def clear(folder: Path) -> None:
-    """Remove what bara wrote in a folder and below, and what is empty then; runs below it are left alone.
-
-    What was to be uploaded of a run goes with the run.
-    """
-    places: list[Path] = []
-    for top, names, _ in os.walk(folder):
-        below = {name: Path(top, name) for name in names}
-        names[:] = [n for n, path in below.items() if n == REHEARSAL or is_upload(path) or not is_run(path)]
-        places.append(Path(top))
-    for place in reversed(places):  # what is below comes first
-        for path in (place / name for name in written(place)):
-            if path.is_file():
-                path.unlink()
-        if place != folder and not os.listdir(place):
-            place.rmdir()
-
-
-def discard(folder: Path) -> None:
-    """Remove what bara wrote in a folder, and the folder if it is empty then."""
-    clear(folder)
-    if folder.is_dir() and not os.listdir(folder):
-        folder.rmdir()
 
 
 def is_run(folder: Path) -> bool:
@@ -244,7 +202,8 @@ def sha256(path: Path) -> str:
         ) from error
 
 
-def _write(folder: Path, files: Listed) -> None:
+def write_manifest(folder: Path, files: Listed) -> None:
+    """Write what a folder holds."""
     files = dict(sorted(files.items()))
     write_json(folder / MANIFEST, {"schema": SCHEMA, "files": files, "digest": _digest_of(files)})
 

@@ -15,7 +15,6 @@ from bara_pyro.runs.atomic import (  # noqa: F401 - whoever may import torch fin
     atomic_write,
     read_json,
     read_jsonl,
-    remove_parts,
     write_json,
     write_jsonl,
     write_text,

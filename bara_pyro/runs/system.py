@@ -25,6 +25,7 @@ from bara_pyro.data.registry import has_worlds
 from bara_pyro.data.reply_tasks import ReplyTask, is_reply_task
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.methods import build
+from bara_pyro.parts import remove_parts
 from bara_pyro.runs.by_rows import for_rows, rehearsal_note
 from bara_pyro.runs.config import RunConfig
 from bara_pyro.runs.fingerprint import states_name
@@ -255,6 +256,7 @@ def assemble(
     backbone.checkpointing = config.train.checkpointing
     if config.backbone.states_folder is not None:
         backbone.states.folder = config.backbone.states_folder / states_name(backbone, config.backbone.dtype)
+        remove_parts(backbone.states.folder)
     adapter = adapter_options(config, rank_pattern)
     with seeded(backbone.device, config.seed):
         model, guide = build(config.method, backbone, num_data, adapter)

@@ -34,13 +34,13 @@ from bara_pyro.runs.manifest import (
     REHEARSAL,
     REHEARSED,
     TRAINED,
-    discard,
     how_to_resume,
     is_run,
-    recording,
+    record,
     verify,
 )
 from bara_pyro.runs.own_rows import check_own_rows
+from bara_pyro.runs.ownership import discard
 from bara_pyro.runs.rehearsal import (
     check_rehearsal,
     fit_rehearsed,
@@ -50,7 +50,7 @@ from bara_pyro.runs.rehearsal import (
     write_rehearsed,
 )
 from bara_pyro.runs.steps import OnStep, check_shares, fit_steps
-from bara_pyro.runs.store import read_json, remove_parts, write_json
+from bara_pyro.runs.store import read_json, write_json
 from bara_pyro.runs.system import System
 from bara_pyro.runs.train_log import train_seconds
 
@@ -128,8 +128,7 @@ def _train(
         check_own_rows(system, out)
         load_weights(system, out)
         if ranks.first and not (out / MANIFEST).exists():
-            with recording(out, *TRAINED):
-                pass  # killed right before it was written, or an older run
+            record(out, *TRAINED)  # killed right before it was written, or an older run
     else:
         method = METHODS[system.config.method.name]
         if method.check is not None:
@@ -154,7 +153,6 @@ def _train(
         save_system(system, out, steps)
     if ranks.first:
         (out / CHECKPOINT).unlink(missing_ok=True)
-        remove_parts(out)
 
 
 def try_guide(system: System) -> None:

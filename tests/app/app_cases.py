@@ -1,6 +1,7 @@
 """A tiny random language model, a task in a file, and the command line, for all tests of this folder."""
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -143,3 +144,15 @@ def assert_answers(rows: list[dict], names: list[str]) -> None:
 
 def files_of(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
+
+
+def files_below(folder: Path) -> dict[str, bytes | str]:
+    """Everything below a folder: the content of files, where links point, "folder" of a folder."""
+    found: dict[str, bytes | str] = {}
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        if path.is_symlink():
+            found[name] = f"link to {os.readlink(path)}"
+        else:
+            found[name] = "folder" if path.is_dir() else path.read_bytes()
+    return found

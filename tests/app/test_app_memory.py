@@ -12,7 +12,7 @@ from bara_pyro.errors import CheckpointError, ConfigError
 from bara_pyro.runs.claim import claimed
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.folder import load_system
-from bara_pyro.runs.manifest import TRAINED, recording
+from bara_pyro.runs.manifest import TRAINED, record
 from bara_pyro.runs.store import read_jsonl
 from bara_pyro.runs.system import build_system
 from bara_pyro.runs.train import train
@@ -106,8 +106,8 @@ def test_weights_of_another_run_are_not_taken_for_this_ones(place: Place, tmp_pa
     """As an older training leaves them that ends after a newer one has begun in its folder."""
     for name, rate in (("one", 1e-2), ("two", 1e-3)):
         train(build_system(place.config(method="lora", train__lr=rate, train__steps=3)), tmp_path / name)
-    with recording(tmp_path / "two", *TRAINED):
-        for name in ("adapter_model.safetensors", "guide.safetensors"):
-            shutil.copy(tmp_path / "one" / name, tmp_path / "two" / name)
+    for name in ("adapter_model.safetensors", "guide.safetensors"):
+        shutil.copy(tmp_path / "one" / name, tmp_path / "two" / name)
+    record(tmp_path / "two", *TRAINED)
     with pytest.raises(CheckpointError, match="another training wrote into the folder"):
         load_system(tmp_path / "two")

@@ -13,7 +13,8 @@ from bara_pyro.errors import BackboneError, ConfigError, DataError
 from bara_pyro.pretrained.gguf import convert_gguf
 from bara_pyro.registry import load_plugin
 from bara_pyro.runs.by_rows import for_rows
-from bara_pyro.runs.manifest import CONFIG, check_run, clear
+from bara_pyro.runs.manifest import CONFIG, check_run
+from bara_pyro.runs.ownership import clear
 from bara_pyro.runs.store import read_json
 
 

@@ -2,22 +2,26 @@
 
 import errno
 import json
+import multiprocessing
 import os
+import signal
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
 from bara_pyro.errors import CheckpointError
+from bara_pyro.parts import remove_parts
 from bara_pyro.runs.store import (
+    atomic_write,
     load_parameters,
     read_json,
     read_jsonl,
     read_tensors,
-    remove_parts,
     write_json,
     write_jsonl,
     write_tensors,
@@ -65,11 +69,40 @@ def test_a_written_file_replaces_the_old_one_and_can_be_read_by_others(writer: s
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
-    (tmp_path / ".metrics.json.123.part").write_text("{")
+def test_what_a_killed_writer_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    (tmp_path / ".metrics.json.123.part").write_text("{")  # as older versions named it
+    (tmp_path / ".thesis.docx.7.part").write_text("mine")
+    killed = multiprocessing.get_context("fork").Process(target=write_json_and_die, args=(tmp_path,))
+    killed.start()
+    killed.join()
+    assert killed.exitcode == -signal.SIGKILL
+    assert len(list(tmp_path.iterdir())) == 2  # the thesis, and what was killed
     write_json(tmp_path / "metrics.json", {})
+    left = {".thesis.docx.7.part", "metrics.json"}
+    assert {path.name for path in tmp_path.iterdir()} == left
     remove_parts(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["metrics.json"]
+    assert {path.name for path in tmp_path.iterdir()} == left
+
+
+def write_json_and_die(folder: Path) -> None:
+    atomic_write(folder / "metrics.json", lambda _: os.kill(os.getpid(), signal.SIGKILL))
+
+
+def test_what_a_running_writer_has_is_left_alone(tmp_path: Path) -> None:
+    def write(file: BinaryIO) -> None:
+        remove_parts(tmp_path)
+        write_json(tmp_path / "metrics.json", {"by": "another"})
+        file.write(b"whole")
+
+    atomic_write(tmp_path / "metrics.json", write)
+    assert (tmp_path / "metrics.json").read_bytes() == b"whole"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_name_as_long_as_the_system_takes(tmp_path: Path) -> None:
+    path = tmp_path / f"{'n' * 250}.json"
+    write_json(path, {})
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_tensors_and_metadata_come_back_exactly(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Damage to a run is noticed: every file flipped, truncated, emptied, deleted, edited, or of another run."""
 
+import hashlib
 import json
 import logging
 import shutil
@@ -7,11 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from app_cases import Bara, Place, assert_one_sentence, questions, write_rows
+from app_cases import Bara, Place, assert_one_sentence, files_below, questions, write_rows
 
-from bara_pyro.errors import CheckpointError
+from bara_pyro.errors import CheckpointError, ConfigError
 from bara_pyro.runs.folder import load_system, stored_config
-from bara_pyro.runs.manifest import ALL, MANIFEST, check_run, clear, foreign, read_manifest, recording, verify
+from bara_pyro.runs.manifest import MANIFEST, check_run, read_manifest, record, verify, write_manifest
+from bara_pyro.runs.ownership import adding, clear, foreign, owned
 from bara_pyro.runs.store import read_json, write_json
 
 FILES = (
@@ -116,28 +118,64 @@ def test_commands_that_add_files_keep_the_manifest_valid(run: Path, bara: Bara) 
     assert_one_sentence(bara("evaluate", run), "already holds results", "--overwrite")
 
 
-def test_a_writer_that_is_stopped_leaves_files_that_are_its_own(tmp_path: Path) -> None:
-    def stopped(folder: Path, listed: str, name: str) -> None:
-        with recording(folder, listed):
-            (folder / name).write_text("half")
+def test_a_writer_that_is_stopped_leaves_nothing(tmp_path: Path) -> None:
+    def stopped(folder: Path) -> None:
+        with adding(folder) as place:
+            (place / "figure.png").write_text("half")
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        stopped(tmp_path, "a", "a")
-    verify(tmp_path)
-    assert foreign(tmp_path) is None
+        stopped(tmp_path / "page")
+    assert list(tmp_path.iterdir()) == []
+    with adding(tmp_path) as place:
+        (place / "figure.png").write_text("whole")
+    before = files_below(tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        stopped(tmp_path / "page", ALL, "figure.png")
+        stopped(tmp_path)
+    assert files_below(tmp_path) == before
     assert foreign(tmp_path) is None
+
+
+def test_what_somebody_else_wrote_is_neither_replaced_nor_removed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def add(content: str) -> None:
+        with adding(tmp_path) as place:
+            (place / "a").write_text(content)
+
+    (tmp_path / "a").write_text("mine")
+    with pytest.raises(ConfigError, match="a was not written by bara"):
+        add("ours")
+    (tmp_path / "a").unlink()
+    add("ours")
+    add("ours again")
+    verify(tmp_path)
+    (tmp_path / "a").write_text("edited")
+    with pytest.raises(ConfigError, match="a was not written by bara, or was changed"):
+        add("ours")
     (tmp_path / "b").write_text("mine")
-    assert foreign(tmp_path) == tmp_path / "b"
+    (tmp_path / "empty").mkdir()
     clear(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["b"]
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "b", "empty"}
+    assert f"a is left in {tmp_path}" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["../a", "/a", "a/b", "..", ".", "", "a\\b", "C:a", "a\0"])
+def test_a_manifest_that_names_what_is_not_in_its_folder(tmp_path: Path, name: str) -> None:
+    (tmp_path / "a").write_text("mine")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    write_manifest(folder, {name: hashlib.sha256(b"mine").hexdigest()})
+    with pytest.raises(CheckpointError, match="outside of its folder"):
+        read_manifest(folder)
+    assert owned(folder) == set()
+    clear(folder)
+    assert (tmp_path / "a").read_text() == "mine"
 
 
 def test_a_manifest_that_was_edited(tmp_path: Path) -> None:
-    with recording(tmp_path, "a"):
-        (tmp_path / "a").write_text("whole")
+    (tmp_path / "a").write_text("whole")
+    record(tmp_path, "a")
     stored = read_json(tmp_path / MANIFEST)
     (tmp_path / MANIFEST).write_text(json.dumps({**stored, "files": {}}))
     with pytest.raises(CheckpointError, match=r"manifest\.json is damaged"):

@@ -16,7 +16,7 @@ from bara_pyro.report.table import cells
 from bara_pyro.runs.answers_file import comparison_page_in, reply_page_in
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import evaluate_system
-from bara_pyro.runs.manifest import METRICS, PREDICTIONS, recording
+from bara_pyro.runs.manifest import METRICS, PREDICTIONS, record
 from bara_pyro.runs.store import write_json, write_jsonl
 from bara_pyro.runs.system import build_system
 
@@ -56,9 +56,9 @@ def write(folder: Path, probs: dict[int, np.ndarray], **changes: object) -> Path
         }
         for i, row_id in enumerate(names)
     ]
-    with recording(folder, METRICS, PREDICTIONS):
-        write_json(folder / METRICS, report | changes)
-        write_jsonl(folder / PREDICTIONS, lines)
+    write_json(folder / METRICS, report | changes)
+    write_jsonl(folder / PREDICTIONS, lines)
+    record(folder, METRICS, PREDICTIONS)
     return folder
 
 
@@ -251,9 +251,9 @@ def test_what_is_no_evaluated_run(tmp_path: Path, two: tuple[Path, Path]) -> Non
     replies = tmp_path / "replies"
     replies.mkdir()
     about = {"method": "bara", "task": "t", "split": "test", "seed": 0, "rows": ""}
-    with recording(replies, METRICS, PREDICTIONS):
-        write_json(replies / METRICS, about)
-        write_jsonl(replies / PREDICTIONS, [{"id": "x", "log_prob": {"0": -1.0}}])
+    write_json(replies / METRICS, about)
+    write_jsonl(replies / PREDICTIONS, [{"id": "x", "log_prob": {"0": -1.0}}])
+    record(replies, METRICS, PREDICTIONS)
     with pytest.raises(DataError, match="replies"):
         compare_runs(replies, two[1])
 

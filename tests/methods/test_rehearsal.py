@@ -24,7 +24,7 @@ from bara_pyro.models.lora import LoRA
 from bara_pyro.runs.config import RunConfig, load_config
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.folder import load_system
-from bara_pyro.runs.manifest import clear
+from bara_pyro.runs.ownership import clear
 from bara_pyro.runs.rehearsal import DRAWS, SPREAD, fit_rehearsed, halves, rehearsal_of
 from bara_pyro.runs.store import read_json, read_jsonl
 from bara_pyro.runs.system import System, build_system

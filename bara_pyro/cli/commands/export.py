@@ -54,7 +54,7 @@ def export(
     from bara_pyro.errors import ConfigError
     from bara_pyro.runs.export import export_lora
     from bara_pyro.runs.folder import load_system
-    from bara_pyro.runs.manifest import clear
+    from bara_pyro.runs.ownership import clear
 
     system = load_system(run, backbone=model, device=device)
     if system.config.task.likelihood == "completion":

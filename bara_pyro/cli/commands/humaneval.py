@@ -62,7 +62,8 @@ def humaneval(
     """
     from bara_pyro.cli.outputs import check_folder
     from bara_pyro.errors import ConfigError
-    from bara_pyro.runs.manifest import ALL, check_run, clear, recording
+    from bara_pyro.runs.manifest import check_run
+    from bara_pyro.runs.ownership import adding, clear
     from bara_pyro.sandbox import Limits, check_isolation, load_humaneval
 
     if resume and overwrite:
@@ -99,20 +100,20 @@ def humaneval(
     if not resume:
         clear(out)
     out.mkdir(parents=True, exist_ok=True)
-    with recording(out, ALL):
-        with progress("write programs", len(asked) * replies) as advance:
-            programs = write_programs(system, asked, out, how, replies=replies, on_program=advance)
-        with progress("run programs", len(programs)) as advance:
-            judged = judge_programs(
-                asked,
-                programs,
-                out,
-                limits=Limits(seconds=seconds),
-                workers=workers,
-                unsandboxed=allow_unsandboxed,
-                on_program=advance,
-            )
-        curve, report = score_programs(programs, judged, out)
+    with progress("write programs", len(asked) * replies) as advance:
+        programs = write_programs(system, asked, out, how, replies=replies, on_program=advance)
+    with progress("run programs", len(programs)) as advance:
+        judged = judge_programs(
+            asked,
+            programs,
+            out,
+            limits=Limits(seconds=seconds),
+            workers=workers,
+            unsandboxed=allow_unsandboxed,
+            on_program=advance,
+        )
+    with adding(out) as place:
+        curve, report = score_programs(programs, judged, place)
     rows = [
         {"k": k, "pass": value, "interval": f"{low:.1f} to {high:.1f}"}
         for k, value, low, high in zip(

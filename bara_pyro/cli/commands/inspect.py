@@ -40,7 +40,8 @@ def inspect(
     """
     from bara_pyro.cli.outputs import check_folder
     from bara_pyro.errors import ConfigError
-    from bara_pyro.runs.manifest import ALL, check_not_uploaded, check_run, is_run, recording
+    from bara_pyro.runs.manifest import check_not_uploaded, check_run, is_run
+    from bara_pyro.runs.ownership import adding
 
     if not all(one.strip() for one in text or []):
         raise ConfigError("A --text is empty: give it words or leave it out.")
@@ -59,9 +60,10 @@ def inspect(
     from bara_pyro.runs.folder import load_system
 
     system = load_system(run, backbone=model, device=device, data_dir=data_dir)
-    with recording(out, ALL), progress(f"inspect {run.name}", len(PARTS) + 1) as advance:
+    with adding(out) as place, progress(f"inspect {run.name}", len(PARTS) + 1) as advance:
         looked = options(rows, samples, tau, text or [])
-        page, findings = inspect_run(run, system, looked, out=out, on_part=advance)
+        page, findings = inspect_run(run, system, looked, out=place, on_part=advance)
+    page = out / page.name
     for sentence in findings:
         say(f"- {sentence}")
     say(f"Open {page}")

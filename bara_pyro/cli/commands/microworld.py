@@ -36,23 +36,24 @@ def build(
     """Pretrain the small world's language model from nothing (up to 20 minutes on two cores)."""
     from bara_pyro.cli.outputs import check_file, check_folder
     from bara_pyro.errors import ConfigError
-    from bara_pyro.runs.manifest import ALL, clear, recording
+    from bara_pyro.runs.answers_file import world_card_in
+    from bara_pyro.runs.ownership import adding, clear
 
     if hidden_size is not None and hidden_size % 32:
         raise ConfigError(f"--hidden-size is {hidden_size}: give a multiple of 32.")
     check_folder(out, overwrite=overwrite)
     if card_file is not None:
-        check_file(card_file, overwrite=overwrite, option="--card")
+        check_file(card_file, overwrite=overwrite, option="--card", ours=world_card_in)
 
     from bara_pyro.cli.terminal import progress, result, say
     from bara_pyro.microworld.build import STEPS
     from bara_pyro.microworld.build import build as pretrain
 
     clear(out)
-    with recording(out, ALL), progress("pretrain the microworld's backbone", steps or STEPS) as advance:
+    with adding(out) as place, progress("pretrain the microworld's backbone", steps or STEPS) as advance:
         sizes = {"hidden_size": hidden_size, "layers": layers}
         report = pretrain(
-            out,
+            place,
             seed,
             steps,
             lambda step, _, loss: advance(completed=step, note=f"loss {loss:.3f}"),
@@ -91,8 +92,9 @@ def card(
 ) -> None:
     """Measure every task (zero-shot, Bayes, LoRA over seeds) and write the card; can be resumed."""
     from bara_pyro.cli.outputs import check_file
+    from bara_pyro.runs.answers_file import world_card_in
 
-    check_file(out, overwrite=overwrite)
+    check_file(out, overwrite=overwrite, ours=world_card_in)
 
     from bara_pyro.cli.card import measure, write_card
     from bara_pyro.cli.running import run

@@ -50,7 +50,7 @@ def prune(
     from bara_pyro.report import save
     from bara_pyro.runs.evaluate import parameter_counts
     from bara_pyro.runs.folder import load_system, save_system, saved_step, write_config
-    from bara_pyro.runs.manifest import clear, recording
+    from bara_pyro.runs.ownership import adding, clear
     from bara_pyro.runs.store import SCHEMA, write_json
     from bara_pyro.runs.train_log import train_seconds
 
@@ -73,9 +73,9 @@ def prune(
         samples = max(system.config.predict.samples)
         with progress("curve of kept rank", len(SHARES)) as advance:
             points = prune_curve(system, calibration, system.split("test"), samples=samples, on_point=advance)
-        with recording(out, "prune.json", "prune.png"):
-            write_json(out / "prune.json", {"schema": SCHEMA, "tolerance": tolerance, "curve": points})
-            save(curve_figure(points), out / "prune.png")
+        with adding(out) as place:
+            write_json(place / "prune.json", {"schema": SCHEMA, "tolerance": tolerance, "curve": points})
+            save(curve_figure(points), place / "prune.png")
         show(curve_table(points, samples))
     say(f"Written to {out}")
     units = {"kept": found.kept, "units": found.units, "difference": found.difference}

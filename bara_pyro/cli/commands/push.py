@@ -45,7 +45,7 @@ def push(
     from bara_pyro.cli.terminal import result, say
     from bara_pyro.hub.push import prepare_upload
     from bara_pyro.hub.push import push as upload
-    from bara_pyro.runs.manifest import clear
+    from bara_pyro.runs.ownership import clear
 
     clear(out)
     if offline:

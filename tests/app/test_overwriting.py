@@ -1,0 +1,145 @@
+"""`--overwrite` replaces what bara wrote and nothing else, whatever a manifest that somebody sent claims."""
+
+import hashlib
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import typer
+from app_cases import Bara, Place, assert_one_sentence, files_below, questions, write_rows
+
+from bara_pyro.cli.app import app
+from bara_pyro.runs.manifest import write_manifest
+
+# What is given to each command that has --overwrite, with a folder or a file as its {target}.
+FOLDERS = {
+    "train": "--model {model} --task {rows} --out {target}",
+    "evaluate": "{run} --out {target}",
+    "inspect": "{run} --out {target}",
+    "prune": "{run} --out {target}",
+    "export": "{run} --out {target}",
+    "push": "{run} somebody/model --offline --out {target}",
+    "humaneval": "{run} --problems {rows} --out {target}",
+    "demo": "--quick --model {model} --task {rows} --out {target}",
+    "microworld build": "--steps 1 --out {target}",
+    "reward train": "--model {model} --task {rows} --out {target}",
+}
+FILES = {
+    "predict": ("{run} --input {rows} --output {target}", ".jsonl"),
+    "conformal": ("{run} --output {target}", ".jsonl"),
+    "abstain": ("{run} --risk 0.5 --output {target}", ".csv"),
+    "detect": ("{run} --output {target}", ".tsv"),
+    "acquire": ("{run} --input {rows} --count 2 --output {target}", ".parquet"),
+    "generate": ("{run} --prompt fox --output {target}", ".jsonl"),
+    "generate --page": ("{run} --prompt fox --uncertainty 2 --page {target}", ".html"),
+    "compare": ("{run} {run} --page {target}", ".html"),
+    "lm-eval": ("{run} --tasks boolq --out {target}", ".json"),
+    "reward score": ("{model} --input {rows} --output {target}", ".jsonl"),
+    "microworld build --card": ("--steps 1 --out {new} --card {target}", ".md"),
+    "microworld card": ("--out {target}", ".md"),
+}
+
+
+def overwriting(group: object, name: str = "") -> Iterator[str]:
+    """Every command below a group that has --overwrite."""
+    for word, command in getattr(group, "commands", {}).items():
+        yield from overwriting(command, f"{name} {word}")
+    if any("--overwrite" in option.opts for option in group.params):  # type: ignore[attr-defined]
+        yield name.strip()
+
+
+def test_every_command_is_tried_here() -> None:
+    tried = {name.partition(" --")[0] for name in (*FOLDERS, *FILES)}
+    assert tried == set(overwriting(typer.main.get_command(app)))
+
+
+def sha(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def outside(target: Path) -> None:
+    victim = target.parent / "victim.txt"
+    victim.write_text("mine")
+    for name in (str(victim), "../victim.txt", "below/thesis.docx"):
+        write_manifest(target, {name: sha(b"mine")})
+
+
+def star(target: Path) -> None:
+    (target / "thesis.docx").write_text("mine")
+    write_manifest(target, {"*": None})
+
+
+def not_known(target: Path) -> None:
+    for name in ("thesis.docx", "index.html", "README.md", "metrics.json", "prune.json"):
+        (target / name).write_text("mine")
+    write_manifest(target, dict.fromkeys(("thesis.docx", "index.html", "README.md", "metrics.json"), None))
+
+
+def another_content(target: Path) -> None:
+    (target / "thesis.docx").write_text("mine")
+    write_manifest(target, {"thesis.docx": sha(b"theirs")})
+
+
+def link(target: Path) -> None:
+    (target.parent / "victim.txt").write_text("mine")
+    for name in ("metrics.json", "programs.jsonl"):
+        (target / name).symlink_to(target.parent / "victim.txt")
+    write_manifest(target, dict.fromkeys(("metrics.json", "programs.jsonl"), sha(b"mine")))
+
+
+def linked_folder(target: Path) -> None:
+    victim = target.parent / "elsewhere"
+    victim.mkdir()
+    (victim / "thesis.docx").write_text("mine")
+    write_manifest(victim, {"thesis.docx": sha(b"mine")})
+    (target / "report").symlink_to(victim)
+    write_manifest(target, {})
+
+
+def below(target: Path) -> None:
+    (target / "notes").mkdir()
+    star(target / "notes")
+
+
+HOSTILE: tuple[Callable[[Path], None], ...] = (
+    *(outside, star, not_known, another_content, link, linked_folder, below),
+)
+
+
+@pytest.mark.parametrize("command", FOLDERS)
+@pytest.mark.parametrize("in_a_run", [False, True], ids=["folder", "run"])
+def test_a_manifest_makes_nothing_ours(
+    command: str, in_a_run: bool, place: Place, run: Path, tmp_path: Path, bara: Bara
+) -> None:
+    for hostile in HOSTILE:
+        there = tmp_path / hostile.__name__
+        target = there / "target"
+        if in_a_run:
+            shutil.copytree(run, target)
+            (target / "manifest.json").unlink()
+            (target / "metrics.json").unlink()
+        else:
+            target.mkdir(parents=True)
+        (target / "empty").mkdir()
+        hostile(target)
+        before = files_below(tmp_path)
+        given = FOLDERS[command].format(run=run, rows=place.rows, model=place.backbone, target=target)
+        assert_one_sentence(bara(*command.split(), *given.split(), "--overwrite"), str(target))
+        assert files_below(tmp_path) == before, hostile.__name__
+
+
+@pytest.mark.parametrize("command", FILES)
+def test_no_file_of_somebody_else_is_replaced(
+    command: str, place: Place, run: Path, tmp_path: Path, bara: Bara
+) -> None:
+    given, ending = FILES[command]
+    target = tmp_path / f"mine{ending}"
+    rows = write_rows(tmp_path / "rows.jsonl", questions()[:4])
+    for content in ("mine", '{"mine": 1}\n', '{"id": 1}\n', '{"id": "a", "mine": 1}\n', '{"mine": "a'):
+        target.write_text(content)
+        before = files_below(tmp_path)
+        words = given.format(run=run, rows=rows, model=place.backbone, new=tmp_path / "new", target=target)
+        found = bara(*command.partition(" --")[0].split(), *words.split(), "--overwrite")
+        assert_one_sentence(found, f"{target} was not written by bara")
+        assert files_below(tmp_path) == before
