@@ -18,6 +18,7 @@ from transformers import (
 from bara_pyro.core import quantized
 from bara_pyro.core.backbone_inputs import going_on, inputs_of
 from bara_pyro.core.cache_name import cache_argument
+from bara_pyro.core.context import positions
 from bara_pyro.core.frozen_states import FrozenStates, Tokens
 from bara_pyro.core.prefix import KeysAndValues, Prefix
 from bara_pyro.errors import BackboneError, ConfigError
@@ -310,8 +311,7 @@ class Backbone:
     @property
     def context(self) -> int | None:
         """The number of tokens that a text may have; None where the architecture sets no bound."""
-        found = getattr(self.lm.config.get_text_config(), "max_position_embeddings", None)
-        return found if isinstance(found, int) and found > 0 else None
+        return positions(self.lm)
 
     def check_room(self, tokens: int, what: str, way_out: str = "shorten it") -> None:
         """Raise `ConfigError` where `what`, of so many tokens, is longer than the context."""

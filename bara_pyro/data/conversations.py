@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 
 from jinja2 import TemplateError
 
-from bara_pyro.data.encode import Tokenizer, continuation, front_ids, ids_of, pad_id
 from bara_pyro.data.messages import (
     PROMPTS,
     Message,
@@ -22,6 +21,7 @@ from bara_pyro.data.messages import (
 from bara_pyro.data.replies import EncodedReplies, EncodedReply
 from bara_pyro.data.rows import check_ids, column_in, own_id
 from bara_pyro.data.tables import Data, Table, read_table
+from bara_pyro.data.tokens import Tokenizer, continuation, front_ids, ids_of, pad_id
 from bara_pyro.data.turns import turn_end
 from bara_pyro.data.unicode import check_unicode
 from bara_pyro.errors import ConfigError, DataError

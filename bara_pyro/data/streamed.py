@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from torch import Tensor
 
 from bara_pyro.data.conversations import Conversation, ReplyEncoder
-from bara_pyro.data.encode import pad_id
 from bara_pyro.data.replies import EncodedReply, ReplyBatch, RowsDigest, reply_batch
+from bara_pyro.data.tokens import pad_id
 from bara_pyro.errors import DataError
 
 

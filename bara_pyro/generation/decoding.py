@@ -115,6 +115,8 @@ def within_context(prompts: Sequence[Prompt], backbone: Backbone, how: Decoding)
         longest = max(prompts, key=lambda prompt: len(prompt.token_ids))
         length = len(longest.token_ids)
         left = room - length
+        if how.max_new_tokens is None:
+            new = max(1, min(new, left))
         told = f"The prompt with the id {longest.id!r} of {length} tokens with max_new_tokens={new}"
         way_out = (
             "shorten it" if left < 1 else f"give max_new_tokens={left} (--max-new-tokens {left}) or fewer"

@@ -10,12 +10,12 @@ from safetensors import SafetensorError
 from torch.nn import functional as F
 from transformers import AutoModel, PreTrainedModel
 
+from bara_pyro.core.context import positions
 from bara_pyro.core.loading import AUTO, load_tokenizer, quiet_transformers, reason_of
-from bara_pyro.data.encode import Tokenizer
+from bara_pyro.data.tokens import Tokenizer
 from bara_pyro.data.unicode import check_unicode
 from bara_pyro.errors import BackboneError, ConfigError, DataError
 from bara_pyro.metrics import mean_cosine_distance
-from bara_pyro.reward.model import positions
 from bara_pyro.reward.rows import pad_right
 from bara_pyro.runs.store import read_json
 from bara_pyro.runs.system import find_device

@@ -12,8 +12,8 @@ from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.guide import SiteGuide, check_guide
 from bara_pyro.core.noise import Addresses
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.data.encode import Tokenizer
 from bara_pyro.data.texts import pad_left
+from bara_pyro.data.tokens import Tokenizer
 from bara_pyro.data.turns import turn_end
 from bara_pyro.errors import ConfigError
 from bara_pyro.generation.decoding import LONGEST, Decoding, check_drawn, check_options, within_context

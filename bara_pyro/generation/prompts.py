@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from bara_pyro.data.conversations import in_chat, prompt_tokens
-from bara_pyro.data.encode import Tokenizer
 from bara_pyro.data.messages import PROMPTS, Message, asked_in, texts_of
 from bara_pyro.data.rows import check_ids, column_in, own_id
 from bara_pyro.data.tables import Data, read_table
+from bara_pyro.data.tokens import Tokenizer
 from bara_pyro.data.unicode import check_unicode
 from bara_pyro.errors import DataError
 from bara_pyro.types import Fields

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers import StoppingCriteria
 
-from bara_pyro.data.encode import Tokenizer
+from bara_pyro.data.tokens import Tokenizer
 
 BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # a byte of a character that has no token
 CHARACTER = 4  # bytes, at most

@@ -82,6 +82,8 @@ class BaraLM(HFLM):
         size = _checked_size(batch_size)
         system, held = _loaded(run, law, device=device, backbone=backbone, dtype=dtype)
         check_law(system, law, samples)
+        if max_length is not None:
+            held.check_room(max_length, "max_length", "lower it")
         if held.tokenizer is None:
             raise ConfigError(f"The language model of {run} has no tokenizer: give one that has.")
         self.system, self.law, self.samples, self.seed = system, law, samples, seed
@@ -92,7 +94,7 @@ class BaraLM(HFLM):
                 pretrained=held.lm,
                 tokenizer=copy.deepcopy(held.tokenizer),  # which HFLM may give a token to pad with
                 batch_size=size,
-                max_length=max_length,
+                max_length=max_length or held.context,
                 softmax_dtype="float32",
             )
 

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 from transformers.utils import logging
 
+from bara_pyro.core.context import positions
 from bara_pyro.core.loading import AUTO, DTYPES, load_tokenizer, quiet_transformers, reason_of, resolve
-from bara_pyro.data.encode import Tokenizer
+from bara_pyro.data.tokens import Tokenizer
 from bara_pyro.errors import BackboneError, CheckpointError, ConfigError, unknown
 from bara_pyro.runs.manifest import is_run, verify
 from bara_pyro.runs.store import check_schema, read_json
@@ -125,18 +126,9 @@ def format_of(tokenizer: Tokenizer) -> str:
     return CHAT if tokenizer.chat_template else PLAIN
 
 
-def longest(model: PreTrainedModel) -> int:
-    """Return how many tokens a row may have where nobody says: `LONGEST`, or fewer that a model can read."""
-    return min(LONGEST, positions(model) or LONGEST)
-
-
-def positions(model: PreTrainedModel) -> int | None:
-    """Return the most tokens that a model can read; None where its configuration does not say."""
-    most: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    embeddings = getattr(model.base_model, "embeddings", None)
-    # RoBERTa's count begins behind the padding token's own place.
-    pad = getattr(getattr(embeddings, "position_embeddings", None), "padding_idx", None)
-    return most if most is None or pad is None else most - int(pad) - 1
+def longest(model: PreTrainedModel, most: int = LONGEST) -> int:
+    """Return how many tokens a row may have where nobody says: `most`, or fewer that a model can read."""
+    return min(most, positions(model) or most)
 
 
 def load_classifier(

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from bara_pyro.data.conversations import Conversation, by_template
-from bara_pyro.data.encode import Tokenizer, ids_of
+from bara_pyro.data.tokens import Tokenizer, ids_of
 from bara_pyro.data.unicode import check_unicode
 from bara_pyro.errors import DataError
 from bara_pyro.reward.model import CHAT

@@ -5,10 +5,11 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor
 
+from bara_pyro.core.context import positions
 from bara_pyro.data.conversations import Conversation
 from bara_pyro.data.messages import Message
 from bara_pyro.errors import BackboneError, ConfigError, DataError
-from bara_pyro.reward.model import RewardModel, positions
+from bara_pyro.reward.model import RewardModel
 from bara_pyro.reward.rows import pad_right, row_of
 
 OnRows = Callable[[int], object]

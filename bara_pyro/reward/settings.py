@@ -16,7 +16,8 @@ class RewardConfig:
         lr: rate of AdamW, which rises over the first tenth of the steps and falls to zero by the last; None
             for 1e-4, and 1e-3 of the head alone.
         batch_size: pairs a step.
-        max_length: the most tokens of prompt and reply together; see `rows.row_of`.
+        max_length: the most tokens of prompt and reply together; see `rows.row_of`. None for 1024, and fewer
+            where the language model takes fewer.
         head_only: train the head on features of the frozen model, which are computed once; else LoRA in all
             linear layers, too.
         r: rank of LoRA.
@@ -32,7 +33,7 @@ class RewardConfig:
     epochs: int = 2
     lr: float | None = None
     batch_size: int = 8
-    max_length: int = 1024
+    max_length: int | None = None
     head_only: bool = False
     r: int = 8
     lora_alpha: float = 16.0
@@ -42,7 +43,7 @@ class RewardConfig:
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "max_length", "r"):
-            if (value := getattr(self, name)) < 1:
+            if (value := getattr(self, name)) is not None and value < 1:
                 raise ConfigError(f"{name} is {value}: choose 1 or more.")
         for name, number in (("lr", self.rate), ("lora_alpha", self.lora_alpha)):
             if not 0 < number < math.inf:

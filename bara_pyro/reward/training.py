@@ -3,14 +3,14 @@
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
 
 from bara_pyro.core.loading import quiet_transformers
-from bara_pyro.data.encode import Tokenizer
 from bara_pyro.data.preferences import Pair, PreferenceTask
+from bara_pyro.data.tokens import Tokenizer
 from bara_pyro.errors import BackboneError, ConfigError, DataError, Stopped
 from bara_pyro.reward.agreement import Agreement, agreement
 from bara_pyro.reward.fitting import Fitted, PairRows, fit_head, fit_lora, head_of
@@ -22,6 +22,7 @@ from bara_pyro.reward.model import (
     format_of,
     load_classifier,
     load_reward_model,
+    longest,
 )
 from bara_pyro.reward.rows import row_of
 from bara_pyro.reward.scoring import check_length, scores_of_rows
@@ -31,6 +32,8 @@ from bara_pyro.runs.manifest import record
 from bara_pyro.runs.ownership import discard, foreign
 from bara_pyro.runs.store import SCHEMA, write_json, writing
 from bara_pyro.types import Json
+
+TRAINED_LENGTH = 1024  # tokens of a row, unless another number is given
 
 OnProgress = Callable[[str, int, int, str], object]
 """Called with what is being done, how much of it is done, how much there is, and a remark."""
@@ -91,9 +94,10 @@ def train_reward(
     try:
         began = time.perf_counter()
         reward = start(name, config, device)
-        check_length(reward, config.max_length)
-        train, train_rows = _rows(reward, task.train, config.max_length, "train")
-        test, test_rows = _rows(reward, task.test, config.max_length, "test")
+        length = check_length(reward, config.max_length)
+        config = replace(config, max_length=length)
+        train, train_rows = _rows(reward, task.train, length, "train")
+        test, test_rows = _rows(reward, task.test, length, "test")
         pad_apart(reward, [row for pair in (*train_rows, *test_rows) for row in pair])
         fitted = _fit(reward, train_rows, config, say)
         with writing(out), appearing(out) as folder:
@@ -125,7 +129,8 @@ def start(name: str | Path, config: RewardConfig, device: str) -> RewardModel:
         ConfigError: the device or the type is unknown.
     """
     model, tokenizer, missing = load_classifier(name, config.dtype, device)
-    reward = RewardModel(model, tokenizer, str(name), format_of(tokenizer), config.max_length)
+    length = config.max_length or longest(model, TRAINED_LENGTH)
+    reward = RewardModel(model, tokenizer, str(name), format_of(tokenizer), length)
     head = head_of(reward)
     if lacking := [key for key in missing if not key.startswith(f"{HEAD}.")]:
         raise BackboneError(

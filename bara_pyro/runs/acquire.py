@@ -91,7 +91,7 @@ def ask_pool(
             system, examples, "given", samples * repeats, repeats=repeats, seed=seed, on_rows=on_rows
         )
     draws = draws.unflatten(0, (-1, repeats)).logsumexp(1) - math.log(repeats)
-    return Pool(kept, draws, shared, tuple(reading_notes(system.config, split, "given")))
+    return Pool(kept, draws, shared, tuple(reading_notes(system.config, system.backbone, split, "given")))
 
 
 def acquire(pool: Pool, count: int, *, by: Acquisition = "batch-bald", seed: int = 0) -> Acquired:

@@ -17,7 +17,7 @@ from bara_pyro.metrics import Uncertainty, decompose, posterior_predictive, stac
 from bara_pyro.runs.evaluate import OnRows, draw
 from bara_pyro.runs.known import trained_on
 from bara_pyro.runs.offered import offered
-from bara_pyro.runs.rows import encode_rows, reading_notes, some
+from bara_pyro.runs.rows import encode_rows, longest, reading_notes, some
 from bara_pyro.runs.system import System, require_answers
 from bara_pyro.types import Measure
 
@@ -83,7 +83,7 @@ def ask(
         DataError: no question is short enough.
     """
     kept, split, draws = answers_drawn(system, examples, name, samples, seed=seed, on_rows=on_rows)
-    notes = tuple(reading_notes(system.config, split, name))
+    notes = tuple(reading_notes(system.config, system.backbone, split, name))
     return Asked(kept, split, posterior_predictive(draws), decompose(draws), notes)
 
 
@@ -109,8 +109,8 @@ def answers_drawn(
     split = encode_rows(system.config, system.backbone, system.task, examples)
     if not len(split):
         raise DataError(
-            f"None of the {name} rows has a question of at most {system.config.task.max_length} tokens "
-            "(task.max_length): give shorter ones."
+            f"None of the {name} rows has a question of at most {longest(system.config, system.backbone)} "
+            "tokens: give shorter ones."
         )
     draws = draw(system, split, samples, repeats=repeats, seed=seed, on_rows=on_rows)
     by_id = {example.id: example for example in examples}

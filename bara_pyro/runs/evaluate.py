@@ -146,7 +146,7 @@ def evaluate_system(
         "parameters": parameter_counts(system),
         "seed": system.config.seed,
         "config_hash": system.config.hash,
-        "notes": [*system.task.notes, *reading_notes(system.config, split, name)],
+        "notes": [*system.task.notes, *reading_notes(system.config, system.backbone, split, name)],
         "environment": environment(),
         "wall_clock_evaluate_s": round(time.perf_counter() - started, 3),
         **extra,

@@ -29,7 +29,7 @@ from bara_pyro.runs.evaluate import OnRows, draw
 from bara_pyro.runs.folder import stored_config, stored_task
 from bara_pyro.runs.known import trained_on
 from bara_pyro.runs.own_rows import check_own_rows, own_rows
-from bara_pyro.runs.rows import encode_rows, load_data, load_reply_data, reading_notes
+from bara_pyro.runs.rows import encode_rows, load_data, load_reply_data, longest, reading_notes
 from bara_pyro.runs.sections import TaskConfig
 from bara_pyro.runs.store import atomic_write, write_jsonl
 from bara_pyro.runs.system import System, require_answers
@@ -91,14 +91,13 @@ def predict(
     examples = load_questions(data, run.task, given=given)
     split = encode_rows(run.config, run.backbone, run.task, examples)
     if not len(split):
-        longest = run.config.task.max_length
         raise DataError(
-            f"No row has a question of at most {longest} tokens (task.max_length): give shorter ones."
+            f"No row has a question of at most {longest(run.config, run.backbone)} tokens: give shorter ones."
         )
     draws = draw(run, split, samples, seed=seed, on_rows=on_rows)
     by_id = {example.id: example for example in examples}
     rows = answers_of(draws, [by_id[row_id] for row_id in split.ids], run.task)
-    return Answers(rows, reading_notes(run.config, split, "given"))
+    return Answers(rows, reading_notes(run.config, run.backbone, split, "given"))
 
 
 def answers_of(draws: Tensor, examples: Sequence[Example], task: Task) -> list[Json]:

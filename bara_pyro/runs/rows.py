@@ -146,8 +146,8 @@ def encode_split(config: RunConfig, backbone: Backbone, task: Task, name: str) -
     split = encode_rows(config, backbone, task, some(getattr(task, name), task.name, name))
     if not len(split):
         raise DataError(
-            f"No {name} row of {task.name!r} has a question of at most {config.task.max_length} tokens: "
-            "raise task.max_length."
+            f"No {name} row of {task.name!r} has a question of at most {longest(config, backbone)} tokens: "
+            f"{way_to_longer(config, backbone)}."
         )
     return split
 
@@ -163,18 +163,19 @@ def encode_reply_split(
         DataError: the split is empty, or all prompts are too long.
     """
     c, rows = config.task, some(getattr(task, name), task.name, name)
+    most = longest(config, backbone)
     found: Replies
     if c.streaming:
-        encoder = ReplyEncoder(backbone.tokenizer, c.max_length, c.chat, c.too_long)
+        encoder = ReplyEncoder(backbone.tokenizer, most, c.chat, c.too_long)
         found = StreamedReplies(rows, encoder, on_rows)
     else:
-        found = encode_replies(rows, backbone.tokenizer, c.max_length, chat=c.chat, too_long=c.too_long)
+        found = encode_replies(rows, backbone.tokenizer, most, chat=c.chat, too_long=c.too_long)
         if c.packing and name == "train":
             found = found.packed(c.max_length)
     if not len(found):
         raise DataError(
-            f"No {name} row of {task.name!r} has a prompt of fewer than {c.max_length} tokens: raise "
-            "task.max_length."
+            f"No {name} row of {task.name!r} has a prompt of fewer than {most} tokens: "
+            f"{way_to_longer(config, backbone)}."
         )
     return found
 
@@ -184,8 +185,26 @@ def encode_rows(config: RunConfig, backbone: Backbone, task: Task, rows: Sequenc
     c = config.task
     classes = len(task.labels) if c.labels == "texts" else None
     return encode(
-        rows, backbone.tokenizer, c.max_length, too_long=c.too_long, answers=task.names, classes=classes
+        rows,
+        backbone.tokenizer,
+        c.max_length,
+        too_long=c.too_long,
+        answers=task.names,
+        classes=classes,
+        context=backbone.context,
     )
+
+
+def longest(config: RunConfig, backbone: Backbone) -> int:
+    """Return how many tokens a row may have: task.max_length, or fewer that the language model takes."""
+    return min(config.task.max_length, backbone.context or config.task.max_length)
+
+
+def way_to_longer(config: RunConfig, backbone: Backbone) -> str:
+    """Return how rows with longer questions can be read, as the end of a sentence."""
+    if longest(config, backbone) < config.task.max_length:
+        return "the language model takes no more, so give shorter ones, or another model"
+    return "raise task.max_length"
 
 
 def unknown_note(share: float, name: str) -> list[str]:
@@ -198,14 +217,18 @@ def unknown_note(share: float, name: str) -> list[str]:
     ]
 
 
-def reading_notes(config: RunConfig, split: EncodedSplit | Replies, name: str) -> list[str]:
+def reading_notes(
+    config: RunConfig, backbone: Backbone, split: EncodedSplit | Replies, name: str
+) -> list[str]:
     """Say how many of the rows called `name` the model cannot read, or not whole."""
     notes, what, asked = [], "reply", "prompt"
     if isinstance(split, EncodedSplit):
         notes, what, asked = unknown_note(split.unknown, f"{name} rows"), "context or text", "question"
     if split.shortened:
         had = _counted(len(split.shortened), name, f"had its {what}", f"had their {what}")
-        notes.append(f"{had} cut to {config.task.max_length} tokens")
+        length = longest(config, backbone)
+        why = "" if length == config.task.max_length else ", the most that the language model takes"
+        notes.append(f"{had} cut to {length} tokens{why}")
     if split.dropped:
         was = _counted(
             len(split.dropped), name, f"was left out: its {asked}", f"were left out: their {asked}"

@@ -198,7 +198,7 @@ def build_system(
     config = for_rows(config, len(split))
     check_memory(config, backbone, split)
     notes = (
-        *reading_notes(config, split, "train"),
+        *reading_notes(config, backbone, split, "train"),
         *states_note(config, backbone, split),
         *rehearsal_note(config, len(split)),
     )

@@ -11,7 +11,7 @@ from bara_pyro.data.tables import read_table
 from bara_pyro.errors import DataError
 from bara_pyro.runs.offered import among_offered
 from bara_pyro.runs.predict import answers_of, names_of
-from bara_pyro.runs.rows import encode_rows, reading_notes
+from bara_pyro.runs.rows import encode_rows, longest, reading_notes
 from bara_pyro.runs.system import System, require_answers
 from bara_pyro.types import Fields, Json
 
@@ -119,13 +119,13 @@ class RunEngine:
             raise
         split = encode_rows(self._reading, self.system.backbone, self.system.task, examples)
         if split.dropped:
-            longest = self.system.config.task.max_length
+            most = longest(self.system.config, self.system.backbone)
             raise DataError(
-                f"The question of row {split.dropped[0]!r} is longer than {longest} tokens, the most that "
+                f"The question of row {split.dropped[0]!r} is longer than {most} tokens, the most that "
                 "this run reads: give a shorter one."
             )
         questions = [Question(example, split.take([i])) for i, example in enumerate(examples)]
-        return questions, reading_notes(self._reading, split, "given")
+        return questions, reading_notes(self._reading, self.system.backbone, split, "given")
 
     def _check_text(self, rows: Sequence[Fields]) -> None:
         """Say in the words of a request that no key holds the text, where that is so."""

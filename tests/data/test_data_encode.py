@@ -1,12 +1,14 @@
 """Answer tokens and truncation, on byte-level, word-level and SentencePiece-like tokenizers."""
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
 from data_cases import byte_level, sentence_piece, word_level
 
 from bara_pyro.data import Example, answer_token_ids, collate, encode, prompt_text
+from bara_pyro.data.tokens import MARGIN, MOST, ids_of, leading
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, DataError
 
@@ -193,3 +195,79 @@ def test_padding_between_tokens():
     mask = torch.tensor([[False, True, True], [True, False, True]])
     with pytest.raises(DataError, match="between its tokens"):
         Batch(torch.ones(2, 3, dtype=torch.long), mask, torch.tensor([1, 2]))
+
+
+# --- texts far longer than what is kept
+
+
+class Counting:
+    """A tokenizer that counts the characters that it is given."""
+
+    def __init__(self, tokenizer):
+        self.tokenizer, self.characters = tokenizer, 0
+
+    def __call__(self, texts, **how):
+        self.characters += sum(map(len, [texts] if isinstance(texts, str) else texts))
+        return self.tokenizer(texts, **how)
+
+    def __getattr__(self, name):
+        return getattr(self.tokenizer, name)
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_first_tokens_are_those_of_the_whole_text(kind):
+    rng = random.Random(0)
+    for _ in range(60):
+        text = " ".join(rng.choices([*WORDS, " " * 40, "=" * 90, "thethe" * 30], k=rng.choice([3, 60, 900])))
+        whole, count = ids_of(TOKENIZERS[kind], [text])[0], rng.choice([1, 7, 40, 300])
+        [start] = leading(TOKENIZERS[kind], [text], count)
+        assert start.tokens == (whole if start.whole else whole[:count])
+        assert start.whole or len(whole) > count
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+@pytest.mark.parametrize("part", ["context", "question"])
+def test_what_is_cut_off_costs_nothing(kind, part):
+    tokenizer, kept = Counting(TOKENIZERS[kind]), 80
+    row = example(400)
+    once = encode([row], TOKENIZERS[kind], kept, too_long="drop")
+    longer = replace(row, **{part: " ".join([getattr(row, part)] * 1000)})
+    many = encode([longer], tokenizer, kept, too_long="drop")
+    assert tokenizer.characters < 8000 < len(prompt_text(longer))
+    if part == "question":
+        assert (many.token_ids, many.dropped) == ((), (row.id,))
+    else:
+        assert (many.token_ids, many.shortened) == (once.token_ids, (row.id,))
+
+
+@pytest.mark.parametrize("filling", [" ", "a"])
+def test_blanks_and_an_endless_word_are_read_up_to_a_bound(filling):
+    tokenizer, few = Counting(TOKENIZERS["words"]), Example("r", "Who came?", 0, f"the {filling * 9000} cat")
+    assert encode([few], tokenizer, 60).token_ids == (ids_of(TOKENIZERS["words"], [prompt_text(few)])[0],)
+    tokenizer.characters = 0
+    split = encode([replace(few, context=f"the {filling * 10**6} cat")], tokenizer, 60)
+    assert split.shortened == ("r",)
+    assert tokenizer.characters < 3 * MOST * (60 + MARGIN)
+
+
+# --- what the language model takes
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_the_language_models_bound_is_as_good_as_max_length(kind):
+    rows = [example(50)]
+    assert encode(rows, TOKENIZERS[kind], 300, context=64) == encode(rows, TOKENIZERS[kind], 64)
+    assert encode(rows, TOKENIZERS[kind], 64, context=300) == encode(rows, TOKENIZERS[kind], 64)
+    with pytest.raises(DataError, match="the language model takes 5"):
+        encode(rows, TOKENIZERS[kind], 300, context=5)
+
+
+def test_an_answer_has_room_behind_its_question():
+    row = replace(example(50), texts=("a dog", "the cat sat on a mat,"))
+    split = encode([row], TOKENIZERS["words"], 300, context=40, classes=2)
+    [longest] = [len(text) for text in split.texts[0] if len(text) == 6]
+    assert len(split.token_ids[0]) + longest - 1 == 40
+    endless = replace(row, texts=("a", "cat " * 10**5))
+    assert encode([endless], TOKENIZERS["words"], 300, context=40, classes=2, too_long="drop").dropped == (
+        row.id,
+    )

@@ -260,3 +260,11 @@ def test_what_else_is_refused(place: Place, systems: dict[str, System]) -> None:
     ):
         with pytest.raises(DataError, match=part):
             lm._loglikelihood_tokens([(("a", "b"), context, continuation)], disable_tqdm=True)
+
+
+def test_a_length_beyond_the_language_model_is_refused(place: Place) -> None:
+    system = system_of(place, "bara-gate")
+    assert BaraLM(system).max_length == 64
+    assert BaraLM(system, max_length=20).max_length == 20
+    with pytest.raises(ConfigError, match="max_length takes 65 tokens, more than the 64"):
+        BaraLM(system, max_length=65)

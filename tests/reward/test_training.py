@@ -80,6 +80,11 @@ def test_what_stands_beside_the_model(lm: Path, tmp_path: Path) -> None:
     assert record["seconds"] > 0
 
 
+def test_rows_are_no_longer_than_the_model_takes_unless_somebody_says(lm: Path, tmp_path: Path) -> None:
+    reward = train_reward(lm, TASK, tmp_path / "out", RewardConfig(epochs=1, head_only=True))
+    assert (reward.max_length, reward.record["config"]["max_length"]) == (64, 64)
+
+
 def test_a_padding_token_that_ends_replies_is_not_used(tmp_path: Path) -> None:
     """Most tokenizers pad with the end of a text: the score would be read before it."""
     place = save_lm(tmp_path / "lm", template=True, pad="<end>")
@@ -171,7 +176,7 @@ def test_what_is_no_language_model(tmp_path: Path, lm: Path) -> None:
     with pytest.raises(BackboneError, match="Cannot load"):
         train_reward(tmp_path / "absent", TASK, tmp_path / "out", FAST)
     with pytest.raises(ConfigError, match="reads 64 tokens at most"):
-        train_reward(lm, TASK, tmp_path / "out")
+        train_reward(lm, TASK, tmp_path / "out", RewardConfig(max_length=1024))
     assert not (tmp_path / "out").exists()
 
 

@@ -118,7 +118,7 @@ def generate(
 
     from bara_pyro.cli.options import draws_of
     from bara_pyro.cli.terminal import progress, result, say, say_notes
-    from bara_pyro.data.encode import unknown_share
+    from bara_pyro.data.tokens import unknown_share
     from bara_pyro.generation.decoding import Decoding
     from bara_pyro.generation.file import append_lines, lines_there, made_by, reply_lines
     from bara_pyro.generation.prompts import encode_prompts, load_prompts

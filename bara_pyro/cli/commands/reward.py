@@ -37,8 +37,13 @@ def train(
     ] = 0.2,
     rows: Annotated[int | None, of_data(min=1, help="Train on the first so many pairs only.")] = None,
     max_length: Annotated[
-        int, of_data(min=1, help="Tokens a row; prompts lose their beginning, longer replies are left out.")
-    ] = 1024,
+        int | None,
+        of_data(
+            min=1,
+            help="Tokens a row; prompts lose their beginning, longer replies are left out. (default: 1024, "
+            "or fewer that the model takes)",
+        ),
+    ] = None,
     head_only: Annotated[
         bool, typer.Option("--head-only", help="Train the head alone, on features that are computed once.")
     ] = False,

@@ -124,7 +124,8 @@ def token_maps(
     if not texts or not all(text.strip() for text in texts.values()):
         raise DataError("A text is empty, or there is none: give each title a text.")
     longest = max(MAX_LENGTH, system.config.task.max_length)  # a row that is trained on is no longer
-    split = encode([Example(title, text) for title, text in texts.items()], tokenizer, longest)
+    examples = [Example(title, text) for title, text in texts.items()]
+    split = encode(examples, tokenizer, longest, context=system.backbone.context)
     found = []
     for row, title in enumerate(split.ids):
         batch = split.batch([row], system.answer_ids).to(system.backbone.device)

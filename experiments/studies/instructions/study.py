@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from bara_pyro.core.loading import load_tokenizer
-from bara_pyro.data.encode import Tokenizer
+from bara_pyro.data.tokens import Tokenizer
 from bara_pyro.errors import DataError
 from bara_pyro.generation.prompts import encode_prompts
 from bara_pyro.reward import Agreement, RewardModel, load_reward_model, score_replies

@@ -1,0 +1,93 @@
+"""Texts as tokens: all of them, or the first ones at the cost of those and not of the whole text."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bara_pyro.data.unicode import check_unicode
+
+Tokenizer = Any  # a Hugging Face tokenizer; transformers ships no types for it
+
+FIRST = 16
+"""Characters that are read at first for each token that is wanted; text has some four a token."""
+MOST = 256
+"""Characters that are read at most for each token that is wanted, of blanks or of one endless word."""
+MARGIN = 16
+"""Tokens before the end of a piece from which on they may be others than those of the whole text."""
+
+
+@dataclass(frozen=True)
+class Leading:
+    """What was read of a text.
+
+    Attributes:
+        tokens: all of the text's tokens, or its first ones.
+        whole: whether they are all.
+    """
+
+    tokens: list[int]
+    whole: bool
+
+
+def leading(tokenizer: Tokenizer, texts: Sequence[str], count: int) -> list[Leading]:
+    """Return the first tokens of texts, without special tokens.
+
+    Args:
+        tokenizer: a Hugging Face tokenizer.
+        texts: of any length.
+        count: tokens that are wanted of each. Of a text that is not `whole` exactly so many are returned
+            (fewer where `MOST` characters a token hold fewer).
+
+    Raises:
+        DataError: what is read of a text is not valid Unicode.
+    """
+    found: dict[int, Leading] = {}
+    wanted = max(count, 0) + MARGIN
+    most, size = MOST * wanted, FIRST * wanted
+    left: Iterable[int] = range(len(texts))
+    while left:
+        pieces = {i: texts[i][:size] for i in left}
+        for (i, piece), tokens in zip(pieces.items(), ids_of(tokenizer, [*pieces.values()]), strict=True):
+            whole = len(piece) == len(texts[i])
+            if whole or len(tokens) >= wanted or size >= most:
+                found[i] = Leading(tokens if whole else tokens[: max(count, 0)], whole)
+        left = [i for i in left if i not in found]
+        size = min(4 * size, most)
+    return [found[i] for i in range(len(texts))]
+
+
+def ids_of(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
+    """Tokenise texts as they are: no special tokens, no log line on length (we look after it).
+
+    Raises:
+        DataError: one is not valid Unicode.
+    """
+    if not texts:
+        return []
+    check_unicode(texts)
+    return list(tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"])
+
+
+def continuation(tokenizer: Tokenizer, before: str, text: str) -> list[int]:
+    """Return the tokens that `text` adds behind `before` (or those of `text` alone, where the two merge)."""
+    start, both = ids_of(tokenizer, [before, before + text])
+    return both[len(start) :] if both[: len(start)] == start else ids_of(tokenizer, [text])[0]
+
+
+def front_ids(tokenizer: Tokenizer) -> list[int]:
+    """Return the special tokens that the tokenizer puts before a text."""
+    plain, full = ids_of(tokenizer, ["a"])[0], list(tokenizer("a")["input_ids"])
+    starts = (start for start in range(len(full)) if plain and full[start : start + len(plain)] == plain)
+    return full[: next(starts, 0)]
+
+
+def pad_id(tokenizer: Tokenizer) -> int:
+    """Return the token that rows are padded with: its padding token, else the end token."""
+    known = (token for token in (tokenizer.pad_token_id, tokenizer.eos_token_id) if token is not None)
+    return int(next(known, 0))
+
+
+def unknown_share(rows: Sequence[Sequence[int]], tokenizer: Tokenizer) -> float:
+    """Return the percentage of unknown tokens; 0 for tokenizers that can spell everything."""
+    total = sum(map(len, rows))
+    return 100 * sum(row.count(tokenizer.unk_token_id) for row in rows) / max(total, 1)
