@@ -53,7 +53,9 @@ class PeftEngine:
     def __init__(self, system: System) -> None:
         self.reader = RunEngine(system, samples=0)
         self.system = system
-        lm = AutoModelForCausalLM.from_pretrained(backbone_path(), dtype=torch.float32)
+        lm = AutoModelForCausalLM.from_pretrained(
+            backbone_path(), dtype=torch.float32, trust_remote_code=False
+        )
         config = peft.LoraConfig(r=8, lora_alpha=16, target_modules=TARGETS)
         self.model = peft.get_peft_model(lm, config).eval()
 

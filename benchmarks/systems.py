@@ -65,7 +65,7 @@ def size_of(name: str) -> Size:
         return SIZES[name]
     if not (Path(name) / "config.json").exists():
         raise DataError(f"Unknown size {name!r}: choose {', '.join(SIZES)}, or a folder with a config.json.")
-    config = AutoConfig.from_pretrained(name)
+    config = AutoConfig.from_pretrained(name, trust_remote_code=False)
     heads = config.num_attention_heads
     kv_heads = getattr(config, "num_key_value_heads", heads)
     shape = (config.vocab_size, config.hidden_size, config.intermediate_size, config.num_hidden_layers)
@@ -75,7 +75,11 @@ def size_of(name: str) -> Size:
 def make_lm(size: Size, device: str = "cpu", dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     """Return a language model of the given size, the same at every call; `dtype` is a random one's."""
     if size.folder:
-        return AutoModelForCausalLM.from_pretrained(size.folder, dtype=torch.bfloat16).to(device).eval()
+        return (
+            AutoModelForCausalLM.from_pretrained(size.folder, dtype=torch.bfloat16, trust_remote_code=False)
+            .to(device)
+            .eval()
+        )
     torch.manual_seed(0)
     config = shaped(Qwen2Config, *astuple(size)[:6])
     with torch.device(device):

@@ -43,5 +43,5 @@ def empty_backbone(name: str) -> Backbone:
     """Return a published architecture on the meta device: shapes, no memory, no weights."""
     config = architecture(name)
     with torch.device("meta"):
-        lm = AutoModelForCausalLM.from_config(config)
+        lm = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     return Backbone(lm, name=name)

@@ -27,13 +27,15 @@ from bara_pyro.report.figures import PARTS, recorded_parts
 from bara_pyro.runs.by_rows import for_rows
 from bara_pyro.runs.config import RunConfig, load_config
 from bara_pyro.runs.evaluate import truth_predictions, truth_scores, untrained_scores
+from bara_pyro.runs.evaluation_files import read_predictions
 from bara_pyro.runs.folder import stored_config
-from bara_pyro.runs.manifest import LOG, PREDICTIONS, is_run
+from bara_pyro.runs.manifest import LOG, is_run
 from bara_pyro.runs.ownership import adding, clear
 from bara_pyro.runs.rows import load_data
 from bara_pyro.runs.store import read_jsonl, write_json, write_text
 from bara_pyro.runs.system import System, build_system, find_device
 from bara_pyro.types import Json
+from bara_pyro.untrusted.schemas import LogLine
 
 METHODS = {"lora": "LoRA", "bara": "BaRA", "bara-gate": "BaRA gate"}
 STEPS = 1500  # enough on 640 rows for LoRA to be far too sure, and the whole demonstration a few minutes
@@ -121,7 +123,7 @@ def _train_all(out: Path, configs: Mapping[str, RunConfig]) -> tuple[list[Json],
 
 
 def _predictions(folder: Path, samples: int) -> Predictions:
-    records = read_jsonl(folder / PREDICTIONS)
+    records = read_predictions(folder)
     probs = torch.tensor([record["probs"][str(samples)] for record in records], dtype=torch.float64)
     return probs.log(), torch.tensor([record["label"] for record in records])
 
@@ -195,7 +197,7 @@ _ABOUT_TRAINING = (
 
 
 def _histories(out: Path, num_data: int) -> dict[str, list[Json]]:
-    runs = {name: read_jsonl(out / method / LOG) for method, name in METHODS.items()}
+    runs = {name: read_jsonl(out / method / LOG, LogLine) for method, name in METHODS.items()}
     for record in (record for history in runs.values() for record in history if "kl_phi" in record):
         record["kl_phi"] /= num_data  # the log has it in nats, once for all rows; the figure per example
     return runs

@@ -10,7 +10,7 @@ from bara_pyro.data import is_file_name
 from bara_pyro.errors import CheckpointError, ConfigError, DataError, MissingKLError, Stopped
 from bara_pyro.runs.by_rows import calibrated, for_rows
 from bara_pyro.runs.claim import claimed
-from bara_pyro.runs.config import RunConfig, differences, load_config
+from bara_pyro.runs.config import OF_THE_MACHINE, RunConfig, differences, load_config
 from bara_pyro.runs.evaluate import evaluate_system
 from bara_pyro.runs.folder import stored_config
 from bara_pyro.runs.launched import processes, rank
@@ -25,6 +25,7 @@ from bara_pyro.types import Json
 
 # Where model and data are, which may have moved since a run was started; that they are the same is checked.
 PLACES = {"backbone.name", "task.name", "task.data_dir", "task.test_file", "task.streaming"}
+PLACES |= {".".join(key) for key in OF_THE_MACHINE}
 
 
 def resumed(

@@ -1,6 +1,5 @@
 """Loading a frozen language model and its tokenizer, from a folder, the hub or the package itself."""
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from logging import ERROR, getLogger
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
@@ -15,6 +15,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
     AutoTokenizer,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
@@ -29,10 +30,27 @@ from bara_pyro.core.packages import require_packages
 from bara_pyro.core.verifying import verify_once
 from bara_pyro.errors import BackboneError
 from bara_pyro.types import FloatType, WeightType
+from bara_pyro.untrusted.files import there
+from bara_pyro.untrusted.language_models import check_code, check_config, check_folder, settings_in
 
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in get_args(FloatType)}
 AUTO = "auto"
 """In place of a device: spread over the GPUs that are there, by accelerate."""
+UNREADABLE = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    MemoryError,
+    OSError,
+    RuntimeError,
+    SafetensorError,
+    StrictDataclassError,
+    TypeError,
+    ValueError,
+)
+"""What transformers raises of settings and files that make no language model, each class in its own way."""
 WANTED = (
     "give 'microworld', a folder with config.json, model.safetensors and a tokenizer, or a hub name that can "
     "be reached"
@@ -81,13 +99,15 @@ def load_backbone(
         with quiet_transformers():
             tokenizer = load_tokenizer(path)
             lm = _load_lm(path, how, random_seed)
-    except (ImportError, OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+    except BackboneError:
+        raise
+    except UNREADABLE as error:
         # A hub name and a folder that is not there look alike.
-        there = Path(path).exists()
-        why = reason_of(error) if there else f"there is no such folder, and from the hub: {reason_of(error)}"
+        found = there(Path(path))
+        why = reason_of(error) if found else f"there is no such folder, and from the hub: {reason_of(error)}"
         raise BackboneError(
             f"Cannot load the backbone {str(name)!r} ({why}): {WANTED}"
-            + ("." if there else "; without a hub, `bara backbone get smollm2 --out runs/smollm2` makes one.")
+            + ("." if found else "; without a hub, `bara backbone get smollm2 --out runs/smollm2` makes one.")
         ) from error
     if device != AUTO:
         lm = lm.to(device)
@@ -106,17 +126,19 @@ def load_backbone(
 
 def _check_folder(folder: Path) -> None:
     """Refuse a folder of nothing that can be loaded, and that of a run, which has a `config.json`, too."""
-    if folder.is_dir() and not (folder / "config.json").is_file():
-        raise BackboneError(f"Cannot load the backbone {str(folder)!r} (it has no config.json): {WANTED}.")
-    try:
-        stored = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    if not there(folder):
         return
-    if isinstance(stored, dict) and {"config", "config_hash"} <= stored.keys():
-        own = stored["config"].get("backbone", {}).get("name")
+    if folder.is_dir() and not (folder / "config.json").exists():
+        raise BackboneError(f"Cannot load the backbone {str(folder)!r} (it has no config.json): {WANTED}.")
+    stored = settings_in(folder / "config.json")
+    if {"config", "config_hash"} <= stored.keys():
+        own = [part.get("backbone", {}) for part in (stored["config"],) if isinstance(part, dict)]
+        named = [part.get("name") for part in own if isinstance(part, dict)]
         raise BackboneError(
-            f"{str(folder)!r} is a run, not a language model: give the model that it was trained on, {own!r}."
+            f"{str(folder)!r} is a run, not a language model: give the model that it was trained on"
+            + (f", {str(named[0])[:200]!r}." if named else ".")
         )
+    check_folder(folder)
 
 
 def reason_of(error: Exception) -> str:
@@ -137,21 +159,24 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
     """
     # For some architectures (Qwen2 is one) transformers 5 takes their own tokenizer class whatever the folder
     # says, and misreads a tokenizer of another kind: a folder that asks for the general class gets it.
-    if get_tokenizer_config(path).get("tokenizer_class") in ("TokenizersBackend", "PreTrainedTokenizerFast"):
-        return PreTrainedTokenizerFast.from_pretrained(path)
-    return AutoTokenizer.from_pretrained(path)
+    settings = get_tokenizer_config(path)
+    check_code(settings, path)
+    if settings.get("tokenizer_class") in ("TokenizersBackend", "PreTrainedTokenizerFast"):
+        return PreTrainedTokenizerFast.from_pretrained(path, trust_remote_code=False)
+    return AutoTokenizer.from_pretrained(path, trust_remote_code=False)
 
 
 def _load_lm(path: str, how: dict[str, Any], random_seed: int | None) -> PreTrainedModel:
-    config = AutoConfig.from_pretrained(path)
+    check_config(PreTrainedConfig.get_config_dict(path)[0], path)  # of the hub, too
+    config = AutoConfig.from_pretrained(path, trust_remote_code=False)
     # Models that read images, too, are loaded whole; their text tower is adapted.
     kind = (
         AutoModelForCausalLM if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING else AutoModelForImageTextToText
     )
     if random_seed is not None:
         with seeded(torch.device("cpu"), random_seed):
-            return kind.from_config(config, dtype=how["dtype"])
-    lm, info = kind.from_pretrained(path, output_loading_info=True, **how)
+            return kind.from_config(config, dtype=how["dtype"], trust_remote_code=False)
+    lm, info = kind.from_pretrained(path, output_loading_info=True, trust_remote_code=False, **how)
     if info["missing_keys"]:
         # transformers would go on with random values in their place.
         raise ValueError(f"its weights lack {min(info['missing_keys'])}")

@@ -6,19 +6,18 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
 from torch.nn import functional as F
 from transformers import AutoModel, PreTrainedModel
 
 from bara_pyro.core.context import positions
-from bara_pyro.core.loading import AUTO, load_tokenizer, quiet_transformers, reason_of
+from bara_pyro.core.loading import AUTO, UNREADABLE, load_tokenizer, quiet_transformers, reason_of
 from bara_pyro.data.tokens import Tokenizer
 from bara_pyro.data.unicode import check_unicode
 from bara_pyro.errors import BackboneError, ConfigError, DataError
 from bara_pyro.metrics import mean_cosine_distance
 from bara_pyro.reward.rows import pad_right
-from bara_pyro.runs.store import read_json
 from bara_pyro.runs.system import find_device
+from bara_pyro.untrusted.language_models import check_folder, settings_in
 
 LENGTHS = 10**6  # tokenizers that know of no longest text say something larger
 
@@ -114,12 +113,17 @@ def _loaded(folder: Path) -> tuple[PreTrainedModel, Tokenizer]:
     """Return the model of a folder, in evaluation mode and float32, and its tokenizer."""
     if not (folder / "config.json").is_file():
         raise BackboneError(f"{folder} is no folder of a Hugging Face encoder: it has no config.json.")
-    how = {"dtype": torch.float32, "trust_remote_code": False, "use_safetensors": True}
+    how = {"dtype": torch.float32, "use_safetensors": True}
+    check_folder(folder)
     try:
         with quiet_transformers():
             tokenizer = load_tokenizer(str(folder))
-            model, info = AutoModel.from_pretrained(str(folder), output_loading_info=True, **how)
-    except (ImportError, OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+            model, info = AutoModel.from_pretrained(
+                str(folder), output_loading_info=True, trust_remote_code=False, **how
+            )
+    except BackboneError:
+        raise
+    except UNREADABLE as error:
         raise BackboneError(
             f"Cannot load the encoder {str(folder)!r} ({reason_of(error)}): give a folder with config.json, "
             "model.safetensors and a tokenizer."
@@ -139,6 +143,6 @@ def _loaded(folder: Path) -> tuple[PreTrainedModel, Tokenizer]:
 
 def _longest(model: PreTrainedModel, tokenizer: Tokenizer) -> int:
     """Return the most tokens that an encoder reads; sentence-transformers keeps a number of its own."""
-    own = Path(model.name_or_path) / "sentence_bert_config.json"
-    said = (read_json(own) if own.is_file() else {}).get("max_seq_length")
-    return min(LENGTHS, positions(model) or LENGTHS, int(tokenizer.model_max_length), int(said or LENGTHS))
+    said = settings_in(Path(model.name_or_path) / "sentence_bert_config.json").get("max_seq_length")
+    most = said if isinstance(said, int) and said > 0 else LENGTHS
+    return min(LENGTHS, positions(model) or LENGTHS, int(tokenizer.model_max_length), most)

@@ -13,13 +13,15 @@ from bara_pyro.generation.file import append_lines, lines_there, made_by, reply_
 from bara_pyro.generation.prompts import encode_prompts
 from bara_pyro.generation.spread import diversity_of, token_entropy
 from bara_pyro.metrics import SamplingCurve, pass_at_k
-from bara_pyro.runs.atomic import read_jsonl, write_json
+from bara_pyro.runs.atomic import write_json
 from bara_pyro.runs.manifest import JUDGED, PROGRAMS
 from bara_pyro.runs.store import SCHEMA
 from bara_pyro.runs.system import System
 from bara_pyro.sandbox import Limits, Outcome, Problem, judge
 from bara_pyro.sandbox.humaneval import STOP_SEQUENCES
 from bara_pyro.types import Json
+from bara_pyro.untrusted.files import read_jsonl
+from bara_pyro.untrusted.schemas import ReplyLine
 
 SCORES = "humaneval.json"
 OnProgram = Callable[[], object]
@@ -75,7 +77,7 @@ def write_programs(
     lines = reply_lines(system, prompts, how, replies=replies, skip=skip)
     append_lines(file, there, lines, on_program)
     wanted = {(name, number) for name in names for number in range(replies)}
-    return [row for row in read_jsonl(file) if (row["id"], row["number"]) in wanted]
+    return [row for row in read_jsonl(file, ReplyLine) if (row["id"], row["number"]) in wanted]
 
 
 def judge_programs(
@@ -116,7 +118,7 @@ def judge_programs(
     # What was judged beside (of more replies, or of more problems) stays, what is outdated goes.
     there = [
         row
-        for row in read_jsonl(file)
+        for row in read_jsonl(file, ReplyLine)
         if not asked(row) or wanted[row["id"], row["number"]] == (row["made"], row.get("problem_key"))
     ]
     done = {(row["id"], row["number"]) for row in there}
@@ -130,7 +132,7 @@ def judge_programs(
     )
     lines = (_came_of(left[one.index], keys[one.task_id], one.outcome) for one in found)
     append_lines(file, there, lines, on_program)
-    return [row for row in read_jsonl(file) if asked(row)]
+    return [row for row in read_jsonl(file, ReplyLine) if asked(row)]
 
 
 def _key(problem: Problem) -> str:

@@ -15,6 +15,7 @@ from bara_pyro.hub.scrub import hub_name, scrubbed
 from bara_pyro.metrics import reliability_bins
 from bara_pyro.report import reliability_diagram, save
 from bara_pyro.runs.config import RunConfig, parse_config
+from bara_pyro.runs.evaluation_files import read_predictions, read_scores
 from bara_pyro.runs.folder import stored_config, stored_step
 from bara_pyro.runs.manifest import (
     ADAPTER,
@@ -30,8 +31,9 @@ from bara_pyro.runs.manifest import (
     how_to_resume,
 )
 from bara_pyro.runs.ownership import adding
-from bara_pyro.runs.store import read_json, read_jsonl, read_tensors, write_json, write_tensors, write_text
+from bara_pyro.runs.store import read_json, read_tensors, write_json, write_tensors, write_text
 from bara_pyro.types import Json
+from bara_pyro.untrusted.schemas import AdapterFile, FittedFile
 
 # What goes wrong on the way. The HTTP client is another library in each version of the hub's; the hub's own
 # error is made of the class that all errors of that library have.
@@ -81,7 +83,7 @@ def prepare_upload(
     for needed in (METRICS, PREDICTIONS):
         if not (run / needed).is_file():
             raise CheckpointError(f"{run / needed} is missing: {how_to_resume(run)} writes it.")
-    own = stored_config(run)[0]
+    own, kept = stored_config(run)
     if own.task.likelihood == "completion":
         raise ConfigError(
             f"{run} learnt replies, and model cards are of answers so far: upload the folder itself, `hf "
@@ -89,8 +91,8 @@ def prepare_upload(
         )
     base = base or hub_name(own.backbone.name)
     config, stored = _public_config(run, base)
-    report: Json = scrubbed(read_json(run / METRICS), _places(own))
-    settings: Json = {**read_json(run / PEFT_CONFIG), "base_model_name_or_path": base}
+    report: Json = scrubbed(read_scores(run), _places(parse_config(kept["config"])))
+    settings: Json = {**read_json(run / PEFT_CONFIG, AdapterFile), "base_model_name_or_path": base}
     kind = settings["peft_type"].split(":")[0]
     peft = kind if kind in ("LORA", "BARA") else ""
     told = Published(name, base, config, stored, report, peft, FIGURE, _temperature(run), stored_step(run))
@@ -110,7 +112,7 @@ def prepare_upload(
 
 def _temperature(run: Path) -> float | None:
     """Return the temperature of a run, of a rehearsal or of validation rows."""
-    fitted: dict[str, float] = read_json(run / FITTED) if (run / FITTED).is_file() else {}
+    fitted: dict[str, float] = read_json(run / FITTED, FittedFile) if (run / FITTED).is_file() else {}
     return fitted.get("calibrated_temperature", fitted.get("temperature"))
 
 
@@ -198,7 +200,7 @@ def _public_config(run: Path, base: str | None) -> tuple[RunConfig, Json]:
 
 
 def _draw(run: Path, samples: str, path: Path) -> None:
-    records = read_jsonl(run / PREDICTIONS)
+    records = read_predictions(run)
     probs = torch.tensor([record["probs"][samples] for record in records], dtype=torch.float64)
     labels = torch.tensor([record["label"] for record in records])
     save(reliability_diagram({f"S = {samples}": reliability_bins(probs.log(), labels)}), path)

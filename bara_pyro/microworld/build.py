@@ -101,7 +101,7 @@ def build(
         torch.manual_seed(seed)
         ends = tokenizer.pad_token_id, tokenizer.eos_token_id
         config = backbone_config(len(tokenizer), *ends, hidden_size, layers)
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
         _compose_options(model, tokenizer.get_vocab())
         losses = _pretrain(model, tokenizer, World(world), seed, steps, progress)
     if world != WORLD_SEED:

@@ -9,30 +9,22 @@ import io
 import struct
 from contextlib import redirect_stderr
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
-from bara_pyro.core.loading import DTYPES, quiet_transformers, reason_of
+from bara_pyro.core.loading import DTYPES, UNREADABLE, quiet_transformers, reason_of
 from bara_pyro.core.packages import require_packages
 from bara_pyro.errors import BackboneError, ConfigError, unknown
 from bara_pyro.runs.atomic import appearing
+from bara_pyro.untrusted.language_models import check_config
 
 MAGIC = b"GGUF"
 SUFFIX = ".gguf"
 # What transformers reads such files with, for `require_packages`: it says less clearly what it lacks.
 READER = ("Reading a GGUF file", ("gguf", "accelerate"), "gguf")
-# What a file that is cut, foreign or of an unknown family is told by.
-UNREADABLE = (
-    OSError,
-    ValueError,
-    KeyError,
-    IndexError,
-    RuntimeError,
-    NotImplementedError,
-    ImportError,
-    struct.error,
-)
 
 
 def convert_gguf(file: Path, out: Path, *, dtype: str = "bfloat16", card: str = "") -> int:
@@ -63,9 +55,10 @@ def convert_gguf(file: Path, out: Path, *, dtype: str = "bfloat16", card: str = 
     # Its bar for GGUF does not heed what switches the others off.
     with quiet_transformers(), redirect_stderr(io.StringIO()):
         try:
-            tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-            read = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
-        except UNREADABLE as error:
+            read, tokenizer = _read(file)
+        except BackboneError:
+            raise
+        except (*UNREADABLE, struct.error) as error:
             raise BackboneError(f"{file} cannot be read as GGUF ({reason_of(error)}).") from error
         lm = _plain(read, DTYPES[dtype])
         with appearing(out) as folder:
@@ -85,12 +78,24 @@ def _check(file: Path) -> None:
     require_packages(*READER)
 
 
+def _read(file: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Return the language model and the tokenizer of a file, whatever else lies in its folder."""
+    check_config(load_gguf_checkpoint(str(file))["config"], str(file))
+    with TemporaryDirectory() as alone:
+        (Path(alone) / file.name).symlink_to(file.resolve())
+        tokenizer = AutoTokenizer.from_pretrained(alone, gguf_file=file.name, trust_remote_code=False)
+        read = AutoModelForCausalLM.from_pretrained(
+            alone, gguf_file=file.name, dtype=torch.float32, trust_remote_code=False
+        )
+    return read, tokenizer
+
+
 def _plain(read: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
     """Return the same model without the marks of quantisation."""
     settings = read.config.to_dict()
     settings.pop("quantization_config", None)
     settings.pop("_name_or_path", None)
-    lm = AutoModelForCausalLM.from_config(type(read.config)(**settings), dtype=dtype)
+    lm = AutoModelForCausalLM.from_config(type(read.config)(**settings), dtype=dtype, trust_remote_code=False)
     lm.load_state_dict(read.state_dict())
     lm.tie_weights()
     lm.generation_config = read.generation_config

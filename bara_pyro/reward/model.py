@@ -6,19 +6,28 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 from transformers.utils import logging
 
 from bara_pyro.core.context import positions
-from bara_pyro.core.loading import AUTO, DTYPES, load_tokenizer, quiet_transformers, reason_of, resolve
+from bara_pyro.core.loading import (
+    AUTO,
+    DTYPES,
+    UNREADABLE,
+    load_tokenizer,
+    quiet_transformers,
+    reason_of,
+    resolve,
+)
 from bara_pyro.data.tokens import Tokenizer
-from bara_pyro.errors import BackboneError, CheckpointError, ConfigError, unknown
+from bara_pyro.errors import BackboneError, ConfigError, unknown
 from bara_pyro.runs.manifest import is_run, verify
 from bara_pyro.runs.store import check_schema, read_json
 from bara_pyro.runs.system import find_device
 from bara_pyro.types import Json
+from bara_pyro.untrusted.language_models import check_folder
+from bara_pyro.untrusted.schemas import RewardFile
 
 RECORD = "reward.json"
 HEAD = "score"
@@ -112,12 +121,8 @@ def read_record(folder: Path) -> Json | None:
     if not path.is_file():
         return None
     verify(folder)
-    record = read_json(path)
-    if not isinstance(record, dict):
-        raise CheckpointError(f"{path} is damaged: restore it from a copy, or train again.")
+    record: Json = read_json(path, RewardFile)
     check_schema(record, path)
-    if lacking := sorted({"format", "max_length", "held_out"} - record.keys()):
-        raise CheckpointError(f"{path} lacks {lacking[0]!r}: restore it from a copy, or train again.")
     return record
 
 
@@ -153,15 +158,19 @@ def load_classifier(
     how: Json = {
         "num_labels": 1,
         "dtype": DTYPES[dtype],
-        "trust_remote_code": False,
         "output_loading_info": True,
         "ignore_mismatched_sizes": True,  # looked at below, where there is a better sentence for it
     }
+    check_folder(Path(path))
     try:
         with quiet_transformers(), _no_reports():
             tokenizer = load_tokenizer(path)
-            model, info = AutoModelForSequenceClassification.from_pretrained(path, **how)
-    except (ImportError, OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+            model, info = AutoModelForSequenceClassification.from_pretrained(
+                path, trust_remote_code=False, **how
+            )
+    except BackboneError:
+        raise
+    except UNREADABLE as error:
         raise BackboneError(
             f"Cannot load {str(name)!r} as a classifier ({reason_of(error)}): give a folder with "
             "config.json, model.safetensors and a tokenizer, or a hub name that can be reached."

@@ -95,34 +95,6 @@ def jsonl_line(row: Json) -> str:
     return json.dumps(_finite(row), allow_nan=False, ensure_ascii=False) + "\n"
 
 
-def read_json(path: Path) -> Any:
-    """Read a JSON file.
-
-    Raises:
-        CheckpointError: it is missing or not valid JSON.
-    """
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise CheckpointError(f"Cannot read {path} ({error}): give the folder of a run.") from error
-
-
-def read_jsonl(path: Path) -> list[Json]:
-    """Read the whole lines of a file of one JSON object a line; half a line at the end is left out.
-
-    Raises:
-        CheckpointError: the file cannot be read, or a whole line is not JSON; a missing file is empty.
-    """
-    if not path.exists():
-        return []
-    try:
-        # Not `splitlines`, for which a text may hold ends of lines of its own.
-        lines = path.read_bytes().split(b"\n")[:-1]
-        return [json.loads(line) for line in lines]
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise CheckpointError(f"Cannot read {path}: {error}.") from error
-
-
 def _finite(value: object) -> object:
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}

@@ -15,6 +15,9 @@ from bara_pyro.runs.manifest import CHECKPOINT
 from bara_pyro.runs.store import load_parameters, read_tensors, write_tensors
 from bara_pyro.types import Json
 
+# What is raised where the state of another optimiser, or of none, is restored.
+UNFIT = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
+
 
 def save_checkpoint(
     folder: Path, svi: SVI, step: int, identity: dict[str, str], ranks: Ranks = ALONE
@@ -72,7 +75,7 @@ def load_checkpoint(folder: Path, svi: SVI, identity: dict[str, str], ranks: Ran
         return 0
     tensors, metadata = read_tensors(path)
     stored = metadata.get("identity")
-    if not isinstance(stored, dict):
+    if stored is None or "step" not in metadata:
         raise CheckpointError(f"{path} is not a checkpoint of a training run: remove it and train again.")
     digest = metadata.pop("digest", None)  # of older versions there is none
     if digest not in (None, _digest(tensors, metadata)):
@@ -86,6 +89,20 @@ def load_checkpoint(folder: Path, svi: SVI, identity: dict[str, str], ranks: Ran
     groups = _by_prefix(tensors)
     load_parameters(svi.model, groups.get("model", {}), path)
     load_parameters(svi.guide, groups.get("guide", {}), path)
+    try:
+        _restore(svi, tensors, groups, metadata, ranks)
+    except UNFIT as error:
+        raise CheckpointError(
+            f"{path} does not fit the optimiser of this run ({str(error)[:80]}): remove it to train from the "
+            "start, or restore it."
+        ) from error
+    return int(metadata["step"])
+
+
+def _restore(
+    svi: SVI, tensors: dict[str, Tensor], groups: dict[str, dict[str, Tensor]], metadata: Json, ranks: Ranks
+) -> None:
+    """Give optimiser, schedule and generators the state of a checkpoint."""
     state: dict[Any, Any] = dict(metadata.get("counters", {}))
     for name, tensor in groups.get("optim", {}).items():
         index, key = name.split("/")
@@ -100,7 +117,6 @@ def load_checkpoint(folder: Path, svi: SVI, identity: dict[str, str], ranks: Ran
         torch.set_rng_state(tensors[key])
     if (key := _rng_key("cuda", ranks.rank)) in tensors:
         torch.cuda.set_rng_state(tensors[key], svi.model.backbone.device)
-    return int(metadata["step"])
 
 
 def _rng_key(kind: str, rank: int) -> str:

@@ -18,6 +18,8 @@ from bara_pyro.types import Json
 LENGTH = ("steps", "epochs")  # of the section `train`: one of them says how long
 # Where states and rows are kept and how long processes wait: the run is the same.
 WITHOUT_EFFECT = (("backbone", "states_folder"), ("task", "streaming"), ("train", "process_timeout"))
+# Of these, what is a matter of the machine: a run that somebody sent says nothing about this one.
+OF_THE_MACHINE = (("backbone", "states_folder"), ("train", "process_timeout"))
 
 
 # What costs memory and time alone: a run that ran out of it goes on with others (figures agree to rounding).
@@ -53,6 +55,14 @@ class RunConfig(Settings):
         for section, key in WITHOUT_EFFECT:
             data[section].pop(key, None)
         return data
+
+    def portable(self) -> "RunConfig":
+        """Return the configuration with the defaults of what is a matter of the machine it was made on."""
+        sections = {}
+        for section, key in OF_THE_MACHINE:
+            part = getattr(self, section)
+            sections[section] = part.model_copy(update={key: type(part).model_fields[key].default})
+        return self.model_copy(update=sections)
 
     def memory(self) -> dict[str, Any]:
         """Return the settings that are a matter of memory alone, by dotted key."""

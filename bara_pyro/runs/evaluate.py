@@ -28,6 +28,7 @@ from bara_pyro.runs.rows import Replies, reading_notes
 from bara_pyro.runs.store import SCHEMA, read_json, write_json, write_jsonl
 from bara_pyro.runs.system import System, count_parameters
 from bara_pyro.types import Json
+from bara_pyro.untrusted.schemas import RunFile
 
 # Rows and draws that the sparsity of the gates is measured on.
 SPARSITY_ROWS, SPARSITY_DRAWS = 256, 10
@@ -162,7 +163,7 @@ def check_whose(system: System, out: Path) -> None:
     """Refuse the folder of another run, whose scores would be replaced, with a `ConfigError`."""
     if not is_run(out):
         return
-    theirs = parse_config(read_json(out / CONFIG)["config"])
+    theirs = parse_config(read_json(out / CONFIG, RunFile)["config"])
     # What a run was trained by and on: what it is asked afterwards may differ.
     for what in map(attrgetter, ("method", "adapter", "train", "seed", "task.name")):
         if what(system.config) != what(theirs):

@@ -1,5 +1,6 @@
 """The folder of a run: its configuration and its parameters, written and read back."""
 
+import logging
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -39,6 +40,9 @@ from bara_pyro.runs.store import (
 )
 from bara_pyro.runs.system import System, assemble, find_device
 from bara_pyro.types import Json
+from bara_pyro.untrusted.schemas import RunFile
+
+logger = logging.getLogger(__name__)
 
 
 def write_config(system: System, folder: str | Path) -> None:
@@ -152,7 +156,7 @@ def load_weights(system: System, folder: Path) -> None:
     guide, guide_data = read_tensors(folder / GUIDE)
     if adapter_data != guide_data:
         raise CheckpointError(f"{folder / ADAPTER} and {folder / GUIDE} are not of the same training.")
-    told = read_json(folder / CONFIG)["config_hash"] if is_run(folder) else None
+    told = read_json(folder / CONFIG, RunFile)["config_hash"] if is_run(folder) else None
     if told is not None and guide_data.get("config_hash", told) != told:
         raise CheckpointError(
             f"{folder / GUIDE} is of a run with the configuration {guide_data['config_hash']}, "
@@ -167,14 +171,16 @@ def load_weights(system: System, folder: Path) -> None:
 def stored_config(folder: Path) -> tuple[RunConfig, Json]:
     """Return the configuration of a run, and all that its config.json holds.
 
+    Folders to write to and times to wait are left out: they are of the machine that the run was made on, and
+    who sent it must not choose them here.
+
     Raises:
         CheckpointError: the file is missing or not one of ours.
     """
     verify(folder, [CONFIG])
-    stored = read_json(folder / CONFIG)
-    known = {"config", "config_hash", "num_data", "backbone_fingerprint", "task", "labels"}
-    if not isinstance(stored, dict) or not known <= stored.keys():
+    if not is_run(folder):
         raise CheckpointError(f"{folder / CONFIG} is not the configuration of a run of ours.")
+    stored = read_json(folder / CONFIG, RunFile)
     check_schema(stored, folder / CONFIG)
     if missing := [module for module in stored.get("plugins", []) if module not in sys.modules]:
         # Not imported from here: a folder that somebody sent must not choose what code is run.
@@ -193,7 +199,9 @@ def stored_config(folder: Path) -> tuple[RunConfig, Json]:
         raise CheckpointError(
             f"{folder / CONFIG} was edited after the run began: restore it, or train again."
         )
-    return config, stored
+    if config.backbone.states_folder is not None:
+        logger.info("%s: its states_folder %s is not used.", folder, config.backbone.states_folder)
+    return config.portable(), stored
 
 
 def load_system(
@@ -202,6 +210,7 @@ def load_system(
     backbone: str | Path | Backbone | None = None,
     device: str | None = None,
     data_dir: str | Path | None = None,
+    states_folder: str | Path | None = None,
     task: Task | ReplyTask | None = None,
     with_rows: bool = True,
 ) -> System:
@@ -212,6 +221,8 @@ def load_system(
         backbone: where the language model is now, if it has moved, or the model itself.
         device: to run on; the run's own by default.
         data_dir: where the data are now, if they have moved.
+        states_folder: where to keep hidden states on this machine, as in training; by default in memory,
+            wherever the run kept them.
         task: rows to use instead of the run's own.
         with_rows: load the run's own rows; without them the task has only its name and labels, which is all
             that answering new questions needs.
@@ -234,7 +245,12 @@ def load_system(
     given, name = (backbone, None) if isinstance(backbone, Backbone) else (None, backbone)
     if given is not None:
         device = given.settings["device"]
-    moved = {"backbone.name": name and str(name), "backbone.device": device, "task.data_dir": data_dir}
+    moved = {
+        "backbone.name": name and str(name),
+        "backbone.device": device,
+        "backbone.states_folder": states_folder,
+        "task.data_dir": data_dir,
+    }
     config = load_config(overrides=moved, base=config)
     if given is not None:
         _check_type(given, config)

@@ -9,8 +9,10 @@ from collections.abc import Container, Iterable
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from bara_pyro.errors import CheckpointError, ConfigError
-from bara_pyro.runs.atomic import SCHEMA, read_json, write_json
+from bara_pyro.runs.atomic import SCHEMA, write_json
 from bara_pyro.runs.claim import is_claimed
+from bara_pyro.untrusted.files import read_json
+from bara_pyro.untrusted.schemas import ManifestFile
 
 logger = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
@@ -41,12 +43,12 @@ def read_manifest(folder: Path) -> Listed | None:
     if not path.exists():
         return None
     try:
-        stored = read_json(path)
+        stored = read_json(path, ManifestFile)
     except CheckpointError:
         stored = None
-    files = stored.get("files") if isinstance(stored, dict) else None
-    if not isinstance(files, dict) or stored.get("digest") != _digest_of(files):
+    if stored is None or stored["digest"] != _digest_of(stored["files"]):
         raise CheckpointError(f"{path} is damaged: restore it from a copy of the folder.")
+    files: Listed = stored["files"]
     if outside := [name for name in files if not _is_plain(name)]:
         raise CheckpointError(
             f"{path} names a file outside of its folder, {outside[0][:80]!r}: bara writes no such manifest, "

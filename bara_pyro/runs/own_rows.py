@@ -11,6 +11,7 @@ from bara_pyro.runs.rows import load_data, load_reply_data
 from bara_pyro.runs.store import read_json
 from bara_pyro.runs.system import System
 from bara_pyro.types import Json
+from bara_pyro.untrusted.schemas import RunFile
 
 OTHER_ROWS = "test on rows of their own with `bara evaluate --task FILE`"
 
@@ -62,7 +63,7 @@ def check_own_rows(system: System, folder: Path) -> None:
     Raises:
         DataError: they are others.
     """
-    stored, name = read_json(folder / CONFIG), system.config.task.name
+    stored, name = read_json(folder / CONFIG, RunFile), system.config.task.name
     now = fingerprints(system)
     trained_on = stored.get("training_rows")
     if trained_on is not None and now.get("training_rows") != trained_on:

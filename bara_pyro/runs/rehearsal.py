@@ -19,12 +19,14 @@ from bara_pyro.data import EncodedSplit
 from bara_pyro.errors import DataError
 from bara_pyro.methods.best_temperature import best_common_log_temperature
 from bara_pyro.metrics import nll, posterior_predictive
-from bara_pyro.runs.atomic import read_json, write_json
+from bara_pyro.runs.atomic import write_json
 from bara_pyro.runs.by_rows import REHEARSED_ROWS, calibrated
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.manifest import REHEARSED
 from bara_pyro.runs.system import System, assemble
 from bara_pyro.types import Json
+from bara_pyro.untrusted.files import read_json
+from bara_pyro.untrusted.schemas import RehearsedFile
 
 DRAWS, SPREAD = 10, 0.5  # draws a prediction; the standard deviation of ln T before a row is seen
 
@@ -104,7 +106,7 @@ def rehearsed_steps(system: System, out: Path) -> int:
     """Return the steps of the run that the rehearsal in a folder is one for; 0 without one of these rows."""
     if not (out / REHEARSED).exists():
         return 0
-    split, stored = system.split("train"), read_json(out / REHEARSED)
+    split, stored = system.split("train"), read_json(out / REHEARSED, RehearsedFile)
     _, asked = halves(_clusters(system), system.config.seed)
     same = [row["id"] for row in stored["rows"]] == [split.ids[row] for row in asked]
     return stored.get("steps", system.config.train.total_steps) if same else 0
@@ -122,7 +124,8 @@ def steps_wanted(system: System, out: Path) -> int:
     rehearsed = rehearsed_steps(system, out)
     if rehearsed != c.total_steps or not c.may_double:
         return rehearsed or c.total_steps
-    return 2 * rehearsed if _best_log_temperature(read_json(out / REHEARSED)) < 0 else rehearsed
+    stored = read_json(out / REHEARSED, RehearsedFile)
+    return 2 * rehearsed if _best_log_temperature(stored) < 0 else rehearsed
 
 
 def _best_log_temperature(stored: Json) -> float:
@@ -160,7 +163,7 @@ def fit_rehearsed(system: System, out: Path) -> dict[str, float]:
         `temperature`, `nll_1` and `nll_temperature` (nats, of these predictions), `rows`, `steps` of the run,
         and `seconds` that rehearsals took.
     """
-    stored = read_json(out / REHEARSED)
+    stored = read_json(out / REHEARSED, RehearsedFile)
     draws, labels = _answers(stored)
     found = max(0.0, best_common_log_temperature(draws, labels, spread=SPREAD))
     system.model.set_temperature(found)

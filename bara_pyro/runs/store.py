@@ -13,14 +13,15 @@ from bara_pyro.errors import CheckpointError
 from bara_pyro.runs.atomic import (  # noqa: F401 - whoever may import torch finds all of it here
     SCHEMA,
     atomic_write,
-    read_json,
-    read_jsonl,
     write_json,
     write_jsonl,
     write_text,
     writing,
 )
 from bara_pyro.types import Json
+from bara_pyro.untrusted.files import parse_json, read_json, read_jsonl, why  # noqa: F401
+from bara_pyro.untrusted.schemas import TensorsFile, checked
+from bara_pyro.untrusted.tensors import check_tensors
 
 OURS = "bara_pyro"
 
@@ -43,18 +44,20 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], Json]:
         CheckpointError: missing, truncated, not ours, or of another schema version.
     """
     try:
+        check_tensors(path)
         with safe_open(path, framework="pt") as file:
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
             header = file.metadata() or {}
-        metadata = json.loads(header.get(OURS, "{}"))
-    except (OSError, SafetensorError, json.JSONDecodeError) as error:
+        metadata = parse_json(header.get(OURS, "{}"))
+    except (OSError, SafetensorError, ValueError) as error:
         raise CheckpointError(
-            f"Cannot read {path} ({error}): the file is missing, truncated or was not written by bara_pyro; "
-            "train again or copy it anew."
+            f"Cannot read {path} ({why(error)}): the file is missing, truncated or was not written by "
+            "bara_pyro; train again or copy it anew."
         ) from error
-    if OURS not in header:
+    if OURS not in header or not isinstance(metadata, dict):
         raise CheckpointError(f"{path} was not written by {OURS}: give the file of a run of ours.")
     check_schema(metadata, path)
+    checked(metadata, TensorsFile, path)
     return tensors, metadata
 
 
@@ -71,7 +74,8 @@ def load_parameters(module: torch.nn.Module, tensors: dict[str, Tensor], path: P
     """Copy tensors into a module whose parameters must match exactly in name and shape.
 
     Raises:
-        CheckpointError: a name is missing or extra, or a shape differs; nothing has been copied then.
+        CheckpointError: a name is missing or extra, a shape or type differs, or a value is not finite;
+            nothing has been copied then.
     """
     own = dict(module.named_parameters())
     missing, extra = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
@@ -82,10 +86,21 @@ def load_parameters(module: torch.nn.Module, tensors: dict[str, Tensor], path: P
             f"{path} {state} {name!r}: it belongs to another method, rank, target list or backbone."
         )
     for name, value in own.items():
-        if value.shape != tensors[name].shape:
+        given = tensors[name]
+        if value.shape != given.shape:
             raise CheckpointError(
-                f"{path}: {name!r} has shape {tuple(tensors[name].shape)}, the model needs "
-                f"{tuple(value.shape)}: it belongs to another rank or backbone."
+                f"{path}: {name!r} has shape {tuple(given.shape)}, the model needs {tuple(value.shape)}: it "
+                "belongs to another rank or backbone."
+            )
+        if value.dtype != given.dtype:
+            raise CheckpointError(
+                f"{path}: {name!r} has values of type {given.dtype}, the model needs {value.dtype}: it was "
+                "not written by this program."
+            )
+        # What is infinite until it is fitted, such as a radius, may still be.
+        if not given.isfinite().all() and value.isfinite().all():
+            raise CheckpointError(
+                f"{path}: {name!r} holds values that are not finite: train again, or restore it from a copy."
             )
     with torch.no_grad():
         for name, value in own.items():

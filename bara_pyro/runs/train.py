@@ -53,6 +53,7 @@ from bara_pyro.runs.steps import OnStep, check_shares, fit_steps
 from bara_pyro.runs.store import read_json, write_json
 from bara_pyro.runs.system import System
 from bara_pyro.runs.train_log import train_seconds
+from bara_pyro.untrusted.schemas import RehearsedFile, RunFile
 
 
 def check_free(out: Path, resume: bool) -> None:
@@ -120,7 +121,7 @@ def _train(
 ) -> None:
     verify(out, TRAINED)
     if is_run(out):
-        stored = read_json(out / CONFIG)
+        stored = read_json(out / CONFIG, RunFile)
         if stored.get("rank_pattern"):
             raise ConfigError(f"The run in {out} is pruned: there is nothing to go on with, train another.")
         check_backbone(system.backbone, out, stored)
@@ -204,7 +205,7 @@ def _rehearse_once(system: System, out: Path, ranks: Ranks, on_step: OnStep | No
             stop.code - 128,
         ) from stop
     if ranks.first:
-        before = read_json(out / REHEARSED)["seconds"] if rehearsed_steps(system, out) else 0.0
+        before = read_json(out / REHEARSED, RehearsedFile)["seconds"] if rehearsed_steps(system, out) else 0.0
         write_rehearsed(half, asked, out, steps, before + (train_seconds(folder) or 0.0))
         discard(folder)
 

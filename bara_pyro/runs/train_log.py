@@ -8,6 +8,7 @@ from typing import TextIO
 
 from bara_pyro.runs.manifest import LOG, REHEARSED
 from bara_pyro.runs.store import read_json, read_jsonl, write_jsonl, writing
+from bara_pyro.untrusted.schemas import LogLine, RehearsedFile
 
 
 class Log:
@@ -18,7 +19,7 @@ class Log:
 
     def __init__(self, path: Path, start: int) -> None:
         self.path = path
-        kept = [record for record in read_jsonl(path) if record["step"] <= start] if start else []
+        kept = [record for record in read_jsonl(path, LogLine) if record["step"] <= start] if start else []
         write_jsonl(path, kept)
         self._since = time.perf_counter() - (kept[-1]["seconds"] if kept else 0.0)
         self._file: TextIO = path.open("a", encoding="utf-8")
@@ -46,8 +47,8 @@ def train_seconds(out: Path) -> float | None:
 
     None where its log does not say.
     """
-    records = read_jsonl(out / LOG)
+    records = read_jsonl(out / LOG, LogLine)
     seconds = records[-1].get("seconds") if records else None
     if seconds is None or not (out / REHEARSED).exists():
         return seconds
-    return round(seconds + read_json(out / REHEARSED)["seconds"], 3)
+    return round(seconds + read_json(out / REHEARSED, RehearsedFile)["seconds"], 3)

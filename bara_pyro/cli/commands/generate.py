@@ -122,9 +122,9 @@ def generate(
     from bara_pyro.generation.decoding import Decoding
     from bara_pyro.generation.file import append_lines, lines_there, made_by, reply_lines
     from bara_pyro.generation.prompts import encode_prompts, load_prompts
-    from bara_pyro.runs.atomic import read_jsonl
     from bara_pyro.runs.folder import load_system
     from bara_pyro.runs.rows import unknown_note
+    from bara_pyro.untrusted.files import read_jsonl
 
     how = Decoding(
         draws=draws_of(draws),

@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 
 from bara_pyro.errors import CheckpointError, DataError
+from bara_pyro.runs.evaluation_files import read_predictions, read_scores
 from bara_pyro.runs.manifest import CONFIG, METRICS, PREDICTIONS, check_run, is_run, verify
-from bara_pyro.runs.store import read_json, read_jsonl
 from bara_pyro.types import Json
+from bara_pyro.untrusted.files import read_json
+from bara_pyro.untrusted.schemas import RunFile
 
 NEEDED = {"method", "task", "split", "seed", "rows"}
 
@@ -106,8 +108,8 @@ def read_evaluated(folder: Path) -> Evaluated:
         check_run(folder)
     else:
         verify(folder)
-    report, lines = read_json(folder / METRICS), read_jsonl(folder / PREDICTIONS)
-    if not isinstance(report, dict) or NEEDED - report.keys() or not lines:
+    report, lines = read_scores(folder), read_predictions(folder)
+    if NEEDED - report.keys() or not lines:
         raise CheckpointError(
             f"{folder} holds no whole evaluation of this version: run `bara evaluate` again."
         )
@@ -127,7 +129,7 @@ def read_evaluated(folder: Path) -> Evaluated:
         classes=tuple(report["classes"]),
         clusters=tuple(line.get("cluster", "") for line in lines),
         log_probs={int(s): torch.tensor(p, dtype=torch.float64).log() for s, p in draws.items()},
-        settings=read_json(run / CONFIG)["config"] if is_run(run) else {},
+        settings=read_json(run / CONFIG, RunFile)["config"] if is_run(run) else {},
     )
 
 

@@ -9,8 +9,8 @@ from torch import Tensor
 from bara_pyro.diagnostics.context import Context
 from bara_pyro.diagnostics.result import Number, Result
 from bara_pyro.metrics import ece, evaluate, posterior_predictive, reliability_bins
-from bara_pyro.runs.evaluate import METRICS, PREDICTIONS, draw
-from bara_pyro.runs.store import read_json, read_jsonl
+from bara_pyro.runs.evaluate import METRICS, draw
+from bara_pyro.runs.evaluation_files import read_predictions, read_scores
 
 REPLICATES = 200
 
@@ -92,9 +92,9 @@ def predictive_scores(c: Context) -> PredictiveScores:
 
 def stored_scores(folder: Path, config_hash: str) -> list[Scores]:
     """Return the scores of a run's own predictions; none where there are none, or of other settings."""
-    if not (folder / METRICS).exists() or read_json(folder / METRICS).get("config_hash") != config_hash:
+    if not (folder / METRICS).exists() or read_scores(folder).get("config_hash") != config_hash:
         return []
-    records = read_jsonl(folder / PREDICTIONS)
+    records = read_predictions(folder)
     if not records:
         return []
     labels = torch.tensor([record["label"] for record in records])

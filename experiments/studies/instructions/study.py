@@ -26,7 +26,7 @@ from bara_pyro.data.tokens import Tokenizer
 from bara_pyro.errors import DataError
 from bara_pyro.generation.prompts import encode_prompts
 from bara_pyro.reward import Agreement, RewardModel, load_reward_model, score_replies
-from bara_pyro.runs.atomic import read_jsonl
+from bara_pyro.untrusted.files import read_jsonl
 from experiments.engine.alignment_tax import harness_tax
 from experiments.engine.arguments import positive
 from experiments.engine.reply_study import Look

@@ -1,0 +1,202 @@
+"""What the JSON files of a run hold: the types of every field that is used, and how large it may be."""
+
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
+
+from bara_pyro.errors import CheckpointError
+
+MOST_JSON = 2**26
+"""Bytes of a JSON file, unless its schema says more."""
+MOST_CLASSES, MOST_MODULES, MOST_ROWS, MOST_RANK = 100_000, 100_000, 10**12, 16_384
+Text = Annotated[str, Field(max_length=10_000)]
+Names = Annotated[list[Text], Field(max_length=MOST_CLASSES)]
+Count = Annotated[int, Field(ge=0, le=MOST_ROWS)]
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{1,64}$")]
+PlainName = Annotated[str, Field(max_length=255, pattern=r"^[^/\\\x00]+$")]
+Draws = Annotated[str, Field(pattern=r"^[0-9]{1,6}$")]
+Label = Annotated[int, Field(ge=-1, lt=MOST_CLASSES)]
+Scores = dict[Text, FiniteFloat | None]
+
+
+class Stored(BaseModel):
+    """A file of ours; fields that a later version adds are let be, values are of the very types.
+
+    Attributes:
+        most_bytes: that the file may have.
+    """
+
+    most_bytes: ClassVar[int] = MOST_JSON
+    model_config = ConfigDict(extra="ignore", strict=True, hide_input_in_errors=True)
+
+
+class Columns(Stored):
+    """Columns of a user's own rows; see `bara_pyro.data.Columns`."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    text: Text
+    label: Text | None = None
+    choices: Text | None = None
+    context: Text | None = None
+    cluster: Text | None = None
+    indices: bool = False
+
+
+class RunFile(Stored):
+    """The settings of a run and what it was trained on."""
+
+    config: dict[Text, Any]
+    config_hash: Digest
+    num_data: Annotated[int, Field(ge=1, le=MOST_ROWS)]
+    backbone_fingerprint: Digest
+    backbone_computation: dict[Text, bool | int | FiniteFloat | Text] = {}
+    task: Text
+    labels: Names
+    manifest: PlainName | None = None
+    names: Names = []
+    columns: Columns | None = None
+    training_rows: Digest | None = None
+    test_rows: Digest | None = None
+    rank_pattern: Annotated[
+        dict[Text, Annotated[int, Field(ge=1, le=MOST_RANK)]], Field(max_length=MOST_MODULES)
+    ] = {}
+    plugins: Annotated[list[Text], Field(max_length=100)] = []
+
+
+class ManifestFile(Stored):
+    """Files of a folder with their SHA-256, None while they are written."""
+
+    files: dict[Text, Digest | None]
+    digest: Digest
+
+
+class MetricsFile(Stored):
+    """The scores of a run: number of draws S, by its digits -> name of a score -> its value."""
+
+    method: Text
+    task: Text
+    split: Text | None = None
+    seed: Count | None = None
+    rows: Text | None = None
+    metrics: dict[Draws, Scores] = {}
+    classes: Names | None = None
+    config_hash: Digest | None = None
+    notes: list[Text] = []
+
+
+class PredictionLine(Stored):
+    """What a run says of one row: number of draws S, by its digits -> probabilities of the classes."""
+
+    id: Text
+    label: Label = -1
+    probs: dict[Draws, list[Annotated[FiniteFloat, Field(ge=0, le=1.0001)]]] = {}
+    epistemic: dict[Draws, FiniteFloat | None] = {}
+    cluster: Text = ""
+
+
+class FittedFile(Stored):
+    """What was fitted once training was over: figures by name."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+    __pydantic_extra__: dict[str, FiniteFloat | None]
+
+
+class AdapterFile(Stored):
+    """PEFT's settings of an adapter."""
+
+    peft_type: Text
+    base_model_name_or_path: Text | None = None
+
+
+class TensorsFile(Stored):
+    """What stands beside the tensors of a run or of a checkpoint."""
+
+    step: Count = 0
+    config_hash: Digest | None = None
+    identity: dict[Text, Text] | None = None
+    param_groups: list[dict[Text, Any]] = []
+    counters: dict[Annotated[str, Field(pattern=r"^[0-9]{1,9}$")], Any] = {}
+    scheduler: dict[Text, Any] | None = None
+
+
+class LogLine(Stored):
+    """A step of training."""
+
+    step: Count
+    seconds: float = 0.0
+
+
+class AskedRow(Stored):
+    """What a rehearsal says of one row: log-probabilities, nats, draws x classes; None: not offered."""
+
+    id: Text
+    label: Label
+    log_probs: list[list[FiniteFloat | None]]
+
+
+class RehearsedFile(Stored):
+    """What a rehearsal says of the rows that it has not learnt."""
+
+    most_bytes: ClassVar[int] = 2**30  # of many answers
+
+    seconds: FiniteFloat
+    rows: Annotated[list[AskedRow], Field(min_length=1)]
+    steps: Count | None = None
+
+    @model_validator(mode="after")
+    def _of_one_shape(self) -> Self:
+        draws, classes = len(self.rows[0].log_probs), len((self.rows[0].log_probs or [[]])[0])
+        for row in self.rows:
+            if len(row.log_probs) != draws or any(len(draw) != classes for draw in row.log_probs):
+                raise ValueError(f"row {row.id[:60]!r} has other draws or classes than the first")
+            if not row.label < classes:
+                raise ValueError(f"row {row.id[:60]!r} has the label {row.label} of {classes} classes")
+        return self
+
+
+class ReplyLine(Stored):
+    """A reply."""
+
+    id: Text
+    number: Count
+
+
+class RewardFile(Stored):
+    """What a reward model was trained with."""
+
+    format: Literal["chat", "plain"]
+    max_length: Annotated[int, Field(ge=1, le=10**9)]
+    held_out: dict[Text, Any]
+
+
+def checked(value: Any, schema: type[Stored], place: object) -> Any:
+    """Return a value as it is, of which a schema has been found to hold.
+
+    Args:
+        value: as JSON has it.
+        schema: what it has to be.
+        place: where it was read, for the sentence.
+
+    Raises:
+        CheckpointError: it is something else.
+
+    Examples:
+        >>> from bara_pyro.untrusted.schemas import LogLine, checked
+        >>> checked({"step": 1, "nll": 0.5}, LogLine, "train_log.jsonl")
+        {'step': 1, 'nll': 0.5}
+        >>> try:
+        ...     checked({"step": "one"}, LogLine, "train_log.jsonl")
+        ... except ValueError as error:
+        ...     print(error)
+        train_log.jsonl is damaged (step: input should be a valid integer): restore it from a copy.
+    """
+    try:
+        schema.model_validate(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        key = ".".join(map(str, first["loc"]))[:100]
+        message = first["msg"][0].lower() + first["msg"][1:]
+        told = f"lacks {key!r}" if first["type"] == "missing" else f"is damaged ({key or 'it'}: {message})"
+        raise CheckpointError(f"{place} {told}: restore it from a copy.") from error
+    return value

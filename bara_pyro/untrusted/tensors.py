@@ -1,0 +1,58 @@
+"""The header of a safetensors file, looked at before any of its tensors is."""
+
+import struct
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from bara_pyro.untrusted.files import check_regular, decoded, parse_json
+from bara_pyro.untrusted.schemas import Stored, Text
+
+MOST_HEADER, MOST_TENSORS = 2**26, 1_000_000
+LENGTH = struct.Struct("<Q")  # before the header
+METADATA = "__metadata__"
+Size = Annotated[int, Field(ge=0, le=2**63 - 1)]
+
+
+class Header(Stored):
+    """What a header says of a tensor."""
+
+    dtype: Text
+    shape: Annotated[list[Size], Field(max_length=8)]
+    data_offsets: Annotated[list[Size], Field(min_length=2, max_length=2)]
+
+
+HEADERS = TypeAdapter(Annotated[dict[Text, Header], Field(max_length=MOST_TENSORS)])
+TEXTS = TypeAdapter(dict[Text, str])
+
+
+def check_tensors(path: Path) -> dict[str, Header]:
+    """Return what a safetensors file holds by its header; no tensor lies outside of the file.
+
+    That shapes and bytes agree, safetensors checks itself.
+
+    Raises:
+        OSError, ValueError: it cannot be read, is no regular file, or its header is damaged.
+    """
+    size = check_regular(path).st_size
+    with path.open("rb") as file:
+        start = file.read(LENGTH.size)
+        if len(start) < LENGTH.size:
+            raise ValueError("it ends within its header")
+        length = LENGTH.unpack(start)[0]
+        if length > min(size - LENGTH.size, MOST_HEADER):
+            raise ValueError(f"a header of {length:,} bytes in a file of {size:,}")
+        found = parse_json(decoded(file.read(length)))
+    if not isinstance(found, dict):
+        raise ValueError("its header is no JSON object")  # noqa: TRY004 - the file is wrong
+    try:
+        TEXTS.validate_python(found.pop(METADATA, {}), strict=True)
+        headers = HEADERS.validate_python(found)
+    except ValidationError as error:
+        raise ValueError(f"its header is damaged at {error.errors()[0]['loc']}") from error
+    data = size - LENGTH.size - length
+    for name, header in headers.items():
+        if not 0 <= header.data_offsets[0] <= header.data_offsets[1] <= data:
+            raise ValueError(f"{name[:60]!r} lies outside of its {data:,} bytes")
+    return headers

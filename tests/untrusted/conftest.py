@@ -1,0 +1,22 @@
+"""A finished run to be spoilt, and the language model that it was trained on."""
+
+from pathlib import Path
+
+import pytest
+from app_cases import Place, questions, save_backbone, write_rows
+
+from bara_pyro.cli.running import run as train
+
+
+@pytest.fixture(scope="session")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    folder = tmp_path_factory.mktemp("place")
+    return Place(save_backbone(folder / "backbone"), write_rows(folder / "colours.jsonl", questions()))
+
+
+@pytest.fixture(scope="session")
+def finished(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of BaRA; tests copy it before they change it."""
+    out = tmp_path_factory.mktemp("finished") / "run"
+    train(place.config(train__steps=2, train__log_every=1, predict__samples=[0, 3]), out)
+    return out
