@@ -92,7 +92,7 @@ class Question:
         """
         from bara_pyro.cli.terminal import progress, say_notes
         from bara_pyro.data import Given
-        from bara_pyro.runs.asked import ask, calibration_rows, clustered_by, rows_to_decide
+        from bara_pyro.runs.asked import ask, clustered_by, independent, known_rows, rows_to_decide
         from bara_pyro.runs.folder import load_system
         from bara_pyro.runs.system import require_answers
 
@@ -100,16 +100,19 @@ class Question:
         system = load_system(self.run, backbone=self.model, device=self.device, with_rows=own)
         require_answers(system.config)
         given = Given(*self.columns)
-        known = calibration_rows(system, self.calibration, given=given, answers=answers)
+        rows = known_rows(system, self.calibration, given=given, answers=answers)
+        known = independent(system, rows, self.calibration, given)
         check(system, len(known))
         others = rows_to_decide(system, self.input_file, given=replace(given, cluster=None))
         found = []
-        for rows, name in ((known, "calibration"), (others, "given" if self.input_file else "test")):
-            with progress(f"ask {name} rows", len(rows)) as advance:
-                found.append(ask(system, rows, name, samples=self.samples, seed=self.seed, on_rows=advance))
+        for asked, name in ((known, "calibration"), (others, "given" if self.input_file else "test")):
+            with progress(f"ask {name} rows", len(asked)) as advance:
+                found.append(ask(system, asked, name, samples=self.samples, seed=self.seed, on_rows=advance))
         notes = [note for asked in found for note in asked.notes]
-        if (cluster := clustered_by(system.task, given)) is not None:
-            notes.append(f"{len(known)} rows calibrate, one of each {cluster}: more would not be independent")
+        cluster = clustered_by(system.task, given)
+        if cluster is not None or len(known) < len(rows):
+            one = f"one of each {cluster or 'text'}"
+            notes.append(f"{len(known)} rows calibrate, {one}: more would not be independent")
         say_notes(notes)
         return system, found[0], found[1]
 

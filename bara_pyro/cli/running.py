@@ -16,7 +16,7 @@ from bara_pyro.runs.folder import stored_config
 from bara_pyro.runs.launched import processes, rank
 from bara_pyro.runs.manifest import how_to_resume, is_run
 from bara_pyro.runs.ownership import clear, discard
-from bara_pyro.runs.rehearsal import check_rehearsal, rehearsal_steps, steps_wanted
+from bara_pyro.runs.rehearsal import check_rehearsal, halves_of, rehearsal_steps, steps_wanted
 from bara_pyro.runs.steps import check_shares
 from bara_pyro.runs.system import System, build_system
 from bara_pyro.runs.train import train as fit
@@ -136,10 +136,10 @@ class Stages:
         self._before, self._here, self._last = 0, before, 0
 
     def rehearsal(self, step: int, parts: dict[str, float]) -> None:
-        """Show a step of a rehearsal; a second one follows where the first was not too sure of itself."""
+        """Show a step of a rehearsal; a second one follows where the first was too unsure of itself."""
         if step <= self._last:
             self._before, self.steps = self._before + self._here, 2 * self.steps
-            self._here = rehearsal_steps(self.steps)
+            self._here *= 2
         self._last = step
         which = "longer rehearsal" if self._before else "rehearsal"
         self._show(self._before + step, f"{which}, nll {parts['nll']:.3f}")
@@ -162,7 +162,10 @@ def run(
     system = system or build_system(config)
     label = name or f"{config.method.name} on {system.task.name}"
     steps = steps_wanted(system, out)
-    before = rehearsal_steps(steps) if config.adapter.calibrated else 0
+    before = 0
+    if config.adapter.calibrated:
+        learnt, asked = map(len, halves_of(system))
+        before = rehearsal_steps(steps, learnt, learnt + asked)
     with progress(f"train {label}", before + steps) as advance:
         stages = Stages(before, steps, advance)
         fit(system, out, resume=resume, on_rehearsal=stages.rehearsal, on_step=stages.run)
@@ -170,7 +173,7 @@ def run(
         return {}  # the first process evaluates
     if stages.steps > config.train.total_steps:
         say(
-            f"trained for {stages.steps} steps, twice as many as planned: the rehearsal was not too sure of "
+            f"trained for {stages.steps} steps, twice as many as planned: the rehearsal was too unsure of "
             "itself after as many passes (--set train.may_double=false)"
         )
     return evaluate_with_progress(system, out, label, wall_clock_train_s=train_seconds(out))

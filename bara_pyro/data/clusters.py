@@ -1,79 +1,246 @@
-"""Rows that belong together: all of a cluster are set aside, or none; or one of each cluster is taken."""
+"""Rows that belong together: those of one given cluster, those of one text, and whatever these join.
 
+A row that was learnt says more of the rows that belong to it than of the rows that a model is for. Whoever
+divides rows, draws them again or counts them as independent asks here which belong together (`together`).
+"""
+
+import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from bara_pyro.data.schemas import digest
 from bara_pyro.data.types import Example
 from bara_pyro.errors import DataError
 
 
+def text_of(row: Example) -> tuple[str, str]:
+    """Return what a row asks, context and question, as texts are compared: by what a reader sees.
+
+    Case, white space, invisible characters and the way in which a character is composed do not count.
+
+    Examples:
+        >>> from bara_pyro.data import Example
+        >>> from bara_pyro.data.clusters import text_of
+        >>> text_of(Example("1", "Is it  red?")) == text_of(Example("2", "is it red? "))
+        True
+    """
+    return _plain(row.context), _plain(row.question)
+
+
+def _plain(text: str) -> str:
+    text = unicodedata.normalize("NFKC", text).casefold()
+    if not text.isascii():
+        text = "".join(character for character in text if unicodedata.category(character) != "Cf")
+    return " ".join(text.split())
+
+
+def together(rows: Sequence[Example], *, clusters: bool = True, passages: bool = False) -> list[str]:
+    """Return the name of each row's group: rows of one belong together, a row without a name is alone.
+
+    Rows of one cluster and rows of one text (`text_of`) belong together, and so do those that a third joins:
+    a text that two authors have joins all texts of both. A text that all rows have joins none.
+
+    Args:
+        rows: to look at.
+        clusters: whether their `cluster` counts.
+        passages: whether rows about one passage belong together, too, whatever they ask about it.
+
+    Returns:
+        A name a row: a cluster of the group, else made of the id of its first row; empty where it is alone.
+
+    Examples:
+        >>> from bara_pyro.data import Example
+        >>> from bara_pyro.data.clusters import together
+        >>> texts = ["good", "bad", "good", "fine", "Fine", "poor"]
+        >>> authors = ["ann", "ann", "bob", "", "", ""]
+        >>> together([Example(str(i), texts[i], cluster=authors[i]) for i in range(6)])
+        ['ann', 'ann', 'ann', 'like 3', 'like 3', '']
+    """
+    kinds = [[row.cluster for row in rows]] if clusters else []
+    texts = [text_of(row) for row in rows]
+    kinds.append(_unlike(["\n".join(text) for text in texts]))
+    if passages:
+        kinds.append(_unlike([context for context, _ in texts]))
+    parent = list(range(len(rows)))
+
+    def first(row: int) -> int:
+        """Return the first row of the group that a row is of so far."""
+        while parent[row] != row:
+            parent[row] = row = parent[parent[row]]
+        return row
+
+    for names in kinds:
+        seen: dict[str, int] = {}
+        for row, name in enumerate(names):
+            one, other = first(row), first(seen.setdefault(name, row) if name else row)
+            parent[max(one, other)] = min(one, other)
+    return _named(rows, [first(row) for row in range(len(rows))], clusters)
+
+
+def _unlike(texts: list[str]) -> list[str]:
+    return texts if len(set(texts)) > 1 else [""] * len(texts)
+
+
+def _named(rows: Sequence[Example], firsts: Sequence[int], clusters: bool) -> list[str]:
+    given = {row.cluster for row in rows if clusters and row.cluster}
+    names: dict[int, str] = {}
+    for row, group in zip(rows, firsts, strict=True):
+        if row.cluster in given:
+            names[group] = min(names.get(group, row.cluster), row.cluster)
+    for group, count in Counter(firsts).items():
+        name = f"like {rows[group].id}"
+        while name in given:  # somebody's cluster may be called so
+            name += "'"
+        names.setdefault(group, name if count > 1 else "")
+    return [names[group] for group in firsts]
+
+
+def by_name(names: Iterable[str]) -> list[list[int]]:
+    """Return the places of the rows of each group, in the order in which groups begin.
+
+    Examples:
+        >>> from bara_pyro.data.clusters import by_name
+        >>> by_name(["a", "", "b", "a", ""])
+        [[0, 3], [1], [2], [4]]
+    """
+    groups: dict[str | int, list[int]] = {}
+    for row, name in enumerate(names):
+        groups.setdefault(name or row, []).append(row)
+    return list(groups.values())
+
+
+def folds(names: Sequence[str], count: int) -> list[int]:
+    """Return the fold of each row, 0 to `count` - 1; all rows of a group are in one fold.
+
+    Each group goes to the fold with the fewest rows so far, so that rows that are alone go to each in turn.
+    There are fewer folds where there are fewer groups; rows of a single group are taken as if all were alone.
+
+    Examples:
+        >>> from bara_pyro.data.clusters import folds
+        >>> folds(["", "", "", "", ""], 3), folds(["a", "b", "a", "c", "b"], 2)
+        ([0, 1, 2, 0, 1], [0, 1, 0, 0, 1])
+    """
+    groups = by_name(names)
+    if len(groups) == 1:
+        groups = [[row] for row in range(len(names))]
+    sizes, found = [0] * min(count, len(groups)), [0] * len(names)
+    for group in groups:
+        fold = sizes.index(min(sizes))
+        sizes[fold] += len(group)
+        for row in group:
+            found[row] = fold
+    return found
+
+
 def set_aside(
     rows: Sequence[Example], most: int, salt: str = "", *, column: str = ""
 ) -> tuple[list[Example], list[Example]]:
-    """Set whole clusters of rows aside, at most so many rows.
+    """Set whole groups of rows aside, at most so many rows.
 
-    Clusters are taken in the order of a hash of their names behind `salt`, so a division depends neither on
-    the order of the rows nor on a generator. One that is too large for what is left to take, or whose absence
-    would leave a class without rows, is passed over. A row without a cluster is one by itself. `column` is
+    Groups are taken in the order of a hash of their clusters' names (of ids, where a row has none) behind
+    `salt`, so a division depends neither on the order of the rows nor on a generator. One that is too large
+    for what is left to take, or whose absence would leave a class without rows, is passed over. `column` is
     what errors call what rows of a cluster have in common.
 
     Returns:
         The rows that stay and those set aside, each in the order of `rows`.
 
     Raises:
-        DataError: no cluster can be set aside.
+        DataError: no group can be set aside.
 
     Examples:
         >>> from bara_pyro.data.clusters import set_aside
         >>> from bara_pyro.data import Example
-        >>> rows = [Example(f"row-{i}", "?", label=i % 2, cluster="abc"[i // 4]) for i in range(12)]
+        >>> rows = [Example(f"row-{i}", f"{i} ?", label=i % 2, cluster="abc"[i // 4]) for i in range(12)]
         >>> kept, aside = set_aside(rows, 5)
         >>> len(kept), {row.cluster for row in aside} & {row.cluster for row in kept}
         (8, set())
     """
-    clusters = _by_cluster(rows)
+    groups = _groups(rows)
     left, taken = Counter(row.label for row in rows), set[str]()
-    for name in sorted(clusters, key=lambda name: (digest(salt + "".join(name)), name)):
-        classes = Counter(row.label for row in clusters[name])
-        if len(taken) + len(clusters[name]) <= most and all(left[c] > n for c, n in classes.items()):
+    for group in sorted(groups, key=lambda group: min(_order(row.cluster or row.id, salt) for row in group)):
+        classes = Counter(row.label for row in group)
+        if len(taken) + len(group) <= most and all(left[c] > n for c, n in classes.items()):
             left -= classes
-            taken |= {row.id for row in clusters[name]}
-    if not taken and len(clusters) == 1 and rows[0].cluster:
-        raise DataError(
-            f"All {len(rows)} rows have the same {column or 'cluster'} (cluster_column), and none can be set "
-            "aside without the others: bring rows of another, or test rows as test_file (--test-file), or "
-            "leave cluster_column (--cluster-column) out."
-        )
+            taken |= {row.id for row in group}
     if not taken:
-        smallest = min(map(len, clusters.values()))
-        raise DataError(
-            f"None of {len(clusters)} clusters can be set aside whole among at most {most} rows (the "
-            f"smallest has {smallest}, and each class must keep rows to train on): set more rows aside, or "
-            "bring them in a file of their own."
-        )
-    return [row for row in rows if row.id not in taken], [row for row in rows if row.id in taken]
+        raise _not_divided(rows, groups, most, column)
+    return _parted(rows, taken)
 
 
-def one_of_each(rows: Sequence[Example]) -> list[Example]:
-    """Return one row of each cluster, by a hash of the ids, in the order of `rows`.
+def set_shares_aside(rows: Sequence[Example], counts: dict[int, int]) -> tuple[list[Example], list[Example]]:
+    """Set whole groups of rows aside, of each class as many rows as `counts` says, as far as groups allow.
 
-    A row without a cluster is one by itself. What is promised of independent rows holds of these, where
-    clusters are independent: for a row to come of another cluster.
+    Groups are taken in the order of the smallest hash of their rows' ids: first those that fit into what each
+    class has still to give, then those that fit into what is left of all. A class keeps at least one row.
+
+    Returns:
+        The rows that stay and those set aside, each in the order of `rows`; none where no group fits.
+    """
+    wanted, kept = Counter(counts), Counter(row.label for row in rows)
+    order = sorted(_groups(rows), key=lambda group: min(_order(row.id) for row in group))
+    taken: set[str] = set()
+    for whole in (False, True):
+        for group in order:
+            classes = Counter(row.label for row in group)
+            fits = len(group) <= wanted.total() if whole else classes <= wanted
+            if fits and group[0].id not in taken and all(kept[c] > n for c, n in classes.items()):
+                wanted.subtract(classes)
+                kept -= classes
+                taken |= {row.id for row in group}
+    return _parted(rows, taken)
+
+
+def one_of_each(rows: Sequence[Example], *, clusters: bool = True) -> list[Example]:
+    """Return one row of each group, by a hash of the ids, in the order of `rows`.
+
+    What is promised of independent rows holds of these, where groups are independent: for a row to come of
+    another group.
+
+    Args:
+        rows: to choose from.
+        clusters: whether rows of one cluster belong together; rows of one text always do.
 
     Examples:
         >>> from bara_pyro.data.clusters import one_of_each
         >>> from bara_pyro.data import Example
-        >>> rows = [Example(f"row-{i}", "?", cluster=name) for i, name in enumerate(["a", "a", "b", "", ""])]
+        >>> names = ["a", "a", "b", "", ""]
+        >>> rows = [Example(f"row-{i}", f"{i} ?", cluster=name) for i, name in enumerate(names)]
         >>> [row.cluster for row in one_of_each(rows)]
         ['a', 'b', '', '']
     """
-    kept = {min(group, key=lambda row: (digest(row.id), row.id)).id for group in _by_cluster(rows).values()}
+    kept = {min((_order(row.id), row.id) for row in group)[1] for group in _groups(rows, clusters=clusters)}
     return [row for row in rows if row.id in kept]
 
 
-def _by_cluster(rows: Sequence[Example]) -> dict[tuple[str, str], list[Example]]:
-    clusters: dict[tuple[str, str], list[Example]] = {}
-    for row in rows:
-        clusters.setdefault((row.cluster, "" if row.cluster else row.id), []).append(row)
-    return clusters
+def _groups(rows: Sequence[Example], *, clusters: bool = True) -> list[list[Example]]:
+    return [[rows[i] for i in group] for group in by_name(together(rows, clusters=clusters))]
+
+
+def _order(name: str, salt: str = "") -> tuple[str, str]:
+    return digest(salt + name), name
+
+
+def _parted(rows: Sequence[Example], taken: set[str]) -> tuple[list[Example], list[Example]]:
+    return [row for row in rows if row.id not in taken], [row for row in rows if row.id in taken]
+
+
+def _not_divided(
+    rows: Sequence[Example], groups: Sequence[Sequence[Example]], most: int, column: str
+) -> DataError:
+    column = column or "cluster"
+    if len(groups) == 1 and rows[0].cluster:
+        same = f"have the same {column} (cluster_column)"
+        if len({row.cluster for row in rows}) > 1:
+            same = f"belong together by their {column} (cluster_column) and by texts that several have"
+        return DataError(
+            f"All {len(rows)} rows {same}, and none can be set aside without the others: bring rows of "
+            "another, or test rows as test_file (--test-file), or leave cluster_column (--cluster-column) "
+            "out."
+        )
+    smallest = min(map(len, groups))
+    return DataError(
+        f"None of {len(groups)} clusters can be set aside whole among at most {most} rows (the smallest has "
+        f"{smallest}, and each class must keep rows to train on): set more rows aside, or bring them in a "
+        "file of their own."
+    )

@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from bara_pyro.data.cells import label_text
+from bara_pyro.data.clusters import set_shares_aside, text_of
 from bara_pyro.data.on_disk import take
 from bara_pyro.data.reading import Rows
 from bara_pyro.data.schemas import ANSWER, Schema, digest
@@ -124,7 +125,7 @@ def _nothing_new(what: str) -> DataError:
 
 
 def _asked(example: Example) -> tuple[str, str, int]:
-    return example.context, example.question, example.label
+    return *text_of(example), example.label
 
 
 def carve(train: Sequence[R], rows: int, seed: int) -> tuple[Sequence[R], Sequence[R]]:
@@ -179,7 +180,9 @@ def divide(rows: Sequence[Example], test_fraction: float) -> tuple[list[Example]
     Within a class, the rows with the smallest hashes of their ids are tested on. So the division follows from
     the ids alone: it is the same for every seed and order of the rows, and mostly stays when rows are added.
     Shares are rounded so that the test rows are the nearest whole number to `test_fraction` of all (largest
-    remainders), and a class keeps at least one row to train on. Both parts keep the order of `rows`.
+    remainders), and a class keeps at least one row to train on. Rows that belong together
+    (`bara_pyro.data.clusters`) stay together, and shares are then as near as that allows. Both parts keep the
+    order of `rows`.
     """
     by_class: dict[int, list[Example]] = {}
     for row in rows:
@@ -192,30 +195,26 @@ def divide(rows: Sequence[Example], test_fraction: float) -> tuple[list[Example]
         if wanted > 0 and counts[label] < room[label]:
             counts[label] += 1
             wanted -= 1
-    tested: set[str] = set()
-    for label, members in by_class.items():
-        ids = sorted((row.id for row in members), key=lambda row_id: (digest(row_id), row_id))
-        tested |= set(ids[: counts[label]])
-    return [row for row in rows if row.id not in tested], [row for row in rows if row.id in tested]
+    return set_shares_aside(rows, counts)
 
 
-def repeats(train: Sequence[Example], test: Sequence[Example]) -> list[str]:
-    """Return a note for each kind of repeated question: a leak or a double count is worth reporting."""
+def repeats(train: Sequence[Example], test: Sequence[Example], name: str = "test") -> list[str]:
+    """Return a note for each kind of question that rows called `name` repeat: a leak, or a double count."""
     seen, tested = set(map(_asked, train)), list(map(_asked, test))
     notes = []
     if doubles := len(tested) - len(set(tested)):
-        notes.append(f"{doubles} test rows repeat another test row")
+        notes.append(f"{doubles} {name} rows repeat another {name} row")
     if leaked := sum(row in seen for row in tested):
-        notes.append(f"{leaked} test rows also stand in train")
-    contexts = {example.context for example in train if example.context}
-    known_texts = [example for example in test if example.context in contexts]
+        notes.append(f"{leaked} {name} rows also stand in train")
+    contexts = {text_of(example)[0] for example in train} - {""}
+    known_texts = [example for example in test if text_of(example)[0] in contexts]
     # A text to be classified stands where questions have a context (`data.generic.own_example`).
     if shared := sum(example.question != ANSWER for example in known_texts):
-        notes.append(f"{shared} test rows ask about a context that also stands in train")
-    texts = {(example.context, example.question) for example in train}
+        notes.append(f"{shared} {name} rows ask about a context that also stands in train")
+    texts = set(map(text_of, train))
     if other := sum(row[:2] in texts and row not in seen for row in tested):
-        notes.append(f"{other} test rows have a text that stands in train with another answer")
+        notes.append(f"{other} {name} rows have a text that stands in train with another answer")
     clusters = {example.cluster for example in train if example.cluster}
     if known := sum(example.cluster in clusters for example in test):
-        notes.append(f"{known} test rows are of a cluster that also stands in train")
+        notes.append(f"{known} {name} rows are of a cluster that also stands in train")
     return notes

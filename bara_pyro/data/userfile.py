@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from bara_pyro.data.cells import as_read, label_text
-from bara_pyro.data.clusters import set_aside
+from bara_pyro.data.clusters import set_aside, together
 from bara_pyro.data.columns import Given, columns_note, find_columns
 from bara_pyro.data.generic import listed_options, own_example
 from bara_pyro.data.rows import carve, check_disjoint, check_new, divide, repeats, to_examples, too_few
@@ -96,6 +96,8 @@ def task_from_rows(
         note = f"{len(test_rows)} of {len(train) + len(test_rows)} rows tested on, "
         note += "whole clusters" if columns.cluster else "the same share of each class"
         note += f", chosen by a hash of their {'names' if columns.cluster else 'ids'}"
+        if copies := sum(map(bool, together([*train, *test_rows], clusters=False))):
+            note += f"; {copies} rows have the text of another, and are on its side"
     check_disjoint(train, test_rows, name)
     classes_said = _class_notes(names, train, test_rows, name)
     if names:
@@ -107,8 +109,9 @@ def task_from_rows(
             f"With {validation_rows} rows set aside for validation no row with the answer "
             f"{names[lost[0]]!r} is left to train on: set fewer aside (--validation-rows), or give more rows."
         )
-    if columns.cluster and validation:
-        notes.append(f"{len(validation)} rows set aside for validation, whole clusters")
+    if validation and (columns.cluster or len(validation) < validation_rows):
+        whole = "whole clusters" if columns.cluster else "rows of one text together"
+        notes.append(f"{len(validation)} rows set aside for validation, {whole}")
     return Task(name, labels, kept, validation, tuple(test_rows), tuple(notes), names, columns)
 
 
@@ -127,8 +130,8 @@ def _divided(
 def _carved(
     train: Sequence[Example], rows: int, seed: int, columns: Columns
 ) -> tuple[Sequence[Example], Sequence[Example]]:
-    if columns.cluster and 0 < rows < len(train):
-        return set_aside(train, rows, f"{seed}/", column=columns.cluster)
+    if 0 < rows < len(train) and (columns.cluster or any(together(train))):
+        return set_aside(train, rows, f"{seed}/", column=columns.cluster or "")
     return carve(train, rows, seed)
 
 

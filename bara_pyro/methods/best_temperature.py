@@ -1,6 +1,7 @@
 """The temperature under which predictions have the least NLL on given rows."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 from scipy.optimize import minimize_scalar
@@ -11,6 +12,7 @@ from bara_pyro.metrics import nll, posterior_predictive
 
 # Rows that are all right (or mostly wrong) want T = 0 (or infinity): the fit stops here.
 COLDEST, HOTTEST = 0.01, 100.0
+CRITICAL = 1.645  # standard errors: a calibrated prediction is further off to one side in 5 of 100 cases
 
 
 def best_log_temperature(log_probs: Tensor, labels: Tensor) -> float:
@@ -33,6 +35,45 @@ def best_log_temperature(log_probs: Tensor, labels: Tensor) -> float:
 
     low, high = math.log(COLDEST), math.log(HOTTEST)
     return 0.0 if slope(low) == slope(high) == 0 else sign_change(slope, low, high)
+
+
+def too_unsure(draws: Tensor, labels: Tensor, groups: Sequence[Sequence[int]] | None = None) -> bool:
+    """Return whether answers show predictions to be too unsure: whether a temperature below 1 is better.
+
+    The score test of T = 1 against T < 1 at a level of 5 percent. To first order its statistic is the best
+    ln T over its standard error, but it needs no optimum, which few rows that are all right do not have.
+
+    Args:
+        draws: `S x n x C`, log-probabilities of predictions whose average is looked at.
+        labels: `n`, long.
+        groups: places of rows that belong together, which count as if their errors were one; None: each row
+            is alone.
+    """
+    score, variance = score_of_log_temperature(draws, labels)
+    deviation = variance.sqrt()
+    if groups is not None:
+        deviation = torch.stack([deviation[list(group)].sum() for group in groups])
+    return float(score.sum()) > CRITICAL * float(deviation.square().sum().sqrt())
+
+
+def score_of_log_temperature(draws: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return, for each row, -d ln p(label) / d ln T at T = 1 and its variance where labels come of p.
+
+    p is the average over draws of `softmax(draws / T)`; of labels that come of it the mean is 0.
+
+    Args:
+        draws: `S x n x C`, log-probabilities at T = 1.
+        labels: `n`, long.
+
+    Returns:
+        Two of `n`, float64.
+    """
+    z = draws.double().log_softmax(-1)
+    size = z.masked_fill(z.isneginf(), 0.0)  # of what a row does not offer
+    slope = size - (z.exp() * size).sum(-1, keepdim=True)
+    slope = (z.softmax(0).nan_to_num() * slope).sum(0)
+    p = (z.logsumexp(0) - math.log(len(z))).exp()
+    return slope.gather(1, labels[:, None]).squeeze(1), (p * slope.square()).sum(-1)
 
 
 def best_common_log_temperature(draws: Tensor, labels: Tensor, *, spread: float = math.inf) -> float:

@@ -121,14 +121,11 @@ def answers_drawn(
 def calibration_rows(
     system: System, file: str | Path | None = None, *, given: Given | None = None, answers: bool = True
 ) -> Sequence[Example]:
-    """Return rows that the system was not fitted to: those of a file, or its task's validation rows.
-
-    Where the run was trained with a column of clusters, or one is given, one row of each: what is promised of
-    decisions is promised of independent rows.
+    """Return independent rows that the system was not fitted to: `independent` ones of its `known_rows`.
 
     Args:
         system: fitted; with its own rows, unless there is a file.
-        file: rows like those trained on.
+        file: rows like those trained on; the task's validation rows by default.
         given: columns of the file, where they have other names than in the rows trained on.
         answers: whether each row needs its answer.
 
@@ -137,19 +134,33 @@ def calibration_rows(
         DataError: there are none, the file cannot be read, is that of the training rows or holds some, or
             does not say which rows go together.
     """
-    if file is not None:
-        if same_file(system.config.task.name, file):
-            raise DataError(
-                f"{file} has the rows that the run was trained on, of which it is surer than of others: give "
-                "other rows as file (--calibration FILE), or train with validation_rows (--validation-rows)."
-            )
-        rows = load_questions(file, system.task, given=given, answers=answers)
-        if len(known := trained_on(rows, system.config, system.task)) > KNOWN * len(rows):
-            raise DataError(
-                f"{len(known)} of the {len(rows)} rows of {file} are rows that the run was trained on, such "
-                f"as {known[0].id!r}, of which it is surer than of others: leave them out."
-            )
-        return _independent(system, rows, given, str(file))
+    return independent(system, known_rows(system, file, given=given, answers=answers), file, given)
+
+
+def known_rows(
+    system: System, file: str | Path | None = None, *, given: Given | None = None, answers: bool = True
+) -> Sequence[Example]:
+    """Return rows that the system was not fitted to: those of a file, or its task's validation rows.
+
+    Arguments and errors are those of `calibration_rows`.
+    """
+    if file is None:
+        return _validation_rows(system)
+    if same_file(system.config.task.name, file):
+        raise DataError(
+            f"{file} has the rows that the run was trained on, of which it is surer than of others: give "
+            "other rows as file (--calibration FILE), or train with validation_rows (--validation-rows)."
+        )
+    rows = load_questions(file, system.task, given=given, answers=answers)
+    if len(known := trained_on(rows, system.config, system.task)) > KNOWN * len(rows):
+        raise DataError(
+            f"{len(known)} of the {len(rows)} rows of {file} are rows that the run was trained on, such "
+            f"as {known[0].id!r}, of which it is surer than of others: leave them out."
+        )
+    return rows
+
+
+def _validation_rows(system: System) -> Sequence[Example]:
     method = system.config.method
     if METHODS[method.name].uses_validation(method):
         raise ConfigError(
@@ -161,7 +172,7 @@ def calibration_rows(
             f"The task {system.task.name!r} has no validation rows to calibrate with: give other rows as "
             "file (--calibration FILE), or train with validation_rows (--validation-rows)."
         )
-    return _independent(system, system.task.validation, None, "the validation rows")
+    return system.task.validation
 
 
 def clustered_by(task: Task, given: Given | None = None) -> str | None:
@@ -170,18 +181,25 @@ def clustered_by(task: Task, given: Given | None = None) -> str | None:
     return named or (None if task.columns is None else task.columns.cluster)
 
 
-def _independent(
-    system: System, rows: Sequence[Example], given: Given | None, place: str
+def independent(
+    system: System, rows: Sequence[Example], file: str | Path | None = None, given: Given | None = None
 ) -> Sequence[Example]:
-    cluster = clustered_by(system.task, given)
-    if cluster is None:
-        return rows
-    if not any(row.cluster for row in rows):
+    """Return one of each group of rows that belong together (`bara_pyro.data.clusters`).
+
+    What is promised of decisions is promised of independent rows. Clusters count where the run was trained
+    with a column of them, or one is given; rows of one text always belong together.
+
+    Raises:
+        DataError: the rows lack the column of clusters.
+    """
+    cluster = clustered_by(system.task, None if file is None else given)
+    if cluster is not None and not any(row.cluster for row in rows):
+        place = "the validation rows" if file is None else file
         raise DataError(
             f"There is no column {cluster!r} in {place}, by which the run's rows go together, and rows that "
             "do are not independent: name the column with cluster_column (--cluster-column), or add it."
         )
-    return one_of_each(rows)
+    return one_of_each(rows, clusters=cluster is not None)
 
 
 def rows_to_decide(

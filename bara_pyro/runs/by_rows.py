@@ -10,14 +10,21 @@ from bara_pyro.runs.config import RunConfig
 # steps at least and at most.
 PASSES, MANY_ROWS, REPLY_PASSES = (10, 20), 640, 2
 FEWEST_STEPS, MOST_STEPS = 100, 6000
-# Rows at least for a rehearsal; where nobody says whether there is one, at most fewer than MANY_ROWS.
-REHEARSED_ROWS = 20
+# Rows at least for a rehearsal, and at least that it is asked: fewer say less of the temperature than its
+# prior does (docs/decisions.md). Where nobody says whether there is one, fewer than MANY_ROWS.
+REHEARSED_ROWS, ASKED_ROWS = 20, 10
 
 
-def for_rows(config: RunConfig, rows: int) -> RunConfig:
-    """Return a configuration with what follows from the number of rows: steps, settings, a rehearsal."""
+def for_rows(config: RunConfig, rows: int, asked: int | None = None) -> RunConfig:
+    """Return a configuration with what follows from the number of rows: steps, settings, a rehearsal.
+
+    Args:
+        config: to complete.
+        rows: number of training rows.
+        asked: how many of them a rehearsal could be asked; None: half.
+    """
     config = config.model_copy(update={"method": config.method.for_rows(rows)})
-    if _rehearsed(config, rows):
+    if _rehearsed_by_default(config, rows) and (asked is None or asked >= ASKED_ROWS):
         config = calibrated(config, True)
     c = config.train
     if c.may_double and not config.adapter.calibrated:
@@ -41,8 +48,13 @@ def calibrated(config: RunConfig, value: bool | None) -> RunConfig:
     return config.model_copy(update={"adapter": config.adapter.model_copy(update={"calibrated": value})})
 
 
-def _rehearsed(config: RunConfig, rows: int) -> bool:
-    """Whether a run is calibrated because nobody says otherwise; why so: docs/calibrated.md."""
+def may_rehearse(config: RunConfig, rows: int) -> bool:
+    """Return whether so many rows have a rehearsal where enough of them can be asked."""
+    return bool(config.adapter.calibrated) or _rehearsed_by_default(config, rows)
+
+
+def _rehearsed_by_default(config: RunConfig, rows: int) -> bool:
+    """Whether so many rows are calibrated where nobody says otherwise; why so: docs/calibrated.md."""
     return (
         config.adapter.calibrated is None
         and config.task.likelihood == "answer"
@@ -51,13 +63,19 @@ def _rehearsed(config: RunConfig, rows: int) -> bool:
     )
 
 
-def rehearsal_note(config: RunConfig, rows: int) -> list[str]:
-    """Say, where there is a rehearsal, that it comes first."""
+def rehearsal_note(config: RunConfig, rows: int, asked: int) -> list[str]:
+    """Say, where there is a rehearsal, that it comes first; where rows allow none, that there is none."""
+    if _rehearsed_by_default(config, rows) and asked < ASKED_ROWS:
+        return [
+            f"no rehearsal for a temperature: so many of the {rows} training rows belong together that it "
+            f"could be asked {asked}, and {ASKED_ROWS} are the least"
+        ]
     if not config.adapter.calibrated:
         return []
-    longer = ", and training is twice as long where it is not too sure of itself"
+    learnt = "half" if rows - 2 * asked in (0, 1) else str(rows - asked)
+    longer = ", and training is twice as long where it is too unsure of itself"
     return [
-        f"a rehearsal on half of the {rows} training rows comes first, for a temperature"
+        f"a rehearsal on {learnt} of the {rows} training rows comes first, for a temperature"
         f"{longer if config.train.may_double else ''} (--set adapter.calibrated=false leaves it out)"
     ]
 

@@ -16,6 +16,7 @@ from bara_pyro import __version__
 from bara_pyro.core.gate_draws import GateDraws, gate_draws
 from bara_pyro.core.prediction import predict
 from bara_pyro.data import EncodedSplit, Task, batches, first_rows
+from bara_pyro.data.clusters import together
 from bara_pyro.errors import ConfigError
 from bara_pyro.metrics import decompose, evaluate, posterior_predictive, sparsity_by_module, stack_truth
 from bara_pyro.metrics.sparsity import over_modules
@@ -191,7 +192,8 @@ def _of_answers(system: System, split: EncodedSplit, name: str, on_rows: OnRows 
         "classes": list(system.task.names or system.task.labels),
         "majority_class": majority_class(system.task, split),
     }
-    clusters = {row.id: row.cluster for row in getattr(system.task, name)}
+    asked = getattr(system.task, name)
+    clusters = dict(zip((row.id for row in asked), together(asked), strict=True))
     lines = _rows(split, predictive, epistemic, system.task.names, clusters)
     return own, lines, _sparsity(system, split)
 

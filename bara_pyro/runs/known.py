@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bara_pyro.data import Example, Task, as_asked, is_file_name
+from bara_pyro.data.clusters import text_of
 from bara_pyro.errors import BaraError
 from bara_pyro.runs.config import RunConfig
 from bara_pyro.runs.rows import load_data
@@ -26,5 +27,5 @@ def trained_on(rows: Sequence[Example], config: RunConfig, asked: Task) -> list[
         own = as_asked(load_data(config), asked.labels, asked.names)
     except BaraError:
         return []
-    known = {(row.context, row.question) for row in own.train}
-    return [row for row in rows if (row.context, row.question) in known]
+    known = set(map(text_of, own.train))
+    return [row for row in rows if text_of(row) in known]

@@ -6,22 +6,20 @@ on all rows as if there had been none.
 """
 
 import math
-from bisect import bisect_left
-from collections.abc import Sequence
-from itertools import accumulate
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from bara_pyro.data import EncodedSplit
+from bara_pyro.data.clusters import by_name, together
 from bara_pyro.errors import DataError
-from bara_pyro.methods.best_temperature import best_common_log_temperature
+from bara_pyro.methods.best_temperature import best_common_log_temperature, too_unsure
 from bara_pyro.metrics import nll, posterior_predictive
 from bara_pyro.runs.atomic import write_json
-from bara_pyro.runs.by_rows import REHEARSED_ROWS, calibrated
+from bara_pyro.runs.by_rows import ASKED_ROWS, REHEARSED_ROWS, calibrated
 from bara_pyro.runs.evaluate import draw
+from bara_pyro.runs.halves import rehearsed_halves
 from bara_pyro.runs.manifest import REHEARSED
 from bara_pyro.runs.system import System, assemble
 from bara_pyro.types import Json
@@ -31,47 +29,18 @@ from bara_pyro.untrusted.schemas import RehearsedFile
 DRAWS, SPREAD = 10, 0.5  # draws a prediction; the standard deviation of ln T before a row is seen
 
 
-def halves(clusters: Sequence[str], seed: int) -> tuple[list[int], list[int]]:
-    """Return the places of the rows that a rehearsal learns, and of those that it is asked.
-
-    Rows of one cluster stay together: who has learnt one of them knows more of the others than of the rows
-    that the run is for.
-
-    Args:
-        clusters: what each row has in common with others; empty: nothing.
-        seed: of the order in which clusters are taken, until they hold half of the rows.
-
-    Returns:
-        The places, in that order. A cluster with more than half of the rows is learnt, and the others are
-        asked; where all rows are of one, they are taken as if of none.
-
-    Examples:
-        >>> from bara_pyro.runs.rehearsal import halves
-        >>> learnt, asked = halves([""] * 81, seed=0)
-        >>> len(learnt), len(asked), sorted(learnt + asked) == list(range(81))
-        (41, 40, True)
-        >>> halves(["cats", "cats", "dogs", "dogs"], seed=0)
-        ([0, 1], [2, 3])
-    """
-    together: dict[str | int, list[int]] = {}
-    for row, cluster in enumerate(clusters):
-        together.setdefault(cluster or row, []).append(row)
-    groups = list(together.values()) if len(together) > 1 else [[row] for row in range(len(clusters))]
-    order = np.random.default_rng([seed, len(groups)]).permutation(len(groups)).tolist()
-    order.sort(key=lambda group: len(groups[group]) <= len(clusters) // 2)  # stable: so a large one is first
-    taken = list(accumulate(len(groups[group]) for group in order))
-    last = bisect_left(taken, len(clusters) - len(clusters) // 2)  # never the last one of all
-    learnt, asked = order[: last + 1], order[last + 1 :]
-    return [row for g in learnt for row in groups[g]], [row for g in asked for row in groups[g]]
+def rehearsal_steps(steps: int, learnt: int, rows: int) -> int:
+    """Return how long a rehearsal is that learns so many rows of a run's: each as often as the run does."""
+    return math.ceil(steps * learnt / rows)
 
 
-def rehearsal_steps(steps: int) -> int:
-    """Return how long a rehearsal is: half of the rows, as often."""
-    return math.ceil(steps / 2)
+def halves_of(system: System) -> tuple[list[int], list[int]]:
+    """Return the places of the training rows that a system's rehearsal learns, and of those it is asked."""
+    return rehearsed_halves(system.task, system.split("train"), system.config.seed)
 
 
 def check_rehearsal(system: System) -> None:
-    """Refuse, before anything is trained, rows that are too few.
+    """Refuse, before anything is trained, rows that are too few, or too few that a rehearsal could be asked.
 
     Raises:
         DataError: they are.
@@ -82,13 +51,22 @@ def check_rehearsal(system: System) -> None:
             f"{rows} training rows are too few for calibrated=True (adapter.calibrated), which fits a "
             f"temperature to half of them: give at least {REHEARSED_ROWS}, or leave it out."
         )
+    if (asked := len(halves_of(system)[1])) < ASKED_ROWS:
+        raise DataError(
+            f"calibrated=True (adapter.calibrated) needs {ASKED_ROWS} rows to fit a temperature to, and of "
+            f"{rows} training rows it could ask {asked}, as the others belong together: leave it out."
+        )
 
 
 def rehearsal_of(system: System, steps: int) -> tuple[System, EncodedSplit]:
-    """Return a program like a system's of so many steps, with half of its rows, and the other half."""
+    """Return a program like a system's for a run of so many steps, with half of its rows, and the other half.
+
+    It has as many passes over its rows as the run over all.
+    """
     split, c = system.split("train"), system.config
-    learnt, asked = halves(_clusters(system), c.seed)
-    train = c.train.model_copy(update={"steps": rehearsal_steps(steps), "may_double": None})
+    learnt, asked = halves_of(system)
+    own = rehearsal_steps(steps, len(learnt), len(split))
+    train = c.train.model_copy(update={"steps": own, "may_double": None})
     config = calibrated(c, False).model_copy(update={"train": train})
     half = assemble(config, system.backbone, system.task, len(learnt))
     half._encoded.update(system._encoded)
@@ -96,18 +74,12 @@ def rehearsal_of(system: System, steps: int) -> tuple[System, EncodedSplit]:
     return half, split.take(asked)
 
 
-def _clusters(system: System) -> list[str]:
-    """Return what each training row has in common with others: its cluster, else its passage, else all."""
-    known = {row.id: row.cluster or row.context or row.question for row in system.task.train}
-    return [known[row] for row in system.split("train").ids]
-
-
 def rehearsed_steps(system: System, out: Path) -> int:
     """Return the steps of the run that the rehearsal in a folder is one for; 0 without one of these rows."""
     if not (out / REHEARSED).exists():
         return 0
     split, stored = system.split("train"), read_json(out / REHEARSED, RehearsedFile)
-    _, asked = halves(_clusters(system), system.config.seed)
+    _, asked = halves_of(system)
     same = [row["id"] for row in stored["rows"]] == [split.ids[row] for row in asked]
     return stored.get("steps", system.config.train.total_steps) if same else 0
 
@@ -115,8 +87,9 @@ def rehearsed_steps(system: System, out: Path) -> int:
 def steps_wanted(system: System, out: Path) -> int:
     """Return how many steps a run has by what its folder holds: as configured, or twice as many, once.
 
-    A program that is not too sure of itself about rows that it has not learnt (its best temperature is below
-    1) has learnt too little yet: what was measured of that stands in docs/decisions.md.
+    A program that is not sure enough of itself about rows that it has not learnt has learnt too little yet:
+    what was measured of that stands in docs/decisions.md. Its best temperature is below 1 then, by more than
+    chance would have it of a calibrated one (`too_unsure`).
     """
     c = system.config.train
     if not system.config.adapter.calibrated:
@@ -125,11 +98,13 @@ def steps_wanted(system: System, out: Path) -> int:
     if rehearsed != c.total_steps or not c.may_double:
         return rehearsed or c.total_steps
     stored = read_json(out / REHEARSED, RehearsedFile)
-    return 2 * rehearsed if _best_log_temperature(stored) < 0 else rehearsed
+    return 2 * rehearsed if too_unsure(*_answers(stored), _groups(system, stored)) else rehearsed
 
 
-def _best_log_temperature(stored: Json) -> float:
-    return best_common_log_temperature(*_answers(stored), spread=SPREAD)
+def _groups(system: System, stored: Json) -> list[list[int]]:
+    """Return which of the rows of a rehearsal belong together, as places among them."""
+    known = {row.id: row for row in system.task.train}
+    return by_name(together([known[row["id"]] for row in stored["rows"]], passages=True))
 
 
 def _answers(stored: Json) -> tuple[Tensor, Tensor]:

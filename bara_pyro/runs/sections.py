@@ -210,8 +210,8 @@ class TrainConfig(Section):
     )
     may_double: bool | None = later(
         None,
-        "with a rehearsal: train twice as long where it is not too sure of itself after so many steps (its "
-        "best temperature is below 1); null: where nobody says how long",
+        "with a rehearsal: train twice as long where it is too unsure of itself after so many steps (its "
+        "best temperature is below 1 by more than 1.645 standard errors); null: where nobody says how long",
     )
     epochs: PositiveFloat | None = later(None, "passes over the training rows, in place of steps")
     batch_size: Rows = Field(4, description="rows a step")

@@ -26,9 +26,10 @@ from bara_pyro.data.reply_tasks import ReplyTask, is_reply_task
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.methods import build
 from bara_pyro.parts import remove_parts
-from bara_pyro.runs.by_rows import for_rows, rehearsal_note
+from bara_pyro.runs.by_rows import for_rows, may_rehearse, rehearsal_note
 from bara_pyro.runs.config import RunConfig
 from bara_pyro.runs.fingerprint import states_name
+from bara_pyro.runs.halves import rehearsed_halves
 from bara_pyro.runs.launched import local_rank
 from bara_pyro.runs.memory import check_memory
 from bara_pyro.runs.rows import (
@@ -195,12 +196,15 @@ def build_system(
     else:
         task = encode_labels(task, backbone.tokenizer, config.task.labels)
         split = encode_split(config, backbone, task, "train")
-    config = for_rows(config, len(split))
+    asked = 0
+    if isinstance(task, Task) and isinstance(split, EncodedSplit) and may_rehearse(config, len(split)):
+        asked = len(rehearsed_halves(task, split, config.seed)[1])
+    config = for_rows(config, len(split), asked)
     check_memory(config, backbone, split)
     notes = (
         *reading_notes(config, backbone, split, "train"),
         *states_note(config, backbone, split),
-        *rehearsal_note(config, len(split)),
+        *rehearsal_note(config, len(split), asked),
     )
     task = replace(task, notes=(*task.notes, *notes))
     system = assemble(config, backbone, task, len(split))

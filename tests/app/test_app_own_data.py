@@ -9,6 +9,7 @@ import pytest
 from app_cases import Bara, Place, assert_answers, assert_one_sentence, questions, write_rows
 
 from bara_pyro.cli import running
+from bara_pyro.core.loading import load_backbone
 from bara_pyro.data import EncodedSplit, Example, Task, task_from_rows
 from bara_pyro.data.replies import EncodedReplies
 from bara_pyro.errors import CheckpointError
@@ -239,7 +240,7 @@ def test_rows_cut_and_rows_left_out_are_counted_apart(
         cut = cut.replace("its", "their")
     if dropped == 2:
         out = out.replace("its", "their")
-    notes = reading_notes(place.config(), split, "train")
+    notes = reading_notes(place.config(), load_backbone(str(place.backbone)), split, "train")
     assert [note.split()[0] for note in notes] == [str(n) for n in (shortened, dropped) if n]
     assert [cut in note for note in notes if " cut to " in note] == [True] * bool(shortened)
     assert [out in note for note in notes if " left out" in note] == [True] * bool(dropped)

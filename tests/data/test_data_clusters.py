@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from bara_pyro.data import Example, load_questions, task_from_rows
-from bara_pyro.data.clusters import one_of_each, set_aside
+from bara_pyro.data.clusters import folds, one_of_each, set_aside, together
 from bara_pyro.errors import DataError
 
 # Authors with 1 to 12 reviews each: 78 rows, both classes by each author but the first.
@@ -102,6 +102,75 @@ def test_later_rows_are_read_with_or_without_the_column():
     (known,) = load_questions([{"text": "new", "author": "me"}], task)
     (unknown,) = load_questions([{"text": "new"}], task)
     assert (known.cluster, unknown.cluster) == ("me", "")
+
+
+def test_a_text_that_two_authors_have_joins_them():
+    """All of both are set aside, or none; also where the texts differ in what no reader sees."""
+    texts = ["straße 1", "STRASSE  1", "caf\u00e9", "cafe\u0301", "so", "so\u200b"]
+    pairs = [("a", 0), ("b", 1), ("c", 2), ("d", 3), ("e", 4), ("f", 5)]
+    shared = [{"text": texts[i], "label": "bad", "author": name} for name, i in pairs]
+    own = [
+        {"text": f"{name} {i}", "label": ("bad", "good")[i % 2], "author": name}
+        for name in "abcdefgh"
+        for i in range(4)
+    ]
+    for seed in range(8):
+        task = task_from_rows([*shared, *own], cluster_column="author", validation_rows=11, seed=seed)
+        sides = {
+            row.cluster: n for n, part in enumerate((task.train, task.test, task.validation)) for row in part
+        }
+        assert all(sides[one] == sides[other] for one, other in ("ab", "cd", "ef"))
+        assert {0, 2} <= set(sides.values())
+
+
+def test_joined_rows_have_one_name():
+    rows = [
+        Example("1", "x", cluster="b"), Example("2", "y", cluster="b"), Example("3", "Y", cluster="a"),
+        Example("4", "z"), Example("5", " z"), Example("6", "w"), Example("7", "v", cluster="like 4"),
+    ]  # fmt: skip
+    assert together(rows) == ["a", "a", "a", "like 4'", "like 4'", "", "like 4"]
+    assert together(rows, clusters=False) == ["", "like 2", "like 2", "like 4", "like 4", "", ""]
+    assert len(one_of_each(rows)) == 4
+    assert len(one_of_each(rows, clusters=False)) == 5
+
+
+def test_rows_of_one_passage_belong_together_where_asked():
+    rows = [Example(str(i), f"{i} ?", context=f"passage {i // 2}") for i in range(6)]
+    assert together(rows) == [""] * 6
+    assert together(rows, passages=True) == ["like 0"] * 2 + ["like 2"] * 2 + ["like 4"] * 2
+    # A text that all rows have, such as an instruction, tells none from another.
+    same = [Example(str(i), f"{i} ?", context="Judge.") for i in range(6)]
+    assert together(same, passages=True) == [""] * 6
+
+
+@pytest.mark.parametrize("copies", [1, 2, 3])
+@pytest.mark.parametrize("fraction", [0.1, 0.2, 0.5])
+def test_copies_of_a_text_lie_on_one_side_without_a_column(copies, fraction):
+    texts = [(f"text {i}", ("bad", "good", "fair")[i % 3]) for i in range(60)]
+    rows = [{"text": text, "label": label} for text, label in texts for _ in range(copies)]
+    rows[0] = rows[0] | {"label": "good"}  # a copy with another answer is one, too
+    task = task_from_rows(rows, test_fraction=fraction, validation_rows=12)
+    sides = [{row.context for row in part} for part in (task.train, task.test, task.validation)]
+    assert not sides[0] & sides[1] | sides[0] & sides[2] | sides[1] & sides[2]
+    assert abs(len(task.test) - fraction * len(rows)) < copies
+    counts = Counter(row.label for row in task.test)
+    assert max(counts.values()) - min(counts.values()) <= 2 * copies
+    assert 12 - copies < len(task.validation) <= 12
+    assert not [note for note in task.notes if "stand in train" in note or "stands in train" in note]
+
+
+@pytest.mark.parametrize("sizes", [[1] * 17, [9, 1, 1, 1, 5, 2], [3, 3], [4]])
+def test_folds_part_no_group(sizes):
+    names = [f"g{group}" for group, size in enumerate(sizes) for _ in range(size)]
+    found = folds(names, 5)
+    groups = len(sizes) if len(sizes) > 1 else sizes[0]
+    assert sorted(set(found)) == list(range(min(5, groups)))
+    if len(sizes) > 1:
+        assert all(
+            len({f for f, name in zip(found, names, strict=True) if name == own}) == 1 for own in names
+        )
+    if max(sizes) == 1 or len(sizes) == 1:
+        assert found == [i % 5 for i in range(len(names))]
 
 
 @pytest.mark.parametrize(

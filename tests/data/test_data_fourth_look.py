@@ -107,7 +107,8 @@ def test_a_question_that_stands_in_train_with_another_answer_is_noted() -> None:
     rows = [{"question": f"is it {i % 6} ?", "label": "ab"[i // 6 % 2]} for i in range(24)]
     rows = [row | {"id": str(i)} for i, row in enumerate(rows)]
     notes = bp.task_from_rows(rows).notes
-    assert any("also stand in train" in note for note in notes)
+    assert any("24 rows have the text of another" in note for note in notes)
+    assert not any("in train" in note for note in notes)
     contradicting = [{"question": "is it so ?", "label": "ab"[i == 0]} for i in range(20)]
     notes = bp.task_from_rows([{"question": f"q{i}", "label": "b"} for i in range(3)] + contradicting[1:],
                               test=[contradicting[0], {"question": "new", "label": "a"}]).notes  # fmt: skip

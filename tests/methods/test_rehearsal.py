@@ -3,7 +3,9 @@
 import json
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -18,14 +20,16 @@ from torch.testing import assert_close
 from bara_pyro.core.frozen import read
 from bara_pyro.core.likelihood import CompletionLikelihood
 from bara_pyro.core.svi import SVI
-from bara_pyro.errors import BaraError, ConfigError, Stopped, TrainingError
+from bara_pyro.errors import BaraError, ConfigError, DataError, Stopped, TrainingError
 from bara_pyro.methods.best_temperature import best_common_log_temperature
 from bara_pyro.models.lora import LoRA
+from bara_pyro.runs import by_rows
 from bara_pyro.runs.config import RunConfig, load_config
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.folder import load_system
+from bara_pyro.runs.halves import halves
 from bara_pyro.runs.ownership import clear
-from bara_pyro.runs.rehearsal import DRAWS, SPREAD, fit_rehearsed, halves, rehearsal_of
+from bara_pyro.runs.rehearsal import DRAWS, SPREAD, fit_rehearsed, rehearsal_of
 from bara_pyro.runs.store import read_json, read_jsonl
 from bara_pyro.runs.system import System, build_system
 from bara_pyro.runs.train import train
@@ -68,6 +72,64 @@ def test_a_cluster_of_more_than_half_is_learnt(seed: int) -> None:
     learnt, asked = halves(["a"] * 3 + ["b"] * 77, seed)
     assert sorted(learnt) == list(range(3, 80))
     assert sorted(asked) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_division_is_the_nearest_to_half(seed: int) -> None:
+    """Against all subsets of groups of unlike size."""
+    sizes = np.random.default_rng(seed).integers(1, 12, size=8).tolist()
+    clusters = [f"c{group}" for group, size in enumerate(sizes) for _ in range(size)]
+    learnt, asked = halves(clusters, seed)
+    sums = [sum(part) for count in range(1, 9) for part in combinations(sizes, count)]
+    assert len(learnt) == min(total for total in sums if 2 * total >= len(clusters))
+    assert not {clusters[row] for row in learnt} & {clusters[row] for row in asked}
+
+
+@pytest.mark.parametrize("steps", [100, 200, 801])
+def test_a_rehearsal_has_as_many_passes_as_its_run(tmp_path: Path, steps: int) -> None:
+    """Of 32 rows 21 are of one cluster: it learns these, for 21/32 of the steps; halves of rows for half."""
+    task = build_system(calibrated(tmp_path)).task
+    rows = [replace(row, cluster="one" if i < 21 else "") for i, row in enumerate(task.train)]
+    half, asked = rehearsal_of(build_system(calibrated(tmp_path), task=replace(task, train=rows)), steps)
+    assert (len(half.split("train")), len(asked)) == (21, 11)
+    assert half.config.train.total_steps == math.ceil(steps * 21 / 32)
+    half, asked = rehearsal_of(build_system(calibrated(tmp_path)), steps)
+    assert (len(half.split("train")), len(asked)) == (16, 16)
+    assert half.config.train.total_steps == math.ceil(steps / 2)
+
+
+@pytest.mark.parametrize(("alone", "on"), [(9, False), (10, True)])
+def test_so_few_rows_could_be_asked_that_there_is_no_rehearsal(tmp_path: Path, alone: int, on: bool) -> None:
+    """Said where it is the default; refused before training where it was asked for."""
+    default = by_rows.calibrated(calibrated(tmp_path, **{"train.steps": 4}), None)
+    task = build_system(calibrated(tmp_path)).task
+    rows = [replace(row, cluster="one" if i >= alone else "") for i, row in enumerate(task.train)]
+    task = replace(task, train=rows, notes=())
+    system = build_system(default, task=task)
+    assert bool(system.config.adapter.calibrated) is on
+    said = [note for note in system.task.notes if "rehearsal" in note]
+    assert [f"could be asked {alone}" in note for note in said] == [not on]
+    train(system, tmp_path / "default")
+    assert (tmp_path / "default" / "rehearsal.json").exists() is on
+    asked_for = build_system(calibrated(tmp_path), task=task)
+    with nullcontext() if on else pytest.raises(DataError, match=r"calibrated=True .* needs 10 .* ask 9"):
+        train(asked_for, tmp_path / "run")
+    assert (tmp_path / "run").exists() is on
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_text_of_two_clusters_joins_them(tmp_path: Path, order: int) -> None:
+    """The text stands in both, and so all rows of both lie on one side, whatever the text's case is."""
+    task = build_system(calibrated(tmp_path)).task
+    rows = [replace(row, cluster=f"c{i // 2}") for i, row in enumerate(task.train)]
+    for i in range(0, 32, 4):  # c0 and c1 share a text, c2 and c3 ...
+        rows[i + 2] = replace(rows[i + 2], question=rows[i].question.upper(), context=rows[i].context)
+    system = build_system(calibrated(tmp_path), task=replace(task, train=rows[::order]))
+    half, asked = rehearsal_of(system, STEPS)
+    four = {row.id: i // 4 for i, row in enumerate(rows)}
+    ours, theirs = ({four[row] for row in part.ids} for part in (half.split("train"), asked))
+    assert not ours & theirs
+    assert len(asked) == 16
 
 
 def test_rows_of_one_cluster_alone_are_rows() -> None:

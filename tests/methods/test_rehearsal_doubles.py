@@ -1,5 +1,6 @@
 """A rehearsal that is not too sure of itself asks for twice the steps: once, and as if they were given."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -7,12 +8,14 @@ import torch
 from app_cases import questions, write_rows
 from fit_cases import Interrupted, answers, tiny_run
 from safetensors.torch import load_file
+from torch.testing import assert_close
 
 from bara_pyro.cli import running
 from bara_pyro.data import EncodedSplit
 from bara_pyro.diagnostics.context import Options, look
 from bara_pyro.diagnostics.inspection import run_facts
 from bara_pyro.errors import DataError
+from bara_pyro.methods.best_temperature import score_of_log_temperature, too_unsure
 from bara_pyro.runs import rehearsal
 from bara_pyro.runs.config import RunConfig, load_config
 from bara_pyro.runs.folder import load_system, stored_step
@@ -36,7 +39,7 @@ def says(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     def draw(system: System, rows: EncodedSplit, samples: int) -> torch.Tensor:
         probability = told.pop(0) if len(told) > 1 else told[0]
         right = torch.full((len(rows),), probability)
-        right[:4] = 1 - probability  # as sure of four wrong answers: 75 % of sixteen are right
+        right[:1] = 1 - probability  # as sure of a wrong answer: fifteen of sixteen are right
         probs = torch.stack([right, 1 - right], -1)
         labels = torch.tensor(rows.labels)
         probs = torch.where((labels == 0)[:, None], probs, probs.flip(-1))
@@ -47,6 +50,74 @@ def says(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 UNSURE, SURE = 0.6, 0.999
+
+
+def says_calibrated(rows: int, classes: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ten draws of predictions, and labels that come of their average."""
+    generator = torch.Generator().manual_seed(seed)
+    size = torch.tensor([rows, classes])
+    common = 1.5 * torch.randn(*size, generator=generator, dtype=torch.float64)
+    own = 0.7 * torch.randn(10, *size, generator=generator, dtype=torch.float64)
+    draws = (common + own).log_softmax(-1)
+    labels = torch.multinomial(draws.exp().mean(0), 1, generator=generator).squeeze(1)
+    return draws, labels
+
+
+@pytest.mark.parametrize(("rows", "repetitions"), [(1, 300), (8, 500), (40, 500), (300, 500)])
+@pytest.mark.parametrize("classes", [2, 4])
+def test_a_calibrated_rehearsal_seldom_asks_for_more(rows: int, repetitions: int, classes: int) -> None:
+    """A level of 5 percent, with three standard errors of so many repetitions."""
+    asked = sum(too_unsure(*says_calibrated(rows, classes, seed)) for seed in range(repetitions))
+    assert asked / repetitions <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / repetitions)
+
+
+@pytest.mark.parametrize(("rows", "least"), [(40, 0.8), (300, 1.0)])
+def test_a_rehearsal_that_has_learnt_too_little_asks_for_more(rows: int, least: float) -> None:
+    """Predictions at three times the temperature that their labels come of."""
+    asked = 0
+    for seed in range(50):
+        draws, labels = says_calibrated(rows, 4, seed)
+        asked += too_unsure((draws / 3).log_softmax(-1), labels)
+    assert asked / 50 >= least
+
+
+@pytest.mark.parametrize(("right", "unsure"), [(240, False), (251, False), (252, True), (300, True)])
+def test_the_margin_is_one_sided_five_percent(right: int, unsure: bool) -> None:
+    """Of 300 answers with probability .8: (right - 240) / sqrt(48) is 1.588 for 251, 1.732 for 252."""
+    draws = torch.tensor([0.8, 0.2], dtype=torch.float64).log().expand(1, 300, 2)
+    labels = (torch.arange(300) >= right).long()
+    assert too_unsure(draws, labels) is unsure
+
+
+def test_the_score_of_a_temperature_is_the_slope_of_the_likelihood() -> None:
+    """Against differences of the log-likelihood and of the predictions; a row does not offer one answer."""
+    draws, labels = says_calibrated(6, 4, 0)
+    draws[:, 0, 3] = -math.inf
+    labels[0] = 1
+    draws = draws.log_softmax(-1)
+    step = 1e-5
+
+    def average(log_temperature: float) -> torch.Tensor:
+        return (draws / math.exp(log_temperature)).softmax(-1).mean(0)
+
+    slope = (average(step) - average(-step)) / (2 * step)
+    score, variance = score_of_log_temperature(draws, labels)
+    own = average(0.0).gather(1, labels[:, None])[:, 0]
+    assert_close(score, -slope.gather(1, labels[:, None])[:, 0] / own, rtol=1e-6, atol=1e-8)
+    assert_close(variance, (slope.square() / average(0.0)).nan_to_num().sum(-1), rtol=1e-6, atol=1e-8)
+
+
+def test_no_row_says_anything_of_equal_answers() -> None:
+    assert not too_unsure(torch.zeros(1, 40, 4), torch.zeros(40, dtype=torch.long))
+
+
+def test_copies_of_a_row_are_no_more_evidence_than_it_is() -> None:
+    draws = torch.tensor([0.8, 0.2], dtype=torch.float64).log().expand(1, 40, 2)
+    right = torch.zeros(40, dtype=torch.long)
+    assert too_unsure(draws, right)
+    for texts in (4, 8, 10, 20):
+        copies = [list(range(start, 40, texts)) for start in range(texts)]
+        assert too_unsure(draws, right, copies) is too_unsure(draws[:, :texts], right[:texts]) is (texts > 10)
 
 
 @pytest.mark.parametrize(
