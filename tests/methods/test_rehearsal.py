@@ -294,7 +294,9 @@ def test_a_rehearsal_never_makes_a_run_surer(tmp_path: Path, surer: bool) -> Non
     out = tmp_path / "rehearsed"
     out.mkdir()
     right = [0.8 if surer or row % 2 else 0.01 for row in range(40)]
-    told = [{"id": i, "label": 0, "log_probs": np.log([[p, 1 - p]]).tolist()} for i, p in enumerate(right)]
+    told = [
+        {"id": f"{i}", "label": 0, "log_probs": np.log([[p, 1 - p]]).tolist()} for i, p in enumerate(right)
+    ]
     (out / "rehearsal.json").write_text(json.dumps({"seconds": 1.0, "rows": told}))
     fitted = fit_rehearsed(system, out)
     draws = torch.tensor([row["log_probs"] for row in told], dtype=torch.float64).transpose(0, 1)
