@@ -72,7 +72,7 @@ def test_its_guide_and_prior_serve_other_methods(bara: Bara, tmp_path: Path) -> 
     settings = ("--set", "method.guide=exponential", "--set", "method.theta_prior=weibull")
     trained = bara("train", "--method", "bara-gate", "--out", str(out), *settings, *SHORT)
     assert trained.returncode == 0, trained.stderr
-    config = json.loads((out / "config.json").read_text())["config"]["method"]
+    config = json.loads((out / "bara_config.json").read_text())["config"]["method"]
     assert (config["guide"], config["theta_prior"]) == ("exponential", {"name": "weibull"})
 
 
@@ -89,7 +89,7 @@ def test_its_task_of_replies_is_learnt(bara: Bara, tmp_path: Path) -> None:
     how = ("--likelihood", "completion", "--task", "counting", "--steps", "4", "--samples", "0")
     trained = bara("train", "--method", "lora", "--out", str(out), *how)
     assert trained.returncode == 0, trained.stderr
-    assert json.loads((out / "config.json").read_text())["config"]["task"]["name"] == "counting"
+    assert json.loads((out / "bara_config.json").read_text())["config"]["task"]["name"] == "counting"
 
 
 def test_a_module_that_is_not_installed(bara: Bara, tmp_path: Path) -> None:

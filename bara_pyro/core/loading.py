@@ -125,12 +125,13 @@ def load_backbone(
 
 
 def _check_folder(folder: Path) -> None:
-    """Refuse a folder of nothing that can be loaded, and that of a run, which has a `config.json`, too."""
+    """Refuse a folder of nothing that can be loaded, and that of a run."""
     if not there(folder):
         return
-    if folder.is_dir() and not (folder / "config.json").exists():
+    name = next((name for name in ("bara_config.json", "config.json") if (folder / name).exists()), None)
+    if folder.is_dir() and name is None:
         raise BackboneError(f"Cannot load the backbone {str(folder)!r} (it has no config.json): {WANTED}.")
-    stored = settings_in(folder / "config.json")
+    stored = settings_in(folder / (name or "config.json"))  # a run of older versions has its own there, too
     if {"config", "config_hash"} <= stored.keys():
         own = [part.get("backbone", {}) for part in (stored["config"],) if isinstance(part, dict)]
         named = [part.get("name") for part in own if isinstance(part, dict)]

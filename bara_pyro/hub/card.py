@@ -30,7 +30,7 @@ class Published:
         name: on the hub, `user/model`.
         base: hub name of the language model; None where it has none, or none was given.
         config: the settings of the run.
-        stored: what its config.json holds: task, labels, number of training rows.
+        stored: what its file of settings holds: task, labels, number of training rows.
         report: what its metrics.json holds.
         peft: "LORA" or "BARA" where PEFT reads the folder, else "".
         figure: name of the picture of its calibration.
@@ -206,5 +206,5 @@ def _training(run: Published) -> str:
         f"## Training\n\n{run.steps:,} steps of {train.batch_size} rows, peak rate {train.lr:g}; "
         f"rank {adapter.r}, alpha {adapter.lora_alpha:g}; {counts['trainable']:,} trainable parameters "
         f"beside {counts['frozen']:,} frozen ones in {run.config.backbone.dtype}. All settings are in "
-        f"`config.json`. {used}.\n"
+        f"`bara_config.json`. {used}.\n"
     )

@@ -187,7 +187,7 @@ def _places(config: RunConfig) -> list[str]:
 
 
 def _public_config(run: Path, base: str | None) -> tuple[RunConfig, Json]:
-    """Return the settings of a run, and its config.json, without the places where things are here."""
+    """Return the settings of a run, and what their file holds, without the places where things are here."""
     config, stored = stored_config(run)
     data = config.dump()
     own = {"name": base or Path(data["backbone"]["name"]).name, "device": "cpu", "states_folder": None}

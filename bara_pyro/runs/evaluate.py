@@ -21,7 +21,7 @@ from bara_pyro.errors import ConfigError
 from bara_pyro.metrics import decompose, evaluate, posterior_predictive, sparsity_by_module, stack_truth
 from bara_pyro.metrics.sparsity import over_modules
 from bara_pyro.runs.config import parse_config
-from bara_pyro.runs.manifest import CONFIG, METRICS, PREDICTIONS, is_run
+from bara_pyro.runs.manifest import METRICS, PREDICTIONS, config_file, is_run
 from bara_pyro.runs.offered import among_offered
 from bara_pyro.runs.ownership import adding, check_replaceable
 from bara_pyro.runs.reply_scores import reply_rows, reply_scores
@@ -164,7 +164,7 @@ def check_whose(system: System, out: Path) -> None:
     """Refuse the folder of another run, whose scores would be replaced, with a `ConfigError`."""
     if not is_run(out):
         return
-    theirs = parse_config(read_json(out / CONFIG, RunFile)["config"])
+    theirs = parse_config(read_json(config_file(out), RunFile)["config"])
     # What a run was trained by and on: what it is asked afterwards may differ.
     for what in map(attrgetter, ("method", "adapter", "train", "seed", "task.name")):
         if what(system.config) != what(theirs):

@@ -21,10 +21,11 @@ from bara_pyro.runs.manifest import (
     GUIDE,
     MANIFEST,
     PEFT_CONFIG,
-    TRAINED,
     check_run,
+    config_file,
     is_run,
     record,
+    trained_files,
     verify,
 )
 from bara_pyro.runs.own_rows import check_own_rows, fingerprints, own_rows
@@ -46,13 +47,16 @@ logger = logging.getLogger(__name__)
 
 
 def write_config(system: System, folder: str | Path) -> None:
-    """Write `config.json` and PEFT's `adapter_config.json`: what a run is, before it starts.
+    """Write `bara_config.json` and PEFT's `adapter_config.json`: what a run is, before it starts.
+
+    A run that an older version began, which goes on here, has its settings under that name from now on.
 
     Raises:
         ConfigError: the language model has weights of another type than the settings say.
     """
     folder, config = Path(folder), system.config
     _check_type(system.backbone, config)
+    before = config_file(folder) if is_run(folder) else folder / CONFIG
     write_json(
         folder / CONFIG,
         {
@@ -73,6 +77,8 @@ def write_config(system: System, folder: str | Path) -> None:
         },
     )
     write_json(folder / PEFT_CONFIG, peft_config(system))
+    if before.name != CONFIG:
+        before.unlink()
 
 
 def _check_type(backbone: Backbone, config: RunConfig) -> None:
@@ -98,7 +104,7 @@ def check_backbone(backbone: Backbone, folder: Path, stored: Json) -> None:
     if changed := differing(stored.get("backbone_computation", {}), computation(backbone)):
         raise CheckpointError(
             f"{folder} was trained on a backbone that computed otherwise than {backbone.name!r} does "
-            f"now ({'; '.join(changed)}): restore its config.json, or give the right one with --model (in "
+            f"now ({'; '.join(changed)}): restore its settings, or give the right one with --model (in "
             "Python: backbone=)."
         )
 
@@ -129,7 +135,7 @@ def save_system(system: System, folder: str | Path, step: int) -> None:
     write_tensors(folder / ADAPTER, lora_tensors(system.model) | own, metadata)
     # Last: a run whose guide is there is whole.
     write_tensors(folder / GUIDE, guide, metadata)
-    record(folder, *TRAINED)
+    record(folder, *trained_files(folder))
 
 
 def saved_step(system: System, folder: Path) -> int:
@@ -156,11 +162,11 @@ def load_weights(system: System, folder: Path) -> None:
     guide, guide_data = read_tensors(folder / GUIDE)
     if adapter_data != guide_data:
         raise CheckpointError(f"{folder / ADAPTER} and {folder / GUIDE} are not of the same training.")
-    told = read_json(folder / CONFIG, RunFile)["config_hash"] if is_run(folder) else None
+    told = read_json(config_file(folder), RunFile)["config_hash"] if is_run(folder) else None
     if told is not None and guide_data.get("config_hash", told) != told:
         raise CheckpointError(
             f"{folder / GUIDE} is of a run with the configuration {guide_data['config_hash']}, "
-            f"{folder / CONFIG} is of {told}: another training wrote into the folder, train again."
+            f"{config_file(folder)} is of {told}: another training wrote into the folder, train again."
         )
     adapter, guide = join_guide(system, adapter, guide)
     load_parameters(system.model, {own.get(k, k): v for k, v in adapter.items()}, folder / ADAPTER)
@@ -169,7 +175,7 @@ def load_weights(system: System, folder: Path) -> None:
 
 
 def stored_config(folder: Path) -> tuple[RunConfig, Json]:
-    """Return the configuration of a run, and all that its config.json holds.
+    """Return the configuration of a run, and all that its file of settings holds.
 
     Folders to write to and times to wait are left out: they are of the machine that the run was made on, and
     who sent it must not choose them here.
@@ -177,11 +183,12 @@ def stored_config(folder: Path) -> tuple[RunConfig, Json]:
     Raises:
         CheckpointError: the file is missing or not one of ours.
     """
-    verify(folder, [CONFIG])
+    file = config_file(folder)
+    verify(folder, [file.name])
     if not is_run(folder):
-        raise CheckpointError(f"{folder / CONFIG} is not the configuration of a run of ours.")
-    stored = read_json(folder / CONFIG, RunFile)
-    check_schema(stored, folder / CONFIG)
+        raise CheckpointError(f"{file} is not the configuration of a run of ours.")
+    stored = read_json(file, RunFile)
+    check_schema(stored, file)
     if missing := [module for module in stored.get("plugins", []) if module not in sys.modules]:
         # Not imported from here: a folder that somebody sent must not choose what code is run.
         raise CheckpointError(
@@ -196,9 +203,7 @@ def stored_config(folder: Path) -> tuple[RunConfig, Json]:
         )
     config = parse_config(stored["config"])
     if stored.get("manifest") and config.hash != stored["config_hash"]:
-        raise CheckpointError(
-            f"{folder / CONFIG} was edited after the run began: restore it, or train again."
-        )
+        raise CheckpointError(f"{file} was edited after the run began: restore it, or train again.")
     if config.backbone.states_folder is not None:
         logger.info("%s: its states_folder %s is not used.", folder, config.backbone.states_folder)
     return config.portable(), stored
@@ -284,7 +289,7 @@ def load_system(
 
 
 def stored_task(stored: Json) -> Task:
-    """Return the task of a run without its rows, from what its config.json holds."""
+    """Return the task of a run without its rows, from what its settings hold."""
     columns = stored.get("columns")
     return Task(
         stored["task"],

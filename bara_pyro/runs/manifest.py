@@ -16,7 +16,8 @@ from bara_pyro.untrusted.schemas import ManifestFile
 
 logger = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
-CONFIG, PEFT_CONFIG = "config.json", "adapter_config.json"
+CONFIG, PEFT_CONFIG = "bara_config.json", "adapter_config.json"
+OLD_CONFIG = "config.json"  # as older versions named it, and transformers a language model's
 ADAPTER, GUIDE = "adapter_model.safetensors", "guide.safetensors"
 LOG, FITTED = "train_log.jsonl", "fitted.json"
 REHEARSAL, REHEARSED = ".rehearsal", "rehearsal.json"  # folder of one that goes on; what it said
@@ -101,7 +102,7 @@ def check_run(folder: Path) -> None:
             "one with `bara train --out FOLDER`, or give another folder."
         )
     way_out = how_to_resume(folder)
-    declared = read_json(folder / CONFIG).get("manifest") == MANIFEST
+    declared = read_json(config_file(folder)).get("manifest") == MANIFEST
     if (folder / CHECKPOINT).exists() or (declared and not (folder / GUIDE).exists()):
         if is_claimed(folder):
             raise CheckpointError(f"Another process is training in {folder}: wait until it has finished.")
@@ -144,17 +145,28 @@ def run_below(folder: Path, parts: Container[str] = ()) -> Path | None:
     """Return a run in a folder below this one, but for its own `parts` and upload; None: there is none."""
     for place, _, names in os.walk(folder):
         inside = Path(place).relative_to(folder).parts
-        if not inside or inside[0] in parts or CONFIG not in names:
+        if not inside or inside[0] in parts or not {CONFIG, OLD_CONFIG} & set(names):
             continue
         if is_run(Path(place)) and not is_upload(Path(place)):
             return Path(place)
     return None
 
 
+def config_file(folder: Path) -> Path:
+    """Return the file of a run's settings, which older versions named otherwise."""
+    new, old = folder / CONFIG, folder / OLD_CONFIG
+    return old if old.exists() and not new.exists() else new
+
+
+def trained_files(folder: Path) -> list[str]:
+    """Return the names of the files that training writes to a folder, or wrote as an older version did."""
+    return [config_file(folder).name, *(name for name in TRAINED if name != CONFIG)]
+
+
 def is_run(folder: Path) -> bool:
     """Whether a folder holds a run, finished or not."""
     try:
-        stored = read_json(folder / CONFIG)
+        stored = read_json(config_file(folder))
     except CheckpointError:
         return False
     return isinstance(stored, dict) and {"config", "config_hash", "num_data"} <= stored.keys()
@@ -163,7 +175,7 @@ def is_run(folder: Path) -> bool:
 def is_language_model(folder: Path) -> bool:
     """Whether a folder holds a language model as Hugging Face writes it."""
     try:
-        stored = read_json(folder / CONFIG)
+        stored = read_json(folder / "config.json")
     except CheckpointError:
         return False
     return isinstance(stored, dict) and bool({"architectures", "model_type"} & stored.keys())

@@ -6,7 +6,7 @@ from bara_pyro.data import Task, is_file_name
 from bara_pyro.data.reply_tasks import ReplyTask
 from bara_pyro.errors import CheckpointError, DataError
 from bara_pyro.runs.config import RunConfig
-from bara_pyro.runs.manifest import CONFIG
+from bara_pyro.runs.manifest import config_file
 from bara_pyro.runs.rows import load_data, load_reply_data
 from bara_pyro.runs.store import read_json
 from bara_pyro.runs.system import System
@@ -63,7 +63,7 @@ def check_own_rows(system: System, folder: Path) -> None:
     Raises:
         DataError: they are others.
     """
-    stored, name = read_json(folder / CONFIG, RunFile), system.config.task.name
+    stored, name = read_json(config_file(folder), RunFile), system.config.task.name
     now = fingerprints(system)
     trained_on = stored.get("training_rows")
     if trained_on is not None and now.get("training_rows") != trained_on:

@@ -20,15 +20,16 @@ from bara_pyro.runs.manifest import (
     CONFIG,
     JUDGED,
     MANIFEST,
+    OLD_CONFIG,
     PROGRAMS,
     REHEARSAL,
     SCORED,
-    TRAINED,
     is_run,
     is_upload,
     listed_as_now,
     read_manifest,
     sha256,
+    trained_files,
     write_manifest,
 )
 
@@ -51,7 +52,7 @@ def owned(folder: Path) -> set[str]:
     found |= {name for name, ours in GROWING.items() if _is_file(folder / name) and ours(folder / name)}
     by_name = [] if listed is None else [MANIFEST]
     if is_run(folder):
-        by_name += [CHECKPOINT, *([] if listed is not None else (*TRAINED, *SCORED))]
+        by_name += [CHECKPOINT, *([] if listed is not None else (*trained_files(folder), *SCORED))]
     return found | {name for name in by_name if _is_file(folder / name)}
 
 
@@ -87,7 +88,7 @@ def clear(folder: Path) -> bool:
             removed = True
             _remove_empty(place)
     # Last what says whose the others are: a process that is killed here must not make them nobody's.
-    names = sorted(owned(folder), key=lambda name: (name == MANIFEST, name == CONFIG))
+    names = sorted(owned(folder), key=lambda name: (name == MANIFEST, name in (CONFIG, OLD_CONFIG)))
     for name in names:
         (folder / name).unlink(missing_ok=True)
     remove_parts(folder)

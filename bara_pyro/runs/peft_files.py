@@ -5,12 +5,14 @@ its guide knows of a module stands beside the module's `lora_B`, so that PEFT fi
 file and no weight is stored twice. Any other program gets PEFT's names without being PEFT's.
 """
 
+import os
 from collections.abc import Mapping
 from typing import Final
 
 import torch
 from torch import Tensor
 
+from bara_pyro.core.loading import resolve
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.sites import module_key
 from bara_pyro.core.targets import find_targets
@@ -42,7 +44,7 @@ def peft_config(system: System) -> Json:
     name = config.method.name
     common = {
         "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": config.backbone.name,
+        "base_model_name_or_path": base_model(config.backbone.name),
         "inference_mode": True,
         "r": config.adapter.r,
         "lora_alpha": config.adapter.lora_alpha,
@@ -60,6 +62,12 @@ def peft_config(system: System) -> Json:
     # A prefix, because PEFT has methods of the same names (AdaLoRA) in files of another make.
     kind = "LORA" if METHODS[name].peft else f"BARA_PYRO_{name.upper()}: {NOT_PEFT}"
     return {"peft_type": kind, **common, "lora_dropout": 0.0, "bias": "none", **lora_ranks(system)}
+
+
+def base_model(name: str) -> str:
+    """Return a language model's name as transformers finds it: of a folder the whole path."""
+    place = resolve(name)
+    return os.path.abspath(place) if os.path.isdir(place) else place
 
 
 def lora_ranks(system: System) -> Json:

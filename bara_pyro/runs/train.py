@@ -28,15 +28,15 @@ from bara_pyro.runs.folder import (
 )
 from bara_pyro.runs.manifest import (
     CHECKPOINT,
-    CONFIG,
     FITTED,
     MANIFEST,
     REHEARSAL,
     REHEARSED,
-    TRAINED,
+    config_file,
     how_to_resume,
     is_run,
     record,
+    trained_files,
     verify,
 )
 from bara_pyro.runs.own_rows import check_own_rows
@@ -60,7 +60,7 @@ def check_free(out: Path, resume: bool) -> None:
     """Refuse a file, and a folder that holds a run unless `resume`."""
     if out.exists() and not out.is_dir():
         raise ConfigError(f"{out} is a file: give a folder as out (--out).")
-    if (out / CONFIG).exists() and not resume:
+    if config_file(out).exists() and not resume:
         raise ConfigError(
             f"{out} already holds a run: give resume=True (--resume) to go on, or another out (--out)."
         )
@@ -119,9 +119,9 @@ def train(
 def _train(
     system: System, out: Path, ranks: Ranks, on_step: OnStep | None, on_rehearsal: OnStep | None = None
 ) -> None:
-    verify(out, TRAINED)
+    verify(out, trained_files(out))
     if is_run(out):
-        stored = read_json(out / CONFIG, RunFile)
+        stored = read_json(config_file(out), RunFile)
         if stored.get("rank_pattern"):
             raise ConfigError(f"The run in {out} is pruned: there is nothing to go on with, train another.")
         check_backbone(system.backbone, out, stored)
@@ -129,7 +129,7 @@ def _train(
         check_own_rows(system, out)
         load_weights(system, out)
         if ranks.first and not (out / MANIFEST).exists():
-            record(out, *TRAINED)  # killed right before it was written, or an older run
+            record(out, *trained_files(out))  # killed right before it was written, or an older run
     else:
         method = METHODS[system.config.method.name]
         if method.check is not None:

@@ -28,7 +28,7 @@ def test_the_run_and_its_scores_are_those_of_the_command(place: Place, tmp_path:
     report = bp.evaluate(trained(place, ours), out=ours)
     options = ("--steps", 3, "--r", 4, "--method", "bara-gate")
     assert bara("train", "--task", place.rows, "--model", place.backbone, "--out", theirs, *options).code == 0
-    for name in ("adapter_model.safetensors", "guide.safetensors", "config.json", "predictions.jsonl"):
+    for name in ("adapter_model.safetensors", "guide.safetensors", "bara_config.json", "predictions.jsonl"):
         assert (ours / name).read_bytes() == (theirs / name).read_bytes()
     assert report["metrics"] == read_json(theirs / "metrics.json")["metrics"]
     assert report == read_json(ours / "metrics.json")

@@ -15,7 +15,7 @@ from kill_driver import MOMENTS
 from bara_pyro.runs.store import read_json, read_jsonl
 
 EXACT = (
-    *("config.json", "adapter_config.json", "adapter_model.safetensors", "guide.safetensors"),
+    *("bara_config.json", "adapter_config.json", "adapter_model.safetensors", "guide.safetensors"),
     "predictions.jsonl",
 )
 

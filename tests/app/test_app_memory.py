@@ -70,7 +70,7 @@ def test_what_costs_memory_alone_may_change_in_a_run_that_is_gone_on_with(
         *("--set", "predict.memory_budget=1000000"),
     )
     assert done.code == 0, done.err
-    stored = json.loads((half / "config.json").read_text())
+    stored = json.loads((half / "bara_config.json").read_text())
     assert stored["config"]["train"]["checkpointing"] is True
     assert stored["config"]["predict"]["memory_budget"] == 1_000_000
     assert stored["config_hash"] == load_system(half).config.hash == load_system(whole).config.hash

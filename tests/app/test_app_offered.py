@@ -83,7 +83,7 @@ def test_where_every_row_offers_all_nothing_is_touched() -> None:
 
 def test_a_rehearsal_and_the_bounds_know_what_rows_offer(out: Path, tmp_path: Path) -> None:
     """JSON has no infinity, which is what a row that does not offer an answer gives it."""
-    rows = read_json(out / "config.json")["config"]["task"]["name"]
+    rows = read_json(out / "bara_config.json")["config"]["task"]["name"]
     own = Place(Path("microworld"), Path(rows))
     settings = {"train__steps": 6, "predict__samples": [3], "adapter__calibrated": True}
     run(own.config(method__name="bara-gate", **settings), tmp_path / "run")

@@ -96,9 +96,9 @@ def test_whole_numbers_are_the_same_classes_however_they_are_written(tmp_path: P
 
 
 def test_a_method_that_is_not_installed_is_no_choice(run: Path) -> None:
-    stored = read_json(run / "config.json")
+    stored = read_json(run / "bara_config.json")
     stored["config"]["method"] = {"name": "vera"}
-    (run / "config.json").write_text(json.dumps(stored))
+    (run / "bara_config.json").write_text(json.dumps(stored))
     (run / "manifest.json").unlink()
     said = "was trained with the method 'vera', which nothing installed here offers: install the package"
     with pytest.raises(CheckpointError, match=said):

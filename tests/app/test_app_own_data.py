@@ -49,7 +49,7 @@ def lettered(place: Place, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
 
 
 def test_a_run_remembers_its_classes_and_columns(lettered: tuple[Path, Path]) -> None:
-    stored, metrics = (read_json(lettered[0] / name) for name in ("config.json", "metrics.json"))
+    stored, metrics = (read_json(lettered[0] / name) for name in ("bara_config.json", "metrics.json"))
     assert (stored["labels"], stored["names"]) == (["A", "B"], ["not at all", "very likely"])
     assert stored["columns"] == {
         **{"text": "text", "label": "label", "choices": None, "context": None},
@@ -165,7 +165,7 @@ def test_a_frame_from_python(place: Place, tmp_path: Path) -> None:
     system = build_system(config, task=task_from_rows(frame, name="likely"))
     train(system, tmp_path / "run")
     evaluate_system(system, tmp_path / "run")
-    assert read_json(tmp_path / "run" / "config.json")["config"]["task"]["name"] == "likely"
+    assert read_json(tmp_path / "run" / "bara_config.json")["config"]["task"]["name"] == "likely"
     again = load_system(tmp_path / "run", with_rows=False)
     found = predict(again, frame.head(3), samples=2).rows
     assert found == predict(system, json.loads(frame.head(3).to_json(orient="records")), samples=2).rows

@@ -40,7 +40,7 @@ def test_the_folder_holds_what_loading_needs_and_nothing_private(
     ready: Path, place: Place, run: Path
 ) -> None:
     assert files_of(ready) == {
-        *("config.json", "adapter_config.json", "adapter_model.safetensors", "guide.safetensors"),
+        *("bara_config.json", "adapter_config.json", "adapter_model.safetensors", "guide.safetensors"),
         *("metrics.json", "README.md", "reliability.png", "manifest.json"),
     }
     written = texts(ready)
@@ -128,10 +128,10 @@ def test_upload(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     uploaded.clear()
     push(run, NAME, tmp_path / "out")
     assert uploaded == files_of(tmp_path / "out") - {"predictions.jsonl"}
-    before = (run / "config.json").read_bytes()
+    before = (run / "bara_config.json").read_bytes()
     with pytest.raises(ConfigError, match="is the folder of the run"):
         push(run, NAME, run)
-    assert (run / "config.json").read_bytes() == before
+    assert (run / "bara_config.json").read_bytes() == before
 
 
 def test_places_are_cut_whatever_they_look_like() -> None:
@@ -193,9 +193,9 @@ def test_what_cannot_be_pushed(run: Path, bara: Bara, tmp_path: Path) -> None:
     assert_one_sentence(bara("push", tmp_path / "none", NAME), "none")
     (run / "metrics.json").unlink()
     (run / "manifest.json").unlink()  # as of a run from before there was one
-    config = json.loads((run / "config.json").read_text())
+    config = json.loads((run / "bara_config.json").read_text())
     del config["manifest"]
-    (run / "config.json").write_text(json.dumps(config))
+    (run / "bara_config.json").write_text(json.dumps(config))
     with pytest.raises(CheckpointError, match=r"metrics\.json is missing"):
         prepare_upload(run, NAME, tmp_path / "out")
 

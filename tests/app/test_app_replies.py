@@ -50,7 +50,7 @@ def run(told: Place, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_epochs_are_steps(run: Path) -> None:
-    config = read_json(run / "config.json")["config"]
+    config = read_json(run / "bara_config.json")["config"]
     assert config["train"]["steps"] == 2 * 32 / 4  # 32 of 40 rows are trained on, four a step
     assert "epochs" not in config["train"]
     assert config["task"]["max_length"] == 2048
@@ -148,7 +148,7 @@ def test_streaming_is_the_same_run(run: Path, told: Place, cache: Path, tmp_path
         ours, theirs = (load_file(folder / name) for folder in (out, run))
         assert ours.keys() == theirs.keys()
         assert all(torch.equal(ours[key], theirs[key]) for key in ours)
-    config_of, other = read_json(out / "config.json"), read_json(run / "config.json")
+    config_of, other = read_json(out / "bara_config.json"), read_json(run / "bara_config.json")
     assert config_of["config"]["task"].pop("streaming") is True
     for name in ("num_data", "training_rows"):
         assert config_of[name] == other[name]

@@ -19,7 +19,7 @@ from bara_pyro.runs.system import build_system
 from bara_pyro.runs.train import train
 
 FILES = {
-    *("config.json", "adapter_config.json", "adapter_model.safetensors", "guide.safetensors"),
+    *("bara_config.json", "adapter_config.json", "adapter_model.safetensors", "guide.safetensors"),
     *("metrics.json", "predictions.jsonl", "train_log.jsonl", "manifest.json"),
 }
 
@@ -36,7 +36,7 @@ def test_folder_of_a_run(place: Place, finished: Path) -> None:
     parameters = metrics["parameters"]
     assert parameters["trainable"] == parameters["model"] + parameters["guide"]
     assert metrics["seed"] == 0
-    assert metrics["config_hash"] == read_json(finished / "config.json")["config_hash"]
+    assert metrics["config_hash"] == read_json(finished / "bara_config.json")["config_hash"]
     assert metrics["wall_clock_train_s"] > 0
     assert {"torch", "pyro-ppl", "transformers"} <= metrics["environment"]["versions"].keys()
     log = read_jsonl(finished / "train_log.jsonl")
@@ -147,7 +147,7 @@ def test_prune_writes_a_run_that_can_be_used(place: Place, run: Path, tmp_path: 
     assert result.code == 0
     assert "units are left" in result.out
     assert files_of(smaller) == FILES - {"train_log.jsonl"}
-    assert read_json(smaller / "config.json")["rank_pattern"]
+    assert read_json(smaller / "bara_config.json")["rank_pattern"]
     assert bara(*asked, "--curve", "--overwrite").code == 0
     assert files_of(smaller) == FILES - {"train_log.jsonl"} | {"prune.json", "prune.png"}
     curve = read_json(smaller / "prune.json")["curve"]
@@ -181,7 +181,7 @@ def test_counts_of_shortened_and_dropped_rows_are_noted(place: Place, tmp_path: 
     notes = " ".join(read_json(tmp_path / "run" / "metrics.json")["notes"])
     assert "19 test rows had their context or text cut to 12 tokens" in notes
     assert "1 test row was left out: its question is too long" in notes
-    assert read_json(tmp_path / "run" / "config.json")["num_data"] == 29
+    assert read_json(tmp_path / "run" / "bara_config.json")["num_data"] == 29
 
 
 def test_backbone_is_loaded_without_a_progress_bar(place: Place, capfd: pytest.CaptureFixture[str]) -> None:
@@ -196,7 +196,7 @@ def test_distance_awareness_is_stored_with_a_run(place: Place, tmp_path: Path, b
     result = bara(*place.arguments(out, "lora"), "--distance-aware")
     assert result.code == 0, result.err
     told = read_json(out / "fitted.json")
-    assert told["distance_rows"] == read_json(out / "config.json")["num_data"]
+    assert told["distance_rows"] == read_json(out / "bara_config.json")["num_data"]
     assert told["distance_scale"] > 0
     bara("evaluate", str(out), "--out", str(tmp_path / "again"))
     again, first = tmp_path / "again" / "predictions.jsonl", out / "predictions.jsonl"

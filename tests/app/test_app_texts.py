@@ -43,7 +43,7 @@ def scored(place: Place, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path
 
 def test_predictions_speak_the_users_labels(scored: tuple[Path, Path], tmp_path: Path, bara: Bara) -> None:
     folder, rows = scored
-    stored = read_json(folder / "config.json")
+    stored = read_json(folder / "bara_config.json")
     assert stored["labels"] == stored["names"] == ["no yes no", "yes yes"]
     out = tmp_path / "answers.jsonl"
     assert bara("predict", folder, "--input", rows, "--output", out, "--samples", 2).code == 0

@@ -67,7 +67,7 @@ def test_a_run_goes_on_where_its_model_and_rows_have_moved(
     assert bara(*resume, "--task", rows, "--model", lm).code == 0
     for name in ("guide.safetensors", "adapter_model.safetensors", "predictions.jsonl"):
         assert (out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
-    assert read_json(out / "config.json")["config"]["task"]["name"] == str(was.rows)
+    assert read_json(out / "bara_config.json")["config"]["task"]["name"] == str(was.rows)
     # Finished, it is scored again where everything is now; another model or other rows are no places.
     assert bara(*resume, "--task", rows, "--model", lm).code == 0
     other = save_backbone(tmp_path / "other", seed=1)

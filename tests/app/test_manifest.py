@@ -17,7 +17,7 @@ from bara_pyro.runs.ownership import adding, clear, foreign, owned
 from bara_pyro.runs.store import read_json, write_json
 
 FILES = (
-    *("config.json", "adapter_config.json", "adapter_model.safetensors", "guide.safetensors"),
+    *("bara_config.json", "adapter_config.json", "adapter_model.safetensors", "guide.safetensors"),
     *("train_log.jsonl", "metrics.json", "predictions.jsonl", MANIFEST),
 )
 
@@ -86,24 +86,26 @@ def test_scores_that_are_damaged_are_written_anew_by_resuming(run: Path, bara: B
 
 def test_a_run_of_a_later_version(run: Path) -> None:
     (run / MANIFEST).unlink()
-    write_json(run / "config.json", {**read_json(run / "config.json"), "schema": 99, "manifest": None})
+    write_json(
+        run / "bara_config.json", {**read_json(run / "bara_config.json"), "schema": 99, "manifest": None}
+    )
     with pytest.raises(CheckpointError, match="schema 99"):
         load_system(run)
 
 
 def test_a_setting_edited_before_training_is_over(run: Path) -> None:
     (run / MANIFEST).unlink()
-    stored = read_json(run / "config.json")
+    stored = read_json(run / "bara_config.json")
     stored["config"]["adapter"]["lora_alpha"] = 32.0
-    write_json(run / "config.json", stored)
+    write_json(run / "bara_config.json", stored)
     with pytest.raises(CheckpointError, match="was edited"):
         stored_config(run)
 
 
 def test_a_run_of_an_older_version_is_read_with_a_note(run: Path, caplog: pytest.LogCaptureFixture) -> None:
     (run / MANIFEST).unlink()
-    stored = {key: value for key, value in read_json(run / "config.json").items() if key != "manifest"}
-    write_json(run / "config.json", stored)
+    stored = {key: value for key, value in read_json(run / "bara_config.json").items() if key != "manifest"}
+    write_json(run / "bara_config.json", stored)
     with caplog.at_level(logging.WARNING):
         load_system(run)
     assert "older version" in caplog.text

@@ -106,7 +106,7 @@ def test_going_on_gives_the_same_bits(name: str, ran) -> None:
     assert all(end == [0, ""] for end in ends[f"{name}, again"])
     run, whole = root / "stopped" / name, root / "stopped" / "whole"
     assert files_of(run) == files_of(whole)
-    for file in (*WEIGHTS, "config.json"):
+    for file in (*WEIGHTS, "bara_config.json"):
         assert (run / file).read_bytes() == (whole / file).read_bytes(), file
     assert log(run) == log(whole)
 

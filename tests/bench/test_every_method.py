@@ -143,5 +143,5 @@ def test_parameters_are_counted_as_the_command_does(case: Case, capsys: pytest.C
     total = count_parameters(case.system.model) + count_parameters(case.system.guide)
     params(case.config.method.name, arch=None, model=case.config.backbone.name, assignments=[])
     assert f"{total:,}" in capsys.readouterr().out
-    stored = json.loads((case.out / "config.json").read_text())
+    stored = json.loads((case.out / "bara_config.json").read_text())
     assert stored["config"]["method"]["name"] == case.config.method.name

@@ -54,7 +54,7 @@ def test_a_run_whose_rows_say_how_long_is_found_again(job: Make, tmp_path: Path,
     [key], _ = plan([asked], tmp_path)
     assert first["config_hash"] == key
     assert (tmp_path / key / "predictions.jsonl").exists()
-    kept = read_json(tmp_path / key / "config.json")["config"]["train"]["steps"]
+    kept = read_json(tmp_path / key / "bara_config.json")["config"]["train"]["steps"]
     assert first["steps"] == first["config"]["train"]["steps"] == kept > 0
     (again,) = run([asked], tmp_path)
     assert again == first

@@ -54,7 +54,7 @@ def test_a_run_has_the_rows_that_it_is_given(tmp_path: Path, monkeypatch: pytest
     args = Namespace(steps=3, rows=6, runs=tmp_path)
     found = uncertainty.one("bara", 16, 0, args, load_backbone("microworld"))
     assert set(found) == {"micro-obqa", "micro-near", "micro-far"}
-    assert read_json(tmp_path / "bara-16-0" / "config.json")["num_data"] == 16
+    assert read_json(tmp_path / "bara-16-0" / "bara_config.json")["num_data"] == 16
 
 
 def stored(seeds: tuple[int, ...] = (0, 1)) -> dict:

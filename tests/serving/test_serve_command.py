@@ -127,7 +127,7 @@ def test_a_server_downloads_nothing_and_reads_safetensors_alone(
             bara(*arguments, "someone/some-model"), "'someone/some-model'", "downloads nothing"
         )
         assert_one_sentence(bara(*arguments, tmp_path / "none"), "not on this machine")
-    own = Path(read_json(run / "config.json")["config"]["backbone"]["name"])
+    own = Path(read_json(run / "bara_config.json")["config"]["backbone"]["name"])
     pickled = shutil.copytree(own, tmp_path / "pickled")
     weights = pickled / "model.safetensors"
     torch.save({}, pickled / "pytorch_model.bin")
@@ -137,8 +137,8 @@ def test_a_server_downloads_nothing_and_reads_safetensors_alone(
 
 def test_an_edited_run_is_not_served(run: Path, tmp_path: Path, bara: Bara) -> None:
     copy = shutil.copytree(run, tmp_path / "copy")
-    stored = read_json(copy / "config.json")
-    write_json(copy / "config.json", stored | {"task": "other"})
+    stored = read_json(copy / "bara_config.json")
+    write_json(copy / "bara_config.json", stored | {"task": "other"})
     assert_one_sentence(bara("serve", copy), "damaged, edited")
 
 

@@ -47,7 +47,7 @@ def train(
     from bara_pyro.errors import ConfigError
     from bara_pyro.runs.assignments import collect
     from bara_pyro.runs.launched import rank
-    from bara_pyro.runs.manifest import REHEARSAL, TRAINED, is_run, verify
+    from bara_pyro.runs.manifest import REHEARSAL, is_run, trained_files, verify
     from bara_pyro.runs.sections import check_settings
 
     if rank():  # one of several processes: the first shows and writes what there is
@@ -59,7 +59,7 @@ def train(
     if resume:
         if overwrite:
             raise ConfigError("--resume goes on with a run and --overwrite starts it anew: give one of them.")
-        verify(out, TRAINED)
+        verify(out, trained_files(out))
         if not is_run(out):
             raise ConfigError(f"There is no run in {out}: leave out --resume to start one there.")
         check_writable(out)
