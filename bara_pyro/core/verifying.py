@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from bara_pyro.core.backbone import TOLERANCE, Backbone, apart
+from bara_pyro.core.backbone import Backbone, apart
 from bara_pyro.core.frozen_states import Tokens
 from bara_pyro.errors import BackboneError
 
@@ -28,7 +28,7 @@ def verify(backbone: Backbone) -> None:
         _check_tokenizer(backbone)
     ids = backbone.few_tokens()
     _check_parts(backbone, ids)
-    backbone.tolerance = min(MOST, max(TOLERANCE, TIMES * _rounding(backbone, ids)))
+    backbone.tolerance = min(MOST, max(backbone.rounding, TIMES * _rounding(backbone, ids)))
     if backbone.states.layers and not _resumes(backbone, ids):
         backbone.states.layers = ()  # layers that hand on more than hidden states: always run whole
     backbone.last_apart = len(backbone.states.layers) > 1 and _goes_on(backbone, ids)
@@ -72,11 +72,11 @@ def _check_parts(backbone: Backbone, ids: Tensor) -> None:
     off, size = float((parts - whole).abs().max()), float(whole.abs().max())
     # Of one length, which is rounded in one way.
     others = torch.cat([ids[:, :2], ids[:, :2]], dim=1)
-    if not apart(hidden[:, :2], backbone.hidden(others, torch.ones_like(ids))[:, :2]) <= TOLERANCE:
+    if not apart(hidden[:, :2], backbone.hidden(others, torch.ones_like(ids))[:, :2]) <= backbone.rounding:
         raise BackboneError(
             f"{type(backbone.lm).__name__} lets tokens see those behind them: choose a causal language model."
         )
-    if not off <= TOLERANCE * size:
+    if not off <= backbone.rounding * size:
         raise BackboneError(
             f"{type(backbone.lm).__name__} does more to its logits than bara_pyro knows of (they are off by "
             f"{off:.2g} of {size:.2g}): choose a backbone of another architecture."

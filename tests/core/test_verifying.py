@@ -46,10 +46,14 @@ def test_rounding_by_size_is_no_fault() -> None:
     assert backbone.goes_on_after_gaps(64)
 
 
-def test_without_it_nothing_is_allowed_for() -> None:
-    backbone = Backbone(make_lm("qwen2"))
+@pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 1e-4), (torch.bfloat16, 0.02)])
+def test_without_it_only_the_rounding_of_a_type_is_allowed_for(dtype: torch.dtype, most: float) -> None:
+    backbone = Backbone(make_lm("qwen2", dtype))
     verify(backbone)
-    assert backbone.tolerance == TOLERANCE
+    assert backbone.takes_segments
+    assert backbone.continues
+    assert backbone.tolerance <= most
+    assert (backbone.tolerance == TOLERANCE) == (dtype == torch.float32)
 
 
 def sees_ahead(hidden: Tensor) -> Tensor:

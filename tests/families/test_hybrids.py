@@ -10,6 +10,8 @@ from transformers import (
     AutoModelForCausalLM,
     BertGenerationConfig,
     BertGenerationDecoder,
+    FalconH1Config,
+    JambaConfig,
     Lfm2Config,
     LlamaConfig,
     MambaConfig,
@@ -43,15 +45,30 @@ CONFIGS: dict[str, Callable[[], PretrainedConfig]] = {
     "Qwen3-Next": lambda: Qwen3NextConfig(
         **SIZES, **TOKENS, **HEADS, **LINEAR, **EXPERTS, shared_expert_intermediate_size=16, head_dim=8
     ),
+    "Jamba": lambda: JambaConfig(
+        **SIZES, **TOKENS, **HEADS, num_experts=2, attn_layer_period=2, attn_layer_offset=1, mamba_d_state=4
+    ),
+    "Falcon-H1": lambda: FalconH1Config(
+        **SIZES,
+        **TOKENS,
+        **HEADS,
+        mamba_d_ssm=32,
+        mamba_n_heads=4,
+        mamba_d_state=4,
+        mamba_d_head=8,
+        mamba_n_groups=1,
+    ),
     "Mamba": lambda: MambaConfig(**SIZES, **TOKENS, state_size=4, expand=2, conv_kernel=3),
 }
 COMMON = [3 + (7 * i) % 50 for i in range(36)]  # more than `prefix.LEAST`
 ROWS = [[*COMMON, *own] for own in ([5, 7, 9], [3, 4, 6], [11, 12, 2], [4, 8, 9])]
 
 
-def loaded(name: str) -> Backbone:
+def loaded(name: str, spread: float = 0.3) -> Backbone:
     torch.manual_seed(3)
-    backbone = Backbone(AutoModelForCausalLM.from_config(CONFIGS[name]()).eval())
+    config = CONFIGS[name]()
+    config.initializer_range = spread
+    backbone = Backbone(AutoModelForCausalLM.from_config(config).eval())
     verify(backbone)
     return backbone
 
@@ -72,6 +89,23 @@ def test_rows_that_begin_alike_are_answered_as_each_alone(name: str) -> None:
     batch = replace(batch, labels=None)
     alone = [predict(model, guide, batch.questions(slice(i, i + 1)), samples=0) for i in range(4)]
     assert_close(predict(model, guide, batch, samples=0), torch.cat(alone, 1), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("spread", [0.02, 0.3])
+@pytest.mark.parametrize("name", [name for name in CONFIGS if name != "Mamba"])
+def test_texts_in_one_row_do_not_see_each_other_or_are_refused(name: str, spread: float) -> None:
+    """A recurrent layer or a convolution passes on what a mask of attention hides, however weakly."""
+    backbone = loaded(name, spread)
+    ids = torch.tensor([[5, 9, 11, 13, 17, 4, 8]])
+    other = torch.tensor([[5, 9, 31, 33, 37, 4, 8]])  # another text before the last
+    segments = torch.tensor([[0, 0, 1, 1, 1, 2, 2]])
+    if not backbone.takes_segments:
+        assert name != "Llama"
+        with pytest.raises(BackboneError, match="cannot read several texts in a row"):
+            backbone.hidden(ids, torch.ones_like(ids), segments)
+        return
+    found = [backbone.hidden(row, torch.ones_like(row), segments)[:, -2:] for row in (ids, other)]
+    assert_close(*found, rtol=0, atol=1e-5 * float(found[0].detach().abs().max()))
 
 
 def test_drawing_for_the_last_tokens_alone_needs_a_model_that_goes_on() -> None:
