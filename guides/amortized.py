@@ -14,12 +14,12 @@ from typing import Literal, cast
 
 import torch
 from pyro.distributions import TorchDistribution
-from pyro.nn import PyroModule
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bara_pyro.core.adapter import Adapter
 from bara_pyro.core.distributions import KAPPA_MAX, KAPPA_MIN, MEAN_MIN, bound_kappa, bound_mean, bound_shape
+from bara_pyro.core.frozen import Module
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.latents import Site
 from bara_pyro.core.normalised import normalised_linear
@@ -38,7 +38,7 @@ Width = Literal["vector", "scalar"]
 Activation = Literal["softplus", "relu", "topk"]
 
 
-class _Raw(PyroModule):
+class _Raw(Module):
     """The unconstrained parameters of one site."""
 
     def __init__(self, weight: Tensor) -> None:

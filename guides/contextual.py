@@ -4,10 +4,10 @@ import math
 
 import torch
 from pyro.distributions import Normal, TorchDistribution
-from pyro.nn import PyroModule
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bara_pyro.core.frozen import Module
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.sites import by_name
 from bara_pyro.errors import ConfigError
@@ -16,7 +16,7 @@ from bara_pyro.models.clora import CLoRA
 SIGMA_MIN = 1e-6  # the square of a sigmoid underflows, and a scale of 0 has no divergence
 
 
-class ContextNetwork(PyroModule):
+class ContextNetwork(Module):
     """Linear, ReLU, linear, both with biases and torch's initial values.
 
     Args:

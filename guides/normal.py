@@ -5,10 +5,10 @@ from typing import ClassVar
 
 import torch
 from pyro.distributions import Normal, TorchDistribution
-from pyro.nn import PyroModule
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bara_pyro.core.frozen import Module
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.sites import by_name, module_key
 from bara_pyro.errors import ConfigError
@@ -35,7 +35,7 @@ class DeviationGuide(SiteGuide):
         raise NotImplementedError
 
 
-class Scale(PyroModule):
+class Scale(Module):
     """The unconstrained scales of one site."""
 
     def __init__(self, raw: Tensor, trainable: bool = True) -> None:

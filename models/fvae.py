@@ -30,12 +30,12 @@ from typing import NamedTuple, Unpack
 import pyro
 import torch
 from pyro.distributions import Normal, TorchDistribution
-from pyro.nn import PyroModule
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bara_pyro.core.adapter import Adapter, local_sample, tempered
 from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.frozen import Module
 from bara_pyro.core.latents import Latents, Site
 from bara_pyro.core.program import AdaptedLM, AdapterOptions
 from bara_pyro.core.sites import seen_by_pyro
@@ -90,7 +90,7 @@ class Pass(NamedTuple):
     share: float
 
 
-class MLP(PyroModule):
+class MLP(Module):
     """Linear layers with ReLU between them; `widths` from the input's to the output's."""
 
     def __init__(self, widths: Sequence[int], device: torch.device | None = None) -> None:

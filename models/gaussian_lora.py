@@ -20,7 +20,7 @@ from pyro.distributions import Bernoulli, Normal
 from torch import Tensor
 from torch.nn import functional as F
 
-from bara_pyro.core.adapter import chosen_rows, tempered
+from bara_pyro.core.adapter import by_draw, chosen_rows, tempered
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.latents import Latents, Site
 from bara_pyro.core.program import AdaptedLM, AdapterOptions
@@ -166,4 +166,5 @@ class GaussianLoRA(AdaptedLM):
         mean = getattr(adapter, weight)
         scale = torch.as_tensor(self.prior_scale, dtype=mean.dtype, device=mean.device)
         prior = Normal(-mean, scale, validate_args=False).to_event(2)
-        return pyro.sample(adapter.target.site(weight), prior)
+        site = adapter.target.site(weight)
+        return by_draw(site, pyro.sample(site, prior), prior)

@@ -25,7 +25,7 @@ from pyro.distributions import Normal
 from torch import BoolTensor, Tensor
 from torch.nn import functional as F
 
-from bara_pyro.core.adapter import Adapter, Given, tempered
+from bara_pyro.core.adapter import Adapter, Given, by_draw, tempered
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.frozen import frozen, read
 from bara_pyro.core.latents import Latents, Site
@@ -109,7 +109,8 @@ class VBLL(AdaptedLM):
             poutine.mask(mask=cast(BoolTensor, counted)),
             tempered(self.beta),
         ):
-            drawn = pyro.sample(LAST, prior.expand([self.answers, self.width]).to_event(1))
+            prior = prior.expand([self.answers, self.width]).to_event(1)
+            drawn = by_draw(LAST, pyro.sample(LAST, prior), prior)
         return [*super().global_latents(batch), drawn[..., places, :]]
 
     def places(self, answer_ids: Tensor) -> Tensor:

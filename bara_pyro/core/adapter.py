@@ -8,14 +8,14 @@ import pyro
 import torch
 from pyro import poutine
 from pyro.distributions import TorchDistribution
-from pyro.nn import PyroModule
 from pyro.poutine.mask_messenger import MaskMessenger
 from pyro.poutine.runtime import InferDict, Message, get_plates
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bara_pyro.core.frozen import Module
 from bara_pyro.core.targets import Target
-from bara_pyro.errors import BackboneError
+from bara_pyro.errors import BackboneError, ConfigError
 
 Given: TypeAlias = Any
 """What a program's `global_latents` gives one adapter: a type of the program's own."""
@@ -30,7 +30,7 @@ UNWEIGHTED = "unweighted"
 """The same for a latent whose KL has the weight 0; see `tempered`."""
 
 
-class Adapter(PyroModule):
+class Adapter(Module):
     """What is added to one frozen linear layer, by way of its r rank units. Subclasses define `shrink`.
 
     Args:
@@ -187,6 +187,38 @@ def outer_draws() -> tuple[int, ...]:
     """
     sizes = {f.dim: f.size for f in get_plates() if f.dim is not None and f.dim < -2}
     return tuple(sizes.get(dim, 1) for dim in range(min(sizes, default=-2), -2))
+
+
+def by_draw(site: str, value: Tensor, prior: TorchDistribution) -> Tensor:
+    """Return the value of a global site with its draws where the program has them, left of its own plates.
+
+    From `Predictive(parallel=True)` they may stand right beside the site's own dimensions, and would be taken
+    for rows.
+
+    Args:
+        site: its name.
+        value: `.. x own dimensions`.
+        prior: of the site, whose batch and event shape these are.
+
+    Returns:
+        `draws x 1 .. x own dimensions`, or one value for all draws.
+
+    Raises:
+        ConfigError: it has another number of draws than are run.
+    """
+    own = prior.shape()
+    left, draws = value.shape[: value.dim() - len(own)], outer_draws()
+    between = (1,) * (2 - len(prior.batch_shape))  # plates of rows and tokens
+    if not left or (draws and len(left) == len(draws) + len(between)):
+        return value
+    if left.numel() == 1:
+        return value.reshape(own)
+    if left.numel() == torch.Size(draws).numel():
+        return value.reshape(*draws, *between, *own)
+    raise ConfigError(
+        f"{site!r} is given {left.numel()} values, and the program runs {torch.Size(draws).numel()} draws: "
+        "give one a draw, or use Predictive with parallel=False."
+    )
 
 
 def unfolding(lead: tuple[int, ...] | None, once: bool) -> Callable[[Tensor], Tensor]:

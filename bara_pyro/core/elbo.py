@@ -10,6 +10,7 @@ import torch
 from pyro.distributions import ExpandedDistribution, Independent, MaskedDistribution, TorchDistribution
 from pyro.distributions.util import scale_and_mask
 from pyro.infer import TraceMeanField_ELBO
+from pyro.poutine.messenger import unwrap
 from pyro.poutine.runtime import Message
 from pyro.poutine.trace_struct import Trace
 from torch import Tensor
@@ -113,11 +114,10 @@ class MeanFieldELBO(TraceMeanField_ELBO):
         return self._terms(model_trace, guide_trace)
 
     def _get_trace(self, model: Callable, guide: Callable, args: tuple, kwargs: dict) -> tuple[Trace, Trace]:
-        if not isinstance(guide, SiteGuide):
-            return super()._get_trace(model, guide, args, kwargs)
-        guide.check(model)
-        guide(*args, **kwargs)
-        return guide.get_traces()
+        own = unwrap(guide)
+        if isinstance(own, SiteGuide):
+            return own.beside(model, guide, args, kwargs)
+        return super()._get_trace(model, guide, args, kwargs)
 
     def _differentiable_loss_particle(self, model_trace: Trace, guide_trace: Trace) -> tuple[float, Tensor]:
         loss = self._terms(model_trace, guide_trace).loss

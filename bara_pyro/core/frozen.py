@@ -2,8 +2,23 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
+from pyro.nn import PyroModule
 from torch import Tensor, nn
+
+
+class Module(PyroModule):
+    """A `PyroModule` of whose parameters Pyro sees those alone that are to be trained.
+
+    Reading one is a `pyro.param` statement, and Pyro's store sets `requires_grad` of whatever it takes: stock
+    `pyro.infer.SVI` would train what a person, or a method, has frozen.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a frozen parameter as it is, past Pyro's sight; all else as Pyro does."""
+        value = self.__dict__.get("_parameters", {}).get(name)
+        return super().__getattr__(name) if value is None or value.requires_grad else value
 
 
 def frozen(value: Tensor) -> nn.Parameter:
@@ -23,10 +38,7 @@ def zeroed(value: Tensor) -> Iterator[None]:
 
 
 def read(module: nn.Module, name: str) -> Tensor:
-    """Return a frozen parameter of a module past Pyro's sight.
-
-    Read as an attribute of a `PyroModule` it would enter the parameter store, which makes it trainable again.
-    """
+    """Return a frozen parameter of a module that has one, which others lack."""
     value = module._parameters[name]
     if value is None:
         raise LookupError(f"{type(module).__name__} has no parameter {name!r}.")

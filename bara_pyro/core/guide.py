@@ -4,10 +4,13 @@
 and replaying the model would run the language model twice; Pyro's `GuideMessenger` interleaves the two.
 """
 
-from typing import ClassVar, Final, cast
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any, ClassVar, Final, cast
 
 from pyro.distributions import Independent, TorchDistribution
 from pyro.infer.autoguide.effect import AutoMessenger
+from pyro.nn import pyro_method
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 from pyro.poutine.trace_struct import Trace
@@ -15,9 +18,17 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 
 from bara_pyro.core.adapter import INPUT, SHARED
+from bara_pyro.core.frozen import Module
+from bara_pyro.core.handlers import (
+    LatentsAlone,
+    around_guide,
+    around_model,
+    check_not_split,
+    given_to_elbo,
+)
 from bara_pyro.core.likelihood import LIKELIHOOD
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.core.sites import law_of
+from bara_pyro.core.sites import law_of, value_of
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 
@@ -25,7 +36,7 @@ PRIOR: Final = "prior"
 """Key of a site's `infer` under which Pyro's `GuideMessenger` keeps the prior that a posterior replaced."""
 
 
-class SiteGuide(AutoMessenger):  # type: ignore[metaclass]  # Pyro computes the metaclass that joins both
+class SiteGuide(Module, AutoMessenger):  # type: ignore[metaclass]  # Pyro computes the metaclass that joins both
     """Base of all guides: subclasses define `get_posterior`.
 
     Args:
@@ -66,6 +77,12 @@ class SiteGuide(AutoMessenger):  # type: ignore[metaclass]  # Pyro computes the 
             infer[PRIOR] = msg["fn"]
             return
         # Popped, so that a recorded trace does not keep every layer's input alive.
+        check_not_split(msg)
+        if msg["name"] not in self.model.latents.sites:
+            raise ConfigError(
+                f"A {type(self).__name__} has no posterior of {msg['name']!r}, which is no latent of its "
+                f"{type(self.model).__name__}: leave out what samples it, such as poutine.lift."
+            )
         given = infer.pop(INPUT, None), infer.pop(SHARED, None)
         self._inputs.append(cast(tuple[Tensor | None, Tensor | None], given))
         asked = cast(TorchDistribution, msg["fn"]).event_shape
@@ -79,6 +96,12 @@ class SiteGuide(AutoMessenger):  # type: ignore[metaclass]  # Pyro computes the 
                 f"{type(self).__name__}.get_posterior gave {msg['name']!r} a law of event shape "
                 f"{tuple(got)}, and its prior has {tuple(asked)}: give it that (`.to_event`)."
             )
+
+    def _pyro_post_sample(self, msg: Message) -> None:
+        infer = cast(dict[str, object], msg["infer"])
+        if msg["is_observed"] and PRIOR in infer:  # a handler around all of it has set the latent since
+            msg["fn"] = cast(Callable, infer.pop(PRIOR))
+        super()._pyro_post_sample(msg)
 
     @property
     def stochastic(self) -> bool:
@@ -98,7 +121,7 @@ class SiteGuide(AutoMessenger):  # type: ignore[metaclass]  # Pyro computes the 
     def check(self, model: object) -> None:
         """Raise `ConfigError` where this is the guide of another model, which would run in its place.
 
-        A model in a handler of Pyro (`poutine.condition(model, ..)`) is another one: a guide runs its own.
+        A model in a function or a handler of Pyro (`poutine.condition(model, ..)`) is another one.
         """
         if self.model is not model:
             raise ConfigError(
@@ -147,6 +170,52 @@ class SiteGuide(AutoMessenger):  # type: ignore[metaclass]  # Pyro computes the 
         """The draw of the global latent that the site being sampled meets, `[draws x 1 x] modules x r`."""
         return self._inputs[-1][1] if self._inputs else None
 
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:  # type: ignore[override]  # as Pyro's
+        """Draw the latents in one run of the program; return the value of every sample site.
+
+        An ELBO of Pyro takes `get_traces` next and never runs the model that it was given, whose handlers
+        therefore act here. Anybody else replays that model, and weighs the latents of this one alone.
+
+        Raises:
+            ConfigError: the ELBO was given another model, or a handler that cannot act.
+        """
+        asked = given_to_elbo(self)
+        if asked is None:
+            with LatentsAlone():
+                self._interleave((), args, kwargs)
+        else:
+            self._interleave(self._handlers(*asked), args, kwargs)
+        nodes = self.trace.nodes
+        return {name: value_of(node) for name, node in nodes.items() if node["type"] == "sample"}
+
+    def beside(self, model: Callable, guide: Callable, args: Any, kwargs: Any) -> tuple[Trace, Trace]:
+        """Run model and guide once as an ELBO was given them, handlers around them included.
+
+        Args:
+            model: the guide's model, or handlers of Pyro around it.
+            guide: this guide, or plates around it.
+            args: of the model.
+            kwargs: of the model.
+
+        Returns:
+            The traces of model and guide.
+
+        Raises:
+            ConfigError: it is another model, or something stands around them that cannot act.
+        """
+        handlers = self._handlers(model, guide)
+        with ExitStack() as stack:
+            for plate in around_guide(guide, self):
+                stack.enter_context(plate)
+            self._interleave(handlers, args, kwargs)
+        return self.get_traces()
+
+    def _handlers(self, model: Callable, guide: Callable) -> Sequence[Messenger]:
+        handlers = around_model(model, self.model, around_guide(guide, self))
+        if handlers is None:
+            self.check(model)
+        return handlers or ()
+
     def run(self, batch: Batch) -> tuple[Trace, Trace]:
         """Run model and guide once; return their traces.
 
@@ -160,6 +229,17 @@ class SiteGuide(AutoMessenger):  # type: ignore[metaclass]  # Pyro computes the 
         finally:
             del self.args_kwargs
         return self.get_traces()
+
+    @pyro_method
+    def _interleave(self, handlers: Sequence[Messenger], args: tuple, kwargs: dict[str, Any]) -> None:
+        self.args_kwargs = args, kwargs
+        try:
+            with self, ExitStack() as stack:
+                for handler in handlers:
+                    stack.enter_context(handler)
+                self.model(*args, **kwargs)
+        finally:
+            del self.args_kwargs
 
 
 class Posterior(Messenger):

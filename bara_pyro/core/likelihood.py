@@ -19,6 +19,14 @@ LIKELIHOOD = "y"
 """The site that every likelihood observes."""
 
 
+def predicting() -> bool:
+    """Return whether whoever runs the program counts no density: `pyro.infer.Predictive`, which wants draws.
+
+    What is known of the rows is then not observed: `y` would be the labels.
+    """
+    return poutine.get_mask() is False
+
+
 class Head(Protocol):
     """The output embedding with its adapter, if it has one."""
 
@@ -246,9 +254,10 @@ class CompletionLikelihood(Likelihood):
         if not isinstance(batch, ReplyBatch):
             raise DataError("The batch has no replies to learn: make it with bara_pyro.data.replies.")
         width = max(batch.asked)
+        targets = None if predicting() else batch.targets
         with pyro.plate("positions", width, dim=-1), poutine.mask(mask=cast(BoolTensor, batch.scored)):
             law = head.next_token(hidden[..., -width:, :])
-            pyro.sample(LIKELIHOOD, law, obs=batch.targets)
+            pyro.sample(LIKELIHOOD, law, obs=targets)
         return law.log_prob(batch.targets).masked_fill(~batch.scored, 0.0).sum(-1)
 
     def observed(self, batch: Batch) -> bool:

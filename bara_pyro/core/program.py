@@ -20,21 +20,22 @@ import pyro
 import torch
 from pyro import poutine
 from pyro.distributions import TorchDistribution
-from pyro.nn import PyroModule
 from torch import BoolTensor, Tensor
 
-from bara_pyro.core.adapter import Adapter, Given, outer_draws, tempered, unfolding
+from bara_pyro.core.adapter import Adapter, Given, by_draw, outer_draws, tempered, unfolding
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.checkpointing import Recorded, added
 from bara_pyro.core.distance import Distance
-from bara_pyro.core.foreign import shared_weights
-from bara_pyro.core.frozen import frozen, read
+from bara_pyro.core.foreign import beside_foreign
+from bara_pyro.core.frozen import Module, frozen, read
 from bara_pyro.core.frozen_states import Tokens
+from bara_pyro.core.handlers import check_conditions
 from bara_pyro.core.last_layer import MadeOnce, adapted_before_attending
 from bara_pyro.core.latents import Gates, Latents
 from bara_pyro.core.likelihood import (
     AnswerLikelihood,
     Likelihood,
+    predicting,
     require_answer_tokens,
     require_closed_set,
 )
@@ -63,7 +64,7 @@ class AdapterOptions(TypedDict, total=False):
     calibrated: bool
 
 
-class AdaptedLM(PyroModule):
+class AdaptedLM(Module):
     """Base program: a frozen language model with one adapter a target layer, and a likelihood.
 
     Args:
@@ -177,7 +178,7 @@ class AdaptedLM(PyroModule):
         """
         prior = entry.expand([len(self.targets), self.r]).to_event(1)
         with pyro.plate("modules", len(self.targets), dim=-1), tempered(beta):
-            return pyro.sample(site, prior)
+            return by_draw(site, pyro.sample(site, prior), prior)
 
     def outside(self) -> AbstractContextManager[None]:
         """Return what stands around the program's own plates: by default nothing."""
@@ -208,9 +209,12 @@ class AdaptedLM(PyroModule):
             BackboneError: the language model is in training mode, or a program hangs on it.
         """
         self.backbone.check()
+        check_conditions()
+        if predicting():
+            batch = batch.unlabelled()
         rows = len(batch)
         indices = torch.arange(rows, device=batch.input_ids.device)
-        with shared_weights() or nullcontext(), self.outside():
+        with beside_foreign(batch) or nullcontext(), self.outside():
             draws = outer_draws()
             latents = self.global_latents(batch)
             with pyro.plate("data", self.num_data, subsample=indices, dim=-2):

@@ -1,12 +1,16 @@
 """What Pyro and torch hand out without a type: the value of a site, its law, modules by name."""
 
 from collections.abc import Mapping
+from functools import cache
+from types import new_class
 from typing import TypeVar, cast
 
 from pyro.distributions import TorchDistribution
 from pyro.nn import PyroModule
 from pyro.poutine.runtime import Message
 from torch import Tensor, nn
+
+from bara_pyro.core.frozen import Module
 
 Kind = TypeVar("Kind", bound=nn.Module)
 
@@ -21,9 +25,11 @@ def value_of(site: Message) -> Tensor:
     return cast(Tensor, site["value"])
 
 
+@cache
 def seen_by_pyro(kind: type[Kind]) -> type[Kind]:
-    """Return the subclass of a torch module whose parameters Pyro sees, `PyroModule[kind]`."""
-    return cast(type[Kind], type(PyroModule).__getitem__(PyroModule, kind))
+    """Return the subclass of a torch module whose parameters Pyro sees, those that are to be trained."""
+    seen = type(PyroModule).__getitem__(PyroModule, kind)
+    return cast(type[Kind], new_class(seen.__name__, (Module, seen)))
 
 
 def module_key(name: str) -> str:

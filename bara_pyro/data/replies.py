@@ -70,6 +70,10 @@ class ReplyBatch(Batch):
         """How many positions at the right end of each row are read."""
         return self.counts
 
+    def unlabelled(self) -> Self:
+        """Return the same rows, whose replies are not to be learnt."""
+        return replace(self, training=False)
+
     def questions(self, rows: slice) -> Self:
         """Return some of the rows, to be scored, cut to the longest of them."""
         counts = self.counts[rows]

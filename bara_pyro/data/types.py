@@ -183,6 +183,10 @@ class Batch:
         """How many positions at the right end of each row are read: one, the last, of a plain question."""
         return (1,) * len(self)
 
+    def unlabelled(self) -> Self:
+        """Return the same rows without what is observed of them."""
+        return replace(self, labels=None)
+
     def questions(self, rows: slice) -> Self:
         """Return some of the rows without their labels, cut to the longest of them."""
         mask = self.attention_mask[rows]

@@ -2,16 +2,33 @@
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
 
 import pyro
 import pytest
 import torch
 from core_cases import bara_pair, make_batch
+from pyro import distributions as dist
+from pyro import poutine
 from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
-from pyro.infer.autoguide import AutoDelta, AutoDiagonalNormal, AutoNormal, init_to_mean
+from pyro.infer.autoguide import (
+    AutoDelta,
+    AutoDiagonalNormal,
+    AutoGuideList,
+    AutoIAFNormal,
+    AutoLaplaceApproximation,
+    AutoLowRankMultivariateNormal,
+    AutoMultivariateNormal,
+    AutoNormal,
+    AutoNormalMessenger,
+    init_to_mean,
+)
 from torch import Tensor
 
 from bara_pyro.core.elbo import MeanFieldELBO
+from bara_pyro.core.latents import Site
+from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.prior import PriorGuide
 from bara_pyro.models.bara import BaRA
@@ -93,3 +110,106 @@ def test_own_guides_never_notice() -> None:
     stock = TraceMeanField_ELBO().loss(model, PriorGuide(model), batch)
     torch.manual_seed(1)
     assert MeanFieldELBO().loss(model, PriorGuide(model), batch) == pytest.approx(stock, rel=1e-5)
+
+
+def minibatches(guide: Callable, rows: int = N, choose: tuple[int, ...] = (0, 1)) -> float:
+    """A step of a guide on some of the rows, after one on all where the program is of so many."""
+    model = bara_pair(num_data=rows, r=R, seed=0, scale=0.3, beta_theta=1.0)[0]
+    svi = pyro.infer.SVI(model, guide(model), pyro.optim.Adam({"lr": 0.01}), Trace_ELBO())
+    if rows == N:
+        svi.step(make_batch())
+    return svi.step(make_batch(choose=list(choose)))
+
+
+def listed(model: BaRA) -> AutoGuideList:
+    guide = AutoGuideList(model)
+    guide.append(AutoDelta(pyro.poutine.block(model, expose=["phi"])))
+    guide.append(AutoNormal(pyro.poutine.block(model, hide=["phi"])))
+    return guide
+
+
+def by_hand(model: BaRA, shape: Callable[[Batch, Site], tuple[int, ...]], **declared: int) -> Callable:
+    """A guide of a person, whose parameters have that shape."""
+
+    def guide(batch: Batch) -> None:
+        with pyro.plate("modules", len(model.targets), dim=-1):
+            pyro.sample("phi", dist.LogNormal(torch.zeros(R), 0.1).to_event(1))
+        rows, width = batch.input_ids.shape
+        with pyro.plate("data", model.num_data, subsample=torch.arange(rows), dim=-2):
+            tokens = pyro.plate("tokens", width, dim=-1)
+            for name, site in model.latents.local_sites.items():
+                head = name.endswith("lm_head")
+                size = [(1 if head else width) if n < 0 else n for n in shape(batch, site)]
+                with nullcontext() if head else tokens:
+                    loc = pyro.param(f"loc/{name}", torch.zeros(*size, *site.shape), **declared)
+                    law = dist.LogNormal(loc, 0.1).expand([rows, 1 if head else width, R])
+                    pyro.sample(name, law.to_event(1))
+
+    return guide
+
+
+POSITION = {
+    "normal": AutoNormal,
+    "delta": AutoDelta,
+    "list": listed,
+    "messenger": AutoNormalMessenger,
+    "by hand": lambda model: by_hand(model, lambda batch, site: (len(batch), -1)),
+    "declared": lambda model: by_hand(model, lambda batch, site: (model.num_data, -1), event_dim=1),
+    **{kind.__name__: kind for kind in (AutoDiagonalNormal, AutoMultivariateNormal)},
+    **{kind.__name__: kind for kind in (AutoLowRankMultivariateNormal, AutoIAFNormal)},
+    "laplace": AutoLaplaceApproximation,
+}
+
+
+@pytest.mark.parametrize("kind", POSITION)
+def test_parameters_of_rows_by_their_place_are_refused_on_other_rows(kind: str) -> None:
+    """Of a minibatch they would be of random rows, or of whichever stand there next."""
+    with pytest.raises(ConfigError, match="take"):
+        minibatches(POSITION[kind], rows=10)
+
+
+@pytest.mark.parametrize(
+    ("kind", "choose"),
+    [
+        *((kind, (1, 0, 2, 3)) for kind in ("normal", "delta", "list", "messenger", "by hand")),
+        *((kind, rows) for kind in ("normal", "delta", "list") for rows in ((0, 1), (0, 2, 3, 3))),
+    ],
+)
+def test_all_rows_are_to_be_the_same_ones_always(kind: str, choose: tuple[int, ...]) -> None:
+    with pytest.raises(ConfigError, match="latent='phi'"):
+        minibatches(POSITION[kind], choose=choose)
+    pyro.clear_param_store()
+    assert math.isfinite(minibatches(POSITION[kind], choose=(0, 1, 2, 3)))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        lambda model: by_hand(model, lambda batch, site: ()),
+        lambda model: by_hand(model, lambda batch, site: (1, 1), event_dim=1),
+        partial(AutoNormalMessenger, amortized_plates=("data", "tokens")),
+    ],
+)
+def test_parameters_that_rows_share_take_any(kind: Callable) -> None:
+    assert math.isfinite(minibatches(kind, rows=10))
+    pyro.clear_param_store()
+    assert math.isfinite(minibatches(kind, choose=(3, 1)))
+
+
+@pytest.mark.parametrize("around", [partial(poutine.scale, scale=10.0), partial(poutine.mask, mask=False)])
+@pytest.mark.parametrize("elbo", ELBOS)
+def test_weights_around_a_stock_guide_are_refused(around: Callable, elbo: Callable) -> None:
+    """The program's own take their place."""
+    model, _ = bara_pair(num_data=N, r=R, seed=0, latent="phi", beta_phi=0.5)
+    guide = AutoNormal(model)
+    plain = elbo().loss(model, guide, make_batch())
+    with pytest.raises(ConfigError, match="of its own"):
+        elbo().loss(model, around(guide), make_batch())
+    torch.manual_seed(1)
+    once = elbo().loss(model, guide, make_batch())
+    torch.manual_seed(1)
+    assert elbo().loss(poutine.scale(model, 10.0), guide, make_batch()) == pytest.approx(10 * once, rel=1e-5)
+    torch.manual_seed(1)
+    with poutine.scale(scale=10.0):
+        assert elbo().loss(model, guide, make_batch()) == pytest.approx(10 * once, rel=1e-5)
+    assert math.isfinite(plain)

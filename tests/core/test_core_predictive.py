@@ -3,13 +3,25 @@
 import pyro
 import pytest
 import torch
-from core_cases import bara_pair, lora_pair, make_batch, unlabelled
-from pyro.infer import Predictive
+from core_cases import backbone, bara_pair, lora_pair, make_batch, randomise, unlabelled
+from pyro import poutine
+from pyro.infer import Predictive, WeighedPredictive
+from pyro.infer.autoguide import AutoDelta, AutoNormal
 from torch import Tensor
 
+from bara_pyro.core.likelihood import CompletionLikelihood, TextLikelihood
 from bara_pyro.core.prediction import predict
+from bara_pyro.data.replies import EncodedReply, reply_batch
+from bara_pyro.data.texts import with_texts
+from bara_pyro.data.types import Batch
+from bara_pyro.errors import ConfigError
 from bara_pyro.guides.gamma import GammaGuide
 from bara_pyro.guides.weibull import WeibullGuide
+from bara_pyro.models.bara import BaRA
+from bara_pyro.models.gaussian_lora import GaussianLoRA
+from bara_pyro.models.lora import LoRA
+from bara_pyro.models.scalabl import ScalaBL
+from bara_pyro.models.vbll import VBLL
 
 S = 300
 
@@ -104,3 +116,105 @@ def test_a_program_without_latents(parallel: bool) -> None:
     with torch.no_grad():
         truth = model.forward(unlabelled())
     torch.testing.assert_close(out["_RETURN"].reshape(-1, 4, 3)[0], truth)
+
+
+PROGRAMS = {
+    "gate phi": lambda: BaRA(backbone(), 4, r=2, form="gate", latent="phi", phi_prior="lognormal"),
+    "additive phi": lambda: BaRA(backbone(), 4, r=2, form="additive", latent="phi"),
+    "both": lambda: BaRA(backbone(), 4, r=2, form="gate"),
+    "centred": lambda: BaRA(backbone(), 4, r=2, centred=True),
+    "theta": lambda: BaRA(backbone(), 4, r=2, form="gate", latent="theta"),
+    "scalabl": lambda: ScalaBL(backbone(), 4, r=2),
+    "weights": lambda: GaussianLoRA(backbone(), 4, r=2, random="AB", prior_scale=0.2),
+    "last layer": lambda: VBLL(backbone(), 4, r=2, answers=4),
+}
+
+
+@pytest.mark.parametrize("samples", [1, 3, 4, 5])
+@pytest.mark.parametrize("kind", PROGRAMS)
+def test_a_draw_in_parallel_is_the_same_draw_alone(kind: str, samples: int) -> None:
+    """Also where there are as many rows as draws, whose shapes Pyro's guides then confuse."""
+    model = randomise(PROGRAMS[kind](), 0.25)
+    guide = AutoNormal(model, init_scale=0.5)
+    guide(make_batch())
+    parts = Predictive(model, guide=guide, num_samples=samples, parallel=True)
+    trace = parts.get_vectorized_trace(unlabelled())
+    draws = trace.nodes["_RETURN"]["value"].reshape(samples, 4, 3)
+    for draw in range(samples):
+        values = {name: trace.nodes[name]["value"][draw] for name in model.latents.sites}
+        values = {
+            name: value.reshape(model.latents.sites[name].shape)
+            for name, value in values.items()
+            if not model.latents.sites[name].local
+        } | {name: value for name, value in values.items() if model.latents.sites[name].local}
+        with torch.no_grad():
+            alone = poutine.condition(model.forward, data=values)(unlabelled())
+        torch.testing.assert_close(draws[draw], alone, rtol=0, atol=5e-5)
+    if samples > 1:
+        assert draws.std(0).max() > 1e-3
+
+
+def test_a_value_for_each_row_of_what_rows_share_is_refused() -> None:
+    model, _ = toy(latent="phi")
+    several = torch.ones(4, 5, 3)
+    with pytest.raises(ConfigError, match=r"4 values.* 1 draws"):
+        poutine.condition(model.forward, data={"phi": several})(unlabelled())
+    given = Predictive(model, posterior_samples={"phi": several * torch.arange(1, 5)[:, None, None]})
+    sequential = given(unlabelled())["y"]
+    assert sequential.shape == (4, 4, 1)
+
+
+def labelled_batches() -> dict[str, tuple[object, Batch]]:
+    plain = make_batch()
+    texts = with_texts(plain, [row.tolist() for row in plain.input_ids], [[[7, 8], [3], [50, 2]]] * 4)
+    replies = reply_batch([[EncodedReply((5, 7), (9, 11, 4), "a")], [EncodedReply((3,), (4, 8), "b")]])
+    return {
+        "answer": (None, plain),
+        "texts": (TextLikelihood(), texts),
+        "completion": (CompletionLikelihood(), replies),
+    }
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+@pytest.mark.parametrize("guide", [WeibullGuide, AutoNormal, AutoDelta, None])
+@pytest.mark.parametrize("kind", ["answer", "texts", "completion"])
+def test_labels_are_not_given_for_predictions(kind: str, guide: type | None, parallel: bool) -> None:
+    likelihood, batch = labelled_batches()[kind]
+    model = randomise(BaRA(backbone(), 4, r=2, form="gate", latent="phi", likelihood=likelihood), 0.1)
+    known = batch.targets if kind == "completion" else batch.labels.unsqueeze(-1)
+    made = None if guide is None else guide(model)
+    how = {"num_samples": 30, "parallel": parallel, "return_sites": ("y",)}
+    found = Predictive(model, guide=made, **how)(batch)["y"]
+    assert found.shape == (30, *known.shape)
+    wrong = (found != known).any(0)
+    asked = batch.scored if kind == "completion" else torch.ones_like(wrong)
+    assert wrong[asked].any()
+    # The same as of rows whose answers nobody knows.
+    pyro.set_rng_seed(2)
+    first = Predictive(model, guide=made, **how)(batch)["y"]
+    pyro.set_rng_seed(2)
+    assert torch.equal(Predictive(model, guide=made, **how)(batch.unlabelled())["y"], first)
+
+
+def test_given_posterior_samples_predict_too_and_weights_look_at_labels() -> None:
+    model, guide = toy(latent="phi")
+    draws = {"phi": torch.rand(40, 5, 3)}
+    found = Predictive(model, posterior_samples=draws)(make_batch())["y"].reshape(40, 4)
+    assert (found != make_batch().labels).any(0).all()
+    weighed = WeighedPredictive(model, guide=guide, num_samples=50)(make_batch())
+    with torch.no_grad():
+        log_probs = [
+            poutine.condition(model.forward, data={"phi": phi})(make_batch())
+            for phi in weighed.samples["phi"].reshape(50, 5, 3)
+        ]
+    likelihood = torch.stack(log_probs)[:, torch.arange(4), make_batch().labels].sum(-1)
+    nodes = [guide.posterior(guide.sites["phi"].weight, 3), torch.distributions.Gamma(1.0, 1.0)]
+    phi = weighed.samples["phi"].reshape(50, 5, 3)
+    gap = nodes[1].log_prob(phi).sum((-1, -2)) - nodes[0].log_prob(phi).sum(-1)
+    torch.testing.assert_close(weighed.log_weights, (likelihood + gap).detach(), rtol=1e-4, atol=1e-3)
+
+
+def test_a_program_without_gates_predicts_rows_with_labels() -> None:
+    model = randomise(LoRA(backbone(), 4, r=2), 0.3)
+    found = Predictive(model, num_samples=60)(make_batch())["y"].reshape(60, 4)
+    assert (found != make_batch().labels).any()

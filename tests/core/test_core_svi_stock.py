@@ -1,16 +1,25 @@
 """Pyro's own SVI on the same model and guide: the same training, through the parameter store."""
 
+from collections.abc import Callable
+
 import pyro
 import pytest
 import torch
-from core_cases import backbone, bara_pair, make_batch
+from core_cases import backbone, bara_pair, make_batch, randomise
 from pyro.infer import SVI as STOCK
-from pyro.infer import TraceMeanField_ELBO
+from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
 from torch.testing import assert_close
 
+from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.core.svi import SVI, parameters
+from bara_pyro.guides.contextual import ContextualGuide
+from bara_pyro.guides.fvae import FVAEGuide
+from bara_pyro.guides.normal import NormalGuide
 from bara_pyro.guides.weibull import WeibullGuide
 from bara_pyro.models.bara import BaRA
+from bara_pyro.models.clora import CLoRA
+from bara_pyro.models.fvae import FVAE
+from bara_pyro.models.gaussian_lora import GaussianLoRA
 
 N = 4
 
@@ -18,6 +27,21 @@ N = 4
 def fresh(form: str) -> tuple[BaRA, WeibullGuide]:
     pyro.clear_param_store()
     return bara_pair(num_data=N, seed=3, scale=0.1, form=form, beta_theta=1.0)
+
+
+def fvae_pair() -> tuple:
+    model = FVAE(backbone(), N, r=2)
+    return model, FVAEGuide(model)
+
+
+def clora_pair() -> tuple:
+    model = randomise(CLoRA(backbone(), N, r=2))
+    return model, ContextualGuide(model)
+
+
+def blob_pair() -> tuple:
+    model = randomise(GaussianLoRA(backbone(), N, r=2, random="A", prior_scale=0.2))
+    return model, NormalGuide(model)
 
 
 def named(pair: tuple[BaRA, WeibullGuide]) -> dict[str, torch.Tensor]:
@@ -59,7 +83,7 @@ def test_other_draws_same_posterior() -> None:
         if seed == 1:
             svi = SVI(model, guide, torch.optim.Adam(guide.parameters(), lr=0.05))
         else:
-            # B stays as it is. requires_grad_(False) would not do: Pyro's store turns it on again.
+            # B stays as it is.
             rates = pyro.optim.Adam(lambda name: {"lr": 0.05 if name.startswith("guide") else 0.0})
             svi = STOCK(model, guide, rates, TraceMeanField_ELBO())
         pyro.set_rng_seed(seed)
@@ -85,3 +109,22 @@ def test_the_store_holds_what_is_trained_and_nothing_of_the_backbone() -> None:
     held = {store._params[name].data_ptr() for name in store.keys()}  # noqa: SIM118 - not a dict
     assert held == {p.data_ptr() for p in parameters(*pair)}
     assert not held & {p.data_ptr() for p in backbone().lm.parameters()}
+
+
+@pytest.mark.parametrize("elbo", [TraceMeanField_ELBO, Trace_ELBO, MeanFieldELBO])
+@pytest.mark.parametrize("made", [lambda: fresh("gate"), fvae_pair, clora_pair, blob_pair], ids=str)
+def test_what_is_frozen_stays_as_it_is(made: Callable, elbo: type) -> None:
+    """Pyro's store would switch `requires_grad` on again, and train what a person has fixed."""
+    for part in range(2):
+        pyro.clear_param_store()
+        pair = made()
+        pair[part].requires_grad_(False)
+        start = named(pair)
+        svi = STOCK(*pair, pyro.optim.Adam({"lr": 0.05}), elbo())
+        for _ in range(3):
+            svi.step(make_batch())
+        moved = {name for name, value in named(pair).items() if not torch.equal(value, start[name])}
+        assert not any(p.requires_grad for p in pair[part].parameters())
+        assert all(name.startswith(("guide", "model")[part]) for name in moved)  # the other part alone
+        assert moved or not list(pair[1 - part].parameters())
+        assert len(pyro.get_param_store()) == len(parameters(*pair))
