@@ -21,7 +21,7 @@ from bara_pyro.core.cache_name import cache_argument
 from bara_pyro.core.context import positions
 from bara_pyro.core.frozen_states import FrozenStates, Tokens
 from bara_pyro.core.prefix import KeysAndValues, Prefix
-from bara_pyro.errors import BackboneError, ConfigError
+from bara_pyro.errors import BackboneError, ConfigError, DataError
 
 # Of the largest value: how far the parts of a language model may be from the whole before it is refused.
 # Rounding takes a few millionths in float32, a hundredth in half precision.
@@ -245,7 +245,34 @@ class Backbone:
     def _cache_name(self) -> str:
         return cache_argument(self.lm.base_model)
 
+    def check_tokens(self, ids: Tensor) -> None:
+        """Refuse a token of a text that the language model has no embedding of.
+
+        They are looked at only where the tokenizer has such tokens, since looking waits for a GPU.
+
+        Raises:
+            DataError: there is one.
+        """
+        if not self._lacks_embeddings or not ids.numel():
+            return
+        known, largest = self.lm.get_input_embeddings().weight.shape[0], int(ids.max())
+        if largest >= known:
+            raise DataError(
+                f"A text holds the token {largest} ({self.tokenizer.convert_ids_to_tokens(largest)!r}), and "
+                f"{type(self.lm).__name__} has embeddings of {known} tokens: leave it out of the text, or "
+                "call resize_token_embeddings and train the model with it."
+            )
+
+    @cached_property
+    def _lacks_embeddings(self) -> bool:
+        """Whether the tokenizer may write tokens that the language model does not know."""
+        if not isinstance(self.tokenizer, PreTrainedTokenizerBase):
+            return False
+        known = self.lm.get_input_embeddings().weight.shape[0]
+        return max(self.tokenizer.get_vocab().values(), default=0) >= known
+
     def _inputs(self, tokens: Tokens) -> dict[str, Any]:
+        self.check_tokens(tokens.input_ids)
         if tokens.segments is not None:
             self._check_segments(tokens.segments, tokens.attention_mask)
         return inputs_of(tokens, self.dtype)
@@ -301,6 +328,7 @@ class Backbone:
         hidden = hidden.to(head.weight.device)
         if rows is None:
             return head(hidden).to(home)
+        self.check_tokens(rows)
         rows = rows.to(head.weight.device)
         bias = getattr(head, "bias", None)
         return F.linear(hidden, head.weight[rows], None if bias is None else bias[rows]).to(home)

@@ -12,6 +12,8 @@ from torch.distributions import constraints
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from bara_pyro.errors import DataError
+
 BUDGET = 2**27
 """Bytes of logits that are held at once: of 150,000 words those of some two hundred positions."""
 
@@ -34,6 +36,7 @@ class NextToken(TorchDistribution):
     def __init__(self, logits: Callable[[slice], Tensor], shape: torch.Size, vocabulary: int) -> None:
         super().__init__(shape, validate_args=False)
         self.logits = logits
+        self.vocabulary = vocabulary
         self._each = 4 * vocabulary * prod(shape[:-1])
         self._known: tuple[Tensor, Tensor] | None = None
 
@@ -53,12 +56,22 @@ class NextToken(TorchDistribution):
         return [slice(i, min(i + step, positions)) for i in range(0, positions, step)]
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return the tokens' log-probabilities, `... x P`; of the same tensor the same again."""
+        """Return the tokens' log-probabilities, `... x P`; of the same tensor the same again.
+
+        Raises:
+            DataError: a token is none of the vocabulary (not looked at on a GPU, for which it would wait).
+        """
         if self._known is None or self._known[0] is not value:
             self._known = value, self._log_prob(value)
         return self._known[1]
 
     def _log_prob(self, value: Tensor) -> Tensor:
+        if value.device.type == "cpu" and value.numel() and int(value.max()) >= self.vocabulary:
+            raise DataError(
+                f"A reply holds the token {int(value.max())}, and the language model writes "
+                f"{self.vocabulary} tokens: leave it out of the text, or call resize_token_embeddings and "
+                "train the model with it."
+            )
         value = value.expand(self.batch_shape)
         pieces = self._pieces()
         of_piece = partial(self._of, value)

@@ -6,10 +6,10 @@ from transformers import PreTrainedTokenizerBase
 
 from bara_pyro.core.backbone import Backbone, apart
 from bara_pyro.core.frozen_states import Tokens
-from bara_pyro.errors import BackboneError
+from bara_pyro.errors import BackboneError, BaraError
 
 # What architectures raise that cannot read what they are given, each in its own way.
-UNREADABLE = (AttributeError, IndexError, RuntimeError, TypeError, ValueError)
+UNREADABLE = (AssertionError, AttributeError, ImportError, LookupError, RuntimeError, TypeError, ValueError)
 # How many times what rounding does to a few tokens it may do to others, and how much is no rounding any more.
 TIMES, MOST = 3, 0.25
 
@@ -22,8 +22,22 @@ def verify(backbone: Backbone) -> None:
 
     Raises:
         BackboneError: the language model does more than its parts here, is not causal, or reads padding, so
-            that answers would be wrong; or its tokenizer makes tokens that it does not know.
+            that answers would be wrong; or it cannot read tokens as it is given them; or its tokenizer makes
+            tokens that it does not know.
     """
+    try:
+        _verify(backbone)
+    except (BaraError, torch.OutOfMemoryError):
+        raise
+    except UNREADABLE as error:
+        why = " ".join(str(error).split()).rstrip(".")[:100] or type(error).__name__
+        raise BackboneError(
+            f"{type(backbone.lm).__name__} cannot read tokens as bara_pyro gives them ({why}): choose a "
+            "backbone of another architecture."
+        ) from error
+
+
+def _verify(backbone: Backbone) -> None:
     if isinstance(backbone.tokenizer, PreTrainedTokenizerBase):
         _check_tokenizer(backbone)
     ids = backbone.few_tokens()

@@ -168,6 +168,7 @@ def _some(
     together = how.mixture if how.mixture and drawn else 1
     rows = [(prompt, number, k) for prompt, number in wanted for k in range(together)]
     ids = pad_left(_pad_id(backbone), [[*p.token_ids] for p, _, _ in rows]).to(backbone.device)
+    backbone.check_tokens(ids)
     mask = pad_left(0, [[1] * len(p.token_ids) for p, _, _ in rows]).to(backbone.device)
     numbers = torch.tensor([n for _, n in wanted], device=backbone.device)
     dice = Addresses.paired(how.seed, numbers, numbers, [p.key for p, _ in wanted])

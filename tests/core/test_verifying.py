@@ -7,11 +7,24 @@ import torch
 from core_cases import make_lm
 from tokenizers import Tokenizer, models
 from torch import Tensor, nn
-from transformers import PreTrainedTokenizerFast
+from transformers import (
+    AutoModelForCausalLM,
+    Llama4TextConfig,
+    PreTrainedConfig,
+    PreTrainedTokenizerFast,
+    XLNetConfig,
+)
 
 from bara_pyro.core.backbone import TOLERANCE, Backbone, apart
+from bara_pyro.core.likelihood import CompletionLikelihood
+from bara_pyro.core.prediction import predict
 from bara_pyro.core.verifying import MOST, verify
-from bara_pyro.errors import BackboneError
+from bara_pyro.data import Example, encode
+from bara_pyro.data.conversations import Conversation, encode_replies
+from bara_pyro.errors import BackboneError, DataError
+from bara_pyro.generation import encode_prompts, generate
+from bara_pyro.guides.delta import DeltaGuide
+from bara_pyro.models.lora import LoRA
 
 
 def rounds_by_size(lm: nn.Module, by: float) -> nn.Module:
@@ -100,3 +113,61 @@ def test_a_tokenizer_of_more_tokens_than_are_known_is_refused(own: Backbone, lar
 @pytest.mark.parametrize("own", [with_tokenizer(61), with_tokenizer(50), with_tokenizer(61, added=4)])
 def test_a_tokenizer_that_fits_is_taken(own: Backbone) -> None:
     verify(own)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        XLNetConfig(vocab_size=61, d_model=16, n_layer=2, n_head=2, d_inner=24, attn_type="uni"),
+        Llama4TextConfig(
+            vocab_size=61,
+            hidden_size=16,
+            intermediate_size=24,
+            intermediate_size_mlp=24,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            head_dim=8,
+            num_local_experts=2,
+            pad_token_id=0,
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_refused_in_a_sentence(config: PreTrainedConfig) -> None:
+    lm = AutoModelForCausalLM.from_config(config)
+    with pytest.raises(BackboneError, match=f"{type(lm).__name__} cannot") as refused:
+        verify(Backbone(lm))
+    assert str(refused.value).endswith("choose a backbone of another architecture.")
+
+
+def test_memory_that_runs_out_is_no_fault_of_the_architecture() -> None:
+    lm = make_lm("qwen2")
+
+    def full(layer: nn.Module, args: tuple[Tensor, ...]) -> None:
+        raise torch.OutOfMemoryError("full")
+
+    lm.model.layers[0].register_forward_pre_hook(full)
+    with pytest.raises(torch.OutOfMemoryError):
+        verify(Backbone(lm))
+
+
+def test_a_text_with_a_token_that_the_model_does_not_know_is_refused() -> None:
+    """It was added to the tokenizer, and the embedding was not resized; elsewhere it does no harm."""
+    own = with_tokenizer(61, added=4)
+    verify(own)
+    model = LoRA(own, num_data=1, r=2)
+    guide = DeltaGuide(model)
+    known, unknown = (encode([Example("a", text)], own.tokenizer) for text in ("w2 w3", "w2 <3> w3"))
+    answers = torch.tensor([2, 3])
+    assert predict(model, guide, known.batch([0], answers), samples=0).isfinite().all()
+    with pytest.raises(DataError, match=r"token 64 \('<3>'\).*embeddings of 61 tokens"):
+        predict(model, guide, unknown.batch([0], answers), samples=0)
+    prompts = encode_prompts(["w2 <3> w3"], own.tokenizer)
+    with pytest.raises(DataError, match="token 64"):
+        list(generate(model, guide, prompts, max_new_tokens=1))
+    with pytest.raises(DataError, match="token 64"):  # as a label, and as what a reply ends with
+        predict(model, guide, known.batch([0], torch.tensor([2, 64])), samples=0)
+    replies = encode_replies([Conversation("w2", " w3 <3>", "a")], own.tokenizer, max_length=3)
+    whole = LoRA(own, num_data=1, r=2, likelihood=CompletionLikelihood())
+    with pytest.raises(DataError, match="token 64"):
+        predict(whole, DeltaGuide(whole), replies.batch([0]), samples=0)
