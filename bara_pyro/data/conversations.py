@@ -1,34 +1,36 @@
 """Prompts with replies as people keep them: TRL's formats, preference pairs; to tokens by a chat template."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 
-from jinja2 import TemplateError
-
+from bara_pyro.data.chat import answered, in_chat, prompt_tokens
 from bara_pyro.data.messages import (
     PROMPTS,
     Message,
     after_system,
     asked_in,
-    is_list,
+    given_only,
     joined,
     messages_of,
     no_reply,
     parted,
+    said_by_assistant,
     said_by_user,
     texts_of,
 )
 from bara_pyro.data.replies import EncodedReplies, EncodedReply
 from bara_pyro.data.rows import check_ids, column_in, own_id
 from bara_pyro.data.tables import Data, Table, read_table
-from bara_pyro.data.tokens import Tokenizer, continuation, front_ids, ids_of, pad_id
-from bara_pyro.data.turns import turn_end
+from bara_pyro.data.tokens import Tokenizer, continuation, pad_id
+from bara_pyro.data.tools import is_list, template_options
 from bara_pyro.data.unicode import check_unicode
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.types import Fields
 
 REPLIES = ("completion", "chosen", "response", "output", "answer")
 """Columns that replies are found in."""
+REASONING = ("reasoning_content", "thinking", "reasoning")
+"""Parts of an assistant's message that no column is read for."""
 
 
 @dataclass(frozen=True)
@@ -37,13 +39,15 @@ class Conversation:
 
     Attributes:
         prompt: a text, or the messages before the reply, each with `role` and `content`.
-        reply: its text.
+        reply: its text, or the assistant's message where it has more than that (`tool_calls`, reasoning).
         id: a stable identifier.
+        options: what a chat template is given beside the messages: `tools`, `documents`, others by name.
     """
 
     prompt: str | tuple[Message, ...]
-    reply: str
+    reply: str | Message
     id: str
+    options: Fields = field(default_factory=dict)
 
     def spoken(self) -> "Conversation":
         """Return the same with a plain prompt read as what a user says in a conversation."""
@@ -91,7 +95,7 @@ def each_conversation(rows: Iterable[Fields], place: str, split: str) -> Iterato
     for number, row in enumerate(rows, 1):
         where = f"row {number} of {place}"
         found = _conversation(row, where, own_id(row) or f"{split}-{number}")
-        check_unicode([*texts_of(found.prompt), found.reply, found.id], row, where)
+        check_unicode(texts_of([found.prompt, found.reply, found.options, found.id]), row, where)
         yield found
 
 
@@ -102,7 +106,7 @@ def _conversation(row: Fields, where: str, row_id: str) -> Conversation:
         before, reply = parted(messages_of(row["messages"], where, "messages"), where)
         if not before:
             raise no_reply(1, "assistant", where)
-        return Conversation(after_system(before, row, where), reply, row_id)
+        return _whole(after_system(before, row, where), reply, row, row_id, where)
     column = column_in(row, REPLIES)
     asked = column_in(row, (name for name in PROMPTS if name != column))
     if asked is None or column is None:
@@ -112,9 +116,25 @@ def _conversation(row: Fields, where: str, row_id: str) -> Conversation:
         )
     found, given = row[column], asked_in(row, asked, where)
     if isinstance(found, str):
-        return Conversation(given, found, row_id)
+        return _whole(given, found, row, row_id, where)
     turns, reply = parted(messages_of(found, where, column), where)
-    return Conversation(joined(said_by_user(given), turns, asked, where), reply, row_id)
+    return _whole(joined(said_by_user(given), turns, asked, where), reply, row, row_id, where)
+
+
+def _whole(
+    prompt: str | tuple[Message, ...], reply: str | Message, row: Fields, row_id: str, where: str
+) -> Conversation:
+    """Return a conversation with what the row gives its template; refuse what would be lost."""
+    known = set(texts_of(reply))
+    for column in REASONING:
+        if row.get(column) and row[column] not in known:
+            raise DataError(
+                f"{where} has a column {column!r}, which is not read: leave it out, or put it into the "
+                "assistant's message."
+            )
+    if not isinstance(prompt, str):
+        prompt = given_only(prompt, where)
+    return Conversation(prompt, reply, row_id, template_options(row, where))
 
 
 def encode_replies(
@@ -201,80 +221,15 @@ class ReplyEncoder:
 
 def tokens_of(conversation: Conversation, tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
     """Return the tokens of a prompt, and those of its reply; see `encode_replies`."""
-    end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
-    prompt = conversation.prompt
+    prompt, said = conversation.prompt, conversation.reply
+    what = f"row {conversation.id!r}"
     if isinstance(prompt, str):
-        reply = continuation(tokenizer, prompt, conversation.reply) if conversation.reply else []
-        return prompt_tokens(prompt, tokenizer), reply + (end if reply else [])
-    tokens = continuation(tokenizer, *_written(prompt, conversation, tokenizer))
-    closing = {*end, turn_end(tokenizer)}
-    ends = [place for place, token in enumerate(tokens) if token in closing]
-    if not ends and tokens:  # a template that closes no turn: without an end a reply would never stop
-        return prompt_tokens(prompt, tokenizer), tokens + end
-    # What a template writes behind the first end is never generated; a reply may speak of such tokens itself.
-    inside = sum(token in closing for token in ids_of(tokenizer, [conversation.reply])[0])
-    cut = ends[min(inside, len(ends) - 1)] + 1 if ends else None
-    return prompt_tokens(prompt, tokenizer), tokens[:cut]
-
-
-def prompt_tokens(prompt: str | Sequence[Message], tokenizer: Tokenizer) -> list[int]:
-    """Return the tokens of what a reply follows: of a text, or of messages up to the assistant's turn.
-
-    Raises:
-        DataError: messages are given, and the tokenizer has no chat template.
-    """
-    if isinstance(prompt, str):
-        return front_ids(tokenizer) + ids_of(tokenizer, [prompt])[0]
-    return ids_of(tokenizer, [_opened(prompt, tokenizer)])[0]
-
-
-def in_chat(prompt: str | Sequence[Message], tokenizer: Tokenizer) -> tuple[Message, ...]:
-    """Return a prompt as messages, a plain one as what a user says, because chat=True (--chat) asks for that.
-
-    Raises:
-        DataError: it is plain, and the tokenizer has no chat template.
-    """
-    if isinstance(prompt, str) and not tokenizer.chat_template:
-        raise DataError(
-            f"{_model_of(tokenizer)} has no chat template: leave out chat=True (--chat), or give a model "
-            "made for conversations."
-        )
-    return said_by_user(prompt)
-
-
-def _model_of(tokenizer: Tokenizer) -> str:
-    return tokenizer.name_or_path or "The tokenizer"
-
-
-def _opened(prompt: Sequence[Message], tokenizer: Tokenizer) -> str:
-    if not tokenizer.chat_template:
-        raise DataError(
-            f"{_model_of(tokenizer)} has no chat template, which messages need: give texts in their place, "
-            "without a column 'system', or a model made for conversations."
-        )
-    what = f"the messages {str([*prompt])[:80]}"
-    return by_template([*prompt], tokenizer, what, add_generation_prompt=True)
-
-
-def by_template(messages: list[Message], tokenizer: Tokenizer, what: str, **how: bool) -> str:
-    """Return what a chat template writes of messages; a `DataError` that says of `what` where it refuses."""
-    try:
-        text: str = tokenizer.apply_chat_template(messages, tokenize=False, **how)
-    except TemplateError as error:
-        raise DataError(
-            f"The chat template refuses {what} ({str(error).rstrip('.')}): change its messages."
-        ) from error
-    return text
-
-
-def _written(prompt: Sequence[Message], conversation: Conversation, tokenizer: Tokenizer) -> tuple[str, str]:
-    """Return what opens the assistant's turn, and what a chat template writes of a reply behind it."""
-    said = {"role": "assistant", "content": conversation.reply}
-    given = _opened(prompt, tokenizer)
-    whole = by_template([*prompt, said], tokenizer, f"row {conversation.id!r}")
-    if not whole.startswith(given):
-        raise DataError(
-            f"The chat template does not put the reply of row {conversation.id!r} behind what opens the "
-            "assistant's turn: give prompt and completion as texts."
-        )
-    return given, whole[len(given) :]
+        if conversation.options or not isinstance(said, str):
+            raise DataError(
+                f"The prompt of {what} is a text, and only chat templates write tools or parts of a reply: "
+                "give messages, or chat=True (--chat)."
+            )
+        reply = continuation(tokenizer, prompt, said) if said else []
+        end = [tokenizer.eos_token_id] if reply and tokenizer.eos_token_id is not None else []
+        return prompt_tokens(prompt, tokenizer), reply + end
+    return answered(prompt, said_by_assistant(said), tokenizer, what, conversation.options)

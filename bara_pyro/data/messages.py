@@ -1,13 +1,16 @@
 """Messages of a conversation, and what they come from: a cell of a row, or a plain text."""
 
-from collections.abc import Mapping, Sequence
-from typing import TypeGuard
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from bara_pyro.data.cells import label_text
+from bara_pyro.data.tools import is_list, tool_calls
 from bara_pyro.errors import DataError
 from bara_pyro.types import Fields
 
-Message = Mapping[str, str]
+Message = Mapping[str, Any]
+"""A message: `role`, `content`, and whatever else a chat template may write of it."""
 PROMPTS = ("prompt", "instruction", "question")
 """Columns that prompts are found in."""
 SYSTEM_COLUMNS = ("system", "system_prompt")
@@ -21,9 +24,31 @@ def said_by_user(prompt: str | Sequence[Message]) -> tuple[Message, ...]:
     return ({"role": "user", "content": prompt},) if isinstance(prompt, str) else tuple(prompt)
 
 
-def texts_of(prompt: str | Sequence[Message]) -> list[str]:
-    """Return the texts of a prompt: roles and contents."""
-    return [text for message in said_by_user(prompt) for text in message.values()]
+def said_by_assistant(reply: str | Message) -> Message:
+    """Return a plain reply as what the assistant says; a message as it is."""
+    return {"role": "assistant", "content": reply} if isinstance(reply, str) else reply
+
+
+def texts_of(value: object) -> Iterator[str]:
+    """Yield all texts of a prompt, a message or a reply, the names of its parts included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, part in value.items():
+            yield key
+            yield from texts_of(part)
+    elif is_list(value):
+        for part in value:
+            yield from texts_of(part)
+
+
+def shown(said: str | Message) -> str:
+    """Return a plain text, or what a message says, for a reader: its text, then its other parts by name."""
+    if isinstance(said, str):
+        return said
+    others = {key: part for key, part in said.items() if key not in ("role", "content")}
+    told = [f"{key}: {part if isinstance(part, str) else json.dumps(part)}" for key, part in others.items()]
+    return "\n".join([*([said["content"]] if said["content"] or not told else []), *told])
 
 
 def asked_in(row: Fields, column: str, where: str) -> str | tuple[Message, ...]:
@@ -63,12 +88,52 @@ def after_system(prompt: str | tuple[Message, ...], row: Fields, where: str) -> 
     return messages
 
 
-def parted(messages: Sequence[Message], where: str) -> tuple[tuple[Message, ...], str]:
-    """Return messages but the last, and the text of that; a `DataError` if it is not the assistant's."""
-    *before, last = messages
-    if last["role"] != "assistant":
-        raise no_reply(len(messages), last["role"], where)
-    return tuple(before), last["content"]
+def parted(messages: Sequence[Message], where: str) -> tuple[tuple[Message, ...], str | Message]:
+    """Return messages but the last, and that one, as a text where it has no more.
+
+    An answer whose `weight` is 0 (OpenAI's) is not learnt: the last is the last with another weight.
+
+    Raises:
+        DataError: the last is not the assistant's, or every answer has the weight 0.
+    """
+    if messages[-1]["role"] != "assistant":
+        raise no_reply(len(messages), messages[-1]["role"], where)
+    answers = [n for n, said in enumerate(messages) if said["role"] == "assistant"]
+    learnt = [n for n in answers if _weight(messages[n], where) != 0]
+    if not learnt:
+        raise DataError(f"Every answer of {where} has the 'weight' 0, and nothing is to learn: leave it out.")
+    last = {key: part for key, part in messages[learnt[-1]].items() if key != "weight"}
+    return tuple(messages[: learnt[-1]]), last["content"] if last.keys() == {"role", "content"} else last
+
+
+def given_only(messages: Sequence[Message], where: str) -> tuple[Message, ...]:
+    """Return messages that are read and not learnt, without their weights.
+
+    Raises:
+        DataError: one has a `weight` other than 0, which asks for it to be learnt.
+    """
+    if any(_weight(said, where) for said in messages):
+        raise DataError(
+            f"A message of {where} before the reply has the 'weight' 1, and one answer a row is learnt: give "
+            "it the weight 0, or a row of its own."
+        )
+    return unweighted(messages)
+
+
+def unweighted(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Return messages without their weights, which say what is learnt."""
+    return tuple({key: part for key, part in said.items() if key != "weight"} for said in messages)
+
+
+def _weight(message: Message, where: str) -> object:
+    """Return the weight of a message, None where it has none."""
+    weight = message.get("weight")
+    if weight is not None and (weight not in (0, 1) or (weight and message["role"] != "assistant")):
+        raise DataError(
+            f"A message of the {message['role']} of {where} has the 'weight' {str(weight)[:20]}: give 0 or "
+            "1, and 1 to the assistant's only."
+        )
+    return weight
 
 
 def no_reply(count: int, role: str, where: str) -> DataError:
@@ -110,21 +175,23 @@ def _opening(messages: Sequence[Message]) -> tuple[Sequence[Message], Sequence[M
 
 def _same(some: Sequence[Message], others: Sequence[Message]) -> bool:
     """Return whether messages say the same; white space around a text, which files differ in, aside."""
-    texts, other_texts = (
-        [(message["role"], message["content"].strip()) for message in messages] for messages in (some, others)
+    one, other = (
+        [{**message, "content": message["content"].strip()} for message in unweighted(messages)]
+        for messages in (some, others)
     )
-    return texts == other_texts
+    return one == other
 
 
 def messages_of(value: object, where: str, column: str) -> list[Message]:
-    """Return the messages of a cell; a `DataError` that names its place where it holds anything else."""
-    messages = list(value) if is_list(value) else []
-    whole: list[Message] = [
-        {"role": m["role"], "content": m["content"]}
-        for m in messages
-        if isinstance(m, Mapping) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str)
-    ]
-    if not whole or len(whole) < len(messages):
+    """Return the messages of a cell with all that they have; nulls are what they have not.
+
+    Raises:
+        DataError: the cell holds anything else, or a message is without a role or a text; tool calls do in
+            place of a text.
+    """
+    found = [_message(part, where) for part in value] if is_list(value) else []
+    whole = [message for message in found if message is not None]
+    if not whole or len(whole) < len(found):
         raise DataError(
             f"{column!r} of {where} is {_told(value)}: give {'' if column == 'messages' else 'a text or '}a "
             "list of messages, each with a 'role' and a text as its 'content'."
@@ -132,11 +199,26 @@ def messages_of(value: object, where: str, column: str) -> list[Message]:
     return whole
 
 
+def _message(value: object, where: str) -> Message | None:
+    """Return a message of a cell; None where it is none."""
+    if not isinstance(value, Mapping):
+        return None
+    found = {str(key): part for key, part in value.items() if part is not None}
+    if "tool_calls" in found:
+        calls = found.pop("tool_calls")
+        if calls not in ("", "[]", [], ()):
+            found["tool_calls"] = tool_calls(calls, where)
+            found.setdefault("content", "")
+    if is_list(parts := found.get("content")):
+        texts = [
+            part["text"] for part in parts if isinstance(part, Mapping) and part.keys() == {"type", "text"}
+        ]
+        if texts and len(texts) == len(parts) and all(isinstance(text, str) for text in texts):
+            found["content"] = "".join(texts)  # as templates that take parts write them
+    fine = isinstance(found.get("role"), str) and isinstance(found.get("content"), str)
+    return found if fine else None
+
+
 def _told(value: object) -> str:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return f"the number {value}" if is_number else repr(str(value)[:60])
-
-
-def is_list(value: object) -> TypeGuard[Sequence[object]]:
-    """Return whether a cell holds a list, as messages are."""
-    return isinstance(value, Sequence) and not isinstance(value, str)

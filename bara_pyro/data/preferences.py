@@ -2,24 +2,25 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from bara_pyro.data.conversations import Conversation, conversations_in
 from bara_pyro.data.loader import is_file_name
-from bara_pyro.data.messages import PROMPTS, SYSTEM_COLUMNS, Message, is_list
+from bara_pyro.data.messages import PROMPTS, SYSTEM_COLUMNS, Message
 from bara_pyro.data.reading import read_hub, read_split
 from bara_pyro.data.registry import SUFFIXES, check_kind
 from bara_pyro.data.reply_tasks import REPLY_SOURCES
 from bara_pyro.data.rows import carve, check_disjoint, check_other_file, too_few
 from bara_pyro.data.tables import Data, Table, read_table
+from bara_pyro.data.tools import GIVEN, is_list
 from bara_pyro.errors import ConfigError, DataError, unknown
 from bara_pyro.types import Fields
 
 PREFERENCES = ("ultrafeedback",)
 """The datasets of `REPLY_SOURCES` whose rows are pairs."""
 SIDES = ("chosen", "rejected")
-KEPT = (*PROMPTS, *SYSTEM_COLUMNS, "input", "id", "ID", "Id")
+KEPT = (*PROMPTS, *SYSTEM_COLUMNS, *GIVEN, "input", "id", "ID", "Id")
 """Columns of a pair beside its replies; others (TRL's `messages` and scores among them) are not read."""
 
 
@@ -29,19 +30,22 @@ class Pair:
 
     Attributes:
         prompt: a text, or the messages before the reply, each with `role` and `content`.
-        chosen: the text of the reply that was preferred.
-        rejected: the text of the other.
+        chosen: the reply that was preferred, as of `Conversation`.
+        rejected: the other.
         id: a stable identifier.
+        options: what a chat template is given beside the messages.
     """
 
     prompt: str | tuple[Message, ...]
-    chosen: str
-    rejected: str
+    chosen: str | Message
+    rejected: str | Message
     id: str
+    options: Fields = field(default_factory=dict)
 
     def sides(self) -> tuple[Conversation, Conversation]:
         """Return the two as conversations: the preferred one, then the other."""
-        prefer, other = (Conversation(self.prompt, reply, self.id) for reply in (self.chosen, self.rejected))
+        replies = (self.chosen, self.rejected)
+        prefer, other = (Conversation(self.prompt, reply, self.id, self.options) for reply in replies)
         return prefer, other
 
 
@@ -101,7 +105,7 @@ def pairs_in(table: Table, split: str) -> list[Pair]:
                 f"The replies of row {number} of {table.place} answer different prompts: give both the same."
             )
     return [
-        Pair(prefer.prompt, prefer.reply, other.reply, prefer.id)
+        Pair(prefer.prompt, prefer.reply, other.reply, prefer.id, prefer.options)
         for prefer, other in zip(chosen, rejected, strict=True)
     ]
 
@@ -181,7 +185,8 @@ def load_preferences(
 
 def prompt_key(pair: Pair) -> str:
     """Return a text that pairs of the same prompt have in common, and no others."""
-    return json.dumps(pair.prompt, ensure_ascii=False)
+    whole = [pair.prompt, pair.options] if pair.options else pair.prompt
+    return json.dumps(whole, ensure_ascii=False)
 
 
 def _of_file(

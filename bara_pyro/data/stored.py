@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import datasets
 
 # Part of the names of the files kept. What rows are made of other than before needs another number here.
-FORM = 1
+FORM = 2
 
 
 def cache_folder() -> Path:
@@ -93,9 +93,9 @@ def _check(rows: RowsOnDisk[Conversation], place: str) -> None:
 
 
 def _line(row: Conversation) -> bytes:
-    return json.dumps([row.prompt, row.reply, row.id], ensure_ascii=False).encode()
+    return json.dumps([row.prompt, row.reply, row.id, row.options], ensure_ascii=False).encode()
 
 
 def _conversation(row: bytes) -> Conversation:
-    prompt, reply, row_id = json.loads(row)
-    return Conversation(prompt if isinstance(prompt, str) else tuple(prompt), reply, row_id)
+    prompt, reply, row_id, options = json.loads(row)
+    return Conversation(prompt if isinstance(prompt, str) else tuple(prompt), reply, row_id, options)

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from jinja2 import TemplateError
+from bara_pyro.data.templates import written
+from bara_pyro.errors import DataError
 
 SAID = "said"
 
@@ -21,13 +22,12 @@ def turn_end(tokenizer: Any) -> int | None:
     """
     if not getattr(tokenizer, "chat_template", None):
         return None
-    turn = [{"role": "user", "content": "asked"}, {"role": "assistant", "content": SAID}]
+    asked, reply = {"role": "user", "content": "asked"}, {"role": "assistant", "content": SAID}
     try:
-        _, said, behind = str(tokenizer.apply_chat_template(turn, tokenize=False)).rpartition(SAID)
-    except (TemplateError, TypeError, ValueError):  # one of its own kind, for images or tools alone
+        found = written([asked], tokenizer, "a question", reply=reply)
+    except DataError:  # a template of its own kind, for images or tools alone
         return None
-    if not said:
-        return None
+    behind = found.whole.rpartition(SAID)[2]
     added = tokenizer.added_tokens_decoder
     tokens = tokenizer(behind, add_special_tokens=False)["input_ids"]
     return next((token for token in tokens if token in added and added[token].special), None)

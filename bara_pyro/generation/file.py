@@ -8,10 +8,11 @@ from itertools import islice
 from pathlib import Path
 
 from bara_pyro.data.replies import EncodedReply
+from bara_pyro.data.tools import DOCUMENTS, OPTIONS, TOOLS
 from bara_pyro.errors import ConfigError
 from bara_pyro.generation.decoding import Decoding
 from bara_pyro.generation.generate import Reply, generate
-from bara_pyro.generation.prompts import Asked, Prompt
+from bara_pyro.generation.prompts import Asked, Chat, Prompt
 from bara_pyro.generation.uncertainty import BUDGET, ReplyUncertainty, reply_uncertainty
 from bara_pyro.runs.atomic import check_there, jsonl_line, write_jsonl, writing
 from bara_pyro.runs.fingerprint import fingerprint_of
@@ -57,7 +58,7 @@ def reply_lines(
         ConfigError: see `generate` and `reply_uncertainty`.
     """
     encoded = {prompt.id: prompt for prompt, _ in prompts}
-    given = {prompt.id: asked for prompt, asked in prompts}
+    given = {prompt.id: _columns(asked) for prompt, asked in prompts}
     new = generate(
         system.model,
         system.guide,
@@ -84,7 +85,7 @@ def reply_lines(
             yield {
                 "id": reply.prompt,
                 "number": reply.number,
-                "prompt": given[reply.prompt],
+                **given[reply.prompt],
                 "prompt_key": encoded[reply.prompt].key,
                 "reply": reply.text,
                 "ended": reply.ended,
@@ -118,7 +119,8 @@ def lines_there(output: Path, made: str, prompts: Sequence[tuple[Prompt, Asked]]
     for row in there:
         key, given = asked.get(row["id"], (row.get("prompt_key"), None))
         if row.get("prompt_key") != key:
-            how = "this prompt read in another way" if row.get("prompt") == given else "another prompt"
+            same = given is not None and row.get("prompt") == _columns(given)["prompt"]
+            how = "this prompt read in another way" if same else "another prompt"
             raise ConfigError(
                 f"{output} holds a reply to {how} under the id {row['id']!r}: give the prompts, the chat "
                 "setting and the tokenizer that it was made with, or --overwrite."
@@ -159,6 +161,17 @@ def made_by(system: System, how: Decoding, uncertainty: int) -> str:
     told = {"run": system.config.hash, "weights": fingerprint_of(learnt), "uncertainty": uncertainty}
     told |= asdict(how)
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _columns(asked: Asked) -> Json:
+    """Return what was asked as columns that `load_prompts` reads."""
+    if isinstance(asked, str):
+        return {"prompt": asked}
+    if not isinstance(asked, Chat):
+        return {"prompt": [*asked]}
+    beside = {name: asked.options[name] for name in (TOOLS, DOCUMENTS) if name in asked.options}
+    others = {name: value for name, value in asked.options.items() if name not in beside}
+    return {"prompt": [*asked.messages], **beside, **({OPTIONS: others} if others else {})}
 
 
 def _told(prompt: Prompt, reply: Reply) -> EncodedReply:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from markupsafe import Markup
 
+from bara_pyro.data.messages import shown
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.generation.reply_tokens import Marked, mark_tokens
 from bara_pyro.report.html import document, environment
@@ -168,7 +169,7 @@ def _finite(value: object) -> float | None:
 def _section(rows: Sequence[Fields], views: Sequence[View]) -> Json:
     """Return what the template shows of a prompt and its replies."""
     asked = rows[0]["prompt"]
-    said = [("", asked)] if isinstance(asked, str) else [(m["role"], m["content"]) for m in asked]
+    said = [("", asked)] if isinstance(asked, str) else [(m["role"], shown(m)) for m in asked]
     return {"id": rows[0]["id"], "said": said, "replies": [_reply(row, views) for row in rows]}
 
 

@@ -5,16 +5,31 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from bara_pyro.data.conversations import in_chat, prompt_tokens
-from bara_pyro.data.messages import PROMPTS, Message, asked_in, texts_of
+from bara_pyro.data.chat import in_chat, prompt_tokens
+from bara_pyro.data.messages import PROMPTS, Message, asked_in, said_by_user, texts_of, unweighted
 from bara_pyro.data.rows import check_ids, column_in, own_id
 from bara_pyro.data.tables import Data, read_table
 from bara_pyro.data.tokens import Tokenizer
+from bara_pyro.data.tools import template_options
 from bara_pyro.data.unicode import check_unicode
 from bara_pyro.errors import DataError
 from bara_pyro.types import Fields
 
-Asked = str | Sequence[Message]
+
+@dataclass(frozen=True)
+class Chat:
+    """Messages with what their chat template is given beside them.
+
+    Attributes:
+        messages: of a conversation, the user's last.
+        options: `tools`, `documents`, and others by name.
+    """
+
+    messages: tuple[Message, ...]
+    options: Fields
+
+
+Asked = str | Sequence[Message] | Chat
 """A text to go on from, or the messages of a conversation, the user's last."""
 
 
@@ -52,7 +67,7 @@ def encode_prompts(
 
     Raises:
         DataError: a prompt has no tokens or is not valid Unicode, two share an id, or messages are given and
-            the tokenizer has no chat template.
+            the tokenizer has no chat template, or one that leaves out what they say.
 
     Examples:
         >>> import bara_pyro as bp
@@ -70,8 +85,9 @@ def encode_prompts(
                 f"The prompt with the id {name!r} is one message, {str(asked)[:60]}: give each conversation "
                 "as a list of messages, [[..], ..]."
             )
-        given = in_chat(asked, tokenizer) if chat else asked
-        tokens = prompt_tokens(given, tokenizer)
+        said, options = (asked.messages, asked.options) if isinstance(asked, Chat) else (asked, None)
+        given = in_chat(said, tokenizer) if chat else said
+        tokens = prompt_tokens(given, tokenizer, f"the prompt {name!r}", options)
         if not tokens:
             raise DataError(f"The prompt with the id {name!r} has no tokens: leave it out.")
         found.append(Prompt(tuple(tokens), name, isinstance(given, str)))
@@ -83,6 +99,7 @@ def load_prompts(data: Data) -> tuple[list[str], list[Asked]]:
     """Return identifiers and prompts of rows: a column `messages`, or `prompt`, `instruction`, `question`.
 
     Of `messages` that end with a reply, that reply is left out. `input` beside an `instruction` is put below.
+    A row with `tools`, `documents` or `chat_template_kwargs` is a `Chat`.
 
     Raises:
         DataError: a file that cannot be read, a row without a prompt or that is not valid Unicode, or two
@@ -96,16 +113,17 @@ def load_prompts(data: Data) -> tuple[list[str], list[Asked]]:
     table = read_table(data)
     ids = [own_id(row) or f"row-{n}" for n, row in enumerate(table.rows, 1)]
     check_ids(ids, table.place)
-    found = []
+    found: list[Asked] = []
     for number, (row_id, row) in enumerate(zip(ids, table.rows, strict=True), 1):
         where = f"row {number} of {table.place}"
         asked = _asked(row, where)
-        check_unicode([row_id, *texts_of(asked)], row, where)
-        found.append(asked)
+        options = template_options(row, where)
+        check_unicode(texts_of([row_id, asked, options]), row, where)
+        found.append(Chat(said_by_user(asked), options) if options else asked)
     return ids, found
 
 
-def _asked(row: Fields, where: str) -> Asked:
+def _asked(row: Fields, where: str) -> str | tuple[Message, ...]:
     column = column_in(row, ("messages", *PROMPTS))
     if column is None:
         raise DataError(
@@ -113,5 +131,7 @@ def _asked(row: Fields, where: str) -> Asked:
             f"'messages' or one of {', '.join(map(repr, PROMPTS))}."
         )
     asked = asked_in(row, column, where)
-    answered = not isinstance(asked, str) and len(asked) > 1 and asked[-1]["role"] == "assistant"
-    return asked[:-1] if answered else asked
+    if isinstance(asked, str):
+        return asked
+    answered = len(asked) > 1 and asked[-1]["role"] == "assistant"
+    return unweighted(asked[:-1] if answered else asked)

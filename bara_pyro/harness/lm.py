@@ -18,6 +18,7 @@ from bara_pyro import __version__
 from bara_pyro.core.attached import attached
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.loading import load_backbone
+from bara_pyro.data import templates
 from bara_pyro.data.replies import EncodedReply
 from bara_pyro.errors import ConfigError, DataError, check_choice
 from bara_pyro.generation import Prompt
@@ -133,6 +134,23 @@ class BaraLM(HFLM):
         kept = slice(-(left_truncate_len or 0), None)
         self.truncated += int((mask.sum(-1) > mask[:, kept].sum(-1)).sum())
         return ids[:, kept], mask[:, kept]
+
+    def apply_chat_template(
+        self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
+    ) -> str:
+        """Return what the chat template writes of a conversation, or of one whose last message goes on.
+
+        `HFLM` leaves out the system's message where the template refuses it; here the messages are refused.
+
+        Raises:
+            DataError: the template refuses them, or does not write all that they say.
+        """
+        what, options = "the conversation", self.chat_template_args
+        if add_generation_prompt:
+            return templates.written(chat_history, self.tokenizer, what, options).given
+        *before, last = chat_history
+        found = templates.written(before, self.tokenizer, what, options, last)
+        return found.whole.removesuffix(found.tail)
 
     def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[str]:
         """Write on from contexts; see the class for the law.

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from torch import Tensor
 
+from bara_pyro.data.messages import shown
 from bara_pyro.data.preferences import Pair, prompt_key
 from bara_pyro.errors import DataError
 from bara_pyro.metrics.wilson import wilson
@@ -97,7 +98,8 @@ def agreement(chosen: Tensor, rejected: Tensor, pairs: Sequence[Pair]) -> Agreem
         raise DataError(f"There are {len(pairs)} pairs and {len(chosen)} scores: give one of each a pair.")
     nll = float(bradley_terry(chosen.double(), rejected.double()))
     differences = (chosen.double() - rejected.double()).numpy()
-    lengths = np.array([len(pair.chosen) - len(pair.rejected) for pair in pairs], dtype=np.float64)
+    longer_by = [len(shown(pair.chosen)) - len(shown(pair.rejected)) for pair in pairs]
+    lengths = np.array(longer_by, dtype=np.float64)
     accuracy, longer = _rate(differences), _rate(lengths)
     low, high = wilson(accuracy, len(pairs), LEVEL)
     longer_low, longer_high = wilson(longer, len(pairs), LEVEL)

@@ -8,6 +8,7 @@ from bara_pyro.data.messages import PROMPTS, SYSTEM_COLUMNS
 from bara_pyro.data.reading import Rows
 from bara_pyro.data.rows import column_in
 from bara_pyro.data.tables import Data, Table, read_table
+from bara_pyro.data.tools import GIVEN
 from bara_pyro.errors import DataError
 
 COLUMN, JUDGE = "score", "judge"
@@ -42,7 +43,7 @@ def replies_in(data: Data) -> tuple[Rows, list[Conversation]]:
             )
         if not isinstance(row[found], str):
             raise DataError(f"{found!r} of {where} is {str(row[found])[:60]!r}: give a text.")
-        beside = {name: row.get(name) for name in ("input", *SYSTEM_COLUMNS)}
+        beside = {name: row.get(name) for name in ("input", *SYSTEM_COLUMNS, *GIVEN)}
         told.append({asked: row[asked], **beside, "completion": row[found]})
     return table.rows, conversations_in(Table(table.place, told), "row")
 

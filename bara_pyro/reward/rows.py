@@ -5,7 +5,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from bara_pyro.data.conversations import Conversation, by_template
+from bara_pyro.data.conversations import Conversation
+from bara_pyro.data.messages import said_by_assistant, said_by_user
+from bara_pyro.data.templates import written
 from bara_pyro.data.tokens import Tokenizer, ids_of
 from bara_pyro.data.unicode import check_unicode
 from bara_pyro.errors import DataError
@@ -22,8 +24,8 @@ def row_of(conversation: Conversation, tokenizer: Tokenizer, form: str, max_leng
     reply is never cut.
 
     Raises:
-        DataError: messages are given and the form is "plain", the template refuses them, a text is not valid
-            Unicode, or nothing is left.
+        DataError: messages are given and the form is "plain", the template refuses them or leaves out a
+            text, a text is not valid Unicode, or nothing is left.
     """
     given, whole = _texts(conversation, tokenizer, form)
     check_unicode([given, whole])
@@ -45,17 +47,16 @@ def row_of(conversation: Conversation, tokenizer: Tokenizer, form: str, max_leng
 def _texts(conversation: Conversation, tokenizer: Tokenizer, form: str) -> tuple[str, str]:
     """Return a prompt, and the prompt with its reply."""
     if form != CHAT:
-        if not isinstance(conversation.prompt, str):
+        prompt, reply = conversation.prompt, conversation.reply
+        if conversation.options or not (isinstance(prompt, str) and isinstance(reply, str)):
             raise DataError(
                 f"Row {conversation.id!r} is a conversation and the reward model has no chat template: give "
                 "prompt and reply as texts."
             )
-        return conversation.prompt, conversation.prompt + conversation.reply
-    messages = [*conversation.spoken().prompt]
-    said = {"role": "assistant", "content": conversation.reply}
-    row = f"row {conversation.id!r}"
-    given = by_template(messages, tokenizer, row, add_generation_prompt=True)
-    return given, by_template([*messages, said], tokenizer, row)
+        return prompt, prompt + reply
+    messages, reply = said_by_user(conversation.prompt), said_by_assistant(conversation.reply)
+    found = written(messages, tokenizer, f"row {conversation.id!r}", conversation.options, reply)
+    return found.given, found.whole
 
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:

@@ -160,6 +160,9 @@ def test_what_cannot_be_encoded() -> None:
     with pytest.raises(ConfigError, match="max_length is 1"):
         encode_replies([], plain, max_length=1)
     odd = chatty()
-    odd.chat_template = "{{ messages[-1]['content'] }} first{% if add_generation_prompt %} now{% endif %}"
+    odd.chat_template = (
+        "{% for m in messages | reverse %}{{ m['content'] }} {% endfor %}first"
+        "{% if add_generation_prompt %} now{% endif %}"
+    )
     with pytest.raises(DataError, match="does not put the reply of row 'x' behind"):
         encode_replies([Conversation((HI,), "a", "x")], odd)

@@ -41,7 +41,7 @@ def plain(count: int) -> list[dict[str, Any]]:
 
 def chats(count: int) -> list[dict[str, Any]]:
     return [
-        {"id": 7 * i, "messages": [ASKED, TOLD] * (i % 3) + [{**ASKED, "name": "Bo"}, TOLD]}
+        {"id": 7 * i, "messages": [ASKED, TOLD] * (i % 3) + [{**ASKED, "turn": 3}, TOLD]}
         for i in range(count)
     ]
 

@@ -9,6 +9,7 @@ from app_cases import Place, word_tokenizer
 from harness_cases import PAIRS, asked, system_of
 from lm_eval.models.huggingface import HFLM
 
+from bara_pyro.errors import DataError
 from bara_pyro.harness import BaraLM, evaluate_tasks
 from bara_pyro.harness.local import local_tasks
 from bara_pyro.harness.running import loaded_tasks
@@ -78,3 +79,25 @@ def test_a_generated_answer(place: Place, rows: Path, stock: HFLM, ours: BaraLM)
     written = [[s["resps"] for s in report["samples"]["bara_gsm8k"]] for report in reports]
     assert written[0] == written[1]
     assert reports[0]["results"] == reports[1]["results"]
+
+
+def test_a_conversation_is_written_whole_or_refused(ours: BaraLM) -> None:
+    """lm-eval's own model leaves the system's message out, with a warning, where a template refuses it."""
+    before = ours.tokenizer.chat_template
+    turns = "{% for m in messages %}<{{ m['role'] }}> {{ m['content'] }} . {% endfor %}"
+    strict = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+    asked = [
+        {"role": "user", "content": "is the fox red ?"},
+        {"role": "assistant", "content": "the answer is"},
+    ]
+    try:
+        ours.tokenizer.chat_template = (
+            strict + turns + "{% if add_generation_prompt %}<assistant> {% endif %}"
+        )
+        assert ours.apply_chat_template(asked[:1]) == "<user> is the fox red ? . <assistant> "
+        goes_on = ours.apply_chat_template(asked, add_generation_prompt=False)
+        assert goes_on == "<user> is the fox red ? . <assistant> the answer is"
+        with pytest.raises(DataError, match="no system role"):
+            ours.apply_chat_template([{"role": "system", "content": "be brief"}, *asked[:1]])
+    finally:
+        ours.tokenizer.chat_template = before

@@ -67,6 +67,7 @@ def _show_replies(task: "ReplyTask", rows: int) -> None:
     from rich.text import Text
 
     from bara_pyro.cli.terminal import console, mode, result, say
+    from bara_pyro.data.messages import shown
 
     counts = f"{len(task.train)} train, {len(task.validation)} validation, {len(task.test)} test rows"
     say(f"{task.name}: {counts}; replies (--likelihood completion)")
@@ -78,6 +79,6 @@ def _show_replies(task: "ReplyTask", rows: int) -> None:
     )
     for row in () if mode.json else task.train[:rows]:
         console.rule(Text(row.id))
-        for said in [{"content": row.prompt}] if isinstance(row.prompt, str) else row.prompt:
-            say(said["content"])
-        say(f"=> {row.reply.strip()}")
+        for said in [row.prompt] if isinstance(row.prompt, str) else row.prompt:
+            say(shown(said))
+        say(f"=> {shown(row.reply).strip()}")

@@ -1,0 +1,231 @@
+"""What a chat template writes of messages, in which every text of theirs must stand."""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+
+from jinja2 import TemplateError
+
+from bara_pyro.data.messages import Message, messages_of
+from bara_pyro.data.spoken import Text, mark_of, marked
+from bara_pyro.data.tokens import Tokenizer
+from bara_pyro.data.tools import BESIDE, parsed, with_arguments
+from bara_pyro.errors import DataError
+from bara_pyro.types import Fields
+
+# What templates raise over messages of a form that they do not expect: their own words, or Python's.
+FAILURES = (TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
+# Arguments of `apply_chat_template` that are ours to give.
+OURS = ("messages", "conversation", "chat_template", "add_generation_prompt", "continue_final_message")
+# What to do about a message that a template leaves out, by its role.
+WAYS_OUT = {
+    "system": "say it in the user's first message",
+    "developer": "give it the role 'system'",
+    "tool": "give a model whose template writes the role 'tool'",
+}
+
+
+Writer = Callable[[Sequence[Message], Fields], tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Form:
+    """One of the ways in which templates want what says the same.
+
+    Attributes:
+        as_text: arguments of tool calls are their JSON, and no objects.
+        absent: a message without a text has no `content`.
+        in_parts: a text is a list of one part, as models that read images, too, have it.
+    """
+
+    as_text: bool = False
+    absent: bool = False
+    in_parts: bool = False
+
+    def of(self, message: Message) -> Message:
+        """Return a message, whose arguments are objects, in this form."""
+        found = with_arguments(message, _json) if self.as_text else dict(message)
+        content = found["content"]
+        if self.absent and content == "":
+            del found["content"]
+        elif self.in_parts:
+            found["content"] = [{"type": "text", "text": content}]
+        return found
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a chat template writes.
+
+    Attributes:
+        given: of the messages up to the assistant's turn.
+        whole: of all messages with a reply; without one, `given`.
+        tail: what ends `whole`, behind the last text.
+    """
+
+    given: str
+    whole: str
+    tail: str
+
+
+def written(
+    messages: Sequence[Message],
+    tokenizer: Tokenizer,
+    what: str,
+    options: Fields | None = None,
+    reply: Message | None = None,
+) -> Written:
+    """Return what a chat template writes of messages, and of these with a reply.
+
+    Messages are given in the first form (`Form`) of which every text is written: contents, reasoning, names
+    and arguments of tool calls, and what tools and documents say. White space around and inside of a text may
+    change, and a text may stand as JSON.
+
+    Args:
+        messages: what the reply follows.
+        tokenizer: with a chat template.
+        what: is written, for errors: "row 'a'".
+        options: what the template is given beside messages (`data.tools.template_options`).
+        reply: the assistant's message.
+
+    Raises:
+        DataError: the template refuses the messages or leaves out a text in every form, or does not know an
+            option.
+    """
+    options = options or {}
+    _check_options(tokenizer, options, what)
+    every = [*messages] if reply is None else [*messages, reply]
+    told = [with_arguments(message, parsed) for message in messages_of(every, what, "messages")]
+    failed: Exception | None = None
+    lost: list[Text] = []
+    for form in _forms(told):
+        writer = partial(_rendered, tokenizer, form, answered=reply is not None)
+        try:
+            found, missing = _tried(told, options, writer)
+        except FAILURES as error:
+            failed = failed or error
+            continue
+        missing += _spoiled(told, form, found.whole)
+        if not missing:
+            return found
+        lost = missing if not lost or len(missing) < len(lost) else lost
+    if lost:
+        raise _left_out(lost[0], tokenizer, what)
+    raise DataError(
+        f"The chat template refuses {what} ({str(failed).rstrip('.')[:120]}): change its messages."
+    ) from failed
+
+
+def model_of(tokenizer: Tokenizer) -> str:
+    """Return what the model of a tokenizer is called, for the beginning of a sentence."""
+    return tokenizer.name_or_path or "The tokenizer"
+
+
+def _left_out(text: Text, tokenizer: Tokenizer, what: str) -> DataError:
+    of = tokenizer.name_or_path or "the tokenizer"
+    told = f"{text.said.strip()[:40]!r}"
+    if text.role is None:
+        return DataError(
+            f"The chat template of {of} does not write {told} of {text.part!r} of {what}: leave that out, or "
+            "give a model whose template writes it."
+        )
+    way_out = WAYS_OUT.get(text.role, "change or leave out the message")
+    if text.part != "content":
+        way_out = f"leave {text.part!r} out of that message"
+    elif "</think>" in text.said:
+        way_out = "take the thoughts out of it"
+    return DataError(
+        f"The chat template of {of} does not write the {text.role}'s {text.part!r} {told} of {what}: "
+        f"{way_out}, or give another model."
+    )
+
+
+def _check_options(tokenizer: Tokenizer, options: Fields, what: str) -> None:
+    """Refuse options that a template does not speak of, or that are not for a row to give."""
+    template = tokenizer.chat_template
+    if not isinstance(template, str):
+        template = tokenizer.get_chat_template(None, options.get("tools"))
+    for name in options.keys() - BESIDE:
+        if name in OURS or not re.search(rf"\b{re.escape(name)}\b", template):
+            of = tokenizer.name_or_path or "the tokenizer"
+            raise DataError(
+                f"The chat template of {of} does not read {name!r}, which {what} has in "
+                "'chat_template_kwargs': leave it out."
+            )
+
+
+def _forms(messages: Sequence[Message]) -> Iterator[Form]:
+    """Yield the forms in which these messages differ."""
+    calls = any("tool_calls" in message for message in messages)
+    empty = any(message["content"] == "" for message in messages)
+    texts = any(message["content"] for message in messages)
+    yield from (
+        Form(*form) for form in dict.fromkeys(product((False, calls), (False, empty), (False, texts)))
+    )
+
+
+def _rendered(
+    tokenizer: Tokenizer, form: Form, messages: Sequence[Message], options: Fields, *, answered: bool
+) -> tuple[str, str]:
+    """Return what is written up to the assistant's turn, and of all; the same unless `answered`."""
+    told = [form.of(message) for message in messages]
+    asked = told[:-1] if answered else told
+    given: str = tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True, **options)
+    return given, tokenizer.apply_chat_template(told, tokenize=False, **options) if answered else given
+
+
+def _tried(messages: Sequence[Message], options: Fields, writer: Writer) -> tuple[Written, list[Text]]:
+    """Return what a template writes, and the texts that it does not write.
+
+    What it wrote is searched for each, and the template is tried once more with a mark of its own in place of
+    each: a short text may stand there for another reason, and a text may be cut for what it says.
+    """
+    given, whole = writer(messages, options)
+    texts: list[Text] = []
+    told, beside = marked(messages, options, texts)
+    marks = {mark_of(number): text for number, text in enumerate(texts) if text.is_marked}
+    try:
+        _, tried = writer(told, beside)
+    except FAILURES:  # a template that looks into a text
+        tried = "".join(marks)
+    bare = _bare(whole)
+    missing = [
+        *(text for mark, text in marks.items() if mark not in tried),
+        *(text for text in texts if _bare(text.said) not in bare and _bare(_inside(text.said)) not in bare),
+    ]
+    tail = tried[max((tried.rfind(mark) + len(mark) for mark in marks), default=0) :]
+    if not tail or not whole.endswith(tail):  # it ends otherwise for what a text says
+        said = messages[-1]["content"].strip()
+        tail = whole.rpartition(said)[2] if said else ""
+    return Written(given, whole, tail), missing
+
+
+def _spoiled(messages: Sequence[Message], form: Form, whole: str) -> Iterator[Text]:
+    """Yield what stands there as Python, or as JSON of its JSON: the template wants it in another form."""
+    for message in messages:
+        for call in message.get("tool_calls", ()):
+            arguments = call["function"]["arguments"]
+            own = _json(arguments)
+            wrong = _inside(own) if form.as_text else str(arguments)
+            if wrong != own and wrong in whole:
+                yield Text(message["role"], "tool_calls", own)
+        for part in form.of(message).get("content", ()) if form.in_parts else ():
+            if str(part) in whole or _json(part) in whole:
+                yield Text(message["role"], "content", part["text"])
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _inside(text: str) -> str:
+    """Return how a text stands in JSON, without the quotes around it."""
+    return _json(text)[1:-1]
+
+
+def _bare(text: str) -> str:
+    """Return a text without white space, which templates change."""
+    return "".join(text.split())

@@ -1,0 +1,139 @@
+"""Tools and tool calls of a row: objects, or the JSON texts that files keep in their place."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeGuard
+
+from bara_pyro.errors import DataError
+from bara_pyro.types import Fields, Json
+
+TOOLS, DOCUMENTS, OPTIONS = "tools", "documents", "chat_template_kwargs"
+BESIDE = (TOOLS, DOCUMENTS, OPTIONS)
+"""Columns beside a conversation that its chat template is given."""
+UNREAD = {
+    "functions": "give 'tools', and calls in 'tool_calls'",
+    **dict.fromkeys(("image", "images", "audio", "audios", "video", "videos"), "only texts are read"),
+}
+
+GIVEN = (*BESIDE, *UNREAD)
+"""All columns that `template_options` looks at."""
+
+
+def is_list(value: object) -> TypeGuard[Sequence[object]]:
+    """Return whether a cell holds a list, as messages are."""
+    return isinstance(value, Sequence) and not isinstance(value, str)
+
+
+def template_options(row: Fields, where: str) -> Json:
+    """Return what a row gives its chat template beside messages: tools, documents, and options by name.
+
+    Args:
+        row: with `tools` or `documents` (a list of objects, or its JSON) or `chat_template_kwargs` (an
+            object, or its JSON), or none of them.
+        where: the row is, for errors.
+
+    Raises:
+        DataError: one of them is something else, or the row holds images, sounds or OpenAI's `functions`.
+    """
+    for column, way_out in UNREAD.items():
+        if row.get(column) not in (None, "", [], {}):
+            raise DataError(f"{where} has a column {column!r}, which is not read: leave it out ({way_out}).")
+    found: Json = {}
+    for column in (TOOLS, DOCUMENTS):
+        value = parsed(row.get(column))
+        if value in (None, "", []):
+            continue
+        objects = [parsed(one) for one in value] if is_list(value) else []
+        if not objects or not all(isinstance(one, Mapping) for one in objects):
+            raise DataError(
+                f"{column!r} of {where} is {str(value)[:60]!r}: give a list of objects, or its JSON."
+            )
+        _check_whole(row[column], column, where)
+        found[column] = objects
+    options = parsed(row.get(OPTIONS))
+    if options in (None, ""):
+        return found
+    if not isinstance(options, Mapping):
+        raise DataError(f"{OPTIONS!r} of {where} is {str(options)[:60]!r}: give an object, or its JSON.")
+    if twice := sorted(found.keys() & options.keys()):
+        raise DataError(f"{where} has {twice[0]!r} both as a column and in {OPTIONS!r}: give one of the two.")
+    return found | {name: value for name, value in options.items() if value is not None}
+
+
+def tool_calls(value: object, where: str) -> list[Json]:
+    """Return the tool calls of a message, each as a `function` with the JSON of its arguments.
+
+    Raises:
+        DataError: one has no name, or arguments that are no object.
+    """
+    calls = parsed(value)
+    if is_list(calls) and calls is value:
+        own = [_function(call).get("arguments") for call in calls if isinstance(call, Mapping)]
+        _check_whole(own, "arguments", where)
+    found = [_call(parsed(call), where) for call in calls] if is_list(calls) else []
+    if not found:
+        raise DataError(f"'tool_calls' in {where} are {str(value)[:60]!r}: give a list of calls.")
+    return found
+
+
+def _call(call: object, where: str) -> Json:
+    whole = call if isinstance(call, Mapping) else {}
+    function = _function(whole)
+    name, given = function.get("name"), function.get("arguments")
+    arguments = {} if given in (None, "") else given
+    if not isinstance(name, str) or not isinstance(parsed(arguments), Mapping):
+        raise DataError(
+            f"A tool call in {where} is {str(call)[:60]!r}: give it a 'name', and 'arguments' that are an "
+            "object or its JSON."
+        )
+    around = {key: part for key, part in whole.items() if part is not None and whole is not function}
+    own = {key: part for key, part in function.items() if part is not None}
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    return {"type": "function", **around, "function": {**own, "arguments": text}}
+
+
+def with_arguments(message: Fields, read: Callable[[Any], object]) -> Json:
+    """Return a message with what `read` makes of the arguments of each of its tool calls."""
+    found = dict(message)
+    if "tool_calls" in found:
+        found["tool_calls"] = [
+            {**call, "function": {**call["function"], "arguments": read(call["function"]["arguments"])}}
+            for call in found["tool_calls"]
+        ]
+    return found
+
+
+def _function(call: Fields) -> Fields:
+    """Return the part of a call that has name and arguments: its `function`, or all of it."""
+    own = call.get("function")
+    return own if isinstance(own, Mapping) else call
+
+
+def parsed(value: object) -> object:
+    """Return what a text says as JSON; anything else, and a text that is none, as it is."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return value
+
+
+def _check_whole(value: object, column: str, where: str) -> None:
+    """Refuse nulls: Arrow fills objects with one for each key that another row has, and none was meant."""
+    if empty := next(_nulls(value), None):
+        raise DataError(
+            f"{column!r} in {where} hold null as {empty!r}, as Arrow fills in what other rows have: leave it "
+            "out, or give them as JSON text, which is read as it is."
+        )
+
+
+def _nulls(value: object) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            if part is None:
+                yield str(key)
+            yield from _nulls(part)
+    elif is_list(value):
+        for part in value:
+            yield from _nulls(part)
