@@ -135,9 +135,9 @@ def evaluate(
         ['acc', 'aece', 'aurc', 'brier', 'ece', 'ece_truth', 'kl_truth', 'n', 'n_truth', 'nll', 'regret']
     """
     asked = [samples] if isinstance(samples, int) else samples
-    config = load_config(
-        overrides={"predict.samples": asked and [*asked], "task.evaluate_on": split}, base=run.config
-    )
+    given = {"predict.samples": asked and [*asked], "task.evaluate_on": split}
+    changes = {key: value for key, value in given.items() if value is not None}
+    config = load_config(overrides=changes, base=run.config)
     return evaluate_system(run.under(config), None if out is None else Path(out))
 
 

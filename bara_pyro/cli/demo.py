@@ -76,6 +76,7 @@ def demo(
         "seed": seed,
         "predict.samples": [0, 10],
     }
+    settings = {key: value for key, value in settings.items() if value is not None}
     if steps is not None or not quick:
         settings["train.steps"] = STEPS if steps is None else steps
     configs = {method: load_config(overrides={**settings, "method": method}) for method in METHODS}

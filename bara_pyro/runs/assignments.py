@@ -1,4 +1,4 @@
-"""Settings from YAML files and from `key=value`, put into nested dictionaries."""
+"""Settings from YAML files, from options and from `key=value`, put into nested dictionaries."""
 
 import re
 from collections.abc import Sequence
@@ -20,12 +20,36 @@ def collect(
     data = {} if base is None else base
     if path is not None:
         _merge(data, _read_yaml(path))
-    for key, value in (overrides or {}).items():
-        if value is not None:
-            set_key(data, key, value)
-    for text in assignments or []:
-        set_key(data, *parse_assignment(text))
+    typed = dict(overrides or {})
+    for key, value in assigned(assignments or []).items():
+        if key in typed and typed[key] != value:
+            raise ConfigError(
+                f"{key} was given twice, as {typed[key]!r} and by --set as {value!r}: leave one of them out."
+            )
+        typed[key] = value
+    for key, value in typed.items():
+        set_key(data, key, value)
     return data
+
+
+def assigned(assignments: Sequence[str]) -> Json:
+    """Return dotted key -> value of several `key=value`; a whole section counts as its settings.
+
+    Raises:
+        ConfigError: one is not `key=value`, or a key has two values.
+    """
+    found: Json = {}
+    for text in assignments:
+        key, value = parse_assignment(text)
+        section = isinstance(value, dict) and "." not in key
+        for inner, one in {f"{key}.{k}": v for k, v in value.items()}.items() if section else [(key, value)]:
+            inner = "method" if inner == "method.name" else inner  # the two are one setting
+            if inner in found and found[inner] != one:
+                raise ConfigError(
+                    f"--set {inner} was given twice, as {found[inner]!r} and {one!r}: leave one of them out."
+                )
+            found[inner] = one
+    return found
 
 
 class _Loader(yaml.SafeLoader):

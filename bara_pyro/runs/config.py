@@ -100,16 +100,17 @@ def load_config(
     assignments: list[str] | None = None,
     base: RunConfig | None = None,
 ) -> RunConfig:
-    """Build a configuration: base, a YAML or JSON file, overrides, `key=value` assignments, in that order.
+    """Build a configuration: base, a YAML or JSON file, then overrides and `key=value` assignments.
 
     Args:
         path: YAML (or JSON) file with any subset of the fields.
-        overrides: dotted key -> value; None values are left out.
+        overrides: dotted key -> value; None is a value, of a setting that may be null.
         assignments: `"train.lr=0.001"`, values in YAML syntax.
         base: what the others change; the defaults if None.
 
     Raises:
-        ConfigError: unreadable file, unknown key, or a value of the wrong type or out of range.
+        ConfigError: unreadable file, unknown key, a value of the wrong type or out of range, or a setting
+            that overrides and assignments set to two values.
 
     Examples:
         >>> from bara_pyro.runs.config import load_config

@@ -256,7 +256,7 @@ def load_system(
         "backbone.states_folder": states_folder,
         "task.data_dir": data_dir,
     }
-    config = load_config(overrides=moved, base=config)
+    config = load_config(overrides={key: value for key, value in moved.items() if value}, base=config)
     if given is not None:
         _check_type(given, config)
     elif not config.backbone.name:

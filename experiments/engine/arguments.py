@@ -1,19 +1,47 @@
 """The command line that all experiments share."""
 
 import sys
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Callable, Sequence
-from dataclasses import field, fields
+from argparse import Action, ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
 from bara_pyro.errors import BaraError, ConfigError
 from bara_pyro.methods import METHODS
-from bara_pyro.runs.assignments import parse_assignment
+from bara_pyro.runs.assignments import assigned
 from experiments.engine.launchers import LAUNCHERS
+from experiments.engine.results import results_option
 from experiments.engine.spaces import searched
 
 Kind = TypeVar("Kind")
+# Settings that have an argument of their own.
+ARGUMENTS = {
+    "backbone.name": "--model",
+    "backbone.device": "--device",
+    "task.data_dir": "--data-dir",
+    "train.steps": "--steps",
+    "task.name": "--tasks",
+    "seed": "--seeds",
+    "method": "--methods",
+    "method.name": "--methods",
+}
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A value of a setting that the runs of a study have unless somebody types another."""
+
+    value: Any
+
+
+class Typed(Action):
+    """Store a value, and in `typed` that it was given: it may be the default's."""
+
+    def __call__(self, parser: ArgumentParser, namespace: Namespace, values: Any, option: Any = None) -> None:
+        """Store both."""
+        setattr(namespace, self.dest, values)
+        namespace.typed = {*namespace.typed, self.dest}
 
 
 def command_line(about: str | None, **more: Any) -> ArgumentParser:
@@ -26,29 +54,40 @@ def experiment_parser(
     *,
     runs: str,
     methods: Sequence[str] | None = None,
-    tasks: Sequence[str] = ("micro-wgs", "micro-arce"),
+    tasks: Sequence[str] | None = ("micro-wgs", "micro-arce"),
     steps: int | None = 1000,
     seeds: int = 3,
-    finished: bool = True,
+    study: bool = True,
 ) -> ArgumentParser:
     """Return a parser with the arguments of every experiment and their defaults; it adds its own to it.
 
-    `finished`: whether it can write down what is finished, as all but a search can, which needs every trial.
+    Args:
+        description: what the command says of itself.
+        runs: default of --runs, as `methods`, `tasks`, `steps` and `seeds` are of theirs.
+        methods: by default all that have a search space.
+        tasks: None: the experiment is of one task, and there is no --tasks.
+        steps: None: by the number of training rows.
+        seeds: how many.
+        study: whether it writes results (--out) and can write down what is finished, as all but a search,
+            which needs every trial.
     """
     parser = command_line(description)
+    parser.set_defaults(typed=frozenset())
     add = parser.add_argument
     add("--model", metavar="NAME", help="language model: a hub name or a local folder; default: microworld")
     add("--data-dir", metavar="DIR", type=Path, help="real tasks from DIR/<task>/<split>.jsonl, not the hub")
     add("--methods", metavar="NAME", nargs="+", choices=sorted(METHODS), default=methods or searched(),
         help="methods to compare, see `bara methods`; default: %(default)s")  # fmt: skip
-    add("--tasks", metavar="NAME", nargs="+", default=list(tasks),
-        help="tasks to train on, see `bara tasks`; default: %(default)s")  # fmt: skip
+    if tasks is not None:
+        add("--tasks", metavar="NAME", nargs="+", default=list(tasks),
+            help="tasks to train on, see `bara tasks`; default: %(default)s")  # fmt: skip
     add("--seeds", metavar="N", type=positive, default=seeds,
         help="repeat everything with the seeds 0 to N - 1; default: %(default)s")  # fmt: skip
     add(
         "--steps",
         metavar="N",
         type=length,
+        action=Typed,
         default=steps,
         help="training steps a run, or 'default': by the number of training rows, as `bara train` does; "
         f"default: {'by rows' if steps is None else steps}",
@@ -61,16 +100,18 @@ def experiment_parser(
         help="processes of this machine, one run after the other in this process, or a Ray cluster (that of "
         "RAY_ADDRESS, or a local one); default: %(default)s")  # fmt: skip
     add("--set", metavar="KEY=VALUE", action="append", default=[], dest="assignments",
-        help="any other setting of all runs, for example task.too_long=drop; can be repeated")  # fmt: skip
+        help="any other setting of all runs, for example task.too_long=drop; can be repeated; it takes the "
+        "place of a chosen one, and is refused where the study itself sets it")  # fmt: skip
     add("--device", metavar="NAME", help="where to compute: cpu, cuda, cuda:1, mps; default: cpu")
     add("--reuse", choices=("any", "same"),
         help="what to do with finished runs that other code made: 'any' takes them, 'same' makes them again; "
         "default: say so and stop")  # fmt: skip
     add("--retry-failed", action="store_true", help="try again the runs that failed before")
     add("--strict", action="store_true", help="end with an error if a run failed; failures are listed anyway")
-    if finished:
+    if study:
         add("--finished", action="store_true",
             help="run nothing and write down what is finished, arms with fewer seeds included")  # fmt: skip
+        results_option(parser)
     return parser
 
 
@@ -112,15 +153,59 @@ def given(kind: type[Kind], args: Namespace) -> Kind:
     return kind(**{one.name: getattr(args, one.name) for one in fields(kind)})  # type: ignore[arg-type]
 
 
-def shared_settings(args: Namespace) -> dict[str, Any]:
-    """Return the dotted settings that all runs of an experiment take from its arguments."""
-    return {
-        "backbone.name": args.model,
-        "backbone.device": args.device,
-        "task.data_dir": None if args.data_dir is None else str(args.data_dir),
-        "train.steps": args.steps,
-        **dict(map(parse_assignment, args.assignments)),
-    }
+def typed_settings(args: Namespace) -> dict[str, Any]:
+    """Return the dotted settings that were typed: --model, --device, --data-dir, --steps and --set.
+
+    Raises:
+        ConfigError: a setting has an argument of its own, or was typed twice.
+    """
+    folder = None if args.data_dir is None else str(args.data_dir)
+    own = {"backbone.name": args.model, "backbone.device": args.device, "task.data_dir": folder}
+    found = {key: value for key, value in own.items() if value is not None}
+    if "steps" in args.typed:
+        found["train.steps"] = args.steps
+    for key, value in assigned(args.assignments).items():
+        if key in ARGUMENTS:
+            raise ConfigError(f"--set {key}={value}: studies have an argument for it, {ARGUMENTS[key]}.")
+        found[key] = value
+    return found
+
+
+def preset(settings: Mapping[str, Any]) -> dict[str, Preset]:
+    """Return settings as what the runs of a study have unless somebody types others."""
+    return {key: Preset(value) for key, value in settings.items()}
+
+
+def run_settings(args: Namespace, own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the dotted settings of a run of a study: what was typed takes the place of a `Preset`.
+
+    Args:
+        args: of `experiment_parser`.
+        own: what the study sets; a value may be a function of what it would be otherwise.
+
+    Raises:
+        ConfigError: a setting was typed that the study itself sets to something else.
+    """
+    typed = typed_settings(args)
+    chosen = {key: value.value for key, value in own.items() if isinstance(value, Preset)}
+    steps = {} if args.steps is None else {"train.steps": args.steps}
+    found = {**steps, **chosen, **typed}
+    for key, value in own.items():
+        if isinstance(value, Preset):
+            continue
+        for given in (given for given in typed if overlaps(given, key)):
+            if not callable(value) and (given, typed[given]) != (key, value):
+                raise ConfigError(
+                    f"{given}={typed[given]} was given, and this study itself sets {key} to {value}: leave "
+                    f"{ARGUMENTS.get(given, f'--set {given}')} out."
+                )
+        found[key] = value(found[key]) if callable(value) else value
+    return found
+
+
+def overlaps(one: str, other: str) -> bool:
+    """Whether two dotted keys are of one setting, or one of them of a part of the other's."""
+    return f"{one}.".startswith(f"{other}.") or f"{other}.".startswith(f"{one}.")
 
 
 def sweep_options(args: Namespace) -> dict[str, Any]:

@@ -19,10 +19,9 @@ from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.folder import load_system
 from experiments.engine.arguments import command_line, start
 from experiments.engine.record import Record
-from experiments.engine.results import RESULTS, Results
+from experiments.engine.results import Results, results_option
 from experiments.engine.study import OTHER_SPLIT, load_other_split, load_study
 
-FILE = RESULTS / OTHER_SPLIT
 STUDIES = ("hierarchy", "prior_sensitivity", "guides_and_gates", "remedies")
 KEPT = ("acc", "ece", "nll", "n")
 
@@ -57,10 +56,12 @@ def main() -> None:
     add("--studies", metavar="NAME", nargs="+", default=list(STUDIES), help="default: %(default)s")
     add("--runs", metavar="DIR", type=Path, default=Path("runs/study"),
         help="folder of the runs; default: %(default)s")  # fmt: skip
+    results_option(parser)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    known: dict[str, Any] = load_other_split(RESULTS)
-    wanted = {h: r for h, r in runs_of(args.studies, RESULTS).items() if h not in known}
+    file = args.out / OTHER_SPLIT
+    known: dict[str, Any] = load_other_split(args.out)
+    wanted = {h: r for h, r in runs_of(args.studies, args.out).items() if h not in known}
     lost = [h for h in wanted if not (args.runs / h).is_dir()]
     if lost:
         raise ConfigError(
@@ -72,9 +73,9 @@ def main() -> None:
                 known[config_hash] = scores(args.runs / config_hash, max(map(int, record["metrics"])))
             except BaraError as error:
                 say(f"{config_hash}: {error}")
-            Results(FILE, FILE.stem, {}, known).write()
+            Results(file, file.stem, {}, known).write()
             advance(1)
-    say(f"{len(known)} runs are in {FILE}: python -m experiments report")
+    say(f"{len(known)} runs are in {file}: python -m experiments report --out {args.out}")
 
 
 if __name__ == "__main__":

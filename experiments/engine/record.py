@@ -84,17 +84,22 @@ def identity(config: RunConfig, settings: Mapping[str, Any]) -> Record:
         "schema": SCHEMA,
         "kind": KIND,
         "config_hash": config.hash,
-        "settings": {
-            key: portable(value)
-            for key, value in settings.items()
-            if value is not None and tuple(key.split(".", 1)) not in WITHOUT_EFFECT
-        },
+        "settings": recorded(settings),
         "config": full,
         "method": config.method.name,
         "task": Path(full["task"]["name"]).stem,  # of a file, what the loader calls the task
         "split": config.task.evaluate_on,
         "seed": config.seed,
         "steps": config.train.steps,  # null until the rows are known, where they say how many
+    }
+
+
+def recorded(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return dotted settings as they are written down: none that changes no result, paths by their name."""
+    return {
+        key: portable(value)
+        for key, value in settings.items()
+        if tuple(key.split(".", 1)) not in WITHOUT_EFFECT
     }
 
 

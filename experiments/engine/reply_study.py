@@ -7,10 +7,9 @@ from typing import Any
 
 from bara_pyro.runs.system import System
 from experiments.engine.alignment_tax import SAMPLES, Tax
-from experiments.engine.arguments import experiment_parser, positive, shared_settings
+from experiments.engine.arguments import experiment_parser, positive, preset, run_settings
 from experiments.engine.job import Job
 from experiments.engine.read_off import about_runs, read_off
-from experiments.engine.results import results_option
 from experiments.engine.sampled import FEW, Sampling, sampled
 
 METHODS = ("lora", "blob", "scalabl", "bara", "bara-gate")
@@ -59,21 +58,22 @@ def run(
         runs: default of --runs.
         options: further arguments: name -> keyword arguments of `add_argument`.
     """
-    parser = experiment_parser(about, runs=runs, methods=METHODS, tasks=(task,), steps=steps)
+    parser = experiment_parser(about, runs=runs, methods=METHODS, tasks=None, steps=steps)
     add = parser.add_argument
     add("--replies", type=positive, default=replies, help="replies a prompt; default: %(default)s")
     for option, more in options.items():
         add(option, **more)
-    results_option(parser, name)
     args = parser.parse_args()
     asked = look(args)
 
     def found(system: System, args: Namespace) -> dict[str, Any]:
         return sampled(system, asked.sampling, args.replies, asked.tax)
 
-    shared = {**shared_settings(args), **COMPLETION, "task.name": task}
+    shared = {**COMPLETION, "task.name": task}
     jobs = {
-        (method, seed): Job({**shared, "method": method, "seed": seed, **settings(method)})
+        (method, seed): Job(
+            run_settings(args, {**shared, "method": method, "seed": seed, **preset(settings(method))})
+        )
         for seed in range(args.seeds)
         for method in args.methods
     }
@@ -81,4 +81,4 @@ def run(
     about_all = about_runs(
         args, "replies", task=task, samples=SAMPLES, few=FEW, temperatures=temperatures, **asked.facts
     )
-    read_off(jobs, ("method", "seed"), found, about_all, args, by_hash=True)
+    read_off(name, jobs, ("method", "seed"), found, about_all, args, by_hash=True)

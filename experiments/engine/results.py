@@ -17,7 +17,8 @@ from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.runs.store import read_json, write_json
 from experiments.engine.provenance import code_state
 
-RESULTS = Path(__file__).parents[1] / "results"
+RESULTS = Path(__file__).parents[1] / "results"  # the committed ones
+OUT = Path("runs/results")
 SCHEMA = 2
 
 Entry = dict[str, Any]
@@ -79,15 +80,17 @@ def resumed(path: Path, about: Mapping[str, Any]) -> Results:
         return Results(path, path.stem, dict(about))
     found = read_results(path)
     for name, value in about.items():
-        if found.about.get(name) != value:
+        # What a file from before does not say, it is not asked.
+        if found.about.get(name, value) != value:
             raise ConfigError(
-                f"{path} holds results with {name}={found.about.get(name)}, not {value}: give another file "
-                "with --results, or remove it."
+                f"{path} holds results with {name}={found.about.get(name)}, not {value}: give another "
+                "folder with --out."
             )
     return found
 
 
-def results_option(parser: ArgumentParser, name: str, folder: Path = RESULTS) -> None:
-    """Add --results: where the results go."""
-    place = folder / f"{name}.json"
-    parser.add_argument("--results", metavar="FILE", type=Path, default=place, help="default: %(default)s")
+def results_option(parser: ArgumentParser, folder: Path = OUT) -> None:
+    """Add --out: the folder of results, records and rows, by default not that of the committed ones."""
+    parser.add_argument("--out", metavar="DIR", type=Path, default=folder,
+        help="folder of the results; what it holds stays and is added to (the committed ones: "
+        "experiments/results); default: %(default)s")  # fmt: skip

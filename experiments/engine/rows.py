@@ -39,7 +39,7 @@ from bara_pyro.runs.evaluate import PREDICTIONS
 from bara_pyro.runs.store import atomic_write, read_jsonl
 from experiments.engine.arguments import command_line, start
 from experiments.engine.record import Record, load_predictions, read_record, record_path
-from experiments.engine.results import RESULTS
+from experiments.engine.results import RESULTS, results_option
 from experiments.engine.study import load_study
 
 ROWS = "rows"
@@ -181,7 +181,8 @@ def lacking(study: str, results: Path = RESULTS) -> list[str]:
 
 def whole_records(study: str, results: Path = RESULTS) -> dict[str, Record]:
     """Return by hash the records of a study that need no run folder any more: their rows are stored, too."""
-    if not (stored := _stored(study, results)):
+    stored = _stored(study, results) if (results / f"{study}.json").exists() else {}
+    if not stored:
         return {}
     return {
         record["config_hash"]: record
@@ -279,9 +280,10 @@ def main() -> None:
     parser.add_argument("study", help="name of the study")
     parser.add_argument("--runs", metavar="DIR", type=Path, required=True, help="folder of the sweep")
     parser.add_argument("--commit", default="", help="of the code that made the runs, if records do not say")
+    results_option(parser)
     args = parser.parse_args()
-    stored, lacking = collect(args.study, args.runs, args.commit)
-    path = rows_path(args.study)
+    stored, lacking = collect(args.study, args.runs, args.commit, args.out)
+    path = rows_path(args.study, args.out)
     size = f"{path.stat().st_size / 1e6:.2f} MB" if path.exists() else "not written"
     say(f"{stored} sets of rows are in {path} ({size}); {len(lacking)} runs lack theirs.")
     for line in lacking:

@@ -10,11 +10,12 @@ from typing import Any
 
 from bara_pyro.cli.terminal import say
 from bara_pyro.errors import ConfigError, TrainingError
-from experiments.engine.arguments import shared_settings, sweep_options
+from bara_pyro.runs.assignments import assigned
+from experiments.engine.arguments import run_settings, sweep_options
 from experiments.engine.compare import Comparisons, write_comparisons
 from experiments.engine.job import Job, found, plan
-from experiments.engine.record import Record, write_records
-from experiments.engine.results import RESULTS, read_results
+from experiments.engine.record import Record, recorded, write_records
+from experiments.engine.results import read_results
 from experiments.engine.rows import collect, whole_records
 from experiments.engine.spaces import tagged
 from experiments.engine.study import write_study
@@ -36,24 +37,26 @@ def run_study(
     *,
     shifted: Mapping[str, Sequence[str]] = MappingProxyType({}),
     comparisons: Comparisons | None = None,
-    results: Path = RESULTS,
 ) -> None:
-    """Run a study of arms and write its results; what is stored of it and not asked for stays.
+    """Run a study of arms and write its results to `args.out`; what is stored there and not asked for stays.
 
     An arm is its dotted settings, of every task or of each, among them `method`; a value `SEED` is the seed
-    of the run. Runs trained on a task are tested on those that it is `shifted` to, too. Arms are compared
-    with LoRA, the best baseline and the declared reference where `comparisons` says how.
+    of the run, for others see `experiments.engine.arguments.run_settings`. Runs trained on a task are tested
+    on those that it is `shifted` to, too. Arms are compared with LoRA, the best baseline and the declared
+    reference where `comparisons` says how.
 
     Raises:
-        ConfigError: what is stored has another number of steps.
+        ConfigError: what is stored has another number of steps or other settings, or one was typed that an
+            arm sets.
         TrainingError: every run failed.
     """
+    results = args.out
     stored = _stored(name, args, results)
     # By seeds: what is done of an interrupted experiment is a whole table of fewer seeds.
     places = [(arm, task, seed) for seed in range(args.seeds) for task in args.tasks for arm in arms]
     jobs = [
         Job(
-            {**shared_settings(args), "task.name": task, "seed": seed, **_settings(arms[arm], task, seed)},
+            run_settings(args, {"task.name": task, "seed": seed, **_settings(arms[arm], task, seed)}),
             tuple(shifted.get(task, ())),
         )
         for arm, task, seed in places
@@ -79,7 +82,7 @@ def run_study(
     arms_done = {run["arm"] for run in done}
     if comparisons and arms_done.intersection((*tagged("reference"), comparisons.primary.reference)):
         write_comparisons(name, comparisons, results)
-    say(f"{len(done)} of {len(places)} runs are in {path}: python -m experiments report")
+    say(f"{len(done)} of {len(places)} runs are in {path}: python -m experiments report --out {results}")
 
 
 def _settings(arm: Arm, task: str, seed: int) -> dict[str, Any]:
@@ -108,7 +111,13 @@ def _stored(name: str, args: Namespace, results: Path) -> list[dict[str, Any]]:
     if found.about.get("steps") != args.steps:
         raise ConfigError(
             f"{path} has runs of {found.about.get('steps') or 'default'} steps, asked for are "
-            f"{args.steps or 'default'}: move it out of the folder, or give --steps as it was."
+            f"{args.steps or 'default'}: give another folder with --out, or --steps as it was."
+        )
+    before, now = found.about.get("set"), recorded(assigned(args.assignments))
+    if before is not None and before != now:
+        raise ConfigError(
+            f"{path} has runs with --set {before or 'left out'}, not {now or 'left out'}: give another "
+            "folder with --out, or the settings as they were."
         )
     return list(found.entries.values())
 
@@ -116,6 +125,7 @@ def _stored(name: str, args: Namespace, results: Path) -> list[dict[str, Any]]:
 def _about(args: Namespace, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         "steps": args.steps,
+        "set": recorded(assigned(args.assignments)),
         "seeds": 1 + max(run["seed"] for run in runs),
         "tasks": list(dict.fromkeys(run["task"] for run in runs)),
         "machine": platform.machine(),

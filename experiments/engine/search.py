@@ -22,7 +22,14 @@ from bara_pyro.cli.terminal import say, show
 from bara_pyro.errors import ConfigError, DataError, TrainingError
 from bara_pyro.report import Column, Table
 from bara_pyro.runs.store import read_json, write_json
-from experiments.engine.arguments import experiment_parser, positive, shared_settings, start, sweep_options
+from experiments.engine.arguments import (
+    experiment_parser,
+    positive,
+    preset,
+    run_settings,
+    start,
+    sweep_options,
+)
 from experiments.engine.job import Job
 from experiments.engine.record import Record, number
 from experiments.engine.spaces import check_spaces, first_trials, further_trials, space
@@ -103,14 +110,13 @@ def validation_score(args: Namespace) -> Score:
 def trial_jobs(trial: Trial, args: Namespace) -> list[Job]:
     """Return the runs of a trial: one a task and seed, evaluated on validation rows."""
     shared = {
-        **shared_settings(args),
         "task.evaluate_on": "validation",
         "task.validation_rows": args.validation_rows,
         "predict.samples": [SAMPLES],
         "method": trial.method,
     }
     return [
-        Job({**shared, "task.name": task, "seed": seed, **trial.settings})
+        Job(run_settings(args, {**shared, "task.name": task, "seed": seed, **trial.settings}))
         for task in args.tasks
         for seed in range(args.seeds)
     ]
@@ -160,9 +166,9 @@ def chosen(method: str, path: Path = CHOICES) -> dict[str, Any]:
 
 
 def chosen_job(args: Namespace, method: str, task: str, seed: int, more: Mapping[str, Any] = NOTHING) -> Job:
-    """Return a run of a method with its chosen settings, the shared ones of the arguments and `more`."""
-    own = {"method": method, **chosen(method), "task.name": task, "seed": seed}
-    return Job({**shared_settings(args), **own, **more})
+    """Return a run of a method with its chosen settings, those that were typed, and `more`."""
+    own = {"method": method, **preset(chosen(method)), "task.name": task, "seed": seed}
+    return Job(run_settings(args, {**own, **more}))
 
 
 def crossed(
@@ -170,9 +176,9 @@ def crossed(
 ) -> dict[str, dict[str, Any]]:
     """Return arms: each method with its chosen settings, and each variant of it (name -> settings) if any."""
     if variants is None:
-        return {method: {"method": method, **chosen(method)} for method in methods}
+        return {method: {"method": method, **preset(chosen(method))} for method in methods}
     return {
-        f"{method}, {name}": {"method": method, **chosen(method), **settings}
+        f"{method}, {name}": {"method": method, **preset(chosen(method)), **settings}
         for method in methods
         for name, settings in variants.items()
     }
@@ -201,7 +207,7 @@ def table(results: dict[str, Scored]) -> Table:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Search and write the choices."""
-    parser = experiment_parser(__doc__, runs="runs/search", seeds=1, finished=False)
+    parser = experiment_parser(__doc__, runs="runs/search", seeds=1, study=False)
     parser.add_argument("--validation-rows", metavar="N", type=int, default=0,
         help="rows set aside from train; 0: those that the tasks of the microworld have")  # fmt: skip
     parser.add_argument("--lengths", metavar="N", type=positive, nargs="+", default=[],

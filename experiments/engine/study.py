@@ -30,12 +30,14 @@ class Study:
         arms: arm -> task -> seed -> record, in the order in which they were written.
         settings: what all its runs share.
         comparisons: what `experiments.engine.compare` found.
+        folder: of the results, in which its rows are.
     """
 
     name: str
     arms: Arms
     settings: dict[str, Any]
     comparisons: list[dict[str, Any]]
+    folder: Path = RESULTS
 
     @property
     def tasks(self) -> list[str]:
@@ -104,7 +106,7 @@ def load_study(name: str, folder: Path = RESULTS) -> Study:
         # Known where `experiments.engine.other_split` has asked for it.
         known = {"other_split": others[run["hash"]]} if run["hash"] in others else {}
         seeds[run["seed"]] = record | known
-    return Study(name, arms, found.about, found.comparisons)
+    return Study(name, arms, found.about, found.comparisons, folder)
 
 
 def load_other_split(folder: Path) -> dict[str, dict[str, Any]]:

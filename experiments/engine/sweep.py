@@ -57,6 +57,14 @@ def finished_runs(jobs: Mapping[Any, Job], args: Namespace) -> dict[Any, Record]
     Raises:
         TrainingError: every run failed.
     """
+    if args.finished:
+        hashes, runs = plan(list(jobs.values()), args.runs, args.retry_failed, args.reuse)
+        there = found(runs, NOTHING)
+        jobs = {
+            p: job for (p, job), key in zip(jobs.items(), hashes, strict=True) if runs[key].done(there[key])
+        }
+        if not jobs:
+            raise TrainingError(f"No run of this study is finished in {args.runs}: leave out --finished.")
     records = zip(jobs, sweep(list(jobs.values()), args.runs, **sweep_options(args)), strict=True)
     done = {place: record for place, record in records if "failed" not in record}
     if not done:

@@ -12,7 +12,7 @@ from bara_pyro.cli.terminal import say
 from experiments.engine.arguments import command_line, start
 from experiments.engine.compare import write_comparisons
 from experiments.engine.differences import primary_of
-from experiments.engine.results import RESULTS
+from experiments.engine.results import RESULTS, results_option
 from experiments.engine.rows import lacking
 from experiments.page.spec import stored_studies
 
@@ -44,8 +44,9 @@ def recompute(results: Path = RESULTS) -> list[str]:
 
 def main() -> None:
     """Recompute all intervals."""
-    command_line(__doc__).parse_args()
-    for line in recompute():
+    parser = command_line(__doc__)
+    results_option(parser)
+    for line in recompute(parser.parse_args().out):
         say(line)
 
 

@@ -54,6 +54,12 @@ class Folded:
 Part = str | Table | Picture | Folded
 """A string is Markdown."""
 
+
+def tables_of(part: Part) -> Sequence[Table]:
+    """Return the tables of a part, those that are folded, too."""
+    return part.tables if isinstance(part, Folded) else [part] if isinstance(part, Table) else []
+
+
 REFERENCE = "lora"
 WIDTH = 110
 

@@ -2,6 +2,7 @@
 
     python -m experiments report            # docs/results.md, docs/results/<study>.md, figures, README.md
     python -m experiments report --check    # writes nothing: an error where a page is not that of the results
+    python -m experiments report --out DIR  # DIR/pages, of the studies that were run into DIR
 
 Words are templates, figures come from the results: `experiments.page.template`.
 """
@@ -13,7 +14,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from bara_pyro.errors import DataError
+from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.report import Table, markdown
 from bara_pyro.runs.store import write_text
 from experiments.engine.arguments import command_line
@@ -22,7 +23,7 @@ from experiments.engine.results import RESULTS, Results
 from experiments.engine.study import Study
 from experiments.page.figures import save
 from experiments.page.parts import Folded, Part
-from experiments.page.spec import STUDIES, StudySpec, find_study, study_names
+from experiments.page.spec import STUDIES, StudySpec, find_study, stored_studies, study_names
 from experiments.page.template import Renderer
 from experiments.page.values import gaps
 
@@ -233,13 +234,38 @@ def problems(root: Path = ROOT) -> list[str]:
     ]
 
 
+def own_pages(results: Path) -> list[Path]:
+    """Write the pages of a folder of results into its `pages`, without the words on the committed ones.
+
+    Raises:
+        DataError: the folder holds no results of a study.
+    """
+    written = []
+    for stem, (folder, spec) in stored_studies(results).items():
+        text = page(title_of(stem, folder, spec), spec, spec.load(stem, results), "", results / "figures")
+        written.append(results / "pages" / f"{stem}.md")
+        write_text(written[-1], text)
+    if not written:
+        raise DataError(f"{results} holds no results of a study: run one with --out {results}.")
+    return written
+
+
 def main() -> None:
     """Write the pages, or check them."""
     parser = command_line(__doc__)
     parser.add_argument(
         "--check", action="store_true", help="write nothing; an error where something is wrong"
     )
-    if parser.parse_args().check:
+    parser.add_argument(
+        "--out", metavar="DIR", type=Path, help="of the results there; default: the committed ones"
+    )
+    args = parser.parse_args()
+    if args.out is not None:
+        if args.check:
+            raise ConfigError("--check is of the committed pages: leave out --out.")
+        print(f"Written: {', '.join(map(str, own_pages(args.out)))}")
+        return
+    if args.check:
         if found := problems():
             raise DataError("\n".join(found))
         print("The pages are those of the stored results.")

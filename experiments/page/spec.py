@@ -15,13 +15,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from bara_pyro.cli.terminal import show
 from experiments.engine.arguments import experiment_parser
 from experiments.engine.compare import Comparisons
 from experiments.engine.results import Results, read_results
 from experiments.engine.run import Arms, run_study
 from experiments.engine.search import crossed
 from experiments.engine.study import Study, load_study
-from experiments.page.parts import Part
+from experiments.page.parts import Part, tables_of
 
 STUDIES = Path(__file__).parents[1] / "studies"
 
@@ -112,10 +113,19 @@ def arm_study(
         on, how = shifted, comparisons
         if hasattr(args, "shifted"):
             on, how = dict.fromkeys(args.tasks, args.shifted), Comparisons(tested_on=tuple(args.shifted))
-        run_study(getattr(args, "name", name), arms(args), args, shifted=on, comparisons=how)
+        called = getattr(args, "name", name)
+        run_study(called, arms(args), args, shifted=on, comparisons=how)
+        show_tables(parts, called, args.out)
 
     question = f"{question} {{facts}}"
     return StudySpec(title, question, main, parts, load_study, run_facts, order, comparisons)
+
+
+def show_tables(parts: Callable[[Study], Iterable[Part]], name: str, results: Path) -> None:
+    """Print the tables of a study of arms."""
+    for part in parts(load_study(name, results)):
+        for table in tables_of(part):
+            show(table)
 
 
 def run_facts(study: Study) -> dict[str, str]:

@@ -15,7 +15,7 @@ and both `row(0, method=..)` of a table of the page. What is not there is an err
 one, too (`experiments.page.report`): results have to come from results.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -25,13 +25,12 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined, TemplateError
 
 from bara_pyro.errors import BaraError, DataError
-from bara_pyro.report.table import Table
 from experiments.engine.differences import AVERAGE
 from experiments.engine.results import Results, having
 from experiments.engine.search import CHOICES, CHOICES_SMOLLM2, load_choices
 from experiments.engine.study import Study
 from experiments.page.formats import FORMATS
-from experiments.page.parts import Folded, Part
+from experiments.page.parts import Part, tables_of
 from experiments.page.spec import StudySpec, stored_studies
 from experiments.page.values import display, draws_of, fixed, over_tasks, score, student
 
@@ -41,7 +40,7 @@ class View:
 
     def __init__(self, spec: StudySpec, stored: Any) -> None:
         self._stored = stored
-        self._tables = cache(lambda: [table for part in spec.parts(stored) for table in _tables_of(part)])
+        self._tables = cache(lambda: [table for part in spec.parts(stored) for table in tables_of(part)])
 
     def value(self, *where: Any, **fields: Any) -> tuple[float, float]:
         """Return mean and standard deviation of a number."""
@@ -61,10 +60,6 @@ class View:
         if len(rows) != 1:
             raise DataError(f"{len(rows)} rows of table {number} have {fields}.")
         return dict(rows[0])
-
-
-def _tables_of(part: Part) -> Sequence[Table]:
-    return part.tables if isinstance(part, Folded) else [part] if isinstance(part, Table) else []
 
 
 class Entries(View):

@@ -167,14 +167,50 @@ def test_all_fields_at_once_and_back_again() -> None:
 def test_order_of_precedence(tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text("train: {lr: 1e-2, steps: 5, batch_size: 8}\nmethod: bara-gate\n")
-    config = load_config(
-        path, {"train.steps": 6, "train.lr": None, "train.batch_size": 9}, ["train.batch_size=10"]
-    )
+    config = load_config(path, {"train.steps": 6, "adapter.r": 4}, ["train.batch_size=10", "adapter.r=4"])
     assert (config.train.lr, config.train.steps, config.train.batch_size) == (0.01, 6, 10)
+    assert config.adapter.r == 4
     assert config.method.name == "bara-gate"
     assert config.dump()["method"]["form"] == "gate"
     based = load_config(assignments=["seed=5"], base=config)
     assert differences(config, based) == ["seed"]
+
+
+def test_null_is_a_value(tmp_path: Path) -> None:
+    """Of an option as of an assignment, also where a file or the method presets another."""
+    path = tmp_path / "run.yaml"
+    path.write_text("train: {local_lr_scale: 0.5}\nadapter: {target_modules: all-linear}\n")
+    given = {"train.local_lr_scale": None, "adapter.target_modules": None}
+    config = load_config(path, given)
+    assert (config.train.local_lr_scale, config.adapter.target_modules) == (None, None)
+    based = load_config(path)
+    assert based.adapter.target_modules == "all-linear"
+    assert load_config(overrides=given, base=based) == config
+    with pytest.raises(ConfigError, match=r"train\.lr = None"):
+        load_config(overrides={"train.lr": None})
+
+
+@pytest.mark.parametrize(
+    ("given", "assignments"),
+    [
+        ({"train.lr": 0.1}, ["train.lr=0.2"]),
+        ({"train.lr": 0.001}, ["train.lr=null"]),
+        ({}, ["train.lr=0.1", "train.lr=0.2"]),
+        ({"train.lr": 0.1}, ["train={lr: 0.2}"]),
+        ({"method": "bara"}, ["method=lora"]),
+        ({"method": "bara"}, ["method.name=lora"]),
+        ({"method": "bara"}, ["method={name: lora}"]),
+    ],
+)
+def test_a_setting_that_is_given_twice_is_refused(given: dict[str, Any], assignments: list[str]) -> None:
+    key = next(iter(given), "train.lr")
+    with pytest.raises(ConfigError, match=rf"{key} was given twice"):
+        load_config(overrides=given, assignments=assignments)
+
+
+def test_a_whole_section_leaves_what_was_given_beside_it() -> None:
+    config = load_config(overrides={"train.steps": 5}, assignments=["train={lr: 0.2}", "train.warmup=0"])
+    assert (config.train.steps, config.train.lr, config.train.warmup) == (5, 0.2, 0.0)
 
 
 @pytest.mark.parametrize(

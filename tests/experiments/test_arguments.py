@@ -4,7 +4,15 @@ import pytest
 from rich.console import Console
 
 from bara_pyro.errors import ConfigError, DataError
-from experiments.engine.arguments import experiment_parser, shared_settings, start, sweep_options
+from experiments.engine.arguments import (
+    Preset,
+    experiment_parser,
+    preset,
+    run_settings,
+    start,
+    sweep_options,
+    typed_settings,
+)
 from experiments.engine.progress import Board
 from experiments.engine.spaces import searched
 
@@ -13,12 +21,7 @@ def test_defaults_are_made_for_the_microworld() -> None:
     args = experiment_parser("What it does.", runs="runs/it").parse_args([])
     assert args.methods == searched()
     assert args.tasks == ["micro-wgs", "micro-arce"]
-    assert {k: v for k, v in shared_settings(args).items() if v is not None} == {"train.steps": 1000}
-    more = experiment_parser("what it does", runs="r").parse_args(
-        ["--set", "task.limit=5", "--set", "seed=1e1"]
-    )
-    assert shared_settings(more)["task.limit"] == 5
-    assert shared_settings(more)["seed"] == 10.0
+    assert (typed_settings(args), run_settings(args, {})) == ({}, {"train.steps": 1000})
     assert sweep_options(args) == {
         "launcher": "processes",
         "workers": 2,

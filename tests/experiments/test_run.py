@@ -22,7 +22,8 @@ from experiments.engine.study import load_study
 def arguments(base: dict[str, Any], runs: Path) -> Any:
     parser = experiment_parser("", runs=str(runs))
     task = ("--tasks", base["task.name"], "--model", base["backbone.name"])
-    return parser.parse_args([*task, "--seeds", "2", "--steps", "6", "--launcher", "serial"])
+    more = ("--seeds", "2", "--steps", "6", "--launcher", "serial", "--out", str(runs.parent / "results"))
+    return parser.parse_args([*task, *more])
 
 
 def test_from_arms_to_a_study(base: dict[str, Any], tmp_path: Path) -> None:
@@ -33,7 +34,7 @@ def test_from_arms_to_a_study(base: dict[str, Any], tmp_path: Path) -> None:
         # No validation rows: refused before it trains.
         "broken": {"method": "temperature", "predict.samples": [0, 3]},
     }
-    run_study("some", arms, args, comparisons=Comparisons(), results=tmp_path / "results")
+    run_study("some", arms, args, comparisons=Comparisons())
     study = load_study("some", tmp_path / "results")
     assert list(study.arms) == list(arms)
     (task,) = study.tasks
@@ -50,7 +51,7 @@ def test_from_arms_to_a_study(base: dict[str, Any], tmp_path: Path) -> None:
 
 def test_a_setting_that_changes_with_the_seed(base: dict[str, Any], tmp_path: Path) -> None:
     arms = {"lora": {"method": "lora", "task.train_rows": 7, "task.train_rows_seed": SEED}}
-    run_study("some", arms, arguments(base, tmp_path / "runs"), results=tmp_path / "results")
+    run_study("some", arms, arguments(base, tmp_path / "runs"))
     study = load_study("some", tmp_path / "results")
     settings = [study.arms["lora"][study.tasks[0]][seed]["config"]["task"] for seed in (0, 1)]
     assert [own["train_rows_seed"] for own in settings] == [0, 1]
@@ -62,14 +63,14 @@ def test_what_is_finished_is_written_down(base: dict[str, Any], tmp_path: Path) 
     args = arguments(base, tmp_path / "runs")
     args.finished = True
     with pytest.raises(TrainingError, match="No run of this study is finished"):
-        run_study("some", {"lora": lora, "bara": bara}, args, results=tmp_path)
-    args.finished = False
-    run_study("other", {"lora": lora}, args, results=tmp_path / "other")
+        run_study("some", {"lora": lora, "bara": bara}, args)
+    args.finished, args.out = False, tmp_path / "other"
+    run_study("other", {"lora": lora}, args)
     args.seeds = 1
-    run_study("other", {"bara": bara}, args, results=tmp_path / "other")
-    args.seeds, args.finished = 2, True
-    run_study("some", {"lora": lora, "bara": bara}, args, results=tmp_path)
-    arms = load_study("some", tmp_path).arms
+    run_study("other", {"bara": bara}, args)
+    args.seeds, args.finished, args.out = 2, True, tmp_path / "results"
+    run_study("some", {"lora": lora, "bara": bara}, args)
+    arms = load_study("some", tmp_path / "results").arms
     (task,) = arms["lora"]
     assert {arm: list(arms[arm][task]) for arm in arms} == {"lora": [0, 1], "bara": [0]}
     records = list((tmp_path / "runs" / "records").glob("*.json"))
@@ -78,26 +79,24 @@ def test_what_is_finished_is_written_down(base: dict[str, Any], tmp_path: Path) 
         write_json(path, {**read_json(path), "code": None})
     args.reuse = "same"
     with pytest.raises(TrainingError, match="No run of this study is finished"):
-        run_study("none", {"lora": lora, "bara": bara}, args, results=tmp_path)
+        run_study("none", {"lora": lora, "bara": bara}, args)
 
 
 def test_nothing_but_failures_is_an_error(base: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="Every run of none failed"):
-        run_study(
-            "none", {"t": {"method": "temperature"}}, arguments(base, tmp_path / "runs"), results=tmp_path
-        )
-    assert not (tmp_path / "none.json").exists()
+        run_study("none", {"t": {"method": "temperature"}}, arguments(base, tmp_path / "runs"))
+    assert not (tmp_path / "results" / "none.json").exists()
 
 
 def test_what_was_committed_is_not_done_again(base: dict[str, Any], tmp_path: Path) -> None:
     """On another machine, which has the records and the rows, and no folder of the runs."""
     arms = {"lora": {"method": "lora"}, "bara": {"method": "bara", "predict.samples": [0, 3]}}
     results = tmp_path / "results"
-    run_study("some", arms, arguments(base, tmp_path / "runs"), results=results)
+    run_study("some", arms, arguments(base, tmp_path / "runs"))
     before = load_study("some", results)
     args = arguments(base, tmp_path / "elsewhere")
     args.seeds = 3
-    run_study("some", arms, args, results=results)
+    run_study("some", arms, args)
     after = load_study("some", results)
     (task,) = after.tasks
     new = {after.arms[arm][task][2]["config_hash"] for arm in arms}
@@ -105,23 +104,23 @@ def test_what_was_committed_is_not_done_again(base: dict[str, Any], tmp_path: Pa
     assert all(after.arms[arm][task][seed] == before.arms[arm][task][seed] for arm in arms for seed in (0, 1))
     assert lacking("some", results) == []
     (results / "rows" / "some.parquet").unlink()  # without the rows a record is not enough
-    run_study("some", arms, args, results=results)
+    run_study("some", arms, args)
     assert len(list((tmp_path / "elsewhere" / "records").glob("*.json"))) == 6
 
 
 def test_what_is_not_asked_for_stays(base: dict[str, Any], tmp_path: Path) -> None:
     arms = {"lora": {"method": "lora"}, "bara": {"method": "bara", "predict.samples": [0, 3]}}
     args, results = arguments(base, tmp_path / "runs"), tmp_path / "results"
-    run_study("some", arms, args, results=results)
+    run_study("some", arms, args)
     before, rows = load_study("some", results), rows_of_study("some", results)
     args.seeds = 1
-    run_study("some", {"lora": arms["lora"]}, args, results=results)
+    run_study("some", {"lora": arms["lora"]}, args)
     assert load_study("some", results).arms == before.arms
     assert [run.place for run in rows_of_study("some", results)] == [run.place for run in rows]
     assert load_study("some", results).settings["seeds"] == 2
     args.steps = 5
     with pytest.raises(ConfigError, match="runs of 6 steps, asked for are 5"):
-        run_study("some", arms, args, results=results)
+        run_study("some", arms, args)
 
 
 def test_another_language_model_under_the_same_name_is_refused(
@@ -131,7 +130,7 @@ def test_another_language_model_under_the_same_name_is_refused(
     args, results = arguments(base, tmp_path / "runs"), tmp_path / "results"
     args.seeds, args.model = 1, str(tmp_path / "lm")
     shutil.copytree(base["backbone.name"], args.model)
-    run_study("some", {"lora": {"method": "lora"}}, args, results=results)
+    run_study("some", {"lora": {"method": "lora"}}, args)
     (record,) = load_study("some", results).records
     assert record["backbone_fingerprint"] == fingerprint(load_backbone(args.model))
     weights = tmp_path / "lm" / "model.safetensors"
@@ -139,11 +138,11 @@ def test_another_language_model_under_the_same_name_is_refused(
     # Another study, in another folder: what is committed of the first stands in the way.
     args.runs = tmp_path / "elsewhere"
     with pytest.raises(ConfigError, match="give the folder another name"):
-        run_study("other", {"lora": {"method": "lora"}}, args, results=results)
+        run_study("other", {"lora": {"method": "lora"}}, args)
     # The folder of the runs itself.
-    args.runs = tmp_path / "runs"
+    args.runs, args.out = tmp_path / "runs", tmp_path / "none"
     both = {"lora": {"method": "lora"}, "bara": {"method": "bara"}}
     with pytest.raises(ConfigError, match=record["backbone_fingerprint"]):
-        run_study("other", both, args, results=tmp_path / "none")
+        run_study("other", both, args)
     assert trained == ["lora"]
     assert len(list((results / "records").iterdir())) == 1

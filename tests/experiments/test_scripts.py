@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from bara_pyro.methods import METHODS
-from bara_pyro.runs.config import load_config
+from bara_pyro.runs.config import RunConfig, load_config
 from experiments.engine import search
-from experiments.engine.arguments import shared_settings
+from experiments.engine.arguments import preset, run_settings
 from experiments.engine.run import SEED
 from experiments.engine.spaces import searched
 from experiments.engine.study import load_study
@@ -39,10 +39,18 @@ def asked_for(
     calls: list[Any] = []
     run = lambda name, arms, args, **more: calls.append((name, arms, args, more))  # noqa: E731
     monkeypatch.setattr(spec, "run_study", run)
+    monkeypatch.setattr(spec, "show_tables", lambda *_: None)
     monkeypatch.setattr(sys, "argv", [script, *arguments])
     study_of(script, monkeypatch).STUDY.main()
     (call,) = calls
     return call
+
+
+def config_of(arm: Any, args: Any, task: str) -> RunConfig:
+    """Return the configuration of an arm's first seed."""
+    own = arm(task) if callable(arm) else arm
+    drawn = {key: 0 if value is SEED else value for key, value in own.items()}
+    return load_config(overrides=run_settings(args, {"task.name": task, "seed": 0, **drawn}))
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
@@ -51,9 +59,7 @@ def test_arms_are_different_runs_that_can_be_started(script: str, monkeypatch: p
     assert name == NEEDED.get(script, ("--name", script))[1]
     assert len(arms) > (1 if script == "real_contrast" else 2)  # whose plan has two
     task = args.tasks[0]
-    of_task = [arm(task) if callable(arm) else arm for arm in arms.values()]
-    drawn = [{key: 0 if value is SEED else value for key, value in one.items()} for one in of_task]
-    configs = [load_config(overrides={**settings, "task.name": task}) for settings in drawn]
+    configs = [config_of(arm, args, task) for arm in arms.values()]
     assert len({config.hash for config in configs}) == len(arms)
     by_default = ("bara-gate", "bara", "lora") if script in ("confirmatory", "real_contrast") else ()
     for config in configs:
@@ -82,20 +88,20 @@ def test_the_main_table_has_every_method(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_larger_baselines_keep_their_scaling(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, arms, *_ = asked_for("parameter_budget", monkeypatch)
-    for name, settings in arms.items():
-        adapter = load_config(overrides=dict(settings)).adapter
+    _, arms, args, _ = asked_for("parameter_budget", monkeypatch)
+    for name, arm in arms.items():
+        adapter = config_of(arm, args, "micro-wgs").adapter
         assert adapter.lora_alpha / adapter.r == 2.0
         assert f"r = {adapter.r}" in name
 
 
 def test_published_recipes_take_the_rate_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, arms, *_ = asked_for("reproductions", monkeypatch, "--methods", "laplace", "blob")
+    _, arms, args, _ = asked_for("reproductions", monkeypatch, "--methods", "laplace", "blob")
     published = arms["blob, two optimisers, G by SGD alone"]
-    assert published == {"method": "blob", "method.recipe": "reproduction", **RATES}
+    assert published == {"method": "blob", "method.recipe": "reproduction", **preset(RATES)}
     precisions = {
-        name.removeprefix("laplace, "): load_config(overrides=dict(settings)).method.prior_precision
-        for name, settings in arms.items()
+        name.removeprefix("laplace, "): config_of(arm, args, "micro-wgs").method.prior_precision
+        for name, arm in arms.items()
         if name.startswith("laplace")
     }
     assert precisions == {
@@ -113,15 +119,14 @@ def test_shifted_tasks_are_those_that_are_asked_for(monkeypatch: pytest.MonkeyPa
 
 def test_remedies_look_at_validation_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     _, arms, args, _ = asked_for("remedies", monkeypatch)
-    for settings in arms.values():
-        config = load_config(overrides={**shared_settings(args), "task.name": "micro-wgs", **settings})
-        assert config.task.evaluate_on == "validation"
+    for arm in arms.values():
+        assert config_of(arm, args, "micro-wgs").task.evaluate_on == "validation"
 
 
 def test_remedies_try_the_rates_that_the_search_did_not(monkeypatch: pytest.MonkeyPatch) -> None:
     module: Any = import_module("experiments.studies.remedies.study")
-    on_grid = module.common({"method": "bara", "train.lr": 1.2e-3}, steps=1000)
+    on_grid = module.common({"method": "bara", "train.lr": 1.2e-3})
     assert [change["train.lr"] for change in on_grid.values() if "train.lr" in change] == [8.49e-4, 1.7e-3]
-    between = module.common({"method": "lora", "train.lr": 8.49e-4}, steps=1000)
+    between = module.common({"method": "lora", "train.lr": 8.49e-4})
     assert not any("train.lr" in change for change in between.values())
-    assert between["twice the steps"] == {"train.steps": 2000}
+    assert between["twice the steps"]["train.steps"](1000) == 2000

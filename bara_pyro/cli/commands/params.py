@@ -8,7 +8,9 @@ from bara_pyro.cli.options import Set
 
 
 def params(
-    method: Annotated[str, typer.Option(help="Method; `bara methods` lists them.")] = "bara",
+    method: Annotated[
+        str | None, typer.Option(help="Method; `bara methods` lists them. (default: bara)")
+    ] = None,
     arch: Annotated[
         str | None, typer.Option(help="A published architecture, for example qwen2.5-7b; needs no weights.")
     ] = None,
@@ -25,9 +27,14 @@ def params(
 
     if (arch is None) == (model is None):
         raise ConfigError("params needs one of --arch and --model, and not both.")
-    settings = collect(None, {"method": method}, assignments or [])
+    settings = collect(None, {} if method is None else {"method": method}, assignments or [])
     check_settings(settings)
-    check_method(settings["method"])
+    if others := sorted(settings.keys() - {"method", "adapter"}):
+        raise ConfigError(
+            f"--set {others[0]}.{next(iter(settings[others[0]]))} changes no count: give settings of the "
+            "method and of adapter alone."
+        )
+    check_method(settings.get("method"))
 
     from bara_pyro.cli.architectures import empty_backbone
     from bara_pyro.cli.terminal import result, show

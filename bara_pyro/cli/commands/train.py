@@ -53,7 +53,9 @@ def train(
     if rank():  # one of several processes: the first shows and writes what there is
         terminal.mode.quiet, terminal.mode.json = True, False
     # What can be wrong is looked for before anything slow is imported.
-    settings = collect(config, {"method": method, **given}, assignments or [])
+    if method is not None:
+        given = {"method": method, **given}
+    settings = collect(config, given, assignments or [])
     check_settings(settings)
     check_method(settings.get("method"))
     if resume:
@@ -70,7 +72,7 @@ def train(
     from bara_pyro.runs.config import parse_config
 
     if resume:
-        started, now = resumed(out, config, {"method": method, **given}, assignments or [])
+        started, now = resumed(out, config, given, assignments or [])
         train_and_show(out, now, started=started)
     else:
         train_and_show(out, parse_config(settings))

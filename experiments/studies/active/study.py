@@ -120,7 +120,7 @@ def main() -> None:
         help="draws S that rows are chosen by; default: %(default)s")  # fmt: skip
     add("--runs", metavar="DIR", type=Path, default=Path("runs/active"),
         help="folder of the runs; those that it holds are not repeated; default: %(default)s")  # fmt: skip
-    results_option(parser, "active")
+    results_option(parser)
     run(parser.parse_args())
 
 
@@ -128,7 +128,9 @@ def run(args: Namespace) -> None:
     """Do the entries that a results file lacks, writing it after each."""
     torch.set_num_threads(1)
     names = ("start", "count", "rounds", "candidates", "steps", "samples")
-    results = resumed(args.results, {"task": TASK, **{name: getattr(args, name) for name in names}})
+    results = resumed(
+        args.out / "active.json", {"task": TASK, **{name: getattr(args, name) for name in names}}
+    )
     args.task = load_data(load_config(overrides={"task.name": TASK}))
     if args.start + (args.rounds - 2) * args.count + args.candidates > len(args.task.train):
         raise ConfigError(
@@ -151,7 +153,7 @@ def run(args: Namespace) -> None:
                 )
                 last = rounds[-1]["scores"]
                 say(f"{method} {by} {seed}: {last['acc']:.1f} %, {last['nll']:.3f} nats")
-    say(f"Written to {args.results}: python -m experiments report")
+    say(f"Written to {results.path}: python -m experiments report --out {args.out}")
 
 
 STUDY = entry_study("Active learning", QUESTION, main, parts, order=27)

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from experiments.engine.arguments import preset
 from experiments.engine.compare import Contrast
 from experiments.engine.run import Arm, Arms
 from experiments.engine.search import chosen
@@ -34,7 +35,7 @@ def arms(args: Namespace) -> Arms:
 
     def as_chosen(method: str) -> Arm:
         def settings(task: str) -> Mapping[str, Any]:
-            return {"method": method, **chosen(method, Path(args.choices.format(task=task)))}
+            return {"method": method, **preset(chosen(method, Path(args.choices.format(task=task))))}
 
         return settings
 

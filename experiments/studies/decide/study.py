@@ -153,7 +153,7 @@ def main() -> None:
     add("--rows", type=positive, default=500, help="rows of each shifted task; default: %(default)s")
     add("--runs", metavar="DIR", type=Path, default=Path("runs/decide"),
         help="folder of the runs; those that it holds are not repeated; default: %(default)s")  # fmt: skip
-    results_option(parser, "decide")
+    results_option(parser)
     args = parser.parse_args()
     torch.set_num_threads(1)
     backbone = load_backbone("microworld")
@@ -164,7 +164,7 @@ def main() -> None:
         "delta": DELTA,
         "alpha": FALSE_ALARMS,
     }
-    results = resumed(args.results, about)
+    results = resumed(args.out / "decide.json", about)
     places = [(m, t, s) for s in range(args.seeds) for t in args.tasks for m in args.methods]
     for number, (method, task, seed) in enumerate(places, start=1):
         key = f"{method} {task} {seed}"
@@ -174,7 +174,7 @@ def main() -> None:
         own = results.entries[key]["sets"]["lac"]["0.1"][OWN]
         said = f"coverage {own['expected_coverage']:.1f} %, {own['mean_size']:.2f} answers a set"
         say(f"[{number}/{len(places)}] {key}: {said}")
-    say(f"Written to {args.results}: python -m experiments report")
+    say(f"Written to {results.path}: python -m experiments report --out {args.out}")
 
 
 STUDY = entry_study("Decisions with a promise", QUESTION, main, parts, order=24)

@@ -15,7 +15,7 @@ from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.store import read_json
 from experiments.engine.arguments import command_line
 from experiments.engine.record import StoredBins, load_predictions, reliability_numbers
-from experiments.engine.results import RESULTS, Results
+from experiments.engine.results import Results, results_option
 from experiments.page.figures import pooled_bins, reliability_panels
 from experiments.page.parts import Part, Picture
 from experiments.page.spec import entry_study
@@ -61,13 +61,15 @@ def main() -> None:
     parser = command_line(__doc__)
     parser.add_argument("--run", metavar="DIR", type=Path, default=Path("runs/demo"),
         help="folder that `bara demo` wrote; default: %(default)s")  # fmt: skip
-    run = parser.parse_args().run
+    results_option(parser)
+    args = parser.parse_args()
+    run = args.run
     stored, bins = read_json(run / "results.json"), bins_of(run)
-    results = Results(RESULTS / "demo.json", "demo", {"task": stored["task"]})
+    results = Results(args.out / "demo.json", "demo", {"task": stored["task"]})
     for row in stored["rows"]:
         key = f"{row['method']} {row.get('S', '')}".strip()
         results.add(key, {**row, **({"reliability": bins[key]} if key in bins else {})})
-    say(f"Written: {results.path}: python -m experiments report")
+    say(f"Written: {results.path}: python -m experiments report --out {args.out}")
 
 
 STUDY = entry_study("The demonstration", "`make demo`: {task}, one seed.", main, parts, order=30)

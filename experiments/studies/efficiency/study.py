@@ -34,11 +34,10 @@ from bara_pyro.runs.train import what_is_fitted
 from benchmarks.speed import device_clock, interleaved, peak_memory, peak_of_gpu
 from benchmarks.systems import NUM_DATA, SIZES, TARGETS, Size, labels_of, make_batch, make_lm
 from experiments.engine.arguments import command_line, positive
-from experiments.engine.results import RESULTS, Entry, Results, having, resumed
+from experiments.engine.results import Entry, Results, having, results_option, resumed
 from experiments.page.parts import Part
 from experiments.page.spec import entry_study
 
-FILE = RESULTS / "efficiency.json"
 FIT_ROWS = 16  # that what is fitted after training is fitted on here
 PREDICTED = 1024  # tokens of the batch that is predicted: 16 rows of the microworld's size, 8 of the next
 COLUMNS = (
@@ -149,7 +148,7 @@ def run(size: str, args: Namespace) -> list[Entry]:
     """Measure the methods of a size that have not been measured alike, writing each as soon as it is done."""
     about = {"device": args.device, "dtype": args.dtype, "rounds": args.rounds, "size": size}
     about["environment"] = environment()
-    results = resumed(FILE, {})
+    results = resumed(args.out / "efficiency.json", {})
     for key, entry in list(results.entries.items()):
         same_place = (entry["size"], entry["device"]) == (size, args.device)
         if same_place and any(entry[name] != value for name, value in about.items()):
@@ -194,6 +193,7 @@ def main() -> None:
     add("--device", default="cpu", help="cpu or cuda; default: %(default)s")
     add("--dtype", choices=DTYPES, default="float32", help="of the frozen weights; default: %(default)s")
     add("--rounds", type=positive, default=20, help="timed calls of each; default: %(default)s")
+    results_option(parser)
     args = parser.parse_args()
     torch.set_num_threads(1)
     for size in args.sizes:

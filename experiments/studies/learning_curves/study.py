@@ -10,7 +10,6 @@ say which.
 
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -22,7 +21,6 @@ from bara_pyro.runs.by_rows import MANY_ROWS
 from experiments.engine.arguments import positive
 from experiments.engine.differences import LEVEL, averaged
 from experiments.engine.rehearsal import BLOB_REHEARSED, LORA_REHEARSED, rehearsed_or_not
-from experiments.engine.results import RESULTS
 from experiments.engine.rows import RunRows, read_rows, rows_path
 from experiments.engine.run import SEED, Arm, Arms
 from experiments.engine.study import Study
@@ -98,9 +96,9 @@ def curve_figure(study: Study, task: str) -> Figure:
     return figure
 
 
-def gains(study: Study, results: Path = RESULTS) -> list[Part]:
+def gains(study: Study) -> list[Part]:
     """Return what the gate form gains on each other method; nothing where rows are not stored."""
-    path = rows_path(study.name, results)
+    path = rows_path(study.name, study.folder)
     if not path.exists():
         return []
     stored = read_rows(path)

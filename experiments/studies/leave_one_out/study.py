@@ -20,7 +20,7 @@ from bara_pyro.runs.folder import load_system
 from experiments.engine.arguments import experiment_parser, positive
 from experiments.engine.read_off import about_runs
 from experiments.engine.record import Record
-from experiments.engine.results import results_option, resumed
+from experiments.engine.results import resumed
 from experiments.engine.search import chosen_job
 from experiments.engine.spaces import tagged
 from experiments.engine.sweep import finished_runs
@@ -61,7 +61,6 @@ def main() -> None:
     add = parser.add_argument
     add("--rows", type=positive, default=128, help="training rows to leave out; default: %(default)s")
     add("--samples", type=positive, default=100, help="posterior draws; default: %(default)s")
-    results_option(parser, "leave_one_out")
     args = parser.parse_args()
     jobs = {
         (task, seed, method): chosen_job(args, method, task, seed)
@@ -70,7 +69,8 @@ def main() -> None:
         for method in args.methods
     }
     records = finished_runs(jobs, args)
-    results = resumed(args.results, about_runs(args, "rows", "samples", "methods"))
+    path = args.out / "leave_one_out.json"
+    results = resumed(path, about_runs(args, "rows", "samples", "methods"))
     places = list(dict.fromkeys((task, seed) for task, seed, _ in jobs))
     with progress("leave one out", len(places)) as advance:
         for task, seed in places:
@@ -82,7 +82,7 @@ def main() -> None:
             if f"{task} {seed}" not in results.entries:
                 results.add(f"{task} {seed}", {"task": task, "seed": seed, "rows": ranked(own, args)})
             advance(1)
-    say(f"{len(places)} comparisons are in {args.results}: python -m experiments report")
+    say(f"{len(places)} comparisons are in {path}: python -m experiments report --out {args.out}")
 
 
 STUDY = entry_study("Leave one out", QUESTION, main, parts, order=25)

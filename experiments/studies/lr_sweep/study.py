@@ -11,10 +11,13 @@ never of the test split.
 import math
 from typing import Any
 
+from bara_pyro.errors import ConfigError
 from bara_pyro.report import Column, Table
-from experiments.engine.arguments import experiment_parser, shared_settings
+from bara_pyro.runs.assignments import assigned
+from experiments.engine.arguments import experiment_parser, preset, run_settings
 from experiments.engine.job import Job
-from experiments.engine.results import RESULTS, Results, distinct, having, resumed
+from experiments.engine.record import recorded
+from experiments.engine.results import Results, distinct, having, resumed
 from experiments.engine.sweep import finished_runs
 from experiments.page.parts import Part
 from experiments.page.spec import entry_study, shared_facts
@@ -40,21 +43,28 @@ SHOWN = (("acc", "accuracy", ".1f"), ("ece", "ECE", ".1f"), ("nll", "NLL", ".3f"
 
 def main() -> None:
     """Run the sweep: a file of results a task."""
-    parser = experiment_parser(__doc__, runs="runs/study", methods=["lora", "bara"], tasks=("micro-wgs",))
+    methods = tuple(dict.fromkeys(arm["method"] for arm in ARMS.values()))
+    parser = experiment_parser(__doc__, runs="runs/study", methods=methods, tasks=("micro-wgs",))
     parser.add_argument("--rates", type=float, nargs="+", default=RATES, help="default: %(default)s")
     args = parser.parse_args()
-    shared = {**shared_settings(args), "task.evaluate_on": "validation", "task.validation_rows": 500}
+    if others := sorted({*args.methods}.difference(methods)):
+        raise ConfigError(f"--methods {others[0]}: this study has arms of {', '.join(methods)}.")
+    shared = {"task.evaluate_on": "validation", **preset({"task.validation_rows": 500})}
     for task in args.tasks:
         jobs = {
-            (arm, rate, seed): Job({**shared, **settings, "task.name": task, "train.lr": rate, "seed": seed})
+            (arm, rate, seed): Job(
+                run_settings(args, {**shared, **settings, "task.name": task, "train.lr": rate, "seed": seed})
+            )
             for seed in range(args.seeds)
             for rate in args.rates
             for arm, settings in ARMS.items()
+            if settings["method"] in args.methods
         }
-        results = resumed(RESULTS / f"lr_sweep_{task}.json", {})
+        results = resumed(args.out / f"lr_sweep_{task}.json", {"set": recorded(assigned(args.assignments))})
         for (arm, rate, seed), record in finished_runs(jobs, args).items():
-            if f"{arm} {rate:g} {seed}" not in results.entries:
-                results.add(f"{arm} {rate:g} {seed}", {"arm": arm, "lr": rate, "seed": seed, **record})
+            key = f"{arm} {rate:g} {seed}"
+            if results.entries.get(key, {}).get("config_hash") != record["config_hash"]:
+                results.add(key, {"arm": arm, "lr": rate, "seed": seed, **record})
 
 
 def parts(results: Results) -> list[Part]:

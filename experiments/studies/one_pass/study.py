@@ -17,10 +17,10 @@ from bara_pyro.metrics import evaluate, posterior_predictive
 from bara_pyro.report import Column, Table
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.system import System
-from experiments.engine.arguments import experiment_parser, shared_settings
+from experiments.engine.arguments import experiment_parser, run_settings
 from experiments.engine.job import Job
 from experiments.engine.read_off import about_runs, read_off
-from experiments.engine.results import Results, distinct, having, results_option
+from experiments.engine.results import Results, distinct, having
 from experiments.page.parts import Part
 from experiments.page.spec import entry_study, shared_facts
 from experiments.page.values import display, spread
@@ -59,18 +59,17 @@ def _scores(draws: Tensor, labels: Tensor) -> dict[str, float]:
 def main() -> None:
     """Train what is missing, look, write."""
     parser = experiment_parser(__doc__, runs="runs/one_pass", methods=METHODS, tasks=TASKS, steps=3000)
-    results_option(parser, "one_pass")
     args = parser.parse_args()
     jobs = {
         (method, task, seed): Job(
-            {**shared_settings(args), "method": method, "task.name": task, "seed": seed}
-            | {"adapter.one_pass": True}
+            run_settings(args, {"method": method, "task.name": task, "seed": seed, "adapter.one_pass": True})
         )
         for seed in range(args.seeds)
         for task in args.tasks
         for method in args.methods
     }
-    read_off(jobs, ("method", "task", "seed"), look, about_runs(args, few=FEW, many=MANY), args)
+    about = about_runs(args, few=FEW, many=MANY)
+    read_off("one_pass", jobs, ("method", "task", "seed"), look, about, args)
 
 
 def parts(results: Results) -> list[Part]:

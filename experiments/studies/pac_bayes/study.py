@@ -187,7 +187,7 @@ def main() -> None:
         help="rows of known truth: of the second part, and of test; default: %(default)s")  # fmt: skip
     add("--runs", metavar="DIR", type=Path, default=Path("runs") / NAME,
         help="folder of the runs; those that it holds are not repeated; default: %(default)s")  # fmt: skip
-    results_option(parser, NAME)
+    results_option(parser)
     run(parser.parse_args())
 
 
@@ -198,7 +198,7 @@ def run(args: Namespace) -> None:
         key: getattr(args, key) for key in ("steps", "fit_steps", "draws", "rows")
     }
     about |= {"delta": DELTA, "draws_delta": DRAWS_DELTA, "shared": SHARED_DRAWS}
-    results = resumed(args.results, about)
+    results = resumed(args.out / f"{NAME}.json", about)
     backbone = load_backbone("microworld")
     for seed, form in ((seed, form) for seed in range(args.seeds) for form in args.forms):
         missing = [n for n in args.sizes if f"{form} {n} {seed}" not in results.entries]
@@ -210,7 +210,7 @@ def run(args: Namespace) -> None:
             results.add(f"{form} {n} {seed}", {"form": form, "n": n, "seed": seed, "arms": found})
             words = [f"{arm} {found[arm]['losses'][LOSS]['bound']:.3f}" for arm in found]
             say(f"{form}, {n} rows, seed {seed}: at most {', '.join(words)}")
-    say(f"Written to {args.results}: python -m experiments report")
+    say(f"Written to {results.path}: python -m experiments report --out {args.out}")
 
 
 STUDY = entry_study("What can be guaranteed", QUESTION, main, parts, facts=facts, order=26)

@@ -5,6 +5,7 @@ python -m experiments parameter_budget
 
 from argparse import Namespace
 
+from experiments.engine.arguments import preset
 from experiments.engine.run import Arms
 from experiments.engine.search import chosen
 from experiments.engine.spaces import tagged
@@ -16,7 +17,7 @@ def arms(args: Namespace) -> Arms:
     """Return each method at rank 8, and baselines at the larger rank, too."""
     found = {}
     for method in args.methods:
-        settings = {"method": method, **chosen(method)}
+        settings = {"method": method, **preset(chosen(method))}
         found[f"{method}, r = 8"] = {**settings, "adapter.r": 8}
         if method not in tagged("ours"):
             # The scaling alpha / r stays at 2, as in the published budget table.

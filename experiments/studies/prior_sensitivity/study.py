@@ -24,7 +24,7 @@ def arms(args: Namespace) -> Arms:
     for a, b in GAMMAS:
         prior = {"name": "gamma", "concentration": a, "rate": b}
         variants[f"Gamma({a:g}, {b:g})"] = {
-            "method.beta_theta": args.beta_theta,
+            **({} if args.beta_theta is None else {"method.beta_theta": args.beta_theta}),
             "method.phi_prior": prior,
             "method.theta_prior": prior,
             # The cap on the noise level that costs nothing is that of the prior: 1 / sqrt(a) or more.

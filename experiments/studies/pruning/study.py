@@ -18,7 +18,6 @@ from bara_pyro.diagnostics.gates.prune_curve import prune_curve
 from bara_pyro.runs.system import System
 from experiments.engine.arguments import experiment_parser, positive
 from experiments.engine.read_off import about_runs, read_off
-from experiments.engine.results import results_option
 from experiments.engine.search import chosen_job
 from experiments.engine.spaces import tagged
 from experiments.page.spec import entry_study
@@ -53,7 +52,6 @@ def main() -> None:
     add("--rows", type=positive, default=400, help="test rows to score; default: %(default)s")
     add("--calibration", type=positive, default=256,
         help="training rows for importance; default: %(default)s")  # fmt: skip
-    results_option(parser, "pruning")
     args = parser.parse_args()
     jobs = {
         (method, task, seed): chosen_job(args, method, task, seed)
@@ -62,7 +60,7 @@ def main() -> None:
         for method in args.methods
     }
     about = about_runs(args, "rows", "calibration", samples=SAMPLES)
-    read_off(jobs, ("method", "task", "seed"), look, about, args, by_hash=True)
+    read_off("pruning", jobs, ("method", "task", "seed"), look, about, args, by_hash=True)
 
 
 STUDY = entry_study("Pruning", QUESTION, main, parts, order=21)

@@ -34,6 +34,7 @@ What is stored as real_attention is one seed with adapters at query and value of
 from argparse import Namespace
 from pathlib import Path
 
+from experiments.engine.arguments import preset
 from experiments.engine.compare import Comparisons, Contrast
 from experiments.engine.rows import read_rows, rows_path
 from experiments.engine.run import SEED, Arms
@@ -51,21 +52,22 @@ HELD_OUT = 5  # one in so many rows, for a temperature
 def arms(args: Namespace) -> Arms:
     """Return each method with its defaults, or those chosen for it, on `--train-rows` rows in all."""
     shared = {
-        "backbone.dtype": "bfloat16",
-        "adapter.target_modules": UPPER,
+        **preset({"backbone.dtype": "bfloat16", "adapter.target_modules": UPPER, "task.max_length": 512}),
         "task.train_rows": args.train_rows,
-        "task.max_length": 512,
         **({"task.train_rows_seed": SEED} if args.rows_by_seed else {}),
     }
     held_out = {"temperature": {"task.validation_rows": args.train_rows // HELD_OUT}}
-    own = {name: chosen(name, args.choices) if args.choices else {} for name in args.methods}
-    return {name: {**shared, "method": name, **held_out.get(name, {}), **own[name]} for name in args.methods}
+    own = {
+        name: preset(held_out.get(name, {}) | (chosen(name, args.choices) if args.choices else {}))
+        for name in args.methods
+    }
+    return {name: {**shared, "method": name, **own[name]} for name in args.methods}
 
 
 def parts(study: Study) -> list[Part]:
     """Return the scores, here and on rows from elsewhere, and how errors and such rows are told."""
     shifted = any(record["shifted"] for record in study.finished)
-    rows = read_rows(rows_path(study.name))
+    rows = read_rows(rows_path(study.name, study.folder))
     doubts = [doubt_table(rows, task, "lora") for task in study.tasks]
     return [
         *main_table(study),

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from bara_pyro.runs.by_rows import MANY_ROWS
-from experiments.engine.arguments import positive
+from experiments.engine.arguments import positive, preset
 from experiments.engine.compare import Comparisons, Contrast
 from experiments.engine.rehearsal import rehearsed_or_not
 from experiments.engine.run import SEED, Arm, Arms
@@ -60,16 +60,13 @@ def _arm(own: Mapping[str, Any], choices: Path, rows: int) -> Arm:
 
     def settings(task: str) -> Mapping[str, Any]:
         return {
-            "backbone.dtype": "bfloat16",
-            "adapter.target_modules": UPPER,
+            **preset({"backbone.dtype": "bfloat16", "adapter.target_modules": UPPER, "task.max_length": 512}),
+            **preset({"predict.samples": [10], **({"task.labels": "texts"} if task in TEXTS else {})}),
             "task.train_rows": rows + ASIDE,
             "task.train_rows_seed": SEED,
             "task.validation_rows": ASIDE,
-            "task.max_length": 512,
-            "predict.samples": [10],
-            **({"task.labels": "texts"} if task in TEXTS else {}),
             **own,
-            **({} if method in BY_DEFAULT else chosen(method, choices / f"{task}.json")),
+            **({} if method in BY_DEFAULT else preset(chosen(method, choices / f"{task}.json"))),
         }
 
     return settings

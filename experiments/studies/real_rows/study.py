@@ -8,10 +8,12 @@ Settings are the defaults for every method; nothing is tuned on these sets.
 from typing import Any
 
 from bara_pyro.report import Column, Table
+from bara_pyro.runs.assignments import assigned
 from bara_pyro.runs.config import load_config
-from experiments.engine.arguments import experiment_parser, shared_settings
+from experiments.engine.arguments import experiment_parser, preset, run_settings
 from experiments.engine.job import Job
-from experiments.engine.results import Results, having, results_option, resumed
+from experiments.engine.record import recorded
+from experiments.engine.results import Results, having, resumed
 from experiments.engine.spaces import tagged
 from experiments.engine.sweep import finished_runs
 from experiments.page.parts import Part
@@ -37,19 +39,21 @@ def main() -> None:
     parser = experiment_parser(
         __doc__, runs="runs/real_rows", methods=tagged("reference", "ours"), tasks=TASKS
     )
-    results_option(parser, "real_rows")
     args = parser.parse_args()
-    shared = {**shared_settings(args), "task.max_length": 512}
+    shared = preset({"task.max_length": 512})
     jobs = {
-        (task, method, seed): Job({**shared, "method": method, "task.name": task, "seed": seed})
+        (task, method, seed): Job(
+            run_settings(args, {**shared, "method": method, "task.name": task, "seed": seed})
+        )
         for seed in range(args.seeds)
         for task in args.tasks
         for method in args.methods
     }
-    results = resumed(args.results, {})
+    results = resumed(args.out / "real_rows.json", {"set": recorded(assigned(args.assignments))})
     for (task, method, seed), record in finished_runs(jobs, args).items():
-        if f"{task} {method} {seed}" not in results.entries:
-            results.add(f"{task} {method} {seed}", {"arm": method, **record})
+        key = f"{task} {method} {seed}"
+        if results.entries.get(key, {}).get("config_hash") != record["config_hash"]:
+            results.add(key, {"arm": method, **record})
 
 
 def parts(results: Results) -> list[Part]:

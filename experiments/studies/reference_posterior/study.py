@@ -35,7 +35,7 @@ from bara_pyro.report import save
 from bara_pyro.runs.evaluate import environment
 from bara_pyro.runs.store import read_tensors, write_tensors
 from experiments.engine.arguments import given, quick_parser, setting
-from experiments.engine.results import RESULTS, Results, resumed
+from experiments.engine.results import OUT, Results, results_option, resumed
 from experiments.page.spec import entry_study
 from experiments.studies.reference_posterior.section import (
     COUPLED,
@@ -214,17 +214,17 @@ def main() -> None:
     parser, hasty = quick_parser(__doc__, Settings)
     add, runs = parser.add_argument, Path("runs") / (f"{NAME}-quick" if hasty else NAME)
     add("--runs", metavar="DIR", type=Path, default=runs, help="draws of NUTS; default: %(default)s")
-    add("--results", metavar="FILE", type=Path, help="default: experiments/results; with --quick in --runs")
+    results_option(parser, runs if hasty else OUT)
     args = parser.parse_args()
     settings = given(Settings, args)
-    path = args.results or (args.runs if hasty else RESULTS) / f"{NAME}.json"
+    path = args.out / f"{NAME}.json"
     torch.set_num_threads(1)
     results = started(path, settings)
     for latent in CASES:
         run(latent, results, settings, args.runs)
         show(table(latent, programs(results)[latent]))
     picture = save(figure(programs(results)), args.runs / f"{NAME}.png")
-    say(f"Written: {path}, {picture}; for the page: python -m experiments report")
+    say(f"Written: {path}, {picture}; for the page: python -m experiments report --out {args.out}")
 
 
 STUDY = entry_study("The variational posterior beside NUTS", QUESTION, main, parts, order=23)

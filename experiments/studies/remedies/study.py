@@ -9,6 +9,8 @@ that a remedy which helps both is told from one which helps BaRA.
 from argparse import Namespace
 from typing import Any
 
+from bara_pyro.errors import ConfigError
+from experiments.engine.arguments import preset
 from experiments.engine.run import Arms
 from experiments.engine.search import chosen
 from experiments.engine.spaces import halfway, space, tagged
@@ -16,7 +18,7 @@ from experiments.page.parts import by_method
 from experiments.page.spec import arm_study
 
 
-def common(settings: dict[str, Any], steps: int) -> dict[str, dict[str, Any]]:
+def common(settings: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the changes that every method can have: of rate, length and capacity."""
     rate = settings["train.lr"]
     variants: dict[str, dict[str, Any]] = {"as chosen": {}}
@@ -25,7 +27,7 @@ def common(settings: dict[str, Any], steps: int) -> dict[str, dict[str, Any]]:
         between = halfway(space(settings["method"]).lr, rate)
         variants |= {f"learning rate {other:g}": {"train.lr": other} for other in between}
     return variants | {
-        "twice the steps": {"train.steps": 2 * steps},
+        "twice the steps": {"train.steps": lambda steps: 2 * steps},
         # The scaling alpha / r stays at 2: more units, each as strong as before.
         "r = 16": {"adapter.r": 16, "adapter.lora_alpha": 32.0},
         "twice the scaling": {"adapter.lora_alpha": 32.0},
@@ -42,12 +44,15 @@ OURS: dict[str, dict[str, Any]] = {
 
 def arms(args: Namespace) -> Arms:
     """Return each method with each change, all asked validation rows."""
+    if args.steps is None:
+        raise ConfigError("--steps default: one arm has twice as many, give a number.")
     found = {}
     for method in args.methods:
-        settings = {"method": method, **chosen(method), "task.evaluate_on": "validation"}
+        settings = {"method": method, **chosen(method)}
         own = OURS if method in tagged("ours") else {}
-        for name, change in (common(settings, args.steps) | own).items():
-            found[f"{method}, {name}"] = {**settings, **change}
+        for name, change in (common(settings) | own).items():
+            arm = {"method": method, **preset(chosen(method)), "task.evaluate_on": "validation", **change}
+            found[f"{method}, {name}"] = arm
     return found
 
 

@@ -9,6 +9,7 @@ method.
 from argparse import Namespace
 from typing import Any
 
+from experiments.engine.arguments import preset
 from experiments.engine.run import Arms
 from experiments.engine.search import chosen
 from experiments.page.parts import by_method
@@ -67,7 +68,7 @@ def _settings(method: str, settings: dict[str, Any]) -> dict[str, Any]:
     found = chosen(method)
     if "method.recipe" in settings:
         found = {"train.lr": found["train.lr"]}
-    return {**found, **settings}
+    return {**preset(found), **settings}
 
 
 STUDY = arm_study(

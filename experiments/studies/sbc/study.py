@@ -29,7 +29,7 @@ from bara_pyro.guides.families import FAMILIES as GUIDES
 from bara_pyro.guides.prior import PriorGuide
 from bara_pyro.models.bara import BaRA, Latent
 from experiments.engine.arguments import given, quick_parser, setting
-from experiments.engine.results import RESULTS, Results, results_option
+from experiments.engine.results import OUT, Results, results_option
 from experiments.page.spec import entry_study
 from experiments.studies.reference_posterior import study as reference_posterior
 from experiments.studies.reference_posterior.section import WEIGHED, asked_of
@@ -126,18 +126,18 @@ def run(latent: Latent, results: Results, settings: Settings, wanted: Mapping[st
 def main() -> None:
     """Run what is missing and print the tables."""
     parser, hasty = quick_parser(__doc__, Settings, Wanted)
-    results_option(parser, NAME, Path("runs") / f"{NAME}-quick" if hasty else RESULTS)
+    results_option(parser, Path("runs") / f"{NAME}-quick" if hasty else OUT)
     args = parser.parse_args()
     settings = given(Settings, args)
     torch.set_num_threads(1)
-    results = started(args.results, settings)
+    results = started(args.out / f"{NAME}.json", settings)
     for latent in CASES:
         wanted = {
             arm: args.simulations if arm in FAMILIES else args.controls for arm in asked_of(latent, ARMS)
         }
         run(latent, results, settings, wanted)
         show(table(latent, programs(results)[latent]))
-    say(f"Written: {args.results}; for the page: python -m experiments report")
+    say(f"Written: {results.path}; for the page: python -m experiments report --out {args.out}")
 
 
 STUDY = entry_study("Simulation-based calibration", QUESTION, main, parts, facts=facts, order=24)

@@ -24,7 +24,6 @@ from bara_pyro.runs.evaluate import system_gates, true_probabilities
 from bara_pyro.runs.system import System
 from experiments.engine.arguments import experiment_parser
 from experiments.engine.read_off import about_runs, read_off
-from experiments.engine.results import results_option
 from experiments.engine.search import chosen_job
 from experiments.engine.spaces import tagged
 from experiments.page.spec import entry_study
@@ -87,7 +86,6 @@ def main() -> None:
     add("--tau", type=float, default=0.1, help="threshold; default: %(default)s, the paper's")
     add("--rows", type=int, default=256, help="test rows to look at; default: %(default)s")
     add("--module", default="v_proj", help="last name of the modules to look at; default: %(default)s")
-    results_option(parser, "sparsity")
     args = parser.parse_args()
     jobs = {
         (method, r, task, seed): chosen_job(
@@ -100,7 +98,7 @@ def main() -> None:
     }
     draws = READINGS["expectation"]
     about = about_runs(args, "tau", "module", "rows", taus=list(TAUS), draws=draws)
-    read_off(jobs, ("method", "r", "task", "seed"), look, about, args)
+    read_off("sparsity", jobs, ("method", "r", "task", "seed"), look, about, args)
 
 
 STUDY = entry_study("Sparsity", QUESTION, main, parts, facts=facts, order=20)

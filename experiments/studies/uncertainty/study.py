@@ -99,12 +99,12 @@ def main() -> None:
     add("--rows", type=positive, default=400, help="test rows of each task; default: %(default)s")
     add("--runs", metavar="DIR", type=Path, default=Path("runs/uncertainty"),
         help="folder of the runs; those that it holds are not repeated; default: %(default)s")  # fmt: skip
-    results_option(parser, "uncertainty")
+    results_option(parser)
     args = parser.parse_args()
     torch.set_num_threads(1)
     backbone = load_backbone("microworld")
     about = {"steps": args.steps, "rows": args.rows, "nested": NESTED, "task": TASK}
-    results = resumed(args.results, about)
+    results = resumed(args.out / "uncertainty.json", about)
     places = [(m, n, s) for s in range(args.seeds) for n in args.sizes for m in args.methods]
     for number, (method, size, seed) in enumerate(places, start=1):
         key = f"{method} {size} {seed}"
@@ -113,7 +113,7 @@ def main() -> None:
             results.add(key, {"method": method, "size": size, "seed": seed, "tasks": found})
         own = results.entries[key]["tasks"][TASK]
         say(f"[{number}/{len(places)}] {key}: epistemic {own['epistemic']:.4f}, ρ {own['rho']:+.2f}")
-    say(f"Written to {args.results}: python -m experiments report")
+    say(f"Written to {results.path}: python -m experiments report --out {args.out}")
 
 
 STUDY = entry_study("What the uncertainties mean", QUESTION, main, parts, order=22)

@@ -68,7 +68,7 @@ from experiments.engine.arguments import command_line
 from experiments.engine.differences import METRICS
 from experiments.engine.power import detectable
 from experiments.engine.record import number, read_record, record_path
-from experiments.engine.results import RESULTS, Results
+from experiments.engine.results import Results, results_option
 from experiments.engine.rows import RunRows, rows_of_study, rows_path
 from experiments.engine.worlds import OverWorlds, over_worlds, student_range
 from experiments.page.spec import entry_study
@@ -92,11 +92,14 @@ BY_TASK = {PRIMARY.metric: "", "lora": "lora "}  # contrasts that are looked at 
 DRAWN = (GATE, GATE + AWARE, RIVAL + AWARE)  # arms whose draws differ
 
 
-def stored_worlds(results: Path = RESULTS) -> dict[str, list[RunRows]]:
+def stored_worlds(results: Path) -> dict[str, list[RunRows]]:
     """Return world -> rows of its runs; a `DataError` where no world has any."""
     found = sorted(rows_path(NAME, results).parent.glob(f"{NAME}_[0-9]*.parquet"))
     if not found:
-        raise DataError("No world has been run: see experiments/studies/confirmatory/plan.md.")
+        raise DataError(
+            f"{results} has rows of no world: see experiments/studies/confirmatory/plan.md. "
+            "The committed ones are those of --out experiments/results."
+        )
     worlds = {path.stem.removeprefix(f"{NAME}_"): rows_of_study(path.stem, results) for path in found}
     for (world, runs), (name, suffix) in product(worlds.items(), FURTHER.items()):
         path = rows_path(f"{NAME}_{name}_{world}", results)
@@ -213,10 +216,12 @@ def verdict(worlds: int, low: float, high: float) -> str:
 
 def main() -> None:
     """Read the worlds' rows and write what they say."""
-    command_line(__doc__).parse_args()
-    worlds = stored_worlds()
+    parser = command_line(__doc__)
+    results_option(parser)
+    folder = parser.parse_args().out
+    worlds = stored_worlds(folder)
     about = {"worlds": len(worlds), "planned": WORLDS, "runs": codes(worlds)}
-    results = Results(RESULTS / "verdict.json", "verdict", about)
+    results = Results(folder / "verdict.json", "verdict", about)
     for world, runs in worlds.items():
         scores = {
             arm: dict(zip(_tasks(runs), task_scores(runs, arm, "nll"), strict=True)) for arm in (GATE, RIVAL)
@@ -228,7 +233,7 @@ def main() -> None:
         if name in results.entries:
             for task, found in by_task(worlds, PAIRS[name]).items():
                 results.add(f"{prefix}{task}", {"task": task, "contrast": name, **found})
-    for name, found in told(worlds, RESULTS).items():
+    for name, found in told(worlds, folder).items():
         results.add(name, found)
     primary = results.entries[PRIMARY.metric]
     sd = stdev(entry["differences"][PRIMARY.metric] for entry in worlds_of(results))
