@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -42,13 +43,14 @@ def assigned(assignments: Sequence[str]) -> Json:
     for text in assignments:
         key, value = parse_assignment(text)
         section = isinstance(value, dict) and "." not in key
-        for inner, one in {f"{key}.{k}": v for k, v in value.items()}.items() if section else [(key, value)]:
-            inner = "method" if inner == "method.name" else inner  # the two are one setting
-            if inner in found and found[inner] != one:
+        parts = {f"{key}.{k}": v for k, v in value.items()} if section else {key: value}
+        for inner, one in parts.items():
+            name = "method" if inner == "method.name" else inner  # the two are one setting
+            if name in found and found[name] != one:
                 raise ConfigError(
-                    f"--set {inner} was given twice, as {found[inner]!r} and {one!r}: leave one of them out."
+                    f"--set {name} was given twice, as {found[name]!r} and {one!r}: leave one of them out."
                 )
-            found[inner] = one
+            found[name] = one
     return found
 
 
@@ -72,7 +74,7 @@ def _read_yaml(path: Path) -> Json:
     return data
 
 
-def parse_assignment(text: str) -> tuple[str, object]:
+def parse_assignment(text: str) -> tuple[str, Any]:
     """Return the dotted key and the value of `"train.lr=0.001"`, the value in YAML syntax.
 
     Raises:

@@ -80,8 +80,8 @@ def resumed(path: Path, about: Mapping[str, Any]) -> Results:
         return Results(path, path.stem, dict(about))
     found = read_results(path)
     for name, value in about.items():
-        # What a file from before does not say, it is not asked.
-        if found.about.get(name, value) != value:
+        # What was typed is not known of files from before it was kept.
+        if found.about.get(name, value if name == "set" else None) != value:
             raise ConfigError(
                 f"{path} holds results with {name}={found.about.get(name)}, not {value}: give another "
                 "folder with --out."

@@ -27,7 +27,7 @@ from experiments.page.tables import (
     shift_tables,
     variants_table,
 )
-from experiments.page.values import display, draws_of, over_seeds, score
+from experiments.page.values import display, draws_of, finished, over_seeds, score
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,9 @@ narrow where rows of one resident err together, silent on training again, not co
 def main_table(study: Study) -> list[Part]:
     """Return tables of all metrics, reliability, risk-coverage, accuracy against ECE, and comparisons."""
     task = study.tasks[0]
+    whole = any(
+        set(study.tasks) <= {t for t in tasks if finished({t: tasks[t]})} for tasks in study.arms.values()
+    )
     pictures = [
         Picture(
             lambda: accuracy_ece_figure(study),
@@ -101,7 +104,8 @@ def main_table(study: Study) -> list[Part]:
             f"Area under the curve (%): {_in_words(study, task, 'aurc')}.",
         ),
     ]
-    return [*score_tables(study), *pictures, *comparisons(study)]
+    # The first one is of arms that have finished on all tasks.
+    return [*score_tables(study), *pictures[not whole :], *comparisons(study)]
 
 
 def shifts(study: Study) -> list[Part]:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from experiments.engine.results import Results
 from experiments.page.parts import Part, Picture
-from experiments.page.sampled_entries import scored, target_of
+from experiments.page.sampled_entries import REFERENCE, scored, target_of
 from experiments.page.sampled_figures import curve_figure, entropy_figure, frontier_figure, tax_figure
 from experiments.page.sampled_tables import (
     budget_table,
@@ -51,6 +51,7 @@ def parts(results: Results) -> Iterable[Part]:
             f"{name}-best-of-n",
             f"Expected best of n at temperature 1; bands: {BANDS}.",
         )
+    if scored(entries) and {entry["method"] for entry in entries} != {REFERENCE}:
         yield Picture(
             lambda: frontier_figure(entries),
             f"{name}-frontier",

@@ -27,7 +27,7 @@ SMALL = {"start": 12, "count": 5, "rounds": 3, "candidates": 20, "steps": 2, "sa
 
 def arguments(folder: Path, **more: object) -> Namespace:
     given = {"methods": ["ensemble"], "by": ["bald", "random"], "seeds": 1, "runs": folder / "runs"}
-    return Namespace(**{**SMALL, **given, "results": folder / "active.json", **more})
+    return Namespace(**{**SMALL, **given, "out": folder, **more})
 
 
 @pytest.fixture

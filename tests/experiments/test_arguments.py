@@ -5,9 +5,7 @@ from rich.console import Console
 
 from bara_pyro.errors import ConfigError, DataError
 from experiments.engine.arguments import (
-    Preset,
     experiment_parser,
-    preset,
     run_settings,
     start,
     sweep_options,

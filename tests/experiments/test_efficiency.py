@@ -17,15 +17,15 @@ TINY = Size(hidden=16, inner=24, layers=1, heads=2, kv_heads=1, vocabulary=40, r
 def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Namespace:
     monkeypatch.setattr(efficiency, "SIZES", {"tiny": TINY})
     monkeypatch.setattr(efficiency, "PREDICTED", 16)
-    monkeypatch.setattr(efficiency, "FILE", tmp_path / "efficiency.json")
-    return Namespace(methods=["bara", "laplace"], device="cpu", dtype="float32", rounds=1)
+    how = {"device": "cpu", "dtype": "float32", "rounds": 1, "out": tmp_path}
+    return Namespace(methods=["bara", "laplace"], **how)
 
 
 def test_each_method_beside_lora_and_never_twice(
     arguments: Namespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entries = efficiency.run("tiny", arguments)
-    assert list(read_results(efficiency.FILE).entries.values()) == entries
+    assert list(read_results(arguments.out / "efficiency.json").entries.values()) == entries
     found = {entry["method"]: entry for entry in entries}
     for costs in entries:
         assert min(costs[key] for key in ("step", "point", "draws", "memory")) > 0

@@ -27,13 +27,13 @@ def study(found: dict[str, float], results: Path) -> Study:
     runs = [run(arm, seed, nll) for arm, nll in found.items() for seed in range(SEEDS)]
     rows_path("curves", results).parent.mkdir(parents=True)
     write_rows(runs, rows_path("curves", results))
-    return Study("curves", {arm: {"t": {}} for arm in found}, {}, [])
+    return Study("curves", {arm: {"t": {}} for arm in found}, {}, [], results)
 
 
 def test_better_and_worse_are_said_of_what_is_told_alone(tmp_path: Path) -> None:
     """Alike but for its mean is told in either direction; the same rows are not."""
     found = {f"{OURS}, 20 rows": 0.6, "lora, 20 rows": 0.9, "blob, 20 rows": 0.4, "temperature, 20 rows": 0.6}
-    (table,) = gains(study(found, tmp_path), tmp_path)
+    (table,) = gains(study(found, tmp_path))
     (row,) = table.rows
     assert row == {
         "rows": 20,
@@ -45,5 +45,5 @@ def test_better_and_worse_are_said_of_what_is_told_alone(tmp_path: Path) -> None
 
 def test_there_is_no_table_without_rows_or_without_a_rival(tmp_path: Path) -> None:
     """A run whose rows are not stored has no interval."""
-    assert gains(Study("curves", {f"{OURS}, 20 rows": {"t": {}}}, {}, []), tmp_path) == []
-    assert gains(study({f"{OURS}, 20 rows": 0.6}, tmp_path), tmp_path) == []
+    assert gains(Study("curves", {f"{OURS}, 20 rows": {"t": {}}}, {}, [], tmp_path)) == []
+    assert gains(study({f"{OURS}, 20 rows": 0.6}, tmp_path)) == []

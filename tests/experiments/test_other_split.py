@@ -35,15 +35,14 @@ def test_runs_are_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     invent("trial", results)
     study = load_study("trial", results)
     asked = []
-    monkeypatch.setattr(other_split, "RESULTS", results)
-    monkeypatch.setattr(other_split, "FILE", results / "other_split.json")
     monkeypatch.setattr(
         other_split, "scores", lambda folder, samples: asked.append(folder.name) or {"nll": 0.5}
     )
     runs = tmp_path / "elsewhere"
     for record in study.finished:
         (runs / record["config_hash"]).mkdir(parents=True)
-    monkeypatch.setattr(sys, "argv", ["other_split", "--studies", "trial", "--runs", str(runs)])
+    words = ["--studies", "trial", "--runs", str(runs), "--out", str(results)]
+    monkeypatch.setattr(sys, "argv", ["other_split", *words])
     other_split.main()
     assert sorted(asked) == sorted({record["config_hash"] for record in study.finished})
     other_split.main()

@@ -41,7 +41,7 @@ def backbone() -> Backbone:
 
 def arguments(folder: Path, **changes: Any) -> Namespace:
     given = {"forms": ["bara-gate"], "sizes": [10], "seeds": 1, "steps": 3, "fit_steps": 2}
-    paths = {"runs": folder / "runs", "results": folder / "found.json"}
+    paths = {"runs": folder / "runs", "out": folder}
     return Namespace(**{**given, **paths, "draws": 40, "rows": 6, **changes})
 
 
@@ -311,7 +311,7 @@ def test_entries_are_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert done == [("bara-gate", 0), ("bara-gate", 30)]
     pac_bayes.run(arguments(tmp_path, sizes=[10, 30]))
     assert len(done) == 2
-    assert list(read_json(args.results)["entries"]) == ["bara-gate 10 0", "bara-gate 30 0"]
+    assert list(read_json(args.out / "pac_bayes.json")["entries"]) == ["bara-gate 10 0", "bara-gate 30 0"]
     with pytest.raises(ConfigError, match="holds results with steps=3, not 4"):
         pac_bayes.run(arguments(tmp_path, steps=4))
 

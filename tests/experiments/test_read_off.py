@@ -21,7 +21,7 @@ def test_a_place_is_looked_at_once_a_run(
         program, "finished_runs", lambda jobs, args: {place: {"config_hash": hashes[place]} for place in jobs}
     )
     monkeypatch.setattr(program, "load_system", lambda folder: folder.name)
-    args = Namespace(runs=tmp_path, results=tmp_path / "found.json")
+    args = Namespace(runs=tmp_path, out=tmp_path)
 
     def look(run: str, args: Namespace) -> dict[str, str]:
         looked.append(run)
@@ -29,8 +29,8 @@ def test_a_place_is_looked_at_once_a_run(
 
     def read() -> dict[int, tuple[str, str]]:
         jobs = {place: Job({}) for place in PLACES}
-        program.read_off(jobs, ("method", "seed"), look, {}, args, by_hash=by_hash)
-        entries = read_results(args.results).entries.values()
+        program.read_off("found", jobs, ("method", "seed"), look, {}, args, by_hash=by_hash)
+        entries = read_results(args.out / "found.json").entries.values()
         return {entry["seed"]: (entry["hash"], entry["said"]) for entry in entries}
 
     assert read() == read() == {0: ("first0", "first0"), 1: ("first1", "first1")}

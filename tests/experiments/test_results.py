@@ -19,8 +19,13 @@ def test_goes_on_with_the_same_settings_and_refuses_others(tmp_path: Path) -> No
     assert again.entries == found.entries
     assert [entry["value"] for entry in having(again.entries.values(), arm="b")] == [2.5]
     assert set(again.entries["a"]["code"]) == {"commit", "dirty", "tree", "lock"}
-    with pytest.raises(ConfigError, match="holds results with steps=10, not 20: give another file"):
+    with pytest.raises(ConfigError, match="holds results with steps=10, not 20: give another folder"):
         resumed(path, about | {"steps": 20})
+    typed = resumed(tmp_path / "typed.json", about | {"set": {"train.lr": 0.1}})
+    typed.add("a", {})
+    with pytest.raises(ConfigError, match=r"holds results with set=\{'train.lr': 0.1\}, not \{\}"):
+        resumed(typed.path, about | {"set": {}})
+    resumed(path, about | {"set": {}})  # of before this was kept
     with pytest.raises(ConfigError, match="holds results with rows=None, not 5"):
         resumed(path, about | {"rows": 5})
 

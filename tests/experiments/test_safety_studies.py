@@ -3,6 +3,7 @@
 import math
 from argparse import Namespace
 from collections import Counter
+from dataclasses import replace
 from importlib import import_module
 from itertools import combinations, product
 from pathlib import Path
@@ -127,11 +128,11 @@ def test_gains_are_differences_of_rows(tmp_path: Path, monkeypatch: pytest.Monke
         record = make_record(f"{method}, {number} rows", "micro-obqa", seed, labels, found)
         arms.setdefault(name, {}).setdefault("micro-obqa", {})[seed] = record
         nll[name, seed] = -found[10][torch.arange(120), labels].mean().item()
-    study = Study("learning_curves", arms, {}, [])
+    study = Study("learning_curves", arms, {}, [], tmp_path)
     path = rows_path("learning_curves", tmp_path)
     path.parent.mkdir(parents=True)
     write_rows(runs, path)
-    [table] = curves.gains(study, tmp_path)
+    [table] = curves.gains(study)
     for row in table.rows:
         pair = [
             nll[f"bara-gate, {row['rows']} rows", s] - nll[f"lora, {row['rows']} rows", s] for s in range(3)
@@ -144,10 +145,10 @@ def test_gains_are_differences_of_rows(tmp_path: Path, monkeypatch: pytest.Monke
     assert [not row["lora"].endswith("]") for row in table.rows] == [p < 0.05 for p in holm(p_values)]
     assert any(row["lora"].endswith("better") or row["lora"].endswith("worse") for row in table.rows)
     monkeypatch.setattr(curves, "holm", lambda found: [1.0] * len(found))
-    assert not any("*" in row["lora"] for row in curves.gains(study, tmp_path)[0].rows)
+    assert not any("*" in row["lora"] for row in curves.gains(study)[0].rows)
     line = curves.curve_figure(study, "micro-obqa").axes[0].containers[0].lines[0]
     ours = [sum(nll[f"bara-gate, {n} rows", s] for s in range(3)) / 3 for n in (20, 80)]
     assert list(line.get_ydata()) == pytest.approx(ours)
     assert list(line.get_xdata()) == [20, 80]
-    assert curves.gains(study, tmp_path / "elsewhere") == []
+    assert curves.gains(replace(study, folder=tmp_path / "elsewhere")) == []
     assert any(isinstance(part, Table) for part in curves.parts(study))

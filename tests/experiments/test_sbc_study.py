@@ -43,10 +43,10 @@ def forbidden(*_: object, **__: object) -> Any:
 def test_main_keeps_ranks_adds_to_them_and_refuses_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    results = tmp_path / "found.json"
+    results = tmp_path / "sbc.json"
 
     def main(*more: str) -> None:
-        words = ["sbc", "--quick", "--steps", "2", "--start", "2", "--results", str(results), *more]
+        words = ["sbc", "--quick", "--steps", "2", "--start", "2", "--out", str(tmp_path), *more]
         monkeypatch.setattr(sys, "argv", words)
         experiment.main()
 
@@ -65,7 +65,7 @@ def test_main_keeps_ranks_adds_to_them_and_refuses_others(
             assert all(isinstance(rank, int) and 0 <= rank <= 7 for rank in ranks)
             assert arm["draws"] == 7
             assert arm["seconds"] > 0
-    assert "found.json" in capsys.readouterr().out
+    assert "sbc.json" in capsys.readouterr().out
 
     main("--simulations", "2")
     second = programs(read_results(results))
@@ -81,7 +81,7 @@ def test_main_keeps_ranks_adds_to_them_and_refuses_others(
     main("--simulations", "1")  # fewer than there are
     assert programs(read_results(results)) == second
     with pytest.raises(
-        ConfigError, match="holds results with steps=2, not 3: give another file with --results"
+        ConfigError, match="holds results with steps=2, not 3: give another folder with --out"
     ):
         main("--steps", "3")
 

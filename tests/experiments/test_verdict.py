@@ -193,9 +193,8 @@ def test_the_verdict_is_that_of_the_plan(worlds: int, low: float, high: float, s
 def test_the_command_reads_the_rows_and_the_page_shows_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(study, "RESULTS", tmp_path)
-    monkeypatch.setattr(study, "stored_worlds", lambda: stored(tmp_path))
-    monkeypatch.setattr("sys.argv", ["verdict"])
+    monkeypatch.setattr(study, "stored_worlds", lambda results: stored(results))
+    monkeypatch.setattr("sys.argv", ["verdict", "--out", str(tmp_path)])
     rows_path("x", tmp_path).parent.mkdir()
 
     def stored(results: Path) -> dict[str, list[RunRows]]:

@@ -11,6 +11,7 @@ from scipy.stats import ttest_1samp
 
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.runs.store import write_json
+from experiments.engine.arguments import preset
 from experiments.engine.compare import Comparisons, compare_study
 from experiments.engine.differences import Contrast, compare
 from experiments.engine.rows import RunRows
@@ -105,6 +106,7 @@ def test_arms_of_the_study(tmp_path: Path) -> None:
     args = Namespace(methods=["bara-gate", "temperature"], choices=str(tmp_path / "101-{task}.json"))
     arms = study.arms(args)
     assert arms["bara-gate"] == {"method": "bara-gate"}
-    assert _settings(arms["temperature"], "micro-arcc", 0) == {"method": "temperature", "train.lr": 3e-3}
+    found = {"method": "temperature", **preset({"train.lr": 3e-3})}
+    assert _settings(arms["temperature"], "micro-arcc", 0) == found
     with pytest.raises(ConfigError, match="micro-boolq"):
         _settings(arms["temperature"], "micro-boolq", 0)

@@ -67,14 +67,14 @@ def arms(args: Namespace) -> Arms:
 def parts(study: Study) -> list[Part]:
     """Return the scores, here and on rows from elsewhere, and how errors and such rows are told."""
     shifted = any(record["shifted"] for record in study.finished)
-    rows = read_rows(rows_path(study.name, study.folder))
-    doubts = [doubt_table(rows, task, "lora") for task in study.tasks]
-    return [
-        *main_table(study),
-        *(shifted_scores(study) if shifted else []),
-        error_table(study, rows),
-        *doubts,
-    ]
+    scores = [*main_table(study), *(shifted_scores(study) if shifted else [])]
+    path = rows_path(study.name, study.folder)
+    if not path.exists():
+        return scores
+    rows = read_rows(path)
+    compared = "lora" in study.arms and len(study.arms) > 1
+    doubts = [doubt_table(rows, task, "lora") for task in study.tasks if compared]
+    return [*scores, error_table(study, rows), *doubts]
 
 
 STUDY = arm_study(

@@ -97,7 +97,7 @@ def stored_worlds(results: Path) -> dict[str, list[RunRows]]:
     found = sorted(rows_path(NAME, results).parent.glob(f"{NAME}_[0-9]*.parquet"))
     if not found:
         raise DataError(
-            f"{results} has rows of no world: see experiments/studies/confirmatory/plan.md. "
+            f"No world has been run into {results}: see experiments/studies/confirmatory/plan.md. "
             "The committed ones are those of --out experiments/results."
         )
     worlds = {path.stem.removeprefix(f"{NAME}_"): rows_of_study(path.stem, results) for path in found}

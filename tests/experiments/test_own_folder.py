@@ -1,0 +1,87 @@
+"""Results in a folder of somebody's own: tables of what is there, whatever the committed results hold."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from study_cases import rows_of
+
+from bara_pyro.errors import DataError
+from bara_pyro.runs.store import read_json
+from experiments.engine.results import RESULTS, Results
+from experiments.engine.rows import rows_path, whole_records, write_rows
+from experiments.engine.study import Study
+from experiments.page.parts import Picture
+from experiments.page.report import main as report
+from experiments.page.report import own_pages, page
+from experiments.page.spec import find_study, stored_studies
+from experiments.page.values import display
+
+# Written whole by one command, from a whole demonstration and from whole worlds.
+WHOLE = ("demo", "verdict")
+STORED = {folder: stem for stem, (folder, _) in reversed(stored_studies(RESULTS).items())}
+
+
+def fewer(stored: Any, number: int, folder: Path) -> Any:
+    """Return the first arms or entries of what is stored, of one task and seed, in a folder without rows."""
+    if not isinstance(stored, Study):
+        entries = dict(list(stored.entries.items())[:number])
+        return Results(stored.path, stored.study, stored.about, entries)
+    arms = {}
+    for arm, tasks in list(stored.arms.items())[:number]:
+        task, seeds = next(iter(tasks.items()))
+        seed, record = next(iter(seeds.items()))
+        arms[arm] = {task: {seed: record}}
+    return replace(stored, arms=arms, comparisons=[], folder=folder)
+
+
+@pytest.mark.parametrize("study", sorted(STORED.keys() - {*WHOLE}))
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_page_is_of_what_is_there(study: str, number: int, tmp_path: Path) -> None:
+    spec = find_study(study)
+    found = fewer(spec.load(STORED[study], RESULTS), number, tmp_path)
+    assert "|" in page(spec.title, spec, found, "", None)  # a table
+    for part in spec.parts(found):
+        if isinstance(part, Picture):
+            part.draw()
+
+
+def test_a_study_of_fewer_methods_gets_its_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From the command to the pages, with 1 seed and two methods, and no word on what is not there."""
+    out = tmp_path / "results"
+    words = ["--seeds", "1", "--methods", "lora", "mc_dropout", "--tasks", "micro-wgs", "--steps", "1"]
+    more = ["--set", "task.limit=8", "--set", "predict.samples=[0]", "--launcher", "serial"]
+    place = ["--out", str(out), "--runs", str(tmp_path / "runs")]
+    monkeypatch.setattr(sys, "argv", ["in_distribution", *words, *more, *place])
+    find_study("in_distribution").main()
+    printed = capsys.readouterr().out
+    assert "LoRA" in printed
+    assert str(out) in printed
+    assert read_json(out / "in_distribution.json")["about"]["set"] == {
+        "task.limit": 8,
+        "predict.samples": [0],
+    }
+    monkeypatch.setattr(sys, "argv", ["report", "--out", str(out)])
+    report()
+    text = (out / "pages" / "in_distribution.md").read_text()
+    assert display("mc_dropout") in text
+    assert display("blob") not in text
+    for name in text.split("](../figures/")[1:]:
+        assert (out / "figures" / name.partition(")")[0]).is_file()
+
+
+def test_results_moved_away_leave_no_error_behind(tmp_path: Path) -> None:
+    """Rows alone, without what says of which runs they are, make nothing of a study done."""
+    path = rows_path("some", tmp_path)
+    path.parent.mkdir()
+    write_rows(rows_of({"micro-wgs": (20, 2)}), path)
+    assert whole_records("some", tmp_path) == {}
+
+
+def test_a_folder_without_results_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=str(tmp_path)):
+        own_pages(tmp_path)

@@ -1,0 +1,212 @@
+"""What is typed for a study: it is in the configuration of every run, or the study refuses it by its name."""
+
+import json
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from setting_cases import at, other_settings
+
+from bara_pyro.errors import ConfigError
+from bara_pyro.runs.config import RunConfig, load_config
+from bara_pyro.runs.named import setting_fields
+from experiments.engine import microworld_replies, run, search, sweep
+from experiments.engine.arguments import ARGUMENTS, Typed, command_line, experiment_parser
+from experiments.engine.job import Job
+from experiments.engine.record import identity
+from experiments.engine.reply_study import Look
+from experiments.engine.sampled import Sampling
+from experiments.page.spec import find_study, study_names
+
+# Studies whose every setting but for a few options is their own: they have no --set.
+BY_OPTIONS = {
+    *("active", "decide", "demo", "efficiency", "pac_bayes", "reference_posterior", "sbc", "uncertainty"),
+    "verdict",
+}
+STUDIES = [name for name in study_names() if name not in BY_OPTIONS]
+ON_SMOLLM2 = ("--model", "some/lm", "--data-dir", "rows")
+NEEDED: dict[str, tuple[str, ...]] = {
+    "confirmatory": ("--name", "confirmatory_101", "--choices", "101-{task}.json"),
+    "humaneval": ON_SMOLLM2,
+    "instructions": (*ON_SMOLLM2, "--judge", "judge"),
+}
+CHOSEN = {"train.lr": 1.2e-3, "train.steps": 77, "train.clip_norm": 0.5}
+
+
+class Reached(Exception):
+    """Where the runs of a study would begin."""
+
+
+Plan = Callable[..., list[Job]]
+
+
+@pytest.fixture
+def planned(monkeypatch: pytest.MonkeyPatch) -> Plan:
+    """Return what gives the jobs of a study that somebody typed: `planned("real", "--seeds", "1")`."""
+
+    def of(name: str, *typed: str) -> list[Job]:
+        seen: list[Job] = []
+
+        def stop(jobs: list[Job], *_: Any, **__: Any) -> None:
+            seen.extend(jobs)
+            raise Reached
+
+        module = import_module(f"experiments.studies.{name}.study")
+        for place in (sweep, run):
+            monkeypatch.setattr(place, "sweep", stop)
+        look = Look(Sampling([], lambda place, replies: []))
+        for place in (module, search, microworld_replies):
+            monkeypatch.setattr(place, "chosen", lambda *_, **__: dict(CHOSEN), raising=False)
+        monkeypatch.setattr(module, "look", lambda args: look, raising=False)
+        monkeypatch.setattr(module, "asked", lambda: look.sampling, raising=False)
+        monkeypatch.setattr(sys, "argv", [name, "--seeds", "1", *NEEDED.get(name, ()), *typed])
+        with pytest.raises(Reached):
+            find_study(name).main()
+        return seen
+
+    return of
+
+
+def smallest(planned: Plan, study: str) -> tuple[str, tuple[str, ...]]:
+    """Return a method of a study, the last that it has, and arguments for that method and one task alone."""
+    jobs = planned(study)
+    method, tasks = jobs[-1].settings["method"], {job.settings["task.name"] for job in jobs}
+    return method, ("--methods", method, *(("--tasks", min(tasks)) if len(tasks) > 1 else ()))
+
+
+def configs_or_refusal(planned: Plan, study: str, *typed: str) -> list[RunConfig] | str:
+    """Return the configurations of a study's runs, or why it refuses what was typed."""
+    try:
+        return [load_config(overrides=dict(job.settings)) for job in planned(study, *typed)]
+    except ConfigError as error:
+        return str(error)
+
+
+def kept_or_refused(planned: Plan, study: str, key: str, value: Any, small: tuple[str, ...]) -> bool:
+    """Whether a setting that was typed is in every run; that it is refused by its name otherwise."""
+    configs = configs_or_refusal(planned, study, *small, "--set", f"{key}={json.dumps(value)}")
+    if isinstance(configs, str):
+        assert key.rpartition(".")[2] in configs
+        return False
+    for config in configs:
+        found = at(identity(config, {})["config"] if key not in WITHOUT_EFFECT else config.dump(), key)
+        assert found == value, f"{study}: {key}={value!r} was typed, and a run has {found!r}"
+    return True
+
+
+# Where data and states are kept: no record of results names it.
+WITHOUT_EFFECT = ("backbone.states_folder", "task.streaming", "train.process_timeout")
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_every_setting_is_kept_or_refused_by_its_name(study: str, planned: Plan) -> None:
+    method, small = smallest(planned, study)
+    values = other_settings(method)
+    kept = [key for key, value in values.items() if kept_or_refused(planned, study, key, value, small)]
+    assert len(kept) > 20, kept
+    assert not {*kept} & {*ARGUMENTS}  # --set gives way to the argument, which says more
+    assert {"train.batch_size", "predict.seed"} <= {*kept}
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_null_and_the_default_are_values_that_somebody_types(study: str, planned: Plan) -> None:
+    """Both take the place of what the study presets."""
+    typed = {}
+    for key, field in setting_fields().items():
+        default = field.get_default(call_default_factory=True)
+        if not isinstance(default, Path):
+            typed[key] = default
+    assert "adapter.target_modules" in typed
+    small = smallest(planned, study)[1]
+    for key, value in typed.items():
+        if key not in ARGUMENTS:
+            configs = configs_or_refusal(planned, study, *small, "--set", f"{key}={json.dumps(value)}")
+            if isinstance(configs, str):
+                assert key.rpartition(".")[2] in configs
+            else:
+                assert all(getattr_at(config, key) == value for config in configs), (key, value)
+
+
+def getattr_at(config: Any, key: str) -> Any:
+    for part in key.split("."):
+        config = getattr(config, part)
+    return config
+
+
+@pytest.mark.parametrize(
+    ("study", "typed", "key", "value"),
+    [
+        ("in_distribution", ("--set", "train.lr=1e-4"), "train.lr", 1e-4),
+        ("in_distribution", ("--set", "train.clip_norm=null"), "train.clip_norm", None),
+        ("in_distribution", ("--steps", "1000"), "train.steps", 1000),  # the default, typed
+        ("in_distribution", ("--steps", "default"), "train.steps", None),
+        ("in_distribution", (), "train.steps", 77),  # chosen, as nobody types another
+        ("in_distribution", (), "train.lr", 1.2e-3),
+        ("real", ("--set", "adapter.target_modules=null"), "adapter.target_modules", None),
+        ("real", ("--set", "task.max_length=300"), "task.max_length", 300),
+        ("pruning", ("--set", "train.lr=1e-4"), "train.lr", 1e-4),
+        ("chat", ("--set", "train={lr: 1e-4}"), "train.lr", 1e-4),
+        ("backbones", ("--backbones", "one", "other"), "train.lr", 1.2e-3),
+    ],
+)
+def test_what_is_typed_takes_the_place_of_what_was_chosen(
+    study: str, typed: tuple[str, ...], key: str, value: Any, planned: Plan
+) -> None:
+    jobs = planned(study, *typed)
+    assert all(getattr_at(load_config(overrides=dict(job.settings)), key) == value for job in jobs)
+    if typed[:1] == ("--set",):
+        assert all(identity(load_config(), job.settings)["settings"][key] == value for job in jobs)
+
+
+@pytest.mark.parametrize(
+    ("study", "typed", "named"),
+    [
+        ("hierarchy", ("--set", "method.latent=phi"), "method.latent"),
+        ("remedies", ("--set", "train.lr=1e-4"), "train.lr"),
+        ("remedies", ("--steps", "default"), "--steps"),
+        ("regret", ("--steps", "300"), "--steps"),
+        ("regret", ("--set", "task.train_rows=80"), "task.train_rows"),
+        ("untuned", ("--set", "train.lr=1e-4"), "train.lr"),
+        ("backbones", ("--model", "other"), "--model"),
+        ("prior_sensitivity", ("--set", "method.phi_prior.rate=2"), "method.phi_prior"),
+        ("lr_sweep", ("--methods", "blob"), "blob"),
+        ("chat", ("--set", "task.likelihood=answer"), "task.likelihood"),
+        ("in_distribution", ("--set", "train.steps=5"), "--steps"),
+        ("in_distribution", ("--set", "seed=5"), "--seeds"),
+        ("in_distribution", ("--set", "task={name: micro-wgs}"), "--tasks"),
+        ("in_distribution", ("--set", "method={name: lora}"), "--methods"),
+        ("in_distribution", ("--set", "train.lr=1e-4", "--set", "train.lr=1e-3"), "twice"),
+    ],
+)
+def test_what_a_study_varies_is_refused(
+    study: str, typed: tuple[str, ...], named: str, planned: Plan
+) -> None:
+    with pytest.raises(ConfigError, match=named):
+        planned(study, *typed)
+
+
+def test_the_same_as_the_study_is_no_contradiction(planned: Plan) -> None:
+    jobs = planned("one_pass", "--set", "adapter.one_pass=true")
+    assert all(job.settings["adapter.one_pass"] is True for job in jobs)
+
+
+def test_a_study_of_one_task_has_no_argument_for_others(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["chat", "--tasks", "micro-wgs"])
+    with pytest.raises(SystemExit):
+        find_study("chat").main()
+    assert "--tasks" in capsys.readouterr().err
+
+
+def test_a_default_that_is_typed_is_known_from_one_that_is_not() -> None:
+    parser = experiment_parser("", runs="runs/it")
+    assert parser.parse_args([]).typed == frozenset()
+    assert parser.parse_args(["--steps", "1000"]).typed == {"steps"}
+    other = command_line("")
+    other.set_defaults(typed=frozenset())
+    other.add_argument("--a", action=Typed)
+    assert other.parse_args(["--a", "1"]).a == "1"
