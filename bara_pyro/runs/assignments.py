@@ -45,7 +45,8 @@ def assigned(assignments: Sequence[str]) -> Json:
         section = isinstance(value, dict) and "." not in key
         parts = {f"{key}.{k}": v for k, v in value.items()} if section else {key: value}
         for inner, one in parts.items():
-            name = "method" if inner == "method.name" else inner  # the two are one setting
+            # The two are one setting.
+            name = "method" if inner == "method.name" and isinstance(one, str) else inner
             if name in found and found[name] != one:
                 raise ConfigError(
                     f"--set {name} was given twice, as {found[name]!r} and {one!r}: leave one of them out."
