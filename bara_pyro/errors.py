@@ -8,6 +8,9 @@ import signal
 from difflib import get_close_matches
 from typing import get_args
 
+TERMINATION = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+"""Signals that ask a process to end; the second where its terminal is closed, which Windows does not tell."""
+MOST_CHARACTERS, MOST_PARTS = 2000, 8  # of a sentence on a terminal, and of a list in one that is longer
 NEAR = 0.7  # the share of letters in common from which on a name is taken for one that was meant
 
 
@@ -57,7 +60,7 @@ class SandboxError(BaraError, RuntimeError):
 
 
 class Stopped(KeyboardInterrupt):
-    """Ctrl-C or SIGTERM ended what was running; the message says what is kept and how to go on.
+    """Ctrl-C, SIGTERM or SIGHUP ended what was running; the message says what is kept and how to go on.
 
     Attributes:
         code: exit code of the process, 128 and the number of the signal.
@@ -89,3 +92,22 @@ def check_choice(kind: str, value: object, known: object) -> None:
     """Raise `ConfigError` for a value that is none of those of `known`, a `Literal`."""
     if value not in get_args(known):
         raise ConfigError(unknown(kind, value, get_args(known)))
+
+
+def abbreviated(sentence: str) -> str:
+    """Return a sentence without most of a long list in it, and of bounded length.
+
+    >>> abbreviated(f"There is no column 'text' among {', '.join(f'v{i}' for i in range(10_000))}: name one.")
+    "There is no column 'text' among v0, v1, v2, v3, v4, v5, v6, v7 and 9,991 more, v9999: name one."
+    >>> len(abbreviated("x" * 100_000)) <= MOST_CHARACTERS
+    True
+    """
+    if len(sentence) <= MOST_CHARACTERS:
+        return sentence
+    parts = sentence.split(", ")
+    if len(parts) > MOST_PARTS:
+        kept = parts[:MOST_PARTS]
+        sentence = f"{', '.join(kept)} and {len(parts) - MOST_PARTS - 1:,} more, {parts[-1]}"
+    cut = len(sentence) - MOST_CHARACTERS
+    half = MOST_CHARACTERS // 2 - 3
+    return sentence if cut <= 0 else f"{sentence[:half]} ... {sentence[-half:]}"

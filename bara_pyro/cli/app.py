@@ -35,7 +35,7 @@ from bara_pyro.cli.commands.tasks import tasks
 from bara_pyro.cli.commands.train import train
 from bara_pyro.cli.hushed import hush_libraries
 from bara_pyro.cli.wrap import wrap
-from bara_pyro.errors import BaraError
+from bara_pyro.errors import BaraError, abbreviated
 
 app = typer.Typer(
     help="Fine-tune language models with calibrated uncertainty: BaRA and its rivals as Pyro programs.",
@@ -73,8 +73,8 @@ def bare(
 def main() -> None:
     """Run the command line; whatever goes wrong is one sentence on stderr.
 
-    Exit codes: 0; 1 for an error that is not the user's; 2 for one that the user can mend; 130 and 143 where
-    Ctrl-C or SIGTERM stopped it.
+    Exit codes: 0; 1 for an error that is not the user's; 2 for one that the user can mend; 130, 143 and
+    129 where Ctrl-C, SIGTERM or SIGHUP stopped it.
     """
     terminal.mode = terminal.Mode(debug="--debug" in sys.argv)
     if not terminal.mode.debug:
@@ -97,7 +97,7 @@ def _fail(sentence: str, code: int) -> int:
     """Print an error, and its traceback where --debug asks for it; return the exit code."""
     if terminal.mode.debug:
         traceback.print_exc()
-    typer.secho(f"Error: {sentence}", fg=typer.colors.RED, err=True)
+    typer.secho(f"Error: {abbreviated(sentence)}", fg=typer.colors.RED, err=True)
     return code
 
 

@@ -1,5 +1,6 @@
 """Options that several commands share; those of `train` are made from the settings, see `generated`."""
 
+import os
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -13,9 +14,21 @@ of_data, of_model = (partial(typer.Option, rich_help_panel=panel) for panel in (
 
 
 def path(value: str | Path) -> Path:
-    """Return a path; refuse an empty one (a script's unset variable), which would mean the folder here."""
-    if not str(value).strip():
+    """Return a path; refuse a name that no file can have, and an empty one, which would mean the folder here.
+
+    A script's unset variable is empty.
+    """
+    text = str(value)
+    if not text.strip():
         raise typer.BadParameter("it is empty")
+    try:
+        text.encode()  # what is no UTF-8 could be neither shown nor kept in a file of settings
+        os.lstat(text)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        pass
+    except (OSError, ValueError) as error:
+        why = "it is not UTF-8" if isinstance(error, UnicodeError) else getattr(error, "strerror", error)
+        raise typer.BadParameter(f"no file can be named {text[:80]!a} ({why})") from error
     return Path(value)
 
 

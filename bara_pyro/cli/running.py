@@ -14,7 +14,7 @@ from bara_pyro.runs.config import OF_THE_MACHINE, RunConfig, differences, load_c
 from bara_pyro.runs.evaluate import evaluate_system
 from bara_pyro.runs.folder import stored_config
 from bara_pyro.runs.launched import processes, rank
-from bara_pyro.runs.manifest import how_to_resume, is_run
+from bara_pyro.runs.manifest import check_kept, check_run, how_to_resume, is_run
 from bara_pyro.runs.ownership import clear, discard
 from bara_pyro.runs.rehearsal import check_rehearsal, halves_of, rehearsal_steps, steps_wanted
 from bara_pyro.runs.steps import check_shares
@@ -176,7 +176,10 @@ def run(
             f"trained for {stages.steps} steps, twice as many as planned: the rehearsal was too unsure of "
             "itself after as many passes (--set train.may_double=false)"
         )
-    return evaluate_with_progress(system, out, label, wall_clock_train_s=train_seconds(out))
+    report = evaluate_with_progress(system, out, label, wall_clock_train_s=train_seconds(out))
+    check_kept(out)
+    check_run(out)
+    return report
 
 
 def evaluate_with_progress(system: System, out: Path, label: str, **extra: object) -> Json:

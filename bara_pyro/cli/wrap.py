@@ -4,7 +4,7 @@ import inspect
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import wraps
 from inspect import Parameter
 from types import FrameType
@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from bara_pyro.cli import terminal
-from bara_pyro.errors import Stopped
+from bara_pyro.errors import TERMINATION, Stopped
 from bara_pyro.registry import load_plugin
 
 Command = Callable[..., None]
@@ -62,7 +62,8 @@ def wrap(command: Command) -> Command:
                     load_plugin(module)
                 command(*args, **given)
         except KeyboardInterrupt as stop:
-            typer.echo(str(stop) or "Stopped.", err=True)
+            with suppress(OSError):  # the terminal is gone, maybe
+                typer.echo(str(stop) or "Stopped.", err=True)
             code = stop.code if isinstance(stop, Stopped) else Stopped.code
             raise typer.Exit(code) from stop
 
@@ -91,7 +92,10 @@ def with_parameters(function: Command, parameters: Iterable[Parameter]) -> Comma
 
 @contextmanager
 def terminated_as_interrupted() -> Iterator[None]:
-    """Let SIGTERM end what is running as Ctrl-C does, so that it can say what is kept."""
+    """Let SIGTERM and SIGHUP end what is running as Ctrl-C does, so that it can say what is kept.
+
+    What is ignored (under nohup) still is.
+    """
 
     def stop(number: int, _: FrameType | None) -> None:
         raise Stopped("Stopped.", number)
@@ -99,8 +103,10 @@ def terminated_as_interrupted() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, stop)
+    handled = [number for number in TERMINATION if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, stop) for number in handled}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

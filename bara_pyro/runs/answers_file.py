@@ -5,6 +5,9 @@ import json
 from collections.abc import Collection
 from pathlib import Path
 
+from bara_pyro.untrusted.files import check_regular
+from bara_pyro.untrusted.schemas import MOST_JSON
+
 KEYS = ("id", "label", "total", "aleatoric", "epistemic")
 """What every row of a file of predictions has, beside the probabilities of its classes."""
 
@@ -46,14 +49,16 @@ def judged_in(path: Path) -> bool:
 def _lines_with(keys: tuple[str, ...], path: Path) -> bool:
     """Whether the first line has these keys; one that was never finished begins with the first of them."""
     try:
+        check_regular(path)
         with path.open("rb") as file:
-            first = file.readline()
-        if not first.endswith(b"\n"):
-            start = json.dumps({keys[0]: ""})[:-3].encode()  # of a text, up to its quotation mark
-            return first.startswith(start) or start.startswith(first)
-        row = json.loads(first)
-    except (OSError, ValueError):
+            first = file.readline(MOST_JSON)
+    except OSError:
         return False
+    try:
+        row = json.loads(first)
+    except (ValueError, RecursionError):
+        begun = json.dumps({keys[0]: ""})[:-3].encode()  # up to its value
+        return not first.endswith(b"\n") and (first.startswith(begun) or begun.startswith(first))
     return isinstance(row, dict) and set(keys) <= set(row)
 
 

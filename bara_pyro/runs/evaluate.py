@@ -21,7 +21,7 @@ from bara_pyro.errors import ConfigError
 from bara_pyro.metrics import decompose, evaluate, posterior_predictive, sparsity_by_module, stack_truth
 from bara_pyro.metrics.sparsity import over_modules
 from bara_pyro.runs.config import parse_config
-from bara_pyro.runs.manifest import METRICS, PREDICTIONS, config_file, is_run
+from bara_pyro.runs.manifest import METRICS, PREDICTIONS, check_kept, config_file, is_run
 from bara_pyro.runs.offered import among_offered
 from bara_pyro.runs.ownership import adding, check_replaceable
 from bara_pyro.runs.reply_scores import reply_rows, reply_scores
@@ -128,6 +128,7 @@ def evaluate_system(
         ('a try', True)
     """
     started = time.perf_counter()
+    own_run = out is not None and is_run(Path(out))
     if out is not None:
         check_whose(system, Path(out))
         check_replaceable(Path(out), (PREDICTIONS, METRICS))
@@ -154,6 +155,8 @@ def evaluate_system(
         **extra,
     }
     if out is not None:
+        if own_run:
+            check_kept(Path(out))
         with adding(Path(out)) as place:
             write_jsonl(place / PREDICTIONS, lines)
             write_json(place / METRICS, report)

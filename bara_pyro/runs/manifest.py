@@ -172,6 +172,15 @@ def is_run(folder: Path) -> bool:
     return isinstance(stored, dict) and {"config", "config_hash", "num_data"} <= stored.keys()
 
 
+def check_kept(folder: Path) -> None:
+    """Raise a `CheckpointError` where a run that is being written is no longer in its folder."""
+    if not is_run(folder):
+        raise CheckpointError(
+            f"{folder} was removed or replaced while a run was being written there: train again, and leave "
+            "the folder alone meanwhile."
+        )
+
+
 def is_language_model(folder: Path) -> bool:
     """Whether a folder holds a language model as Hugging Face writes it."""
     try:

@@ -9,10 +9,13 @@ import torch
 from torch import Tensor
 
 from bara_pyro.core.svi import SVI
+from bara_pyro.errors import TERMINATION
 
 
 class Brake:
-    """Ctrl-C, and SIGTERM where it is handled at all, take effect when a step is whole; a second one at once.
+    """Ctrl-C, and what else stops a process and is handled, take effect when a step is whole.
+
+    A second one takes effect at once.
 
     Attributes:
         signal: the number of the one that came; 0 while there is none.
@@ -24,7 +27,7 @@ class Brake:
 
     def __enter__(self) -> "Brake":
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in (signal.SIGINT, *TERMINATION):
                 if callable(before := signal.getsignal(number)):
                     self._before[number] = before
                     signal.signal(number, self._note)

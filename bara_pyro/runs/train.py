@@ -32,6 +32,7 @@ from bara_pyro.runs.manifest import (
     MANIFEST,
     REHEARSAL,
     REHEARSED,
+    check_kept,
     config_file,
     how_to_resume,
     is_run,
@@ -149,6 +150,7 @@ def _train(
             return
         fitted = method.finish(what_is_fitted(system)) if method.finish is not None else {}
         fitted |= _fit_options(system, out)
+        check_kept(out)  # what writes would make the folder again
         if fitted:
             write_json(out / FITTED, fitted)
         save_system(system, out, steps)

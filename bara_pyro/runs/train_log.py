@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import TextIO
 
+from bara_pyro.runs.atomic import check_there
 from bara_pyro.runs.manifest import LOG, REHEARSED
 from bara_pyro.runs.store import read_json, read_jsonl, write_jsonl, writing
 from bara_pyro.untrusted.schemas import LogLine, RehearsedFile
@@ -25,16 +26,18 @@ class Log:
         self._file: TextIO = path.open("a", encoding="utf-8")
 
     def add(self, record: dict[str, float]) -> None:
-        """Append a record."""
+        """Append a record; a `CheckpointError` where the folder was removed meanwhile."""
         seconds = round(time.perf_counter() - self._since, 3)
         with writing(self.path):
             self._file.write(json.dumps({**record, "seconds": seconds}) + "\n")
             self._file.flush()
+        check_there(self._file, self.path)
 
     def sync(self) -> None:
         """Bring the records to the disk: a checkpoint must not be there without the lines before it."""
         with writing(self.path):
             os.fsync(self._file.fileno())
+        check_there(self._file, self.path)
 
     def close(self) -> None:
         """Close the file; all records have been flushed."""

@@ -62,7 +62,7 @@ def bwrap() -> str:
         return path
     raise SandboxError(
         "Programs cannot be isolated without bwrap: install the package bubblewrap of a Linux system, or "
-        "pass unsandboxed=True for programs that you would run yourself."
+        "pass unsandboxed=True (--allow-unsandboxed) for programs that you would run yourself."
     )
 
 

@@ -63,5 +63,6 @@ def _probe(path: str) -> None:
         said = finished.stderr.strip().splitlines()
         raise SandboxError(
             f"{path} cannot isolate programs here ({said[-1] if said else finished.status}): allow user "
-            "namespaces, or pass unsandboxed=True for programs that you would run yourself."
+            "namespaces, or pass unsandboxed=True (--allow-unsandboxed) for programs that "
+            "you would run yourself."
         )

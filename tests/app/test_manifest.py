@@ -4,13 +4,14 @@ import hashlib
 import json
 import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from app_cases import Bara, Place, assert_one_sentence, files_below, questions, write_rows
 
 from bara_pyro.errors import CheckpointError, ConfigError
+from bara_pyro.generation.file import append_lines
 from bara_pyro.runs.folder import load_system, stored_config
 from bara_pyro.runs.manifest import MANIFEST, check_run, read_manifest, record, verify, write_manifest
 from bara_pyro.runs.ownership import adding, clear, foreign, owned
@@ -160,6 +161,39 @@ def test_what_somebody_else_wrote_is_neither_replaced_nor_removed(
     clear(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"a", "b", "empty"}
     assert f"a is left in {tmp_path}" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("content", "ours"),
+    [
+        ("", True),
+        ('{"id": "HumanEval/0", "number": 0, "rep', True),
+        ('{"id": "a", "number": 0, "reply": "", "log_prob": -1.0, "made": "x"}\n{"id"', True),
+        ('{"id": "a"}\n', False),
+        ('{"id": "a"}', False),
+        ("mine", False),
+    ],
+)
+def test_programs_that_are_being_written_are_known_by_their_first_line(
+    content: str, ours: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "programs.jsonl").write_text(content)
+    assert (foreign(tmp_path) is None) == ours
+    clear(tmp_path)
+    assert (tmp_path / "programs.jsonl").exists() == (not ours)
+
+
+def test_lines_of_a_file_that_is_removed_meanwhile(tmp_path: Path) -> None:
+    file = tmp_path / "replies.jsonl"
+
+    def lines() -> Iterator[dict[str, int]]:
+        yield {"id": 0}
+        yield {"id": 1}
+        file.unlink()
+        yield {"id": 2}
+
+    with pytest.raises(CheckpointError, match="removed or replaced"):
+        append_lines(file, [], lines())
 
 
 @pytest.mark.parametrize("name", ["../a", "/a", "a/b", "..", ".", "", "a\\b", "C:a", "a\0"])

@@ -136,10 +136,69 @@ def test_no_file_of_somebody_else_is_replaced(
     given, ending = FILES[command]
     target = tmp_path / f"mine{ending}"
     rows = write_rows(tmp_path / "rows.jsonl", questions()[:4])
-    for content in ("mine", '{"mine": 1}\n', '{"id": 1}\n', '{"id": "a", "mine": 1}\n', '{"mine": "a'):
+    for content in ("mine", '{"mine": 1}\n', '{"id": 1}\n', '{"id": "a", "mine": 1}', '{"mine": "a'):
         target.write_text(content)
         before = files_below(tmp_path)
         words = given.format(run=run, rows=rows, model=place.backbone, new=tmp_path / "new", target=target)
         found = bara(*command.partition(" --")[0].split(), *words.split(), "--overwrite")
         assert_one_sentence(found, f"{target} was not written by bara")
         assert files_below(tmp_path) == before
+
+
+LINE = '{"id": "prompt-0", "number": 0, "prompt": "is the fox r\u00e9d ?", "reply": "yes"'
+
+
+@pytest.mark.parametrize("way", ["--resume", "--overwrite"])
+@pytest.mark.parametrize("left", [b"", b"{", b'{"id": "pro', LINE.encode(), LINE.encode()[:54]])
+def test_a_file_of_replies_that_was_begun(
+    left: bytes, way: str, run: Path, tmp_path: Path, bara: Bara
+) -> None:
+    """By a process that was killed, or whose disk was full: empty, or half a line, of a letter even."""
+    whole, begun = tmp_path / "whole.jsonl", tmp_path / "begun.jsonl"
+    given = ("generate", run, "--prompt", "is the fox red ?", "--replies", 3, "--max-new-tokens", 2)
+    assert bara(*given, "--output", whole).code == 0
+    for lines in (0, 1):  # before the first line, and in the second
+        begun.write_bytes(b"".join(whole.read_bytes().splitlines(keepends=True)[:lines]) + left)
+        assert bara(*given, "--output", begun, way).code == 0
+        assert begun.read_bytes() == whole.read_bytes()
+
+
+def test_replies_that_were_never_begun_leave_no_file(
+    run: Path, tmp_path: Path, bara: Bara, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: object, **__: object) -> Iterator[dict]:
+        raise KeyboardInterrupt
+        yield {}
+
+    output = tmp_path / "replies.jsonl"
+    output.write_text('{"id": "p", "number": 0, "reply": "", "log_prob": 0.0, "made": ""}\n')
+    before = files_below(tmp_path)
+    monkeypatch.setattr("bara_pyro.generation.file.reply_lines", stopped)
+    assert bara("generate", run, "--prompt", "fox", "--output", tmp_path / "new.jsonl").code == 130
+    assert bara("generate", run, "--prompt", "fox", "--output", output, "--overwrite").code == 130
+    assert files_below(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    "command", [name for name in FILES if "microworld" not in name and "reward" not in name]
+)
+def test_an_empty_file_is_replaced(command: str, run: Path, place: Place, tmp_path: Path, bara: Bara) -> None:
+    """`touch` and a shell's `>` make one; there is nothing in it to lose."""
+    given, ending = FILES[command]
+    target = tmp_path / f"empty{ending}"
+    target.write_text("")
+    rows = write_rows(tmp_path / "rows.jsonl", questions()[:4])
+    words = given.format(run=run, rows=rows, model=place.backbone, new=tmp_path / "new", target=target)
+    found = bara(*command.partition(" --")[0].split(), *words.split(), "--overwrite")
+    assert "was not written by bara" not in found.err
+
+
+@pytest.mark.parametrize("name", ["n" * 256, "new\udcff", f"{'n' * 256}/file"])
+def test_a_name_that_no_file_can_have(name: str, run: Path, place: Place, tmp_path: Path, bara: Bara) -> None:
+    for command, given in {**FOLDERS, **{key: words for key, (words, _) in FILES.items()}}.items():
+        words = given.format(
+            run=run, rows=place.rows, model=place.backbone, new=tmp_path, target=tmp_path / name
+        )
+        found = bara(*command.partition(" --")[0].split(), *words.split())
+        assert_one_sentence(found, "no file can be named")
+        assert len(found.err) < 400

@@ -1,15 +1,18 @@
-"""Ctrl-C and SIGTERM: one line on what is kept, the right exit code, and the same bits after --resume."""
+"""Ctrl-C, SIGTERM, SIGHUP: a line on what is kept, the right exit code, and the same bits after --resume."""
 
 import os
+import shutil
 import signal
 from pathlib import Path
 
 import pytest
-from app_cases import Bara, Place
+from app_cases import Bara, Place, assert_one_sentence
 
 from bara_pyro.core.svi import SVI
+from bara_pyro.runs import evaluate as evaluation
+from bara_pyro.runs import train as training
 
-CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
+CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 
 
 @pytest.mark.parametrize("number", CODES, ids=lambda number: number.name)
@@ -46,6 +49,50 @@ def test_stopped_while_training(
     assert bara("train", "--resume", "--out", out).code == 0
     for name in ("adapter_model.safetensors", "guide.safetensors", "predictions.jsonl"):
         assert (out / name).read_bytes() == (finished / name).read_bytes()
+
+
+def test_what_nohup_ignores_is_ignored(place: Place, tmp_path: Path, bara: Bara) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    real = SVI.step
+
+    def step(svi: SVI, *batches: object) -> float:
+        os.kill(os.getpid(), signal.SIGHUP)
+        return real(svi, *batches)
+
+    try:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(SVI, "step", step)
+            assert bara(*place.arguments(tmp_path / "run")).code == 0
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+GONE = {
+    "training": (SVI, "step", 3),
+    "fitting": (training, "_fit_options", 1),
+    "evaluating": (evaluation, "environment", 1),
+}
+
+
+@pytest.mark.parametrize("when", GONE)
+@pytest.mark.parametrize("how", ["removed", "moved"])
+def test_a_folder_that_is_gone_while_it_is_written(
+    when: str, how: str, place: Place, tmp_path: Path, bara: Bara, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, calls, (owner, name, at) = tmp_path / "run", [0], GONE[when]
+    real = getattr(owner, name)
+
+    def gone(*given: object) -> object:
+        calls[0] += 1
+        if calls[0] == at:
+            shutil.rmtree(out) if how == "removed" else out.rename(tmp_path / "elsewhere")
+        return real(*given)
+
+    monkeypatch.setattr(owner, name, gone)
+    found = bara(*place.arguments(out))
+    assert_one_sentence(found, str(out), "removed or replaced")
+    assert not out.exists()
 
 
 def test_stopped_before_anything_is_written(
