@@ -156,35 +156,44 @@ class LaplaceGuide(PointGuide):
     def linearised(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return mean and covariance of the logits in the linearised model, float64, `B x C`, `B x C x C`.
 
-        Logits are centred: their mean over the answers, which no probability depends on, is taken out.
+        Logits are centred: their mean over the answers, which no probability depends on, is taken out. The
+        batch may have other answers than the rows of the fit: in the answer head their rows of B have the
+        prior.
 
         Raises:
-            ConfigError: there is no posterior yet, or the batch has other answers than those of the fit.
+            ConfigError: there is no posterior yet.
         """
         fit = self._fitted()
-        if not torch.equal(fit.answers, batch.answer_ids):
-            raise ConfigError(
-                f"The Laplace approximation was fitted for the answer tokens {fit.answers.tolist()}, "
-                f"the batch has {batch.answer_ids.tolist()}: fit it on a task with these answers."
-            )
+        same = fit.answers == batch.answer_ids.unsqueeze(-1)
+        known, places = same.any(-1), same.int().argmax(-1)
         point = Linearisation(self.model, self, self.adapters, batch)
+        heads = {a.target.site("lora_B") for a in self.adapters if a.target.is_head}
         classes = len(batch.answer_ids)
         centring = torch.eye(classes, device=point.log_probs.device) - 1 / classes
         covariance = torch.zeros(
             len(batch), classes, classes, dtype=torch.float64, device=point.log_probs.device
         )
         jacobians: dict[str, list[Tensor]] = {site: [] for site in point.inputs}
+        unknown: list[Tensor] = []
         for direction in centring:
             for site, g in point.gradients(direction).items():
                 block = fit.block(site)
                 # Of the weights in the basis in which their posterior is diagonal; turned into it once the
                 # tokens are added up, because there are more of them than the rank.
                 jacobian = g.mT @ point.inputs[site]
+                if site in heads:
+                    unknown.append(jacobian[:, ~known])
+                    jacobian = jacobian.new_zeros(len(batch), len(fit.answers), jacobian.shape[-1]).index_add(
+                        1, places[known], jacobian[:, known]
+                    )
                 jacobians[site].append(block.output_vectors.mT @ jacobian @ block.input_vectors)
         for site, columns in jacobians.items():
             scale = (fit.block(site).eigenvalues() + fit.precision).rsqrt()
             rows = (torch.stack(columns, dim=1).double() * scale).flatten(2)
             covariance += rows @ rows.mT
+        if unknown:
+            rows = torch.stack(unknown, dim=1).double().flatten(2)
+            covariance += rows @ rows.mT / fit.precision
         return point.log_probs.detach().double() @ centring.double(), covariance
 
     @property

@@ -116,6 +116,8 @@ class VBLL(AdaptedLM):
     def places(self, answer_ids: Tensor) -> Tensor:
         """Return which row belongs to each answer, long, `C`: the first C until `set_tokens` says whose.
 
+        An answer that was not trained has a row that was not either, whose posterior is the prior.
+
         Raises:
             ConfigError: there are more answers than rows, or an answer that has none.
         """
@@ -128,12 +130,15 @@ class VBLL(AdaptedLM):
                 )
             return torch.arange(len(answer_ids), device=known.device)
         same = known == answer_ids.unsqueeze(-1)
-        if not bool(same.any(-1).all()):
+        found, places = same.any(-1), same.int().argmax(-1)
+        spare = (known == NONE).nonzero()[:, 0]
+        if (~found).sum() > len(spare):
             raise ConfigError(
                 f"The last layer was trained for the answer tokens {known[known != NONE].tolist()}, "
                 f"the batch has {answer_ids.tolist()}: train it on a task with these answers."
             )
-        return same.int().argmax(-1)
+        places[~found] = spare[: int((~found).sum())]
+        return places
 
     @torch.no_grad()
     def set_tokens(self, answer_ids: Tensor) -> None:

@@ -14,6 +14,7 @@ The hinge at the radius is a choice of design: rows like the training rows keep 
 frozen is another: what an adapter learns maps foreign rows onto those it knows, and hides the distance.
 """
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 import pyro
@@ -26,6 +27,7 @@ from torch import Tensor, nn
 from bara_pyro.core.frozen import frozen, zeroed
 from bara_pyro.core.noise import Addresses
 from bara_pyro.core.sites import law_of
+from bara_pyro.data.clusters import folds
 from bara_pyro.errors import DataError
 
 SITE = "distance"
@@ -90,16 +92,18 @@ class Distance(nn.Module):
             )
 
     @torch.no_grad()
-    def fit(self, states: Tensor, log_probs: Tensor) -> dict[str, float]:
+    def fit(self, states: Tensor, log_probs: Tensor, groups: Sequence[str] | None = None) -> dict[str, float]:
         """Set mean, whitening, radius and scale from training rows; no label is looked at.
 
         Args:
             states: `n x d`, of at least `FEWEST` rows.
-            log_probs: `n x C`, of the fitted program at the posterior mean.
+            log_probs: `n x C`, of the fitted program at the posterior mean; -inf where a row does not offer
+                an answer.
+            groups: the name of each row's group (`bara_pyro.data.clusters.together`); None: each is alone.
 
         Returns:
-            `radius` (q), `scale` (sigma: the root mean square of the rows' logits about their means),
-            `shrinkage` (of the covariance), `rows`.
+            `radius` (q), `scale` (sigma: the root mean square over rows of each one's logits about their
+            mean, of the answers that it offers), `shrinkage` (of the covariance), `rows`.
 
         Raises:
             DataError: there are too few rows.
@@ -109,9 +113,11 @@ class Distance(nn.Module):
         mean, whitening, shrinkage = whitened(states)
         self.mean.copy_(mean)
         self.whitening.copy_(whitening)
-        self.radius.copy_(held_out_squares(states).quantile(INSIDE))
-        logits = log_probs - log_probs.mean(-1, keepdim=True)
-        self.scale.copy_(logits.square().mean().sqrt())
+        self.radius.copy_(held_out_squares(states, groups).quantile(INSIDE))
+        offered = ~log_probs.isneginf()
+        logits, counts = log_probs.masked_fill(~offered, 0.0), offered.sum(-1, keepdim=True)
+        centred = (logits - logits.sum(-1, keepdim=True) / counts).masked_fill(~offered, 0.0)
+        self.scale.copy_((centred.square().sum(-1, keepdim=True) / counts).mean().sqrt())
         return {
             "radius": float(self.radius),
             "scale": float(self.scale),
@@ -144,14 +150,15 @@ def whitened(states: Tensor) -> tuple[Tensor, Tensor, float]:
     return mean, vectors * values.clamp_min(least).rsqrt(), shrinkage
 
 
-def held_out_squares(states: Tensor) -> Tensor:
+def held_out_squares(states: Tensor, groups: Sequence[str] | None = None) -> Tensor:
     """Return d^2 of each of `n x d` states by the mean and covariance of four fifths without it, float64.
 
-    By those of all rows it would be too small: they were fitted to it.
+    By those of all rows it would be too small: they were fitted to it. So it would be by those of rows that
+    belong to its group, which are left out with it.
     """
-    fold = torch.arange(len(states)) % FOLDS
+    fold = torch.tensor(folds([""] * len(states) if groups is None else groups, FOLDS))
     found = torch.empty(len(states), dtype=torch.float64)
-    for k in range(FOLDS):
+    for k in fold.unique().tolist():
         mean, whitening, _ = whitened(states[fold != k])
         found[fold == k] = ((states[fold == k].double() - mean) @ whitening).square().sum(-1).cpu()
     return found

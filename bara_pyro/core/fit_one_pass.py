@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from contextlib import nullcontext
 
 import torch
+from torch import Tensor
 
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.prediction import predict
@@ -30,7 +31,13 @@ def check_one_pass(model: AdaptedLM, guide: SiteGuide, method: str = "this progr
 
 
 def fit_one_pass(
-    model: AdaptedLM, guide: SiteGuide, batches: Iterable[Batch], *, samples: int = DRAWS, seed: int = 0
+    model: AdaptedLM,
+    guide: SiteGuide,
+    batches: Iterable[Batch],
+    *,
+    samples: int = DRAWS,
+    seed: int = 0,
+    offered: Tensor | None = None,
 ) -> dict[str, float]:
     """Make the prediction with S = 0 stand for the average of draws; to be called when training is over.
 
@@ -40,6 +47,8 @@ def fit_one_pass(
         batches: of training rows, of which the first `MOST` are looked at; labels are not.
         samples: number of draws to stand for.
         seed: of these.
+        offered: in the order of these rows, which answers each one has to choose from, bool, `n x C`; None:
+            all.
 
     Returns:
         See `bara_pyro.core.one_pass.OnePass.fit`.
@@ -55,7 +64,8 @@ def fit_one_pass(
         raise ConfigError(
             f"This {type(guide).__name__} has no draws yet: fit its posterior first, as the method does."
         )
-    log_probs, states, average = [], [], []
+    log_probs, states, done = [], [], 0
+    average: list[Tensor] = []
     for batch in first_batches(batches, MOST):
         with model.one_pass.unfitted(), model.watched() as seen:
             log_probs.append(predict(model, guide, batch, samples=0)[0])
@@ -63,7 +73,10 @@ def fit_one_pass(
         # Not the noise of foreign rows, which S = 0 is to know nothing of.
         with nullcontext() if model.distance is None else model.distance.unfitted():
             drawn = predict(model, guide, batch, samples=samples, seed=seed)
+        if offered is not None:
+            drawn = drawn.masked_fill(~offered[done : done + len(batch)], -torch.inf).log_softmax(-1)
         average.append(posterior_predictive(drawn))
+        done += len(batch)
     there = torch.cat(states).float()
     # What `predict` returns is on the CPU.
     points, averages = (torch.cat(values).to(there.device) for values in (log_probs, average))

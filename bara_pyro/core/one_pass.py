@@ -76,7 +76,8 @@ class OnePass(nn.Module):
         Args:
             log_probs: `n x C`, at the posterior mean.
             states: `n x d`, there.
-            average: `n x C`, log of the average of draws' probabilities.
+            average: `n x C`, log of the average of draws' probabilities; -inf where a row does not offer an
+                answer.
 
         Returns:
             `kl_before`, `kl_after`: mean KL(average || one pass) on these rows, nats; `rows`.
@@ -90,12 +91,14 @@ class OnePass(nn.Module):
             self.mean.copy_(states.mean(0))
             self.deviation.copy_(states.std(0).clamp_min(torch.finfo(states.dtype).eps))
         phi, logits, target = self.features(log_probs, states), log_probs.double(), average.double()
+        missing = target.isneginf()
         weights = torch.zeros(phi.shape[-1], dtype=phi.dtype, device=phi.device, requires_grad=True)
         optimiser = torch.optim.LBFGS([weights], max_iter=STEPS, line_search_fn="strong_wolfe")
 
         def divergence() -> Tensor:
-            found = (logits * (phi @ weights).exp().unsqueeze(-1)).log_softmax(-1)
-            return (target.exp() * (target - found)).sum(-1).mean()
+            found = logits * (phi @ weights).exp().unsqueeze(-1)
+            found = found.masked_fill(missing, -math.inf).log_softmax(-1)
+            return (target.exp() * (target - found).masked_fill(missing, 0.0)).sum(-1).mean()
 
         def objective() -> float:
             optimiser.zero_grad()

@@ -67,5 +67,10 @@ def rehearsed_halves(task: Task, split: EncodedSplit, seed: int) -> tuple[list[i
 
     Rows of one cluster, of one text or about one passage lie on one side.
     """
+    return halves(groups_of(task, split), seed)
+
+
+def groups_of(task: Task, split: EncodedSplit) -> list[str]:
+    """Return the name of the group of each of a task's training rows, in the order of its token ids."""
     groups = dict(zip((row.id for row in task.train), together(task.train, passages=True), strict=True))
-    return halves([groups[row] for row in split.ids], seed)
+    return [groups[row] for row in split.ids]

@@ -1,5 +1,6 @@
 """A training from its first step to the folder of the run: rehearsal, steps, what is fitted afterwards."""
 
+from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ from bara_pyro.core.noise import seeded
 from bara_pyro.core.prediction import predict
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.ranks import Ranks, joined
-from bara_pyro.data import batches
+from bara_pyro.data import Batch, batches
 from bara_pyro.errors import ConfigError, Stopped
 from bara_pyro.methods import METHODS, Fit, MethodConfig
 from bara_pyro.runs.claim import claimed
@@ -26,6 +27,7 @@ from bara_pyro.runs.folder import (
     saved_step,
     write_config,
 )
+from bara_pyro.runs.halves import groups_of
 from bara_pyro.runs.manifest import (
     CHECKPOINT,
     FITTED,
@@ -40,6 +42,7 @@ from bara_pyro.runs.manifest import (
     trained_files,
     verify,
 )
+from bara_pyro.runs.offered import offered_of
 from bara_pyro.runs.own_rows import check_own_rows
 from bara_pyro.runs.ownership import discard
 from bara_pyro.runs.rehearsal import (
@@ -231,12 +234,18 @@ def _fit_options(system: System, out: Path) -> dict[str, float]:
     found: dict[str, float] = {}
     if system.config.adapter.calibrated:
         found |= {f"calibrated_{key}": value for key, value in fit_rehearsed(system, out).items()}
-    for name, part, fit in (
-        ("distance", model.distance, fit_distance),
-        ("one_pass", model.one_pass, fit_one_pass),
-    ):
-        if part is not None:
-            rows = batches(system.split("train"), system.answer_ids, system.config.predict.batch_size)
-            told = fit(model, guide, (batch.to(system.backbone.device) for batch in rows))
-            found |= {f"{name}_{key}": value for key, value in told.items()}
-    return found
+    if model.distance is None and model.one_pass is None:
+        return found
+    split, size = system.split("train"), system.config.predict.batch_size
+    offered = offered_of(split.offered, len(system.answer_ids)) if split.offered else None
+
+    def rows() -> Iterator[Batch]:
+        return (b.to(system.backbone.device) for b in batches(split, system.answer_ids, size))
+
+    told: dict[str, dict[str, float]] = {}
+    if model.distance is not None:
+        groups = groups_of(system.task, split)
+        told["distance"] = fit_distance(model, guide, rows(), groups=groups, offered=offered)
+    if model.one_pass is not None:
+        told["one_pass"] = fit_one_pass(model, guide, rows(), offered=offered)
+    return found | {f"{name}_{key}": value for name, own in told.items() for key, value in own.items()}

@@ -1,5 +1,6 @@
 """Rows with fewer options than others: predictions, scores and files speak of what a row offers."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,14 @@ from torch.nn import functional as F
 
 import bara_pyro as bp
 from bara_pyro.cli.running import run
+from bara_pyro.core.distance import held_out_squares
 from bara_pyro.core.prediction import predict
 from bara_pyro.data import batches
 from bara_pyro.diagnostics.posterior.gibbs_draws import gibbs_draws
 from bara_pyro.runs.offered import among_offered
 from bara_pyro.runs.store import read_json, read_jsonl
+from bara_pyro.runs.system import build_system
+from bara_pyro.runs.train import train
 
 
 @pytest.fixture(scope="module")
@@ -94,3 +98,25 @@ def test_a_rehearsal_and_the_bounds_know_what_rows_offer(out: Path, tmp_path: Pa
     assert drawn.sum(-1) == pytest.approx(1)
     for i, many in enumerate(counts):
         assert drawn[:, i, many:].sum() == 0
+
+
+def test_what_is_fitted_after_training_is_of_what_rows_offer_and_of_groups(out: Path, tmp_path: Path) -> None:
+    """The scale and the radius of the noise, again by hand; five rows of one thing belong together."""
+    started = bp.load_system(out)
+    task = started.task
+    rows = tuple(replace(row, cluster=row.id.split("-")[0]) for row in task.train)
+    config = started.config.model_copy(
+        update={"adapter": started.config.adapter.model_copy(update={"distance_aware": True})}
+    )
+    system = build_system(config, started.backbone, replace(task, train=rows))
+    train(system, tmp_path / "run")
+    told = read_json(tmp_path / "run" / "fitted.json")
+    split = system.split("train")
+    [batch] = batches(split, system.answer_ids, len(split))
+    raw = predict(system.model, system.guide, batch, samples=0)[0]
+    counts = {row.id: len(row.options) for row in rows}
+    squares = [raw[i, : counts[row]].var(correction=0) for i, row in enumerate(batch.ids)]
+    assert told["distance_scale"] == pytest.approx(float(torch.stack(squares).mean().sqrt()), rel=1e-4)
+    things = [row.split("-")[0] for row in split.ids]
+    squares = held_out_squares(system.model.unadapted(batch), things)
+    assert told["distance_radius"] == pytest.approx(float(squares.quantile(0.95)), rel=1e-4)

@@ -131,6 +131,54 @@ def test_scale_is_that_of_the_logits() -> None:
     assert told["rows"] == 20
 
 
+def test_scale_is_that_of_the_answers_that_a_row_offers() -> None:
+    """400 rows of three answers, a fortieth of four: what the model says of a fourth elsewhere is nothing."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(400, 4, generator=generator, dtype=torch.float64)
+    logits[:, 3] -= 9.0
+    four = torch.arange(400) % 40 == 0
+    offered = torch.ones(400, 4, dtype=torch.bool)
+    offered[~four, 3] = False
+    told = Distance(WIDTH).fit(states(400), logits.log_softmax(-1).masked_fill(~offered, -torch.inf))
+    squares = [row[: 4 if more else 3].var(correction=0) for row, more in zip(logits, four, strict=True)]
+    assert told["scale"] == pytest.approx(math.sqrt(sum(squares) / 400), rel=1e-6)
+
+
+@pytest.mark.parametrize("copies", [2, 3])
+def test_copies_of_a_row_are_left_out_with_it(copies: int) -> None:
+    """80 texts several times over, hardly more than dimensions: the radius is of texts that are not there."""
+    rows, width = 80, 40
+    x = states(rows, width=width).repeat_interleave(copies, 0)
+    names = [f"text {i}" for i in range(rows) for _ in range(copies)]
+    distance = Distance(width)
+    distance.fit(x, torch.randn(len(x), 2).log_softmax(-1), names)
+    new = states(4000, seed=5, width=width)
+    outside = float((distance.directions(new).abs().sum(-1) > 0).double().mean())
+    assert outside < 0.05 + 4 * math.sqrt(0.05 * 0.95 / rows)
+    assert outside > 0
+    # Each by a loop: no row of its own text among those that it is measured by.
+    found = held_out_squares(x, names)
+    fold = [i % 5 for i in range(rows) for _ in range(copies)]
+    for i in range(0, len(x), 7):
+        mean, whitening, _ = whitened(x[[j for j in range(len(x)) if fold[j] != fold[i]]])
+        assert_close(found[i], ((x[i].double() - mean) @ whitening).square().sum(), rtol=1e-9, atol=0)
+
+
+def test_a_program_is_fitted_by_groups_and_by_what_rows_offer() -> None:
+    model, guide = aware("lora")[1]
+    known, _ = near_and_far()
+    groups = [f"g{i // 4}" for i in range(32)]
+    offered = torch.ones(32, 3, dtype=torch.bool)
+    offered[5:, 2] = False
+    told = fit_distance(model, guide, known, groups=groups, offered=offered)
+    seen = torch.cat([model.unadapted(batch) for batch in known])
+    assert told["radius"] == pytest.approx(float(held_out_squares(seen, groups).quantile(0.95)), rel=1e-6)
+    assert told["radius"] != pytest.approx(float(held_out_squares(seen).quantile(0.95)), rel=1e-3)
+    points = torch.cat([predict(model, guide, batch, samples=0)[0] for batch in known])
+    own = [row[: 3 if i < 5 else 2].var(correction=0) for i, row in enumerate(points)]
+    assert told["scale"] == pytest.approx(math.sqrt(sum(own) / 32), rel=1e-5)
+
+
 def test_too_few_rows_and_other_likelihoods_are_refused() -> None:
     with pytest.raises(DataError, match=f"9 training rows .* {FEWEST} are the least"):
         Distance(WIDTH).fit(states(9), torch.zeros(9, 2))

@@ -32,6 +32,39 @@ def toy(rows: int = 200) -> tuple[Tensor, Tensor, Tensor]:
     return logits.log_softmax(-1), states, (logits * scale).log_softmax(-1)
 
 
+def test_what_a_row_does_not_offer_is_not_fitted_to() -> None:
+    """The same temperatures where rows say of an answer that they lack whatever they like."""
+    log_probs, states, target = toy()
+    missing = torch.zeros(200, 3, dtype=torch.bool)
+    missing[::2, 2] = True
+    found, told = [], []
+    for noise in (0.0, 3.0):
+        said = (target + noise * missing).masked_fill(missing, -math.inf).log_softmax(-1)
+        one = OnePass(WIDTH)
+        told.append(one.fit(log_probs, states, said))
+        found.append(one.weights.clone())
+    assert torch.equal(*found)
+    own = said.exp() * (said - one(log_probs, states).masked_fill(missing, -math.inf).log_softmax(-1))
+    assert told[0]["kl_after"] == pytest.approx(float(own.masked_fill(missing, 0).sum(-1).mean()), rel=1e-4)
+    assert told[0]["kl_after"] < 0.2 * told[0]["kl_before"]
+
+
+def test_a_program_is_fitted_to_what_rows_offer() -> None:
+    torch.manual_seed(0)
+    model, guide = bara_pair("llama", form="gate", one_pass=True)
+    rows = [replace(make_batch(), labels=None, ids=tuple(f"{k}-{i}" for i in range(4))) for k in range(4)]
+    offered = torch.ones(16, 3, dtype=torch.bool)
+    offered[::2, 2] = False
+    told = fit_one_pass(model, guide, rows, samples=6, offered=offered)
+    with model.one_pass.unfitted():
+        points = torch.cat([predict(model, guide, batch, samples=0)[0] for batch in rows])
+        drawn = torch.cat([predict(model, guide, batch, samples=6) for batch in rows], dim=1)
+    average = posterior_predictive(drawn.masked_fill(~offered, -math.inf).log_softmax(-1))
+    points = points.masked_fill(~offered, -math.inf).log_softmax(-1)
+    kl = (average.exp() * (average - points)).masked_fill(~offered, 0).sum(-1).mean()
+    assert told["kl_before"] == pytest.approx(float(kl), rel=1e-4)
+
+
 def test_fit_by_scipy_on_features_of_a_loop() -> None:
     log_probs, states, target = toy(60)
     one = OnePass(WIDTH)

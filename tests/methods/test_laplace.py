@@ -1,6 +1,7 @@
 """Laplace-LoRA: evidence and linearised predictive against dense matrices."""
 
 import math
+from dataclasses import replace
 from itertools import pairwise, product
 
 import pytest
@@ -77,6 +78,28 @@ def test_the_logits_have_the_dense_covariance(subset: str, tokens: str) -> None:
         float(covariance.diagonal(dim1=-2, dim2=-1).mean()), rel=1e-4
     )
     assert covariance.diagonal(dim1=-2, dim2=-1).min() > 1e-3
+
+
+@pytest.mark.parametrize("answers", [[7, 3, 50, 51, 4], [50, 7], [51, 4], [51, 3, 7]])
+@pytest.mark.parametrize("subset", ["all", "last"])
+def test_other_answers_than_those_of_the_fit_have_the_dense_covariance(
+    answers: list[int], subset: str
+) -> None:
+    """Of the answers 7, 3 and 50: the head's row of another one keeps its prior."""
+    model, guide, factors, _ = fitted(subset=subset)
+    other = replace(make_batch(), answer_ids=torch.tensor(answers), labels=None)
+    log_probs, jacobian = jacobians(model, other)
+    covariance = sum(
+        jacobian[site] @ dense_covariance(guide, factors, make_batch(), site) @ jacobian[site].mT
+        for site in factors
+    )
+    centring = torch.eye(len(answers)).double() - 1 / len(answers)
+    mean, found = guide.linearised(other)
+    assert_close(mean, log_probs @ centring, rtol=0, atol=1e-5)
+    expected = centring @ covariance @ centring
+    assert_close(found, expected, rtol=0, atol=1e-4 * expected.abs().max().item())
+    for samples in (0, 2):
+        assert predict(model, guide, other, samples=samples).exp().sum(-1).allclose(torch.ones(4).double())
 
 
 def test_the_predictive_is_that_of_the_linear_model() -> None:

@@ -1,7 +1,6 @@
 """Laplace-LoRA: training, folders of runs, sizes and mistakes."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -85,10 +84,7 @@ def test_factors_that_are_too_large_are_refused_before_training(tmp_path: Path) 
 
 
 def test_mistakes_are_named() -> None:
-    model, guide, _, _ = fitted()
-    batch = make_batch()
-    with pytest.raises(ConfigError, match=r"answer tokens \[7, 3, 50\], the batch has \[7, 3, 51\]"):
-        predict(model, guide, replace(batch, answer_ids=torch.tensor([7, 3, 51])), samples=2)
+    _, guide, _, _ = fitted()
     with pytest.raises(ConfigError, match="add it to target_modules"):
         toy(targets=["q_proj"], subset="last")
     with pytest.raises(ConfigError, match="random='AB' without flipout"):

@@ -100,9 +100,28 @@ def test_rows_belong_to_tokens_once_they_are_trained() -> None:
     whole = predict(model, guide, UNLABELLED, samples=0)[0]
     found = predict(model, guide, replace(UNLABELLED, answer_ids=ANSWERS[[2, 0]]), samples=0)[0]
     assert_close(found, whole[:, [2, 0]].log_softmax(-1), rtol=0, atol=1e-5)
-    foreign = replace(UNLABELLED, answer_ids=torch.tensor([7, 8]))
-    with pytest.raises(ConfigError, match=r"answer tokens \[7, 3, 50\], the batch has \[7, 8\]"):
+    foreign = replace(UNLABELLED, answer_ids=torch.tensor([7, 8, 9, 11]))
+    with pytest.raises(ConfigError, match=r"answer tokens \[7, 3, 50\], the batch has \[7, 8, 9, 11\]"):
         predict(model, guide, foreign, samples=0)
+
+
+def test_an_answer_that_was_not_trained_has_the_prior() -> None:
+    """Its logits are the language model's, and their variance that of the prior: of a row nobody trained."""
+    model, guide = VBLL(backbone(), N, answers=4), None
+    guide = VBLLGuide(model)
+    with torch.no_grad():
+        guide.mean[:3].normal_()
+    model.set_tokens(ANSWERS)
+    asked = replace(UNLABELLED, answer_ids=torch.tensor([8, 7]))
+    found = predict(model, guide, asked, samples=0)[0]
+    logits, phi = logits_and_features(model, asked)
+    logits = torch.tensor(logits).double()
+    expected = logits[:, 0] - logits[:, 1] - torch.tensor(phi).double() @ guide.mean[0].detach().double()
+    assert_close(found[:, 0] - found[:, 1], expected, rtol=0, atol=1e-4)
+    draws = predict(model, guide, asked, samples=4000)
+    variance = 2 * model.prior_scale**2 * torch.tensor(phi).double().square().sum(-1)
+    spread = (draws[..., 0] - draws[..., 1]).var(0) / variance
+    assert ((spread - 1).abs() < 4.5 * (2 / 4000) ** 0.5).all()
 
 
 def test_what_does_not_fit_is_refused() -> None:
