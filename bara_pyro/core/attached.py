@@ -40,9 +40,18 @@ def pair_of(run: Fitted | tuple[AdaptedLM, SiteGuide]) -> tuple[AdaptedLM, SiteG
     """Return program and guide.
 
     Raises:
-        ConfigError: the guide belongs to another model.
+        ConfigError: it is neither a run nor a pair, or the guide belongs to another model.
     """
-    model, guide = run if isinstance(run, tuple) else (run.model, run.guide)
+    given: Any = run
+    pair = (
+        given if isinstance(given, tuple) else (getattr(given, "model", None), getattr(given, "guide", None))
+    )
+    if len(pair) != 2 or not isinstance(pair[0], AdaptedLM):
+        raise ConfigError(
+            f"A {type(run).__name__} is neither a run nor (model, guide): give what bp.train or "
+            "bp.load_system returns, or a model of bp.models with its guide."
+        )
+    model, guide = pair
     check_guide(guide, model)
     return model, guide
 

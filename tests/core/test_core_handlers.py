@@ -19,6 +19,7 @@ from torch.distributions import kl_divergence
 from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.core.prediction import predict
 from bara_pyro.core.svi import SVI, adamw
+from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 
 R, N = 2, 4
@@ -102,12 +103,19 @@ def replayed(model: Any) -> Any:
         return poutine.replay(model, trace=poutine.trace(model).get_trace(make_batch()))
 
 
+def in_a_function(model: Any) -> Any:
+    def run(batch: Batch) -> Tensor:
+        return model(batch)
+
+    return run
+
+
 REFUSED: dict[str, Handler] = {
     "lift": lambda m: poutine.lift(m, prior={"adapters.lm_head.lora_B": Normal(0.0, 1.0)}),
     "reparam": lambda m: poutine.reparam(m, config={"phi": LocScaleReparam(0.5)}),
     "replay": replayed,
     "do": lambda m: poutine.do(m, data={"phi": FIXED}),
-    "function": lambda m: lambda batch: m(batch),
+    "function": in_a_function,
     "trace": poutine.trace,
     "other": lambda m: bara_pair(num_data=N, r=R, latent="phi")[0],
 }

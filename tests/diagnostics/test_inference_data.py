@@ -11,6 +11,7 @@ from inference_cases import MODULES, R, tiny_system, with_rows
 from scipy import stats
 from torch.nn import functional as F
 
+import bara_pyro as bp
 from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.core.gate_draws import gate_draws
 from bara_pyro.core.prediction import predict, record
@@ -305,3 +306,44 @@ def test_too_large_is_refused_before_anything_is_drawn(bara, monkeypatch) -> Non
 def test_bad_arguments(bara, arguments: dict, error: type, words: str) -> None:
     with pytest.raises(error, match=words):
         to_inference_data(bara, **arguments)
+
+
+def test_a_model_its_guide_and_rows_are_a_run(bara, data) -> None:
+    """The same draws as of the run whose they are, by row and seed."""
+    part = chosen_rows(bara, "test", N)
+    batch = part.batch(range(N), bara.answer_ids)
+    pair, how = (bara.model, bara.guide), {"samples": S, "seed": 3, "tokens": "all"}
+    for given in (to_inference_data(pair, rows=batch, **how), to_inference_data(*pair, batch, **how)):
+        assert set(groups_of(given)) == set(groups_of(data))
+        for group in ("posterior", "prior", "posterior_predictive", "log_likelihood", "sample_stats"):
+            for name, values in data[group].data_vars.items():
+                np.testing.assert_allclose(given[group][name], values, rtol=0, atol=1e-5, err_msg=name)
+        assert list(given["observed_data"]["y"].values) == list(part.labels)
+        assert list(given["posterior"]["obs"].values) == list(part.ids)
+        assert given.attrs["method"] == "BaRA, WeibullGuide"
+        assert not given.attrs["config_hash"]  # of no run
+    assert estimate_bytes(pair, rows=batch, samples=S) == estimate_bytes(bara, rows=N, samples=S)
+    unknown = to_inference_data(pair, rows=batch.unlabelled(), samples=S, prior=False)
+    assert "log_likelihood" not in groups_of(unknown)
+    lora = tiny_system("lora")
+    batch = chosen_rows(lora, "test", N).batch(range(N), lora.answer_ids)
+    found = to_inference_data((lora.model, lora.guide), rows=batch, samples=2, prior=False)
+    assert found["posterior_predictive"]["probs"].shape[1:3] == (2, N)
+
+
+@pytest.mark.parametrize("given", ["runs/x", None, (1, 2), (1, 2, 3), {}])
+def test_what_is_neither_a_run_nor_a_pair_is_refused(bara, given: object) -> None:
+    for function in (to_inference_data, estimate_bytes):
+        with pytest.raises(ConfigError, match="neither a run nor"):
+            function(given)
+    with pytest.raises(ConfigError, match="neither a run nor"), bp.attached(given):
+        pass
+    batch = chosen_rows(bara, "test", N).batch(range(N), bara.answer_ids)
+    for wrong in (
+        lambda: to_inference_data((bara.model, bara.guide)),
+        lambda: to_inference_data(bara.model, rows=batch),
+        lambda: to_inference_data(bara, rows=batch),
+        lambda: to_inference_data((bara.model, tiny_system().guide), rows=batch),
+    ):
+        with pytest.raises(ConfigError):
+            wrong()

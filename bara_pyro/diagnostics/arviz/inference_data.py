@@ -25,11 +25,15 @@ import torch
 from torch import Tensor
 
 from bara_pyro.core.gate_draws import chosen_modules
+from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data import EncodedSplit
 from bara_pyro.data.encode import prompt_text
+from bara_pyro.data.types import Batch
 from bara_pyro.diagnostics.arviz.compat import Idata, container, psis_loo
+from bara_pyro.diagnostics.arviz.given import GIVEN, Pair, looked_at
 from bara_pyro.diagnostics.arviz.groups import Coords, Variables, dataset, module_coords, nbytes
-from bara_pyro.diagnostics.gates.full_draws import FullDraws, Rows, answers, chosen_rows, full_draws
+from bara_pyro.diagnostics.gates.full_draws import FullDraws, Rows, answers, full_draws
 from bara_pyro.diagnostics.gates.sparsity import TAU, check_tau
 from bara_pyro.errors import ConfigError, unknown
 from bara_pyro.guides.prior import PriorGuide
@@ -43,10 +47,11 @@ Tokens = Literal["last", "all"]
 
 
 def to_inference_data(
-    system: System,
+    system: System | Pair | AdaptedLM,
+    guide: SiteGuide | None = None,
+    rows: Rows | Batch = 64,
     *,
     split: str = "test",
-    rows: Rows = 64,
     samples: int = 100,
     modules: Sequence[str] | None = None,
     tokens: Tokens = "last",
@@ -58,9 +63,11 @@ def to_inference_data(
     """Return draws of a fitted system as an `arviz.InferenceData` (ArviZ 0.x) or a `DataTree` (1.x).
 
     Args:
-        system: fitted.
-        split: where the rows come from; PSIS-LOO needs "train".
-        rows: how many, from the front of the split (all, where it has fewer), or their identifiers.
+        system: a fitted run; or `(model, guide)`, or a model whose guide is given next.
+        guide: of a model.
+        rows: of a run how many, from the front of the split (all, where it has fewer), or their identifiers;
+            of model and guide a batch.
+        split: where a run's rows come from; PSIS-LOO needs "train".
         samples: number S of draws; where the guide has a predictive of its own, that decides.
         modules: paths of the modules whose gates are kept; all if None. KLs are those of all modules.
         tokens: "all" keeps theta at every token, too, as `theta_tokens`; the coordinate `token` counts
@@ -71,7 +78,8 @@ def to_inference_data(
         max_bytes: the most that the arrays may take.
 
     Raises:
-        ConfigError: an argument is unknown or out of range, or the arrays would take more than `max_bytes`.
+        ConfigError: an argument is unknown or out of range, the arrays would take more than `max_bytes`, or
+            what is given is neither a run nor a model with its guide.
         DataError: a row is unknown, or a draw's probabilities are not numbers.
 
     Examples:
@@ -81,9 +89,18 @@ def to_inference_data(
         >>> data = to_inference_data(run, rows=3, samples=4, prior=False)
         >>> dict(data["posterior"]["phi"].sizes)
         {'chain': 1, 'draw': 4, 'module': 9, 'rank': 8}
+
+        Of a program and a guide of one's own:
+
+        >>> batch = run.split("test").batch(range(3), run.answer_ids)
+        >>> data = to_inference_data((run.model, run.guide), rows=batch, samples=4, prior=False)
+        >>> data["posterior_predictive"]["probs"].shape  # chains x draws x rows x answers
+        (1, 4, 3, 2)
     """
     check_tau(tau)
-    part, paths = chosen_rows(system, split, rows), chosen_modules(system.model, modules)
+    own = isinstance(system, System)
+    system, part = looked_at(system, guide, split, rows)
+    paths = chosen_modules(system.model, modules)
     features = _features(system, part, tokens, prior)
     _check_room(nbytes(features, _sizes(system, part, samples, len(paths))), max_bytes, samples, len(part))
     seed = system.config.predict.seed if seed is None else seed
@@ -111,7 +128,8 @@ def to_inference_data(
     if "labels" in features:
         _add_labels(arrays, drawn, torch.tensor(part.labels), system.model.num_data, coords)
     found = {group: dataset(group, values, coords) for group, values in arrays.items() if values}
-    return container(found, _attributes(system, split, samples, seed, tau))
+    facts = _attributes(system, split, samples, seed, tau)
+    return container(found, facts if own else facts | _no_run(system))
 
 
 def _add_labels(
@@ -125,10 +143,11 @@ def _add_labels(
 
 
 def estimate_bytes(
-    system: System,
+    system: System | Pair | AdaptedLM,
+    guide: SiteGuide | None = None,
+    rows: Rows | Batch = 64,
     *,
     split: str = "test",
-    rows: Rows = 64,
     samples: int = 100,
     modules: Sequence[str] | None = None,
     tokens: Tokens = "last",
@@ -147,7 +166,8 @@ def estimate_bytes(
         >>> 1.9 < many / few <= 2
         True
     """
-    part, paths = chosen_rows(system, split, rows), chosen_modules(system.model, modules)
+    system, part = looked_at(system, guide, split, rows)
+    paths = chosen_modules(system.model, modules)
     return nbytes(_features(system, part, tokens, prior), _sizes(system, part, samples, len(paths)))
 
 
@@ -226,6 +246,12 @@ def _constants(system: System, part: EncodedSplit, split: str) -> Variables:
         "difficulty": torch.special.entr(truth).sum(dim=-1),
         "truth": truth,
     }
+
+
+def _no_run(system: System) -> Json:
+    """Return what is known of a program and its guide in place of a run's settings."""
+    pair = f"{type(system.model).__name__}, {type(system.guide).__name__}"
+    return {"method": pair, "config_hash": "", "split": GIVEN}
 
 
 def _attributes(system: System, split: str, samples: int, seed: int, tau: float) -> Json:

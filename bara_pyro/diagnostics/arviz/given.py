@@ -1,0 +1,66 @@
+"""What draws are exported of: a run, or a program, its guide and a batch of rows, read as a run."""
+
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from bara_pyro.core.attached import pair_of
+from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.likelihood import require_answer_tokens
+from bara_pyro.core.program import AdaptedLM
+from bara_pyro.data import EncodedSplit, Example, Task
+from bara_pyro.data.types import Batch
+from bara_pyro.diagnostics.gates.full_draws import Rows, chosen_rows
+from bara_pyro.errors import ConfigError
+from bara_pyro.runs.config import load_config
+from bara_pyro.runs.system import System
+
+Pair: TypeAlias = tuple[AdaptedLM, SiteGuide]
+GIVEN = "given"  # the name of a task, and the method, of a pair that is no run
+
+
+def looked_at(
+    run: System | Pair | AdaptedLM, guide: SiteGuide | None, split: str, rows: Rows | Batch
+) -> tuple[System, EncodedSplit]:
+    """Return a run and the rows that are asked for; see `to_inference_data`.
+
+    Raises:
+        ConfigError: it is neither a run nor a program with its guide, or the rows are of the other.
+        DataError: a row is unknown.
+    """
+    if isinstance(run, System):
+        if guide is not None or isinstance(rows, Batch):
+            raise ConfigError("A run has its own guide and rows: give their number, or their identifiers.")
+        return run, chosen_rows(run, split, rows)
+    if isinstance(run, AdaptedLM):
+        if guide is None:
+            raise ConfigError(f"A {type(run).__name__} needs its guide: give (model, guide).")
+        run = (run, guide)
+    model, guide = pair_of(run)
+    if not isinstance(rows, Batch):
+        raise ConfigError(
+            f"rows={rows!r} are of no run: give a batch beside (model, guide), such as "
+            "bp.encode(examples, tokenizer).batch(range(8), answer_ids)."
+        )
+    require_answer_tokens(model.likelihood, "Exported draws")
+    return _as_run(model, guide, rows, split)
+
+
+def _as_run(model: AdaptedLM, guide: SiteGuide, batch: Batch, split: str) -> tuple[System, EncodedSplit]:
+    """Return a run of default settings, whose split are the rows of a batch."""
+    tokens = [ids[mask].tolist() for ids, mask in zip(batch.input_ids, batch.attention_mask, strict=True)]
+    ids = batch.ids or tuple(map(str, range(len(batch))))
+    labels = (-1,) * len(batch) if batch.labels is None else tuple(batch.labels.tolist())
+    part = EncodedSplit(tuple(tokens), labels, ids, pad_id=0)
+    texts = [_read(model, torch.tensor(row)) for row in tokens]
+    examples: Any = tuple(Example(*row) for row in zip(ids, texts, labels, strict=True))
+    names = tuple(_read(model, token.unsqueeze(0)).strip() or str(int(token)) for token in batch.answer_ids)
+    task = replace(Task(GIVEN, names, names=names), **{split: examples})
+    return System(load_config(), model.backbone, task, batch.answer_ids, model, guide), part
+
+
+def _read(model: AdaptedLM, tokens: Tensor) -> str:
+    tokenizer = model.backbone.tokenizer
+    return "" if tokenizer is None else str(tokenizer.decode(tokens.tolist()))
