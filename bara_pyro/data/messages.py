@@ -130,7 +130,7 @@ def _weight(message: Message, where: str) -> object:
     weight = message.get("weight")
     if weight is not None and (weight not in (0, 1) or (weight and message["role"] != "assistant")):
         raise DataError(
-            f"A message of the {message['role']} of {where} has the 'weight' {str(weight)[:20]}: give 0 or "
+            f"A message of the {message['role']} of {where} has the 'weight' {repr(weight)[:20]}: give 0 or "
             "1, and 1 to the assistant's only."
         )
     return weight

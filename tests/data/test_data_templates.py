@@ -231,6 +231,8 @@ def test_weights_say_which_answer_is_learnt(messages: list, prompt: tuple, reply
         ({"messages": [ASK, {**SAID, "weight": 0}]}, "'weight' 0"),
         ({"messages": [ASK, {**SAID, "weight": 1}, ASK, SAID]}, "before the reply has the 'weight' 1"),
         ({"messages": [ASK, {**SAID, "weight": 0.5}]}, "'weight' 0.5"),
+        ({"messages": [ASK, {**SAID, "weight": "0"}]}, "'weight' '0'"),
+        ({"messages": [{**ASK, "weight": 1}, SAID]}, "the user of row 1.*'weight' 1"),
         ({"messages": [ASK, SAID], "functions": [TOOL]}, "'functions'.*give 'tools'"),
         ({"messages": [ASK, SAID], "images": ["a.png"]}, "'images'.*only texts are read"),
         ({"prompt": "a", "completion": "b", "thinking": "hm"}, "'thinking', which is not read"),
