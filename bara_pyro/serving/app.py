@@ -1,16 +1,16 @@
 """The paths of a server: what is asked of each, and how it refuses."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from fastapi import FastAPI, HTTPException, Request
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException as AnyHTTPException
+from starlette.requests import ClientDisconnect
 
 from bara_pyro import __version__
 from bara_pyro.errors import BaraError
@@ -18,16 +18,23 @@ from bara_pyro.serving import schema
 from bara_pyro.serving.batcher import Batcher, FullError
 from bara_pyro.serving.engine import Answer, Engine, Question
 from bara_pyro.serving.meters import CONTENT_TYPE, Meters
-from bara_pyro.serving.middleware import Counted, Limited
-from bara_pyro.types import Json
+from bara_pyro.serving.middleware import ANY, MOST_BYTES, Counted, Limited, Trusted
+from bara_pyro.types import Fields, Json
+
+READERS = 8
+"""Requests that are read at once."""
+MOST_SAID = 360
+"""Characters of a refusal; a request can have far longer names in it."""
 
 QUESTIONS = ("/probabilities", "/uncertainty", "/draws")
 PATHS = frozenset({*QUESTIONS, "/health", "/metrics", "/openapi.json"})
 Say = Callable[[Answer], Json]
-Ask = Callable[[schema.Asked, Say], Awaitable[Response]]
+Ask = Callable[[Request, Say], Awaitable[Response]]
 REFUSALS: dict[int | str, dict[str, Any]] = {
-    code: {"model": schema.Refusal} for code in (400, 413, 422, 500, 503)
+    code: {"model": schema.Refusal} for code in (400, 408, 413, 422, 500, 503)
 }
+BODY: Json = {"content": {"application/json": {"schema": schema.Asked.model_json_schema()}}, "required": True}
+ASKED: dict[str, Any] = {"responses": REFUSALS, "openapi_extra": {"requestBody": BODY}}
 
 
 @dataclass(frozen=True)
@@ -38,19 +45,23 @@ class Limits:
         max_batch: rows a batch.
         max_wait: seconds that a row waits for others while nothing is computed.
         queue_size: rows that may wait or be computed at once; a request that finds no room is refused.
+        max_bytes: of the body of a request; a longer one is refused before it is in memory.
     """
 
     max_batch: int = 64
     max_wait: float = 0.005
     queue_size: int = 4096
+    max_bytes: int = MOST_BYTES
 
 
-def create_app(engine: Engine, limits: Limits | None = None) -> FastAPI:
+def create_app(engine: Engine, limits: Limits | None = None, *, hosts: Collection[str] = (ANY,)) -> FastAPI:
     """Return an ASGI application that answers questions.
 
     Args:
         engine: what answers, for example a `RunEngine`.
-        limits: of batches and queue.
+        limits: of batches, queue and requests.
+        hosts: names and addresses that requests may have in their header Host (`server.hosts_of` returns
+            those of a socket); by default any, for a server of your own that looks after that.
     """
     limits = limits or Limits()
     meters = Meters(lambda: batcher.held)
@@ -61,33 +72,45 @@ def create_app(engine: Engine, limits: Limits | None = None) -> FastAPI:
         capacity=limits.queue_size,
         on_batch=meters.batch,
     )
-    reader = ThreadPoolExecutor(1, "read")  # one: tokenizers are not made for several
+    readers = ThreadPoolExecutor(READERS, "read")
+    form = schema.right_form(engine.about.get("text_column", "question"))
 
     @asynccontextmanager
     async def running(_: FastAPI) -> AsyncIterator[None]:
         batcher.start()
         yield
         await batcher.close()
-        reader.shutdown(wait=False, cancel_futures=True)
+        readers.shutdown(wait=False, cancel_futures=True)
 
-    async def ask(asked: schema.Asked, say: Say) -> JSONResponse:
-        if len(asked.rows) > limits.queue_size:
+    async def asked_rows(request: Request) -> list[Fields]:
+        body = await request.body()
+        if body and not schema.is_json(request.headers.get("content-type", "")):
+            raise HTTPException(422, f"The request does not say that it is JSON: {form} {schema.JSON_TYPE}.")
+        # JSON, too, is read beside the event loop, which all requests share.
+        rows = await asyncio.get_running_loop().run_in_executor(readers, schema.rows_in, body, form)
+        if len(rows) > limits.queue_size:
             raise HTTPException(
-                413, f"The request has {len(asked.rows)} rows: send at most {limits.queue_size} at a time."
+                413, f"The request has {len(rows)} rows: send at most {limits.queue_size} at a time."
             )
-        with batcher.room(len(asked.rows)):
-            loop = asyncio.get_running_loop()
+        return rows
+
+    async def ask(request: Request, say: Say) -> JSONResponse:
+        rows = await asked_rows(request)
+        with batcher.room(len(rows)):
             try:
-                questions, notes = await loop.run_in_executor(reader, engine.read, asked.rows)
+                questions, notes = await asyncio.get_running_loop().run_in_executor(
+                    readers, engine.read, rows
+                )
             except BaraError as error:
                 raise HTTPException(422, str(error)) from error
             answers = await batcher.answer(questions)
-        rows = [say(answer) for answer in answers]
-        return JSONResponse({"samples": engine.about["samples"], "rows": rows, "notes": notes})
+        said = [say(answer) for answer in answers]
+        return JSONResponse({"samples": engine.about["samples"], "rows": said, "notes": notes})
 
     # No pages of documentation: they load scripts from elsewhere. /openapi.json says the same.
     app = FastAPI(title="bara serve", version=__version__, lifespan=running, docs_url=None, redoc_url=None)
-    app.add_middleware(Limited)
+    app.add_middleware(Limited, most=limits.max_bytes)
+    app.add_middleware(Trusted, hosts=hosts)
     app.add_middleware(Counted, meters=meters, paths=PATHS)
     _add_questions(app, ask)
 
@@ -103,36 +126,29 @@ def create_app(engine: Engine, limits: Limits | None = None) -> FastAPI:
         """Counts and times, in Prometheus' text format."""
         return Response(meters.text(), media_type=CONTENT_TYPE)
 
-    _add_refusals(app, schema.right_form(engine.about.get("text_column", "question")))
+    _add_refusals(app)
     return app
 
 
 def _add_questions(app: FastAPI, ask: Ask) -> None:
-    @app.post("/probabilities", response_model=schema.Probabilities, responses=REFUSALS)
-    async def probabilities(asked: schema.Asked) -> Response:
+    @app.post("/probabilities", response_model=schema.Probabilities, **ASKED)
+    async def probabilities(request: Request) -> Response:
         """The posterior predictive: each class's probability, averaged over the draws."""
-        return await ask(asked, schema.probability_row)
+        return await ask(request, schema.probability_row)
 
-    @app.post("/uncertainty", response_model=schema.Uncertainties, responses=REFUSALS)
-    async def uncertainty(asked: schema.Asked) -> Response:
+    @app.post("/uncertainty", response_model=schema.Uncertainties, **ASKED)
+    async def uncertainty(request: Request) -> Response:
         """Total, aleatoric and epistemic uncertainty, in nats."""
-        return await ask(asked, schema.uncertainty_row)
+        return await ask(request, schema.uncertainty_row)
 
-    @app.post("/draws", response_model=schema.Draws, responses=REFUSALS)
-    async def draws(asked: schema.Asked) -> Response:
+    @app.post("/draws", response_model=schema.Draws, **ASKED)
+    async def draws(request: Request) -> Response:
         """Each class's probability under each draw of the posterior."""
-        return await ask(asked, schema.draw_row)
+        return await ask(request, schema.draw_row)
 
 
-def _add_refusals(app: FastAPI, form: str) -> None:
-    """Let every refusal be one sentence, `{"error": ...}`; `form` says what a request looks like."""
-
-    @app.exception_handler(RequestValidationError)
-    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
-        errors = error.errors()
-        return _refusal(
-            400 if errors[0]["type"] == "json_invalid" else 422, schema.what_is_wrong(errors, form)
-        )
+def _add_refusals(app: FastAPI) -> None:
+    """Let every refusal be one sentence, `{"error": ...}`."""
 
     @app.exception_handler(FullError)
     async def full(_: Request, error: FullError) -> JSONResponse:
@@ -149,9 +165,11 @@ def _add_refusals(app: FastAPI, form: str) -> None:
         elif error.status_code == 405:
             way = "POST" if path in QUESTIONS else "GET"
             sentence = f"{path} does not take {request.method}: {way} it."
-        elif error.status_code == 400:
-            sentence = schema.unreadable(error.__cause__, form)
         return _refusal(error.status_code, sentence, dict(error.headers or {}))
+
+    @app.exception_handler(ClientDisconnect)
+    async def gone(_: Request, __: ClientDisconnect) -> JSONResponse:
+        return _refusal(400, "The request ended before its body did: send it again.")
 
     @app.exception_handler(Exception)
     async def failed(_: Request, error: Exception) -> JSONResponse:
@@ -162,4 +180,7 @@ def _add_refusals(app: FastAPI, form: str) -> None:
 def _refusal(status: int, sentence: str, headers: dict[str, str] | None = None) -> JSONResponse:
     # What is quoted of a request may hold half a character, which UTF-8 lacks.
     said = sentence.encode(errors="backslashreplace").decode()
+    if len(said) > MOST_SAID:
+        half = MOST_SAID // 2
+        said = f"{said[:half]}[...]{said[-half:]}"
     return JSONResponse({"error": said}, status, headers)

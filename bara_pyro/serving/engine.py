@@ -1,6 +1,7 @@
 """A run as what answers questions: they are read one request at a time, and computed in any batch."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,6 +15,9 @@ from bara_pyro.runs.predict import answers_of, names_of
 from bara_pyro.runs.rows import encode_rows, longest, reading_notes
 from bara_pyro.runs.system import System, require_answers
 from bara_pyro.types import Fields, Json
+
+PART = 2**16
+"""Characters that are made tokens at a time, some 0.05 s."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,7 @@ class Answer:
 
 
 class Engine(Protocol):
-    """What a server asks. Each method is called by one thread at a time, both at once."""
+    """What a server asks: `compute` from one thread, `read` from several at once."""
 
     @property
     def about(self) -> Json:
@@ -91,6 +95,8 @@ class RunEngine:
         source = SOURCES.get(task.name)
         usual = source.columns[0] if source else "question"
         self._text_column = task.columns.text if task.columns else usual
+        # One thread, because tokenizers are not made for several, and each request in turn.
+        self._tokenizing = ThreadPoolExecutor(1, "tokenize")
         read_table([{"": ""}])  # imports what reading rows needs, which takes seconds, before any request
 
     @property
@@ -117,7 +123,7 @@ class RunEngine:
         except DataError:
             self._check_text(rows)
             raise
-        split = encode_rows(self._reading, self.system.backbone, self.system.task, examples)
+        split = united(list(self._encoded(examples)))
         if split.dropped:
             most = longest(self.system.config, self.system.backbone)
             raise DataError(
@@ -126,6 +132,14 @@ class RunEngine:
             )
         questions = [Question(example, split.take([i])) for i, example in enumerate(examples)]
         return questions, reading_notes(self._reading, self.system.backbone, split, "given")
+
+    def _encoded(self, examples: Sequence[Example]) -> Iterator[EncodedSplit]:
+        """Yield the rows as tokens, few at a time: what others ask is read in between."""
+        system = self.system
+        for part in parts(examples):
+            yield self._tokenizing.submit(
+                encode_rows, self._reading, system.backbone, system.task, part
+            ).result()
 
     def _check_text(self, rows: Sequence[Fields]) -> None:
         """Say in the words of a request that no key holds the text, where that is so."""
@@ -165,6 +179,37 @@ class RunEngine:
             for row, example, of_row in zip(said, examples, draws, strict=True)
         ]
         return [found[place] for place in sorted(range(len(order)), key=order.__getitem__)]
+
+
+def parts(examples: Sequence[Example]) -> Iterator[list[Example]]:
+    """Yield the examples in parts of about `PART` characters."""
+    part: list[Example] = []
+    size = 0
+    for example in examples:
+        part.append(example)
+        size += len(example.context) + len(example.question) + sum(map(len, example.texts))
+        if size >= PART:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
+
+
+def united(splits: Sequence[EncodedSplit]) -> EncodedSplit:
+    """Return the rows of several splits as one."""
+    tokens = [sum(map(len, split.token_ids)) for split in splits]
+    unknown = sum(size * split.unknown for size, split in zip(tokens, splits, strict=True))
+    return EncodedSplit(
+        token_ids=tuple(row for split in splits for row in split.token_ids),
+        labels=tuple(label for split in splits for label in split.labels),
+        ids=tuple(row_id for split in splits for row_id in split.ids),
+        pad_id=splits[0].pad_id,
+        shortened=tuple(row_id for split in splits for row_id in split.shortened),
+        dropped=tuple(row_id for split in splits for row_id in split.dropped),
+        unknown=unknown / max(sum(tokens), 1),
+        texts=tuple(texts for split in splits for texts in split.texts),
+        offered=(),
+    )
 
 
 def joined(questions: Sequence[Question]) -> EncodedSplit:

@@ -1,13 +1,13 @@
 """What is sent to a server and what it sends back, as JSON; what is wrong with a request, in a sentence."""
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
+from fastapi import HTTPException
 from pydantic import BaseModel, ConfigDict, Field
 
 from bara_pyro.serving.engine import Answer
-from bara_pyro.types import Json
+from bara_pyro.types import Fields, Json
 
 
 class Asked(BaseModel):
@@ -98,6 +98,14 @@ def draw_row(answer: Answer) -> Json:
 
 
 JSON_TYPE = "with Content-Type: application/json"
+SHOWN = 60  # characters of what is wrong
+MOST_KEYS = 1000
+"""Different keys of the rows of a request."""
+
+
+def is_json(content_type: str) -> bool:
+    """Return whether a request says that it is JSON, and nothing beside (`application/problem+json`)."""
+    return content_type.partition(";")[0].strip().lower() == "application/json"
 
 
 def right_form(column: str) -> str:
@@ -105,39 +113,69 @@ def right_form(column: str) -> str:
     return f'send {{"rows": [{{{json.dumps(column)}: "..."}}]}}'
 
 
-def unreadable(cause: BaseException | None, form: str) -> str:
-    """Return why a body could not be read, as one sentence with the right form."""
-    if isinstance(cause, UnicodeDecodeError):
-        return f"The request is not UTF-8 text (byte {cause.start}): {form}, encoded as UTF-8."
-    if isinstance(cause, RecursionError):
-        return f"The request is nested too deeply: {form}."
-    if isinstance(cause, ValueError):  # of Python's limit on the digits of an integer
-        return f"The request holds a number that is too long: {form}."
-    return f"The request cannot be read: {form}."
+def rows_in(body: bytes, form: str) -> list[Fields]:
+    """Return the rows of a request; `form` says what one looks like.
+
+    Written out, and not pydantic's: that looks at all that is wrong, and a request of eight megabytes may
+    hold four million mistakes.
+
+    Raises:
+        HTTPException: 400 where the body is not JSON, 422 where it is something else than rows.
+    """
+    asked = _parsed(body, form)
+    if asked is None:
+        raise HTTPException(422, f"The request is empty (no body, or null): {form} {JSON_TYPE}.")
+    if not isinstance(asked, dict):
+        raise HTTPException(422, f"The request is {_shown(asked)} and no object: {form}.")
+    if "rows" not in asked:
+        raise HTTPException(422, f"The request has no 'rows': {form}.")
+    for key in asked:
+        if key != "rows":
+            raise HTTPException(
+                422, f"The request has an unknown key {key[:SHOWN]!r}: {form} and nothing else."
+            )
+    rows = asked["rows"]
+    if not isinstance(rows, list) or not rows:
+        raise HTTPException(422, f"The rows are {_shown(rows)}: {form}, with at least one row.")
+    keys: set[str] = set()
+    for number, row in enumerate(rows, start=1):
+        if not isinstance(row, dict):
+            raise HTTPException(422, f"Row {number} is {_shown(row)} and no object: {form}.")
+        keys.update(row)
+        if len(keys) > MOST_KEYS:
+            raise HTTPException(
+                422, f"The rows up to row {number} have more than {MOST_KEYS} different keys: {form}."
+            )
+    return rows
 
 
-def what_is_wrong(errors: Sequence[Any], form: str) -> str:
-    """Return the first mistake that was found in a request as one sentence with the right form."""
-    first = errors[0]
-    where = [str(part) for part in first["loc"] if part != "body"]
-    if first["type"] == "json_invalid":
-        return f"The request is not JSON ({first['ctx']['error']} at character {where[0]}): {form}."
-    if not where and first["input"] is None:
-        return f"The request is empty (no body, or null): {form} {JSON_TYPE}."
-    if not where and isinstance(first["input"], bytes):
-        return f"The request does not say that it is JSON: {form} {JSON_TYPE}."
-    if not where:
-        return f"The request is {_shown(first['input'])} and no object: {form}."
-    if first["type"] == "extra_forbidden":
-        return f"The request has an unknown key {where[0]!r}: {form} and nothing else."
-    if first["type"] == "missing":
-        return f"The request has no {where[0]!r}: {form}."
-    if len(where) > 1:
-        number = int(where[1]) + 1
-        return f"Row {number} is {_shown(first['input'])} and no object: {form}."
-    return f"The rows are {_shown(first['input'])}: {form}, with at least one row."
+def _parsed(body: bytes, form: str) -> object:
+    """Return a body as JSON; None where there is none."""
+    try:
+        return json.loads(body) if body else None
+    except json.JSONDecodeError as error:
+        raise HTTPException(
+            400, f"The request is not JSON ({error.msg} at character {error.pos}): {form}."
+        ) from error
+    except UnicodeDecodeError as error:
+        raise HTTPException(
+            400, f"The request is not UTF-8 text (byte {error.start}): {form}, encoded as UTF-8."
+        ) from error
+    except RecursionError as error:
+        raise HTTPException(400, f"The request is nested too deeply: {form}.") from error
+    except ValueError as error:  # of Python's limit on the digits of an integer
+        raise HTTPException(400, f"The request holds a number that is too long: {form}.") from error
 
 
 def _shown(value: object) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    """Return the beginning of a value as JSON."""
+    if isinstance(value, str):
+        value = value[:SHOWN]
+    parts, size = [], 0
+    for part in json.JSONEncoder().iterencode(value):
+        parts.append(part[:SHOWN])
+        size += len(part)
+        if size > SHOWN:
+            break
+    text = "".join(parts)
+    return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."

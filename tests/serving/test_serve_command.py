@@ -1,61 +1,27 @@
 """`bara serve` as a process: on a port, asked by many at once, stopped while it answers."""
 
 import http.client
-import json
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from app_cases import Bara, assert_one_sentence
 from huggingface_hub import constants
+from serving_cases import PATIENCE, ask, server
 
 pytest.importorskip("fastapi", reason="the extra serve is not installed: pip install 'bara-pyro[serve]'")
 
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.predict import predict
 from bara_pyro.runs.store import read_json, write_json
-
-PATIENCE = 120
-
-
-@contextmanager
-def server(run: Path, *options: object) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
-    """A server on a free port, and what it says of itself."""
-    command = [sys.executable, "-m", "bara_pyro", "serve", str(run), "--port", "0", "--json"]
-    process = subprocess.Popen(
-        [*command, *map(str, options)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    try:
-        said = ""
-        for line in process.stdout:
-            said += line
-            if line == "}\n":
-                break
-        assert said, process.stderr.read() if process.stderr else ""
-        yield process, json.loads(said)
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def ask(url: str, path: str, rows: list[dict] | None = None) -> Any:
-    body = None if rows is None else json.dumps({"rows": rows}).encode()
-    request = urllib.request.Request(f"{url}{path}", body, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
-        return json.load(answer)
 
 
 def test_many_ask_at_once_and_none_is_lost(run: Path, rows: list[dict]) -> None:

@@ -14,8 +14,11 @@ pytest.importorskip("httpx2", reason="starlette's TestClient needs httpx2")
 from fastapi.testclient import TestClient
 
 from bara_pyro.cli.commands.serve import serve
+from bara_pyro.data.tokens import MOST
 from bara_pyro.serving.app import PATHS
 from bara_pyro.serving.middleware import MOST_BYTES
+from bara_pyro.serving.protocol import Patience
+from bara_pyro.serving.schema import MOST_KEYS
 from bara_pyro.serving.server import GRACE
 
 PAGE = (Path(__file__).parents[2] / "docs" / "server.md").read_text()
@@ -29,7 +32,7 @@ def test_the_examples(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     exec(compile(block, "server.md", "exec"), names)
     [path, body] = re.search(r"8000(/\w+) .*?-d '(.*?)'", PAGE, flags=re.DOTALL).groups()  # type: ignore[union-attr]
     shown = json.loads(re.search(r'    (\{"samples".*?"notes": \[\]\})', PAGE, flags=re.DOTALL)[1])  # type: ignore[index]
-    with TestClient(names["app"]) as client:
+    with TestClient(names["app"], base_url="http://models.example") as client:
         answer = client.post(path, content=body, headers={"Content-Type": "application/json"}).json()
     assert answer.keys() == shown.keys()
     assert [row.keys() for row in answer["rows"]] == [row.keys() for row in shown["rows"]]
@@ -41,7 +44,11 @@ def test_the_figures_are_those_of_the_code() -> None:
     assert all(path in PAGE for path in PATHS)
     assert f"{MOST_BYTES // 2**20} MiB" in PAGE
     assert f"{GRACE} seconds" in PAGE
+    assert f"| `--max-connections` | {Patience.connections} |" in PAGE
+    assert f"{MOST_KEYS:,} different keys" in PAGE
+    assert re.search(rf"Beyond {MOST}\s+characters", PAGE)
     defaults = {name: p.default for name, p in inspect.signature(serve).parameters.items()}
-    for option in ("samples", "seed", "max_batch", "max_wait_ms", "queue_size"):
+    limits = ("max_bytes", "header_seconds", "body_seconds", "idle_seconds")
+    for option in ("samples", "seed", "max_batch", "max_wait_ms", "queue_size", *limits):
         [told] = re.findall(rf"\| `--{option.replace('_', '-')}` \| (\S+) \|", PAGE)
         assert float(told) == defaults[option]

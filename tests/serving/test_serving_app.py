@@ -23,14 +23,17 @@ from serving_cases import SAMPLES
 from starlette.types import Message, Receive, Scope, Send
 
 from bara_pyro.cli.running import run as train
-from bara_pyro.data import Columns
+from bara_pyro.data import Columns, EncodedSplit
 from bara_pyro.errors import ConfigError
 from bara_pyro.runs.folder import load_system
+from bara_pyro.runs.rows import encode_rows
 from bara_pyro.runs.store import read_jsonl
 from bara_pyro.serving import app as application
+from bara_pyro.serving import engine as reading
 from bara_pyro.serving import middleware
 from bara_pyro.serving.app import Limits, create_app
 from bara_pyro.serving.engine import Answer, Question, RunEngine
+from bara_pyro.serving.server import hosts_of
 
 ROUNDING = 1e-5
 """By which two batches may differ: their matrix products are of other shapes, in float32."""
@@ -165,7 +168,7 @@ BAD = {
     '{"rows": [{"question": ""}]}': (422, "row 1"),
     '{"rows": [{"question": "is", "id": 1}, {"question": "the", "id": "1"}]}': (422, "share the id '1'"),
     '{"rows": [{"question": "is", "answer": "maybe"}]}': (422, "'maybe'"),
-    json.dumps({"rows": [{"question": "fox " * 500}]}): (422, "longer than 300 tokens"),
+    json.dumps({"rows": [{"question": "fox " * 500}]}): (422, "longer than 64 tokens"),  # all that it takes
 }  # fmt: skip
 
 
@@ -181,6 +184,18 @@ def test_a_bad_request_is_refused_in_a_sentence(body: str, client: TestClient) -
     assert sentence.endswith(".")
     assert ". " not in sentence
     assert len(sentence) < 400
+
+
+def test_a_request_with_many_mistakes_is_refused_for_the_first_one(client: TestClient) -> None:
+    """A million of wrong rows, two thousand keys, a name of a hundred kilobytes: one short sentence."""
+    for rows, part in (
+        ([1] * 10**6, "Row 1 is 1"),
+        ([{"question": "is", **dict.fromkeys(map(str, range(2000)))}], "1000 different keys"),
+        ([{"question": "is", "answer": "x" * 10**5}], "row 1"),
+    ):
+        answer = client.post("/probabilities", json={"rows": rows})
+        assert (answer.status_code, part in answer.json()["error"]) == (422, True)
+        assert len(answer.json()["error"]) < 400
 
 
 def test_a_request_without_a_body_is_told_what_to_send(client: TestClient) -> None:
@@ -232,11 +247,11 @@ def test_paths_and_ways_that_there_are_not(client: TestClient) -> None:
     assert set(paths) == {"/probabilities", "/uncertainty", "/draws", "/health", "/metrics"}
 
 
-def test_a_body_is_not_read_beyond_its_limit(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(middleware, "MOST_BYTES", 1000)
+def test_a_body_is_not_read_beyond_its_limit(engine: RunEngine) -> None:
     body = b"[" + b" " * 2000
-    answer = client.post("/draws", content=body, headers={"Content-Type": "application/json"})
-    assert (answer.status_code, "fewer rows" in answer.json()["error"]) == (413, True)
+    with TestClient(create_app(engine, Limits(max_bytes=1000))) as client:
+        answer = client.post("/draws", content=body, headers={"Content-Type": "application/json"})
+    assert (answer.status_code, "1000 bytes: send fewer rows" in answer.json()["error"]) == (413, True)
     taken: list[int] = []
 
     async def receive() -> Message:
@@ -251,8 +266,12 @@ def test_a_body_is_not_read_beyond_its_limit(client: TestClient, monkeypatch: py
         pytest.fail(f"nothing was asked for, and {message} sent")
 
     with pytest.raises(HTTPException):
-        asyncio.run(middleware.Limited(reads_all)({"type": "http"}, receive, send))
+        asyncio.run(middleware.Limited(reads_all, 1000)({"type": "http"}, receive, send))
     assert sum(taken) == 1200
+    announced = {"type": "http", "headers": [(b"content-length", b"1001")]}
+    with pytest.raises(HTTPException):
+        asyncio.run(middleware.Limited(reads_all, 1000)(announced, receive, send))
+    assert sum(taken) == 1200  # what is too long by its own account is not read at all
 
 
 class Held:
@@ -395,6 +414,66 @@ def test_paths_that_are_counted_are_those_there_are(client: TestClient) -> None:
     assert known == application.PATHS
 
 
+@pytest.mark.parametrize("said", ["application/json; charset=utf-8", "Application/JSON"])
+def test_json_is_called_json_in_several_ways(said: str, client: TestClient) -> None:
+    body = b'{"rows": [{"question": "is the fox red ?"}]}'
+    assert client.post("/draws", content=body, headers={"Content-Type": said}).status_code == 200
+
+
+def test_a_text_of_megabytes_is_answered_as_what_is_kept_of_it(client: TestClient) -> None:
+    beginning = "is the fox red no yes "
+    row = {"id": "a", "question": "is the fox red ?", "context": beginning * 20}
+    expected = post(client, "/draws", [row])
+    assert post(client, "/draws", [{**row, "context": beginning * 300_000}]) == expected
+
+
+def test_requests_are_read_in_turn(engine: RunEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a large request is made tokens, a small one that came later is read to its end."""
+    order: list[str] = []
+    begun, go = threading.Event(), threading.Event()
+
+    def encoded(*given: object) -> EncodedSplit:
+        begun.set()
+        go.wait()
+        split = encode_rows(*given)  # type: ignore[arg-type]
+        order.append(split.ids[0].split("-")[0])
+        return split
+
+    monkeypatch.setattr(reading, "encode_rows", encoded)
+    monkeypatch.setattr(reading, "PART", 1)
+    large = [{"id": f"large-{i}", "question": "is the fox red ?"} for i in range(20)]
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(engine.read, large)
+        begun.wait()
+        second = pool.submit(engine.read, [{"id": "small", "question": "is the cow red ?"}])
+        while engine._tokenizing._work_queue.qsize() < 1:
+            pass
+        go.set()
+        assert [question.example.id for question in first.result()[0]] == [row["id"] for row in large]
+        second.result()
+    assert order.index("small") < 3
+
+
+@pytest.mark.parametrize(
+    ("host", "more", "ours", "others"),
+    [
+        ("127.0.0.1", (), ["localhost:8000", "127.0.0.1", "[::1]:8000", "LOCALHOST"], ["evil.example", "[x"]),
+        ("127.0.0.1", ("a.example",), ["a.example:1"], ["b.example", "127.0.0.1.evil.example", "10.0.0.1"]),
+        ("0.0.0.0", (), ["10.0.0.1:8000", "[fe80::1]", "localhost"], ["evil.example", "10.0.0.1.example"]),
+        ("models.example", ("*",), ["anything.example"], []),
+    ],
+)  # fmt: skip
+def test_only_hosts_that_the_server_goes_by_are_answered(
+    engine: RunEngine, host: str, more: tuple[str, ...], ours: list[str], others: list[str]
+) -> None:
+    with TestClient(create_app(engine, hosts=hosts_of(host, more))) as client:
+        for name in ours:
+            assert client.get("/health", headers={"Host": name}).status_code == 200, name
+        for name in others:
+            refused = client.get("/health", headers={"Host": name})
+            assert (refused.status_code, "--allowed-host" in refused.json()["error"]) == (400, True), name
+
+
 def test_a_page_of_another_site_gets_no_leave(client: TestClient) -> None:
     asked = {"Origin": "http://elsewhere", "Access-Control-Request-Method": "POST"}
     leave = client.options("/draws", headers=asked)
@@ -404,6 +483,8 @@ def test_a_page_of_another_site_gets_no_leave(client: TestClient) -> None:
         {},
         {"Content-Type": "text/plain"},
         {"Content-Type": "application/x-www-form-urlencoded"},
+        {"Content-Type": "application/evil+json"},
+        {"Content-Type": "text/application/json"},
     ):
         answer = client.post("/draws", content=body, headers={"Origin": "http://elsewhere", **headers})
         assert answer.status_code == 422

@@ -8,8 +8,8 @@ import typer
 from bara_pyro.cli.options import Moved, Run, RunDevice, Seed
 from bara_pyro.runs.sections import MOST_DRAWS, MOST_ROWS
 
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 BATCHES = "Batches"
+LIMITS = "Limits of requests and connections"
 
 
 def serve(
@@ -44,6 +44,43 @@ def serve(
             min=1, help="Bytes of a forward, roughly; the run's own by default.", rich_help_panel=BATCHES
         ),
     ] = None,
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Name that requests may use beside the address listened at; can be repeated, * for any.",
+            rich_help_panel=LIMITS,
+        ),
+    ] = None,
+    max_bytes: Annotated[
+        int, typer.Option(min=1, max=2**31, help="Bytes of a request.", rich_help_panel=LIMITS)
+    ] = 8 * 2**20,
+    header_seconds: Annotated[
+        float,
+        typer.Option(
+            min=0.1, max=86_400, help="Seconds for a client to send a header.", rich_help_panel=LIMITS
+        ),
+    ] = 10.0,
+    body_seconds: Annotated[
+        float,
+        typer.Option(
+            min=0.1, max=86_400, help="Seconds for a client to send a body.", rich_help_panel=LIMITS
+        ),
+    ] = 30.0,
+    idle_seconds: Annotated[
+        float,
+        typer.Option(
+            min=0.1, max=86_400, help="Seconds that an idle connection is kept.", rich_help_panel=LIMITS
+        ),
+    ] = 5.0,
+    max_connections: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=10**6,
+            help="Connections at once. (default: 512, or fewer where the system allows fewer open files)",
+            rich_help_panel=LIMITS,
+        ),
+    ] = None,
     model: Moved = None,
     device: RunDevice = None,
 ) -> None:
@@ -61,17 +98,20 @@ def serve(
     from bara_pyro.serving.app import Limits, create_app
     from bara_pyro.serving.engine import RunEngine
     from bara_pyro.serving.local import local_backbone
-    from bara_pyro.serving.server import listen, url_of
+    from bara_pyro.serving.protocol import Patience
+    from bara_pyro.serving.server import LOOPBACK, check_connections, hosts_of, listen, url_of
     from bara_pyro.serving.server import serve as answer
 
+    patience = Patience(header_seconds, body_seconds, idle_seconds, check_connections(max_connections))
     with listen(host, port) as listening:
         backbone = local_backbone(model or stored_config(run)[0].backbone.name)
         system = load_system(run, backbone=backbone, device=device, with_rows=False)
         engine = RunEngine(system, samples=samples, seed=seed, memory_budget=memory_budget)
-        app = create_app(engine, Limits(max_batch, max_wait_ms / 1000, queue_size))
+        limits = Limits(max_batch, max_wait_ms / 1000, queue_size, max_bytes)
+        app = create_app(engine, limits, hosts=hosts_of(host, allowed_host or ()))
         if host not in LOOPBACK:
             remark(f"Whoever can reach {host} can ask: there is no authentication.")
         say(f"{run} is served at {url_of(listening)} until Ctrl-C")
         result({"url": url_of(listening), **engine.about})
         sys.stdout.flush()  # whoever started this waits for the address
-        answer(app, listening)
+        answer(app, listening, patience)

@@ -1,0 +1,36 @@
+"""What a server says on its terminal: one line, whatever went wrong."""
+
+import logging
+from pathlib import Path
+from traceback import extract_tb
+from typing import Any
+
+MOST = 400
+"""Characters of a line."""
+
+
+class OneLine(logging.Formatter):
+    """Writes a record as one line: of an exception its type, its message and where it was raised."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        line = record.getMessage()
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None:
+            last = [*extract_tb(error.__traceback__)][-1:]
+            where = "".join(f" at {Path(frame.filename).name}:{frame.lineno}" for frame in last)
+            line = f"{line} ({type(error).__name__}: {error}){where}"
+        line = " ".join(line.split())
+        return f"{record.levelname}: {line if len(line) <= MOST else f'{line[: MOST - 3]}...'}"
+
+
+def log_config() -> dict[str, Any]:
+    """Return how uvicorn is to log: warnings and errors of the server and of asyncio, a line each."""
+    own = {"handlers": ["terminal"], "level": "WARNING", "propagate": False}
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {"line": {"()": OneLine}},
+        "handlers": {"terminal": {"class": "logging.StreamHandler", "formatter": "line"}},
+        "loggers": {name: own for name in ("uvicorn", "asyncio")},
+    }
