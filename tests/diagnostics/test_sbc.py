@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from itertools import product
 
 import numpy as np
 import pytest
@@ -190,6 +191,35 @@ def test_distribution_function_and_band() -> None:
         band(n, draws, 1)
     with pytest.raises(ConfigError, match="between 0 and 15"):
         ecdf_test(torch.full((5, 1), 16), 15)
+
+
+@pytest.mark.parametrize(("simulations", "draws"), [(3, 1), (4, 2), (3, 3)])
+def test_the_p_value_is_that_of_all_ways_to_rank(simulations: int, draws: int) -> None:
+    """Every vector of ranks is as likely: how often is a smallest binomial p-value so small or smaller?"""
+    ways = np.array(list(product(range(draws + 1), repeat=simulations)))
+
+    def least(ranks: np.ndarray) -> float:
+        """The smallest two-sided p-value of a count at a point, by scipy."""
+        found = []
+        for point in range(draws):
+            law, count = stats.binom(simulations, (point + 1) / (draws + 1)), int((ranks <= point).sum())
+            found.append(min(1.0, 2 * min(law.cdf(count), law.sf(count - 1))))
+        return min(found)
+
+    smallest = np.array([least(way) for way in ways])
+    exact = np.array([(smallest <= own * (1 + 1e-9)).mean() for own in smallest])
+    resamples = 20_000
+    found = ecdf_test(torch.as_tensor(ways.T.copy()), draws, resamples).numpy()
+    assert np.all(np.abs(found - exact) <= 4.5 * np.sqrt(exact * (1 - exact) / resamples) + 1 / resamples)
+
+
+@pytest.mark.parametrize("resamples", [1, 9, 99])
+def test_a_p_value_counts_the_ranks_themselves(resamples: int) -> None:
+    """None of so many uniform samples is as uneven: 1 / (1 + resamples), never 0; all are as uneven: 1."""
+    uneven, draws = torch.zeros(200, 1, dtype=torch.long), 15
+    assert float(ecdf_test(uneven, draws, resamples)) == 1 / (1 + resamples)
+    even = torch.arange(16).repeat(20)[:, None]
+    assert float(ecdf_test(even, draws, resamples)) == 1
 
 
 @pytest.mark.parametrize("kind", ["too sure", "too wide", "shifted"])

@@ -124,6 +124,29 @@ def test_three_steps_are_those_of_the_formula(ivon: ModuleType, clip: float | No
     assert_scales(pair, 1 / (500.0 * (hess + delta)).sqrt())
 
 
+def test_steps_are_those_of_the_package_alone(ivon: ModuleType) -> None:
+    """Its optimiser on plain copies of the weights, in the loop that its page shows."""
+    pair, batch = toy(), make_batch()
+    config = {"ess": 500.0, "hess_init": 0.3, "beta1": 0.7, "beta2": 0.9, "clip_radius": 0.1}
+    settings = {f"method.{key}": value for key, value in config.items()}
+    svi = ivon_svi(pair, **settings, **{"train.weight_decay": 0.2, "train.lr": 0.05})
+    own = [p for a in pair[0].adapters.values() for p in (a.lora_A, a.lora_B)]
+    copies = [torch.nn.Parameter(p.detach().clone()) for p in own]
+    optim = ivon.IVON(copies, lr=0.05, weight_decay=0.2, rescale_lr=False, **config)
+    for step in range(4):
+        torch.manual_seed(step)
+        with optim.sampled_params(train=True):
+            optim.zero_grad()
+            cross_entropy(log_probs_at(pair[0], batch, copies), batch).backward()
+        optim.param_groups[0]["lr"] = 0.05 * factor_of(step, 10)
+        optim.step()
+        torch.manual_seed(step)
+        svi.step(batch)
+    for ours, theirs in zip(own, copies, strict=True):
+        assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+    assert_close(svi.optim.param_groups[0]["hess"], optim.param_groups[0]["hess"], rtol=1e-3, atol=1e-5)
+
+
 def assert_scales(pair: Pair, sigma: Tensor) -> None:
     """Of every weight, in the order of the parameters."""
     model, guide = pair
