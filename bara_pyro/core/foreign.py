@@ -134,6 +134,8 @@ class SharedWeights(OwnRows):
                 "weight or a mask of its own: take a guide with a site for each (AutoNormal, AutoDelta)."
             )
         node = self.nodes[name]
+        if "scale" not in node:  # values alone, as `infer_discrete` replays
+            return
         self._check_unweighted(name, node, msg)
         self._weigh(node, msg)
         fn = node["fn"]
@@ -148,12 +150,13 @@ class SharedWeights(OwnRows):
         plain = prod((frame.full_size or frame.size) / frame.size for frame in node["cond_indep_stack"])
         around = takewhile(lambda handler: not isinstance(handler, ReplayMessenger), _PYRO_STACK)
         outside = any(isinstance(handler, ScaleMessenger | MaskMessenger) for handler in around)
-        weights = {float(torch.as_tensor(own)) for own in (plain, msg["scale"])}
+        weights = {float(torch.as_tensor(weight)) for weight in (plain, msg["scale"])}
         scaled = not any(isclose(float(torch.as_tensor(node["scale"])), weight) for weight in weights)
-        mask = node["mask"]
-        masked = mask is not None and not (
-            isinstance(mask, Tensor) and isinstance(msg["mask"], Tensor) and torch.equal(mask, msg["mask"])
-        )
+        mask, own = node["mask"], msg["mask"]
+        if isinstance(mask, Tensor) and isinstance(own, Tensor):
+            masked = not torch.equal(mask, own)
+        else:
+            masked = mask is not None and mask is not own
         if (scaled or masked) and not outside:
             raise ConfigError(
                 f"The guide gives {name!r} a weight or a mask of its own, and its KL has those of the "

@@ -11,7 +11,7 @@ import torch
 from core_cases import bara_pair, make_batch
 from pyro import distributions as dist
 from pyro import poutine
-from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
+from pyro.infer import Trace_ELBO, TraceMeanField_ELBO, config_enumerate, infer_discrete
 from pyro.infer.autoguide import (
     AutoDelta,
     AutoDiagonalNormal,
@@ -194,6 +194,25 @@ def test_parameters_that_rows_share_take_any(kind: Callable) -> None:
     assert math.isfinite(minibatches(kind, rows=10))
     pyro.clear_param_store()
     assert math.isfinite(minibatches(kind, choose=(3, 1)))
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.5, 1.0])
+def test_a_program_is_replayed_against_its_own_draws(beta: float) -> None:
+    """With weights that are its own: also those of a guide of ours, and values without any."""
+    model, batch = toy(beta), make_batch(pad=2)
+    for drawn in (model, PriorGuide(model)):
+        with torch.no_grad():
+            trace = poutine.trace(drawn).get_trace(batch)
+            again = poutine.trace(poutine.replay(model, trace=trace)).get_trace(batch)
+            values = {name: trace.nodes[name]["value"] for name in model.latents.sites}
+            known = poutine.trace(poutine.condition(model, data=values)).get_trace(batch)
+        assert float(again.log_prob_sum()) == pytest.approx(float(known.log_prob_sum()), rel=1e-6)
+    pyro.clear_param_store()
+    with torch.no_grad():
+        set_to = config_enumerate(poutine.condition(model, data=values))
+        best = infer_discrete(set_to, first_available_dim=-4, temperature=0)
+        y = poutine.trace(best).get_trace(batch.unlabelled()).nodes["y"]
+    assert torch.equal(y["value"], y["fn"].logits.argmax(-1))
 
 
 @pytest.mark.parametrize("around", [partial(poutine.scale, scale=10.0), partial(poutine.mask, mask=False)])
