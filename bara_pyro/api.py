@@ -1,7 +1,7 @@
 """A run in Python, in the words of the command line: train, evaluate, generate (and `bara_pyro.predict`)."""
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,7 +15,10 @@ from bara_pyro.generation.file import reply_lines
 from bara_pyro.generation.prompts import Asked, encode_prompts, load_prompts
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import evaluate_system
+from bara_pyro.runs.folder import fitted
 from bara_pyro.runs.named import by_key
+from bara_pyro.runs.predict import rows_asked
+from bara_pyro.runs.rows import rows_given
 from bara_pyro.runs.steps import OnStep
 from bara_pyro.runs.system import System, build_system
 from bara_pyro.runs.train import check_free
@@ -25,7 +28,7 @@ from bara_pyro.types import Json
 
 def train(
     *,
-    task: str | Path | Task | ReplyTask = "micro-wgs",
+    task: Data | Task | ReplyTask = "micro-wgs",
     method: str | Json = "bara",
     model: str | Path | Backbone = "microworld",
     out: str | Path,
@@ -37,7 +40,8 @@ def train(
     """Fine-tune a language model on a task and write the folder of the run; `bara train`, but for its scores.
 
     Args:
-        task: the name of one, a file of rows, or rows from Python: `task_from_rows`, `replies_from_rows`.
+        task: the name of one, a file of rows, rows from Python (a DataFrame, a Dataset, a list of
+            dictionaries), or a task made of them: `task_from_rows`, `replies_from_rows`.
         method: the name of one, or its settings: `{"name": "bara", "form": "gate"}`.
         model: "microworld", a Hugging Face folder, a hub name, or a `Backbone`, such as `load_backbone`
             gives. Without a name its run is read back by `load_system(out, backbone=...)`.
@@ -65,19 +69,19 @@ def train(
 
         Rows of one's own, a method's own settings, and going on with a run that is there:
 
-        >>> reviews = [{"text": f"{word} {i}", "label": word} for word in ("bad", "good") for i in range(10)]
-        >>> how = {"method": {"name": "bara", "form": "gate"}, "steps": 5, "out": "runs/reviews"}
-        >>> run = bp.train(task=bp.task_from_rows(reviews), **how)
-        >>> again = bp.train(task=bp.task_from_rows(reviews), resume=True, **how)  # only read back
+        >>> names = ("summer", "winter")
+        >>> rows = [{"text": f"in {name} {i}", "label": name} for name in names for i in range(10)]
+        >>> how = {"method": {"name": "bara", "form": "gate"}, "steps": 5, "out": "runs/seasons"}
+        >>> run = bp.train(task=rows, **how)  # or a DataFrame, a datasets.Dataset
+        >>> again = bp.train(task=rows, resume=True, **how)  # only read back
         >>> again.task.names
-        ('bad', 'good')
+        ('summer', 'winter')
     """
     check_free(Path(out), resume)
     given = by_key(settings)
-    rows = task if isinstance(task, Task | ReplyTask) else None
-    if rows is None:
+    if isinstance(task, str | Path):
         given["task.name"] = str(task)
-    elif isinstance(rows, ReplyTask):
+    elif isinstance(task, ReplyTask):
         given.setdefault("task.likelihood", "completion")
     backbone = model if isinstance(model, Backbone) else None
     if isinstance(model, Backbone):
@@ -94,13 +98,19 @@ def train(
         raise ConfigError(
             f"model is a {type(model).__name__}: give a name, a folder, or bp.Backbone(model, tokenizer)."
         )
-    run = build_system(load_config(overrides={"method": method, **given}), backbone, rows)
+    config = load_config(overrides={"method": method, **given})
+    if isinstance(task, Task | ReplyTask):
+        rows: Task | ReplyTask | None = task
+    else:
+        rows = None if isinstance(task, str | Path) else rows_given(config, task)
+    run = build_system(config, backbone, rows)
     fit(run, Path(out), resume=resume, on_step=on_step, on_rehearsal=on_rehearsal)
     return run
 
 
 def evaluate(
-    run: System,
+    run: System | str | Path,
+    data: Data | Task | None = None,
     *,
     samples: int | Sequence[int] | None = None,
     split: str | None = None,
@@ -108,10 +118,10 @@ def evaluate(
 ) -> Json:
     """Score a fitted run on its test rows, as `bara train` and `bara evaluate` do.
 
-    On other rows: `evaluate(load_system(folder, task=load_task("micro-far")))`.
-
     Args:
-        run: what `train` or `load_system` gave.
+        run: what `train` or `load_system` gave, or its folder.
+        data: other rows with their answers, all of which are scored: a file, DataFrame, Dataset or list of
+            dictionaries, read as `predict` reads them; or a task, such as `load_task("micro-far")`.
         samples: numbers S of posterior draws, 0 for the posterior mean; the run's own (0 and 10) by default.
         split: "test" or "validation"; the run's own by default.
         out: folder to write `metrics.json` and `predictions.jsonl` to, such as that of the run; nothing is
@@ -131,9 +141,15 @@ def evaluate(
         >>> report = bp.evaluate(run, samples=[0, 4])
         >>> report["task"], report["metrics"]["4"]["n"]
         ('micro-wgs', 40)
+        >>> rows = [{"question": row.question, "answer": "AB"[row.label]} for row in run.task.test[:9]]
+        >>> bp.evaluate("runs/first", rows, samples=4)["metrics"]["4"]["n"]
+        9
         >>> sorted(report["metrics"]["4"])
         ['acc', 'aece', 'aurc', 'brier', 'ece', 'ece_truth', 'kl_truth', 'n', 'n_truth', 'nll', 'regret']
     """
+    run = fitted(run, with_rows=data is None)
+    if data is not None:
+        run = replace(run, task=rows_asked(run, data))
     asked = [samples] if isinstance(samples, int) else samples
     given = {"predict.samples": asked and [*asked], "task.evaluate_on": split}
     changes = {key: value for key, value in given.items() if value is not None}
@@ -142,8 +158,8 @@ def evaluate(
 
 
 def generate(
-    run: System,
-    prompts: list[str] | Data,
+    run: System | str | Path,
+    prompts: Data,
     *,
     replies: int = 1,
     uncertainty: int = 0,
@@ -154,7 +170,7 @@ def generate(
     """Reply to prompts, each reply under one draw of the posterior that holds for all of it; `bara generate`.
 
     Args:
-        run: what `train` or `load_system` gave.
+        run: what `train` or `load_system` gave, or its folder.
         prompts: a list of texts, or rows as `bara_pyro.generation.load_prompts` reads them: a file, a
             DataFrame, a list of dictionaries with `prompt` or `messages`.
         replies: number of replies a prompt.
@@ -188,7 +204,7 @@ def generate(
     known = [field.name for field in fields(Decoding)]
     if others := sorted(set(decoding) - set(known)):
         raise ConfigError(unknown("argument of generate", others[0], known))
-    how = Decoding(**decoding)
+    run, how = fitted(run), Decoding(**decoding)
     ids: list[str] = []
     if isinstance(prompts, list) and all(isinstance(one, str) for one in prompts):
         asked: list[Asked] = [*prompts]

@@ -1,6 +1,8 @@
 """`bara`: train, evaluate and predict from the command line."""
 
+import os
 import re
+import signal
 import sys
 import tempfile
 import traceback
@@ -88,6 +90,9 @@ def main() -> None:
         code = _fail(str(error), 2)
     except MemoryError:
         code = _fail("There is not enough memory: lower the rank, the batch size or the draws.", 2)
+    except BrokenPipeError:  # whoever reads the output has read enough, as `head` has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 128 + signal.SIGPIPE
     except Exception as error:  # noqa: BLE001 - the outermost place: what nobody foresaw ends here
         code = _fail(_unforeseen(error), 1)
     sys.exit(code)

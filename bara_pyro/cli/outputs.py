@@ -82,6 +82,8 @@ def check_file(
     """
     if out.is_dir():
         raise ConfigError(f"{out} is a folder: give {option} a file.")
+    if out.exists() and not out.is_file():  # a pipe or a device, which cannot be looked into or replaced
+        raise ConfigError(f"{out} is no regular file: give {option} the name of one.")
     for read in inputs:
         if out.resolve() == read.resolve() or (
             read.is_dir() and out.resolve().is_relative_to(read.resolve())

@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -141,6 +142,17 @@ def listing(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for row in rows:
         table.add_row(*row)
     console.print(table, markup=False, highlight=False)
+
+
+def print_rows(rows: Sequence[object]) -> None:
+    """Print what was asked for as JSON Lines; nothing where one value of JSON is wanted."""
+    if mode.json:
+        return
+    encoding = sys.stdout.encoding or "utf-8"
+    for row in rows:
+        line = json.dumps(_plain(row), allow_nan=False, ensure_ascii=False)
+        sys.stdout.write(line.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+    sys.stdout.flush()  # a reader that is gone is noticed here
 
 
 def result(value: object) -> None:

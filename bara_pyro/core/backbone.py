@@ -96,6 +96,11 @@ class Backbone:
         self.verified = False  # see `bara_pyro.core.verifying.verify_once`
         self.checkpointing = any(getattr(module, "gradient_checkpointing", False) for module in lm.modules())
 
+    def __repr__(self) -> str:
+        size = sum(weight.numel() for weight in self.lm.parameters())
+        kind = type(self.lm).__name__
+        return f"Backbone {self.name!r}: {kind}, {size:,} frozen parameters, {self.dtype}, {self.device}"
+
     def check(self) -> None:
         """Refuse a language model that would not answer as itself.
 

@@ -1,13 +1,14 @@
 """Which column holds what: named by the user, or found by the names that datasets usually have."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 
-from bara_pyro.data.cells import as_read
+from bara_pyro.data.cells import as_read, label_text
 from bara_pyro.data.conversations import REPLIES
 from bara_pyro.data.types import Columns
 from bara_pyro.errors import DataError
+from bara_pyro.types import Fields
 
 QUESTIONS = ("question", "question_stem", "prompt", "query", "instruction")
 TEXTS = (
@@ -43,8 +44,13 @@ class Given:
     cluster: str | None = None
 
 
-def find_columns(there: Sequence[str], given: Given, place: str, *, answers: bool = True) -> Columns:
+def find_columns(
+    there: Sequence[str], given: Given, place: str, *, answers: bool = True, last_words: bool = True
+) -> Columns:
     """Return the columns to read, of those `there`: those given, else those that have a usual name.
+
+    Without one, the text (and the answer, where `answers` asks for one) may be in the one column whose name
+    ends in a usual name, unless `last_words` is False.
 
     Raises:
         DataError: a named column is not there, or no column has a usual name; columns found are named.
@@ -66,6 +72,10 @@ def find_columns(there: Sequence[str], given: Given, place: str, *, answers: boo
                 f"name another column with {KINDS[kind][0]}."
             )
     lacking = [kind for kind in ("text", "label") if kind not in found and (kind == "text" or answers)]
+    for kind in [*lacking]:
+        if last_words and (name := _named_for(kind, there, tuple(found.values()), place)):
+            found[kind] = name
+            lacking.remove(kind)
     if lacking:
         kinds = " and no column for ".join(KINDS[kind][1] for kind in lacking)
         options = " and ".join(KINDS[kind][0] for kind in lacking)
@@ -112,6 +122,50 @@ def _usual(kind: str, there: Sequence[str], taken: Sequence[str], place: str = "
         if found:
             return found[0]
     return None
+
+
+def _named_for(kind: str, there: Sequence[str], taken: Sequence[str], place: str) -> str | None:
+    """Return the one column whose last word is a usual name, such as "Customer Message"; refuse several."""
+    usual = {_bare(name) for name in KINDS[kind][2]}
+    found = [name for name in there if name not in taken and _words(name)[-1:] and _words(name)[-1] in usual]
+    if len(found) > 1:
+        listed, option = ", ".join(map(repr, found)), KINDS[kind][0].partition("(")[2].rstrip(")")
+        raise DataError(
+            f"{place} has {len(found)} columns that may hold {KINDS[kind][1]}, {listed}: name one with "
+            f'{KINDS[kind][0]}, for example {option} "{found[0]}".'
+        )
+    return found[0] if found else None
+
+
+def id_column(parts: Sequence[Sequence[Fields]], taken: Collection[str | None]) -> str | None:
+    """Return the column that identifies rows where none is called "id": "Ticket ID", "ticket_id", "ticketId".
+
+    Args:
+        parts: the rows of each table.
+        taken: columns that are read as something else.
+
+    Returns:
+        The first whose cells are there in every row and differ from row to row, in all tables together; None
+        where there is none.
+    """
+    rows = [row for part in parts for row in part]
+    there = [str(name) for name in rows[0]] if rows else []
+    if any(_bare(name) == "id" for row in rows for name in row):
+        return None
+    for name in there:
+        if name in taken or _words(name)[-1:] != ["id"]:
+            continue
+        cells = [row.get(name) for row in rows]
+        known = {label_text(cell) for cell in cells if isinstance(cell, str | int | float)} - {""}
+        if len(known) == len(rows):
+            return name
+    return None
+
+
+def _words(name: str) -> list[str]:
+    """Return the words of a column's name, in small letters."""
+    apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", as_read(name))
+    return re.split(r"[\W_]+", apart.strip(" _").lower())
 
 
 def _bare(name: str) -> str:

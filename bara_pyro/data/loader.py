@@ -32,6 +32,7 @@ def load_task(
     choices_column: str | None = None,
     context_column: str | None = None,
     cluster_column: str | None = None,
+    find_ids: bool = True,
 ) -> Task:
     """Load a task by name; see `data.userfile.task_from_rows` for rows that are in memory.
 
@@ -58,6 +59,7 @@ def load_task(
         choices_column: likewise of the options of each row.
         context_column: likewise of a text put before the question.
         cluster_column: likewise of what rows have in common; never found by a name.
+        find_ids: for a file of one's own: whether rows are identified by a column such as `ticket_id`.
 
     Returns:
         The task, its splits as tuples, and notes worth reporting with a result.
@@ -90,6 +92,7 @@ def load_task(
             choices_column=choices_column,
             context_column=context_column,
             cluster_column=cluster_column,
+            find_ids=find_ids,
             classes=classes,
             test_fraction=test_fraction,
             validation_rows=validation_rows,

@@ -4,7 +4,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
-from bara_pyro.data.columns import Given, find_columns
+from bara_pyro.data.columns import Given, find_columns, id_column
 from bara_pyro.data.generic import listed_options, own_context, own_example, own_text, with_cue
 from bara_pyro.data.labels import as_asked
 from bara_pyro.data.registry import SOURCES
@@ -43,21 +43,35 @@ def load_questions(
         >>> row.context, row.question, row.label  # asked as the task's rows were; the answer is not known
         ('good or so', 'Answer:', -1)
     """
-    table, given = read_table(data), given or Given()
+    table, given = read_rows(data, task, given), given or Given()
     source = SOURCES.get(task.name) if task.columns is None else None
     labels = names = task.names
     schema: Schema
     answer: str | None
+    ids: str | None = None
     if source is not None and given == Given() and {*source.columns} <= {*table.columns}:
         labels, names = source.labels, source.names
         schema, answer = source.schema, source.answer
     else:
         columns = _columns(table, task, given, answers)
-        schema, answer = partial(_own_row, columns, task), columns.label
-    rows = to_examples(table.rows, schema, table.place, "row", answer=answer if answers else None)
+        schema, answer, ids = partial(_own_row, columns, task), columns.label, columns.id
+    rows = to_examples(table.rows, schema, table.place, "row", answer=answer if answers else None, ids=ids)
     _check_options(rows, task, table.place)
     natural = Task(Path(table.place).stem, labels, test=rows, names=names)
     return list(as_asked(natural, task.labels, task.names).test)
+
+
+def text_column(task: Task) -> str:
+    """Return the column that the text of a row for a trained model stands in."""
+    if task.columns is not None:
+        return task.columns.text
+    source = SOURCES.get(task.name)
+    return source.columns[0] if source else "question"
+
+
+def read_rows(data: Data, task: Task, given: Given | None = None) -> Table:
+    """Return rows for a trained model as a table, plain texts in the column that is read."""
+    return read_table(data, text_column=(given and given.text) or text_column(task))
 
 
 def _columns(table: Table, task: Task, given: Given, answers: bool) -> Columns:
@@ -72,7 +86,8 @@ def _columns(table: Table, task: Task, given: Given, answers: bool) -> Columns:
             f"{table.place} has no column {trained.context!r}, the context that the run was trained with: "
             "name it with context_column (--context-column), or add it, empty where there is none."
         )
-    return replace(found, indices=trained.indices)
+    ids = id_column([table.rows], vars(found).values())
+    return replace(found, id=ids, indices=trained.indices)
 
 
 def _own_row(columns: Columns, task: Task, row: Row, row_id: str) -> Example:

@@ -135,7 +135,7 @@ class RowsDigest:
         return self._hash.hexdigest()[:16]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class EncodedReplies:
     """Rows of replies, made once and visited many times.
 
@@ -150,6 +150,9 @@ class EncodedReplies:
     pad_id: int = 0
     shortened: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"EncodedReplies of {len(self.rows)} rows, {self.tokens} tokens to learn"
 
     def __len__(self) -> int:
         return len(self.rows)

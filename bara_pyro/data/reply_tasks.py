@@ -12,11 +12,12 @@ from bara_pyro.data.registry import SUFFIXES, check_kind
 from bara_pyro.data.rows import carve, check_disjoint, check_other_file, first_validation, too_few
 from bara_pyro.data.stored import stored_dataset, stored_file, stored_split
 from bara_pyro.data.tables import Data, Table
+from bara_pyro.data.types import split_counts
 from bara_pyro.errors import ConfigError, DataError, unknown
 from bara_pyro.registry import Registry
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ReplyTask:
     """Prompts with replies to be learnt.
 
@@ -31,6 +32,14 @@ class ReplyTask:
     validation: Sequence[Conversation] = ()
     test: Sequence[Conversation] = ()
     notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"ReplyTask {self.name!r}: {self.counts}"
+
+    @property
+    def counts(self) -> str:
+        """How many rows each split has, in words."""
+        return split_counts(self.train, self.validation, self.test)
 
 
 @dataclass(frozen=True)

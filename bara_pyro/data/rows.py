@@ -29,12 +29,18 @@ R = TypeVar("R", bound=Identified)
 
 
 def to_examples(
-    rows: Rows, schema: Schema, place: str, split: str, *, answer: str | None = None
+    rows: Rows,
+    schema: Schema,
+    place: str,
+    split: str,
+    *,
+    answer: str | None = None,
+    ids: str | None = None,
 ) -> list[Example]:
     """Turn every row of a file or hub split (`place`, for errors) into an `Example`.
 
-    A row's id is its own where it has one (in a column "id", in capitals or not), else '<split>-<row>'; rows
-    count from 1 in ids and in errors.
+    A row's id is its own where it has one (in a column "id", in capitals or not, or in that called `ids`),
+    else '<split>-<row>'; rows count from 1 in ids and in errors.
 
     Raises:
         DataError: a row that the schema refuses, that is not valid Unicode or that lacks its answer (where
@@ -43,7 +49,8 @@ def to_examples(
     examples: list[Example] = []
     for number, row in enumerate(rows, start=1):
         try:
-            examples.append(schema(row, own_id(row) or f"{split}-{number}"))
+            found = own_id(row) if ids is None else label_text(row[ids], "its id")
+            examples.append(schema(row, found or f"{split}-{number}"))
             check_unicode(_texts(examples[-1]), row)
         except DataError as error:
             raise DataError(f"{place}, row {number}: {error}") from None

@@ -52,7 +52,7 @@ def collate_ids(
     return Batch(pad_left(pad_id, token_ids), mask, answer_ids, known, tuple(ids))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class EncodedSplit:
     """The prompts of a split as token ids, made once and visited many times.
 
@@ -79,6 +79,9 @@ class EncodedSplit:
     unknown: float = 0.0
     texts: tuple[Texts, ...] = ()
     offered: tuple[int, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"EncodedSplit of {len(self.ids)} rows, {sum(map(len, self.token_ids))} tokens"
 
     def __len__(self) -> int:
         return len(self.ids)

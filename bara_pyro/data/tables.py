@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-Data: TypeAlias = Union[str, Path, "pd.DataFrame", "datasets.Dataset", Sequence[Fields]]
+Data: TypeAlias = Union[
+    str, Path, "pd.DataFrame", "pd.Series", "datasets.Dataset", Sequence[Fields], Sequence[str], "Table"
+]
 """What rows of one's own can be given as."""
 
 
@@ -44,19 +46,24 @@ class Table:
         return list(dict.fromkeys(str(name) for row in self.rows for name in row))
 
 
-def read_table(data: Data) -> Table:
+def read_table(data: Data, *, text_column: str = "text") -> Table:
     """Return rows of one's own as a `Table`.
 
     Args:
         data: the path of a .csv, .tsv, .jsonl, .json (a list of objects) or .parquet file, a DataFrame, a
-            `datasets.Dataset`, or a list of dictionaries.
+            `datasets.Dataset`, a list of dictionaries or of texts; a `Table` is returned as it is.
+        text_column: the column that plain texts are put into.
 
     Raises:
         DataError: no such file, another format, no rows, or a row that cannot be read.
     """
+    if isinstance(data, Table):
+        return data
+    if isinstance(data, str) and " " in data and Path(data).suffix.lower() not in SUFFIXES:
+        raise DataError(f"{data[:60]!r} is no file of rows: for a text, give a list of texts.")
     if isinstance(data, str | Path):
         return _read_file(Path(data))
-    table = _from_memory(data)
+    table = _from_memory(data, text_column)
     if not table.rows:
         raise DataError(f"The {table.place} holds no rows: at least one is needed.")
     return table
@@ -168,7 +175,7 @@ def _as_parquet(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _from_memory(data: object) -> Table:
+def _from_memory(data: object, text_column: str) -> Table:
     import datasets
     import pandas as pd
 
@@ -186,10 +193,13 @@ def _from_memory(data: object) -> Table:
         splits = ", ".join(map(repr, data))
         raise DataError(f"The rows are a dictionary with the keys {splits}: give one of its splits.")
     if isinstance(data, Iterable) and not isinstance(data, bytes):
-        return Table("list of rows", list(_plain_rows(data, "list of rows")))
+        rows = list(data)
+        if rows and all(isinstance(row, str) for row in rows):
+            rows = [{text_column: row} for row in rows]
+        return Table("list of rows", list(_plain_rows(rows, "list of rows")))
     raise DataError(
         f"Rows cannot be read from a {type(data).__name__}: give a file, a DataFrame, a Dataset or a list of "
-        "dictionaries."
+        "dictionaries or texts."
     )
 
 

@@ -43,6 +43,7 @@ class Example:
 class Columns:
     """Which columns of a user's own rows hold what; None where there is no such column.
 
+    `id` is a column of identifiers of another name than "id", which is read without being listed here.
     With `indices` the classes were named in an order of their own, and a whole number in the column of labels
     that reads like none of them is the place of one, from 0.
     """
@@ -52,10 +53,22 @@ class Columns:
     choices: str | None = None
     context: str | None = None
     cluster: str | None = None
+    id: str | None = None
     indices: bool = False
 
 
-@dataclass(frozen=True)
+def split_counts(train: Sequence[object], validation: Sequence[object], test: Sequence[object]) -> str:
+    """Return in words how many rows each split has."""
+    return f"{len(train)} train, {len(validation)} validation, {len(test)} test rows"
+
+
+def listed(names: Sequence[str], most: int = 8) -> str:
+    """Return names with commas between them, the first few of many."""
+    more = f", .. ({len(names)})" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+@dataclass(frozen=True, repr=False)
 class Task:
     """A classification task.
 
@@ -79,6 +92,14 @@ class Task:
     notes: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     columns: Columns | None = None
+
+    def __repr__(self) -> str:
+        return f"Task {self.name!r}: {self.counts}; answers {listed(self.names or self.labels)}"
+
+    @property
+    def counts(self) -> str:
+        """How many rows each split has, in words."""
+        return split_counts(self.train, self.validation, self.test)
 
     def each_row(self, change: Callable[[Example], Example], **fields: Any) -> Self:
         """Return the task with every row of every split changed, and with other fields replaced."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bara_pyro.data.cells import as_read, label_text
 from bara_pyro.data.clusters import set_aside, together
-from bara_pyro.data.columns import Given, columns_note, find_columns
+from bara_pyro.data.columns import Given, columns_note, find_columns, id_column
 from bara_pyro.data.generic import listed_options, own_example
 from bara_pyro.data.rows import carve, check_disjoint, check_new, divide, repeats, to_examples, too_few
 from bara_pyro.data.schemas import LETTERS, missing
@@ -31,6 +31,7 @@ def task_from_rows(
     choices_column: str | None = None,
     context_column: str | None = None,
     cluster_column: str | None = None,
+    find_ids: bool = True,
     classes: Sequence[str] | None = None,
     test_fraction: float = TEST_FRACTION,
     validation_rows: int = 0,
@@ -51,6 +52,8 @@ def task_from_rows(
         cluster_column: of what rows have in common (an author, a patient, a document). Rows of one cluster
             are trained on together or not at all, in every division of them; validation and test rows are
             then at most as many as asked for. None: each row stands for itself.
+        find_ids: take a column such as `ticket_id`, which differs in every row, for the rows' identifiers
+            where none is called `id` (`data.columns.id_column`); else they are numbered.
         classes: the labels in class order, for rows without choices. By default the order that the data bring
             (a ClassLabel of `datasets`, a categorical of pandas), else sorted, numbers by size.
         test_fraction: share of `data` to test on where there is no `test`, the same in each class
@@ -80,11 +83,13 @@ def task_from_rows(
     if tested is not None:
         _check_same_kind(table, tested, columns)
     parts = [part for part in (table, tested) if part]
+    if find_ids:
+        columns = replace(columns, id=id_column([part.rows for part in parts], vars(columns).values()))
     labels, names = _answers(parts, columns, classes)
     schema = partial(own_example, columns=columns, names=names)
 
     def examples(part: Table, split: str) -> list[Example]:
-        return to_examples(part.rows, schema, part.place, split, answer=columns.label)
+        return to_examples(part.rows, schema, part.place, split, answer=columns.label, ids=columns.id)
 
     name = name or (Path(data).stem if isinstance(data, str | Path) else "rows")
     if tested is not None:

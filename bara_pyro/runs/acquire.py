@@ -26,7 +26,7 @@ REPEATS = 4
 NEAR = 0.9  # share of log S from which on the draws are used up
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Pool:
     """Rows that may be labelled, and what a run says of them.
 
@@ -42,8 +42,11 @@ class Pool:
     shared: bool
     notes: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        return f"Pool of {len(self.examples)} rows, {len(self.draws)} draws"
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Acquired:
     """Rows to label.
 
@@ -60,6 +63,10 @@ class Acquired:
     examples: tuple[Example, ...]
     rows: list[Json]
     summary: Json
+
+    def __repr__(self) -> str:
+        about = ", ".join(f"{name} {value}" for name, value in self.summary.items())
+        return f"Acquired: {about}"
 
 
 def ask_pool(

@@ -88,7 +88,7 @@ def _holds(page: Path, mark: str) -> bool:
 
 
 def answers_in(path: Path, keys: Collection[str] = KEYS) -> bool:
-    """Return whether a file holds what `runs.predict.write_answers` writes; an empty file does not.
+    """Return whether a file holds what `runs.answers.write_answers` writes; an empty file does not.
 
     With the keys of a decision: what `runs.decide.write_decisions` writes.
     """

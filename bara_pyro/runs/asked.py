@@ -25,7 +25,7 @@ from bara_pyro.types import Measure
 KNOWN = 0.05
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Asked:
     """Rows and what a run says of them.
 
@@ -42,6 +42,9 @@ class Asked:
     log_probs: Tensor
     uncertainty: Uncertainty
     notes: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return f"Asked {len(self.examples)} rows, {self.log_probs.shape[1]} answers"
 
     @property
     def labels(self) -> Tensor:

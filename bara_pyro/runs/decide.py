@@ -26,8 +26,9 @@ from bara_pyro.metrics import (
     expected_coverage,
     prediction_sets,
 )
+from bara_pyro.runs.answers import write_table
 from bara_pyro.runs.asked import Asked, measured
-from bara_pyro.runs.predict import names_of, write_table
+from bara_pyro.runs.predict import names_of
 from bara_pyro.runs.store import write_jsonl
 from bara_pyro.runs.system import System
 from bara_pyro.types import Json, Measure, SetScore
@@ -36,7 +37,7 @@ SAME = 1e-9  # scores that are closer differ by rounding
 Rule = TypeVar("Rule", PredictionSets, Abstention, Detector)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Decided(Generic[Rule]):
     """What was decided of rows.
 
@@ -49,6 +50,10 @@ class Decided(Generic[Rule]):
     rule: Rule
     rows: list[Json]
     summary: Json
+
+    def __repr__(self) -> str:
+        about = ", ".join(f"{name} {value}" for name, value in self.summary.items())
+        return f"Decided by {type(self.rule).__name__}: {about}"
 
 
 def decide_sets(

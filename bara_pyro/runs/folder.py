@@ -70,7 +70,7 @@ def write_config(system: System, folder: str | Path) -> None:
             "labels": list(system.task.labels),
             "manifest": MANIFEST,
             "names": list(system.task.names),
-            "columns": asdict(system.task.columns) if system.task.columns else None,
+            "columns": _columns(system.task),
             **fingerprints(system),
             **({"rank_pattern": system.model.rank_pattern} if system.model.rank_pattern else {}),
             **({"plugins": PLUGINS} if PLUGINS else {}),
@@ -79,6 +79,13 @@ def write_config(system: System, folder: str | Path) -> None:
     write_json(folder / PEFT_CONFIG, peft_config(system))
     if before.name != CONFIG:
         before.unlink()
+
+
+def _columns(task: Task) -> Json | None:
+    """Return the columns of a user's own rows; one of identifiers where it has a name of its own."""
+    if task.columns is None:
+        return None
+    return {kind: name for kind, name in asdict(task.columns).items() if kind != "id" or name is not None}
 
 
 def _check_type(backbone: Backbone, config: RunConfig) -> None:
@@ -286,6 +293,15 @@ def load_system(
     if own:
         check_own_rows(system, folder)
     return system
+
+
+def fitted(run: System | str | Path, *, with_rows: bool = False) -> System:
+    """Return a fitted run as it is, or the one in a folder, without the rows that it was trained on.
+
+    Raises:
+        BaraError: see `load_system`.
+    """
+    return run if isinstance(run, System) else load_system(run, with_rows=with_rows)
 
 
 def stored_task(stored: Json) -> Task:

@@ -36,7 +36,8 @@ def own_rows(folder: Path, config: RunConfig, stored: Json) -> Task | ReplyTask:
         )
     if config.task.likelihood == "completion":
         return load_reply_data(config)
-    task = load_data(config)
+    # Earlier versions numbered rows that have no column called "id", and divided them by these numbers.
+    task = load_data(config, find_ids="id" in (stored.get("columns") or {}))
     if is_file_name(config.task.name) and config.task.test_file is None and "columns" not in stored:
         raise CheckpointError(
             f"{folder} is of an earlier version, which divided {config.task.name} into other train and "

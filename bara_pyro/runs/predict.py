@@ -1,9 +1,8 @@
 """Answers to rows that were not trained on, in the user's words, and rows to evaluate a run on."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -18,44 +17,27 @@ from bara_pyro.data import (
     load_questions,
 )
 from bara_pyro.data.conversations import load_conversations
+from bara_pyro.data.questions import read_rows
 from bara_pyro.data.reply_tasks import ReplyTask
 from bara_pyro.data.rows import check_other_file
 from bara_pyro.data.stored import stored_file
 from bara_pyro.data.tables import Data
 from bara_pyro.errors import DataError
 from bara_pyro.metrics import decompose, posterior_predictive
+from bara_pyro.runs.answers import Answers, carried
 from bara_pyro.runs.config import RunConfig, load_config
 from bara_pyro.runs.evaluate import OnRows, draw
-from bara_pyro.runs.folder import stored_config, stored_task
+from bara_pyro.runs.folder import fitted, stored_config, stored_task
 from bara_pyro.runs.known import trained_on
 from bara_pyro.runs.own_rows import check_own_rows, own_rows
 from bara_pyro.runs.rows import encode_rows, load_data, load_reply_data, longest, reading_notes
 from bara_pyro.runs.sections import TaskConfig
-from bara_pyro.runs.store import atomic_write, write_jsonl
 from bara_pyro.runs.system import System, require_answers
 from bara_pyro.types import Json
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-
-@dataclass(frozen=True)
-class Answers:
-    """Predictions of rows.
-
-    Attributes:
-        rows: per row its `id`; the predicted `label`, as the user calls it; `probs`, the probability of each
-            label; `total`, `aleatoric` and `epistemic` uncertainty in nats. Options that only other rows have
-            stand in brackets, and have probability 0.
-        notes: what is worth knowing about the rows.
-    """
-
-    rows: list[Json]
-    notes: list[str]
-
 
 def predict(
-    run: System,
+    run: System | str | Path,
     data: Data,
     *,
     samples: int = 10,
@@ -66,8 +48,8 @@ def predict(
     """Answer rows of the kind that a run was trained on.
 
     Args:
-        run: what `train` or `load_system` gave; without its rows, `with_rows=False`, is enough.
-        data: a file, DataFrame, Dataset or list of dictionaries; answers are not needed.
+        run: what `train` or `load_system` gave, or its folder; the rows it was trained on are not needed.
+        data: a file, DataFrame, Dataset, list of dictionaries or list of texts; answers are not needed.
         samples: posterior draws S; 0 for the posterior mean.
         seed: of the draws; the run's own by default.
         given: columns, where they have other names than in the rows trained on.
@@ -86,18 +68,26 @@ def predict(
         (['aleatoric', 'epistemic', 'id', 'label', 'probs', 'total'], ['A', 'B'])
         >>> abs(answer["total"] - answer["aleatoric"] - answer["epistemic"]) < 1e-9
         True
+        >>> again = bp.predict("runs/first", [question])  # the folder of a run, and texts
+        >>> again.to_pandas()["id"].tolist()
+        ['row-1']
     """
+    run = fitted(run)
     require_answers(run.config)
-    examples = load_questions(data, run.task, given=given)
+    table = read_rows(data, run.task, given)
+    examples = load_questions(table, run.task, given=given)
     split = encode_rows(run.config, run.backbone, run.task, examples)
     if not len(split):
         raise DataError(
             f"No row has a question of at most {longest(run.config, run.backbone)} tokens: give shorter ones."
         )
     draws = draw(run, split, samples, seed=seed, on_rows=on_rows)
-    by_id = {example.id: example for example in examples}
-    rows = answers_of(draws, [by_id[row_id] for row_id in split.ids], run.task)
-    return Answers(rows, reading_notes(run.config, run.backbone, split, "given"))
+    place = {example.id: i for i, example in enumerate(examples)}
+    kept = [place[row_id] for row_id in split.ids]
+    rows = answers_of(draws, [examples[i] for i in kept], run.task)
+    given_rows, lost = carried(table)
+    notes = [*reading_notes(run.config, run.backbone, split, "given"), *lost]
+    return Answers(rows, notes, [given_rows[i] for i in kept], run.task.names or run.task.labels)
 
 
 def answers_of(draws: Tensor, examples: Sequence[Example], task: Task) -> list[Json]:
@@ -130,32 +120,6 @@ def names_of(example: Example, task: Task) -> tuple[str, ...]:
             name = f"({name})"
         names.append(name)
     return tuple(names)
-
-
-def write_answers(path: str | Path, answers: Answers, task: Task) -> None:
-    """Write predictions as JSON Lines, or as a table with a column `prob_<label>` for each class.
-
-    Where each row lists options of its own, these columns go by the letters of the options.
-    """
-    path = Path(path)
-    if path.suffix.lower() == ".jsonl":
-        write_jsonl(path, answers.rows)
-        return
-    import pandas as pd
-
-    columns = [f"prob_{name}" for name in task.names or task.labels]
-    probs = pd.DataFrame([list(row["probs"].values()) for row in answers.rows], columns=columns)
-    write_table(path, pd.DataFrame(answers.rows).drop(columns="probs").join(probs))
-
-
-def write_table(path: Path, frame: "pd.DataFrame", separator: str = ",") -> None:
-    """Write a table as .parquet, .tsv or else .csv (with that separator), whole or not at all."""
-    suffix = path.suffix.lower()
-    if suffix == ".parquet":
-        atomic_write(path, lambda file: frame.to_parquet(file, index=False))
-    else:
-        separator = "\t" if suffix == ".tsv" else separator
-        atomic_write(path, lambda file: frame.to_csv(file, index=False, sep=separator))
 
 
 def check_rows_of_run(system: System, folder: Path, data_dir: Path | None = None) -> None:
@@ -206,6 +170,26 @@ def rows_to_evaluate(folder: Path, config: RunConfig) -> Task | ReplyTask:
         return as_letters(task) if c.labels == "letters" else task
     asked = stored_task(stored)
     return as_asked(task, asked.labels, asked.names)
+
+
+def rows_asked(run: System, data: Data | Task) -> Task:
+    """Return other rows to score a fitted run on, asked as it was trained to be asked.
+
+    Args:
+        run: fitted.
+        data: rows with their answers, all of which are tested on; or a task.
+
+    Raises:
+        ConfigError: the model learnt replies.
+        DataError: rows that cannot be read, or whose classes are not the run's.
+    """
+    require_answers(run.config)
+    if isinstance(data, Task):
+        return as_asked(data, run.task.labels, run.task.names)
+    name = Path(data).stem if isinstance(data, str | Path) else "rows"
+    rows = tuple(load_questions(data, run.task, answers=True))
+    notes = (f"all {len(rows)} rows given tested on",)
+    return replace(run.task, name=name, train=(), validation=(), test=rows, notes=notes)
 
 
 def _whole_file(file: Path, c: TaskConfig, asked: Task, own: RunConfig) -> Task | ReplyTask:

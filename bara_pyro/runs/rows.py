@@ -5,27 +5,31 @@ from dataclasses import replace
 from typing import TypeVar
 
 from bara_pyro.core.backbone import Backbone
-from bara_pyro.data import SOURCES, EncodedSplit, Example, Task, encode, load_task
+from bara_pyro.data import SOURCES, EncodedSplit, Example, Task, encode, load_task, task_from_rows
 from bara_pyro.data.conversations import ReplyEncoder, encode_replies
 from bara_pyro.data.loader import check_world
 from bara_pyro.data.registry import TASKS
 from bara_pyro.data.replies import EncodedReplies
-from bara_pyro.data.reply_tasks import ReplyTask, is_reply_task, load_replies
+from bara_pyro.data.reply_tasks import ReplyTask, is_reply_task, load_replies, replies_from_rows
 from bara_pyro.data.rows import carve
 from bara_pyro.data.stored import cache_folder
 from bara_pyro.data.streamed import StreamedReplies
+from bara_pyro.data.tables import Data
+from bara_pyro.data.tokens import unknown_share
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.runs.config import RunConfig
 
 # Percentage of unknown tokens above which a data set is not what the language model can read.
 UNKNOWN = 10.0
+# Above this one they are of another language: of English, the microworld lacks some 80.
+UNREADABLE = 75.0
 OnRows = Callable[[int], object]
 Replies = EncodedReplies | StreamedReplies
 AnyTask = TypeVar("AnyTask", Task, ReplyTask)
 Row = TypeVar("Row")
 
 
-def load_data(config: RunConfig) -> Task:
+def load_data(config: RunConfig, *, find_ids: bool = True) -> Task:
     """Load the task that a configuration names, its labels in words; see `data.encode_labels`."""
     c = config.task
     if is_reply_task(c.name):
@@ -47,6 +51,31 @@ def load_data(config: RunConfig) -> Task:
         choices_column=c.choices_column,
         context_column=c.context_column,
         cluster_column=c.cluster_column,
+        find_ids=find_ids,
+    )
+    return _limited(task, config)
+
+
+def rows_given(config: RunConfig, data: Data) -> Task | ReplyTask:
+    """Return rows given in Python as the task that a configuration says how to read."""
+    c = config.task
+    if c.likelihood == "completion":
+        replies = replies_from_rows(
+            data, c.test_file, test_fraction=c.test_fraction, validation_rows=c.validation_rows, seed=c.seed
+        )
+        return _limited(replies, config)
+    task = task_from_rows(
+        data,
+        c.test_file,
+        text_column=c.text_column,
+        label_column=c.label_column,
+        choices_column=c.choices_column,
+        context_column=c.context_column,
+        cluster_column=c.cluster_column,
+        classes=c.classes,
+        test_fraction=c.test_fraction,
+        validation_rows=c.validation_rows,
+        seed=c.seed,
     )
     return _limited(task, config)
 
@@ -205,6 +234,26 @@ def way_to_longer(config: RunConfig, backbone: Backbone) -> str:
     if longest(config, backbone) < config.task.max_length:
         return "the language model takes no more, so give shorter ones, or another model"
     return "raise task.max_length"
+
+
+def check_readable(split: EncodedSplit | Replies, backbone: Backbone) -> None:
+    """Refuse training rows of which the tokenizer knows next to nothing.
+
+    Raises:
+        DataError: it knows less than a quarter of their tokens.
+    """
+    if isinstance(split, EncodedSplit):
+        share = split.unknown
+    elif isinstance(split, EncodedReplies):
+        texts = [(*reply.prompt, *reply.reply) for row in split.rows for reply in row]
+        share = unknown_share(texts, backbone.tokenizer)
+    else:
+        return  # left on the disk
+    if share > UNREADABLE:
+        raise DataError(
+            f"{share:.0f} % of the tokens of the train rows are unknown to the tokenizer of {backbone.name}: "
+            "give a language model of their language as model (--model)."
+        )
 
 
 def unknown_note(share: float, name: str) -> list[str]:

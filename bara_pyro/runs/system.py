@@ -35,6 +35,7 @@ from bara_pyro.runs.memory import check_memory
 from bara_pyro.runs.rows import (
     OnRows,
     Replies,
+    check_readable,
     encode_reply_split,
     encode_split,
     load_data,
@@ -43,7 +44,7 @@ from bara_pyro.runs.rows import (
 )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class System:
     """Everything that training and prediction work on.
 
@@ -64,6 +65,14 @@ class System:
     guide: SiteGuide
     conversations: ReplyTask | None = None
     _encoded: dict[str, EncodedSplit | Replies] = field(default_factory=dict, init=False, repr=False)
+
+    def __repr__(self) -> str:
+        trained = count_parameters(self.model) + count_parameters(self.guide)
+        return (
+            f"System: method {self.config.method.name!r}, {trained:,} trainable parameters\n"
+            f"  {self.backbone!r}\n"
+            f"  {self.conversations or self.task!r}"
+        )
 
     def split(self, name: str) -> EncodedSplit:
         """Return a split as token ids, encoded once; see `encode_split`.
@@ -196,6 +205,7 @@ def build_system(
     else:
         task = encode_labels(task, backbone.tokenizer, config.task.labels)
         split = encode_split(config, backbone, task, "train")
+    check_readable(split, backbone)
     asked = 0
     if isinstance(task, Task) and isinstance(split, EncodedSplit) and may_rehearse(config, len(split)):
         asked = len(rehearsed_halves(task, split, config.seed)[1])

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bara_pyro.core.prediction import predict
-from bara_pyro.data import SOURCES, EncodedSplit, Example, Given, load_questions
+from bara_pyro.data import EncodedSplit, Example, Given, load_questions
 from bara_pyro.data.columns import find_columns
+from bara_pyro.data.questions import text_column
 from bara_pyro.data.tables import read_table
 from bara_pyro.errors import DataError
 from bara_pyro.runs.offered import among_offered
@@ -91,10 +92,7 @@ class RunEngine:
         # A row that is too long is refused by itself, with the request that holds it.
         reading = system.config.task.model_copy(update={"too_long": "drop"})
         self._reading = system.config.model_copy(update={"task": reading})
-        task = system.task
-        source = SOURCES.get(task.name)
-        usual = source.columns[0] if source else "question"
-        self._text_column = task.columns.text if task.columns else usual
+        self._text_column = text_column(system.task)
         # One thread, because tokenizers are not made for several, and each request in turn.
         self._tokenizing = ThreadPoolExecutor(1, "tokenize")
         read_table([{"": ""}])  # imports what reading rows needs, which takes seconds, before any request
@@ -118,11 +116,8 @@ class RunEngine:
         Raises:
             DataError: a row cannot be read, is longer than `task.max_length`, or shares its id with another.
         """
-        try:
-            examples = load_questions(rows, self.system.task)
-        except DataError:
-            self._check_text(rows)
-            raise
+        self._check_text(rows)
+        examples = load_questions(rows, self.system.task)
         split = united(list(self._encoded(examples)))
         if split.dropped:
             most = longest(self.system.config, self.system.backbone)
@@ -147,7 +142,7 @@ class RunEngine:
         if self._text_column in keys:
             return
         try:
-            find_columns(keys, Given(), "", answers=False)
+            find_columns(keys, Given(), "", answers=False, last_words=False)
         except DataError as error:
             there = ", ".join(map(repr, keys)) or "none"
             raise DataError(

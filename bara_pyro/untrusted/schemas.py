@@ -40,6 +40,7 @@ class Columns(Stored):
     choices: Text | None = None
     context: Text | None = None
     cluster: Text | None = None
+    id: Text | None = None
     indices: bool = False
 
 

@@ -38,8 +38,8 @@ def test_answers_are_those_of_the_command(place: Place, tmp_path: Path, bara: Ba
     run, rows, out = trained(place, tmp_path / "run"), tmp_path / "rows.jsonl", tmp_path / "answers.jsonl"
     rows.write_text("".join(json.dumps(row) + "\n" for row in QUESTIONS))
     assert bara("predict", tmp_path / "run", "--input", rows, "--output", out, "--samples", 3).code == 0
-    assert bp.predict(run, QUESTIONS, samples=3).rows == read_jsonl(out)
-    assert bp.predict(run, rows, samples=3).rows == read_jsonl(out)
+    assert bp.predict(run, QUESTIONS, samples=3).lines() == read_jsonl(out)
+    assert bp.predict(run, rows, samples=3).lines() == read_jsonl(out)
 
 
 def test_replies_are_those_of_the_command(tmp_path: Path, bara: Bara) -> None:

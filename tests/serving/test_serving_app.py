@@ -82,7 +82,7 @@ def test_the_command_predicts_what_is_served(
     file, out = write_rows(tmp_path / "rows.jsonl", rows), tmp_path / "answers.jsonl"
     assert bara("predict", run, "--input", file, "--output", out, "--samples", SAMPLES).code == 0
     written = read_jsonl(out)
-    assert written == [predicted[row["id"]] for row in rows]
+    assert written == [row | predicted[row["id"]] for row in rows]  # with the columns of the file
     for found, expected in zip(post(client, "/probabilities", rows), written, strict=True):
         assert_same(found, expected)
 

@@ -4,7 +4,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bara_pyro.cli.options import DataDir
+from bara_pyro.cli.options import (
+    ChoicesColumn,
+    ClusterColumn,
+    ContextColumn,
+    DataDir,
+    LabelColumn,
+    TextColumn,
+)
+from bara_pyro.types import Json
 
 if TYPE_CHECKING:
     from bara_pyro.data.reply_tasks import ReplyTask
@@ -13,12 +21,25 @@ if TYPE_CHECKING:
 def tasks(
     name: Annotated[str | None, typer.Argument(metavar="[TASK]", help="Show some rows of this task.")] = None,
     data_dir: DataDir = None,
+    text_column: TextColumn = None,
+    label_column: LabelColumn = None,
+    choices_column: ChoicesColumn = None,
+    context_column: ContextColumn = None,
+    cluster_column: ClusterColumn = None,
     rows: Annotated[int, typer.Option(min=0, help="How many rows to show.")] = 2,
 ) -> None:
     """List the tasks, or show what the model is asked in one of them."""
     from bara_pyro.cli.catalogue import catalogue
     from bara_pyro.cli.terminal import console, listing, mode, result, say
+    from bara_pyro.errors import ConfigError
 
+    columns: Json = {
+        "text_column": text_column, "label_column": label_column, "choices_column": choices_column,
+        "context_column": context_column, "cluster_column": cluster_column,
+    }  # fmt: skip
+    columns = {key: column for key, column in columns.items() if column is not None}
+    if columns and name is None:
+        raise ConfigError(f"--{next(iter(columns)).replace('_', '-')} names a column: give its FILE as well.")
     if name is None:
         found = catalogue()["tasks"]
         listing(
@@ -34,12 +55,11 @@ def tasks(
     from bara_pyro.data import load_task
     from bara_pyro.data.reply_tasks import is_reply_task, load_replies
 
-    if is_reply_task(name):
+    if is_reply_task(name) and not columns:  # no such task has columns that can be named
         _show_replies(load_replies(name, data_dir), rows)
         return
-    task = load_task(name, data_dir)
-    counts = f"{len(task.train)} train, {len(task.validation)} validation, {len(task.test)} test rows"
-    say(f"{task.name}: {counts}; answers {', '.join(task.labels)}")
+    task = load_task(name, data_dir, **columns)
+    say(f"{task.name}: {task.counts}; answers {', '.join(task.labels)}")
     for note in task.notes:
         say(f"- {note}")
     shown = (task.train or task.test)[:rows]
@@ -69,8 +89,7 @@ def _show_replies(task: "ReplyTask", rows: int) -> None:
     from bara_pyro.cli.terminal import console, mode, result, say
     from bara_pyro.data.messages import shown
 
-    counts = f"{len(task.train)} train, {len(task.validation)} validation, {len(task.test)} test rows"
-    say(f"{task.name}: {counts}; replies (--likelihood completion)")
+    say(f"{task.name}: {task.counts}; replies (--likelihood completion)")
     for note in task.notes:
         say(f"- {note}")
     splits = {split: len(getattr(task, split)) for split in ("train", "validation", "test")}

@@ -1,0 +1,143 @@
+"""Predictions of rows beside the columns that the rows came with: in Python, and as a file."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bara_pyro.data.tables import Table
+from bara_pyro.runs.store import atomic_write, write_jsonl
+from bara_pyro.types import Fields, Json
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SHOWN = 3  # rows that a `repr` prints
+
+
+@dataclass(frozen=True, repr=False)
+class Answers:
+    """Predictions of rows.
+
+    Attributes:
+        rows: per row its `id`; the predicted `label`, as the user calls it; `probs`, the probability of each
+            label; `total`, `aleatoric` and `epistemic` uncertainty in nats. Options that only other rows have
+            stand in brackets, and have probability 0.
+        notes: what is worth knowing about the rows.
+        given: the columns that each row came with.
+        classes: what columns of probabilities go by: labels, or letters where each row lists its options.
+    """
+
+    rows: list[Json]
+    notes: list[str]
+    given: Sequence[Fields] = ()
+    classes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        first = [
+            f"  {row['id']}: {row['label']} ({max(row['probs'].values()):.3f})" for row in self.rows[:SHOWN]
+        ]
+        more = ["  ..."] if len(self.rows) > SHOWN else []
+        return "\n".join([f"Answers of {len(self.rows)} rows", *first, *more])
+
+    def lines(self) -> list[Json]:
+        """Return each row's identifier, the columns that it came with, and what is predicted of it.
+
+        A column that has the name of a predicted one is called `input_<name>`.
+        """
+        return [beside(given, said) for given, said in zip(self._given(), self.rows, strict=True)]
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Return the same as a DataFrame, with a column `prob_<label>` for each class.
+
+        Examples:
+            >>> import bara_pyro as bp
+            >>> run = bp.train(task="micro-wgs", method="bara-gate", steps=5, limit=40, out="runs/first")
+            >>> question = "vome meets bimu . in winter bimu keeps what ? A:goats B:ducks Answer :"
+            >>> frame = bp.predict(run, [{"asked_id": "q7", "question": question, "by": "vome"}]).to_pandas()
+            >>> [*frame.columns[:4]], frame["id"][0]
+            (['id', 'asked_id', 'question', 'by'], 'q7')
+        """
+        import pandas as pd
+
+        names = [f"prob_{name}" for name in self.classes or [*self.rows[0]["probs"]]]
+        flat = []
+        for row in self.rows:
+            plain = {name: value for name, value in row.items() if name != "probs"}
+            flat.append(plain | dict(zip(names, row["probs"].values(), strict=True)))
+        return pd.DataFrame([beside(given, said) for given, said in zip(self._given(), flat, strict=True)])
+
+    def _given(self) -> Sequence[Fields]:
+        return self.given or [{}] * len(self.rows)
+
+
+def beside(given: Fields, said: Json) -> Json:
+    """Return what is said of a row with the columns that it came with behind its identifier."""
+    kept: Json = {}
+    for name, cell in given.items():
+        if name == "id" and str(cell).strip() == said["id"]:
+            continue
+        free = name
+        while free in said or free in kept:
+            free = f"input_{free}"
+        kept[free] = cell
+    return {"id": said["id"], **kept, **{name: value for name, value in said.items() if name != "id"}}
+
+
+def carried(table: Table) -> tuple[list[Json], list[str]]:
+    """Return the columns of rows that can be written beside predictions, and a note on others."""
+    lost = [name for name in table.columns if not all(_is_json(row.get(name)) for row in table.rows)]
+    notes = [f"column {name!r} is not written: it holds no text, number or list" for name in lost]
+    return [{name: cell for name, cell in row.items() if name not in lost} for row in table.rows], notes
+
+
+def _is_json(cell: object) -> bool:
+    if isinstance(cell, dict | list):
+        return all(map(_is_json, cell.values() if isinstance(cell, dict) else cell))
+    return cell is None or isinstance(cell, str | int | float)
+
+
+def write_answers(path: str | Path, answers: Answers) -> None:
+    """Write predictions as JSON Lines, or as a table with a column `prob_<label>` for each class.
+
+    Where each row lists options of its own, these columns go by the letters of the options.
+    """
+    path = Path(path)
+    if path.suffix.lower() == ".jsonl":
+        write_jsonl(path, answers.lines())
+    else:
+        write_table(path, answers.to_pandas())
+
+
+def write_table(path: Path, frame: "pd.DataFrame", separator: str = ",") -> None:
+    """Write a table as .parquet, .tsv or else .csv (with that separator), whole or not at all."""
+    suffix, frame = path.suffix.lower(), frame.apply(_written)
+    if suffix == ".parquet":
+        atomic_write(path, lambda file: frame.to_parquet(file, index=False))
+    else:
+        separator = "\t" if suffix == ".tsv" else separator
+        atomic_write(path, lambda file: frame.to_csv(file, index=False, sep=separator))
+
+
+def _written(column: "pd.Series") -> "pd.Series":
+    """Return a column whose cells a table can hold: lists and mixed cells as JSON, texts as valid Unicode."""
+    if column.dtype != object:
+        return column
+    there = [cell for cell in column if not _empty(cell)]
+    texts = all(isinstance(cell, str) for cell in there)
+    if there and not texts and len({*map(type, there)}) == 1 and not isinstance(there[0], dict | list):
+        return column
+    return column.map(_cell)
+
+
+def _cell(cell: object) -> object:
+    if _empty(cell):
+        return None
+    text = cell if isinstance(cell, str) else json.dumps(cell, ensure_ascii=False)
+    return text.encode(errors="backslashreplace").decode()
+
+
+def _empty(cell: object) -> bool:
+    return cell is None or (isinstance(cell, float) and math.isnan(cell))
