@@ -24,10 +24,11 @@ def text_of(row: Example) -> tuple[str, str]:
         >>> text_of(Example("1", "Is it  red?")) == text_of(Example("2", "is it red? "))
         True
     """
-    return _plain(row.context), _plain(row.question)
+    return as_compared(row.context), as_compared(row.question)
 
 
-def _plain(text: str) -> str:
+def as_compared(text: str) -> str:
+    """Return a text without what a reader does not see: see `text_of`."""
     text = unicodedata.normalize("NFKC", text).casefold()
     if not text.isascii():
         text = "".join(character for character in text if unicodedata.category(character) != "Cf")

@@ -1,15 +1,18 @@
 """`load_replies`: one door to prompts with replies, whether on the hub, in a folder, in a file or made."""
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from bara_pyro.data.clusters import as_compared
 from bara_pyro.data.conversations import Conversation, conversations_in, load_conversations
 from bara_pyro.data.loader import is_file_name
 from bara_pyro.data.reading import dataset_rows, hub_dataset, read_split
 from bara_pyro.data.registry import SUFFIXES, check_kind
 from bara_pyro.data.rows import carve, check_disjoint, check_other_file, first_validation, too_few
+from bara_pyro.data.schemas import digest
 from bara_pyro.data.stored import stored_dataset, stored_file, stored_split
 from bara_pyro.data.tables import Data, Table
 from bara_pyro.data.types import split_counts
@@ -213,10 +216,19 @@ def _divided(
         count = min(round(test_fraction * len(train)), len(train) - 1)
         if count < 1:
             raise too_few(name, "rows", len(train), test_fraction)
-        note = f"{count} of {len(train)} rows tested on, chosen by a hash of their ids"
+        notes = [f"{count} of {len(train)} rows tested on, chosen by a hash of their ids"]
         train, tested = carve(train, count, 0)
     else:
-        note = "tested on rows of their own"
+        notes = ["tested on rows of their own"]
         check_disjoint(train, tested, name)
+    trained = set(map(_prompt_key, train))
+    if shared := sum(_prompt_key(row) in trained for row in tested):
+        notes.append(f"{shared} test rows have a prompt that also stands in train")
     kept, validation = carve(train, validation_rows, seed)
-    return ReplyTask(name, kept, validation, tested, (note,))
+    return ReplyTask(name, kept, validation, tested, tuple(notes))
+
+
+def _prompt_key(row: Conversation) -> str:
+    """Return a hash of a prompt, as texts are compared: short, as rows may be more than memory holds."""
+    said = row.prompt if isinstance(row.prompt, str) else json.dumps([*map(dict, row.prompt)])
+    return digest(as_compared(said))

@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from bara_pyro.data.cells import label_text
-from bara_pyro.data.clusters import set_shares_aside, text_of
+from bara_pyro.data.clusters import by_name, set_shares_aside, text_of
 from bara_pyro.data.on_disk import take
 from bara_pyro.data.reading import Rows
 from bara_pyro.data.schemas import ANSWER, Schema, digest
@@ -135,15 +135,25 @@ def _asked(example: Example) -> tuple[str, str, int]:
     return *text_of(example), example.label
 
 
-def carve(train: Sequence[R], rows: int, seed: int) -> tuple[Sequence[R], Sequence[R]]:
+def carve(
+    train: Sequence[R], rows: int, seed: int, names: Sequence[str] | None = None
+) -> tuple[Sequence[R], Sequence[R]]:
     """Split `rows` examples off the end of a seeded permutation of `train`.
 
     The permutation sorts by a hash of seed and id, so it depends on no generator's version and a row keeps
     its side when others are reordered. What stays keeps the order of the file. Rows on the disk stay there,
     others are returned as tuples.
 
+    Args:
+        train: to split.
+        rows: how many.
+        seed: of the permutation.
+        names: the group of each row (`bara_pyro.data.clusters.together`), which is split off whole where it
+            still fits, so that there may be fewer rows than asked for; None: each row is alone.
+
     Raises:
         ConfigError: fewer than 0 rows, or no row would be left to train on.
+        DataError: no group fits.
     """
     if rows > 0 and not train:
         raise ConfigError(f"validation_rows is {rows}, but there are no train rows to take them from.")
@@ -155,8 +165,26 @@ def carve(train: Sequence[R], rows: int, seed: int) -> tuple[Sequence[R], Sequen
     if rows:
         keys = (bytes.fromhex(digest(f"{seed}/{example.id}")) for example in train)
         order = np.argsort(np.fromiter(keys, "S32", len(train)), kind="stable")
-        held_out[order[len(train) - rows :]] = True
+        if names is None:
+            held_out[order[len(train) - rows :]] = True
+        else:
+            held_out[_whole(order[::-1].tolist(), by_name(names), rows)] = True
     return take(train, np.flatnonzero(~held_out)), take(train, np.flatnonzero(held_out))
+
+
+def _whole(order: Sequence[int], groups: Sequence[Sequence[int]], most: int) -> list[int]:
+    """Return at most so many rows: in this order, each with its whole group, where that fits."""
+    group_of = {row: group for group in groups for row in group}
+    taken: set[int] = set()
+    for row in order:
+        if row not in taken and len(taken) + len(group_of[row]) <= most:
+            taken.update(group_of[row])
+    if not taken:
+        raise DataError(
+            f"No rows of one text can be set aside whole among at most {most} (the fewest of one are "
+            f"{min(map(len, groups))}): set more rows aside, or bring them in a file of their own."
+        )
+    return sorted(taken)
 
 
 def first_validation(rows: Sequence[R], wanted: int, name: str) -> Sequence[R]:

@@ -135,9 +135,9 @@ def _divided(
 def _carved(
     train: Sequence[Example], rows: int, seed: int, columns: Columns
 ) -> tuple[Sequence[Example], Sequence[Example]]:
-    if 0 < rows < len(train) and (columns.cluster or any(together(train))):
-        return set_aside(train, rows, f"{seed}/", column=columns.cluster or "")
-    return carve(train, rows, seed)
+    if 0 < rows < len(train) and columns.cluster:
+        return set_aside(train, rows, f"{seed}/", column=columns.cluster)
+    return carve(train, rows, seed, together(train))
 
 
 def _check_same_kind(table: Table, tested: Table, columns: Columns) -> None:

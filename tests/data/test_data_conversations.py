@@ -8,6 +8,7 @@ from data_cases import byte_level, word_level
 
 from bara_pyro.data.conversations import Conversation, encode_replies, load_conversations
 from bara_pyro.data.preferences import load_pairs
+from bara_pyro.data.reply_tasks import replies_from_rows
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.generation import load_prompts
 from bara_pyro.reward.files import replies_in
@@ -166,3 +167,15 @@ def test_what_cannot_be_encoded() -> None:
     )
     with pytest.raises(DataError, match="does not put the reply of row 'x' behind"):
         encode_replies([Conversation((HI,), "a", "x")], odd)
+
+
+def test_prompts_that_stand_in_train_too_are_counted() -> None:
+    """Twice each of ten prompts, in other case: those of which one row is tested on and one is not."""
+    rows = [{"prompt": f"{said} {i} :", "completion": " 1"} for said in ("From", "from ") for i in range(10)]
+    task = replies_from_rows(rows, test_fraction=0.3)
+    numbers = [{row.prompt.split()[1] for row in part} for part in (task.train, task.test)]
+    shared = sum(row.prompt.split()[1] in numbers[0] for row in task.test)
+    assert shared
+    assert f"{shared} test rows have a prompt that also stands in train" in task.notes
+    alone = replies_from_rows([row | {"prompt": f"{row['prompt']} {i}"} for i, row in enumerate(rows)])
+    assert len(alone.notes) == 1
