@@ -10,7 +10,7 @@ from typing import get_args
 
 TERMINATION = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 """Signals that ask a process to end; the second where its terminal is closed, which Windows does not tell."""
-MOST_CHARACTERS, MOST_PARTS = 2000, 8  # of a sentence on a terminal, and of a list in one that is longer
+MOST_CHARACTERS, MOST_PARTS = 2000, 8  # of a sentence, and of a list in one that is longer
 NEAR = 0.7  # the share of letters in common from which on a name is taken for one that was meant
 
 
@@ -25,6 +25,9 @@ class BaraError(Exception):
         ...     print(error)
         Unknown hyper-parameter of prior 'gamma': 'shape': choose one of concentration, rate.
     """
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(abbreviated(arg) if isinstance(arg, str) else arg for arg in args))
 
 
 class ConfigError(BaraError, ValueError):

@@ -104,7 +104,7 @@ class Registry(Mapping[str, Item], Generic[Item]):
         return sum(1 for _ in self)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._items or name in (*self,)
+        return isinstance(name, str) and (name in self._items or name in (*self,))
 
     def _import_own(self) -> None:
         """Import the modules of this package that register something, once."""

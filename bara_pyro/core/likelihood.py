@@ -13,7 +13,7 @@ from bara_pyro.core.next_token import NextToken
 from bara_pyro.data.replies import ReplyBatch
 from bara_pyro.data.texts import TextBatch
 from bara_pyro.data.types import Batch
-from bara_pyro.errors import ConfigError, DataError
+from bara_pyro.errors import ConfigError, DataError, TrainingError
 
 LIKELIHOOD = "y"
 """The site that every likelihood observes."""
@@ -86,7 +86,21 @@ class Likelihood(ABC):
 
     def predicted(self, values: Tensor) -> Tensor:
         """Return what `observe` returned as a prediction, in float64, on the CPU: some devices have none."""
+        check_numbers(values)
         return values.cpu().double()
+
+
+def check_numbers(log_probs: Tensor) -> None:
+    """Refuse log-probabilities that are not numbers, of which no prediction can be made.
+
+    Raises:
+        TrainingError: one is NaN.
+    """
+    if log_probs.isnan().any():
+        raise TrainingError(
+            "The model's answers are not numbers (NaN): its weights or lora_alpha are beyond what their type "
+            "holds, train again with a lower lr (--lr)."
+        )
 
 
 class ClosedSet(Likelihood):
@@ -99,6 +113,8 @@ class ClosedSet(Likelihood):
     def observe(self, hidden: Tensor, batch: Batch, head: Head) -> Tensor:
         """Observe the labels; return the answers' log-probabilities, `[draws x] B x C`, float32."""
         log_probs = head.answered(self.scores(hidden, batch, head)).log_softmax(-1)
+        if batch.labels is None:
+            check_numbers(log_probs)  # no label could be drawn
         labels = None if batch.labels is None else batch.labels.unsqueeze(-1)
         pyro.sample(LIKELIHOOD, Categorical(logits=log_probs, validate_args=False), obs=labels)
         return log_probs.squeeze(-2)
@@ -109,6 +125,7 @@ class ClosedSet(Likelihood):
 
     def predicted(self, values: Tensor) -> Tensor:
         """Return the log-probabilities, which float32 left a little off 1 in sum, in float64."""
+        check_numbers(values)
         return values.cpu().double().log_softmax(-1)
 
 

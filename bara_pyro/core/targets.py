@@ -1,6 +1,5 @@
 """Which linear layers of a language model are adapted: by name, by regular expression, or all of them."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,6 +8,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from bara_pyro.errors import BackboneError
+from bara_pyro.untrusted.patterns import matching
 
 # The query and value projections under each architecture's own names; the output embedding, whose name
 # differs between versions of transformers, is looked up.
@@ -74,14 +74,14 @@ def _select(
         return [name for name in linears if name != head and not name.startswith(mixtures)]
     if isinstance(pattern, str):
         try:
-            compiled = re.compile(pattern)
-        except re.error as error:
+            found = matching(pattern, [*linears])
+        except ValueError as error:
             raise BackboneError(
                 f"target_modules={pattern!r} is not a valid regular expression: {error}."
             ) from error
-        return _require([name for name in linears if compiled.fullmatch(name)], pattern, linears)
+        return _require(found, pattern, linears)
     chosen = []
-    for item in pattern:
+    for item in dict.fromkeys(pattern):
         chosen += _require([n for n in linears if n == item or n.endswith("." + item)], item, linears)
     return [name for name in linears if name in set(chosen)]
 
@@ -101,9 +101,9 @@ def find_targets(lm: PreTrainedModel, target_modules: str | Sequence[str] | None
     Args:
         lm: a Hugging Face causal language model.
         target_modules: a list of names (each matches a whole path or its end), a regular expression that
-            matches a whole path, `"all-linear"` (all but the output embedding and mixtures of experts, whose
-            layers see single tokens), or None for the query, value and output projections of the
-            architecture (the targets of the paper, Section V-A).
+            matches a whole path (one of RE2: without references and looking around), `"all-linear"` (all but
+            the output embedding and mixtures of experts, whose layers see single tokens), or None for the
+            query, value and output projections of the architecture (the targets of the paper, Section V-A).
 
     Raises:
         BackboneError: a name or an expression matches no linear layer, or nothing at all is chosen.

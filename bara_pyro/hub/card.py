@@ -74,6 +74,7 @@ def _metadata(run: Published, license_name: str | None) -> ModelCardData:
             metric_value=round(scores[key], 4),
         )
         for key, name in METRICS.items()
+        if scores[key] is not None  # infinite
     ]
     return ModelCardData(
         library_name="peft" if run.peft else "bara-pyro",
@@ -88,7 +89,7 @@ def _metadata(run: Published, license_name: str | None) -> ModelCardData:
 
 
 def _what(run: Published) -> str:
-    summary = METHODS[run.report["method"]].summary
+    summary = METHODS.find(run.report["method"]).summary
     base = run.base or run.config.backbone.name
     return (
         f"# {run.name}\n\n{summary}. An adapter for the language model `{base}`, fine-tuned on "

@@ -33,7 +33,7 @@ from bara_pyro.runs.manifest import (
 from bara_pyro.runs.ownership import adding
 from bara_pyro.runs.store import read_json, read_tensors, write_json, write_tensors, write_text
 from bara_pyro.types import Json
-from bara_pyro.untrusted.schemas import AdapterFile, FittedFile
+from bara_pyro.untrusted.schemas import AdapterFile, FittedFile, PublishedMetrics
 
 # What goes wrong on the way. The HTTP client is another library in each version of the hub's; the hub's own
 # error is made of the class that all errors of that library have.
@@ -91,7 +91,7 @@ def prepare_upload(
         )
     base = base or hub_name(own.backbone.name)
     config, stored = _public_config(run, base)
-    report: Json = scrubbed(read_scores(run), _places(parse_config(kept["config"])))
+    report: Json = scrubbed(read_scores(run, PublishedMetrics), _places(parse_config(kept["config"])))
     settings: Json = {**read_json(run / PEFT_CONFIG, AdapterFile), "base_model_name_or_path": base}
     kind = settings["peft_type"].split(":")[0]
     peft = kind if kind in ("LORA", "BARA") else ""

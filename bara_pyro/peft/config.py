@@ -1,12 +1,11 @@
 """The settings of a BaRA adapter, as PEFT keeps them in `adapter_config.json`."""
 
-import math
-import re
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, cast
 
 from peft import PeftConfig
+from pydantic import ValidationError
 
 from bara_pyro.core.defaults import default
 from bara_pyro.core.program import AdaptedLM
@@ -15,7 +14,10 @@ from bara_pyro.errors import ConfigError
 from bara_pyro.methods import METHODS, method_config
 from bara_pyro.methods.bara import BaRAConfig as Settings
 from bara_pyro.runs.peft_files import PEFT_TYPE
+from bara_pyro.settings import validation_sentence
 from bara_pyro.types import Json
+from bara_pyro.untrusted.patterns import matching
+from bara_pyro.untrusted.schemas import AdapterSizes
 
 # A member of an enumeration as PEFT's own are: a text with a `.value`, its name the same, so that it is found
 # in a table under the plain text.
@@ -61,14 +63,16 @@ class BaRAConfig(PeftConfig):
         self.method = settings.model_dump(mode="json")
 
     def _check_sizes(self) -> None:
-        if self.r < 1 or not 0 < self.lora_alpha < math.inf:
-            raise ConfigError(f"r={self.r} and lora_alpha={self.lora_alpha} must both be positive.")
+        try:
+            AdapterSizes(r=self.r, lora_alpha=self.lora_alpha, rank_pattern=self.rank_pattern or {})
+        except ValidationError as error:
+            raise ConfigError(validation_sentence(error, AdapterSizes)) from error
         for path, rank in (self.rank_pattern or {}).items():
             check_rank(path, rank, self.r)
         if isinstance(self.target_modules, str):
             try:
-                re.compile(self.target_modules)
-            except re.error as error:
+                matching(self.target_modules, ())
+            except ValueError as error:
                 raise ConfigError(
                     f"target_modules={self.target_modules!r} is not a valid regular expression: {error}."
                 ) from error

@@ -24,6 +24,7 @@ from bara_pyro.models.bara import PHI
 from bara_pyro.peft.config import TYPE, BaRAConfig
 from bara_pyro.peft.layer import BaRALayer, Draw
 from bara_pyro.runs.fingerprint import fingerprint_of
+from bara_pyro.untrusted.patterns import matching
 
 
 class BaRAModel(BaseTuner):
@@ -105,6 +106,9 @@ class BaRAModel(BaseTuner):
                 raise ConfigError(f"The rank pattern names {path!r}, which the language model does not have.")
         if peft_config.target_modules is None:
             peft_config.target_modules = {target.path for target in find_targets(self.model)}
+        if isinstance(peft_config.target_modules, str) and peft_config.target_modules != "all-linear":
+            # PEFT would match it by Python's own expressions, which may take for ever.
+            peft_config.target_modules = set(matching(peft_config.target_modules, sorted(known)))
         self._compare_base(peft_config)
         return peft_config
 

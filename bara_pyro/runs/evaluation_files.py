@@ -9,9 +9,9 @@ from bara_pyro.untrusted.files import read_json, read_jsonl
 from bara_pyro.untrusted.schemas import MetricsFile, PredictionLine
 
 
-def read_scores(folder: Path) -> Json:
+def read_scores(folder: Path, schema: type[MetricsFile] = MetricsFile) -> Json:
     """Return what `metrics.json` of a folder holds; a `CheckpointError` where it is missing or damaged."""
-    scores: Json = read_json(folder / METRICS, MetricsFile)
+    scores: Json = read_json(folder / METRICS, schema)
     return scores
 
 

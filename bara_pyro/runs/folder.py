@@ -28,6 +28,7 @@ from bara_pyro.runs.manifest import (
     trained_files,
     verify,
 )
+from bara_pyro.runs.memory import check_stored_rank
 from bara_pyro.runs.own_rows import check_own_rows, fingerprints, own_rows
 from bara_pyro.runs.peft_files import join_guide, lora_tensors, peft_config, peft_name, split_guide
 from bara_pyro.runs.store import (
@@ -288,6 +289,7 @@ def load_system(
                     f"{folder} was trained on the labels {', '.join(trained_on)}, and its data now have "
                     f"{', '.join(now)}: restore the data."
                 )
+    check_stored_rank(folder, config, lm, stored.get("rank_pattern") or {})
     system = assemble(config, lm, task, int(stored["num_data"]), stored.get("rank_pattern"))
     load_weights(system, folder)
     if own:

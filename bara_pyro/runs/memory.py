@@ -1,6 +1,9 @@
 """Whether a run can fit at all: a low estimate of its memory, made before anything large is allocated."""
 
+import math
+from collections.abc import Mapping
 from heapq import nlargest
+from pathlib import Path
 
 import psutil
 import torch
@@ -8,8 +11,10 @@ import torch
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.targets import find_targets
 from bara_pyro.data import EncodedRows
-from bara_pyro.errors import ConfigError
+from bara_pyro.errors import CheckpointError, ConfigError
 from bara_pyro.runs.config import RunConfig
+from bara_pyro.runs.manifest import ADAPTER, GUIDE
+from bara_pyro.runs.store import check_header
 
 FLOAT = 4  # bytes
 # A trained parameter, its gradient, Adam's two moments, and two copies to return to when the loss breaks.
@@ -52,6 +57,26 @@ def check_memory(config: RunConfig, backbone: Backbone, split: EncodedRows) -> N
             f"Training with rank {c.r} and {t.batch_size // t.accumulate} rows at a time needs at least "
             f"{needed / 2**30:,.1f} GiB, {backbone.device} has {there / 2**30:,.1f}: lower r (--r) "
             "or batch_size (--batch-size), or raise accumulate (--accumulate)."
+        )
+
+
+def check_stored_rank(
+    folder: Path, config: RunConfig, backbone: Backbone, rank_pattern: Mapping[str, int]
+) -> None:
+    """Refuse a rank that the files of a run have no room for, before anything of that size is made.
+
+    Of every adapted layer each program keeps r numbers for each of its inputs or for each of its outputs.
+
+    Raises:
+        CheckpointError: the files hold fewer, or cannot be read.
+    """
+    shapes = [shape for name in (ADAPTER, GUIDE) for shape in check_header(folder / name).values()]
+    targets, r = find_targets(backbone.lm, config.adapter.target_modules), config.adapter.r
+    needed = sum(rank_pattern.get(t.path, r) * min(t.in_features, t.out_features) for t in targets)
+    if needed > (there := sum(map(math.prod, shapes))):
+        raise CheckpointError(
+            f"{folder} says rank {r}, for which {len(targets)} layers keep {needed:,} numbers or more, and "
+            f"its files hold {there:,}: restore it from a copy."
         )
 
 

@@ -43,22 +43,38 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], Json]:
     Raises:
         CheckpointError: missing, truncated, not ours, or of another schema version.
     """
+    check_header(path)
     try:
-        check_tensors(path)
         with safe_open(path, framework="pt") as file:
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
             header = file.metadata() or {}
         metadata = parse_json(header.get(OURS, "{}"))
     except (OSError, SafetensorError, ValueError) as error:
-        raise CheckpointError(
-            f"Cannot read {path} ({why(error)}): the file is missing, truncated or was not written by "
-            "bara_pyro; train again or copy it anew."
-        ) from error
+        raise _unreadable(path, error) from error
     if OURS not in header or not isinstance(metadata, dict):
         raise CheckpointError(f"{path} was not written by {OURS}: give the file of a run of ours.")
     check_schema(metadata, path)
     checked(metadata, TensorsFile, path)
     return tensors, metadata
+
+
+def check_header(path: Path) -> dict[str, tuple[int, ...]]:
+    """Return the names and shapes of the tensors in a file, none of which is read.
+
+    Raises:
+        CheckpointError: missing, truncated, or no safetensors.
+    """
+    try:
+        return {name: tuple(header.shape) for name, header in check_tensors(path).items()}
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> CheckpointError:
+    return CheckpointError(
+        f"Cannot read {path} ({why(error)}): the file is missing, truncated or was not written by bara_pyro; "
+        "train again or copy it anew."
+    )
 
 
 def check_schema(stored: Json, path: Path) -> None:

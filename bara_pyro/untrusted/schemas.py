@@ -16,6 +16,8 @@ Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{1,64}$")]
 PlainName = Annotated[str, Field(max_length=255, pattern=r"^[^/\\\x00]+$")]
 Draws = Annotated[str, Field(pattern=r"^[0-9]{1,6}$")]
 Label = Annotated[int, Field(ge=-1, lt=MOST_CLASSES)]
+Rank = Annotated[int, Field(ge=1, le=MOST_RANK)]
+RankPattern = Annotated[dict[Text, Rank], Field(max_length=MOST_MODULES)]
 Scores = dict[Text, FiniteFloat | None]
 
 
@@ -59,9 +61,7 @@ class RunFile(Stored):
     columns: Columns | None = None
     training_rows: Digest | None = None
     test_rows: Digest | None = None
-    rank_pattern: Annotated[
-        dict[Text, Annotated[int, Field(ge=1, le=MOST_RANK)]], Field(max_length=MOST_MODULES)
-    ] = {}
+    rank_pattern: RankPattern = {}
     plugins: Annotated[list[Text], Field(max_length=100)] = []
 
 
@@ -86,6 +86,48 @@ class MetricsFile(Stored):
     notes: list[Text] = []
 
 
+class RowScores(Stored):
+    """Scores of answers, rates in percent; None where one is infinite."""
+
+    n: Count
+    acc: FiniteFloat
+    ece: FiniteFloat
+    nll: FiniteFloat | None
+    brier: FiniteFloat
+
+
+class Majority(Stored):
+    """The most frequent class, and how often it is right, percent."""
+
+    label: str | int
+    acc: FiniteFloat
+
+
+class Sizes(Stored):
+    """Numbers of parameters."""
+
+    trainable: Count
+    frozen: Count
+
+
+class Environment(Stored):
+    """What a run was made with."""
+
+    versions: dict[Text, Text]
+
+
+class PublishedMetrics(MetricsFile):
+    """What a model card tells of the scores of a run."""
+
+    split: Text
+    seed: Count
+    metrics: Annotated[dict[Draws, RowScores], Field(min_length=1)]  # type: ignore[assignment]
+    majority_class: Majority
+    parameters: Sizes
+    environment: Environment
+    notes: list[Text]
+
+
 class PredictionLine(Stored):
     """What a run says of one row: number of draws S, by its digits -> probabilities of the classes."""
 
@@ -101,6 +143,14 @@ class FittedFile(Stored):
 
     model_config = ConfigDict(extra="allow", strict=True)
     __pydantic_extra__: dict[str, FiniteFloat | None]
+
+
+class AdapterSizes(BaseModel):
+    """The sizes among PEFT's settings of an adapter."""
+
+    r: Rank
+    lora_alpha: Annotated[FiniteFloat, Field(gt=0)]
+    rank_pattern: RankPattern
 
 
 class AdapterFile(Stored):

@@ -95,3 +95,16 @@ def test_other_kinds_of_layer_are_refused() -> None:
 
     with pytest.raises(BackboneError, match="Embedding"):
         widths(nn.Embedding(3, 4))
+
+
+@pytest.mark.parametrize("pattern", ["(([a-z._0-9])+.?)+!", "(a+)+$", "(.*)*(.*)*x"])
+def test_an_expression_that_would_never_end_ends(qwen: Backbone, pattern: str) -> None:
+    """Python's own `re` tries each of them for longer than anybody waits."""
+    with pytest.raises(BackboneError, match="matches no linear layer"):
+        find_targets(qwen.lm, pattern)
+
+
+@pytest.mark.parametrize("pattern", ["a)|(b", r"(.)\1", "(?!x).*", "((a{999}){999}){999}", "\ud800"])
+def test_an_expression_that_cannot_be_matched_in_linear_time_is_refused(qwen: Backbone, pattern: str) -> None:
+    with pytest.raises(BackboneError, match="not a valid regular expression"):
+        find_targets(qwen.lm, pattern)

@@ -1,0 +1,128 @@
+"""Whatever a run's files say, reading them ends in an answer or in a sentence, and touches nothing else."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hostile import GONE, VALUES, Opened, spoilt, targets
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import bara_pyro as bp
+from bara_pyro.core.backbone import Backbone
+from bara_pyro.diagnostics.paired.evaluated import read_group
+from bara_pyro.diagnostics.posterior.predictive_scores import stored_scores
+from bara_pyro.errors import BaraError
+from bara_pyro.hub import prepare_upload
+from bara_pyro.runs.folder import stored_step
+from bara_pyro.runs.manifest import CONFIG, MANIFEST, METRICS, PEFT_CONFIG, PREDICTIONS
+from bara_pyro.runs.train_log import train_seconds
+
+SECONDS = 60  # after which a reader hangs; the slowest takes a hundredth
+QUESTION = [{"id": "one", "question": "is the fox red ?"}]
+
+
+@pytest.fixture(scope="session")
+def backbone(place: Any) -> Backbone:
+    return bp.load_backbone(place.backbone)
+
+
+@pytest.fixture(scope="session")
+def yard(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of a run to be spoilt, beside what is none of its business."""
+    root = tmp_path_factory.mktemp("yard")
+    (root / "outside").mkdir()
+    (root / "outside" / "secret").write_text("secret")
+    os.mkfifo(root / "outside" / "pipe")
+    return root
+
+
+@contextmanager
+def guarded() -> Iterator[None]:
+    """End what hangs."""
+
+    def end(*_: object) -> None:
+        pytest.fail(f"a reader takes more than {SECONDS} seconds")
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.alarm(SECONDS)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def readers(run: Path, name: str, backbone: Backbone, out: Path) -> list[Callable[[], object]]:
+    def answers() -> None:
+        system = bp.load_system(run, backbone=backbone, with_rows=False)
+        for samples in (0, 2):
+            bp.predict(system, QUESTION, samples=samples)
+
+    found: list[Callable[[], object]] = [
+        answers,
+        lambda: read_group(run),
+        lambda: stored_scores(run, "0" * 12),
+        lambda: stored_step(run),
+        lambda: train_seconds(run),
+    ]
+    if name in (CONFIG, MANIFEST):
+        found.append(lambda: bp.load_system(run, backbone=backbone))  # with its rows
+    if name in (METRICS, PREDICTIONS, PEFT_CONFIG):
+        found.append(lambda: prepare_upload(run, "somebody/run", out, base="somebody/model"))
+    return found
+
+
+def read_all(run: Path, name: str, backbone: Backbone, yard: Path) -> list[str]:
+    """Read a run in every way; return what is said of it."""
+    said = []
+    with guarded(), Opened() as opened:
+        for read in readers(run, name, backbone, yard / "upload"):
+            try:
+                read()
+            except BaraError as error:
+                said.append(str(error))
+    outside = str(yard / "outside")
+    assert not [path for path in opened.paths if os.path.abspath(path).startswith(outside)]
+    return said
+
+
+def snapshot(folder: Path) -> dict[str, tuple[int, int]]:
+    return {str(path): (path.lstat().st_size, path.lstat().st_mtime_ns) for path in sorted(folder.rglob("*"))}
+
+
+def try_one(data: st.DataObject, finished: Path, backbone: Backbone, yard: Path) -> None:
+    name, where = data.draw(st.sampled_from(targets(finished)))
+    absolute = [str(yard / "outside" / "new"), str(yard / "outside" / "pipe")]
+    new = data.draw(st.sampled_from([*VALUES, *absolute]))
+    if new == GONE and where == ():
+        new = {}
+    run = spoilt(finished, yard / "run", name, where, new)
+    before = snapshot(yard / "outside")
+    said = read_all(run, name, backbone, yard)
+    assert snapshot(yard / "outside") == before
+    assert all(len(sentence) <= 2_000 for sentence in said)
+
+
+QUIET = {"deadline": None, "derandomize": True, "database": None, "suppress_health_check": list(HealthCheck)}
+
+
+@settings(max_examples=100, **QUIET)
+@given(data=st.data())
+def test_a_changed_field_is_read_or_refused(
+    data: st.DataObject, finished: Path, backbone: Backbone, yard: Path
+) -> None:
+    try_one(data, finished, backbone, yard)
+
+
+@pytest.mark.slow
+@settings(max_examples=2_000, **QUIET)
+@given(data=st.data())
+def test_any_changed_field_is_read_or_refused(
+    data: st.DataObject, finished: Path, backbone: Backbone, yard: Path
+) -> None:
+    try_one(data, finished, backbone, yard)
