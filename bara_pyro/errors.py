@@ -112,5 +112,5 @@ def abbreviated(sentence: str) -> str:
         kept = parts[:MOST_PARTS]
         sentence = f"{', '.join(kept)} and {len(parts) - MOST_PARTS - 1:,} more, {parts[-1]}"
     cut = len(sentence) - MOST_CHARACTERS
-    half = MOST_CHARACTERS // 2 - 3
-    return sentence if cut <= 0 else f"{sentence[:half]} ... {sentence[-half:]}"
+    half = MOST_CHARACTERS // 2 - 4
+    return sentence if cut <= 0 else f"{sentence[:half]} [..] {sentence[-half:]}"
