@@ -77,7 +77,7 @@ def remove_parts(folder: Path, name: str | None = None) -> None:
 def _lock(held: int) -> bool:
     """Lock what is open; return whether that was possible."""
     if fcntl is None:
-        return False
+        return False  # type: ignore[unreachable]  # on Windows
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:  # somebody else holds it, or the file system locks nothing

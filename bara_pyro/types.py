@@ -1,7 +1,8 @@
 """Types of what is read from files: names and values that are checked where they are used."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from numbers import Integral
+from typing import Any, Literal, TypeGuard
 
 Json = dict[str, Any]
 """An object as JSON and YAML have it."""
@@ -27,3 +28,8 @@ answer and the latents (nats), or the squared distance from the training rows (`
 
 Acquisition = Literal["batch-bald", "bald", "entropy", "random"]
 """What rows to be labelled are chosen by; see `bara_pyro.metrics.acquisition`."""
+
+
+def is_whole(value: object) -> TypeGuard[int]:
+    """Return whether a value is a whole number, of Python or of NumPy; True and False are none."""
+    return isinstance(value, Integral) and not isinstance(value, bool)

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.autograd import DeviceType  # type: ignore[attr-defined]  # public, of the extension
 from torch.profiler import ProfilerActivity, profile
 
 from bara_pyro.core.backbone import Backbone
@@ -48,7 +49,7 @@ def launches(call: Callable[[], object], device: str) -> dict[str, float]:
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         call()
         torch.cuda.synchronize()
-    events = [e for e in profiler.events() if e.device_type == torch.autograd.DeviceType.CUDA]
+    events = [e for e in profiler.events() if e.device_type == DeviceType.CUDA]
     return {"kernels": len(events), "busy_ms": sum(e.self_device_time_total for e in events) / 1000}
 
 

@@ -76,7 +76,7 @@ class Kernels(TorchDispatchMode):
 def _part() -> str:
     node = torch._C._current_autograd_node()
     if node is None:
-        return _named(_files_of_the_stack())
+        return _named(_files_of_the_stack())  # type: ignore[unreachable]  # torch says it is never None
     # The stack of the node's forward, which the anomaly mode keeps; lines as `traceback` formats them.
     made = cast(dict[str, list[str]], node.metadata).get("traceback_", [])
     return _named(line.partition('"')[2].partition('"')[0] for line in reversed(made)) + BACKWARD

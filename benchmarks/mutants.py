@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from bara_pyro.errors import DataError
-from bara_pyro.runs.store import read_json, write_json
+from bara_pyro.runs.atomic import write_json
+from bara_pyro.untrusted.files import read_json
 from experiments.engine.provenance import code_state
 
 KEPT = Path(__file__).parents[1] / "tests" / "mutants.json"

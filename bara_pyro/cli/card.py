@@ -10,10 +10,10 @@ import numpy as np
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.microworld import TASKS
 from bara_pyro.runs.answers_file import WORLD_CARD
+from bara_pyro.runs.atomic import write_text
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import truth_scores, untrained_scores
 from bara_pyro.runs.rows import load_data
-from bara_pyro.runs.store import write_text
 from bara_pyro.runs.system import assemble
 
 MAX_WAY = 70.0  # zero-shot may go this far, in percent, from chance to Bayes

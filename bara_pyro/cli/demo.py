@@ -24,6 +24,7 @@ from bara_pyro.report import (
     write_index,
 )
 from bara_pyro.report.figures import PARTS, recorded_parts
+from bara_pyro.runs.atomic import write_json, write_text
 from bara_pyro.runs.by_rows import for_rows
 from bara_pyro.runs.config import RunConfig, load_config
 from bara_pyro.runs.evaluate import truth_predictions, truth_scores, untrained_scores
@@ -32,9 +33,9 @@ from bara_pyro.runs.folder import stored_config
 from bara_pyro.runs.manifest import LOG, is_run
 from bara_pyro.runs.ownership import adding, clear
 from bara_pyro.runs.rows import load_data
-from bara_pyro.runs.store import read_jsonl, write_json, write_text
 from bara_pyro.runs.system import System, build_system, find_device
 from bara_pyro.types import Json
+from bara_pyro.untrusted.files import read_jsonl
 from bara_pyro.untrusted.schemas import LogLine
 
 METHODS = {"lora": "LoRA", "bara": "BaRA", "bara-gate": "BaRA gate"}

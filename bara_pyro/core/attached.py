@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from numbers import Integral
 from typing import Any, Protocol, cast
 from weakref import WeakKeyDictionary
 
@@ -21,6 +20,7 @@ from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.threads import PROGRAM
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
+from bara_pyro.types import is_whole
 
 # A program that changes one of these is more than adapters in one language model.
 LOGITS = ("logits", "finished", "answered")
@@ -136,7 +136,7 @@ def attached(run: Fitted | tuple[AdaptedLM, SiteGuide], seed: int | None = None)
         torch.Size([1, 7])
     """
     model, guide = pair_of(run)
-    if seed is not None and (not isinstance(seed, Integral) or isinstance(seed, bool)):
+    if seed is not None and not is_whole(seed):
         raise ConfigError(f"seed={seed!r}: give the seed of one draw, or None for the posterior mean.")
     check_attachable(model, guide, drawn=seed is not None)
     if seed is not None and model.distance is not None:

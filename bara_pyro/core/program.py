@@ -13,7 +13,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cached_property, partial
-from numbers import Integral
 from typing import NamedTuple, TypedDict, cast
 
 import pyro
@@ -48,6 +47,7 @@ from bara_pyro.core.targets import Target, find_targets
 from bara_pyro.core.verifying import verify_once
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
+from bara_pyro.types import is_whole
 
 
 class AdapterOptions(TypedDict, total=False):
@@ -124,7 +124,7 @@ class AdaptedLM(Module):
                 f"The language model is a {type(backbone).__name__}: give bp.Backbone(model, tokenizer)."
             )
         for name, number in (("num_data", num_data), ("r", r)):
-            if not isinstance(number, Integral) or number < 1:
+            if not is_whole(number) or number < 1:
                 raise ConfigError(f"{name}={number} must be a whole number of at least 1.")
         if not 0 < lora_alpha < math.inf:
             raise ConfigError(f"lora_alpha={lora_alpha} must be a finite number above 0.")

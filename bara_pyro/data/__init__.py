@@ -2,10 +2,11 @@
 
 from bara_pyro.data.answer_tokens import answer_token_ids
 from bara_pyro.data.batching import batches, training_batches
+from bara_pyro.data.columns import Given
 from bara_pyro.data.encode import collate, encode, prompt_text
 from bara_pyro.data.labels import as_asked, as_letters, encode_labels
 from bara_pyro.data.loader import is_file_name, load_task
-from bara_pyro.data.questions import Given, load_questions
+from bara_pyro.data.questions import load_questions
 from bara_pyro.data.registry import SOURCES, Generated, Source, register_task
 from bara_pyro.data.split import EncodedRows, EncodedSplit, first_rows
 from bara_pyro.data.types import Batch, Columns, Example, Task

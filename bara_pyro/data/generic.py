@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from bara_pyro.data.cells import as_read, label_text, unique_keys
 from bara_pyro.data.columns import is_question
-from bara_pyro.data.schemas import ANSWER, LETTERS, Row, lettered, missing, named_options, text_of
-from bara_pyro.data.types import Columns, Example
+from bara_pyro.data.schemas import ANSWER, Row, lettered, missing, named_options, text_of
+from bara_pyro.data.types import LETTERS, Columns, Example
 from bara_pyro.errors import DataError
 
 

@@ -11,9 +11,9 @@ from bara_pyro.data.clusters import set_aside, together
 from bara_pyro.data.columns import Given, columns_note, find_columns, id_column
 from bara_pyro.data.generic import listed_options, own_example
 from bara_pyro.data.rows import carve, check_disjoint, check_new, divide, repeats, to_examples, too_few
-from bara_pyro.data.schemas import LETTERS, missing
+from bara_pyro.data.schemas import missing
 from bara_pyro.data.tables import Data, Table, read_table
-from bara_pyro.data.types import Columns, Example, Task
+from bara_pyro.data.types import LETTERS, Columns, Example, Task
 from bara_pyro.errors import ConfigError, DataError
 
 TEST_FRACTION = 0.2  # of the rows of a file without test rows of its own

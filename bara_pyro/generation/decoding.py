@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral
 
 from bara_pyro.core.attached import changes_logits, check_attachable
 from bara_pyro.core.backbone import Backbone
@@ -11,6 +10,7 @@ from bara_pyro.core.program import AdaptedLM
 from bara_pyro.errors import ConfigError
 from bara_pyro.generation.prompts import Prompt
 from bara_pyro.generation.sampling import warpers
+from bara_pyro.types import is_whole
 
 LONGEST = 256  # tokens of a reply, unless another number is given
 # What transformers would do beside, and what is done here in another way.
@@ -64,7 +64,7 @@ def _whole(name: str, value: object) -> object:
     """Return a number as an int, NumPy's too, and what is none as it is; "draws" may be a word."""
     if value is None or (name == "draws" and isinstance(value, str)):
         return value
-    if isinstance(value, bool) or not isinstance(value, Integral):
+    if not is_whole(value):
         raise ConfigError(f"{name} is {value!r}: give a whole number.")
     return int(value)
 

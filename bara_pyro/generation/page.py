@@ -15,7 +15,7 @@ from bara_pyro.generation.reply_tokens import Marked, mark_tokens
 from bara_pyro.report.html import document, environment
 from bara_pyro.report.shades import COLOURS, letters, shade
 from bara_pyro.runs.answers_file import REPLY_PAGE
-from bara_pyro.runs.store import write_text
+from bara_pyro.runs.atomic import write_text
 from bara_pyro.types import Fields, Json
 
 PACKAGE = "bara_pyro.generation"

@@ -15,7 +15,7 @@ from bara_pyro.metrics._inputs import as_finite_array
 from bara_pyro.metrics.over_prompts import Floats
 
 if TYPE_CHECKING:
-    from sacrebleu.metrics import BLEU
+    from sacrebleu.metrics.bleu import BLEU
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def self_bleu_diversity(replies: Sequence[Sequence[str]]) -> SelfBleuDiversity:
 
 def _sacrebleu() -> "BLEU":
     try:
-        from sacrebleu.metrics import BLEU
+        from sacrebleu.metrics.bleu import BLEU
     except ImportError as error:
         raise ConfigError(
             "Self-BLEU needs the package sacrebleu, which is not installed: pip install 'bara-pyro[text]'."

@@ -23,9 +23,10 @@ from bara_pyro.core.loading import (
 from bara_pyro.data.tokens import Tokenizer
 from bara_pyro.errors import BackboneError, ConfigError, unknown
 from bara_pyro.runs.manifest import is_run, verify
-from bara_pyro.runs.store import check_schema, read_json
+from bara_pyro.runs.store import check_schema
 from bara_pyro.runs.system import find_device
 from bara_pyro.types import Json
+from bara_pyro.untrusted.files import read_json
 from bara_pyro.untrusted.language_models import check_folder
 from bara_pyro.untrusted.schemas import RewardFile
 

@@ -22,13 +22,14 @@ from bara_pyro.errors import ConfigError, check_choice
 from bara_pyro.methods import METHODS
 from bara_pyro.metrics import posterior_predictive
 from bara_pyro.metrics.scores import nll
+from bara_pyro.runs.atomic import SCHEMA, write_json
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.linear_gates import Fit, down_projections, linear_gates
 from bara_pyro.runs.manifest import ADAPTER, PEFT_CONFIG, is_run
 from bara_pyro.runs.ownership import adding, check_replaceable
 from bara_pyro.runs.peft_files import is_bara, lora_tensors, peft_config
-from bara_pyro.runs.store import SCHEMA, write_json, write_tensors
+from bara_pyro.runs.store import write_tensors
 from bara_pyro.runs.system import System, assemble
 from bara_pyro.types import Json
 

@@ -13,6 +13,7 @@ from bara_pyro.data.reply_tasks import ReplyTask
 from bara_pyro.errors import CheckpointError, ConfigError
 from bara_pyro.methods import METHODS
 from bara_pyro.registry import PLUGINS
+from bara_pyro.runs.atomic import SCHEMA, write_json
 from bara_pyro.runs.config import RunConfig, load_config, parse_config
 from bara_pyro.runs.fingerprint import computation, differing, fingerprint
 from bara_pyro.runs.manifest import (
@@ -31,17 +32,10 @@ from bara_pyro.runs.manifest import (
 from bara_pyro.runs.memory import check_stored_rank
 from bara_pyro.runs.own_rows import check_own_rows, fingerprints, own_rows
 from bara_pyro.runs.peft_files import join_guide, lora_tensors, peft_config, peft_name, split_guide
-from bara_pyro.runs.store import (
-    SCHEMA,
-    check_schema,
-    load_parameters,
-    read_json,
-    read_tensors,
-    write_json,
-    write_tensors,
-)
+from bara_pyro.runs.store import check_schema, load_parameters, read_tensors, write_tensors
 from bara_pyro.runs.system import System, assemble, find_device
 from bara_pyro.types import Json
+from bara_pyro.untrusted.files import read_json
 from bara_pyro.untrusted.schemas import RunFile
 
 logger = logging.getLogger(__name__)

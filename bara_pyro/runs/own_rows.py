@@ -8,9 +8,9 @@ from bara_pyro.errors import CheckpointError, DataError
 from bara_pyro.runs.config import RunConfig
 from bara_pyro.runs.manifest import config_file
 from bara_pyro.runs.rows import load_data, load_reply_data
-from bara_pyro.runs.store import read_json
 from bara_pyro.runs.system import System
 from bara_pyro.types import Json
+from bara_pyro.untrusted.files import read_json
 from bara_pyro.untrusted.schemas import RunFile
 
 OTHER_ROWS = "test on rows of their own with `bara evaluate --task FILE`"

@@ -294,7 +294,8 @@ def find_device(name: str) -> torch.device | str:
         return name
     try:
         device = torch.device(name)
-        if device.type == "cuda" and device.index is None and (own := local_rank()) is not None:
+        index = cast("int | None", device.index)  # torch's types leave None out
+        if device.type == "cuda" and index is None and (own := local_rank()) is not None:
             device = torch.device("cuda", own)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:

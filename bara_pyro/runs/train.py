@@ -18,6 +18,7 @@ from bara_pyro.core.ranks import Ranks, joined
 from bara_pyro.data import Batch, batches
 from bara_pyro.errors import ConfigError, Stopped
 from bara_pyro.methods import METHODS, Fit, MethodConfig
+from bara_pyro.runs.atomic import write_json
 from bara_pyro.runs.claim import claimed
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.folder import (
@@ -54,9 +55,9 @@ from bara_pyro.runs.rehearsal import (
     write_rehearsed,
 )
 from bara_pyro.runs.steps import OnStep, check_shares, fit_steps
-from bara_pyro.runs.store import read_json, write_json
 from bara_pyro.runs.system import System
 from bara_pyro.runs.train_log import train_seconds
+from bara_pyro.untrusted.files import read_json
 from bara_pyro.untrusted.schemas import RehearsedFile, RunFile
 
 

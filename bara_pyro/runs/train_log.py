@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 from typing import TextIO
 
-from bara_pyro.runs.atomic import check_there
+from bara_pyro.runs.atomic import check_there, write_jsonl, writing
 from bara_pyro.runs.manifest import LOG, REHEARSED
-from bara_pyro.runs.store import read_json, read_jsonl, write_jsonl, writing
+from bara_pyro.untrusted.files import read_json, read_jsonl
 from bara_pyro.untrusted.schemas import LogLine, RehearsedFile
 
 

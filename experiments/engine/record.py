@@ -18,14 +18,15 @@ from bara_pyro.data import answer_token_ids, encode_labels
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.hub.scrub import scrubbed
 from bara_pyro.metrics import ood_auroc, reliability_bins, risk_coverage
+from bara_pyro.runs.atomic import write_json
 from bara_pyro.runs.config import WITHOUT_EFFECT, RunConfig, parse_config
-from bara_pyro.runs.evaluate import PREDICTIONS, evaluate_system
+from bara_pyro.runs.evaluate import evaluate_system
 from bara_pyro.runs.fingerprint import fingerprint
-from bara_pyro.runs.manifest import FITTED
+from bara_pyro.runs.manifest import FITTED, PREDICTIONS
 from bara_pyro.runs.rows import load_data
-from bara_pyro.runs.store import read_json, read_jsonl, write_json
 from bara_pyro.runs.system import System
 from bara_pyro.runs.train_log import train_seconds
+from bara_pyro.untrusted.files import read_json, read_jsonl
 from experiments.engine.provenance import code_state
 
 SCHEMA, KIND = 1, "bara_pyro record"

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from bara_pyro.errors import ConfigError, DataError
-from bara_pyro.runs.store import read_json, write_json
+from bara_pyro.runs.atomic import write_json
+from bara_pyro.untrusted.files import read_json
 from experiments.engine.provenance import code_state
 
 RESULTS = Path(__file__).parents[1] / "results"  # the committed ones

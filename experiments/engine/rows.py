@@ -35,8 +35,9 @@ from bara_pyro.errors import DataError
 from bara_pyro.metrics import evaluate
 from bara_pyro.microworld import TASKS, load_task
 from bara_pyro.microworld.world import WORLD_SEED
-from bara_pyro.runs.evaluate import PREDICTIONS
-from bara_pyro.runs.store import atomic_write, read_jsonl
+from bara_pyro.runs.atomic import atomic_write
+from bara_pyro.runs.manifest import PREDICTIONS
+from bara_pyro.untrusted.files import read_jsonl
 from experiments.engine.arguments import command_line, start
 from experiments.engine.record import Record, load_predictions, read_record, record_path
 from experiments.engine.results import RESULTS, results_option

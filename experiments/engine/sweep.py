@@ -24,8 +24,8 @@ from typing import Any
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.loading import DTYPES, load_backbone
 from bara_pyro.errors import BaraError, ConfigError, TrainingError, unknown
+from bara_pyro.runs.atomic import write_json, write_text
 from bara_pyro.runs.fingerprint import fingerprint
-from bara_pyro.runs.store import write_json, write_text
 from bara_pyro.runs.system import System, build_system, find_device
 from bara_pyro.runs.train import train
 from experiments.engine.arguments import sweep_options

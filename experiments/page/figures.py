@@ -28,7 +28,7 @@ from bara_pyro.report.style import (
     new_figure,
 )
 from bara_pyro.report.svg import svg_file
-from bara_pyro.runs.store import write_text
+from bara_pyro.runs.atomic import write_text
 from experiments.engine.differences import AVERAGE
 from experiments.engine.record import Record
 from experiments.engine.spaces import in_order, tagged

@@ -14,7 +14,7 @@ from bara_pyro.cli.terminal import say
 from bara_pyro.diagnostics.context import FOLDER
 from bara_pyro.diagnostics.inspection import Inspection
 from bara_pyro.diagnostics.page.page import NUMBERS, figures, sections
-from bara_pyro.runs.store import read_json
+from bara_pyro.untrusted.files import read_json
 from experiments.engine.arguments import command_line
 from experiments.page.figures import save
 

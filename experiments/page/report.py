@@ -16,7 +16,7 @@ from typing import Any
 
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.report import Table, markdown
-from bara_pyro.runs.store import write_text
+from bara_pyro.runs.atomic import write_text
 from experiments.engine.arguments import command_line
 from experiments.engine.provenance import in_words
 from experiments.engine.results import RESULTS, Results

@@ -193,12 +193,9 @@ def test_the_verdict_is_that_of_the_plan(worlds: int, low: float, high: float, s
 def test_the_command_reads_the_rows_and_the_page_shows_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(study, "stored_worlds", lambda results: stored(results))
+    monkeypatch.setattr(study, "stored_worlds", REAL)
     monkeypatch.setattr("sys.argv", ["verdict", "--out", str(tmp_path)])
     rows_path("x", tmp_path).parent.mkdir()
-
-    def stored(results: Path) -> dict[str, list[RunRows]]:
-        return REAL(results)
 
     with pytest.raises(DataError, match="No world has been run"):
         study.main()

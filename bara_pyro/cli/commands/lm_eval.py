@@ -80,7 +80,7 @@ def lm_eval(
 
     from bara_pyro.cli.terminal import mode, result, say, say_notes
     from bara_pyro.harness import BaraLM, evaluate_tasks
-    from bara_pyro.runs.store import write_json
+    from bara_pyro.runs.atomic import write_json
 
     names = [name.strip() for name in tasks.split(",") if name.strip()]
     lm = BaraLM(run, law, samples, seed, batch_size=batch_size, backbone=model, device=device, dtype=dtype)

@@ -158,8 +158,8 @@ def score(
     from bara_pyro.cli.terminal import progress, result, say
     from bara_pyro.reward import load_reward_model, score_replies
     from bara_pyro.reward.agreement import brief, sentence_of
+    from bara_pyro.runs.atomic import write_jsonl
     from bara_pyro.runs.fingerprint import fingerprint_of
-    from bara_pyro.runs.store import write_jsonl
 
     judge = load_reward_model(reward, dtype, device)
     with progress(f"score {input_file.name}", len(rows)) as advance:

@@ -17,7 +17,7 @@ from bara_pyro.diagnostics.page.render_uncertainty import render_uncertainty
 from bara_pyro.diagnostics.page.shown import Shown
 from bara_pyro.report import Link, Paragraph, Points, save, write_index
 from bara_pyro.report.blocks import Block
-from bara_pyro.runs.store import write_json
+from bara_pyro.runs.atomic import write_json
 from bara_pyro.runs.system import System
 
 PARTS = tuple(DIAGNOSTICS)

@@ -14,7 +14,7 @@ from bara_pyro.report import Column, Paragraph, Picture, Points, Section, Table
 from bara_pyro.report.html import document
 from bara_pyro.report.style import INK, NORMAL, PALETTE, SMALL, WIDTH, dress, new_figure
 from bara_pyro.runs.answers_file import COMPARISON_PAGE
-from bara_pyro.runs.store import write_text
+from bara_pyro.runs.atomic import write_text
 
 NAMES = {"acc": "accuracy", "ece": "ECE", "nll": "NLL", "brier": "Brier score"}
 SCALES = {"acc": "%", "ece": "%", "nll": "nats", "brier": ""}

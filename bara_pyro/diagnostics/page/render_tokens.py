@@ -18,7 +18,7 @@ from bara_pyro.report.blocks import Block
 from bara_pyro.report.html import document, environment, source
 from bara_pyro.report.shades import COLOURS, EQUAL, letters, parts, shade
 from bara_pyro.report.style import INK, LARGE, SMALL, new_figure
-from bara_pyro.runs.store import write_text
+from bara_pyro.runs.atomic import write_text
 
 PAGE, PACKAGE = "tokens.html", "bara_pyro.diagnostics.page"
 CLOSE = 5.0  # percent: tokens that lie so near to one another hardly differ

@@ -9,8 +9,9 @@ from torch import Tensor
 from bara_pyro.diagnostics.context import Context
 from bara_pyro.diagnostics.result import Number, Result
 from bara_pyro.metrics import ece, evaluate, posterior_predictive, reliability_bins
-from bara_pyro.runs.evaluate import METRICS, draw
+from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.evaluation_files import read_predictions, read_scores
+from bara_pyro.runs.manifest import METRICS
 
 REPLICATES = 200
 

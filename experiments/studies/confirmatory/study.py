@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.engine.arguments import preset
-from experiments.engine.compare import Contrast
+from experiments.engine.differences import Contrast
 from experiments.engine.run import Arm, Arms
 from experiments.engine.search import chosen
 from experiments.page.parts import main_table

@@ -12,7 +12,7 @@ from bara_pyro.cli.scores import score_table
 from bara_pyro.cli.terminal import say
 from bara_pyro.runs.evaluate import truth_predictions
 from bara_pyro.runs.folder import load_system
-from bara_pyro.runs.store import read_json
+from bara_pyro.untrusted.files import read_json
 from experiments.engine.arguments import command_line
 from experiments.engine.record import StoredBins, load_predictions, reliability_numbers
 from experiments.engine.results import Results, results_option

@@ -35,7 +35,8 @@ from argparse import Namespace
 from pathlib import Path
 
 from experiments.engine.arguments import preset
-from experiments.engine.compare import Comparisons, Contrast
+from experiments.engine.compare import Comparisons
+from experiments.engine.differences import Contrast
 from experiments.engine.rows import read_rows, rows_path
 from experiments.engine.run import SEED, Arms
 from experiments.engine.search import CHOICES_SMOLLM2, chosen

@@ -32,7 +32,8 @@ from typing import Any
 
 from bara_pyro.runs.by_rows import MANY_ROWS
 from experiments.engine.arguments import positive, preset
-from experiments.engine.compare import Comparisons, Contrast
+from experiments.engine.compare import Comparisons
+from experiments.engine.differences import Contrast
 from experiments.engine.rehearsal import rehearsed_or_not
 from experiments.engine.run import SEED, Arm, Arms
 from experiments.engine.search import chosen

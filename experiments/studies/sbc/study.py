@@ -32,20 +32,18 @@ from experiments.engine.arguments import given, quick_parser, setting
 from experiments.engine.results import OUT, Results, results_option
 from experiments.page.spec import entry_study
 from experiments.studies.reference_posterior import study as reference_posterior
-from experiments.studies.reference_posterior.section import WEIGHED, asked_of
+from experiments.studies.reference_posterior.section import NUTS_ARM, WEIGHED, asked_of, programs
 from experiments.studies.reference_posterior.study import CASES, program, started
 from experiments.studies.sbc.section import (
     ARMS,
     FACTOR,
     FAMILIES,
     NAME,
-    NUTS_ARM,
     PRIOR,
     QUESTION,
     TOO_SURE,
     facts,
     parts,
-    programs,
     table,
 )
 
