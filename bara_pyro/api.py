@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.data import Task
@@ -209,7 +209,7 @@ def generate(
     if isinstance(prompts, list) and all(isinstance(one, str) for one in prompts):
         asked: list[Asked] = [*prompts]
     else:
-        ids, asked = load_prompts(cast(Data, prompts))
+        ids, asked = load_prompts(prompts)
     chat = run.config.task.chat if chat is None else chat
     encoded = encode_prompts(asked, run.backbone.tokenizer, chat=chat, ids=ids)
     told = list(zip(encoded, asked, strict=True))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bara_pyro.data.tables import Table
-from bara_pyro.runs.store import atomic_write, write_jsonl
+from bara_pyro.runs.atomic import atomic_write, write_jsonl
 from bara_pyro.types import Fields, Json
 
 if TYPE_CHECKING:

@@ -28,8 +28,8 @@ from bara_pyro.metrics import (
 )
 from bara_pyro.runs.answers import write_table
 from bara_pyro.runs.asked import Asked, measured
+from bara_pyro.runs.atomic import write_jsonl
 from bara_pyro.runs.predict import names_of
-from bara_pyro.runs.store import write_jsonl
 from bara_pyro.runs.system import System
 from bara_pyro.types import Json, Measure, SetScore
 
