@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from huggingface_hub import HfApi
 from huggingface_hub.errors import HfHubHTTPError
-from huggingface_hub.utils import validate_repo_id
+from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # public, by a lazy table
 
 from bara_pyro.core.loading import reason_of
 from bara_pyro.errors import CheckpointError, ConfigError
@@ -14,6 +14,7 @@ from bara_pyro.hub.card import Published, best_draws, card
 from bara_pyro.hub.scrub import hub_name, scrubbed
 from bara_pyro.metrics import reliability_bins
 from bara_pyro.report import reliability_diagram, save
+from bara_pyro.runs.atomic import write_json, write_text
 from bara_pyro.runs.config import RunConfig, parse_config
 from bara_pyro.runs.evaluation_files import read_predictions, read_scores
 from bara_pyro.runs.folder import stored_config, stored_step
@@ -31,8 +32,9 @@ from bara_pyro.runs.manifest import (
     how_to_resume,
 )
 from bara_pyro.runs.ownership import adding
-from bara_pyro.runs.store import read_json, read_tensors, write_json, write_tensors, write_text
+from bara_pyro.runs.store import read_tensors, write_tensors
 from bara_pyro.types import Json
+from bara_pyro.untrusted.files import read_json
 from bara_pyro.untrusted.schemas import AdapterFile, FittedFile, PublishedMetrics
 
 # What goes wrong on the way. The HTTP client is another library in each version of the hub's; the hub's own
