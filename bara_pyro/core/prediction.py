@@ -266,8 +266,8 @@ def _forward(
     with PROGRAM, torch.random.fork_rng([device] if device.type == "cuda" else []):
         if samples == 0:
             with PosteriorMean(guide):
-                given = shared(model, batch)
-                given = given if every_token else narrowed(model, given)
+                # Whoever looks at every token looks at one run of each row, from its beginning.
+                given = batch if every_token else narrowed(model, shared(model, batch))
                 return _at_the_mean(model, given).unsqueeze(0).cpu()
         given = batch if last is None else drawn_last(model, guide, batch, last)
         with (
@@ -275,7 +275,8 @@ def _forward(
             Addressed(guide, addresses_of(batch, seed, chunk, repeats, model.latents.local_shapes), common),
         ):
             # A row's own noise is in its keys and values: only what all rows draw together can be shared.
-            given = given if model.latents.local_sites or last is not None else shared(model, batch)
+            if not (model.latents.local_sites or last is not None or every_token):
+                given = shared(model, given)
             given = given if every_token else narrowed(model, given)
             return model.likelihood.predicted(model.forward(given)).cpu()
 

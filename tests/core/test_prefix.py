@@ -14,7 +14,7 @@ from torch.testing import assert_close
 from bara_pyro.core import prediction, resuming
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.noise import Addresses
-from bara_pyro.core.prediction import Addressed, addresses_of, predict
+from bara_pyro.core.prediction import Addressed, addresses_of, predict, record
 from bara_pyro.core.prefix import Prefix, common_tokens
 from bara_pyro.core.verifying import verify
 from bara_pyro.data.split import collate_ids
@@ -229,3 +229,23 @@ def test_lower_layers_are_not_run_again(arch: str, pair, last: int | None, reads
     assert calls
     for handle in handles:
         handle.remove()
+
+
+@pytest.mark.parametrize("latent", ["phi*theta", "phi", "theta"])
+@pytest.mark.parametrize("samples", [0, 3])
+def test_recorded_gates_are_those_of_every_token_of_rows_that_begin_alike(
+    latent: str, samples: int, reads: list[int]
+) -> None:
+    model, guide = bara_pair(seed=1, scale=0.3, move=0.3, latent=latent)
+    [together] = record(model, guide, rows(), samples=samples)
+    assert not any(reads)  # what was read for all rows at once would not be seen
+    assert_close(together.log_probs, predict(model, guide, rows(), samples=samples), rtol=1e-5, atol=2e-5)
+    for row, text in enumerate(ROWS):
+        alone = replace(rows([text]), ids=("abc"[row],))
+        [piece] = record(model, guide, alone, samples=samples)
+        assert piece.values.keys() == together.values.keys()
+        for name, value in piece.values.items():
+            found = together.values[name]
+            if name in model.latents.local_sites:
+                found = found[..., row : row + 1, -value.shape[-2] :, :]
+            assert_close(found, value, rtol=1e-5, atol=1e-6)
