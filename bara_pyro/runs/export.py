@@ -6,7 +6,7 @@ linear map nearest to it on given rows (`bara_pyro.runs.linear_gates`), and Phi,
 draw, is folded into the columns of B. How near that is, is measured.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -29,6 +29,7 @@ from bara_pyro.runs.linear_gates import Fit, down_projections, linear_gates
 from bara_pyro.runs.manifest import ADAPTER, PEFT_CONFIG, is_run
 from bara_pyro.runs.ownership import adding, check_replaceable
 from bara_pyro.runs.peft_files import is_bara, lora_tensors, peft_config
+from bara_pyro.runs.prompt_format import prompt_format
 from bara_pyro.runs.store import write_tensors
 from bara_pyro.runs.system import System, assemble
 from bara_pyro.types import Json
@@ -64,6 +65,7 @@ def export_lora(
     fit: Fit = "least-squares",
     draws: int = 0,
     seed: int | None = None,
+    max_kl: float | None = None,
 ) -> Json:
     """Write a fitted system as plain LoRA adapters of PEFT.
 
@@ -75,15 +77,18 @@ def export_lora(
         fit: "least-squares", or "mean": theta at its mean over the rows (gate form only).
         draws: number K of draws of Phi to write as adapters of their own.
         seed: of these draws; the run's own by default.
+        max_kl: the most nats a row, on average, that predictions may be away from the run's; None for any.
 
     Returns:
-        What `export.json` holds: `mean`, the nearness of the adapter to the run at S = 0; with draws,
-        `draws`, that of the K adapters' average to the run at S = K (see `Nearness`); `temperature` and
-        `distance_aware` of a run that has what no LoRA has.
+        What `export.json` holds: `ask`, how the adapters are asked (`prompt_format.prompt_format`); `mean`,
+        the nearness of the adapter to the run at S = 0; with draws, `draws`, that of the K adapters' average
+        to the run at S = K (see `Nearness`); `temperature` and `distance_aware` of a run that has what no
+        LoRA has.
 
     Raises:
-        ConfigError: no LoRA is near the method, it has no Phi to draw, `fit` is unknown, or `out` is the
-            folder of a run, whose own files an adapter's would replace.
+        ConfigError: no LoRA is near the method, the nearest is further away than `max_kl`, it has no Phi to
+            draw, `fit` is unknown, or `out` is the folder of a run, whose own files an adapter's would
+            replace. Nothing is written then.
 
     Examples:
         >>> from pathlib import Path
@@ -103,6 +108,47 @@ def export_lora(
             f"{out} is the folder of a run, whose files an adapter's would replace: give another."
         )
     check_replaceable(out, (PEFT_CONFIG, ADAPTER, EXPORT))
+    found = nearest_loras(system, rows=rows, compared_on=compared_on, fit=fit, draws=draws, seed=seed)
+    check_near(found.report, max_kl)
+    found.write(out)
+    return found.report
+
+
+@dataclass(frozen=True)
+class PlainLoras:
+    """The LoRA adapters nearest to a system, before they are written.
+
+    Attributes:
+        system: what they are near to.
+        report: how near, and how they are asked: what `export_lora` returns.
+    """
+
+    system: System
+    report: Json
+    _lora: System
+    _down: Mapping[str, Tensor]
+    _phis: Sequence[Tensor | None]
+
+    def write(self, out: Path) -> None:
+        """Write the adapters and the report."""
+        own = {key: self.report[key] for key in ("method", "config_hash")}
+        for number, phi in enumerate(self._phis):
+            fold(self.system, self._down, phi, self._lora)
+            write_adapter(self._lora, out if number == 0 else out / f"draw-{number - 1}", own)
+        with adding(out) as place:
+            write_json(place / EXPORT, self.report)
+
+
+def nearest_loras(
+    system: System,
+    *,
+    rows: EncodedSplit,
+    compared_on: EncodedSplit,
+    fit: Fit = "least-squares",
+    draws: int = 0,
+    seed: int | None = None,
+) -> PlainLoras:
+    """Return the adapters and how near they are; arguments and errors are those of `export_lora`."""
     check_choice("fit", fit, Fit)
     seed = system.config.predict.seed if seed is None else seed
     down, phis = _parts(system, rows, fit, draws, seed)
@@ -111,12 +157,12 @@ def export_lora(
     own = {"method": system.config.method.name, "config_hash": system.config.hash}
     log_probs = []
     lora = plain_lora(system)
-    for number, phi in enumerate(phis):
+    for phi in phis:
         fold(system, down, phi, lora)
-        write_adapter(lora, out if number == 0 else out / f"draw-{number - 1}", own)
         log_probs.append((draw(lora, compared_on, 0) / temperature).log_softmax(-1))
     labels = compared_on.labels
     report: Json = {"schema": SCHEMA, **own, "fit": fit, "fitted_rows": len(rows), "seed": seed}
+    report["ask"] = prompt_format(system)
     if calibrated:
         report["temperature"] = temperature
     if system.model.distance is not None:
@@ -125,9 +171,17 @@ def export_lora(
     if draws:
         average = draw(system, compared_on, draws, seed=seed)
         report["draws"] = asdict(nearness(average, torch.cat(log_probs[1:]), labels))
-    with adding(out) as place:
-        write_json(place / EXPORT, report)
-    return report
+    return PlainLoras(system, report, lora, down, phis)
+
+
+def check_near(report: Json, max_kl: float | None) -> None:
+    """Raise `ConfigError` where adapters are further from their run than they may be."""
+    for name in ("mean", "draws"):
+        if max_kl is not None and name in report and report[name]["kl_mean"] > max_kl:
+            raise ConfigError(
+                f"The nearest LoRA is {report[name]['kl_mean']:.3g} nats a row from the run, more than "
+                f"{max_kl:g}, so nothing was written: serve the run itself, or allow more with --max-kl."
+            )
 
 
 def _parts(

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from app_cases import Bara, Place, assert_one_sentence, files_of
+from app_cases import COLOURS, THINGS, Bara, Place, assert_one_sentence, files_of, write_rows
 from safetensors.torch import load_file
 from torch import Tensor
 from torch.testing import assert_close
@@ -23,6 +23,7 @@ from bara_pyro.methods import METHODS
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.export import export_lora, nearness
 from bara_pyro.runs.folder import load_system
+from bara_pyro.runs.store import read_json
 from bara_pyro.runs.system import System, build_system
 from bara_pyro.runs.train import train
 
@@ -266,3 +267,57 @@ def test_what_is_no_lora_is_refused(place: Place, finished: Path, tmp_path: Path
     fitted(place, tmp_path / "no-theta", {"name": "bara", "latent": "phi"})
     told = bara("export", tmp_path / "no-theta", *out)
     assert_one_sentence(told, "'bara' without theta", "export the gate form")
+
+
+def test_an_export_that_is_another_model_is_not_written(place: Place, tmp_path: Path, bara: Bara) -> None:
+    fitted(place, tmp_path / "run", "bara-gate")
+    arguments = ("export", tmp_path / "run", "--out", tmp_path / "out")
+    assert bara(*arguments, "--max-kl", 10).code == 0
+    before = files_of(tmp_path / "out")
+    refused = bara(*arguments, "--overwrite", "--max-kl", 0)
+    assert_one_sentence(refused, "--max-kl")
+    assert files_of(tmp_path / "out") == before  # what was there is not gone for nothing
+    assert bara("export", tmp_path / "run", "--out", tmp_path / "none", "--max-kl", 0).code != 0
+    assert not (tmp_path / "none").exists()
+
+
+LONG = "is the fox red no yes the cow is grey no yes the pig is blue no yes the hen is red no yes"
+
+
+@pytest.mark.parametrize("kind", ["text", "context", "options", "texts"])
+def test_rows_that_begin_alike_are_exported_with_what_to_send(
+    kind: str, place: Place, tmp_path: Path
+) -> None:
+    """And what is sent, made of `export.json` alone, is token for token what the run asks."""
+    rows = [
+        {
+            "id": f"{thing}-{colour}",
+            **({"context": LONG} if kind == "context" else {}),
+            ("text" if kind == "text" else "question"): f"{LONG} is the {thing} {colour} ?",
+            **({"choices": ["no", "yes"]} if kind == "options" else {}),
+            "answer": "yes" if (thing < "d") == (colour in ("red", "blue")) else "no",
+        }
+        for thing in THINGS
+        for colour in COLOURS
+    ]
+    how = {"task__labels": "letters" if kind == "text" else "texts" if kind == "texts" else "auto"}
+    own = Place(place.backbone, write_rows(tmp_path / "rows.jsonl", rows))
+    system = fitted(own, tmp_path / "run", "bara-gate", task__max_length=60, **how)
+    ask = export(system, tmp_path / "lora")["ask"]
+    assert ask == read_json(tmp_path / "lora" / "export.json")["ask"]
+    by_id = {row["id"]: row for row in rows}
+    split, tokenizer = system.split("test"), system.backbone.tokenizer
+    for row_id, tokens in zip(split.ids, split.token_ids, strict=True):
+        row = by_id[row_id]
+        prompt = ask["prompt"].replace("{text}", row.get("text") or row["question"])
+        prompt = prompt.replace("{context}", row.get("context", ""))
+        for i, option in enumerate(row.get("choices", ()), start=1):
+            prompt = prompt.replace(f"{{option {i}}}", option)
+        sent = ask["front_tokens"] + tokenizer(prompt, add_special_tokens=False)["input_ids"]
+        assert sent == list(tokens)
+        assert len(sent) <= ask["max_length"]
+    answers = [None, None] if kind == "texts" else system.answer_ids.tolist()
+    assert [answer["token"] for answer in ask["answers"]] == answers
+    assert [answer["class"] for answer in ask["answers"]] == (
+        ["A", "B"] if kind == "options" else ["no", "yes"]
+    )

@@ -6,6 +6,7 @@ import typer
 
 from bara_pyro.cli.options import Moved, OutFolder, Overwrite, Run, RunDevice
 from bara_pyro.runs.sections import MOST_DRAWS, MOST_ROWS, MOST_SEED
+from bara_pyro.types import Json
 
 
 def export(
@@ -33,11 +34,19 @@ def export(
     seed: Annotated[
         int | None, typer.Option(min=0, max=MOST_SEED, help="Seed of the draws; the run's own by default.")
     ] = None,
+    max_kl: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            help="Nats a row, on average, that the export may be away from the run; beyond them nothing is "
+            "written.",
+        ),
+    ] = 0.05,
     overwrite: Overwrite = False,
     model: Moved = None,
     device: RunDevice = None,
 ) -> None:
-    """Write a run as plain LoRA, which PEFT and vLLM read without bara_pyro, and say how near it is.
+    """Say how near plain LoRA, which PEFT and vLLM read without bara_pyro, is to a run, and write it.
 
     A method that is a LoRA at its mean stays what it is. BaRA's gates depend on the token, which a LoRA's
     weights do not: the export is the LoRA nearest to it on rows, with Phi at its mean or a draw. PEFT reads a
@@ -52,7 +61,7 @@ def export(
     from bara_pyro.cli.terminal import result, say
     from bara_pyro.data import first_rows
     from bara_pyro.errors import ConfigError
-    from bara_pyro.runs.export import export_lora
+    from bara_pyro.runs.export import check_near, nearest_loras
     from bara_pyro.runs.folder import load_system
     from bara_pyro.runs.ownership import clear
 
@@ -64,11 +73,22 @@ def export(
         )
     fitted = first_rows(system.split("train"), rows)
     compared = first_rows(system.split(system.config.task.evaluate_on), rows)
+    found = nearest_loras(system, rows=fitted, compared_on=compared, fit=fit, draws=draws, seed=seed)
+    say_report(found.report)
+    check_near(found.report, max_kl)
     clear(out)
-    report = export_lora(system, out, rows=fitted, compared_on=compared, fit=fit, draws=draws, seed=seed)
-    for key, of in (("mean", "S = 0"), ("draws", f"S = {draws}")):
+    found.write(out)
+    say(f"Written to {out}: peft.PeftModel.from_pretrained(lm, {str(out)!r}) reads it")
+    result({"out": out, **found.report})
+
+
+def say_report(report: Json) -> None:
+    """Say how near plain LoRA is to a run, and how it is asked."""
+    from bara_pyro.cli.terminal import say
+
+    for key in ("mean", "draws"):
         if key in report:
-            near = report[key]
+            near, of = report[key], "its posterior mean" if key == "mean" else "the average of its draws"
             say(
                 f"KL from the run at {of} to the export, {near['rows']} rows: {near['kl_mean']:.4f} nats on "
                 f"average, {near['kl_max']:.4f} at most; NLL {near['nll_run']:.4f} and "
@@ -83,5 +103,4 @@ def export(
             "Far from its training rows the run's answers have noise, which no LoRA has: this one is as sure "
             "there as elsewhere."
         )
-    say(f"Written to {out}: peft.PeftModel.from_pretrained(lm, {str(out)!r}) reads it")
-    result({"out": out, **report})
+    say(f"Prompt to send ('ask' in export.json has its tokens): {report['ask']['prompt']!r}")
