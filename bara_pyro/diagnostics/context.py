@@ -30,9 +30,10 @@ class Options:
     tau: float = 0.1  # threshold below which a gate counts as off
     cap: float = 4.6  # cap of the NLL in the bounds, nats
     texts: tuple[str, ...] = ()  # for the token maps; nine short ones if there are none
+    deep: bool = True  # gates, draws and the posterior, beside how far the probabilities are right
 
 
-def options(rows: int, samples: int, tau: float, texts: Sequence[str] = ()) -> Options:
+def options(rows: int, samples: int, tau: float, texts: Sequence[str] = (), *, deep: bool = True) -> Options:
     """Return options whose every number of draws goes with `samples`, and with it the time that it takes."""
     return Options(
         rows=rows,
@@ -45,6 +46,7 @@ def options(rows: int, samples: int, tau: float, texts: Sequence[str] = ()) -> O
         train_draws=2 * samples,
         prior_draws=samples,
         texts=tuple(texts),
+        deep=deep,
     )
 
 
@@ -74,7 +76,7 @@ def look(folder: Path, system: System, options: Options, out: Path | None = None
     rows = first_rows(system.split(name), options.rows)
     gates = None
     model = system.model
-    if model.gates is not None or (model.has_activations and not model.latents):
+    if options.deep and (model.gates is not None or (model.has_activations and not model.latents)):
         gates = system_gates(system, rows, options.samples)
     log_probs = draw(system, rows, options.samples) if gates is None else gates.log_probs
     truth = true_probabilities(system, rows, name)

@@ -31,6 +31,8 @@ DIAGNOSTICS: dict[str, Callable[[Context], Result | None]] = {
     "bounds": guarantees,
 }
 """The field of `Inspection` -> what computes it; None where a method has no such thing."""
+QUICK = ("scores",)
+"""Those that an inspection with `deep=False` computes."""
 
 
 class RunFacts(Result):
@@ -54,7 +56,7 @@ class RunFacts(Result):
 
 
 class Inspection(Result):
-    """All that was found in a run; a part is None where a method has no such thing."""
+    """All that was found in a run; a part is None where a method has no such thing, or was not looked at."""
 
     schema_version: int = SCHEMA  # of this layout
     run: RunFacts  # what was looked at
@@ -63,7 +65,7 @@ class Inspection(Result):
     rank: RankUse | None
     tokens: TokenUse | None
     uncertainty: UncertaintySplit | None
-    draws: DrawnAnswers
+    draws: DrawnAnswers | None
     posterior: PosteriorTrust | None
     bounds: Guarantees | None
     seconds: dict[str, float]  # what each took
@@ -79,7 +81,7 @@ def look_inside(
     out: str | Path | None = None,
     on_part: Callable[[int], None] | None = None,
 ) -> Inspection:
-    """Run every diagnostic on a run; its draws are written, too, for ArviZ.
+    """Run every diagnostic on a run, or those of `QUICK`; its draws are written, too, for ArviZ.
 
     Args:
         folder: of the run.
@@ -106,17 +108,22 @@ def look_inside(
     require_answer_tokens(system.model.likelihood, "Inspections")
     began = time.perf_counter()
     context = look(Path(folder), system, options or Options(), None if out is None else Path(out))
-    found: dict[str, object] = {}
+    found: dict[str, object] = dict.fromkeys(DIAGNOSTICS)
     seconds: dict[str, float] = {}
-    for name, compute in DIAGNOSTICS.items():
+    for name in parts_of(context.options):
         started = time.perf_counter()
-        found[name] = compute(context)
+        found[name] = DIAGNOSTICS[name](context)
         seconds[name] = round(time.perf_counter() - started, 2)
         if on_part is not None:
             on_part(1)
     found |= {"run": run_facts(context), "options": context.options, "seconds": seconds}
     found |= {"total_seconds": round(time.perf_counter() - began, 2), "peak_memory_mib": peak_memory()}
     return Inspection.model_validate(found)
+
+
+def parts_of(options: Options) -> tuple[str, ...]:
+    """Return the names of the diagnostics that are run."""
+    return tuple(DIAGNOSTICS) if options.deep else QUICK
 
 
 def run_facts(c: Context) -> RunFacts:

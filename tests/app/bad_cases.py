@@ -302,6 +302,8 @@ SAID = {
     "params": ["--arch", "--model"],
     "params --arch gpt-5": ["'gpt-5'", *ARCHITECTURES],
     "tasks nothing": ["'nothing'"],
+    "inspect {run} --tau 0": ["--tau", "--deep"],
+    "inspect {run} --text fox": ["--text", "--deep"],
     "inspect {empty} --text the fox --text  ": ["--text", "empty"],  # said before the run is read
 }
 

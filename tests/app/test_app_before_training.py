@@ -180,7 +180,7 @@ def test_a_posterior_without_a_divergence_is_looked_at(
     out = tmp_path / "run"
     trained = bara(*place.arguments(out, "bara-gate", **{**settings, "train.sampled_kl": True}))
     assert trained.code == 0, trained.err
-    looked = bara("inspect", out, "--rows", "8", "--samples", "3")
+    looked = bara("inspect", out, "--deep", "--rows", "8", "--samples", "3")
     assert looked.code == 0, looked.err
     assert said in (out / "report" / "index.html").read_text()
 
@@ -190,6 +190,6 @@ def test_a_point_is_looked_at(place: Place, tmp_path: Path, bara: Bara) -> None:
     out = tmp_path / "run"
     settings = {"method.guide": "delta", "train.lr": 1e-5}
     assert bara(*place.arguments(out, "bara-gate", **settings)).code == 0
-    looked = bara("inspect", out, "--rows", "8", "--samples", "50")
+    looked = bara("inspect", out, "--deep", "--rows", "8", "--samples", "50")
     assert looked.code == 0, looked.err
     assert not (out / "report" / "phi_ridge.png").exists()

@@ -14,7 +14,7 @@ from bara_pyro.diagnostics.bounds.pac_bayes import gibbs_bound
 from bara_pyro.diagnostics.gates.rank import relation
 from bara_pyro.diagnostics.page.render_bounds import render_bounds
 from bara_pyro.diagnostics.page.render_scores import _plain
-from bara_pyro.diagnostics.posterior.predictive_scores import scores_of
+from bara_pyro.diagnostics.posterior.predictive_scores import Scores, scores_of
 from bara_pyro.diagnostics.posterior.trust import LeftOut
 from bara_pyro.errors import ConfigError
 
@@ -69,6 +69,37 @@ def test_few_rows_prove_no_calibration(rows: int, right: int, sure: float, said:
     log_probs = torch.tensor([[sure, 1 - sure]], dtype=torch.float64).log().expand(rows, 2)
     labels = (torch.arange(rows) >= right).long()
     assert said in _plain(scores_of(log_probs, labels, 0))
+
+
+def mixed(rows: int, right: int, sure: float, unsure: float) -> Scores:
+    """Predictions of which those of the wrong answers are `unsure`, the others `sure`."""
+    chances = torch.where(torch.arange(rows) < right, sure, unsure).double()
+    log_probs = torch.stack([chances, 1 - chances], 1).log()
+    return scores_of(log_probs, (torch.arange(rows) >= right).long(), 0)
+
+
+def test_a_direction_that_chance_may_explain_is_named_with_its_interval() -> None:
+    """88 % right and 80 % sure was called neither over- nor under-confident."""
+    for right, sure, side in ((53, 0.8, "under-confidence"), (45, 0.8, "over-confidence")):
+        found = mixed(60, right, sure, sure)
+        error = 2 * 100 * math.sqrt(sure * (1 - sure) / 60)
+        gap = 100 * (sure - right / 60)
+        assert found.gap_interval == pytest.approx((gap - error, gap + error))
+        said = _plain(found)
+        assert side in said
+        assert all(f"{end:+.1f}" in said for end in found.gap_interval)
+
+
+def test_groups_that_err_in_opposite_ways_are_not_taken_at_their_word() -> None:
+    """As sure as right on the whole, and wrong wherever it is 60 % sure of 400 rows."""
+    found = mixed(2000, 1600, 0.85, 0.6)
+    assert found.sureness == 0
+    assert found.ece > found.chance_ece_high > found.chance_ece
+    assert "taken at their word" not in _plain(found)
+    fine = scores_of(
+        torch.tensor([[0.8, 0.2]]).double().log().expand(2000, 2), (torch.arange(2000) >= 1600).long(), 0
+    )
+    assert "taken at their word" in _plain(fine)
 
 
 def test_what_was_learnt_by_heart_is_told_from_both_sets_of_rows() -> None:

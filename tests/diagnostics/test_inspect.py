@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,20 @@ def test_the_page_of_a_run_with_gates(tmp_path: Path) -> None:
     assert set(found.seconds) == set(PARTS)
     assert found.total_seconds >= 0.99 * sum(found.seconds.values())
     assert "posterior" in groups_of(read_netcdf(page.parent / "posterior.nc"))
+
+
+@pytest.mark.usefixtures("two_texts")
+def test_a_quick_look_is_of_the_probabilities_alone(tmp_path: Path) -> None:
+    calls: list[int] = []
+    page, findings = inspect_run(
+        tmp_path, fitted("bara-gate"), replace(OPTIONS, deep=False), on_part=calls.append
+    )
+    found = read(page)
+    assert [name for name in PARTS if getattr(found, name) is not None] == ["scores"] == list(found.seconds)
+    assert (len(findings), sum(calls)) == (1, 2)
+    assert "--deep" in page.read_text()
+    assert {path.name for path in page.parent.iterdir()} >= {"index.html", "inspection.json"}
+    assert not (page.parent / "posterior.nc").exists()
 
 
 LATENT = {"scores", "rank", "uncertainty", "draws", "posterior", "bounds"}

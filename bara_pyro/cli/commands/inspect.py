@@ -9,6 +9,8 @@ import typer
 from bara_pyro.cli.options import DataDir, Moved, Overwrite, Run, RunDevice, path
 from bara_pyro.runs.sections import MOST_DRAWS, MOST_ROWS
 
+TAU = 0.1
+
 
 def inspect(
     run: Run,
@@ -17,6 +19,12 @@ def inspect(
         typer.Option(metavar="FOLDER", parser=path, help="Folder of the report. (default: RUN/report)"),
     ] = None,
     overwrite: Overwrite = False,
+    deep: Annotated[
+        bool,
+        typer.Option(
+            "--deep", help="Look at gates, tokens, uncertainty, posterior and bounds, too: takes minutes."
+        ),
+    ] = False,
     rows: Annotated[int, typer.Option(min=8, max=MOST_ROWS, help="Test rows to look at.")] = 256,
     samples: Annotated[
         int,
@@ -24,19 +32,24 @@ def inspect(
             min=2, max=MOST_DRAWS, help="Posterior draws S; the draws of all parts, and the time, go with it."
         ),
     ] = 50,
-    tau: Annotated[float, typer.Option(min=0, help="Threshold below which a gate counts as off.")] = 0.1,
+    tau: Annotated[
+        float | None,
+        typer.Option(min=0, help="With --deep: threshold below which a gate counts as off. (default: 0.1)"),
+    ] = None,
     text: Annotated[
         list[str] | None,
-        typer.Option(help="A text for the token maps, in place of nine short ones; can be repeated."),
+        typer.Option(
+            help="With --deep: a text for the token maps, in place of nine short ones; can be repeated."
+        ),
     ] = None,
     data_dir: DataDir = None,
     model: Moved = None,
     device: RunDevice = None,
 ) -> None:
-    """Look inside a run: where its rank goes, which tokens use it, how sure to be of its posterior.
+    """Look at a run: how far its probabilities are right, and with --deep inside its gates and posterior.
 
-    Writes a folder: a page (index.html), its figures, token maps, every number as JSON, and the draws as
-    netCDF for ArviZ.
+    Writes a folder: a page (index.html), its figures and every number as JSON; with --deep token maps, and
+    the draws as netCDF for ArviZ.
     """
     from bara_pyro.cli.outputs import check_folder
     from bara_pyro.errors import ConfigError
@@ -45,8 +58,11 @@ def inspect(
 
     if not all(one.strip() for one in text or []):
         raise ConfigError("A --text is empty: give it words or leave it out.")
-    if not math.isfinite(tau):
+    if tau is not None and not math.isfinite(tau):
         raise ConfigError(f"--tau is {tau}: give a threshold such as 0.1.")
+    for option, value in (("--tau", tau), ("--text", text)):
+        if value not in (None, []) and not deep:
+            raise ConfigError(f"{option} is of what --deep looks at: give --deep, or leave it out.")
     check_run(run)
     if out is not None and is_run(out):
         raise ConfigError(f"{out} is a run: give --out another folder.")
@@ -56,12 +72,13 @@ def inspect(
 
     from bara_pyro.cli.terminal import progress, result, say
     from bara_pyro.diagnostics.context import options
-    from bara_pyro.diagnostics.page.page import PARTS, inspect_run
+    from bara_pyro.diagnostics.inspection import parts_of
+    from bara_pyro.diagnostics.page.page import inspect_run
     from bara_pyro.runs.folder import load_system
 
     system = load_system(run, backbone=model, device=device, data_dir=data_dir)
-    with adding(out) as place, progress(f"inspect {run.name}", len(PARTS) + 1) as advance:
-        looked = options(rows, samples, tau, text or [])
+    looked = options(rows, samples, TAU if tau is None else tau, text or [], deep=deep)
+    with adding(out) as place, progress(f"inspect {run.name}", len(parts_of(looked)) + 1) as advance:
         page, findings = inspect_run(run, system, looked, out=place, on_part=advance)
     page = out / page.name
     for sentence in findings:

@@ -35,8 +35,8 @@ def inspect_run(
     """Look inside a run and write what is found to `out`, its subfolder `report` if None.
 
     These are index.html, tokens.html, a PNG a figure, inspection.json (an `Inspection`, every number) and
-    posterior.nc (draws, for ArviZ). Arguments and errors are those of `look_inside`; `on_part` is called
-    once more after the page.
+    posterior.nc (draws, for ArviZ); with `deep=False` in the options the page is of calibration alone.
+    Arguments and errors are those of `look_inside`; `on_part` is called once more after the page.
 
     Returns:
         The page, and what was found: of each part a sentence in plain words.
@@ -88,7 +88,7 @@ def sections(found: Inspection, out: Path) -> list[Shown]:
         *([render_rank(found.rank)] if found.rank else []),
         *([render_tokens(found.tokens)] if found.tokens else []),
         *([render_uncertainty(found.uncertainty)] if found.uncertainty else []),
-        render_draws(found.draws, out),
+        *([render_draws(found.draws, out)] if found.draws else []),
         *([render_posterior(found.posterior)] if found.posterior else []),
         *([render_bounds(found.bounds)] if found.bounds else []),
     ]
@@ -96,11 +96,16 @@ def sections(found: Inspection, out: Path) -> list[Shown]:
 
 def _head(found: Inspection, shown: list[Shown]) -> list[Block]:
     """Return what stands above the sections: what was found, and where the rest is."""
-    run, numbers, draws = found.run, Link(NUMBERS, NUMBERS), Link(found.draws.file, found.draws.file)
+    run, numbers = found.run, Link(NUMBERS, NUMBERS)
     points = [Paragraph([Link(s.section.title, f"#{s.section.id}"), f": {s.plain}"]) for s in shown]
-    rest = " (the draws, for ArviZ), and each figure as a PNG file."
-    return [
+    beside: list[str | Link] = ["Beside this page: ", numbers, " (every number), "]
+    if found.draws is not None:
+        beside += [Link(found.draws.file, found.draws.file), " (the draws, for ArviZ), "]
+    blocks: list[Block] = [
         f"{run.method}, trained on {run.task} with the language model {run.backbone}.",
         Points(points),
-        Paragraph(["Beside this page: ", numbers, " (every number), ", draws, rest]),
+        Paragraph([*beside, "and each figure as a PNG file."]),
     ]
+    if not found.options.deep:
+        blocks.append("Gates, tokens, uncertainty, posterior and bounds: bara inspect RUN --deep.")
+    return blocks

@@ -24,7 +24,7 @@ PLAIN = {
     -1: "It is less sure than it could be: its probabilities understate how often it is right.",
 }
 FINE = 5.0  # points: what rows can tell, for probabilities that no difference is told of to be trusted
-TECHNICAL = {1: "over-confident", 0: "neither over- nor under-confident", -1: "under-confident"}
+TECHNICAL = {1: "over-confident on the whole", 0: "within chance", -1: "under-confident on the whole"}
 
 
 def render_scores(run: RunFacts, found: PredictiveScores) -> Shown:
@@ -36,8 +36,9 @@ def render_scores(run: RunFacts, found: PredictiveScores) -> Shown:
     )
     technical = [
         f"{run.method} on {run.task}, S = {main.draws}: {main.acc:.1f} % right (± {main.standard_error:.1f} "
-        f"by chance), mean confidence {main.confidence:.1f} %, {TECHNICAL[main.sureness]} on the whole; ECE "
-        f"{main.ece:.1f} %, NLL {main.nll:.3f} nats, on {main.rows:,} rows.",
+        f"by chance), mean confidence {main.confidence:.1f} %; confidence less accuracy {_interval(main)}, "
+        f"{TECHNICAL[main.sureness]}; ECE {main.ece:.1f} %{_by_chance(main)}, NLL {main.nll:.3f} nats, on "
+        f"{main.rows:,} rows.",
         *_of_sampling(found.main),
         *(_why_they_differ(main, few) if found.evaluated else ()),
     ]
@@ -59,10 +60,29 @@ def _plain(s: Scores) -> str:
     """Return what that means, and no more than so few rows can tell."""
     said = PLAIN[s.sureness]
     if s.sureness == 0 and s.told > FINE:
-        said = f"No difference is told; on so few rows one of up to {s.told:.0f} points would not be."
+        side = "over" if s.gap > 0 else "under"
+        said = (
+            f"That leans to {side}-confidence: confidence less accuracy is {_interval(s)}. No difference is "
+            f"told; on so few rows one of up to {s.told:.0f} points would not be."
+        )
+    if s.sureness == 0 and s.uneven:
+        said = said if s.told > FINE else "The two agree on the whole."
+        said += (
+            f" Single probabilities are off: the ECE is {s.ece:.0f} %, and by chance at most "
+            f"{s.chance_ece_high:.0f} % in 19 cases of 20."
+        )
     if s.majority is not None and s.acc < s.majority:
         said += f" Always giving the most frequent answer would be right {s.majority:.0f} times in 100."
     return said
+
+
+def _interval(s: Scores) -> str:
+    low, high = s.gap_interval
+    return f"{s.gap:+.1f} points (95 % interval {low:+.1f} to {high:+.1f})"
+
+
+def _by_chance(s: Scores) -> str:
+    return "" if s.chance_ece_high is None else f" (by chance up to {s.chance_ece_high:.1f} %)"
 
 
 def _row(which: str, s: Scores) -> dict[str, object]:

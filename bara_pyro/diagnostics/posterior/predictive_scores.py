@@ -14,6 +14,7 @@ from bara_pyro.runs.evaluation_files import read_predictions, read_scores
 from bara_pyro.runs.manifest import METRICS
 
 REPLICATES = 200
+HIGH = 0.95
 
 
 class Bins(Result):
@@ -42,6 +43,8 @@ class Scores(Result):
     # The ECE that a perfectly calibrated model with the same probabilities would show on n rows, on average:
     # what is left of the ECE when n grows is calibration.
     chance_ece: float
+    # What such a model's ECE exceeds on one set of n rows in 20; of older files not known.
+    chance_ece_high: float | None = None
     bins: Bins  # of the reliability diagram
 
     @property
@@ -59,10 +62,25 @@ class Scores(Result):
         return 2 * (self.standard_error if self.confidence_error is None else self.confidence_error)
 
     @property
+    def gap(self) -> float:
+        """Mean confidence less accuracy, in points: above 0 where the model is surer than it is right."""
+        return self.confidence - self.acc
+
+    @property
+    def gap_interval(self) -> tuple[float, float]:
+        """A 95 % interval of the gap: that of the accuracy around it, where the probabilities are right."""
+        return self.gap - self.told, self.gap + self.told
+
+    @property
     def sureness(self) -> int:
-        """1: over-confident on the whole, -1: under-confident, 0: no difference is told."""
-        gap = self.confidence - self.acc
-        return 0 if abs(gap) <= self.told else 1 if gap > 0 else -1
+        """1: over-confident on the whole, -1: under-confident, 0: the interval of the gap holds 0."""
+        low, high = self.gap_interval
+        return 1 if low > 0 else -1 if high < 0 else 0
+
+    @property
+    def uneven(self) -> bool:
+        """Whether groups of rows are further from their confidence than chance takes them."""
+        return self.chance_ece_high is not None and self.ece > self.chance_ece_high
 
 
 class PredictiveScores(Result):
@@ -108,6 +126,7 @@ def stored_scores(folder: Path, config_hash: str) -> list[Scores]:
 def scores_of(log_probs: Tensor, labels: Tensor, draws: int) -> Scores:
     """Return the scores of predictions, `n x C`, averaged over some draws already."""
     found = evaluate(log_probs, labels)
+    by_chance = chance_eces(log_probs)
     bins, sure = reliability_bins(log_probs, labels), log_probs.exp().amax(-1)
     return Scores(
         rows=len(labels),
@@ -116,13 +135,19 @@ def scores_of(log_probs: Tensor, labels: Tensor, draws: int) -> Scores:
         confidence=100 * float(sure.mean()),
         confidence_error=100 * float((sure * (1 - sure)).clamp_min(0).sum().sqrt()) / len(sure),
         majority=100 * float(labels.bincount().max()) / len(labels),
-        chance_ece=chance_ece(log_probs),
+        chance_ece=float(by_chance.mean()),
+        chance_ece_high=float(by_chance.quantile(HIGH)),
         bins=Bins(**{key: value.tolist() for key, value in vars(bins).items()}),
     )
 
 
 def chance_ece(log_probs: Tensor) -> float:
     """Return the mean ECE (percent) of these predictions where they are right: labels are drawn from them."""
+    return float(chance_eces(log_probs).mean())
+
+
+def chance_eces(log_probs: Tensor) -> Tensor:
+    """Return ECEs (percent) of these predictions where they are right, of labels drawn from them, float64."""
     generator = torch.Generator().manual_seed(0)
     drawn = torch.multinomial(log_probs.exp(), REPLICATES, replacement=True, generator=generator)
-    return sum(ece(log_probs, labels) for labels in drawn.T) / REPLICATES
+    return torch.tensor([ece(log_probs, labels) for labels in drawn.T], dtype=torch.float64)
