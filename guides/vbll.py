@@ -40,9 +40,8 @@ class VBLLGuide(SiteGuide):
         need = FLOAT * rows * (COPIES * (below + width) + FACTORS * width**2) / 1e9
         if need > max_gigabytes:
             raise ConfigError(
-                f"The covariances of {rows} answers over {width} numbers would take {need:.1f} GB in "
-                f"training, more than max_gigabytes={max_gigabytes:g}: lower method.answers to the task's "
-                "number of answers, or raise the limit."
+                f"The covariances of {rows} answers over {width} numbers take {need:.1f} GB in training, "
+                f"more than max_gigabytes={max_gigabytes:g}: lower method.answers, or raise the limit."
             )
         self.mean = nn.Parameter(torch.zeros(rows, width, device=device))
         self.log_scale = nn.Parameter(

@@ -72,9 +72,8 @@ def _check_tokenizer(backbone: Backbone) -> None:
     largest = max((number for number in tokenizer.get_vocab().values() if number not in added), default=0)
     if largest >= known:
         raise BackboneError(
-            f"The tokenizer of {backbone.name!r} has a token of number {largest}, and its "
-            f"{type(backbone.lm).__name__} has embeddings of {known} tokens: give the tokenizer that it was "
-            "trained with, or call resize_token_embeddings before it is saved."
+            f"The tokenizer of {backbone.name!r} has a token of number {largest}, and the model has "
+            f"embeddings of {known} tokens: give the model's own tokenizer, or call resize_token_embeddings."
         )
 
 

@@ -65,8 +65,7 @@ def _usable_codes(tokenizer: Tokenizer, count: int) -> tuple[str, ...]:
             return tuple(found.values())
     raise DataError(
         f"There are {count} classes, and the tokenizer has single tokens for only {len(found)} letters and "
-        "numbers that could stand for them: score their texts with labels='texts' (--labels texts), "
-        "merge classes, or use a model with a larger vocabulary."
+        "numbers: score whole texts with labels='texts' (--labels texts), or merge classes."
     )
 
 

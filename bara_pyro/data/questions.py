@@ -115,9 +115,8 @@ def _whole_prompt(row: Row, row_id: str, columns: Columns, task: Task) -> Exampl
     prompt = own_text(row, columns.text)
     if with_cue(prompt) != prompt:
         raise DataError(
-            f"it has no {columns.choices or 'choices'!r}, and the answers of task {task.name!r} are the "
-            f"options of each row ({', '.join(task.labels)}): give them there as a list, or write them into "
-            f"{columns.text!r} so that it ends like 'A:goats B:ducks Answer :'."
+            f"it has no {columns.choices or 'choices'!r}: give its options ({', '.join(task.labels)} of task "
+            f"{task.name!r}) there as a list, or end {columns.text!r} like 'A:goats B:ducks Answer :'."
         )
     answer = None if columns.label is None else row.get(columns.label)
     if not missing(answer) and answer not in task.labels:

@@ -76,9 +76,8 @@ def settings_of(gen_kwargs: Json, default: int, eos: str) -> Settings:
     for name, value in given.items():
         if name not in HONOURED or (name == "num_beams" and value != 1):
             raise ConfigError(
-                f"The task's generation_kwargs have {name}={value!r}, and under draws of the posterior text "
-                "is written by do_sample, temperature, top_p, top_k, until and max_gen_toks alone: leave it "
-                "out, or choose law mean or base."
+                f"The task's generation_kwargs have {name}={value!r}, which draws of the posterior do not "
+                f"honour: leave it out, or choose law mean or base. Honoured: {', '.join(HONOURED)}."
             )
     temperature = float(given.get("temperature", 0.0))
     if given["do_sample"] and temperature == 0:

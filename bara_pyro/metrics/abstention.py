@@ -97,9 +97,9 @@ def abstention(
         return max(passing, key=lambda one: one.answered)
     best = min(found, key=lambda one: one.bound)
     raise DataError(
-        f"No share of the rows can be promised an error rate of at most {risk:g} (delta {delta:g}): of the "
-        f"surest {best.answered} of {rows} calibration rows {best.wrong} are wrong, which allows for "
-        f"{best.bound:.3g}; give a larger risk, or more calibration rows."
+        f"An error rate of at most {risk:g} (delta {delta:g}) cannot be promised: of the surest "
+        f"{best.answered} of {rows} rows {best.wrong} are wrong. Give a risk above "
+        f"{best.bound:.3g}, or more rows."
     )
 
 

@@ -236,7 +236,6 @@ def _check_differ(information: Tensor) -> None:
     most = float(information.max())
     if most < SAME:
         raise ConfigError(
-            f"The answers of all {len(information)} rows have mutual information {most:.3g} with the "
-            "latents, because the draws do not differ: choose by entropy, or take draws that do (more than "
-            "one, and not of LoRA or the posterior mean)."
+            f"The draws of all {len(information)} rows agree (mutual information at most {most:.3g} nats): "
+            "choose by entropy, or take two draws or more of a Bayesian method."
         )

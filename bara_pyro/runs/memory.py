@@ -55,8 +55,8 @@ def check_memory(config: RunConfig, backbone: Backbone, split: EncodedRows) -> N
         c, t = config.adapter, config.train
         raise ConfigError(
             f"Training with rank {c.r} and {t.batch_size // t.accumulate} rows at a time needs at least "
-            f"{needed / 2**30:,.1f} GiB, {backbone.device} has {there / 2**30:,.1f}: lower r (--r) "
-            "or batch_size (--batch-size), or raise accumulate (--accumulate)."
+            f"{needed / 2**30:,.1f} GiB, {backbone.device} has {there / 2**30:,.1f}: lower --r or "
+            "--batch-size, or raise --accumulate."
         )
 
 

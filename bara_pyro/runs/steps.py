@@ -89,9 +89,8 @@ def _fit(system: System, svi: SVI, c: TrainConfig, out: Path, ranks: Ranks, on_s
             raise _stopped(error, system, out, done, good, ranks) from error
         except ProcessLostError as error:
             raise ProcessLostError(
-                f"Stopped after step {done} of {c.total_steps}, because another process of this training is "
-                f"gone or does not answer: {out} keeps what was written up to the last checkpoint, start "
-                "all of them again with resume=True (--resume)."
+                f"Stopped after step {done} of {c.total_steps}: another process of this training does not "
+                f"answer. {out} keeps the last checkpoint; start all processes with resume=True (--resume)."
             ) from error
 
 

@@ -54,8 +54,8 @@ BAD = {
     "no choices": (
         LETTERED,
         {"question": "q"},
-        r"ask\.jsonl, row 1: it has no 'choices', and .* options of each row \(A, B, C\): give them there as "
-        "a list, or write them into 'question' so that it ends like 'A:goats B:ducks Answer :'",
+        r"ask\.jsonl, row 1: it has no 'choices': give its options \(A, B, C of task .*\) there as a list, or end "
+        "'question' like 'A:goats B:ducks Answer :'",
     ),
     "choices": (
         WORDED,

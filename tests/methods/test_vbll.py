@@ -127,7 +127,7 @@ def test_an_answer_that_was_not_trained_has_the_prior() -> None:
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"3 answers and the last layer rows for 2: give method\.answers=3"):
         predict(*made("vbll", answers=2), make_batch(), samples=0)
-    with pytest.raises(ConfigError, match=r"5 answers over 16 numbers would take 0\.0 GB"):
+    with pytest.raises(ConfigError, match=r"5 answers over 16 numbers take 0\.0 GB"):
         made("vbll", max_gigabytes=1e-6)
     with pytest.raises(BackboneError, match="target_modules is empty"):
         VBLL(backbone(), N, target_modules=["lm_head"])

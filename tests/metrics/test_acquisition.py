@@ -178,7 +178,7 @@ def test_rows_with_fewer_answers() -> None:
 def test_draws_that_do_not_differ_are_refused(by: str) -> None:
     same = pool(0)[:1].expand(5, -1, -1)
     for log_probs in (same, pool(0)[:1]):
-        with pytest.raises(ConfigError, match=r"all 6 rows .* draws do not differ: choose by entropy"):
+        with pytest.raises(ConfigError, match=r"all 6 rows agree .* choose by entropy"):
             choose(log_probs, 2, by)  # type: ignore[arg-type]
     assert len(choose(same, 2, "entropy")) == 2
     assert joint_information(same).tolist() == pytest.approx([0.0] * 6, abs=1e-12)
