@@ -54,8 +54,8 @@ BAD = {
     "no choices": (
         LETTERED,
         {"question": "q"},
-        r"ask\.jsonl, row 1: it has no 'choices': give its options \(A, B, C of task .*\) there as a list, or end "
-        "'question' like 'A:goats B:ducks Answer :'",
+        r"ask\.jsonl, row 1: it has no 'choices': give its options \(A, B, C of task .*\) there as a list, "
+        "or end 'question' like 'A:goats B:ducks Answer :'",
     ),
     "choices": (
         WORDED,
