@@ -9,12 +9,13 @@ before its last. The model in a local Hugging Face folder is loaded in bfloat16.
 import time
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import peft
 import torch
-from transformers import PreTrainedModel
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.generation import Prompt, generate
@@ -54,14 +55,19 @@ def peft_lora(
     return call
 
 
+def words(vocabulary: int) -> PreTrainedTokenizerFast:
+    """Return a tokenizer with a word a token and none that ends a text."""
+    model = WordLevel({f"w{number}": number for number in range(vocabulary)}, unk_token="w0")
+    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(model), pad_token="w0")
+
+
 def ours(
     size: Size, name: str, prompts: torch.Tensor, new: int, lm: PreTrainedModel | None = None, **how: object
 ) -> Callable[[], object]:
     """Return a call of a method of this library."""
-    tokenizer = SimpleNamespace(pad_token_id=0, eos_token_id=None, decode=lambda tokens, **_: "")
     lm = lm or make_lm(size)
     lm.generation_config.eos_token_id = None
-    backbone = Backbone(lm, tokenizer)
+    backbone = Backbone(lm, words(size.vocabulary))
     model: LoRA | BaRA
     guide: DeltaGuide | WeibullGuide
     if name == "lora":

@@ -1,0 +1,66 @@
+"""Every benchmark is started, with the smallest sizes that it takes."""
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+import bara_pyro as bp
+
+ROOT = Path(__file__).parents[2]
+RUN = "RUN"  # stands for the folder of a run
+HELPERS = {"systems", "mutants"}  # no command; and tests/test_mutants.py starts the other
+QUICK: dict[str, tuple[str, ...]] = {
+    "generation": ("--rounds", "1", "--rows", "2", "--prompt", "4", "--new", "2"),
+    "speed": ("--steps", "1", "--parts", "step"),
+    "last": (RUN, "--rows", "4", "--samples", "2", "--last", "1"),
+    "cost": ("upper", "--layers", "2", "--upper", "1", "--tokens", "8"),
+    "dtypes": (
+        *("--model", "microworld", "--task", "micro-wgs", "--dtypes", "bfloat16"),
+        *("--rows", "8", "--steps", "1"),
+    ),
+    "gpu": ("--size", "micro", "--device", "cpu", "--rounds", "1", "--rows", "2", "--dtype", "float32")
+    + ("--parts", "step"),
+    "kernels": (),
+}
+SLOW: dict[str, tuple[str, ...]] = {
+    "compiled": ("--tokens", "8"),
+    "serving": ("--requests", "6", "--few", "2", "--rounds", "1", "--samples", "2"),
+}
+
+
+def start(name: str, arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start a benchmark in this process, as `python -m benchmarks.NAME` does."""
+    if RUN in arguments:
+        bp.train(method="bara-gate", steps=1, limit=8, out=tmp_path / RUN)
+        arguments = tuple(str(tmp_path / RUN) if one == RUN else one for one in arguments)
+    monkeypatch.syspath_prepend(str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # of what it starts itself
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [name, *arguments])
+    runpy.run_module(f"benchmarks.{name}", run_name="__main__")
+
+
+def test_none_is_left_out() -> None:
+    there = {path.stem for path in (ROOT / "benchmarks").glob("*.py")} - {"__init__"}
+    assert there == QUICK.keys() | SLOW.keys() | HELPERS
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("name", QUICK)
+def test_a_benchmark_runs(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start(name, QUICK[name], tmp_path, monkeypatch)
+    assert capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("name", SLOW)
+def test_a_slow_benchmark_runs(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start(name, SLOW[name], tmp_path, monkeypatch)
+    assert capsys.readouterr().out
