@@ -145,7 +145,7 @@ def test_rows_that_share_something_lie_on_one_side(tmp_path: Path, shared: str) 
             row,
             cluster=f"c{i // 2}" if shared == "cluster" else "",
             context="" if shared == "text" else f"passage {i // 2 if shared == 'context' else i % 4}",
-            question=f"text {i // 2 if shared == 'text' else i}\nAnswer:",
+            question=f"is the fox red ? {i // 2 if shared == 'text' else i}\nAnswer:",
         )
         for i, row in enumerate(task.train)
     ]
