@@ -20,8 +20,10 @@ QUICK: dict[str, tuple[str, ...]] = {
         *("--model", "microworld", "--task", "micro-wgs", "--dtypes", "bfloat16"),
         *("--rows", "8", "--steps", "1"),
     ),
-    "gpu": ("--size", "micro", "--device", "cpu", "--rounds", "1", "--rows", "2", "--dtype", "float32")
-    + ("--parts", "step"),
+    "gpu": (
+        *("--size", "micro", "--device", "cpu", "--dtype", "float32"),
+        *("--rounds", "1", "--rows", "2", "--parts", "step"),
+    ),
     "kernels": (),
 }
 SLOW: dict[str, tuple[str, ...]] = {

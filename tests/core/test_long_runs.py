@@ -87,6 +87,4 @@ def test_a_dictionary_kept_each_time_is_seen() -> None:
 
 def test_logits_kept_each_time_are_seen() -> None:
     tensors: list[torch.Tensor] = []
-    of_python, of_all = kept(lambda seed: tensors.append(torch.full((4, 1_000), seed + 0.5)))
-    assert of_python >= OF_PYTHON
-    assert of_all >= PER_TIME
+    assert kept(lambda seed: tensors.append(torch.full((4, 1_000), seed + 0.5)))[1] >= 2 * PER_TIME
