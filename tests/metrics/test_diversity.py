@@ -75,7 +75,7 @@ def test_blank_replies_are_the_same_reply() -> None:
 
 
 def test_without_sacrebleu_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "sacrebleu.metrics", None)
+    monkeypatch.setitem(sys.modules, "sacrebleu.metrics.bleu", None)
     with pytest.raises(ConfigError, match=r"pip install 'bara-pyro\[text\]'"):
         self_bleu_diversity([["a", "b"]])
     assert distinct_n([["a", "b"]], 1).tolist() == [100.0]
