@@ -1,6 +1,6 @@
 """One adapted layer: the frozen layer, and for every adapter of that name the change that BaRA adds to it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import mul
@@ -109,13 +109,34 @@ class BaRALayer(nn.Module, BaseTunerLayer):
         return cast(Tensor, group[name].weight).float()
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """Return the layer's output with the change of every active adapter added."""
+        """Return the layer's output with the change of every active adapter added.
+
+        Args:
+            x: `B x T x in_features`.
+            *args: of the frozen layer.
+            **kwargs: of the frozen layer; and `adapter_names`, as of PEFT's LoRA: of each row the adapter
+                whose change is added to it, "__base__" for none. They take the place of the active ones.
+
+        Raises:
+            ConfigError: there is not one name a row.
+        """
+        names: Sequence[str] | None = kwargs.pop("adapter_names", None)
+        if names is not None and len(names) != len(x):
+            raise ConfigError(
+                f"adapter_names has {len(names)} names and the batch {len(x)} rows: give one a row."
+            )
         out = self.base_layer(x, *args, **kwargs)
         if self.disable_adapters:
             return out
-        for name in self.active_adapters:
-            if name in self.lora_B:
-                out = out + self.change(name, x).to(out.dtype)
+        for name in self.active_adapters if names is None else sorted(set(names)):
+            if name not in self.lora_B:
+                continue  # a layer that this adapter leaves as it is, or "__base__"
+            change = self.change(name, x).to(out.dtype)
+            if names is not None:
+                # All rows are computed: a row's noise is that of its place in the batch.
+                rows = torch.tensor([own == name for own in names], device=out.device)
+                change = torch.where(rows.view(-1, *(1,) * (change.dim() - 1)), change, 0)
+            out = out + change
         return out
 
     def change(self, name: str, x: Tensor) -> Tensor:

@@ -1,7 +1,8 @@
 """The tuner that puts BaRA's layers into a language model, and its registration with PEFT."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, ClassVar
 
@@ -13,6 +14,7 @@ from peft.mapping import (
     PEFT_TYPE_TO_TUNER_MAPPING,
 )
 from peft.tuners.tuners_utils import BaseTuner
+from peft.utils import AuxiliaryTrainingWrapper
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
@@ -58,6 +60,38 @@ class BaRAModel(BaseTuner):
             place = partial(self._place, seed, draw, ids)
             self._placing = self.model.register_forward_pre_hook(place, with_kwargs=True)
 
+    @contextmanager
+    def _enable_peft_forward_hooks(self, *_: Any, **kwargs: Any) -> Iterator[None]:
+        """Tell every layer which adapter each row has; what PEFT opens around a forward and `generate`."""
+        names: Sequence[str] | None = kwargs.pop("adapter_names", None)
+        if names is None:
+            yield
+            return
+        self._check_names(names)
+        beams = kwargs.get("num_beams") or 1
+        names = [name for name in names for _ in range(beams)]  # a row stands there once a beam
+        layers = [
+            module for module in self.modules() if isinstance(module, BaRALayer | AuxiliaryTrainingWrapper)
+        ]
+        give = partial(_given_names, names)
+        with ExitStack() as hooks:
+            for layer in layers:
+                hooks.callback(layer.register_forward_pre_hook(give, with_kwargs=True).remove)
+            yield
+
+    def _check_names(self, names: Sequence[str]) -> None:
+        if self.training:
+            raise ConfigError(
+                "adapter_names is for inference, and the model is in training mode: call eval()."
+            )
+        layers = (layer for layer in self.modules() if isinstance(layer, BaRALayer))
+        known = {name for layer in layers for name in layer.lora_B}
+        if unknown := sorted({*names} - known - {"__base__"}):
+            raise ConfigError(
+                f"adapter_names has {unknown[0]!r}, which is none of the adapters "
+                f"({', '.join(sorted(known))}): give these, or '__base__' for none."
+            )
+
     def unload(self) -> nn.Module:
         """Return the language model without adapters, as it was."""
         self.sample(None)
@@ -86,7 +120,8 @@ class BaRAModel(BaseTuner):
             tuple(map(str, range(rows))) if ids is None else ids,
             mask.long().cumsum(-1) - 1,
         )
-        self.draw.phi = {name: self._phi(name, self.draw.addresses) for name in self.active_adapters}
+        # Of all: a batch may name the adapter of each of its rows.
+        self.draw.phi = {name: self._phi(name, self.draw.addresses) for name in self.peft_config}
 
     def _phi(self, name: str, noise: Addresses) -> dict[str, Tensor]:
         """Draw Phi of all modules at once, as the program does: module path -> `r`."""
@@ -154,6 +189,13 @@ class BaRAModel(BaseTuner):
             if adapter_name not in self.active_adapters:
                 layer.requires_grad_(False)  # a further adapter is not trained by itself
             self._replace_module(parent, target_name, layer, target)
+
+
+def _given_names(
+    names: Sequence[str], _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Add the names of the rows' adapters to what a layer is called with."""
+    return args, {**kwargs, "adapter_names": names}
 
 
 def _right(config: PeftConfig) -> str:

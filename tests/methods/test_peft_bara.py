@@ -326,6 +326,66 @@ def test_adapters_are_switched_and_taken_out_bit_for_bit(tmp_path: Path) -> None
     assert all(torch.equal(value, plain[name]) for name, value in bare.state_dict().items())
 
 
+def test_each_row_of_a_batch_has_the_adapter_that_is_named_for_it(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    # Of other modules: a row of "two" goes through layers that this adapter does not have.
+    some = {"adapter.target_modules": ["q_proj", "lm_head"]}
+    systems = {"one": trained(first, {"name": "bara"}), "two": trained(second, {"name": "bara-gate"}, **some)}
+    lm, batch = base(first), rows_of(systems["one"])
+    found = {"__base__": answers(lm, batch)}
+    model = peft.PeftModel.from_pretrained(lm, first / "run", adapter_name="one").eval()
+    model.load_adapter(second / "run", adapter_name="two")
+    names = ["two", "__base__", "one", "two", "one"]
+    for seed in (None, 3):
+        model.sample(seed)
+        for name in ("two", "one"):  # which is then the active one
+            model.set_adapter(name)
+            found[name] = answers(model, batch)
+        expected = torch.stack([found[name][row] for row, name in enumerate(names)])
+        with torch.no_grad():
+            logits = model(**arguments(batch), adapter_names=names).logits[:, -1, batch.answer_ids]
+        assert_close(logits.double().log_softmax(-1), expected, rtol=0, atol=TOLERANCE)
+        assert (found["one"] - found["two"]).abs().min() > 100 * TOLERANCE
+    assert_close(answers(model, batch), found["one"])  # nothing of it is left
+
+
+def test_generation_takes_an_adapter_a_row(tmp_path: Path) -> None:
+    system = trained(tmp_path, {"name": "bara-gate"})
+    model = peft.PeftModel.from_pretrained(base(tmp_path), tmp_path / "run", adapter_name="one").eval()
+    batch = rows_of(system, 2)
+    how = {"max_new_tokens": 3, "do_sample": False, "output_logits": True, "return_dict_in_generate": True}
+    given = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask.long(), **how}
+    mixed = model.generate(**given, adapter_names=["__base__", "one"])
+    with model.disable_adapter():
+        bare = model.generate(**given)
+    adapted = model.generate(**given)
+    assert_close(mixed.logits[0][0], bare.logits[0][0])
+    assert_close(mixed.logits[0][1], adapted.logits[0][1])
+    assert (bare.logits[0] - adapted.logits[0]).abs().max() > 1e-3
+    beams = model.generate(**given, num_beams=3, adapter_names=["__base__", "one"])
+    assert len(beams.sequences) == 2
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["one"] * 4, "4 names and the batch 5 rows"),
+        (["one", "one", "tow", "one", "__base__"], "'tow', which is none of the adapters"),
+        ("one", "'e', which is none"),
+    ],
+)
+def test_adapter_names_that_cannot_be_meant_are_refused(names: list[str], said: str, tmp_path: Path) -> None:
+    system = trained(tmp_path, {"name": "bara"})
+    model = peft.PeftModel.from_pretrained(base(tmp_path), tmp_path / "run", adapter_name="one").eval()
+    batch = rows_of(system)
+    before = answers(model, batch)
+    with pytest.raises(ConfigError, match=said):
+        model(**arguments(batch), adapter_names=names)
+    assert torch.equal(answers(model, batch), before)
+    with pytest.raises(ConfigError, match="training mode"):
+        model.train()(**arguments(batch), adapter_names=["one"] * 5)
+
+
 def test_other_methods_and_unknown_settings_are_refused() -> None:
     with pytest.raises(ConfigError, match="'lora': choose bara, bara-gate"):
         bara_pyro.peft.BaRAConfig(method="lora")
