@@ -24,8 +24,8 @@ from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.metrics import posterior_predictive
 from bara_pyro.runs.offered import among_offered
+from bara_pyro.runs.trainer_arguments import CHECKPOINTING, adam_of, check_arguments
 
-CHECKPOINTING = ("activation_checkpointing", "gradient_checkpointing")  # the newer name and the older
 WEIGHTS = "model.safetensors"  # where Trainer looks for them
 
 
@@ -49,22 +49,6 @@ class Bound(nn.Module):
         return terms.loss / self.model.num_data, per_example(self.model, terms, len(batch))
 
 
-def _check_arguments(args: TrainingArguments) -> None:
-    """Refuse what changes a loss or a model that are not the ELBO and the adapters."""
-    if args.label_smoothing_factor:
-        raise ConfigError(
-            f"args.label_smoothing_factor={args.label_smoothing_factor} is another likelihood: leave it 0."
-        )
-    if args.neftune_noise_alpha:
-        raise ConfigError(
-            f"args.neftune_noise_alpha={args.neftune_noise_alpha} is noise in frozen embeddings: leave it."
-        )
-    if args.torch_compile:
-        raise ConfigError(
-            "args.torch_compile=True compiles layers on whose forward adapters hang: leave it False."
-        )
-
-
 class Rows(Dataset):
     """The rows of a split, for a `DataLoader`."""
 
@@ -83,8 +67,9 @@ class Rows(Dataset):
 class BaRATrainer(Trainer):
     """`Trainer` whose loss is the negative ELBO in nats per example, for a program and its guide.
 
-    The loss is the one that `SVI` descends, and AdamW is that of `bara_pyro.adamw` at `args.learning_rate`
-    and `args.weight_decay` (with a rate of their own for amortised gates); everything else is Trainer's:
+    The loss is the one that `SVI` descends, and AdamW is that of `bara_pyro.adamw` at `args.learning_rate`,
+    `args.weight_decay` and Adam's betas and epsilon of `args` (with a rate of their own for amortised gates,
+    and an epsilon of 1e-6 where `args.adam_epsilon` is Trainer's default); everything else is Trainer's:
     schedule, clipping (at norm 1, unless `max_grad_norm` says otherwise), accumulation (a mean of means where
     an epoch's last batches are smaller), callbacks, reports.
     Logs hold the parts of the bound, `nll` and `kl_...`, beside `loss`. Methods with a training scheme of
@@ -108,8 +93,8 @@ class BaRATrainer(Trainer):
 
     Raises:
         ConfigError: the guide is another model's, `args.optim` names another optimiser (give it as
-            `optimizers`), labels or embeddings are to be smoothed or given noise, or the language model is on
-            another kind of device than Trainer's.
+            `optimizers`), another argument says what this trainer does not do (`trainer_arguments`), or the
+            language model is on another kind of device than Trainer's.
 
     Examples:
         >>> import bara_pyro as bp
@@ -150,9 +135,7 @@ class BaRATrainer(Trainer):
                 f"The language model is on {where} and Trainer computes on {args.device}: load it there, or "
                 "give use_cpu=True."
             )
-        if not (optim := str(getattr(args.optim, "value", args.optim))).startswith("adamw_torch"):
-            raise ConfigError(f"args.optim={optim!r} is not looked at: give what is no AdamW as optimizers=.")
-        _check_arguments(args)
+        check_arguments(args, options)
         args = copy(args)  # the caller's own stay as they are
         asked = [name for name in CHECKPOINTING if getattr(args, name, None)]
         for name in asked:  # Trainer would switch on the language model's own
@@ -176,13 +159,17 @@ class BaRATrainer(Trainer):
     def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:
         """Return AdamW as `bara_pyro.adamw` makes it, unless another was given."""
         if self.optimizer is None:
+            betas, eps = adam_of(self.args)
             self.optimizer = adamw(
                 self.model.model,
                 self.model.guide,
                 self.args.learning_rate,
                 local_lr_scale=self.local_lr_scale,
                 weight_decay=self.args.weight_decay,
+                **eps,
             )
+            for group in self.optimizer.param_groups:
+                group["betas"] = betas
         return self.optimizer
 
     def compute_loss(
@@ -198,6 +185,12 @@ class BaRATrainer(Trainer):
             loss, parts = model(inputs["batch"])
         self._parts.append(parts)
         return (loss, parts) if return_outputs else loss
+
+    def _track_num_input_tokens(self, inputs: dict[str, Any]) -> None:
+        """Count the tokens of a batch as Trainer does: all of `B x T`, or those that are no padding."""
+        batch = inputs["batch"]
+        tokens = {Bound.main_input_name: batch.input_ids, "attention_mask": batch.attention_mask}
+        super()._track_num_input_tokens(tokens)
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Log, and with the loss its parts, means over what was seen since the last time by all processes."""

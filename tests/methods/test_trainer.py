@@ -24,7 +24,8 @@ from bara_pyro.data import EncodedSplit
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 from bara_pyro.metrics import posterior_predictive
-from bara_pyro.runs.trainer import CHECKPOINTING, Bound
+from bara_pyro.runs.trainer import Bound
+from bara_pyro.runs.trainer_arguments import CHECKPOINTING
 
 METHODS = ("lora", "bara", "bara-gate", "blob", "mc_dropout", "fvae")
 TIMES = 3
@@ -198,19 +199,62 @@ def test_what_cannot_be_trained_is_refused(case: str, tmp_path: Path) -> None:
         act(tmp_path)
 
 
-def test_arguments_of_trainer_that_mean_another_loss_or_checkpointing(
-    seen: list[Batch], tmp_path: Path
-) -> None:
-    """Smoothing and noise are refused; activation checkpointing is the backbone's, with the same steps."""
-    for wrong in ({"label_smoothing_factor": 0.1}, {"neftune_noise_alpha": 5.0}, {"torch_compile": True}):
-        with pytest.raises(ConfigError, match=next(iter(wrong))):
-            trainer_of(made("bara"), tmp_path, wrong)
+CHECKPOINTING_NAME = next(name for name in CHECKPOINTING if name in TrainingArguments.__dataclass_fields__)
+NOT_DONE: list[dict[str, Any]] = [
+    {"label_smoothing_factor": 0.1},
+    {"neftune_noise_alpha": 5.0},
+    {"torch_compile": True},
+    {"use_liger_kernel": True},
+    {"bf16_full_eval": True},
+    {"fp16_full_eval": True},
+    {"optim": "adamw_torch_8bit"},
+    {"optim_args": "amsgrad=True"},
+    {"optim_target_modules": ["q_proj"]},
+    {"label_names": ["labels"]},
+    {f"{CHECKPOINTING_NAME}_kwargs": {"use_reentrant": True}},
+]
+
+
+@pytest.mark.parametrize("wrong", NOT_DONE, ids=lambda wrong: next(iter(wrong)))
+def test_arguments_of_trainer_that_are_not_done_are_refused(wrong: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        trainer_of(made("bara"), tmp_path, wrong)
+
+
+@pytest.mark.parametrize("name", ["compute_loss_func", "model_init", "optimizer_cls_and_kwargs"])
+def test_what_trainer_itself_would_take_and_not_use_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=name):
+        trainer_of(made("bara"), tmp_path, **{name: lambda *_: None})
+
+
+def test_adams_betas_and_epsilon_are_those_given(tmp_path: Path) -> None:
+    args = {"adam_beta1": 0.8, "adam_beta2": 0.95, "adam_epsilon": 1e-4}
+    for given, betas, eps in (({}, (0.9, 0.999), 1e-6), (args, (0.8, 0.95), 1e-4)):
+        groups = trainer_of(made("bara-gate"), tmp_path, given).create_optimizer().param_groups
+        assert len(groups) == 2  # the amortised gates have a rate of their own
+        assert {(group["betas"], group["eps"]) for group in groups} == {(betas, eps)}
+
+
+@pytest.mark.parametrize("what", ["all", "non_padding"])
+def test_tokens_that_were_seen_are_counted(what: str, seen: list[Batch], tmp_path: Path) -> None:
+    trainer = trainer_of(made("lora"), tmp_path, {"include_num_input_tokens_seen": what})
+    trainer.train()
+    padded, real = (
+        sum(batch.input_ids.numel() for batch in seen),
+        sum(int(batch.attention_mask.sum()) for batch in seen),
+    )
+    assert real < padded
+    assert trainer.state.num_input_tokens_seen == {"all": padded, "non_padding": real}[what]
+    assert trainer.state.log_history[-2]["num_input_tokens_seen"] == trainer.state.num_input_tokens_seen
+
+
+def test_checkpointing_of_trainer_is_the_backbones(seen: list[Batch], tmp_path: Path) -> None:
+    """Activation checkpointing is the backbone's, with the same steps."""
     logs = []
-    name = next(name for name in CHECKPOINTING if name in TrainingArguments.__dataclass_fields__)
     first = made("bara")
     for checkpointing, pair in zip((False, True), (first, twin_of(first)), strict=True):
         seen.clear()
-        trainer = trainer_of(pair, tmp_path, {name: checkpointing})
+        trainer = trainer_of(pair, tmp_path, {CHECKPOINTING_NAME: checkpointing})
         assert pair[0].backbone.checkpointing is checkpointing
         trainer.train()
         logs.append([line["loss"] for line in trainer.state.log_history if "loss" in line])
