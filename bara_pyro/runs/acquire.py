@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from bara_pyro.data import Example
+from bara_pyro.data.tables import Data
 from bara_pyro.errors import ConfigError
 from bara_pyro.metrics import choose, decompose, joint_information
 from bara_pyro.runs.asked import answers_drawn
@@ -71,7 +72,7 @@ class Acquired:
 
 def ask_pool(
     system: System,
-    examples: Sequence[Example],
+    examples: Sequence[Example] | Data,
     *,
     samples: int = 32,
     seed: int = 0,
@@ -81,7 +82,8 @@ def ask_pool(
 
     Args:
         system: fitted.
-        examples: the pool; rows whose question is too long are left out, answers are not looked at.
+        examples: the pool, read already or in any form that `bp.predict` takes; rows whose question is too
+            long are left out, answers are not looked at.
         samples: draws S of the latents that rows share; an ensemble has as many as members.
         seed: of the draws.
         on_rows: called with the number of rows just done.

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from bara_pyro.core.distance import Distance
 from bara_pyro.data import EncodedSplit, Example, Given, Task, batches, load_questions
 from bara_pyro.data.clusters import one_of_each
 from bara_pyro.data.rows import same_file
+from bara_pyro.data.tables import Data
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.methods import METHODS
 from bara_pyro.metrics import Uncertainty, decompose, posterior_predictive, stack_truth
@@ -64,7 +66,7 @@ class Asked:
 
 def ask(
     system: System,
-    examples: Sequence[Example],
+    examples: Sequence[Example] | Data,
     name: str,
     *,
     samples: int = 10,
@@ -75,7 +77,8 @@ def ask(
 
     Args:
         system: fitted.
-        examples: the rows; those whose question is too long are left out.
+        examples: the rows, read already or in any form that `bp.predict` takes; those whose question is too
+            long are left out.
         name: what they are called in notes, "validation" for example.
         samples: posterior draws S; 0 for the posterior mean.
         seed: of the draws; the run's own by default.
@@ -92,7 +95,7 @@ def ask(
 
 def answers_drawn(
     system: System,
-    examples: Sequence[Example],
+    examples: Sequence[Example] | Data,
     name: str,
     samples: int,
     *,
@@ -109,6 +112,7 @@ def answers_drawn(
         `S x n x C`.
     """
     require_answers(system.config)
+    examples = examples_of(system, examples)
     split = encode_rows(system.config, system.backbone, system.task, examples)
     if not len(split):
         raise DataError(
@@ -121,14 +125,23 @@ def answers_drawn(
     return kept, split, draws
 
 
+def examples_of(
+    system: System, rows: Sequence[Example] | Data, *, given: Given | None = None, answers: bool = False
+) -> Sequence[Example]:
+    """Return rows as they are where they were read already, else read for a fitted system."""
+    if isinstance(rows, list | tuple) and all(isinstance(row, Example) for row in rows):
+        return cast(Sequence[Example], rows)
+    return load_questions(cast(Data, rows), system.task, given=given, answers=answers)
+
+
 def calibration_rows(
-    system: System, file: str | Path | None = None, *, given: Given | None = None, answers: bool = True
+    system: System, file: Data | None = None, *, given: Given | None = None, answers: bool = True
 ) -> Sequence[Example]:
     """Return independent rows that the system was not fitted to: `independent` ones of its `known_rows`.
 
     Args:
         system: fitted; with its own rows, unless there is a file.
-        file: rows like those trained on; the task's validation rows by default.
+        file: rows like those trained on, a file or in memory; the task's validation rows by default.
         given: columns of the file, where they have other names than in the rows trained on.
         answers: whether each row needs its answer.
 
@@ -141,7 +154,7 @@ def calibration_rows(
 
 
 def known_rows(
-    system: System, file: str | Path | None = None, *, given: Given | None = None, answers: bool = True
+    system: System, file: Data | None = None, *, given: Given | None = None, answers: bool = True
 ) -> Sequence[Example]:
     """Return rows that the system was not fitted to: those of a file, or its task's validation rows.
 
@@ -149,7 +162,7 @@ def known_rows(
     """
     if file is None:
         return _validation_rows(system)
-    if same_file(system.config.task.name, file):
+    if isinstance(file, str | Path) and same_file(system.config.task.name, file):
         raise DataError(
             f"{file} has the rows that the run was trained on, of which it is surer than of others: give "
             "other rows as file (--calibration FILE), or train with validation_rows (--validation-rows)."
@@ -157,10 +170,14 @@ def known_rows(
     rows = load_questions(file, system.task, given=given, answers=answers)
     if len(known := trained_on(rows, system.config, system.task)) > KNOWN * len(rows):
         raise DataError(
-            f"{len(known)} of the {len(rows)} rows of {file} are rows that the run was trained on, such "
-            f"as {known[0].id!r}, of which it is surer than of others: leave them out."
+            f"{len(known)} of the {len(rows)} rows of {_place(file)} are rows that the run was trained on, "
+            f"such as {known[0].id!r}, of which it is surer than of others: leave them out."
         )
     return rows
+
+
+def _place(rows: Data) -> str:
+    return str(rows) if isinstance(rows, str | Path) else "the calibration rows"
 
 
 def _validation_rows(system: System) -> Sequence[Example]:
@@ -185,7 +202,7 @@ def clustered_by(task: Task, given: Given | None = None) -> str | None:
 
 
 def independent(
-    system: System, rows: Sequence[Example], file: str | Path | None = None, given: Given | None = None
+    system: System, rows: Sequence[Example], file: Data | None = None, given: Given | None = None
 ) -> Sequence[Example]:
     """Return one of each group of rows that belong together (`bara_pyro.data.clusters`).
 
@@ -197,7 +214,7 @@ def independent(
     """
     cluster = clustered_by(system.task, None if file is None else given)
     if cluster is not None and not any(row.cluster for row in rows):
-        place = "the validation rows" if file is None else file
+        place = "the validation rows" if file is None else _place(file)
         raise DataError(
             f"There is no column {cluster!r} in {place}, by which the run's rows go together, and rows that "
             "do are not independent: name the column with cluster_column (--cluster-column), or add it."
@@ -206,7 +223,7 @@ def independent(
 
 
 def rows_to_decide(
-    system: System, file: str | Path | None = None, *, given: Given | None = None
+    system: System, file: Data | None = None, *, given: Given | None = None
 ) -> Sequence[Example]:
     """Return the rows of a file, with or without answers, or the system's own test rows.
 

@@ -18,13 +18,14 @@ def trained_on(rows: Sequence[Example], config: RunConfig, asked: Task) -> list[
     Args:
         rows: asked as the run's own.
         config: the run's.
-        asked: its task; only labels and names are read.
+        asked: its task; only labels, names and columns are read.
     """
     name = config.task.name
     if config.task.likelihood == "completion" or not is_file_name(name) or not Path(name).is_file():
         return []
     try:
-        own = as_asked(load_data(config), asked.labels, asked.names)
+        found = asked.columns is not None and asked.columns.id is not None
+        own = as_asked(load_data(config, find_ids=found), asked.labels, asked.names)
     except BaraError:
         return []
     known = set(map(text_of, own.train))

@@ -14,6 +14,8 @@ import bara_pyro as bp
 from bara_pyro.cli.running import run as train
 from bara_pyro.data import load_task
 from bara_pyro.errors import DataError
+from bara_pyro.runs.acquire import ask_pool
+from bara_pyro.runs.asked import ask, calibration_rows, rows_to_decide
 from bara_pyro.runs.config import parse_config
 from bara_pyro.runs.manifest import CONFIG
 from bara_pyro.runs.own_rows import own_rows
@@ -261,6 +263,20 @@ def test_every_kind_of_rows_is_taken_everywhere(place: Place, table: Path, tmp_p
     assert all(score == scores[0] for score in scores)
     assert scores[0]["0"]["n"] == 40
     assert bp.evaluate(str(tmp_path / "2"), samples=0)["metrics"]["0"]["n"] == 8
+
+
+def test_decisions_take_the_same_kinds_of_rows(tagged: Path, table: Path) -> None:
+    run, frame = bp.load_system(tagged), pd.read_csv(table)
+    texts = [*frame["Customer Message"]]
+    found = [ask(run, rows, "given", samples=0) for rows in (table, frame, frame.to_dict("records"), texts)]
+    assert all(asked.log_probs.equal(found[0].log_probs) for asked in found)
+    assert [row.id for row in found[1].examples] == [row["Ticket ID"] for row in tickets()]
+    assert len(ask_pool(run, frame, samples=2).examples) == 40
+    assert rows_to_decide(run, frame) == rows_to_decide(run, table)
+    other = frame.assign(**{"Customer Message": [f"is {text}" for text in texts]})
+    assert len(calibration_rows(run, other)) == 40
+    with pytest.raises(DataError, match="trained on"):
+        calibration_rows(run, frame)
 
 
 def test_settings_say_how_rows_from_python_are_read(place: Place, table: Path, tmp_path: Path) -> None:
