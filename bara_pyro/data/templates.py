@@ -15,6 +15,7 @@ from bara_pyro.data.tokens import Tokenizer
 from bara_pyro.data.tools import BESIDE, parsed, with_arguments
 from bara_pyro.errors import DataError
 from bara_pyro.types import Fields
+from bara_pyro.untrusted.templates import rendered
 
 # What templates raise over messages of a form that they do not expect: their own words, or Python's.
 FAILURES = (TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
@@ -173,8 +174,8 @@ def _rendered(
     """Return what is written up to the assistant's turn, and of all; the same unless `answered`."""
     told = [form.of(message) for message in messages]
     asked = told[:-1] if answered else told
-    given: str = tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True, **options)
-    return given, tokenizer.apply_chat_template(told, tokenize=False, **options) if answered else given
+    given = rendered(tokenizer, asked, options, opened=True)
+    return given, rendered(tokenizer, told, options, opened=False) if answered else given
 
 
 def _tried(messages: Sequence[Message], options: Fields, writer: Writer) -> tuple[Written, list[Text]]:
