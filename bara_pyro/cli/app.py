@@ -1,5 +1,6 @@
 """`bara`: train, evaluate and predict from the command line."""
 
+import errno
 import os
 import re
 import signal
@@ -93,6 +94,10 @@ def main() -> None:
     except BrokenPipeError:  # whoever reads the output has read enough, as `head` has
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 128 + signal.SIGPIPE
+    except OSError as error:
+        long = error.errno == errno.ENAMETOOLONG  # of any option that names a file
+        name = f"{str(error.filename)[:60]!r} is no name of a file ({error.strerror}): give a shorter one."
+        code = _fail(name, 2) if long else _fail(_unforeseen(error), 1)
     except Exception as error:  # noqa: BLE001 - the outermost place: what nobody foresaw ends here
         code = _fail(_unforeseen(error), 1)
     sys.exit(code)

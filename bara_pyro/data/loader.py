@@ -11,6 +11,7 @@ from bara_pyro.data.rows import carve, check_disjoint, first_validation, repeats
 from bara_pyro.data.types import Example, Task
 from bara_pyro.data.userfile import TEST_FRACTION, task_from_rows
 from bara_pyro.errors import ConfigError, DataError, unknown
+from bara_pyro.untrusted.files import check_name
 
 LABEL_STYLES = ("auto", "words", "letters")
 
@@ -185,6 +186,7 @@ def _from_hub(source: Source, revision: str | None) -> Loaded:
 
 def _from_folder(key: str, source: Source, data_dir: Path) -> Loaded:
     folder = data_dir / key
+    check_name(folder, DataError)
     if not folder.is_dir():
         known = ", ".join(child for child in sorted(SOURCES) if (data_dir / child).is_dir()) or "none"
         files = " and ".join(f"{key}/{split}.jsonl" for split in (source.train, source.test) if split)

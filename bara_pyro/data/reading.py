@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from bara_pyro.data.cells import unique_keys
 from bara_pyro.errors import DataError
 from bara_pyro.types import Json
+from bara_pyro.untrusted.files import check_name
 
 if TYPE_CHECKING:
     import datasets
@@ -129,6 +130,7 @@ def text_in(path: Path) -> str:
 
 def lines_in(path: Path) -> Iterator[str]:
     """Yield the lines of such a file, each with the line feed that ends it; one in UTF-16 is read whole."""
+    check_name(path, DataError)
     if not path.is_file():
         raise DataError(f"There is no file {path}.")
     start = 0

@@ -10,6 +10,7 @@ from bara_pyro.data.schemas import Schema
 from bara_pyro.data.types import LETTERS, Task
 from bara_pyro.errors import ConfigError, DataError, unknown
 from bara_pyro.registry import Registry
+from bara_pyro.untrusted.files import check_name
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
 OTHER_SUFFIXES = (".xlsx", ".xls", ".ods", ".txt", ".xml", ".pkl", ".arrow", ".gz", ".zip")
@@ -159,6 +160,7 @@ def other_kind(name: str | Path) -> DataError:
 
 def check_kind(name: str) -> None:
     """Raise `DataError` for the name of a file of another kind, which is no unknown name of a task."""
+    check_name(Path(name), DataError)
     if Path(name).suffix.lower() in OTHER_SUFFIXES or Path(name).is_file():
         raise other_kind(name)
 

@@ -26,7 +26,7 @@ from bara_pyro.runs.manifest import is_run, verify
 from bara_pyro.runs.store import check_schema
 from bara_pyro.runs.system import find_device
 from bara_pyro.types import Json
-from bara_pyro.untrusted.files import read_json
+from bara_pyro.untrusted.files import check_name, read_json
 from bara_pyro.untrusted.language_models import check_folder
 from bara_pyro.untrusted.schemas import RewardFile
 
@@ -119,6 +119,7 @@ def read_record(folder: Path) -> Json | None:
         CheckpointError: it is not what was written, or another file of the folder is not.
     """
     path = folder / RECORD
+    check_name(folder, BackboneError)
     if not path.is_file():
         return None
     verify(folder)

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from bara_pyro.errors import CheckpointError, ConfigError
 from bara_pyro.runs.atomic import SCHEMA, write_json
 from bara_pyro.runs.claim import is_claimed
-from bara_pyro.untrusted.files import read_json
+from bara_pyro.untrusted.files import check_name, read_json
 from bara_pyro.untrusted.schemas import ManifestFile
 
 logger = logging.getLogger(__name__)
@@ -87,6 +87,7 @@ def check_run(folder: Path) -> None:
         CheckpointError: there is no run, a process trains it, it was stopped half-way, or a file is missing,
             damaged, edited or of another run.
     """
+    check_name(folder, CheckpointError)
     if folder.exists() and not folder.is_dir():
         raise CheckpointError(f"{folder} is a file, not the folder of a run: give the folder of a run first.")
     if not folder.is_dir():

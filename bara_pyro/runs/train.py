@@ -57,12 +57,13 @@ from bara_pyro.runs.rehearsal import (
 from bara_pyro.runs.steps import OnStep, check_shares, fit_steps
 from bara_pyro.runs.system import System
 from bara_pyro.runs.train_log import train_seconds
-from bara_pyro.untrusted.files import read_json
+from bara_pyro.untrusted.files import check_name, read_json
 from bara_pyro.untrusted.schemas import RehearsedFile, RunFile
 
 
 def check_free(out: Path, resume: bool) -> None:
     """Refuse a file, and a folder that holds a run unless `resume`."""
+    check_name(out, ConfigError)
     if out.exists() and not out.is_dir():
         raise ConfigError(f"{out} is a file: give a folder as out (--out).")
     if config_file(out).exists() and not resume:

@@ -1,5 +1,6 @@
 """Text and JSON of regular files, of bounded size, depth and numbers."""
 
+import errno
 import json
 import math
 import os
@@ -9,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from bara_pyro.errors import CheckpointError
+from bara_pyro.errors import BaraError, CheckpointError
 from bara_pyro.untrusted.schemas import MOST_JSON, Stored, checked
 
 MOST_LINES = 2**32
@@ -33,6 +34,20 @@ def check_regular(path: Path) -> os.stat_result:
     if not stat.S_ISREG(found.st_mode):
         raise OSError("it is no regular file")
     return found
+
+
+def check_name(path: Path, error: type[BaraError]) -> None:
+    """Refuse a name that no file or folder can have, of which the system says no more than that.
+
+    Args:
+        path: the name.
+        error: what to raise: of a run, of rows, ..
+    """
+    try:
+        path.lstat()
+    except (OSError, ValueError) as no:
+        if isinstance(no, ValueError) or no.errno == errno.ENAMETOOLONG:
+            raise error(f"{path.name[:60]!r} is no name of a file ({why(no)}): give another.") from no
 
 
 def there(path: Path) -> bool:

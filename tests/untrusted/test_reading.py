@@ -280,3 +280,18 @@ def test_metadata_of_another_type(run: Path, backbone: Backbone) -> None:
     list_files(run)
     with pytest.raises(CheckpointError, match=re.escape(str(run / GUIDE))):
         bp.load_system(run, backbone=backbone, with_rows=False)
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "x" * 300 + ".jsonl", "a\0b"], ids=["long", "long file", "null"])
+def test_a_name_that_no_file_can_have(name: str, place: Any, tmp_path: Path) -> None:
+    rows, lm = str(place.rows), str(place.backbone)
+    for ask in (
+        lambda: bp.load_system(name),
+        lambda: bp.load_backbone(name),
+        lambda: bp.train(task=name, model=lm, out=tmp_path / "out"),
+        lambda: bp.train(task=rows, model=lm, test_file=name, out=tmp_path / "out"),
+        lambda: bp.train(task=rows, model=lm, steps=1, out=tmp_path / name),
+        lambda: bp.train(task="boolq", model=lm, data_dir=name, out=tmp_path / "out"),
+    ):
+        with pytest.raises(BaraError):
+            ask()
