@@ -99,10 +99,7 @@ def train(
             f"model is a {type(model).__name__}: give a name, a folder, or bp.Backbone(model, tokenizer)."
         )
     config = load_config(overrides={"method": method, **given})
-    if isinstance(task, Task | ReplyTask):
-        rows: Task | ReplyTask | None = task
-    else:
-        rows = None if isinstance(task, str | Path) else rows_given(config, task)
+    rows = None if isinstance(task, str | Path) else rows_given(config, task, given.keys())
     run = build_system(config, backbone, rows)
     fit(run, Path(out), resume=resume, on_step=on_step, on_rehearsal=on_rehearsal)
     return run

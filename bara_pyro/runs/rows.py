@@ -1,6 +1,6 @@
 """The rows that a configuration names: loaded, limited, as token ids, and what is worth saying of them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -27,6 +27,13 @@ OnRows = Callable[[int], object]
 Replies = EncodedReplies | StreamedReplies
 AnyTask = TypeVar("AnyTask", Task, ReplyTask)
 Row = TypeVar("Row")
+
+# Settings of where rows are read from, and of how they are read: what has been read takes none of them.
+OF_FILES = ("data_dir", "revision", "streaming")
+OF_READING = (
+    *("test_file", "test_fraction", "validation_rows", "seed", "classes"),
+    *("text_column", "label_column", "choices_column", "context_column", "cluster_column"),
+)
 
 
 def load_data(config: RunConfig, *, find_ids: bool = True) -> Task:
@@ -56,9 +63,32 @@ def load_data(config: RunConfig, *, find_ids: bool = True) -> Task:
     return _limited(task, config)
 
 
-def rows_given(config: RunConfig, data: Data) -> Task | ReplyTask:
-    """Return rows given in Python as the task that a configuration says how to read."""
+def rows_given(
+    config: RunConfig, data: Data | Task | ReplyTask, typed: Collection[str] = ()
+) -> Task | ReplyTask:
+    """Return rows given in Python as the task that a configuration says how to read.
+
+    Args:
+        config: the settings.
+        data: rows, or a task that has been read, of which `limit` and `train_rows` are still taken.
+        typed: the dotted keys of the settings that somebody gave.
+
+    Raises:
+        ConfigError: one of these says how rows are read that have been read.
+        DataError: the rows cannot be used.
+    """
     c = config.task
+    read = (*OF_FILES, *OF_READING) if isinstance(data, Task | ReplyTask) else OF_FILES
+    for name in read:
+        if f"task.{name}" in typed:
+            raise ConfigError(
+                f"{name}={getattr(c, name)!r} says how rows are read, and a {type(data).__name__} is given: "
+                "leave it out, or give the name of a task or a file."
+            )
+    if isinstance(data, Task):
+        return _limited(data, config)
+    if isinstance(data, ReplyTask):
+        return _limited(data, config)
     if c.likelihood == "completion":
         replies = replies_from_rows(
             data, c.test_file, test_fraction=c.test_fraction, validation_rows=c.validation_rows, seed=c.seed
