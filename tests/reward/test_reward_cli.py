@@ -126,7 +126,7 @@ def test_two_judges_of_one_name_are_two(classifier: Path, tmp_path: Path, bara: 
         ("train --model {lm} --task ultra --out {new}", "choose one of ultrafeedback"),
         ("train --model {lm} --task ultrafeedback --data-dir {full} --out {new}", "There is no file"),
         ("train --model {lm} --task {single} --out {new}", "no 'rejected' in row 1"),
-        ("train --model {lm} --task {pairs} --out {new}", "give --max-length 64 or fewer"),
+        ("train --model {lm} --task {pairs} --out {new} --max-length 65", "give --max-length 64 or fewer"),
         ("train --model {lm} --task {pairs} --out {new} --max-length 3", "at most 3 tokens long"),
         ("train --model {lm} --task {pairs} --out {new} --max-length 64 --lr 0", "lr is 0.0"),
         ("train --model {lm} --task {pairs} --out {new} --lr nan", "lr is nan"),
