@@ -167,7 +167,7 @@ class TensorsFile(Stored):
     config_hash: Digest | None = None
     identity: dict[Text, Text] | None = None
     param_groups: list[dict[Text, Any]] = []
-    counters: dict[Annotated[str, Field(pattern=r"^[0-9]{1,9}$")], Any] = {}
+    counters: dict[Text, Any] = {}
     scheduler: dict[Text, Any] | None = None
 
 
