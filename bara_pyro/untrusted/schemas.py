@@ -24,6 +24,8 @@ Scores = dict[Text, FiniteFloat | None]
 class Stored(BaseModel):
     """A file of ours; fields that a later version adds are let be, values are of the very types.
 
+    A field with a default may be absent, as in files of earlier versions, and is not null unless it says so.
+
     Attributes:
         most_bytes: that the file may have.
     """
@@ -56,11 +58,11 @@ class RunFile(Stored):
     backbone_computation: dict[Text, bool | int | FiniteFloat | Text] = {}
     task: Text
     labels: Names
-    manifest: PlainName | None = None
+    manifest: PlainName = ""
     names: Names = []
     columns: Columns | None = None
-    training_rows: Digest | None = None
-    test_rows: Digest | None = None
+    training_rows: Digest = ""
+    test_rows: Digest = ""
     rank_pattern: RankPattern = {}
     plugins: Annotated[list[Text], Field(max_length=100)] = []
 
@@ -77,12 +79,12 @@ class MetricsFile(Stored):
 
     method: Text
     task: Text
-    split: Text | None = None
-    seed: Count | None = None
-    rows: Text | None = None
+    split: Text = ""
+    seed: Count = 0
+    rows: Text = ""
     metrics: dict[Draws, Scores] = {}
-    classes: Names | None = None
-    config_hash: Digest | None = None
+    classes: Names = []
+    config_hash: Digest = ""
     notes: list[Text] = []
 
 
@@ -164,8 +166,8 @@ class TensorsFile(Stored):
     """What stands beside the tensors of a run or of a checkpoint."""
 
     step: Count = 0
-    config_hash: Digest | None = None
-    identity: dict[Text, Text] | None = None
+    config_hash: Digest = ""
+    identity: dict[Text, Text] = {}
     param_groups: list[dict[Text, Any]] = []
     counters: dict[Text, Any] = {}
     scheduler: dict[Text, Any] | None = None
@@ -193,7 +195,7 @@ class RehearsedFile(Stored):
 
     seconds: FiniteFloat
     rows: Annotated[list[AskedRow], Field(min_length=1)]
-    steps: Count | None = None
+    steps: Count = 0
 
     @model_validator(mode="after")
     def _of_one_shape(self) -> Self:
