@@ -40,7 +40,7 @@ def test_predict_replaces_its_own_files_and_no_other(
     assert answers_in(out)
     assert_one_sentence(bara(*arguments), "is there already", "--overwrite")
     assert bara(*arguments, "--overwrite").code == 0
-    for foreign in ("hi\n", "", '{"id": 1}\n', "id,label\n1,2\n"):
+    for foreign in ("hi\n", '{"id": 1}\n', "id,label\n1,2\n"):
         out.write_text(foreign)
         assert_one_sentence(bara(*arguments, "--overwrite"), f"{out} was not written by bara")
         assert out.read_text() == foreign
@@ -85,7 +85,7 @@ def test_a_folder_of_runs_names_one(run: tuple[Path, Path], tmp_path: Path) -> N
     (tmp_path / "none").mkdir()
     with pytest.raises(
         CheckpointError,
-        match=r"none, whose config\.json is missing or was not written .* another folder\.$",
+        match=r"none, whose bara_config\.json is missing or was not written .* another folder\.$",
     ):
         check_run(tmp_path / "none")
 
@@ -128,7 +128,7 @@ def lines(path: Path, label: object) -> Path:
 def test_nan_in_json_is_no_class_and_a_list_is_no_label(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="row 4"):
         bp.task_from_rows(lines(tmp_path / "nan.jsonl", float("nan")))
-    with pytest.raises(DataError, match=r"list\.jsonl, row 4: the 'label' \['good'\] is no text"):
+    with pytest.raises(DataError, match=r"list\.jsonl, row 4: the 'label' is \['good'\]: give one text"):
         bp.task_from_rows(lines(tmp_path / "list.jsonl", ["good"]))
 
 
