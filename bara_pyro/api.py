@@ -25,6 +25,9 @@ from bara_pyro.runs.train import check_free
 from bara_pyro.runs.train import train as fit
 from bara_pyro.types import Json
 
+# Settings that `train` has an argument of its own for.
+ARGUMENTS = {"task.name": "task", "backbone.name": "model", "method.name": "method"}
+
 
 def train(
     *,
@@ -79,6 +82,9 @@ def train(
     """
     check_free(Path(out), resume)
     given = by_key(settings)
+    for key, argument in ARGUMENTS.items():
+        if key in given:
+            raise ConfigError(f"{key}={given[key]!r}: there is an argument for it, give {argument}=.")
     if isinstance(task, str | Path):
         given["task.name"] = str(task)
     elif isinstance(task, ReplyTask):
@@ -86,11 +92,13 @@ def train(
     backbone = model if isinstance(model, Backbone) else None
     if isinstance(model, Backbone):
         own = {f"backbone.{key}": value for key, value in model.settings.items()}
-        if (asked := given.get("backbone.dtype", own["backbone.dtype"])) != own["backbone.dtype"]:
-            raise ConfigError(
-                f"dtype={asked!r}, and the language model given has {own['backbone.dtype']} weights: leave "
-                "dtype out, or load the model with it."
-            )
+        for key, has in own.items():
+            if (asked := given.get(key, has)) != has:
+                name = key.partition(".")[2]
+                raise ConfigError(
+                    f"{name}={asked!r}, and the language model given has {name} {has}: leave {name} out, or "
+                    "load the model with it."
+                )
         given |= own
     elif isinstance(model, str | Path):
         given["backbone.name"] = str(model)

@@ -56,6 +56,28 @@ app.add_typer(microworld.app, name="microworld")
 app.add_typer(reward.app, name="reward")
 # What typer says of a value of a list of one: that it is not one of 'lora'.
 ONE_VALUE = re.compile(r"('[^']*') is not one of ('[^',]*')\.?$")
+# How other programs call an option.
+SYNONYMS = {
+    **dict.fromkeys(("--rank", "--lora-r", "--lora-rank"), "--r"),
+    **dict.fromkeys(("--learning-rate", "--rate"), "--lr"),
+    **dict.fromkeys(("--alpha",), "--lora-alpha"),
+    **dict.fromkeys(("--num-epochs", "--num-train-epochs", "--epoch"), "--epochs"),
+    **dict.fromkeys(("--max-steps", "--num-steps", "--iterations"), "--steps"),
+    **dict.fromkeys(("--batch", "--per-device-train-batch-size", "--train-batch-size"), "--batch-size"),
+    **dict.fromkeys(("--gradient-accumulation-steps", "--grad-accum"), "--accumulate"),
+    **dict.fromkeys(("--output-dir", "--out-dir", "--save-dir"), "--out"),
+    **dict.fromkeys(("--dataset", "--data", "--file", "--train-file", "--csv"), "--task"),
+    **dict.fromkeys(("--model-name", "--model-name-or-path", "--base-model", "--backbone"), "--model"),
+    **dict.fromkeys(("--max-seq-length", "--max-seq-len", "--max-tokens"), "--max-length"),
+    **dict.fromkeys(("--text", "--text-field", "--input-column"), "--text-column"),
+    **dict.fromkeys(("--label", "--target", "--target-column"), "--label-column"),
+    **dict.fromkeys(("--warmup-ratio", "--warmup-share"), "--warmup"),
+    **dict.fromkeys(("--wd", "--decay"), "--weight-decay"),
+    **dict.fromkeys(("--max-grad-norm", "--clip"), "--clip-norm"),
+    **dict.fromkeys(("--calibration-rows", "--val-rows"), "--validation-rows"),
+    **dict.fromkeys(("--num-samples", "--draws", "--s"), "--samples"),
+    **dict.fromkeys(("--random-state", "--random-seed"), "--seed"),
+}
 # typer names it nowhere else, and BadParameter is one with the same methods.
 UsageError = cast(type[typer.BadParameter], typer.BadParameter.__bases__[0])
 
@@ -117,7 +139,17 @@ def _usage(error: Exception) -> str:
     message = ONE_VALUE.sub(r"\1 is not \2, the only value", message.replace("Value error, ", ""))
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "bara"
+    if meant := _named_here(error):
+        return f"No such option: {getattr(error, 'option_name', '')}, it is called {meant} here."
     return f"{' '.join(message.split()).rstrip('.')}: see `{command} --help`."
+
+
+def _named_here(error: Exception) -> str:
+    """Return the option that is meant by a name that other programs have for it; "" where none is known."""
+    context, name = getattr(error, "ctx", None), str(getattr(error, "option_name", ""))
+    meant = SYNONYMS.get(name.replace("_", "-").lower(), "")
+    known = [option for param in context.command.params for option in param.opts] if context else []
+    return meant if meant in known else ""
 
 
 def _unforeseen(error: Exception) -> str:

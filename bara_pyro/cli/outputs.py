@@ -1,8 +1,10 @@
 """Where a command may write: never over its input, nor over what bara did not write."""
 
+import re
 import tempfile
 from collections.abc import Callable, Collection, Container, Sequence
 from functools import partial
+from itertools import chain, count
 from pathlib import Path
 
 from bara_pyro.errors import ConfigError, DataError
@@ -10,7 +12,15 @@ from bara_pyro.runs.answers_file import KEYS, answers_in
 from bara_pyro.runs.manifest import check_run, is_run, run_below
 from bara_pyro.runs.ownership import foreign
 
+LONGEST = 80  # characters of a name that nobody gave
 SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet")
+
+
+def free_folder(name: str) -> Path:
+    """Return a folder in `runs` that is not there yet, called after a task or a file."""
+    stem = re.sub(r"[^\w.-]+", "-", Path(name).stem).strip("-.")[:LONGEST] or "run"
+    numbered = (f"{stem}-{number}" for number in count(2))
+    return next(Path("runs") / one for one in chain([stem], numbered) if not (Path("runs") / one).exists())
 
 
 def check_folder(

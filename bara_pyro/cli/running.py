@@ -1,5 +1,6 @@
 """Training and evaluating with a progress bar, for the commands that do."""
 
+import shlex
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -108,7 +109,19 @@ def train_and_show(out: Path, config: RunConfig, *, started: RunConfig | None = 
         return
     show_scores(report)
     say(f"Written to {out}")
+    say(f"Next: {_next(system, out)}")
     result(report)
+
+
+def _next(system: System, out: Path) -> str:
+    """Return what to type next: a question for the run, and what its rows are not enough for."""
+    run = shlex.quote(str(out))
+    if system.config.task.likelihood == "completion":
+        return f'bara generate {run} --prompt "..."'
+    said = f'bara predict {run} "..."'
+    if system.config.task.validation_rows or system.task.validation:
+        return said
+    return f"{said} (conformal, abstain and detect: train with --validation-rows, 50 or more)"
 
 
 def _stopped(stop: KeyboardInterrupt, out: Path) -> Stopped:

@@ -48,10 +48,17 @@ def by_key(given: Mapping[str, object]) -> Json:
     """Return settings given by short names, or by dotted keys, under their dotted keys.
 
     Raises:
-        ConfigError: there is no setting of a name.
+        ConfigError: there is no setting of a name, or one was given by both.
     """
     names = setting_names()
-    for name in given:
+    found: Json = {}
+    for name, value in given.items():
         if name not in names and "." not in name:
             raise ConfigError(unknown("setting", name, names))
-    return {names.get(name, name): value for name, value in given.items()}
+        key = names.get(name, name)
+        if key in found:
+            raise ConfigError(
+                f"{key} was given twice, as {found[key]!r} and {value!r}: leave one of them out."
+            )
+        found[key] = value
+    return found

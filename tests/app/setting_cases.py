@@ -69,6 +69,13 @@ def other_settings(method: str | None = None) -> dict[str, Any]:
     return values
 
 
+def value_at(config: Any, key: str) -> Any:
+    """Return what a configuration has at a dotted key."""
+    for part in key.split("."):
+        config = getattr(config, part)
+    return config
+
+
 def at(dumped: Any, key: str) -> Any:
     """Return what stands at a dotted key of a dumped configuration; what is left out has its default."""
     for part in key.split("."):

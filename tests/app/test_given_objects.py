@@ -35,12 +35,12 @@ def test_a_model_in_half_precision_is_read_back_as_it_was(tmp_path: Path) -> Non
     half = bp.load_backbone("microworld", dtype="bfloat16")
     run = bp.train(out=tmp_path / "half", model=half, **SHORT)  # type: ignore[arg-type]
     assert run.config.backbone.dtype == "bfloat16"
-    with pytest.raises(ConfigError, match="dtype='float16', and the language model given has bfloat16"):
+    with pytest.raises(ConfigError, match="dtype='float16', and the language model given has dtype bfloat16"):
         bp.train(out=tmp_path / "other", model=half, dtype="float16", **SHORT)  # type: ignore[arg-type]
     again = bp.load_system(tmp_path / "half")
     assert again.backbone.dtype == torch.bfloat16
     assert answers(again) == answers(run)
-    with pytest.raises(ConfigError, match="has float32 weights"):  # of the same fingerprint
+    with pytest.raises(ConfigError, match="has dtype float32"):  # of the same fingerprint
         bp.load_system(tmp_path / "half", backbone=bp.load_backbone("microworld"))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from setting_cases import at, other_settings
+from setting_cases import at, other_settings, value_at
 
 from bara_pyro.errors import ConfigError
 from bara_pyro.runs.config import RunConfig, load_config
@@ -127,13 +127,7 @@ def test_null_and_the_default_are_values_that_somebody_types(study: str, planned
             if isinstance(configs, str):
                 assert key.rpartition(".")[2] in configs
             else:
-                assert all(getattr_at(config, key) == value for config in configs), (key, value)
-
-
-def getattr_at(config: Any, key: str) -> Any:
-    for part in key.split("."):
-        config = getattr(config, part)
-    return config
+                assert all(value_at(config, key) == value for config in configs), (key, value)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +150,7 @@ def test_what_is_typed_takes_the_place_of_what_was_chosen(
     study: str, typed: tuple[str, ...], key: str, value: Any, planned: Plan
 ) -> None:
     jobs = planned(study, *typed)
-    assert all(getattr_at(load_config(overrides=dict(job.settings)), key) == value for job in jobs)
+    assert all(value_at(load_config(overrides=dict(job.settings)), key) == value for job in jobs)
     if typed[:1] == ("--set",):
         assert all(identity(load_config(), job.settings)["settings"][key] == value for job in jobs)
 

@@ -6,13 +6,27 @@ from typing import Annotated
 import typer
 
 from bara_pyro.cli.generated import takes_settings
-from bara_pyro.cli.options import OutFolder, Overwrite, Set, path
+from bara_pyro.cli.options import Overwrite, Set, path
 from bara_pyro.types import Json
 
 FILES = "Settings in files"
 Method = Annotated[str | None, typer.Option(help="What to train: see `bara methods`. (default: bara)")]
 Config = Annotated[
     Path | None, typer.Option(parser=path, help="YAML file with any of the settings.", rich_help_panel=FILES)
+]
+Rows = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[TASK]", help="A file of your own, or a task; as --task.", show_default=False, parser=str
+    ),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER",
+        parser=path,
+        help="Folder to write. (default: runs/NAME of the task, with a number behind it where that is taken)",
+    ),
 ]
 Resume = Annotated[
     bool,
@@ -26,8 +40,9 @@ Resume = Annotated[
 
 @takes_settings
 def train(
-    out: OutFolder,
     given: Json,
+    rows: Rows = None,
+    out: Out = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
     method: Method = None,
@@ -43,10 +58,10 @@ def train(
     """
     from bara_pyro.cli import terminal
     from bara_pyro.cli.catalogue import check_method
-    from bara_pyro.cli.outputs import check_folder, check_writable
+    from bara_pyro.cli.outputs import check_folder, check_writable, free_folder
     from bara_pyro.errors import ConfigError
     from bara_pyro.runs.assignments import collect
-    from bara_pyro.runs.launched import rank
+    from bara_pyro.runs.launched import processes, rank
     from bara_pyro.runs.manifest import REHEARSAL, is_run, trained_files, verify
     from bara_pyro.runs.sections import check_settings
 
@@ -55,9 +70,25 @@ def train(
     # What can be wrong is looked for before anything slow is imported.
     if method is not None:
         given = {"method": method, **given}
+    if rows is not None:
+        if given.get("task.name", rows) != rows:
+            raise ConfigError(f"{rows} and --task {given['task.name']} are two tasks: give one of them.")
+        given = {**given, "task.name": rows}
     settings = collect(config, given, assignments or [])
     check_settings(settings)
     check_method(settings.get("method"))
+    if out is None:
+        if resume or overwrite or processes() > 1:
+            needs = "--resume" if resume else "--overwrite" if overwrite else "training in several processes"
+            raise ConfigError(f"{needs} needs --out, the folder of the run.")
+        name = settings.get("task", {}).get("name")
+        if not name:
+            raise ConfigError(
+                "Give what to train on: a file of your own or a task (`bara tasks`), such as "
+                "bara train micro-wgs."
+            )
+        out = free_folder(name)
+        terminal.say(f"Writing to {out}")
     if resume:
         if overwrite:
             raise ConfigError("--resume goes on with a run and --overwrite starts it anew: give one of them.")

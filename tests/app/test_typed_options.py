@@ -1,0 +1,174 @@
+"""What is typed for `bara train` or `bp.train`: it is in the run's settings, or refused by its name."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from app_cases import Bara, assert_one_sentence
+from setting_cases import other_settings, value_at
+
+import bara_pyro as bp
+from bara_pyro.cli import running
+from bara_pyro.cli.generated import settings as options
+from bara_pyro.errors import ConfigError
+from bara_pyro.runs import by_rows
+from bara_pyro.runs.config import RunConfig
+from bara_pyro.runs.named import setting_fields
+
+ROWS = 300
+# Said by the steps that they come to.
+EPOCHS = "train.epochs"
+Train = Callable[..., RunConfig | str]
+
+
+@pytest.fixture
+def typed(bara: Bara, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Train:
+    """Return what gives the settings that a training would have with so many rows, or why it is refused."""
+    seen: list[RunConfig] = []
+    monkeypatch.setattr(running, "train_and_show", lambda out, config: seen.append(config))
+    monkeypatch.chdir(tmp_path)
+
+    def of(*words: str) -> RunConfig | str:
+        seen.clear()
+        folder = () if {"--resume", "--overwrite"} & {*words} else ("--out", str(tmp_path / "run"))
+        result = bara("train", *folder, *words)
+        if result.code:
+            return result.err
+        try:
+            return by_rows.for_rows(seen[0], ROWS)
+        except ConfigError as error:
+            return str(error)
+
+    return of
+
+
+def check(found: RunConfig | str, key: str, value: Any) -> bool:
+    """Assert that a setting is there, or named by what refuses it; return whether it is there."""
+    if isinstance(found, str):
+        assert key.rpartition(".")[2] in found.replace("-", "_"), (key, found)
+        return False
+    if key == EPOCHS:
+        assert found.train.steps == by_rows.steps_of(value, ROWS, found.train.batch_size)
+        return True
+    assert str(value_at(found, key)) == str(value), (key, value)
+    return True
+
+
+def words_of(key: str, value: Any) -> list[str]:
+    """Return the option of a setting with a value."""
+    name = next(option.name for option in options() if option.key == key).replace("_", "-")
+    if value is True or value is False:
+        return [f"--{name}" if value else f"--no-{name}"]
+    return [
+        word for one in (value if isinstance(value, list) else [value]) for word in (f"--{name}", str(one))
+    ]
+
+
+@pytest.mark.parametrize("method", ["bara", "lora", "ivon", "map_decoupled"])
+def test_every_setting_is_kept_or_refused_by_its_name(method: str, typed: Train) -> None:
+    values = other_settings(method)
+    kept = 0
+    for key, value in values.items():
+        kept += check(typed("--method", method, "--set", f"{key}={json.dumps(value)}"), key, value)
+    assert kept > 35
+
+
+def test_every_option_is_kept_or_refused_by_its_name(typed: Train) -> None:
+    kept = sum(check(typed(*words_of(key, v)), key, v) for key, v in other_settings().items())
+    assert kept > 35
+
+
+def test_options_win_over_a_file_also_where_they_are_defaults(typed: Train, tmp_path: Path) -> None:
+    """And over what the method presets: IVON has another rate."""
+    file = tmp_path / "settings.yaml"
+    for key, value in other_settings().items():
+        section, _, name = key.rpartition(".")
+        default = setting_fields()[key].get_default(call_default_factory=True)
+        file.write_text(yaml.safe_dump({section: {name: value}} if section else {name: value}))
+        check(typed("--config", str(file)), key, value)
+        assignment = f"{key}={json.dumps(default)}"
+        found = typed("--method", "ivon", "--config", str(file), "--set", assignment)
+        if key not in {EPOCHS, "train.steps", "adapter.calibrated", "train.may_double"}:  # null: by the rows
+            check(found, key, default)
+    assert not isinstance(config := typed("--method", "ivon", "--lr", "1e-3"), str)
+    assert config.train.lr == 1e-3
+
+
+def test_null_is_a_value_of_an_option(typed: Train, tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("adapter: {target_modules: all-linear}\n")
+    found = typed("--config", str(file), "--target-modules", "null")
+    assert not isinstance(found, str)
+    assert found.adapter.target_modules is None
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("--lr", "0.1", "--set", "train.lr=0.2"), "train.lr"),
+        (("--method", "bara", "--set", "method=lora"), "method"),
+        (("--set", "train.lr=0.1", "--set", "train.lr=0.2"), "train.lr"),
+        (("micro-wgs", "--task", "micro-arce"), "micro-arce"),
+        (("--steps", "5", "--epochs", "2"), "--epochs"),
+        (("--resume",), "--out"),
+        (("--overwrite",), "--out"),
+    ],
+)
+def test_contradictions_are_refused(words: tuple[str, ...], named: str, typed: Train) -> None:
+    found = typed(*words)
+    assert isinstance(found, str)
+    assert named in found
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"lr": 0.1, "train.lr": 0.2}, "train.lr"),
+        ({"backbone.name": "other"}, "model"),
+        ({"task.name": "other"}, "task"),
+        ({"method.name": "lora"}, "method"),
+        ({"lr": None}, "train.lr"),
+        ({"model": "BACKBONE", "device": "cuda"}, "device"),
+        ({"model": "BACKBONE", "dtype": "bfloat16"}, "dtype"),
+    ],
+)
+def test_contradictions_in_python_are_refused(settings: dict[str, Any], named: str, tmp_path: Path) -> None:
+    if settings.get("model"):
+        settings = {**settings, "model": bp.load_backbone("microworld")}
+    with pytest.raises(ConfigError, match=named):
+        bp.train(out=tmp_path / "run", **settings)
+
+
+def test_there_is_something_to_train_on(bara: Bara) -> None:
+    assert_one_sentence(bara("train"), "bara train micro-wgs")
+
+
+def test_what_changes_no_count_is_refused_by_params(bara: Bara) -> None:
+    words = ("params", "--model", "microworld", "--set")
+    assert_one_sentence(bara(*words, "train.lr=0.1"), "train.lr")
+    assert bara(*words, "adapter.r=2").code == 0
+    assert bara(*words, "method=lora").code == 0
+
+
+def test_a_training_finds_a_free_folder_and_says_what_comes_next(
+    bara: Bara, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("micro-wgs", "micro-wgs-2"):
+        result = bara("train", "micro-wgs", "--method", "lora", "--steps", "1", "--limit", "8")
+        assert result.code == 0, result.err
+        assert f"Writing to runs/{name}\n" in result.out + result.err
+        assert f"Next: bara predict runs/{name} " in result.out + result.err
+        assert (tmp_path / "runs" / name / "metrics.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [("--rank", "--r"), ("--learning-rate", "--lr"), ("--output-dir", "--out"), ("--dataset", "--task")],
+)
+def test_a_name_of_other_programs_is_told_ours(given: str, meant: str, bara: Bara) -> None:
+    assert_one_sentence(bara("train", given, "3"), given, f"{meant} here")
+    assert "here" not in bara("methods", given, "3").err  # which has no such option
