@@ -17,7 +17,7 @@ LABEL_STYLES = ("auto", "words", "letters")
 
 
 def load_task(
-    name: str,
+    name: str | Path,
     data_dir: str | Path | None = None,
     *,
     validation_rows: int = 0,
@@ -79,6 +79,7 @@ def load_task(
         >>> [round(p, 2) for p in task.test[0].truth]  # the microworld knows how likely each answer is
         [0.95, 0.05]
     """
+    name = str(name)
     if labels not in LABEL_STYLES:
         raise ConfigError(unknown("label style", labels, LABEL_STYLES))
     of_files = (test_file, classes, text_column, label_column, choices_column, context_column, cluster_column)

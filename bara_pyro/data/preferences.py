@@ -122,7 +122,7 @@ def _row(row: Fields, side: str) -> dict[str, object]:
 
 
 def load_preferences(
-    name: str,
+    name: str | Path,
     data_dir: str | Path | None = None,
     *,
     revision: str | None = None,
@@ -157,6 +157,7 @@ def load_preferences(
         >>> len(task.train), len(task.test)
         (7, 3)
     """
+    name = str(name)
     if not 0 < test_fraction < 1:
         raise ConfigError(f"test_fraction is {test_fraction}: choose a number between 0 and 1.")
     if rows is not None and rows < 1:

@@ -100,7 +100,7 @@ def is_reply_task(name: str) -> bool:
 
 
 def load_replies(
-    name: str,
+    name: str | Path,
     data_dir: str | Path | None = None,
     *,
     validation_rows: int = 0,
@@ -133,6 +133,7 @@ def load_replies(
         >>> print(task.test[0].prompt, "|", task.test[0].reply)
         tell three things about tode in summer . reply : |  sells silk . holds nets . keeps horses .
     """
+    name = str(name)
     if is_file_name(name):
         if test_file is not None:
             check_other_file(name, test_file)

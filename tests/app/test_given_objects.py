@@ -1,5 +1,6 @@
 """Runs on language models that somebody loaded are read back as they were; no run's files are replaced."""
 
+import json
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -125,3 +126,13 @@ def test_a_task_that_has_been_read_takes_fewer_rows_and_no_columns(tmp_path: Pat
     with pytest.raises(ConfigError, match=r"revision=.* a list is given"):
         bp.train(task=[{"text": "a", "label": "b"}], revision="main", steps=1, out=tmp_path / "read")
     assert not (tmp_path / "read").exists()
+
+
+def test_loaders_take_a_file_as_a_path(tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_text(
+        "text,label\n" + "".join(f"row {i},{'ab'[i % 2]}\n" for i in range(20))
+    )
+    assert bp.load_task(tmp_path / "mine.csv") == bp.load_task(str(tmp_path / "mine.csv"))
+    lines = [json.dumps({"prompt": f"say {i}", "completion": "well"}) for i in range(10)]
+    (tmp_path / "said.jsonl").write_text("\n".join(lines) + "\n")
+    assert bp.load_replies(tmp_path / "said.jsonl") == bp.load_replies(str(tmp_path / "said.jsonl"))
