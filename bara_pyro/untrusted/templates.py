@@ -3,7 +3,6 @@
 import atexit
 import json
 import os
-import select
 import subprocess
 import sys
 import threading
@@ -95,7 +94,12 @@ class Renderer:
     def _line(self, process: "subprocess.Popen[bytes]", seconds: float) -> bytes | None:
         """Return the next line of a process; None where it has ended, or has been ended for taking long."""
         answers = cast(IO[bytes], process.stdout)
-        line = answers.readline() if select.select([answers], [], [], seconds)[0] else b""
+        alarm = threading.Timer(seconds, process.kill)
+        alarm.start()
+        try:
+            line = answers.readline()
+        finally:
+            alarm.cancel()
         if not line:
             self.close()
         return line or None
