@@ -129,7 +129,7 @@ evaluate {run} --task {no-answer.jsonl}
 evaluate {run} --task {classes.jsonl}
 evaluate {run} --text-column nope --task {renamed.jsonl}
 predict {run}
-predict {run} --input {rows}
+predict {run} --input {rows} "is the fox red ?"
 predict {run} --output {new}.jsonl
 predict {run} --input {rows} --output {rows}
 predict {run} --input {rows} --output {there.jsonl}
@@ -186,6 +186,8 @@ inspect {spoilt}
 inspect {stopped}
 inspect {foreign}
 inspect {reported}
+inspect {run} --tau 0
+inspect {run} --text fox
 prune {run}
 prune {run} --out {run}
 prune {run} --out {run} --overwrite
