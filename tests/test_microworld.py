@@ -64,6 +64,7 @@ def rows_of(task):
     return [*task.train, *task.validation, *task.test]
 
 
+@pytest.mark.slow
 def test_same_seed_same_tasks_whatever_the_hash_seed():
     digests = {
         subprocess.run(

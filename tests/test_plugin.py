@@ -110,6 +110,7 @@ def test_a_module_that_is_not_installed(bara: Bara, tmp_path: Path) -> None:
     assert bara("evaluate", "run", "--limit", "8", "--plugin", "mine", cwd=tmp_path).returncode == 0
 
 
+@pytest.mark.slow
 def test_the_divergence_of_its_prior_is_the_integral(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "examples" / "plugin")
     from bara_pyro_vera.prior import kl_weibull, weibull

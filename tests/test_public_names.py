@@ -54,6 +54,7 @@ def test_every_program_and_guide_is_offered(package: ModuleType, base: type) -> 
     assert defined <= set(package.__all__)
 
 
+@pytest.mark.slow
 def test_importing_it_loads_nothing_heavy() -> None:
     """In a process of its own: in this one torch has been imported."""
     heavy = "{'torch', 'transformers', 'pyro', 'numpy', 'pandas', 'datasets', 'pydantic'} & {*sys.modules}"

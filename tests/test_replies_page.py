@@ -9,6 +9,7 @@ import pytest
 PAGE = Path(__file__).parents[1] / "docs" / "replies.md"
 
 
+@pytest.mark.slow
 def test_the_example_learns(capsys: pytest.CaptureFixture[str]) -> None:
     [block] = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
     names: dict[str, Any] = {}

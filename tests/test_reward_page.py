@@ -4,9 +4,12 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 PAGE = Path(__file__).parents[1] / "docs" / "reward.md"
 
 
+@pytest.mark.slow
 def test_the_example_learns() -> None:
     [block] = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
     names: dict[str, Any] = {}

@@ -167,6 +167,7 @@ def test_laplace_of_layers_that_are_computed_again(place: Place, tmp_path: Path)
     assert found[0].equal(found[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
@@ -185,6 +186,7 @@ def test_a_posterior_without_a_divergence_is_looked_at(
     assert said in (out / "report" / "index.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_point_is_looked_at(place: Place, tmp_path: Path, bara: Bara) -> None:
     """Gates that do not differ from draw to draw, and hardly from each other, have no density to draw."""
     out = tmp_path / "run"

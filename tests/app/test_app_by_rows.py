@@ -119,6 +119,7 @@ def test_noise_starts_as_wide_as_a_posterior_of_so_many_rows(rows: int, noise: f
     assert F.softplus(WeibullGuide(model, init_kappa=0.3).start[-1]).item() == pytest.approx(0.3, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_run_keeps_the_noise_that_its_rows_gave_it(tmp_path: Path) -> None:
     """Its files hold deviations from where training started, whatever the rows are when it is read."""
     given = {"method": "bara-gate", "task.name": "micro-obqa", "train.steps": 1}

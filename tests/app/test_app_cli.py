@@ -147,6 +147,7 @@ def small_world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_backbone(tmp_path_factory.mktemp("world"), tokenizer=build_tokenizer())
 
 
+@pytest.mark.slow
 def test_demo_with_the_truth(small_world: Path, tmp_path: Path, bara: Bara) -> None:
     out = tmp_path / "demo"
     result = bara("demo", "--quick", "--out", out, "--model", small_world)
@@ -172,6 +173,7 @@ def test_demo_with_the_truth(small_world: Path, tmp_path: Path, bara: Bara) -> N
     assert "…" not in table
 
 
+@pytest.mark.slow
 def test_demo_again_and_after_an_interruption(
     place: Place, tmp_path: Path, bara: Bara, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -262,6 +262,7 @@ def test_numbers_in_scientific_notation_are_numbers() -> None:
     assert config.dump()["method"]["phi_prior"]["rate"] == 2.0
 
 
+@pytest.mark.slow
 def test_the_hash_is_the_same_in_another_process_and_in_another_order() -> None:
     one = load_config(assignments=["seed=1", "train.lr=0.5"])
     two = load_config(assignments=["train.lr=0.5", "seed=1"])

@@ -284,6 +284,7 @@ def test_an_export_that_is_another_model_is_not_written(place: Place, tmp_path: 
 LONG = "is the fox red no yes the cow is grey no yes the pig is blue no yes the hen is red no yes"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["text", "context", "options", "texts"])
 def test_rows_that_begin_alike_are_exported_with_what_to_send(
     kind: str, place: Place, tmp_path: Path

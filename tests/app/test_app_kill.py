@@ -52,6 +52,7 @@ def killed(place: Place, tmp_path_factory: pytest.TempPathFactory):
     return root, json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_every_process_was_killed_and_every_one_after_it_finished(killed) -> None:
     _, ends = killed
     assert ends.pop("") == [0]
@@ -66,6 +67,7 @@ def test_going_on_after_a_kill_gives_the_same_bits(name: str, killed) -> None:
     assert_same_run(root / name, root / "uninterrupted")
 
 
+@pytest.mark.slow
 def test_the_command_killed_from_outside(place: Place, tmp_path: Path, bara: Bara) -> None:
     """`bara train`, killed when its log shows it under way; then `bara train --resume`, no settings."""
     command = [sys.executable, "-m", "bara_pyro.cli.app"]

@@ -60,6 +60,7 @@ def test_torchs_own_generator_is_left_alone(method: str, place: Place, tmp_path:
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.slow
 def test_a_fresh_process_predicts_the_same_bits(place: Place, finished: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bara_pyro.cli.app", "evaluate", finished, "--out", tmp_path / "again"]
     subprocess.run(command, check=True, capture_output=True)

@@ -179,6 +179,7 @@ def test_replies_that_were_never_begun_leave_no_file(
     assert files_below(tmp_path) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command", [name for name in FILES if "microworld" not in name and "reward" not in name]
 )

@@ -53,6 +53,7 @@ def log(run: Path) -> list[dict]:
     return [{**record, "seconds": 0} for record in read_jsonl(run / "train_log.jsonl")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SETTINGS)
 def test_two_processes_are_one_with_all_rows(name: str, ran) -> None:
     root, ends = ran

@@ -82,6 +82,7 @@ def agree(first: list[float], second: list[float]) -> None:
     assert abs(a - b) < 4 * (ea**2 + eb**2) ** 0.5, (a, ea, b, eb)
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_the_expectation_is_that_of_brute_force() -> None:
     model, guide = toy(scale=0.1)
@@ -130,6 +131,7 @@ def test_the_one_draw_estimate_has_the_same_expectation() -> None:
     assert error < 0.05 * exact
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("vectorize", [False, True])
 @torch.no_grad()
 def test_particles_average(vectorize: bool) -> None:

@@ -83,6 +83,7 @@ def test_each_module_uses_its_own_row_of_phi() -> None:
             assert (ours - base).abs().max() > 1e-3
 
 
+@pytest.mark.slow
 def test_a_centred_change_has_mean_zero_under_the_prior() -> None:
     batch = make_batch()
     found = {}

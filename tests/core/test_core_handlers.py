@@ -185,6 +185,7 @@ def test_around_a_whole_step_they_act_as_around_the_model(pair: Any, kind: str) 
         svi.evaluate_loss(make_batch())
 
 
+@pytest.mark.slow
 def test_vectorised_particles_are_draws_of_one_loss() -> None:
     pair = bara_pair(num_data=N, r=R, seed=0, scale=0.3, beta_theta=1.0, move=0.1)
     means = {}

@@ -72,6 +72,7 @@ def test_same_draws_same_path(form: str) -> None:
         assert (rows > 0).all(), name  # all of it was trained
 
 
+@pytest.mark.slow
 def test_other_draws_same_posterior() -> None:
     # From two ends, with other noise: the averaged iterates of q(phi) meet.
     batch, tails = make_batch(), []

@@ -86,6 +86,7 @@ def test_the_law_of_theta_by_a_plain_loop(form: str, ranks: dict) -> None:
             assert_close(laws[name][..., unit].expand_as(raw), F.softplus(raw), rtol=2e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["additive", "gate"])
 def test_the_divergence_is_that_of_sampling(form: str) -> None:
     """Analytic KL given Phi, averaged over Phi, is the mean of log q - log p, within 4 standard errors."""

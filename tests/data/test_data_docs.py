@@ -13,6 +13,7 @@ from bara_pyro.runs.system import build_system
 PAGE = Path(__file__).parents[2] / "docs" / "data.md"
 
 
+@pytest.mark.slow
 def test_the_examples_run_in_order_and_learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for known in (registry.TASKS, REPLY_TASKS):

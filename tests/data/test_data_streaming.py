@@ -221,6 +221,7 @@ def peak(work: Callable[[], object]) -> int:
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 def test_memory_does_not_hold_the_rows(tmp_path: Path) -> None:
     """Rows of 160 words: the eager path keeps texts and tokens, the other one a few numbers a row."""
     count, words = 3000, "a b c d " * 20

@@ -78,6 +78,7 @@ def look(page: Path, folder: Path, width: int, dark: bool) -> dict:
     return json.loads(unescape(re.search(r'<pre id="found">(.*?)</pre>', shown, re.DOTALL)[1]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
 @pytest.mark.parametrize("name", ["index.html", "tokens.html"])

@@ -12,6 +12,7 @@ from bara_pyro.runs.system import build_system
 PAGE = Path(__file__).parents[2] / "docs" / "diagnostics.md"
 
 
+@pytest.mark.slow
 def test_the_examples_run_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for run, method in (("first", "bara"), ("second", "mc_dropout")):
         system = build_system(load_config(overrides={"method": method, "task.limit": 8}))

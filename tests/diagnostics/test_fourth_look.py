@@ -37,6 +37,7 @@ def test_few_errors_are_related_to_nothing(errors: int) -> None:
     assert math.isnan(found.low)
 
 
+@pytest.mark.slow
 def test_ten_errors_are_enough() -> None:
     """In no more than one trial of five: 5 % is meant, and 60 trials know it to 6 points."""
     assert 0 < false_verdicts(10) + false_verdicts(40) < 0.4

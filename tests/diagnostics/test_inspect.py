@@ -44,6 +44,7 @@ def read(page: Path) -> Inspection:
     return Inspection.model_validate(json.loads((page.parent / "inspection.json").read_text()))
 
 
+@pytest.mark.slow
 def test_the_page_of_a_run_with_gates(tmp_path: Path) -> None:
     system = fitted("bara-gate", **{"adapter.target_modules": ["q_proj", "v_proj", "lm_head"]})
     calls: list[int] = []
@@ -82,6 +83,7 @@ def test_a_quick_look_is_of_the_probabilities_alone(tmp_path: Path) -> None:
 LATENT = {"scores", "rank", "uncertainty", "draws", "posterior", "bounds"}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("two_texts")
 @pytest.mark.parametrize(
     ("method", "settings", "parts", "files"),
@@ -110,6 +112,7 @@ def test_what_there_is_to_see(
     assert "nan" not in " ".join(findings).lower()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("two_texts")
 def test_results_are_the_same_after_a_journey_through_json_and_so_is_the_page(tmp_path: Path) -> None:
     page, _ = inspect_run(tmp_path, fitted("bara-gate"), OPTIONS)
@@ -123,6 +126,7 @@ def test_results_are_the_same_after_a_journey_through_json_and_so_is_the_page(tm
         Inspection.model_validate(stored | {"more": 1})
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("two_texts")
 @pytest.mark.parametrize("method", ["bara-gate", "lora"])
 def test_a_pruned_run(method: str, tmp_path: Path) -> None:

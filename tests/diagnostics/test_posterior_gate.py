@@ -43,6 +43,7 @@ def test_every_guide_is_gated() -> None:
     assert set(FAMILIES) == {*STOCHASTIC, "weibull-coupled", "delta"}  # a point has no width to check
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STOCHASTIC)
 def test_evidence_and_moments_are_those_of_quadrature(name: str) -> None:
     model, batch = one_gate()
@@ -58,6 +59,7 @@ def test_evidence_and_moments_are_those_of_quadrature(name: str) -> None:
     assert 0.8 < float(draws.std()) / sd < 1.25
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STOCHASTIC)
 def test_ranks_lean_to_no_side_and_are_not_too_extreme(name: str) -> None:
     """Mean and variance of the ranks of the truth, each with the error that N simulations have."""
@@ -73,6 +75,7 @@ def test_ranks_lean_to_no_side_and_are_not_too_extreme(name: str) -> None:
     assert sure.spread > 1 + extreme  # the control
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*STOCHASTIC, "weibull-coupled"])
 def test_a_gate_over_gates_is_no_further_from_nuts_than_it_was(name: str) -> None:
     """Its factors are independent, or see each other's draw alone: too narrow, by no more than is known."""

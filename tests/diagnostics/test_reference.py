@@ -29,6 +29,7 @@ def exact(count: int = 1200) -> tuple[BaRA, object, Grid, Reference]:
     return model, batch, grid, reference_from(model, batch, {"phi": grid.draws(count)})
 
 
+@pytest.mark.slow
 def test_nuts_finds_the_posterior() -> None:
     model, batch = one_gate()
     mean, sd = Grid(model, batch).moments()

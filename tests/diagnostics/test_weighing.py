@@ -68,6 +68,7 @@ def test_points_and_numbers_that_are_refused() -> None:
         weighed_draws(model, weibull(model), batch, samples=0)
 
 
+@pytest.mark.slow
 def test_a_guide_that_is_off_is_beside_the_reference_once_weighed() -> None:
     """The reference is drawn from the quadrature: no chain, so that only draws differ.
 
@@ -97,6 +98,7 @@ def test_a_guide_that_is_off_is_beside_the_reference_once_weighed() -> None:
     assert sum(widths) / len(widths) == pytest.approx(1, abs=0.08)
 
 
+@pytest.mark.slow
 def test_calibration_of_a_guide_that_ignores_the_answers_once_weighed() -> None:
     """Mean 1 and noise level 1 are the prior, whose draws explain answers badly: the log-likelihood tells."""
     model, batch = one_gate()

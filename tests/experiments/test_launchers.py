@@ -35,6 +35,7 @@ def test_in_this_process_one_after_the_other() -> None:
     assert next(results)[1]["process"] == os.getpid()
 
 
+@pytest.mark.slow
 def test_a_killed_process_costs_the_item_it_was_at_and_is_replaced() -> None:
     numbers = [Number(value) for value in (1, 2, 3, 4)]
     started: list[Number] = []

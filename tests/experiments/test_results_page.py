@@ -228,6 +228,7 @@ def test_a_template_of_claims_that_stands_nowhere_is_refused(
         report.claimed(tmp_path, Renderer(results))
 
 
+@pytest.mark.slow
 def test_the_committed_pages_are_those_of_the_committed_files() -> None:
     assert problems() == []
 

@@ -40,6 +40,7 @@ def forbidden(*_: object, **__: object) -> Any:
 # What is kept ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_main_keeps_ranks_adds_to_them_and_refuses_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

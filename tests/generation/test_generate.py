@@ -82,6 +82,7 @@ def test_a_reply_depends_on_no_other(bara: Pair) -> None:
     assert words(replies(bara, replies=4, seed=1)) != [reply.token_ids for reply in whole.values()]
 
 
+@pytest.mark.slow
 def test_a_batch_is_as_large_as_the_budget_allows(bara: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
     generated = GenerationMixin.generate

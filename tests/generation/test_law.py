@@ -137,6 +137,7 @@ def by_token(law: Law) -> tuple[Law, dict[int, Law]]:
     return first, {token: follows[token] for token in range(VOCABULARY) if token != END}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [HOW[0], HOW[1], HOW[3]])
 def test_under_draws(pair: Pair, enumerated: Law, how: dict[str, Any]) -> None:
     """Reply n is drawn from the law of draw n, which holds for both of its tokens."""

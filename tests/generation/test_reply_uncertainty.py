@@ -28,6 +28,7 @@ def laws(pair: Pair, row: int, place: int, samples: int) -> Tensor:
     return torch.stack(joint, dim=-1) - known.unsqueeze(-1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("samples", [0, 4])
 @pytest.mark.parametrize("budget", [None, 1])
 def test_against_the_laws_themselves(

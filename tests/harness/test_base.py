@@ -54,6 +54,7 @@ def test_a_run_without_its_adapters_is_its_language_model(place: Place, stock: H
     assert [value for value, _ in found] == pytest.approx([value for value, _ in expected], abs=1e-4)
 
 
+@pytest.mark.slow
 def test_scores_of_every_task(rows: Path, stock: HFLM, ours: BaraLM) -> None:
     found = evaluate_tasks(ours, CHOICES, data_dir=rows, num_fewshot=1)
     with loaded_tasks(CHOICES, data_dir=rows) as (tasks, manager):

@@ -243,6 +243,7 @@ def test_a_language_model_with_other_weights_is_warned_of(tmp_path: Path) -> Non
         other.load_adapter(tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_the_first_block_of_the_page_runs_as_it_stands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -257,6 +258,7 @@ def test_the_first_block_of_the_page_runs_as_it_stands(
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_without_bara_pyro_pefts_error_says_what_to_install(tmp_path: Path) -> None:
     trained(tmp_path, {"name": "bara"})
     code = (

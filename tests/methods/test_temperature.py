@@ -104,6 +104,7 @@ def mixture_nll(draws: Tensor, labels: Tensor, log_temperature: float) -> float:
     return -mean[np.arange(len(labels)), labels.numpy()].mean()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", [0.3, 1.0, 4.0])
 def test_members_have_the_temperature_under_which_their_average_is_best(factor: float) -> None:
     logits, labels = rows(factor)

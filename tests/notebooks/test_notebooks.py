@@ -77,6 +77,7 @@ def test_there_are_four() -> None:
     assert {*notebooks()} == {"first_run", "prior_and_guide", "is_my_posterior_right", "generate_and_choose"}
 
 
+@pytest.mark.slow
 def test_a_notebook_is_left_without_what_differs_from_run_to_run(tmp_path: Path) -> None:
     path = saved(
         tmp_path / "small.ipynb",

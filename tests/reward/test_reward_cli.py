@@ -185,6 +185,7 @@ def test_help(bara: Bara) -> None:
         assert "score" in shown.out
 
 
+@pytest.mark.slow
 def test_ctrl_c_is_a_line_and_leaves_nothing(tmp_path: Path) -> None:
     lm, pairs = save_lm(tmp_path / "lm"), write_pairs(tmp_path / "pairs.jsonl", planted(200))
     out = tmp_path / "judge"

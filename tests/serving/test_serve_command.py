@@ -24,6 +24,7 @@ from bara_pyro.runs.predict import predict
 from bara_pyro.runs.store import read_json, write_json
 
 
+@pytest.mark.slow
 def test_many_ask_at_once_and_none_is_lost(run: Path, rows: list[dict]) -> None:
     expected = {row["id"]: row for row in predict(load_system(run, with_rows=False), rows, samples=4).rows}
     with server(run, "--samples", 4, "--max-batch", 16) as (process, about):
@@ -44,6 +45,7 @@ def test_many_ask_at_once_and_none_is_lost(run: Path, rows: list[dict]) -> None:
         assert process.wait(PATIENCE) == 130
 
 
+@pytest.mark.slow
 def test_what_was_asked_before_the_end_is_answered(run: Path, rows: list[dict]) -> None:
     with server(run, "--samples", 2, "--max-wait-ms", 2000) as (process, about):
         with ThreadPoolExecutor(1) as pool:

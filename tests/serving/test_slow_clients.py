@@ -105,6 +105,7 @@ def test_what_is_said_of_them_is_short(served: Served) -> None:
     assert max(map(len, said.splitlines())) < 500
 
 
+@pytest.mark.slow
 def test_connections_are_no_more_than_files(monkeypatch: pytest.MonkeyPatch) -> None:
     resource = pytest.importorskip("resource")
     monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 256))
