@@ -39,9 +39,10 @@ def clean_state() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def interruptible() -> None:
-    """Let Ctrl-C reach what is tested, also in the background of a shell, which has it ignored."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Let signals reach what is tested, also in the background of a shell and under nohup."""
+    for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, usual)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -118,7 +118,7 @@ def test_one_that_is_killed_stops_the_other_with_a_sentence(name: str, lost: int
     assert ends[name][lost] == [-signal.SIGKILL, ""]
     code, said = ends[name][1 - lost]
     assert code == 0
-    assert said.startswith("ProcessLostError: Stopped after step 5 of 8, because another process")
+    assert said.startswith("ProcessLostError: Stopped after step 5 of 8: another process")
     assert said.endswith("with resume=True (--resume).")
 
 
