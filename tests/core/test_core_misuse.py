@@ -238,7 +238,7 @@ def test_pefts_settings_are_checked_and_can_be_pickled() -> None:
 
     for settings, message in (
         ({"r": 0}, "r = 0"),
-        ({"r": -1}, "r=-1"),
+        ({"r": -1}, "r = -1"),
         ({"target_modules": "["}, "not a valid regular expression"),
         ({"r": 4, "rank_pattern": {"model.layers.0.self_attn.q_proj": 99}}, "a rank of 99"),
     ):
