@@ -13,14 +13,14 @@ from bara_pyro.generation.file import append_lines, lines_there, made_by, reply_
 from bara_pyro.generation.prompts import encode_prompts
 from bara_pyro.generation.spread import diversity_of, token_entropy
 from bara_pyro.metrics import SamplingCurve, pass_at_k
-from bara_pyro.runs.atomic import SCHEMA, write_json
+from bara_pyro.runs.atomic import write_json
 from bara_pyro.runs.manifest import JUDGED, PROGRAMS
 from bara_pyro.runs.system import System
 from bara_pyro.sandbox import Limits, Outcome, Problem, judge
 from bara_pyro.sandbox.humaneval import STOP_SEQUENCES
 from bara_pyro.types import Json
 from bara_pyro.untrusted.files import read_jsonl
-from bara_pyro.untrusted.schemas import ReplyLine
+from bara_pyro.untrusted.schemas import SCHEMA, ReplyLine
 
 SCORES = "humaneval.json"
 OnProgram = Callable[[], object]

@@ -27,10 +27,11 @@ from bara_pyro.reward.model import (
 from bara_pyro.reward.rows import row_of
 from bara_pyro.reward.scoring import check_length, scores_of_rows
 from bara_pyro.reward.settings import RewardConfig
-from bara_pyro.runs.atomic import SCHEMA, appearing, write_json, writing
+from bara_pyro.runs.atomic import appearing, write_json, writing
 from bara_pyro.runs.manifest import record
 from bara_pyro.runs.ownership import discard, foreign
 from bara_pyro.types import Json
+from bara_pyro.untrusted.schemas import SCHEMA
 
 TRAINED_LENGTH = 1024  # tokens of a row, unless another number is given
 

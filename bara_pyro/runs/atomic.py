@@ -12,8 +12,6 @@ from bara_pyro.errors import CheckpointError
 from bara_pyro.parts import part_folder, remove_parts
 from bara_pyro.types import Json
 
-SCHEMA = 1
-
 
 def atomic_write(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Write a file so that a reader sees the old content or the new, never a part.

@@ -20,7 +20,7 @@ from bara_pyro.data.clusters import together
 from bara_pyro.errors import ConfigError
 from bara_pyro.metrics import decompose, evaluate, posterior_predictive, sparsity_by_module, stack_truth
 from bara_pyro.metrics.sparsity import over_modules
-from bara_pyro.runs.atomic import SCHEMA, write_json, write_jsonl
+from bara_pyro.runs.atomic import write_json, write_jsonl
 from bara_pyro.runs.config import parse_config
 from bara_pyro.runs.manifest import METRICS, PREDICTIONS, check_kept, config_file, is_run
 from bara_pyro.runs.offered import among_offered
@@ -30,7 +30,7 @@ from bara_pyro.runs.rows import Replies, reading_notes
 from bara_pyro.runs.system import System, count_parameters
 from bara_pyro.types import Json
 from bara_pyro.untrusted.files import read_json
-from bara_pyro.untrusted.schemas import RunFile
+from bara_pyro.untrusted.schemas import SCHEMA, RunFile
 
 # Rows and draws that the sparsity of the gates is measured on.
 SPARSITY_ROWS, SPARSITY_DRAWS = 256, 10

@@ -22,7 +22,7 @@ from bara_pyro.errors import ConfigError, check_choice
 from bara_pyro.methods import METHODS
 from bara_pyro.metrics import posterior_predictive
 from bara_pyro.metrics.scores import nll
-from bara_pyro.runs.atomic import SCHEMA, write_json
+from bara_pyro.runs.atomic import write_json
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.linear_gates import Fit, down_projections, linear_gates
@@ -33,6 +33,7 @@ from bara_pyro.runs.prompt_format import prompt_format
 from bara_pyro.runs.store import write_tensors
 from bara_pyro.runs.system import System, assemble
 from bara_pyro.types import Json
+from bara_pyro.untrusted.schemas import SCHEMA
 
 EXPORT: Final = "export.json"
 

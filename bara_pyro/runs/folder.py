@@ -13,7 +13,7 @@ from bara_pyro.data.reply_tasks import ReplyTask
 from bara_pyro.errors import CheckpointError, ConfigError
 from bara_pyro.methods import METHODS
 from bara_pyro.registry import PLUGINS
-from bara_pyro.runs.atomic import SCHEMA, write_json
+from bara_pyro.runs.atomic import write_json
 from bara_pyro.runs.config import RunConfig, load_config, parse_config
 from bara_pyro.runs.fingerprint import computation, differing, fingerprint
 from bara_pyro.runs.manifest import (
@@ -36,7 +36,7 @@ from bara_pyro.runs.store import check_schema, load_parameters, read_tensors, wr
 from bara_pyro.runs.system import System, assemble, find_device
 from bara_pyro.types import Json
 from bara_pyro.untrusted.files import read_json
-from bara_pyro.untrusted.schemas import RunFile
+from bara_pyro.untrusted.schemas import SCHEMA, RunFile
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from bara_pyro.errors import CheckpointError
 from bara_pyro.runs.atomic import (  # noqa: F401 - whoever may import torch finds all of it here
-    SCHEMA,
     atomic_write,
     write_json,
     write_jsonl,
@@ -20,7 +19,7 @@ from bara_pyro.runs.atomic import (  # noqa: F401 - whoever may import torch fin
 )
 from bara_pyro.types import Json
 from bara_pyro.untrusted.files import parse_json, read_json, read_jsonl, why  # noqa: F401
-from bara_pyro.untrusted.schemas import TensorsFile, checked
+from bara_pyro.untrusted.schemas import SCHEMA, TensorsFile, checked, later_schema
 from bara_pyro.untrusted.tensors import check_tensors
 
 OURS = "bara_pyro"
@@ -79,11 +78,8 @@ def _unreadable(path: Path, error: Exception) -> CheckpointError:
 
 def check_schema(stored: Json, path: Path) -> None:
     """Raise `CheckpointError` where a file has another schema than this version reads."""
-    if stored.get("schema") != SCHEMA:
-        raise CheckpointError(
-            f"{path} has schema {stored.get('schema')}, this version reads {SCHEMA}: "
-            "use the version of bara_pyro that wrote it."
-        )
+    if (found := stored.get("schema")) != SCHEMA:
+        raise later_schema(found, path)
 
 
 def load_parameters(module: torch.nn.Module, tensors: dict[str, Tensor], path: Path) -> None:

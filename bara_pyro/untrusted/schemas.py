@@ -6,6 +6,8 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError,
 
 from bara_pyro.errors import CheckpointError
 
+SCHEMA = 1
+"""The version of what files of ours hold."""
 MOST_JSON = 2**26
 """Bytes of a JSON file, unless its schema says more."""
 MOST_CLASSES, MOST_MODULES, MOST_ROWS, MOST_RANK = 100_000, 100_000, 10**12, 16_384
@@ -223,6 +225,14 @@ class RewardFile(Stored):
     held_out: dict[Text, Any]
 
 
+def later_schema(found: object, place: object) -> CheckpointError:
+    """Return the error of a file that another version of bara_pyro wrote."""
+    return CheckpointError(
+        f"{place} has schema {str(found)[:20]}, this version reads {SCHEMA}: use the version of bara_pyro "
+        "that wrote it."
+    )
+
+
 def checked(value: Any, schema: type[Stored], place: object) -> Any:
     """Return a value as it is, of which a schema has been found to hold.
 
@@ -244,6 +254,8 @@ def checked(value: Any, schema: type[Stored], place: object) -> Any:
         ...     print(error)
         train_log.jsonl is damaged (step: input should be a valid integer): restore it from a copy.
     """
+    if isinstance(value, dict) and (found := value.get("schema", SCHEMA)) != SCHEMA:
+        raise later_schema(found, place)
     try:
         schema.model_validate(value)
     except ValidationError as error:

@@ -48,11 +48,12 @@ def prune(
     from bara_pyro.diagnostics.gates.prune_curve import SHARES, prune_curve
     from bara_pyro.diagnostics.page.render_prune import curve_figure, curve_table
     from bara_pyro.report import save
-    from bara_pyro.runs.atomic import SCHEMA, write_json
+    from bara_pyro.runs.atomic import write_json
     from bara_pyro.runs.evaluate import parameter_counts
     from bara_pyro.runs.folder import load_system, save_system, saved_step, write_config
     from bara_pyro.runs.ownership import adding, clear
     from bara_pyro.runs.train_log import train_seconds
+    from bara_pyro.untrusted.schemas import SCHEMA
 
     system = load_system(run, backbone=model, device=device)
     calibration = first_rows(system.split("train"), rows)

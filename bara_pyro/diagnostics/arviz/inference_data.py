@@ -37,10 +37,10 @@ from bara_pyro.diagnostics.gates.full_draws import FullDraws, Rows, answers, ful
 from bara_pyro.diagnostics.gates.sparsity import TAU, check_tau
 from bara_pyro.errors import ConfigError, unknown
 from bara_pyro.guides.prior import PriorGuide
-from bara_pyro.runs.atomic import SCHEMA
 from bara_pyro.runs.evaluate import environment, true_probabilities
 from bara_pyro.runs.system import System
 from bara_pyro.types import Json
+from bara_pyro.untrusted.schemas import SCHEMA
 
 MAX_BYTES = 2**30
 Tokens = Literal["last", "all"]
