@@ -88,6 +88,13 @@ class Ranks:
 ALONE = Ranks()
 
 
+def number_of_processes() -> int:
+    """Return how many processes train together: those of the group that was joined, or started together."""
+    if distributed.is_initialized():
+        return distributed.get_world_size()
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
 @contextmanager
 def joined(device: torch.device, timeout: float) -> Iterator[Ranks]:
     """Join the processes that `torchrun` or `accelerate launch` started together with this one.
@@ -104,7 +111,7 @@ def joined(device: torch.device, timeout: float) -> Iterator[Ranks]:
     if distributed.is_initialized():
         yield Ranks(distributed.get_rank(), distributed.get_world_size(), device)
         return
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    if number_of_processes() == 1:
         yield ALONE
         return
     cuda = device.type == "cuda"

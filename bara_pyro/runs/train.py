@@ -14,7 +14,7 @@ from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.noise import seeded
 from bara_pyro.core.prediction import predict
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.core.ranks import Ranks, joined
+from bara_pyro.core.ranks import Ranks, joined, number_of_processes
 from bara_pyro.data import Batch, batches
 from bara_pyro.errors import ConfigError, Stopped
 from bara_pyro.methods import METHODS, Fit, MethodConfig
@@ -113,8 +113,9 @@ def train(
         ([1, 2, 3], ['adapter_model.safetensors', 'guide.safetensors'])
     """
     out = Path(out)
+    # Before they join: one that is refused and leaves would be a lost process to those still joining.
+    check_shares(system.config.train, number_of_processes())
     with joined(system.backbone.device, system.config.train.process_timeout) as ranks:
-        check_shares(system.config.train, ranks.size)
         if ranks.first:
             check_free(out, resume)
         ranks.take_over([])  # the first has made room by now

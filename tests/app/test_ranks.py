@@ -17,10 +17,13 @@ from torch.testing import assert_close
 
 from bara_pyro.core.noise import seeded
 from bara_pyro.errors import ConfigError
+from bara_pyro.runs.config import load_config
 from bara_pyro.runs.manifest import check_run
 from bara_pyro.runs.sections import TrainConfig
 from bara_pyro.runs.steps import check_shares, noise_of
-from bara_pyro.runs.store import read_json, read_jsonl
+from bara_pyro.runs.system import build_system
+from bara_pyro.runs.train import train
+from bara_pyro.untrusted.files import read_json, read_jsonl
 
 WEIGHTS = ("adapter_model.safetensors", "guide.safetensors")
 
@@ -143,6 +146,14 @@ def test_rows_that_cannot_be_shared_are_refused_before_anything_is_written(ran) 
         assert said.startswith(
             "ConfigError: train.batch_size=3 rows a step cannot be shared evenly by 2 proc"
         )
+
+
+def test_shares_are_looked_at_before_processes_join(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    system = build_system(load_config(overrides={"method": "lora", "task.limit": 8, "train.batch_size": 3}))
+    monkeypatch.setenv("WORLD_SIZE", "2")  # nobody else is there to join
+    with pytest.raises(ConfigError, match="cannot be shared evenly by 2 processes"):
+        train(system, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
