@@ -18,6 +18,8 @@ from bara_pyro.data.tables import Data
 from bara_pyro.data.tokens import unknown_share
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.runs.config import RunConfig
+from bara_pyro.runs.sections import TaskConfig
+from bara_pyro.types import Json
 
 # Percentage of unknown tokens above which a data set is not what the language model can read.
 UNKNOWN = 10.0
@@ -30,10 +32,8 @@ Row = TypeVar("Row")
 
 # Settings of where rows are read from, and of how they are read: what has been read takes none of them.
 OF_FILES = ("data_dir", "revision", "streaming")
-OF_READING = (
-    *("test_file", "test_fraction", "validation_rows", "seed", "classes"),
-    *("text_column", "label_column", "choices_column", "context_column", "cluster_column"),
-)
+OF_DIVIDING = ("test_fraction", "validation_rows", "seed")
+OF_ANSWERS = ("classes", "text_column", "label_column", "choices_column", "context_column", "cluster_column")
 
 
 def load_data(config: RunConfig, *, find_ids: bool = True) -> Task:
@@ -46,19 +46,11 @@ def load_data(config: RunConfig, *, find_ids: bool = True) -> Task:
     task = load_task(
         c.name,
         c.data_dir,
-        validation_rows=c.validation_rows,
-        seed=c.seed,
         world=c.world,
         revision=c.revision,
         test_file=c.test_file,
-        test_fraction=c.test_fraction,
-        classes=c.classes,
-        text_column=c.text_column,
-        label_column=c.label_column,
-        choices_column=c.choices_column,
-        context_column=c.context_column,
-        cluster_column=c.cluster_column,
         find_ids=find_ids,
+        **_named(c, *OF_DIVIDING, *OF_ANSWERS),
     )
     return _limited(task, config)
 
@@ -78,8 +70,8 @@ def rows_given(
         DataError: the rows cannot be used.
     """
     c = config.task
-    read = (*OF_FILES, *OF_READING) if isinstance(data, Task | ReplyTask) else OF_FILES
-    for name in read:
+    of_rows = ("test_file", *OF_DIVIDING, *OF_ANSWERS) if isinstance(data, Task | ReplyTask) else ()
+    for name in (*OF_FILES, *of_rows):
         if f"task.{name}" in typed:
             raise ConfigError(
                 f"{name}={getattr(c, name)!r} says how rows are read, and a {type(data).__name__} is given: "
@@ -90,24 +82,13 @@ def rows_given(
     if isinstance(data, ReplyTask):
         return _limited(data, config)
     if c.likelihood == "completion":
-        replies = replies_from_rows(
-            data, c.test_file, test_fraction=c.test_fraction, validation_rows=c.validation_rows, seed=c.seed
-        )
-        return _limited(replies, config)
-    task = task_from_rows(
-        data,
-        c.test_file,
-        text_column=c.text_column,
-        label_column=c.label_column,
-        choices_column=c.choices_column,
-        context_column=c.context_column,
-        cluster_column=c.cluster_column,
-        classes=c.classes,
-        test_fraction=c.test_fraction,
-        validation_rows=c.validation_rows,
-        seed=c.seed,
-    )
-    return _limited(task, config)
+        return _limited(replies_from_rows(data, c.test_file, **_named(c, *OF_DIVIDING)), config)
+    return _limited(task_from_rows(data, c.test_file, **_named(c, *OF_DIVIDING, *OF_ANSWERS)), config)
+
+
+def _named(c: TaskConfig, *names: str) -> Json:
+    """Return settings of rows by their names."""
+    return {name: getattr(c, name) for name in names}
 
 
 def load_reply_data(config: RunConfig) -> ReplyTask:
@@ -121,12 +102,10 @@ def load_reply_data(config: RunConfig) -> ReplyTask:
     task = load_replies(
         c.name,
         c.data_dir,
-        validation_rows=c.validation_rows,
-        seed=c.seed,
         revision=c.revision,
         test_file=c.test_file,
-        test_fraction=c.test_fraction,
         streaming=c.streaming,
+        **_named(c, *OF_DIVIDING),
     )
     if c.streaming:
         note = f"rows are read from {cache_folder()} and tokenised when a batch needs them"
