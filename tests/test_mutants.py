@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bara_pyro.errors import DataError
-from bara_pyro.runs.store import write_json
+from bara_pyro.runs.atomic import write_json
 from benchmarks.mutants import functions, merged
 
 

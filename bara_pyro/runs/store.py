@@ -10,15 +10,9 @@ from safetensors.torch import save
 from torch import Tensor
 
 from bara_pyro.errors import CheckpointError
-from bara_pyro.runs.atomic import (  # noqa: F401 - whoever may import torch finds all of it here
-    atomic_write,
-    write_json,
-    write_jsonl,
-    write_text,
-    writing,
-)
+from bara_pyro.runs.atomic import atomic_write
 from bara_pyro.types import Json
-from bara_pyro.untrusted.files import parse_json, read_json, read_jsonl, why  # noqa: F401
+from bara_pyro.untrusted.files import parse_json, why
 from bara_pyro.untrusted.schemas import SCHEMA, TensorsFile, checked, later_schema
 from bara_pyro.untrusted.tensors import check_tensors
 

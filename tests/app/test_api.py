@@ -7,8 +7,8 @@ import pytest
 from app_cases import Bara, Place
 
 import bara_pyro as bp
-from bara_pyro.runs.store import read_json, read_jsonl
 from bara_pyro.runs.system import System
+from bara_pyro.untrusted.files import read_json, read_jsonl
 
 STEPS = {"method": "bara-gate", "steps": 3, "r": 4}
 QUESTIONS = [{"id": "one", "question": "is the fox red ?"}, {"id": "two", "question": "is the cow grey ?"}]

@@ -16,8 +16,8 @@ from bara_pyro.runs.acquire import acquire, ask_pool
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.rows import encode_rows
-from bara_pyro.runs.store import read_jsonl
 from bara_pyro.runs.system import build_system
+from bara_pyro.untrusted.files import read_jsonl
 
 SETTINGS = {"train__steps": 8, "predict__samples": [3]}
 

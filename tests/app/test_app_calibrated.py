@@ -19,9 +19,9 @@ from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.export import export_lora
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.manifest import check_run
-from bara_pyro.runs.store import read_json, read_jsonl
 from bara_pyro.runs.system import assemble, build_system
 from bara_pyro.runs.train import train
+from bara_pyro.untrusted.files import read_json, read_jsonl
 
 
 class Interrupted(Exception):

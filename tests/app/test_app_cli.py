@@ -21,7 +21,7 @@ from bara_pyro.methods import METHODS
 from bara_pyro.microworld import TASKS
 from bara_pyro.microworld.tokenizer import build_tokenizer
 from bara_pyro.runs.sections import Settings
-from bara_pyro.runs.store import read_json
+from bara_pyro.untrusted.files import read_json
 
 
 def imported_by(arguments: str) -> set[str]:

@@ -11,7 +11,7 @@ from app_cases import Bara, Place, assert_one_sentence, write_rows
 
 from bara_pyro.cli.running import run as train
 from bara_pyro.metrics import paired_bootstrap
-from bara_pyro.runs.store import read_jsonl
+from bara_pyro.untrusted.files import read_jsonl
 
 
 @pytest.fixture(scope="module")

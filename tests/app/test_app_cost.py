@@ -10,9 +10,9 @@ from bara_pyro.data import Task
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.rows import load_data
-from bara_pyro.runs.store import read_jsonl
 from bara_pyro.runs.system import build_system
 from bara_pyro.runs.train import train
+from bara_pyro.untrusted.files import read_jsonl
 
 UPPER = r".*\.1\..*(q_proj|v_proj)|lm_head"
 

@@ -16,8 +16,8 @@ from bara_pyro.methods import METHODS, method_config
 from bara_pyro.runs.asked import ask, measured
 from bara_pyro.runs.decide import decide_sets
 from bara_pyro.runs.folder import load_system
-from bara_pyro.runs.store import read_jsonl
 from bara_pyro.runs.system import build_system
+from bara_pyro.untrusted.files import read_jsonl
 
 SETTINGS = {"train__steps": 8, "predict__samples": [3], "task__validation_rows": 9}
 OUTPUT_OF = {"conformal": "set", "abstain": "confidence", "detect": "p"}

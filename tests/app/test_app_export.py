@@ -23,9 +23,9 @@ from bara_pyro.methods import METHODS
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.export import export_lora, nearness
 from bara_pyro.runs.folder import load_system
-from bara_pyro.runs.store import read_json
 from bara_pyro.runs.system import System, build_system
 from bara_pyro.runs.train import train
+from bara_pyro.untrusted.files import read_json
 
 pytest.importorskip("peft")
 

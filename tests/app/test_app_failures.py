@@ -20,9 +20,10 @@ from bara_pyro.methods import METHODS
 from bara_pyro.runs.fingerprint import states_name
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.steps import make_svi
-from bara_pyro.runs.store import read_jsonl, read_tensors
+from bara_pyro.runs.store import read_tensors
 from bara_pyro.runs.system import build_system
 from bara_pyro.runs.train import train
+from bara_pyro.untrusted.files import read_jsonl
 
 
 def interrupted(place: Place, out: Path) -> None:

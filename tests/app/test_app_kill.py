@@ -12,7 +12,7 @@ import pytest
 from app_cases import Bara, Place, files_of
 from kill_driver import MOMENTS
 
-from bara_pyro.runs.store import read_json, read_jsonl
+from bara_pyro.untrusted.files import read_json, read_jsonl
 
 EXACT = (
     *("bara_config.json", "adapter_config.json", "adapter_model.safetensors", "guide.safetensors"),

@@ -15,7 +15,7 @@ from bara_pyro.registry import load_plugin
 from bara_pyro.runs.by_rows import for_rows
 from bara_pyro.runs.manifest import CONFIG, check_run
 from bara_pyro.runs.ownership import clear
-from bara_pyro.runs.store import read_json
+from bara_pyro.untrusted.files import read_json
 
 
 @pytest.fixture

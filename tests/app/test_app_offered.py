@@ -15,9 +15,9 @@ from bara_pyro.core.prediction import predict
 from bara_pyro.data import batches
 from bara_pyro.diagnostics.posterior.gibbs_draws import gibbs_draws
 from bara_pyro.runs.offered import among_offered
-from bara_pyro.runs.store import read_json, read_jsonl
 from bara_pyro.runs.system import build_system
 from bara_pyro.runs.train import train
+from bara_pyro.untrusted.files import read_json, read_jsonl
 
 
 @pytest.fixture(scope="module")

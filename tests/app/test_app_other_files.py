@@ -11,7 +11,7 @@ from bara_pyro.data import load_questions, task_from_rows
 from bara_pyro.errors import CheckpointError, DataError
 from bara_pyro.runs.folder import stored_config
 from bara_pyro.runs.rows import load_data
-from bara_pyro.runs.store import read_json
+from bara_pyro.untrusted.files import read_json
 
 
 def test_a_changed_test_row_is_refused_and_scores_stay(place: Place, tmp_path: Path, bara: Bara) -> None:

@@ -19,9 +19,9 @@ from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.manifest import REHEARSED
 from bara_pyro.runs.predict import names_of, predict
 from bara_pyro.runs.rows import reading_notes
-from bara_pyro.runs.store import read_json, read_jsonl
 from bara_pyro.runs.system import build_system
 from bara_pyro.runs.train import train
+from bara_pyro.untrusted.files import read_json, read_jsonl
 
 LONG = {"yes": "very likely", "no": "not at all"}
 

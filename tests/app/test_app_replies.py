@@ -20,9 +20,9 @@ from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import evaluate_system
-from bara_pyro.runs.store import read_json, read_jsonl
 from bara_pyro.runs.system import build_system
 from bara_pyro.runs.train import train
+from bara_pyro.untrusted.files import read_json, read_jsonl
 
 
 def conversations() -> list[dict[str, str]]:

@@ -14,9 +14,9 @@ from transformers import AutoModelForCausalLM
 from bara_pyro.core.loading import load_backbone
 from bara_pyro.runs.evaluate import draw, evaluate_system
 from bara_pyro.runs.folder import load_system
-from bara_pyro.runs.store import read_json, read_jsonl
 from bara_pyro.runs.system import build_system
 from bara_pyro.runs.train import train
+from bara_pyro.untrusted.files import read_json, read_jsonl
 
 FILES = {
     *("bara_config.json", "adapter_config.json", "adapter_model.safetensors", "guide.safetensors"),

@@ -14,7 +14,7 @@ from bara_pyro.errors import CheckpointError, ConfigError, DataError
 from bara_pyro.hub import prepare_upload
 from bara_pyro.runs.answers_file import answers_in
 from bara_pyro.runs.manifest import check_run
-from bara_pyro.runs.store import read_json, read_jsonl
+from bara_pyro.untrusted.files import read_json, read_jsonl
 
 NAMES = {"yes": "very likely", "no": "not at all"}
 

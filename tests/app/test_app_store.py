@@ -16,17 +16,9 @@ from safetensors.torch import save_file
 
 from bara_pyro.errors import CheckpointError
 from bara_pyro.parts import remove_parts
-from bara_pyro.runs.store import (
-    atomic_write,
-    load_parameters,
-    read_json,
-    read_jsonl,
-    read_tensors,
-    write_json,
-    write_jsonl,
-    write_tensors,
-    write_text,
-)
+from bara_pyro.runs.atomic import atomic_write, write_json, write_jsonl, write_text
+from bara_pyro.runs.store import load_parameters, read_tensors, write_tensors
+from bara_pyro.untrusted.files import read_json, read_jsonl
 
 WRITERS: dict[str, Callable[[Path], None]] = {
     "text": lambda path: write_text(path, "new"),

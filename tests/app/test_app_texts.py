@@ -15,8 +15,8 @@ from bara_pyro.errors import DataError
 from bara_pyro.runs.evaluate import draw, untrained_scores
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.predict import predict
-from bara_pyro.runs.store import read_json, read_jsonl
 from bara_pyro.runs.system import build_system
+from bara_pyro.untrusted.files import read_json, read_jsonl
 
 LONG = {"yes": "yes yes", "no": "no yes no"}  # words that the tokenizer knows
 

@@ -14,11 +14,12 @@ from bara_pyro.data import load_task
 from bara_pyro.data.tables import read_table
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.registry import load_plugin
+from bara_pyro.runs.atomic import write_jsonl
 from bara_pyro.runs.claim import claimed
 from bara_pyro.runs.manifest import how_to_resume
-from bara_pyro.runs.store import read_json, read_jsonl, write_jsonl
 from bara_pyro.runs.system import build_system
 from bara_pyro.runs.train import train
+from bara_pyro.untrusted.files import read_json, read_jsonl
 
 NAMES = {"yes": "very likely", "no": "not at all"}
 SETTINGS = {"train__steps": 6, "train__checkpoint_every": 2, "predict__samples": [0]}

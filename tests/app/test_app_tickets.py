@@ -19,7 +19,7 @@ from bara_pyro.runs.asked import ask, calibration_rows, rows_to_decide
 from bara_pyro.runs.config import parse_config
 from bara_pyro.runs.manifest import CONFIG
 from bara_pyro.runs.own_rows import own_rows
-from bara_pyro.runs.store import read_json, read_jsonl
+from bara_pyro.untrusted.files import read_json, read_jsonl
 
 NAMES = ["Ticket ID", "Created At", "Customer Message", "Category"]
 

@@ -12,10 +12,11 @@ from app_cases import Bara, Place, assert_one_sentence, files_below, questions, 
 
 from bara_pyro.errors import CheckpointError, ConfigError
 from bara_pyro.generation.file import append_lines
+from bara_pyro.runs.atomic import write_json
 from bara_pyro.runs.folder import load_system, stored_config
 from bara_pyro.runs.manifest import MANIFEST, check_run, read_manifest, record, verify, write_manifest
 from bara_pyro.runs.ownership import adding, clear, foreign, owned
-from bara_pyro.runs.store import read_json, write_json
+from bara_pyro.untrusted.files import read_json
 
 FILES = (
     *("bara_config.json", "adapter_config.json", "adapter_model.safetensors", "guide.safetensors"),

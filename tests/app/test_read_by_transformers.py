@@ -23,7 +23,7 @@ from bara_pyro.runs.manifest import (
     read_manifest,
     write_manifest,
 )
-from bara_pyro.runs.store import read_json
+from bara_pyro.untrusted.files import read_json
 
 pytest.importorskip("peft")
 

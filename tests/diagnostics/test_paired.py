@@ -14,10 +14,10 @@ from bara_pyro.diagnostics.paired.compare import Comparison, Difference, compare
 from bara_pyro.errors import CheckpointError, DataError
 from bara_pyro.report.table import cells
 from bara_pyro.runs.answers_file import comparison_page_in, reply_page_in
+from bara_pyro.runs.atomic import write_json, write_jsonl
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import evaluate_system
 from bara_pyro.runs.manifest import METRICS, PREDICTIONS, record
-from bara_pyro.runs.store import write_json, write_jsonl
 from bara_pyro.runs.system import build_system
 
 ROWS, CLASSES = 400, 3

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bara_pyro.metrics import evaluate, reliability_bins, risk_coverage
-from bara_pyro.runs.store import write_json, write_jsonl
+from bara_pyro.runs.atomic import write_json, write_jsonl
 from experiments.engine.record import COVERAGES, KIND, Record, read_record
 from experiments.engine.results import Results
 from experiments.engine.rows import RunRows

@@ -12,7 +12,7 @@ from study_cases import page_of, results_of
 from bara_pyro.data import Example
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.rows import load_data
-from bara_pyro.runs.store import read_json
+from bara_pyro.untrusted.files import read_json
 from experiments.studies.active import study as active
 from experiments.studies.active.section import (
     batch_rows,

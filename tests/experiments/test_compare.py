@@ -7,7 +7,7 @@ import pytest
 from study_cases import invent, rows_of
 
 from bara_pyro.errors import DataError
-from bara_pyro.runs.store import write_json
+from bara_pyro.runs.atomic import write_json
 from experiments.engine.compare import (
     Comparisons,
     best_baseline,

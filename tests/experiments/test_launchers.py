@@ -17,7 +17,7 @@ from launcher_cases import Number, square
 from study_cases import load_records
 
 from bara_pyro.errors import ConfigError
-from bara_pyro.runs.store import write_json
+from bara_pyro.runs.atomic import write_json
 from experiments.engine import sweep as program
 from experiments.engine.job import Job, plan
 from experiments.engine.launchers import Lost, on_ray, processes, serial

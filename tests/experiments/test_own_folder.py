@@ -9,7 +9,7 @@ import pytest
 from study_cases import rows_of
 
 from bara_pyro.errors import DataError
-from bara_pyro.runs.store import read_json
+from bara_pyro.untrusted.files import read_json
 from experiments.engine.results import RESULTS, Results
 from experiments.engine.rows import rows_path, whole_records, write_rows
 from experiments.engine.study import Study

@@ -25,8 +25,8 @@ from bara_pyro.diagnostics.posterior import gibbs_draws
 from bara_pyro.diagnostics.posterior.joint import evaluate
 from bara_pyro.errors import ConfigError
 from bara_pyro.microworld import load_task
-from bara_pyro.runs.store import read_json
 from bara_pyro.runs.system import System
+from bara_pyro.untrusted.files import read_json
 from experiments.studies.pac_bayes import gibbs
 from experiments.studies.pac_bayes import study as pac_bayes
 from experiments.studies.pac_bayes.section import figure, table

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from bara_pyro.errors import ConfigError
-from bara_pyro.runs.store import read_json, write_json
+from bara_pyro.runs.atomic import write_json
 from bara_pyro.runs.system import System
+from bara_pyro.untrusted.files import read_json
 from experiments.engine import provenance
 from experiments.engine import sweep as program
 from experiments.engine.job import Job

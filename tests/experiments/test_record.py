@@ -13,10 +13,11 @@ from study_cases import load_records
 from bara_pyro.errors import DataError
 from bara_pyro.hub.scrub import scrubbed
 from bara_pyro.metrics import ece, posterior_predictive, risk_coverage
+from bara_pyro.runs.atomic import write_json
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.folder import load_system
-from bara_pyro.runs.store import read_json, write_json
+from bara_pyro.untrusted.files import read_json
 from experiments.engine.job import Job
 from experiments.engine.record import COVERAGES, identity, load_predictions, read_record, write_records
 from experiments.engine.sweep import sweep

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bara_pyro.errors import ConfigError, DataError
-from bara_pyro.runs.store import write_json
+from bara_pyro.runs.atomic import write_json
 from experiments.engine.results import having, read_results, resumed
 
 

@@ -9,7 +9,8 @@ import pytest
 from study_cases import invent, rows_of
 
 from bara_pyro.errors import DataError
-from bara_pyro.runs.store import read_json, write_json
+from bara_pyro.runs.atomic import write_json
+from bara_pyro.untrusted.files import read_json
 from experiments.engine.compare import Comparisons, compare_study, write_comparisons
 from experiments.engine.job import Job
 from experiments.engine.provenance import code_state, in_words

@@ -10,7 +10,7 @@ from study_cases import invent, predictions, write_run
 from bara_pyro.errors import DataError
 from bara_pyro.metrics import evaluate
 from bara_pyro.microworld import World
-from bara_pyro.runs.store import write_jsonl
+from bara_pyro.runs.atomic import write_jsonl
 from experiments.engine.record import record_path
 from experiments.engine.rows import (
     RunRows,

@@ -9,8 +9,9 @@ from safetensors.torch import load_file, save_file
 
 from bara_pyro.core.loading import load_backbone
 from bara_pyro.errors import ConfigError, TrainingError
+from bara_pyro.runs.atomic import write_json
 from bara_pyro.runs.fingerprint import fingerprint
-from bara_pyro.runs.store import read_json, write_json
+from bara_pyro.untrusted.files import read_json
 from experiments.engine.arguments import experiment_parser
 from experiments.engine.compare import Comparisons
 from experiments.engine.record import read_record

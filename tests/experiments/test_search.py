@@ -12,7 +12,7 @@ from bara_pyro.errors import ConfigError, DataError, TrainingError
 from bara_pyro.methods import METHODS
 from bara_pyro.methods.space import RATES, SearchSpace
 from bara_pyro.runs.config import load_config
-from bara_pyro.runs.store import read_json
+from bara_pyro.untrusted.files import read_json
 from experiments.engine.search import Trial, best, chosen, entry, main, search, table
 from experiments.engine.spaces import (
     BUDGET,

@@ -6,7 +6,8 @@ import pytest
 from study_cases import invent
 
 from bara_pyro.errors import DataError
-from bara_pyro.runs.store import read_json, write_json
+from bara_pyro.runs.atomic import write_json
+from bara_pyro.untrusted.files import read_json
 from experiments.engine.study import load_study, write_study
 
 

@@ -7,7 +7,7 @@ import pytest
 from study_cases import load_records
 
 from bara_pyro.errors import ConfigError, DataError, TrainingError
-from bara_pyro.runs.store import read_json
+from bara_pyro.untrusted.files import read_json
 from experiments.engine import sweep as program
 from experiments.engine.job import Job, plan
 from experiments.engine.launchers import LAUNCHERS, Lost

@@ -9,7 +9,7 @@ import pytest
 from study_cases import invent, predictions, rows_of, run_rows
 
 from bara_pyro.report import Table, markdown
-from bara_pyro.runs.store import read_json
+from bara_pyro.untrusted.files import read_json
 from experiments.engine.differences import AVERAGE, METRICS, compare
 from experiments.engine.study import Study, load_study
 from experiments.page.doubt import error_table

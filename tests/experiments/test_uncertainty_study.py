@@ -12,8 +12,8 @@ from bara_pyro.data import first_rows
 from bara_pyro.metrics import decompose
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import draw, true_probabilities
-from bara_pyro.runs.store import read_json
 from bara_pyro.runs.system import System, build_system
+from bara_pyro.untrusted.files import read_json
 from experiments.studies.uncertainty import study as uncertainty
 from experiments.studies.uncertainty.section import table_rows
 

@@ -10,7 +10,7 @@ from scipy.stats import false_discovery_control, ttest_1samp
 from study_cases import make_record, predictions
 
 from bara_pyro.errors import DataError
-from bara_pyro.runs.store import write_json
+from bara_pyro.runs.atomic import write_json
 from experiments.engine.record import record_path
 from experiments.engine.results import read_results
 from experiments.engine.rows import RunRows, rows_path, write_rows

@@ -10,7 +10,7 @@ import torch
 from scipy.stats import ttest_1samp
 
 from bara_pyro.errors import ConfigError, DataError
-from bara_pyro.runs.store import write_json
+from bara_pyro.runs.atomic import write_json
 from experiments.engine.arguments import preset
 from experiments.engine.compare import Comparisons, compare_study
 from experiments.engine.differences import Contrast, compare

@@ -13,10 +13,10 @@ from bara_pyro.errors import SandboxError
 from bara_pyro.generation import humaneval
 from bara_pyro.generation.humaneval import judge_programs, score_programs
 from bara_pyro.metrics import self_bleu_diversity
-from bara_pyro.runs.store import read_json, read_jsonl
 from bara_pyro.runs.system import build_system
 from bara_pyro.runs.train import train
 from bara_pyro.sandbox import Problem, check_isolation
+from bara_pyro.untrusted.files import read_json, read_jsonl
 
 RIGHT, WRONG = "    return x + x\n", "    return x\n"
 PASSED = {"one": (1, 0, 0, 1, 0), "two": (0, 0, 0, 0, 1), "none": (0,) * 5}

@@ -13,8 +13,8 @@ from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.generation.page import CAP, LEVELS, write_reply_page
 from bara_pyro.generation.reply_tokens import mark_tokens
 from bara_pyro.runs.answers_file import reply_page_in
-from bara_pyro.runs.store import read_jsonl
 from bara_pyro.types import Json
+from bara_pyro.untrusted.files import read_jsonl
 
 DOCS = Path(__file__).parents[2] / "docs"
 NASTY = ["<b>", "</style><script>alert(1)</script>", " \"x\" & 'y'", "{{ 7 * 7 }}", "\n", "\ufffd", "\ud800"]

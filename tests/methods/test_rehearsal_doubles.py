@@ -19,9 +19,9 @@ from bara_pyro.methods.best_temperature import score_of_log_temperature, too_uns
 from bara_pyro.runs import rehearsal
 from bara_pyro.runs.config import RunConfig, load_config
 from bara_pyro.runs.folder import load_system, stored_step
-from bara_pyro.runs.store import read_json, read_jsonl
 from bara_pyro.runs.system import System, build_system
 from bara_pyro.runs.train import train
+from bara_pyro.untrusted.files import read_json, read_jsonl
 
 STEPS, HALF = 6, 3
 

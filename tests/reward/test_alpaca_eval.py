@@ -8,9 +8,9 @@ from app_cases import Bara, Place, assert_one_sentence, questions, save_backbone
 from reward_cases import save_classifier
 
 from bara_pyro.reward import load_reward_model, score_replies
-from bara_pyro.runs.store import read_jsonl
 from bara_pyro.runs.system import build_system
 from bara_pyro.runs.train import train
+from bara_pyro.untrusted.files import read_jsonl
 
 ASKED = ("is the fox red ?", "is the hen", "is the cat blue ?", "the owl is")
 ANSWERS = ("yes", "red", "no no", "the owl is grey")

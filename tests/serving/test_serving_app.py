@@ -27,13 +27,13 @@ from bara_pyro.data import Columns, EncodedSplit
 from bara_pyro.errors import ConfigError
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.rows import encode_rows
-from bara_pyro.runs.store import read_jsonl
 from bara_pyro.serving import app as application
 from bara_pyro.serving import engine as reading
 from bara_pyro.serving import middleware
 from bara_pyro.serving.app import Limits, create_app
 from bara_pyro.serving.engine import Answer, Question, RunEngine
 from bara_pyro.serving.server import hosts_of
+from bara_pyro.untrusted.files import read_jsonl
 
 ROUNDING = 1e-5
 """By which two batches may differ: their matrix products are of other shapes, in float32."""
