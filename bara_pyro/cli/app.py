@@ -37,7 +37,7 @@ from bara_pyro.cli.commands.serve import serve
 from bara_pyro.cli.commands.tasks import tasks
 from bara_pyro.cli.commands.train import train
 from bara_pyro.cli.hushed import hush_libraries
-from bara_pyro.cli.wrap import wrap
+from bara_pyro.cli.wrap import add_command
 from bara_pyro.errors import BaraError, abbreviated
 
 app = typer.Typer(
@@ -50,7 +50,7 @@ ON_RUNS = (
     *(humaneval, lm_eval, inspect, prune, serve, export, push),
 )
 for command in (*ON_RUNS, params, methods, tasks, demo):
-    app.command(command.__name__.replace("_", "-"))(wrap(command))
+    add_command(app, command)
 app.add_typer(backbone.app, name="backbone")
 app.add_typer(microworld.app, name="microworld")
 app.add_typer(reward.app, name="reward")

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from bara_pyro.cli import terminal
+from bara_pyro.cli.once import Once
 from bara_pyro.errors import TERMINATION, Stopped
 from bara_pyro.registry import load_plugin
 
@@ -68,6 +69,11 @@ def wrap(command: Command) -> Command:
             raise typer.Exit(code) from stop
 
     return with_parameters(wrapped, [*own.parameters.values(), *shared])
+
+
+def add_command(app: typer.Typer, command: Command) -> None:
+    """Add a command to a group, wrapped; each of its plain options takes one value."""
+    app.command(command.__name__.replace("_", "-"), cls=Once)(wrap(command))
 
 
 def group(help_text: str) -> typer.Typer:

@@ -36,17 +36,24 @@ class Preset:
 
 
 class Typed(Action):
-    """Store a value, and in `typed` that it was given: it may be the default's."""
+    """Store a value, and in `typed` that it was given: it may be the default's; refuse another beside it."""
 
     def __call__(self, parser: ArgumentParser, namespace: Namespace, values: Any, option: Any = None) -> None:
         """Store both."""
+        given = namespace.typed.get(self.dest, values)
+        if given != values:
+            one, other = (" ".join(map(str, v if isinstance(v, list) else [v])) for v in (given, values))
+            parser.error(f"{option} {one} and {option} {other} contradict each other")
         setattr(namespace, self.dest, values)
-        namespace.typed = {*namespace.typed, self.dest}
+        namespace.typed = {**namespace.typed, self.dest: values}
 
 
 def command_line(about: str | None, **more: Any) -> ArgumentParser:
     """Return a parser without arguments, which says what it is for as it is written."""
-    return ArgumentParser(description=about, formatter_class=RawDescriptionHelpFormatter, **more)
+    parser = ArgumentParser(description=about, formatter_class=RawDescriptionHelpFormatter, **more)
+    parser.register("action", None, Typed)  # of every option that says nothing else of itself
+    parser.set_defaults(typed={})
+    return parser
 
 
 def experiment_parser(
@@ -72,7 +79,6 @@ def experiment_parser(
             which needs every trial.
     """
     parser = command_line(description)
-    parser.set_defaults(typed=frozenset())
     add = parser.add_argument
     add("--model", metavar="NAME", help="language model: a hub name or a local folder; default: microworld")
     add("--data-dir", metavar="DIR", type=Path, help="real tasks from DIR/<task>/<split>.jsonl, not the hub")
@@ -87,7 +93,6 @@ def experiment_parser(
         "--steps",
         metavar="N",
         type=length,
-        action=Typed,
         default=steps,
         help="training steps a run, or 'default': by the number of training rows, as `bara train` does; "
         f"default: {'by rows' if steps is None else steps}",

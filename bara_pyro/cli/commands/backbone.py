@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from bara_pyro.cli.options import OutFolder, path
-from bara_pyro.cli.wrap import group, wrap
+from bara_pyro.cli.wrap import add_command, group
 from bara_pyro.types import FloatType
 
 app = group("Get a language model as a folder.")
@@ -53,4 +53,4 @@ def _done(out: Path, parameters: int) -> None:
 
 
 for command in (get, convert):
-    app.command(command.__name__)(wrap(command))
+    add_command(app, command)

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from bara_pyro.cli.options import OutFolder, Overwrite, path
-from bara_pyro.cli.wrap import group, wrap
+from bara_pyro.cli.wrap import add_command, group
 from bara_pyro.runs.sections import MOST_SEED
 
 CARD_STEPS = 3000  # of the runs that a world's card is measured by
@@ -122,4 +122,4 @@ def card(
 
 
 for command in (build, card):
-    app.command(command.__name__)(wrap(command))
+    add_command(app, command)

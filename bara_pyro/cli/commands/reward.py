@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bara_pyro.cli.options import DataDir, OutFolder, Overwrite, of_data, of_model, path
-from bara_pyro.cli.wrap import group, wrap
+from bara_pyro.cli.wrap import add_command, group
 from bara_pyro.runs.sections import MOST_SEED
 from bara_pyro.types import FloatType
 
@@ -177,4 +177,4 @@ def score(
 
 
 for command in (train, score):
-    app.command(command.__name__)(wrap(command))
+    add_command(app, command)
