@@ -1,11 +1,9 @@
 """A run killed by SIGKILL at any moment and gone on with is the uninterrupted run, bit for bit."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -67,19 +65,34 @@ def test_going_on_after_a_kill_gives_the_same_bits(name: str, killed) -> None:
     assert_same_run(root / name, root / "uninterrupted")
 
 
+# `bara`, which says so when it begins its 25th step, and waits there.
+HELD = """
+import itertools, signal, sys
+from bara_pyro.runs import steps
+begun, real = itertools.count(1), steps.micro_batches
+def held(*given, **more):
+    if next(begun) == 25:
+        print("under way", file=sys.stderr, flush=True)
+        signal.pause()
+    return real(*given, **more)
+steps.micro_batches = held
+from bara_pyro.cli import app
+app.main()
+"""
+
+
 @pytest.mark.slow
 def test_the_command_killed_from_outside(place: Place, tmp_path: Path, bara: Bara) -> None:
-    """`bara train`, killed when its log shows it under way; then `bara train --resume`, no settings."""
-    command = [sys.executable, "-m", "bara_pyro.cli.app"]
+    """`bara train`, killed when it is under way; then `bara train --resume`, no settings."""
     settings = {"train.steps": 80, "train.checkpoint_every": 3, "task.limit": 8}
     assert bara(*place.arguments(tmp_path / "whole", **settings)).code == 0
     out = tmp_path / "killed"
-    process = subprocess.Popen([*command, *place.arguments(out, **settings)], stdout=subprocess.DEVNULL)
-    log = out / "train_log.jsonl"
-    while process.poll() is None and not (log.exists() and log.read_bytes().count(b"\n") >= 20):
-        time.sleep(0.01)
-    os.kill(process.pid, signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL, "it was over before it could be killed"
+    command = [sys.executable, "-c", HELD, *place.arguments(out, **settings), "--quiet"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert "under way\n" in process.stderr
+        process.kill()
+    assert process.returncode == -signal.SIGKILL
     assert (out / "checkpoint.safetensors").exists()
     assert bara("train", "--out", out, "--resume").code == 0
     assert_same_run(out, tmp_path / "whole")
