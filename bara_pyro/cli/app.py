@@ -1,9 +1,7 @@
 """`bara`: train, evaluate and predict from the command line."""
 
 import errno
-import os
 import re
-import signal
 import sys
 import tempfile
 import traceback
@@ -37,6 +35,7 @@ from bara_pyro.cli.commands.serve import serve
 from bara_pyro.cli.commands.tasks import tasks
 from bara_pyro.cli.commands.train import train
 from bara_pyro.cli.hushed import hush_libraries
+from bara_pyro.cli.outlets import outlast_readers
 from bara_pyro.cli.wrap import add_command
 from bara_pyro.errors import BaraError, abbreviated
 
@@ -99,8 +98,9 @@ def main() -> None:
     """Run the command line; whatever goes wrong is one sentence on stderr.
 
     Exit codes: 0; 1 for an error that is not the user's; 2 for one that the user can mend; 130, 143 and
-    129 where Ctrl-C, SIGTERM or SIGHUP stopped it.
+    129 where Ctrl-C, SIGTERM or SIGHUP stopped it. None of them depends on whether anybody reads the output.
     """
+    outlast_readers()
     terminal.mode = terminal.Mode(debug="--debug" in sys.argv)
     if not terminal.mode.debug:
         warnings.filterwarnings("ignore", category=FutureWarning, module=r"arviz.*")
@@ -113,9 +113,6 @@ def main() -> None:
         code = _fail(str(error), 2)
     except MemoryError:
         code = _fail("There is not enough memory: lower the rank, the batch size or the draws.", 2)
-    except BrokenPipeError:  # whoever reads the output has read enough, as `head` has
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 128 + signal.SIGPIPE
     except OSError as error:
         long = error.errno == errno.ENAMETOOLONG  # of any option that names a file
         name = f"{str(error.filename)[:60]!r} is no name of a file ({error.strerror}): give a shorter one."

@@ -4,7 +4,7 @@ import inspect
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import wraps
 from inspect import Parameter
 from types import FrameType
@@ -63,8 +63,7 @@ def wrap(command: Command) -> Command:
                     load_plugin(module)
                 command(*args, **given)
         except KeyboardInterrupt as stop:
-            with suppress(OSError):  # the terminal is gone, maybe
-                typer.echo(str(stop) or "Stopped.", err=True)
+            typer.echo(str(stop) or "Stopped.", err=True)
             code = stop.code if isinstance(stop, Stopped) else Stopped.code
             raise typer.Exit(code) from stop
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+from bara_pyro.cli.outlets import outlast_readers
 from bara_pyro.errors import BaraError, ConfigError
 from bara_pyro.methods import METHODS
 from bara_pyro.runs.assignments import assigned
@@ -220,6 +221,7 @@ def sweep_options(args: Namespace) -> dict[str, Any]:
 
 def start(main: Callable[[], None]) -> None:
     """Run an experiment; a mistake of the user's is one sentence on stderr and exit code 2."""
+    outlast_readers()
     try:
         main()
     except BaraError as error:

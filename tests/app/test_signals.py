@@ -1,16 +1,21 @@
 """Ctrl-C, SIGTERM, SIGHUP: a line on what is kept, the right exit code, and the same bits after --resume."""
 
 import os
+import pty
 import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from app_cases import Bara, Place, assert_one_sentence
 
+from bara_pyro.cli.outlets import Outlet
 from bara_pyro.core.svi import SVI
 from bara_pyro.runs import evaluate as evaluation
 from bara_pyro.runs import train as training
+from bara_pyro.runs.manifest import CHECKPOINT
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 
@@ -66,6 +71,69 @@ def test_what_nohup_ignores_is_ignored(place: Place, tmp_path: Path, bara: Bara)
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+ON_A_TERMINAL = """
+import os, signal, sys
+os.close(os.open(os.ttyname(0), os.O_RDWR))  # of a new session: its terminal from now on
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+os.execv(sys.executable, [sys.executable, "-m", "bara_pyro", *sys.argv[1:]])
+"""
+
+
+@pytest.mark.slow
+def test_a_terminal_that_is_closed(place: Place, tmp_path: Path) -> None:
+    """Nothing can be said there any more, and the last words of a bar are tried all the same."""
+    ours, theirs = pty.openpty()
+    out = tmp_path / "run"
+    arguments = place.arguments(out, **{"train.steps": 1_000_000})
+    process = subprocess.Popen(
+        [sys.executable, "-c", ON_A_TERMINAL, *arguments],
+        **dict.fromkeys(("stdin", "stdout", "stderr"), theirs),  # type: ignore[call-overload]
+        start_new_session=True,
+        env={**os.environ, "TERM": "xterm"},
+    )
+    os.close(theirs)
+    try:
+        seen = b""
+        while b"nll" not in seen and (part := os.read(ours, 4096)):
+            seen += part
+        os.close(ours)
+        assert process.wait(300) == 129
+    finally:
+        process.kill()
+    assert (out / CHECKPOINT).exists()
+
+
+READERS = {"methods": 0, "tasks --json": 0, "train --help": 0, "--version": 0, "nonsense": 2}
+
+
+@pytest.mark.parametrize("arguments", READERS)
+def test_a_reader_that_is_gone_changes_no_exit_code(arguments: str) -> None:
+    """As `head` is when it has read enough."""
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "bara_pyro", *arguments.split()]
+    try:
+        done = subprocess.run(command, stdout=write, stderr=write, check=False, timeout=300)
+    finally:
+        os.close(write)
+    assert done.returncode == READERS[arguments]
+
+
+def test_what_nobody_reads_is_dropped() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with Outlet(write, "w") as outlet:
+        assert [outlet.write(b"some"), outlet.write(b"more!")] == [4, 5]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_is_an_error_once() -> None:
+    with Outlet(os.open("/dev/full", os.O_WRONLY), "w") as outlet:
+        with pytest.raises(OSError, match="space"):
+            outlet.write(b"some")
+        assert outlet.write(b"more!") == 5  # at the end of the process, for what is still buffered
 
 
 GONE = {
