@@ -1,7 +1,7 @@
 """The paths of a server: what is asked of each, and how it refuses."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -103,7 +103,7 @@ def create_app(engine: Engine, limits: Limits | None = None, *, hosts: Collectio
                 )
             except BaraError as error:
                 raise HTTPException(422, str(error)) from error
-            answers = await batcher.answer(questions)
+            answers = await while_there(request, batcher.answer(questions))
         said = [say(answer) for answer in answers]
         return JSONResponse({"samples": engine.about["samples"], "rows": said, "notes": notes})
 
@@ -128,6 +128,28 @@ def create_app(engine: Engine, limits: Limits | None = None, *, hosts: Collectio
 
     _add_refusals(app)
     return app
+
+
+async def while_there(request: Request, answers: Coroutine[Any, Any, list[Answer]]) -> list[Answer]:
+    """Return answers to a request whose body has been read; they are cancelled once its client is gone.
+
+    Raises:
+        ClientDisconnect: it is gone.
+    """
+    work, gone = asyncio.create_task(answers), asyncio.create_task(_departure(request))
+    try:
+        await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            raise ClientDisconnect
+        return work.result()
+    finally:
+        work.cancel()
+        gone.cancel()
+
+
+async def _departure(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def _add_questions(app: FastAPI, ask: Ask) -> None:

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Generic, TypeVar
 
@@ -27,12 +28,21 @@ class FullError(Exception):
         self.retry_after = retry_after
 
 
+@dataclass
+class _Request(Generic[Q, A]):
+    """Questions that wait for their answers, when they came, and how many were taken in this turn."""
+
+    waiting: deque[tuple[Q, "asyncio.Future[A]"]]
+    came: float
+    taken: int = 0
+
+
 class Batcher(Generic[Q, A]):
     """Answers questions in batches, in the order in which they come.
 
     A batch is computed when it is full or its first question has waited long enough; while one is computed
-    the next gathers. Where a batch fails each of its questions is computed alone, so that none fails for
-    another.
+    the next gathers. A request with more questions than a batch holds goes behind all others after each
+    batchful. Where a batch fails each of its questions is computed alone, so that none fails for another.
 
     Args:
         compute: answers some questions, in their order; called in a thread of its own, one call at a time.
@@ -54,7 +64,7 @@ class Batcher(Generic[Q, A]):
         self.compute, self.max_rows, self.max_wait, self.capacity = compute, max_rows, max_wait, capacity
         self.held = 0
         self._on_batch = on_batch
-        self._queue: deque[tuple[Q, asyncio.Future[A], float]] = deque()
+        self._queue: deque[_Request[Q, A]] = deque()
         self._arrived = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, "compute")
         self._task: asyncio.Task[None] | None = None
@@ -74,8 +84,9 @@ class Batcher(Generic[Q, A]):
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
-        for _, future, _ in self._queue:
-            future.cancel()
+        for request in self._queue:
+            for _, future in request.waiting:
+                future.cancel()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     @contextmanager
@@ -95,30 +106,45 @@ class Batcher(Generic[Q, A]):
             self.held -= questions
 
     async def answer(self, questions: Sequence[Q]) -> list[A]:
-        """Return the answers to the questions of a request, in their order, when all are there."""
+        """Return the answers to the questions of a request, in their order, when all are there.
+
+        Those that wait when this is cancelled are not computed.
+        """
         loop = asyncio.get_running_loop()
         futures: list[asyncio.Future[A]] = [loop.create_future() for _ in questions]
-        now = loop.time()
-        self._queue.extend(
-            (question, future, now) for question, future in zip(questions, futures, strict=True)
-        )
-        self._arrived.set()
+        if futures:
+            self._queue.append(_Request(deque(zip(questions, futures, strict=True)), loop.time()))
+            self._arrived.set()
         return await asyncio.gather(*futures)
 
     async def _run(self) -> None:
         while True:
             await self._gathered()
-            taken = [self._queue.popleft() for _ in range(min(self.max_rows, len(self._queue)))]
-            # Whoever asked may be gone.
-            batch = [(question, future) for question, future, _ in taken if not future.done()]
-            if batch:
+            if batch := self._next():
                 await self._answer(batch)
+
+    def _next(self) -> list[tuple[Q, asyncio.Future[A]]]:
+        """Take the next batch from the queue."""
+        batch: list[tuple[Q, asyncio.Future[A]]] = []
+        while self._queue and len(batch) < self.max_rows:
+            first = self._queue[0]
+            question, future = first.waiting.popleft()
+            if not future.done():  # whoever asked may be gone
+                batch.append((question, future))
+                first.taken += 1
+            if not first.waiting:
+                self._queue.popleft()
+            elif first.taken == self.max_rows:
+                first.taken = 0
+                self._queue.rotate(-1)
+        return batch
 
     async def _gathered(self) -> None:
         """Return when there is a batch to compute."""
         loop = asyncio.get_running_loop()
-        while len(self._queue) < self.max_rows:
-            left = None if not self._queue else self._queue[0][2] + self.max_wait - loop.time()
+        while sum(len(request.waiting) for request in self._queue) < self.max_rows:
+            oldest = min((request.came for request in self._queue), default=None)
+            left = None if oldest is None else oldest + self.max_wait - loop.time()
             if left is not None and left <= 0:
                 return
             self._arrived.clear()

@@ -314,6 +314,54 @@ def test_a_full_queue_refuses_and_says_when_to_come_again() -> None:
         assert client.get("/health").json()["rows_held"] == 0
 
 
+def test_nothing_more_is_computed_for_a_client_that_is_gone() -> None:
+    computed: list[str] = []
+
+    class Counting(Held):
+        def compute(self, rows: Sequence[dict]) -> list[Answer]:
+            computed.extend(row["id"] for row in rows)
+            return super().compute(rows)
+
+    engine = Counting()
+    app = create_app(engine, Limits(max_batch=2))  # type: ignore[arg-type]
+    gone, sent = asyncio.Event(), []
+
+    def scope() -> Scope:
+        headers = [(b"content-type", b"application/json")]
+        return {"type": "http", "method": "POST", "path": "/draws", "query_string": b"", "headers": headers}
+
+    def client(rows: list[str], end: asyncio.Event) -> Receive:
+        body = json.dumps({"rows": [{"id": name} for name in rows]}).encode()
+        messages: list[Message] = [{"type": "http.request", "body": body}]
+
+        async def receive() -> Message:
+            if messages:
+                return messages.pop()
+            await end.wait()
+            return {"type": "http.disconnect"}
+
+        return receive
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def talk() -> None:
+        async with app.router.lifespan_context(app):
+            leaves = asyncio.create_task(app(scope(), client([f"{i}" for i in range(9)], gone), send))
+            await asyncio.to_thread(engine.begun.wait)
+            gone.set()
+            try:
+                await asyncio.wait_for(leaves, 60)
+            finally:
+                engine.go.set()
+            sent.clear()
+            await app(scope(), client(["stays"], asyncio.Event()), send)
+
+    asyncio.run(talk())
+    assert computed == ["0", "1", "stays"]
+    assert [message.get("status") for message in sent] == [200, None]
+
+
 def test_what_fails_is_told_to_whoever_asked_it_alone() -> None:
     engine = Held()
     app = create_app(engine, Limits(max_wait=0.2))  # type: ignore[arg-type]
