@@ -1,7 +1,8 @@
 """Which files of a folder bara wrote, and so may replace or remove: by their SHA-256, not by their names.
 
 A manifest is a file that anybody can send: what it lists is ours where the content is what was written. A
-name by itself makes nothing ours, but for the files of a run that is being trained: it has no manifest yet.
+name by itself makes nothing ours: the files of a run that is being trained, which has no manifest yet, say
+themselves what they are, and weights of which run.
 """
 
 import logging
@@ -16,14 +17,21 @@ from bara_pyro.parts import is_part, part_folder, remove_parts
 from bara_pyro.runs.answers_file import judged_in, replies_in
 from bara_pyro.runs.atomic import writing
 from bara_pyro.runs.manifest import (
+    ADAPTER,
     CHECKPOINT,
     CONFIG,
+    FITTED,
+    GUIDE,
     JUDGED,
+    LOG,
     MANIFEST,
     OLD_CONFIG,
+    PEFT_CONFIG,
     PROGRAMS,
     REHEARSAL,
+    REHEARSED,
     SCORED,
+    config_file,
     is_run,
     is_upload,
     listed_as_now,
@@ -32,10 +40,16 @@ from bara_pyro.runs.manifest import (
     trained_files,
     write_manifest,
 )
+from bara_pyro.runs.store import read_metadata
+from bara_pyro.untrusted.files import first_object, read_json
+from bara_pyro.untrusted.schemas import AdapterFile, FittedFile, RehearsedFile, RunFile, Stored
 
 logger = logging.getLogger(__name__)
 # Files that grow line by line, which no manifest can list meanwhile: the first line says whose they are.
 GROWING = {PROGRAMS: replies_in, JUDGED: judged_in}
+# Files of a run that is being trained.
+WEIGHTS = (ADAPTER, GUIDE, CHECKPOINT)
+TEXTS: dict[str, type[Stored]] = {PEFT_CONFIG: AdapterFile, REHEARSED: RehearsedFile, FITTED: FittedFile}
 
 
 def owned(folder: Path) -> set[str]:
@@ -50,30 +64,47 @@ def owned(folder: Path) -> set[str]:
     known = (listed or {}).items()
     found = {name for name, digest in known if _is_file(folder / name) and sha256(folder / name) == digest}
     found |= {name for name, ours in GROWING.items() if _is_file(folder / name) and ours(folder / name)}
-    by_name = [] if listed is None else [MANIFEST]
-    if is_run(folder):
-        by_name += [CHECKPOINT, *([] if listed is not None else (*trained_files(folder), *SCORED))]
-    return found | {name for name in by_name if _is_file(folder / name)}
+    begun = [CHECKPOINT, *([] if listed is not None else trained_files(folder))] if is_run(folder) else []
+    found |= {name for name in begun if _is_file(folder / name) and _of_the_run(folder / name)}
+    return found if listed is None else found | {MANIFEST}
 
 
-def foreign(folder: Path) -> Path | None:
-    """Return what bara did not write in a folder or below, or somebody changed since; None: there is none."""
+def _of_the_run(path: Path) -> bool:
+    """Whether a file of a run holds what training writes there; weights name the settings of this run."""
+    try:
+        if path.name in WEIGHTS:
+            stored = read_metadata(path)
+            key = stored.get("config_hash") or stored.get("identity", {}).get("configuration")
+            return bool(key == read_json(config_file(path.parent))["config_hash"])
+        if path.name == LOG:
+            return not path.stat().st_size or "step" in (first_object(path) or {})
+        read_json(path, TEXTS.get(path.name, RunFile))
+    except CheckpointError:
+        return False
+    return True
+
+
+def foreign(folder: Path, besides: Collection[str] = ()) -> Path | None:
+    """Return what bara did not write in a folder or below, or somebody changed since; None: there is none.
+
+    Files of the names `besides` are not looked at.
+    """
     for top, folders, files in os.walk(folder):
         place = Path(top)
         folders[:] = sorted(name for name in folders if not is_part(name))
         links = [name for name in folders if (place / name).is_symlink()]
         ours = owned(place) if files else set()
-        left = [name for name in files if name not in ours and not is_part(name)]
+        left = [name for name in files if name not in ours and name not in besides and not is_part(name)]
         if strangers := [*links, *sorted(left)]:
             return place / strangers[0]
     return None
 
 
-def clear(folder: Path) -> bool:
+def clear(folder: Path, besides: Collection[str] = ()) -> bool:
     """Remove what bara wrote in a folder and below, and folders that are empty then.
 
-    Runs below it are left alone, and so is what is not `owned`, with a warning that names it. What was to be
-    uploaded of a run goes with the run.
+    Runs below it are left alone, and so is what is not `owned`, with a warning that names it unless it is one
+    of `besides`. What was to be uploaded of a run goes with the run.
 
     Returns:
         Whether anything was removed.
@@ -92,7 +123,8 @@ def clear(folder: Path) -> bool:
     for name in names:
         (folder / name).unlink(missing_ok=True)
     remove_parts(folder)
-    if left := sorted(path.name for path in folder.iterdir() if not path.is_dir() and not is_part(path.name)):
+    files = {path.name for path in folder.iterdir() if not path.is_dir() and not is_part(path.name)}
+    if left := sorted(files.difference(besides)):
         logger.warning("%s is left in %s: bara did not write it, or it was changed.", left[0], folder)
     return removed or bool(names)
 

@@ -36,10 +36,23 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], Json]:
     Raises:
         CheckpointError: missing, truncated, not ours, or of another schema version.
     """
+    metadata = read_metadata(path)
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {key: file.get_tensor(key) for key in file.keys()}, metadata  # noqa: SIM118
+    except (OSError, SafetensorError, ValueError) as error:
+        raise _unreadable(path, error) from error
+
+
+def read_metadata(path: Path) -> Json:
+    """Return the metadata of a file of `write_tensors`, of which no tensor is read.
+
+    Raises:
+        CheckpointError: missing, truncated, not ours, or of another schema version.
+    """
     check_header(path)
     try:
         with safe_open(path, framework="pt") as file:
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
             header = file.metadata() or {}
         metadata = parse_json(header.get(OURS, "{}"))
     except (OSError, SafetensorError, ValueError) as error:
@@ -48,7 +61,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], Json]:
         raise CheckpointError(f"{path} was not written by {OURS}: give the file of a run of ours.")
     check_schema(metadata, path)
     checked(metadata, TensorsFile, path)
-    return tensors, metadata
+    return metadata
 
 
 def check_header(path: Path) -> dict[str, tuple[int, ...]]:

@@ -11,7 +11,6 @@ and a run that fails is recorded with its message and does not stop the others.
 
 import fcntl
 import gc
-import shutil
 import traceback
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +25,7 @@ from bara_pyro.core.loading import DTYPES, load_backbone
 from bara_pyro.errors import BaraError, ConfigError, TrainingError, unknown
 from bara_pyro.runs.atomic import write_json, write_text
 from bara_pyro.runs.fingerprint import fingerprint
+from bara_pyro.runs.ownership import clear, foreign
 from bara_pyro.runs.system import System, build_system, find_device
 from bara_pyro.runs.train import train
 from experiments.engine.arguments import sweep_options
@@ -43,7 +43,9 @@ from experiments.engine.record import (
     shifted_scores,
 )
 
-LOCK = ".lock"
+LOCK, FAILURE = ".lock", "failure.txt"
+NO_PART = (LOCK, FAILURE)
+"""Names of files that are the sweep's own in the folder of a run."""
 NOTHING: Mapping[str, Record] = MappingProxyType({})
 
 
@@ -177,9 +179,12 @@ def _complete(run: Run) -> Record:
         # Read here: another sweep may have completed it while this one waited.
         record = run.record()
         if run.outdated(record):
-            for path in run.out.iterdir():
-                if path.name != LOCK:
-                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+            if stranger := foreign(run.out, NO_PART):
+                raise ConfigError(
+                    f"{stranger} was not written by this run, or was changed since: move it, or give another "
+                    "--runs."
+                )
+            clear(run.out, NO_PART)
         fit = cache(partial(_fitted, run))
         if record is None or run.lacks_itself(record):
             done = attempt(run, lambda: make_record(fit(), run.out, run.settings))
@@ -221,7 +226,7 @@ def attempt(run: Run, action: Callable[..., dict[str, Any]], *given: Any) -> dic
     except Exception as error:  # noqa: BLE001 - whatever goes wrong in one run must not stop the others
         message = str(error) if isinstance(error, BaraError) else f"{type(error).__name__}: {error}"
         try:
-            write_text(run.out / "failure.txt", traceback.format_exc())
+            write_text(run.out / FAILURE, traceback.format_exc())
         except BaraError as full:
             message = f"{message} ({full})"
         # Records are shared: what they say must not hold where this machine keeps its runs.

@@ -8,14 +8,29 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from app_cases import Bara, Place, assert_one_sentence, files_below, questions, write_rows
 
 from bara_pyro.errors import CheckpointError, ConfigError
 from bara_pyro.generation.file import append_lines
 from bara_pyro.runs.atomic import write_json
 from bara_pyro.runs.folder import load_system, stored_config
-from bara_pyro.runs.manifest import MANIFEST, check_run, read_manifest, record, verify, write_manifest
+from bara_pyro.runs.manifest import (
+    CHECKPOINT,
+    CONFIG,
+    FITTED,
+    MANIFEST,
+    REHEARSED,
+    SCORED,
+    TRAINED,
+    check_run,
+    read_manifest,
+    record,
+    verify,
+    write_manifest,
+)
 from bara_pyro.runs.ownership import adding, clear, foreign, owned
+from bara_pyro.runs.store import write_tensors
 from bara_pyro.untrusted.files import read_json
 
 FILES = (
@@ -182,6 +197,26 @@ def test_programs_that_are_being_written_are_known_by_their_first_line(
     assert (foreign(tmp_path) is None) == ours
     clear(tmp_path)
     assert (tmp_path / "programs.jsonl").exists() == (not ours)
+
+
+@pytest.mark.parametrize("name", [*TRAINED, CHECKPOINT, *SCORED])
+def test_a_run_without_a_manifest_owns_what_says_that_it_is_of_the_run(name: str, run: Path) -> None:
+    """Such as one that was killed: its weights, and no others that are called alike."""
+    identity = {"configuration": read_json(run / CONFIG)["config_hash"]}
+    write_tensors(run / CHECKPOINT, {"x": torch.zeros(1)}, {"identity": identity})
+    write_json(run / FITTED, {"temperature": 1.5})
+    write_json(run / REHEARSED, {"seconds": 1.0, "rows": [{"id": "a", "label": 0, "log_probs": [[-1.0]]}]})
+    for file in (MANIFEST, *SCORED):
+        (run / file).unlink()
+    assert foreign(run) is None
+    if name.endswith(".safetensors"):
+        write_tensors(run / name, {"x": torch.zeros(1)}, {"config_hash": "0" * 12})
+    else:
+        (run / name).write_text('{"mine": "mine"}\n')
+    kept = (run / name).read_bytes()
+    assert foreign(run) is not None
+    clear(run)
+    assert (run / name).read_bytes() == kept
 
 
 def test_lines_of_a_file_that_is_removed_meanwhile(tmp_path: Path) -> None:

@@ -72,11 +72,18 @@ def test_runs_of_other_code(job: Callable[..., Job], tmp_path: Path, monkeypatch
 
     real = program.train
     monkeypatch.setattr(program, "train", train)
+    notes = path.parents[1] / first[0]["config_hash"] / "notes.md"
+    notes.write_text("mine")
+    (refused,) = sweep([job()], tmp_path, launcher="serial", reuse="same")
+    assert "notes.md was not written" in refused["failed"]
+    assert notes.read_text() == "mine"
+    assert not trained
+    notes.unlink()
     again = sweep([job()], tmp_path, launcher="serial", reuse="same", strict=True)
     assert again[0]["metrics"] == first[0]["metrics"]
     assert again[0]["code"] == code_state()
-    ((lock,),) = trained  # nothing was left of the old run
-    assert lock.name == program.LOCK
+    (left,) = trained  # nothing was left of the old run
+    assert {path.name for path in left} == set(program.NO_PART)
 
 
 def test_other_weights_of_the_shipped_language_model_are_other_code(tmp_path: Path) -> None:
