@@ -1,14 +1,18 @@
 """What a GPU shows and a CPU cannot: the shapes of a model of 7 billion parameters, on random weights.
 
-python -m benchmarks.gpu [--size qwen2.5-7b] [--dtype bfloat16] [--device cuda] [--rounds 10] [--rows N]
-                         [--parts step prediction checkpointing generation types] [--out FILE]
+python -m benchmarks.gpu [--size qwen2.5-7b] [--dtype bfloat16] [--device cuda] [--rounds 10] [--rows N ..]
+                         [--parts captured equality step prediction checkpointing generation types]
+                         [--methods lora additive gate] [--out FILE]
 
-"step": milliseconds, GiB above the weights and launches of a training step of --rows rows beside PEFT's LoRA,
-interleaved medians, and the time that the GPU is busy. "prediction": S = 10 draws of 16 rows beside ten
+"captured": the eager and the captured step of each of --methods beside PEFT's LoRA, for each of --rows.
+"equality": 12 steps from one seed, eager and captured, of each method, on the shapes of --equality-size: the
+largest differences, or why the method runs eagerly. "step": milliseconds, GiB above the weights and launches
+of a training step of the first --rows beside PEFT's LoRA, interleaved medians, and the time that the GPU is
+busy. "prediction": S = 10 draws of 16 rows beside ten
 forwards of PEFT's LoRA. "checkpointing": a step of one row of --long tokens with and without. "generation":
 replies as in `benchmarks.generation`. "types": the model is written to a folder and read in bfloat16,
 in 8 and in 4 bits: seconds and GiB of reading, GiB at the peak of training, milliseconds of a step. Results
-are written after each part; `--size micro --device cpu` tries all of it without a GPU.
+are written as they are found; `--size micro --device cpu` tries all of it without a GPU.
 """
 
 import gc
@@ -29,7 +33,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.loading import DTYPES, load_backbone
-from benchmarks import generation
+from benchmarks import capture, generation
 from benchmarks.speed import device_clock, interleaved, peak_of_gpu
 from benchmarks.systems import SIZES, make_batch, make_lm, ours, peft_lora
 
@@ -62,7 +66,7 @@ class Bench:
         new = partial(make_lm, self.size, args.device, DTYPES[args.dtype])
         self.backbone = Backbone(new())
         self.new = new
-        self.peft_step, self.peft_forward = peft_lora(self.size, new())
+        self.peft_step, self.peft_forward, _ = peft_lora(self.size, new())
 
     def batch(self, rows: int | None = None, tokens: int | None = None) -> Any:
         """Return random rows on the device."""
@@ -76,7 +80,7 @@ class Bench:
 
     def step(self) -> dict[str, Any]:
         """Measure a training step."""
-        batch = self.batch(self.args.rows)
+        batch = self.batch(self.args.rows[0] if self.args.rows else None)
         calls: dict[str, Callable[[], object]] = {"peft lora": partial(self.peft_step, batch)}
         calls |= {name: partial(self._ours(name), batch) for name in METHODS}
         found: dict[str, Any] = {name: {"ms": ms} for name, ms in self.timed(calls).items()}
@@ -178,13 +182,16 @@ def empty() -> None:
 
 def main() -> None:
     """Measure, print and write."""
-    parts = ("step", "prediction", "checkpointing", "generation", "types")
+    parts = ("captured", "equality", "step", "prediction", "checkpointing", "generation", "types")
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--size", choices=SIZES, default="qwen2.5-7b")
     parser.add_argument("--dtype", choices=DTYPES, default="bfloat16")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--rows", type=int, help="of a training step; by default the size's")
+    parser.add_argument("--rows", type=int, nargs="+", help="of a training step; by default the size's")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS, help="with a captured step")
+    parser.add_argument("--equality-size", choices=SIZES, default="896")
+    parser.add_argument("--equality-methods", nargs="+", help="by default all that are installed")
     parser.add_argument("--long", type=int, default=2048, help="tokens of a long row")
     parser.add_argument("--types", nargs="+", default=["bfloat16", "int8", "int4"])
     parser.add_argument("--parts", nargs="+", choices=parts, default=parts)
@@ -194,16 +201,21 @@ def main() -> None:
     found: dict[str, Any] = {"size": args.size, "dtype": args.dtype, "gpu": gpu, "torch": torch.__version__}
     bench = None
     for part in args.parts:
-        if part == "types":
+        found[part] = {}
+        if part in ("captured", "equality"):
+            pieces = capture.steps(args, launches) if part == "captured" else capture.equality(args)
+        elif part == "types":
             bench = None
             empty()
-            found[part] = types(args)
+            pieces = iter(types(args).items())
         else:
             bench = bench or Bench(args)
-            found[part] = getattr(bench, part)()
-        print(part, json.dumps(found[part]), flush=True)
-        if args.out:
-            args.out.write_text(json.dumps(found, indent=1) + "\n")
+            pieces = iter(getattr(bench, part)().items())
+        for name, piece in pieces:
+            found[part][name] = piece
+            print(part, name, json.dumps(piece).replace("\\n", "\n"), flush=True)
+            if args.out:
+                args.out.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

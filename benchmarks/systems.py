@@ -119,8 +119,8 @@ def answer_logits(model: nn.Module, batch: Batch) -> Tensor:
 
 def peft_lora(
     size: Size, lm: PreTrainedModel | None = None
-) -> tuple[Callable[[Batch], object], Callable[[Batch], Tensor]]:
-    """PEFT's LoRA, the last position's logits only: a training step and a forward."""
+) -> tuple[Callable[[Batch], object], Callable[[Batch], Tensor], Callable[[], PreTrainedModel]]:
+    """PEFT's LoRA, the last position's logits only: a training step, a forward, and what takes it out."""
     config = peft.LoraConfig(r=8, lora_alpha=16, target_modules=TARGETS, lora_dropout=0.0)
     model = peft.get_peft_model(lm or make_lm(size), config)
     optim = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3, fused=True)
@@ -130,22 +130,26 @@ def peft_lora(
         F.cross_entropy(answer_logits(model, batch).float(), labels_of(batch)).backward()
         optim.step()
 
-    return step, torch.no_grad()(partial(answer_logits, model))
+    return step, torch.no_grad()(partial(answer_logits, model)), model.unload
 
 
-def ours(
-    size: Size, name: str, backbone: Backbone | None = None
-) -> tuple[Callable[[Batch], object], Callable[[Batch, int], Tensor]]:
-    """A method of this library: a training step and prediction."""
-    backbone = backbone or Backbone(make_lm(size))
+def inference(name: str, backbone: Backbone) -> SVI:
+    """Return a method of this library with what trains it."""
     if name == "lora":
         model: LoRA | BaRA = LoRA(backbone, NUM_DATA)
         guide: DeltaGuide | WeibullGuide = DeltaGuide(model)
     else:
         model = BaRA(backbone, NUM_DATA, form="gate" if name == "gate" else "additive", beta_theta=BETA)
         guide = WeibullGuide(model)
-    svi = SVI(model, guide, adamw(model, guide, 1e-3))
-    return svi.step, lambda batch, samples: predict(model, guide, batch, samples=samples)
+    return SVI(model, guide, adamw(model, guide, 1e-3))
+
+
+def ours(
+    size: Size, name: str, backbone: Backbone | None = None
+) -> tuple[Callable[[Batch], object], Callable[[Batch, int], Tensor]]:
+    """A method of this library: a training step and prediction."""
+    svi = inference(name, backbone or Backbone(make_lm(size)))
+    return svi.step, lambda batch, samples: predict(svi.model, svi.guide, batch, samples=samples)
 
 
 class HandWritten(nn.Module):

@@ -66,7 +66,7 @@ class GaussianAdapter(LowRankAdapter):
         return out
 
     def _flipped(self, x: Tensor, deviation: Tensor) -> Tensor:
-        law = Bernoulli(x.new_tensor(0.5), validate_args=False)
+        law = Bernoulli(x.new_full((), 0.5), validate_args=False)
         law = law.expand([*x.shape[:-1], x.shape[-1] + self.r]).to_event(1)
         heads = pyro.sample(self.target.site(SIGNS), law)
         before, after = (2 * heads - 1).split((x.shape[-1], self.r), dim=-1)

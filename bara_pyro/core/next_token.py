@@ -65,13 +65,16 @@ class NextToken(TorchDistribution):
             self._known = value, self._log_prob(value)
         return self._known[1]
 
-    def _log_prob(self, value: Tensor) -> Tensor:
+    def _check(self, value: Tensor) -> None:
         if value.device.type == "cpu" and value.numel() and int(value.max()) >= self.vocabulary:
             raise DataError(
                 f"A reply holds the token {int(value.max())}, and the language model writes "
                 f"{self.vocabulary} tokens: leave it out of the text, or call resize_token_embeddings and "
                 "train the model with it."
             )
+
+    def _log_prob(self, value: Tensor) -> Tensor:
+        self._check(value)
         value = value.expand(self.batch_shape)
         pieces = self._pieces()
         of_piece = partial(self._of, value)

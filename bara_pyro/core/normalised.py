@@ -1,7 +1,7 @@
 """Linear maps of an input divided by its size, and of the input itself, as one node of the autograd graph."""
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -66,6 +66,6 @@ class _NormalisedLinear(torch.autograd.Function):
         return of_x, None, None, *of_weights
 
 
-@lru_cache(maxsize=16)
+@cache  # never dropped: a captured step reads it where it lies
 def _zero(dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.zeros((), dtype=dtype, device=device)

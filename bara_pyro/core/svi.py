@@ -1,8 +1,9 @@
 """Stochastic variational inference with one torch optimiser over all parameters of model and guide."""
 
 import math
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Generic, TypedDict, TypeVar
+from typing import Generic, NamedTuple, TypedDict, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -103,6 +104,8 @@ class SVI(Generic[M, G]):
         self.ranks: Ranks | None = (
             None  # the processes that gradients are averaged over, if there are several
         )
+        # What stands for `gradients`, to the same bits: see `bara_pyro.fast.capture`.
+        self.replayed: Callable[..., dict[str, float]] | None = None
         self.last: dict[str, float] = {}
 
     def step(self, *batches: Batch) -> float:
@@ -126,7 +129,7 @@ class SVI(Generic[M, G]):
             raise ConfigError("A step needs at least one batch.")
         self.model.backbone.check()
         with PROGRAM:
-            parts = self.gradients(*batches)
+            parts = (self.replayed or self.gradients)(*batches)
         self.update()
         if self.scheduler is not None:
             self.scheduler.step()
@@ -145,11 +148,10 @@ class SVI(Generic[M, G]):
         parts: dict[str, float] = {}
         for batch in batches:
             share = len(batch) / rows
-            with self._autocast(batch.input_ids.device):
-                terms = self.elbo.terms(self.model, self.guide, batch)
+            terms = self.terms(batch)
             own = per_example(self.model, terms, len(batch))
-            if self.ranks is None and not math.isfinite(own["loss"]):
-                raise TrainingError(_not_finite(terms))
+            if self.ranks is None:
+                check_finite(own["loss"], terms)
             self.backward(terms, share)
             for key, value in own.items():
                 parts[key] = parts.get(key, 0.0) + share * value
@@ -159,8 +161,19 @@ class SVI(Generic[M, G]):
                 raise TrainingError(
                     f"The loss is {parts['loss']}: lower the learning rate, or set a clipping norm."
                 )
-        norm = nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
-        size = float(norm)
+        norm = self.norm()
+        return {**parts, "grad_norm": self.clipped(norm, float(norm))}
+
+    def norm(self) -> Tensor:
+        """Return the joint norm of the gradients."""
+        return nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
+
+    def clipped(self, norm: Tensor, size: float) -> float:
+        """Clip the gradients, whose joint norm is `norm`, that is `size`; return it.
+
+        Raises:
+            TrainingError: it is not finite.
+        """
         if not math.isfinite(size):
             raise TrainingError(
                 f"The gradient of {self._non_finite_gradient()} is not finite: "
@@ -168,7 +181,12 @@ class SVI(Generic[M, G]):
             )
         if self.clip_norm is not None:
             nn.utils.clip_grads_with_norm_(self.parameters, self.clip_norm, norm)
-        return {**parts, "grad_norm": size}
+        return size
+
+    def terms(self, batch: Batch) -> ElboTerms:
+        """Evaluate the bound of a batch, with the backbone's products in the chosen type."""
+        with self._autocast(batch.input_ids.device):
+            return self.elbo.terms(self.model, self.guide, batch)
 
     def backward(self, terms: ElboTerms, share: float) -> None:
         """Add the gradients of one micro-batch, which is the share `share` of the step's rows.
@@ -176,7 +194,8 @@ class SVI(Generic[M, G]):
         The loss is taken per example, so that clipping and the optimiser's epsilon do not depend on the size
         of the data. With `update`, what a method with a training scheme of its own overrides.
         """
-        terms.loss.backward(terms.loss.new_tensor(share / self.model.num_data))
+        # Filled where it lies: a number from the host would be waited for, and no graph could hold it.
+        terms.loss.backward(torch.full_like(terms.loss, share / self.model.num_data))
 
     def accumulated(self) -> list[Tensor]:
         """Return what `backward` adds to, which is linear in the rows: what processes average."""
@@ -199,8 +218,8 @@ class SVI(Generic[M, G]):
         rows = sum(len(batch) for batch in batches)
         total = 0.0
         for batch in batches:
-            with PROGRAM, torch.no_grad(), self._autocast(batch.input_ids.device):
-                total += len(batch) / rows * self.elbo.terms(self.model, self.guide, batch).loss.item()
+            with PROGRAM, torch.no_grad():
+                total += len(batch) / rows * self.terms(batch).loss.item()
         return total
 
     def _autocast(self, device: torch.device) -> AbstractContextManager:
@@ -214,11 +233,44 @@ class SVI(Generic[M, G]):
         return "some parameter"
 
 
-def _not_finite(terms: ElboTerms) -> str:
+def check_finite(loss: float, terms: ElboTerms) -> None:
+    """Raise `TrainingError` where a loss is not finite, with the parts of its terms that are not."""
+    if math.isfinite(loss):
+        return
     sites = [f"KL of {site}" for site, kl in terms.kl.items() if not kl.isfinite()]
     sites += [site for site, value in terms.extra.items() if not value.isfinite()]
     where = ", ".join(sites) or "likelihood of y"
-    return f"The loss is {terms.loss.item()} ({where}): lower the learning rate, or set a clipping norm."
+    raise TrainingError(
+        f"The loss is {terms.loss.item()} ({where}): lower the learning rate, or set a clipping norm."
+    )
+
+
+class Part(NamedTuple):
+    """One number of a bound: it is logged under `key`, divided by `share`."""
+
+    key: str
+    share: float
+    value: Tensor
+
+
+def parts_of(model: AdaptedLM, terms: ElboTerms, rows: int) -> list[Part]:
+    """Return the numbers of a bound, on its device; see `per_example`."""
+    n, latents = model.num_data, model.latents
+    found = [Part("loss", n, terms.loss.detach()), Part("nll", n, terms.nll.detach())]
+    sites = [("kl_", latents.sites[name], kl) for name, kl in terms.kl.items()]
+    # What a program does not declare is taken for a factor of the whole.
+    sites += [("", latents.auxiliary.get(name, Site(name)), v) for name, v in terms.extra.items()]
+    return found + [
+        Part(prefix + site.family, rows if site.local else 1, v.detach()) for prefix, site, v in sites
+    ]
+
+
+def logged(parts: Sequence[Part], numbers: Sequence[float]) -> dict[str, float]:
+    """Return the sums of numbers by their parts' keys, each divided by its share."""
+    sums: dict[str, float] = {}
+    for part, number in zip(parts, numbers, strict=True):
+        sums[part.key] = sums.get(part.key, 0.0) + number / part.share
+    return sums
 
 
 def per_example(model: AdaptedLM, terms: ElboTerms, rows: int) -> dict[str, float]:
@@ -232,18 +284,9 @@ def per_example(model: AdaptedLM, terms: ElboTerms, rows: int) -> dict[str, floa
     Returns:
         In nats per example `loss`, `nll` and what is local (`kl_theta`), in nats what is global (`kl_phi`).
     """
-    n, latents = model.num_data, model.latents
-    values = [("loss", n, terms.loss), ("nll", n, terms.nll)]
-    sites = [("kl_", latents.sites[name], kl) for name, kl in terms.kl.items()]
-    # What a program does not declare is taken for a factor of the whole.
-    sites += [("", latents.auxiliary.get(name, Site(name)), v) for name, v in terms.extra.items()]
-    values += [(prefix + site.family, rows if site.local else 1, v) for prefix, site, v in sites]
-    parts: dict[str, float] = {}
+    parts = parts_of(model, terms, rows)
     # In one copy off the device, however many sites there are.
-    numbers = torch.stack([value.detach() for *_, value in values]).tolist()
-    for (key, share, _), number in zip(values, numbers, strict=True):
-        parts[key] = parts.get(key, 0.0) + number / share
-    return parts
+    return logged(parts, torch.stack([part.value for part in parts]).tolist())
 
 
 def parameters(model: AdaptedLM, guide: SiteGuide) -> list[Tensor]:

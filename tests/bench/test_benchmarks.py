@@ -10,7 +10,7 @@ import bara_pyro as bp
 
 ROOT = Path(__file__).parents[2]
 RUN = "RUN"  # stands for the folder of a run
-HELPERS = {"systems", "mutants"}  # no command; and tests/test_mutants.py starts the other
+HELPERS = {"systems", "capture", "mutants"}  # no command; and tests/test_mutants.py starts the other
 QUICK: dict[str, tuple[str, ...]] = {
     "generation": ("--rounds", "1", "--rows", "2", "--prompt", "4", "--new", "2"),
     "speed": ("--steps", "1", "--parts", "step"),
@@ -22,7 +22,8 @@ QUICK: dict[str, tuple[str, ...]] = {
     ),
     "gpu": (
         *("--size", "micro", "--device", "cpu", "--dtype", "float32"),
-        *("--rounds", "1", "--rows", "2", "--parts", "step"),
+        *("--rounds", "1", "--rows", "2", "--parts", "step", "captured", "equality"),
+        *("--equality-size", "micro", "--equality-methods", "bara", "ensemble"),
     ),
     "kernels": (),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -70,7 +70,7 @@ class _DrawnGate(torch.autograd.Function):
         return torch.ops.aten.softplus_backward(grad, raw, 1, 20), None, None
 
 
-@lru_cache(maxsize=64)
+@cache  # never dropped: a captured step reads them where they lie
 def _constants(
     r: int, max_kappa: float, dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, Tensor, Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from functools import cache, lru_cache
+from functools import cache
 from inspect import signature
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -118,7 +118,7 @@ def _rows_that_count(pair: Pair, device: torch.device) -> Tensor:
     return mask.expand(pair.q.batch_shape).reshape(-1)
 
 
-@lru_cache(maxsize=8)
+@cache  # never dropped: a captured step reads it where it lies
 def _true(device: torch.device) -> Tensor:
     return torch.ones((), dtype=torch.bool, device=device)
 

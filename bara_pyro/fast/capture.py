@@ -1,0 +1,280 @@
+"""A captured step: the gradient step of a Pyro program, recorded once as a CUDA graph and replayed.
+
+On a GPU a step of a small batch waits for Python: for Pyro's handlers and for the launch of some ten thousand
+kernels. Recorded, the program runs once for each shape of a batch; a step is then a copy of the rows, one
+launch and one read of loss and norm. The operations are the program's own, so that a replay gives the bits
+of the eager step. Noise is drawn by the device's generator, whose offset a graph moves as the program does.
+
+What cannot be recorded runs eagerly (`Captured.misfit`), and a warning says so once.
+"""
+
+import gc
+import warnings
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from itertools import chain
+from typing import Any, NamedTuple
+
+import torch
+from pyro.poutine.runtime import _PYRO_STACK
+from torch import Tensor, nn
+
+from bara_pyro.core.elbo import ElboTerms
+from bara_pyro.core.svi import SVI, Part, check_finite, logged, parts_of
+from bara_pyro.data.types import Batch
+
+WARM_UPS = 3  # eager runs before a capture: caches are filled and the allocator's blocks are there
+MOST = 32  # shapes of batches that are recorded; others run eagerly
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+PLAIN = (bool, int, float, str, type(None))
+
+
+class Outputs(NamedTuple):
+    """What a recorded step leaves in memory of its own, the same at every replay."""
+
+    numbers: Tensor  # the values of `parts`, and the gradients' joint norm
+    parts: list[Part]
+    terms: ElboTerms
+    grads: list[Tensor | None]
+
+
+Run = Callable[[], Outputs]
+Record = Callable[[Run, torch.device], tuple[Outputs, Callable[[], None]]]
+"""Records what a function does to a device; returns its outputs, which are set by calling the second."""
+
+
+class Unfit(Exception):
+    """A step that no graph can hold: it waits for the device, or brings numbers from the host."""
+
+
+@contextmanager
+def as_captured() -> Iterator[None]:
+    """Have transformers build its masks as it does in a capture: of all tokens, without a look at them."""
+    looked = torch.cuda.is_current_stream_capturing
+    torch.cuda.is_current_stream_capturing = lambda: True
+    try:
+        yield
+    finally:
+        torch.cuda.is_current_stream_capturing = looked
+
+
+@contextmanager
+def without_collections() -> Iterator[None]:
+    """Collect garbage first, and not while the block runs: what it holds may be another graph's."""
+    gc.collect()
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+class CudaGraphs:
+    """Records CUDA graphs, which share one pool of memory."""
+
+    def __init__(self) -> None:
+        self._pool: Any = None
+
+    def __call__(self, run: Run, device: torch.device) -> tuple[Outputs, Callable[[], None]]:
+        """Record a function.
+
+        Raises:
+            Unfit: it waits for the device. Where that is not seen before the capture, torch raises.
+        """
+        with torch.cuda.device(device):
+            self._warm_up(run)
+            graph = torch.cuda.CUDAGraph()
+            if self._pool is None:
+                self._pool = torch.cuda.graph_pool_handle()
+            with without_collections(), torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+                outputs = run()
+        return outputs, graph.replay
+
+    def _warm_up(self, run: Run) -> None:
+        """Run as in a capture, on the stream that is captured; the noise of training goes on as it was."""
+        gc.collect()  # of nodes of earlier backward passes, which are bound to the stream that made them
+        self._stream, now = torch.cuda.Stream(), torch.cuda.current_stream()
+        noise, waits = torch.cuda.get_rng_state(), torch.cuda.get_sync_debug_mode()
+        self._stream.wait_stream(now)
+        try:
+            with torch.cuda.stream(self._stream), as_captured():
+                for number in range(WARM_UPS):
+                    # What waits for the device would break the capture, and the generator with it.
+                    torch.cuda.set_sync_debug_mode("error" if number else waits)
+                    run()
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            raise Unfit(f"the step cannot be recorded ({str(error).splitlines()[0]})") from error
+        finally:
+            torch.cuda.set_sync_debug_mode(waits)
+            now.wait_stream(self._stream)
+            torch.cuda.set_rng_state(noise)
+
+
+class Recording:
+    """One gradient step for batches of one shape.
+
+    Args:
+        svi: the inference.
+        batch: the first of these batches.
+        record: see `Record`.
+    """
+
+    def __init__(self, svi: SVI, batch: Batch, record: Record) -> None:
+        self.svi = svi
+        static: dict[str, Any] = {name: value.clone() for name, value in tensors(batch).items()}
+        self.batch = replace(batch, **static)
+        self.outputs, self._replay = record(self._run, batch.input_ids.device)
+
+    def _run(self) -> Outputs:
+        svi = self.svi
+        for parameter in svi.parameters:
+            parameter.grad = None
+        terms = svi.terms(self.batch)
+        parts = parts_of(svi.model, terms, len(self.batch))
+        svi.backward(terms, 1.0)
+        numbers = torch.stack([*(part.value for part in parts), svi.norm()])
+        return Outputs(numbers, parts, _detached(terms), [p.grad for p in svi.parameters])
+
+    def replay(self, batch: Batch) -> dict[str, float]:
+        """Leave a batch's finite, clipped gradients in `.grad`, as `SVI.gradients` does; return its parts."""
+        new, old = tensors(batch), tensors(self.batch)
+        torch._foreach_copy_([old[name] for name in new], list(new.values()))
+        self._replay()
+        for parameter, grad in zip(self.svi.parameters, self.outputs.grads, strict=True):
+            parameter.grad = grad
+        *numbers, size = self.outputs.numbers.tolist()
+        found = logged(self.outputs.parts, numbers)
+        check_finite(found["loss"], self.outputs.terms)
+        norm = self.outputs.numbers[-1]
+        return {**found, "grad_norm": self.svi.clipped(norm, size)}
+
+
+class Captured:
+    """What stands for `SVI.gradients` where a step can be replayed.
+
+    Args:
+        svi: the inference.
+        record: see `Record`; by default CUDA graphs, which only a GPU has.
+
+    Attributes:
+        recordings: by shape of the batch and settings.
+        eager: why steps were not replayed, as far as they were not.
+        unfit: why nothing is recorded any more, once a recording failed.
+    """
+
+    def __init__(self, svi: SVI, record: Record | None = None) -> None:
+        self.svi = svi
+        self.recordings: dict[Hashable, Recording] = {}
+        self.eager: set[str] = set()
+        self.unfit: Unfit | None = None
+        self._record = record or CudaGraphs()
+        self._modules = [*svi.model.backbone.lm.modules()]
+        self._devices = {"cuda"} if record is None else {"cuda", "cpu"}
+
+    def __call__(self, *batches: Batch) -> dict[str, float]:
+        """Leave the finite, clipped gradients of a step in `.grad`; return `SVI.last`."""
+        found = self.misfit(*batches) or self._recording(batches[0])
+        if isinstance(found, Recording):
+            return found.replay(batches[0])
+        if found not in self.eager:
+            self.eager.add(found)
+            warnings.warn(f"Training runs eagerly, not as a captured step: {found}.", stacklevel=2)
+        return self.svi.gradients(*batches)
+
+    def _recording(self, batch: Batch) -> Recording | str:
+        """Return the recording that serves a batch, made where there is none yet, or why there is none."""
+        key = (shape_of(batch), self._settings())
+        if key in self.recordings:
+            return self.recordings[key]
+        if self.unfit is None and len(self.recordings) < MOST:
+            try:
+                return self.recordings.setdefault(key, Recording(self.svi, batch, self._record))
+            except Unfit as error:
+                self.unfit = error
+        return str(self.unfit or f"{MOST} shapes of batches and settings are recorded already")
+
+    def misfit(self, *batches: Batch) -> str | None:
+        """Return why a step on these batches cannot be replayed; None where it can."""
+        svi, backbone = self.svi, self.svi.model.backbone
+        devices = {value.device for value in chain(backbone.lm.parameters(), svi.parameters)}
+        kind = type(svi)
+        reasons = {
+            "the model is on a CPU": not {device.type for device in devices} <= self._devices,
+            "the model is spread over several devices": len(devices) > 1,
+            f"{kind.__name__} has gradients of its own": kind.gradients is not SVI.gradients
+            or kind.backward is not SVI.backward,
+            "several processes or micro-batches share a step": svi.ranks is not None or len(batches) > 1,
+            "checkpointing is on": backbone.checkpointing,
+            "the language model is quantised": backbone.quantized is not None,
+            "the lowest layers hold no adapter, and their states are kept by row": svi.model.frozen_layers
+            > 0,
+            "the rows go on from others": any(batch.past is not None for batch in batches),
+            "the program is watched": svi.model._seen is not None or self._tapped(),
+            "a handler of Pyro stands around the step": bool(_PYRO_STACK),
+            "hooks hang on the language model": self._hooked(),
+        }
+        return next((reason for reason, true in reasons.items() if true), None)
+
+    def _tapped(self) -> bool:
+        return any(adapter.tap is not None for adapter in self.svi.model.adapters.values())
+
+    def _hooked(self) -> bool:
+        own = any(getattr(module, kind) for module in self._modules for kind in HOOKS)
+        everywhere = any(getattr(nn.modules.module, f"_global{kind}") for kind in HOOKS)
+        return own or everywhere or any(p._backward_hooks for p in self.svi.parameters)
+
+    def _settings(self) -> Hashable:
+        """Return what a recording was made under: numbers that Python reads, and where weights lie."""
+        svi, model = self.svi, self.svi.model
+        things = [svi, svi.elbo, model.likelihood, *model.modules(), *svi.guide.modules()]
+        places = [p.data_ptr() for p in chain(svi.parameters, model.backbone.lm.parameters())]
+        return (tuple(map(_plain, things)), svi.autocast, tuple(places))
+
+
+def eager(svi: SVI) -> SVI:
+    """Have an inference run its steps eagerly, with the masks of a captured one, of which the bits are."""
+
+    def gradients(*batches: Batch) -> dict[str, float]:
+        with as_captured():
+            return svi.gradients(*batches)
+
+    svi.replayed = gradients
+    return svi
+
+
+def captured(svi: SVI, record: Record | None = None) -> SVI:
+    """Have an inference replay its gradient steps where they can be recorded; return it.
+
+    Args:
+        svi: the inference, changed in place; `svi.replayed = None` takes it back.
+        record: see `Record`; by default CUDA graphs.
+    """
+    svi.replayed = Captured(svi, record)
+    return svi
+
+
+def tensors(batch: Batch) -> dict[str, Tensor]:
+    """Return the tensors of a batch by the names of its fields."""
+    values = {field.name: getattr(batch, field.name) for field in fields(batch)}
+    return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+
+
+def shape_of(batch: Batch) -> Hashable:
+    """Return what batches have in common that one recording serves: all that Python reads of them."""
+    shapes = tuple((name, value.shape, value.dtype, value.device) for name, value in tensors(batch).items())
+    return type(batch), shapes, max(batch.asked), _plain(batch)
+
+
+def _plain(thing: object) -> tuple[tuple[str, object], ...]:
+    return tuple((name, value) for name, value in vars(thing).items() if isinstance(value, PLAIN))
+
+
+def _detached(terms: ElboTerms) -> ElboTerms:
+    """Return terms without their graph, which a replay does not need."""
+    kl, extra = ({name: value.detach() for name, value in own.items()} for own in (terms.kl, terms.extra))
+    return ElboTerms(terms.loss.detach(), terms.nll.detach(), kl, extra)

@@ -1,0 +1,188 @@
+"""Parts of `benchmarks.gpu` about the captured step: what it takes, and whether its bits are the eager's."""
+
+import gc
+import time
+import traceback
+import warnings
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.loading import DTYPES
+from bara_pyro.core.svi import SVI
+from bara_pyro.data.types import Batch
+from bara_pyro.fast.capture import Captured, Outputs, Record, Run, as_captured, captured, eager
+from bara_pyro.methods import METHODS
+from bara_pyro.methods.base import build, method_config
+from bara_pyro.runs.sections import TrainConfig
+from benchmarks.speed import device_clock, interleaved, peak_of_gpu
+from benchmarks.systems import NUM_DATA, SIZES, inference, make_batch, make_lm, peft_lora
+
+Figures = dict[str, Any]
+Call = Callable[[], object]
+STEPS = 12
+
+
+def again(run: Run, device: torch.device) -> tuple[Outputs, Callable[[], None]]:
+    """Record nothing and run again, to try this file where there is no GPU."""
+    with torch.random.fork_rng(devices=[]), as_captured():
+        first = run()
+
+    def replay() -> None:
+        with as_captured():
+            new = run()
+        first.numbers.copy_(new.numbers)
+        first.grads[:] = new.grads
+
+    return first, replay
+
+
+def recorder(device: str) -> Record | None:
+    """Return what records on a device; None: CUDA graphs."""
+    return again if device == "cpu" else None
+
+
+def attempt(call: Callable[[], Figures]) -> Figures:
+    """Return what a call finds, or how it failed; the parts after it are to be measured all the same."""
+    try:
+        return call()
+    except Exception:  # noqa: BLE001 - whatever it is, it is the result
+        return {"failed": traceback.format_exc()}
+    finally:
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+def timed(calls: dict[str, Call], args: Namespace, launches: Callable[[Call, str], Figures]) -> Figures:
+    """Return milliseconds, GiB above what is there and kernels of each call."""
+    medians = interleaved(calls, args.rounds, 2, device_clock(args.device))
+    found: Figures = {name: {"ms": 1000 * seconds} for name, seconds in medians.items()}
+    for name, call in calls.items():
+        if args.device != "cpu":
+            found[name]["gib"] = peak_of_gpu(call) / 1024
+        found[name] |= launches(call, args.device)
+    return found
+
+
+def steps(args: Namespace, launches: Callable[[Call, str], Figures]) -> Iterator[tuple[str, Figures]]:
+    """Time a step of PEFT's LoRA, and the eager and the captured step of our methods, for each `--rows`.
+
+    One language model serves all in turn: PEFT takes its adapters out again.
+    """
+    size, rows = SIZES[args.size], args.rows or [SIZES[args.size].rows]
+    batches = {number: make_batch(size, number).to(args.device) for number in rows}
+    lm = make_lm(size, args.device, DTYPES[args.dtype])
+    step, _, unload = peft_lora(size, lm)
+    for number, batch in batches.items():
+        call: dict[str, Call] = {"peft lora": partial(step, batch)}
+        yield f"peft lora, {number} rows", attempt(partial(timed, call, args, launches))
+    backbone = Backbone(unload())
+    for number, batch in batches.items():
+        for name in args.methods:
+            one = partial(_both, args, backbone, name, batch, launches)
+            yield f"{name}, {number} rows", attempt(one)
+
+
+def _both(
+    args: Namespace, backbone: Backbone, name: str, batch: Batch, launches: Callable[[Call, str], Figures]
+) -> Figures:
+    plain, replayed = (inference(name, backbone) for _ in range(2))
+    captured(replayed, recorder(args.device))
+    start, before = time.perf_counter(), reserved(args.device)
+    replayed.step(batch)
+    recorded: Figures = {"recording_s": time.perf_counter() - start}
+    if args.device != "cpu":
+        recorded["held_gib"] = reserved(args.device) - before
+    calls: dict[str, Call] = {
+        "eager": partial(plain.step, batch),
+        "captured": partial(replayed.step, batch),
+    }
+    found = timed(calls, args, launches)
+    return found | recorded | said(replayed)
+
+
+def reserved(device: str) -> float:
+    """Return the GiB that are taken from a GPU, what a recorded step keeps for itself included."""
+    if device == "cpu":
+        return 0.0
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    return torch.cuda.memory_reserved() / 2**30
+
+
+def said(svi: SVI) -> Figures:
+    """Return how many steps were recorded, and why others ran eagerly."""
+    replayed = svi.replayed
+    if not isinstance(replayed, Captured):
+        return {}
+    found: Figures = {"recordings": len(replayed.recordings), "eager_because": sorted(replayed.eager)}
+    if replayed.unfit is not None:
+        found["unfit"] = "".join(traceback.format_exception(replayed.unfit))
+    return found
+
+
+def equality(args: Namespace) -> Iterator[tuple[str, Figures]]:
+    """Train with each method from one seed, eagerly twice and captured; tell how far the runs are apart.
+
+    Kernels are the deterministic ones, as far as there are such: attention's backward pass has others, which
+    make two eager runs differ. cuBLAS needs CUBLAS_WORKSPACE_CONFIG=:4096:8 for it.
+    """
+    warnings.filterwarnings("ignore", message=".*deterministic.*")
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    size = SIZES[args.equality_size]
+    backbone = Backbone(make_lm(size, args.device, DTYPES[args.dtype]))
+    batches = [shifted(make_batch(size), step).to(args.device) for step in range(STEPS)]
+    for name in args.equality_methods or [name for name, _ in METHODS.usable()]:
+        yield name, attempt(partial(_apart, args, backbone, name, batches))
+
+
+def shifted(batch: Batch, step: int) -> Batch:
+    """Return other rows of the same shape: tokens, padding and labels all differ."""
+    ids, mask, labels = batch.input_ids, batch.attention_mask, batch.labels
+    if labels is not None:
+        labels = labels.roll(step)
+    return type(batch)(
+        ids.roll((step, 3 * step), (0, 1)), mask.roll(step, 0), batch.answer_ids, labels, batch.ids
+    )
+
+
+def _apart(args: Namespace, backbone: Backbone, name: str, batches: list[Batch]) -> Figures:
+    runs: list[list[dict[str, Tensor]]] = []
+    found: Figures = {}
+    for record in (False, False, True):
+        torch.manual_seed(3)
+        config = method_config(name)
+        model, guide = build(config, backbone, NUM_DATA, {})
+        train = TrainConfig(steps=STEPS, batch_size=len(batches[0]))
+        svi = METHODS[name].svi(model, guide, train, config)
+        captured(svi, recorder(args.device)) if record else eager(svi)
+        torch.manual_seed(9)
+        runs.append([_step(svi, batch) for batch in batches])
+        found |= said(svi)
+    first, other, replayed = runs
+    found |= {"eager again": furthest(first, other), "captured": furthest(first, replayed)}
+    found["moved"] = float((first[0]["parameters"] - first[-1]["parameters"]).abs().max())
+    return found
+
+
+def furthest(first: list[dict[str, Tensor]], second: list[dict[str, Tensor]]) -> dict[str, float]:
+    """Return the largest difference of two runs in each of what a step gives."""
+    return {
+        key: max(float((a[key] - b[key]).abs().max()) for a, b in zip(first, second, strict=True))
+        for key in first[0]
+    }
+
+
+def _step(svi: SVI, batch: Batch) -> dict[str, Tensor]:
+    """Take a step; return its loss and norm, gradients and parameters, float64 on the CPU."""
+    svi.step(batch)
+    grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in svi.parameters]
+    tensors = {"gradients": grads, "parameters": [p.detach() for p in svi.parameters]}
+    flat = {key: torch.cat([v.flatten() for v in values]).cpu().double() for key, values in tensors.items()}
+    return {"parts": torch.tensor([*svi.last.values()], dtype=torch.float64), **flat}

@@ -1,0 +1,261 @@
+"""A captured step has the bits of the eager one: here as a graph of ATen calls, replayed on other rows."""
+
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import chain
+
+import pytest
+import torch
+from core_cases import bara_pair, lora_pair, make_batch, trainer
+from pyro import poutine
+from torch import Tensor
+from torch.fx import GraphModule, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import bara_pyro as bp
+from bara_pyro.core.elbo import ElboTerms
+from bara_pyro.core.next_token import NextToken
+from bara_pyro.core.svi import SVI, adamw
+from bara_pyro.data.replies import EncodedReply, reply_batch
+from bara_pyro.data.types import Batch
+from bara_pyro.errors import TrainingError
+from bara_pyro.fast.capture import Outputs, Run, as_captured, captured, eager
+from benchmarks.kernels import as_on_an_accelerator
+
+STEPS = 12
+# What would wait for a GPU: no CUDA graph can hold that.
+WAITS = {"_local_scalar_dense", "item", "nonzero", "masked_select", "equal", "randperm"}
+
+
+class Traced:
+    """Records as CUDA graphs are recorded, ATen call by ATen call."""
+
+    def __init__(self) -> None:
+        self.waits: set[str] = set()
+
+    def __call__(self, run: Run, device: torch.device) -> tuple[Outputs, Callable[[], None]]:
+        found: list[Outputs] = []
+
+        def flat() -> list[Tensor]:
+            found[:] = [run()]
+            return tensors_of(found[0])
+
+        with torch.random.fork_rng(devices=[]), as_captured():
+            run()  # as a warm-up does: what is cached is there
+            graph = make_fx(flat)()
+        self.waits |= {name for node in graph.graph.nodes if waits(name := str(node.target), node, graph)}
+
+        @torch.no_grad()
+        def replay() -> None:
+            for static, value in zip(tensors_of(found[0]), graph(), strict=True):
+                static.copy_(value)
+
+        return found[0], replay
+
+
+def waits(name: str, node: Node, graph: GraphModule) -> bool:
+    if name.startswith(
+        "aten.lift_fresh"
+    ):  # a number of the host; of a tensor without one Pyro asks its device
+        return getattr(graph, node.args[0].target).numel() > 0
+    return name.split(".")[1:2] in [[wait] for wait in WAITS]
+
+
+def tensors_of(outputs: Outputs) -> list[Tensor]:
+    terms, grads = outputs.terms, [g for g in outputs.grads if g is not None]
+    own = [terms.loss, terms.nll, *terms.kl.values(), *terms.extra.values()]
+    return [outputs.numbers.detach(), *(value.detach() for value in own), *grads]
+
+
+def questions(step: int) -> Batch:
+    """Four rows that differ in tokens, padding and labels at each step, all seven tokens wide."""
+    generator = torch.Generator().manual_seed(step)
+    lengths = [7, *torch.randint(2, 7, (3,), generator=generator).tolist()]
+    rows = tuple(tuple(torch.randint(1, 61, (n,), generator=generator).tolist()) for n in lengths)
+    labels = torch.randint(0, 3, (4,), generator=generator)
+    return replace(make_batch(rows), labels=labels)
+
+
+def replies(step: int) -> Batch:
+    """Three prompts with replies, other ones at each step, of one shape."""
+    generator = torch.Generator().manual_seed(step)
+
+    def tokens(number: int) -> tuple[int, ...]:
+        return tuple(torch.randint(1, 61, (number,), generator=generator).tolist())
+
+    prompts = torch.randint(1, 4, (2,), generator=generator).tolist()
+    ends = torch.randint(1, 4, (2,), generator=generator).tolist()
+    rows = [(4, 3), *zip(prompts, ends, strict=True)]
+    return reply_batch([[EncodedReply(tokens(a), tokens(b), str(n))] for n, (a, b) in enumerate(rows)])
+
+
+@pytest.fixture(autouse=True)
+def on_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(NextToken, "_check", lambda *_: None)  # looked at on a CPU alone
+    with as_on_an_accelerator():
+        yield
+
+
+def make(name: str, **options: object) -> SVI:
+    torch.manual_seed(5)
+    if name == "lora":
+        return trainer(lora_pair(**options))
+    return trainer(bara_pair(form=name, scale=0.3, beta_theta=0.01, **options))
+
+
+def trained(svi: SVI, batches: Callable[[int], Batch], steps: int = STEPS) -> list[list[Tensor]]:
+    """Return what each step gives: parts of the bound, norm, gradients, and parameters after it."""
+    torch.manual_seed(9)
+    found = []
+    for step in range(steps):
+        svi.step(batches(step))
+        numbers = torch.tensor([*svi.last.values()], dtype=torch.float64)
+        found.append(
+            [
+                numbers,
+                *(p.grad.clone() for p in svi.parameters),
+                *(p.detach().clone() for p in svi.parameters),
+            ]
+        )
+    return found
+
+
+def same(first: list[list[Tensor]], second: list[list[Tensor]]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(chain(*first), chain(*second), strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("likelihood", [bp.AnswerLikelihood, bp.CompletionLikelihood])
+@pytest.mark.parametrize("name", ["lora", "additive", "gate"])
+def test_replays_have_the_bits_of_eager_steps(name: str, likelihood: type) -> None:
+    batches = questions if likelihood is bp.AnswerLikelihood else replies
+    plain = trained(eager(make(name, likelihood=likelihood())), batches)
+    record = Traced()
+    svi = captured(make(name, likelihood=likelihood()), record)
+    assert same(plain, trained(svi, batches))
+    assert not same(plain[:1], plain[1:2])
+    assert len(svi.replayed.recordings) == 1
+    assert not svi.replayed.eager
+    assert not record.waits
+
+
+class Again:
+    """Records by running again: what is tested is what is recorded, not how."""
+
+    def __call__(self, run: Run, device: torch.device) -> tuple[Outputs, Callable[[], None]]:
+        with torch.random.fork_rng(devices=[]):
+            first = run()
+
+        def replay() -> None:
+            with as_captured():
+                again = tensors_of(run())
+            for static, value in zip(tensors_of(first), again, strict=True):
+                static.copy_(value)
+
+        return first, replay
+
+
+def test_a_step_is_recorded_for_each_shape_and_setting() -> None:
+    batches = {0: questions, 1: questions, 2: replace_width, 3: questions, 4: questions}
+    svi, plain = captured(make("gate"), Again()), eager(make("gate"))
+
+    def train(svi: SVI) -> list[list[Tensor]]:
+        found = []
+        for step, batch in batches.items():
+            if step == 4:
+                svi.model.beta_theta = 0.5
+            found += trained(svi, lambda _, batch=batch, step=step: batch(step), 1)
+        return found
+
+    assert same(train(plain), train(svi))
+    assert len(svi.replayed.recordings) == 3
+
+
+def replace_width(step: int) -> Batch:
+    return make_batch(pad=2)
+
+
+def test_gradients_are_clipped() -> None:
+    svi, plain = (trainer(bara_pair(seed=5, scale=0.3), clip_norm=0.01) for _ in range(2))
+    assert same(trained(eager(plain), questions, 3), trained(captured(svi, Again()), questions, 3))
+
+
+def test_a_loss_that_is_not_finite_stops_a_replay_before_the_step() -> None:
+    svi = captured(make("additive"), Again())
+    svi.step(questions(0))
+    with torch.no_grad():
+        svi.parameters[0].view(-1)[0] = math.nan
+    before = [p.detach().clone().nan_to_num(7.0) for p in svi.parameters]
+    with pytest.raises(TrainingError, match="The loss is nan"):
+        svi.step(questions(1))
+    after = [p.detach().nan_to_num(7.0) for p in svi.parameters]
+    assert all(map(torch.equal, before, after))
+
+
+def hooked(svi: SVI) -> Callable[[], None]:
+    return svi.model.backbone.lm.model.layers[0].register_forward_hook(lambda *_: None).remove
+
+
+def of_the_parameters(svi: SVI) -> Callable[[], None]:
+    return svi.parameters[0].register_hook(lambda grad: grad * 2).remove
+
+
+def checkpointed(svi: SVI) -> Callable[[], None]:
+    svi.model.backbone.checkpointing = True
+    return lambda: setattr(svi.model.backbone, "checkpointing", False)
+
+
+def in_a_handler(svi: SVI) -> Callable[[], None]:
+    handler = poutine.scale(scale=2.0)
+    handler.__enter__()
+    return lambda: handler.__exit__(None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (hooked, "hooks hang"),
+        (of_the_parameters, "hooks hang"),
+        (checkpointed, "checkpointing is on"),
+        (in_a_handler, "a handler of Pyro"),
+    ],
+)
+def test_what_does_not_fit_runs_eagerly_and_says_so_once(change: Callable, reason: str) -> None:
+    svi, plain = captured(make("additive"), Again()), make("additive")
+    found = []
+    for own in (svi, plain):
+        undo = change(own)
+        try:
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                found.append((trained(own, questions, 2), [str(w.message) for w in said]))
+        finally:
+            undo()
+    assert same(found[0][0], found[1][0])
+    assert [reason in sentence for sentence in found[0][1]] == [True]
+    assert not svi.replayed.recordings
+    trained(svi, questions, 1)
+    assert len(svi.replayed.recordings) == 1
+
+
+def test_micro_batches_run_eagerly() -> None:
+    svi = captured(make("lora"), Again())
+    with pytest.warns(UserWarning, match="micro-batches share a step"):
+        svi.step(questions(0), questions(1))
+
+
+def test_a_method_with_gradients_of_its_own_runs_eagerly() -> None:
+    class Own(SVI):
+        def backward(self, terms: ElboTerms, share: float) -> None:
+            super().backward(terms, 2 * share)
+
+    pair = lora_pair()
+    with pytest.warns(UserWarning, match="Own has gradients of its own"):
+        captured(Own(*pair, adamw(*pair, 1e-2)), Again()).step(questions(0))
+
+
+def test_on_a_cpu_graphs_are_not_tried() -> None:
+    with pytest.warns(UserWarning, match="on a CPU"):
+        captured(make("lora")).step(questions(0))
