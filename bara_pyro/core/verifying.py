@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from bara_pyro.core.backbone import Backbone, apart
+from bara_pyro.core.backbone import TOLERANCE, Backbone, apart
 from bara_pyro.core.frozen_states import Tokens
 from bara_pyro.errors import BackboneError, BaraError
 
@@ -128,10 +128,23 @@ def _keeps_apart(backbone: Backbone, ids: Tensor) -> bool:
     ones, segments = torch.ones_like(ids), torch.tensor([[0, 0, 1, 2]], device=ids.device)
     try:
         both = backbone.hidden(ids, ones, segments)[:, 2:]
+        beside_another = backbone.hidden(ids[:, [0, 1, 0, 3]], ones, segments)[:, 3:]
     except UNREADABLE:
+        return False
+    if not apart(both[:, 1:], beside_another) <= _rounding_of_a_size(backbone, ids):
         return False
     texts = torch.cat([ids[:, :3], ids[:, [0, 1, 3]]])
     return backbone.alike(backbone.hidden(texts, torch.ones_like(texts))[:, -1], both[0])
+
+
+def _rounding_of_a_size(backbone: Backbone, ids: Tensor) -> float:
+    """Return how far tokens may be apart where a token that they do not see is another, in a row of one size.
+
+    Next to nothing in any type: only experts round by what else they are given.
+    """
+    ones = torch.ones_like(ids)
+    rows = [backbone.hidden(row, ones)[:, :3] for row in (ids, ids[:, [0, 1, 2, 0]])]
+    return max(TOLERANCE, torch.finfo(backbone.dtype).eps, TIMES * apart(*rows))
 
 
 def _resumes(backbone: Backbone, ids: Tensor) -> bool:

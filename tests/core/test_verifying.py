@@ -69,6 +69,20 @@ def test_without_it_only_the_rounding_of_a_type_is_allowed_for(dtype: torch.dtyp
     assert (backbone.tolerance == TOLERANCE) == (dtype == torch.float32)
 
 
+@pytest.mark.parametrize("by", [0.0, 0.02])
+def test_texts_that_see_a_little_of_each_other_are_not_kept_apart(by: float) -> None:
+    """As those of a convolution: less than what half precision rounds by between rows of two sizes."""
+
+    def leaks(layer: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        return output + by * nn.functional.pad(output, (0, 0, 1, 0))[:, :-1]
+
+    lm = make_lm("qwen2", torch.bfloat16)
+    lm.model.layers[-1].register_forward_hook(leaks)
+    backbone = Backbone(lm)
+    verify(backbone)
+    assert backbone.takes_segments == (by == 0)
+
+
 def sees_ahead(hidden: Tensor) -> Tensor:
     return hidden + hidden.flip(1)
 
