@@ -12,11 +12,12 @@ from bara_pyro.data.cells import check_names
 from bara_pyro.data.reading import lines_in
 from bara_pyro.errors import DataError
 from bara_pyro.types import Json
+from bara_pyro.untrusted.schemas import MOST_JSON
 
 SEPARATORS = {",": "a comma", ";": "a semicolon", "\t": "a tab"}
 TOLD = re.compile(r'"?sep=([^\w "]|\t)"?[,;\t]*\s*', re.IGNORECASE)
 END = "\x1e end \x1e"  # a line behind the last one, which an open quotation mark would take in
-LONGEST = 2**31 - 1  # characters of a cell; the csv module stops at 131,072 by itself
+LONGEST = MOST_JSON  # characters of a cell; the csv module stops at 131,072 by itself
 
 
 def csv_rows(path: Path) -> Iterator[Json]:

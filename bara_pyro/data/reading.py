@@ -3,23 +3,27 @@
 import io
 import json
 import logging
+import os
 import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from bara_pyro.data.cells import unique_keys
 from bara_pyro.errors import DataError
 from bara_pyro.types import Json
 from bara_pyro.untrusted.files import check_name
+from bara_pyro.untrusted.schemas import MOST_JSON
 
 if TYPE_CHECKING:
     import datasets
 
 Rows = list[Json]
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
+MOST_WHOLE = 2**31
+"""Bytes of a file that is not read line by line; a line has at most `MOST_JSON`."""
 PIECE = 1000  # rows of a `datasets.Dataset` that become dictionaries at a time
 
 
@@ -123,33 +127,62 @@ def text_in(path: Path) -> str:
     """Return the text of a UTF-8 file, or of one in UTF-16 that says so by its first bytes.
 
     Raises:
-        DataError: there is no such file, or it holds something else.
+        DataError: there is no such file, it has more than `MOST_WHOLE` bytes, or holds something else.
     """
-    return "".join(lines_in(path))
+    with _reading(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > MOST_WHOLE:
+            raise DataError(
+                f"{path} has {size:,} bytes, and at most {MOST_WHOLE:,} are read as a whole: write one row a "
+                "line, as .jsonl in UTF-8."
+            )
+        data = file.read(size)  # as much is allocated as is asked for, whatever is there
+        return _decoded(data, "utf-16" if data[:2] in UTF16 else "utf-8-sig", path)
 
 
 def lines_in(path: Path) -> Iterator[str]:
-    """Yield the lines of such a file, each with the line feed that ends it; one in UTF-16 is read whole."""
+    """Yield the lines of such a file, each with the line feed that ends it; one in UTF-16 is read whole.
+
+    Raises:
+        DataError: as `text_in`, and a line has more than `MOST_JSON` bytes.
+    """
+    with _reading(path) as file:
+        if file.read(2) in UTF16:
+            yield from io.StringIO(text_in(path), newline="\n")
+            return
+        file.seek(0)
+        start = number = 0
+        while line := file.readline(MOST_JSON + 1):
+            number += 1
+            if len(line) > MOST_JSON:
+                raise DataError(
+                    f"{path}, line {number} has more than {MOST_JSON:,} bytes: end each row with a line feed."
+                )
+            yield _decoded(line, "utf-8" if start else "utf-8-sig", path, start)
+            start += len(line)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[BinaryIO]:
+    """Open a regular file of rows; say which one where that fails, now or later."""
     check_name(path, DataError)
     if not path.is_file():
         raise DataError(f"There is no file {path}.")
-    start = 0
     try:
         with path.open("rb") as file:
-            wide = file.read(2) in UTF16
-            file.seek(0)
-            if wide:
-                yield from io.StringIO(file.read().decode("utf-16"), newline="\n")
-            for line in file:
-                yield line.decode("utf-8" if start else "utf-8-sig")
-                start += len(line)
-    except UnicodeDecodeError as error:
-        place = start + error.start
-        raise DataError(
-            f"{path} is not UTF-8 text (byte {place}): save it as UTF-8 (in Excel: CSV UTF-8)."
-        ) from error
+            yield file
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror}).") from error
+
+
+def _decoded(data: bytes, encoding: str, path: Path, start: int = 0) -> str:
+    """Return what stands at a place of a file as text."""
+    try:
+        return data.decode(encoding)
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path} is not UTF-8 text (byte {start + error.start}): save it as UTF-8 (in Excel: CSV UTF-8)."
+        ) from error
 
 
 def some(rows: Rows, place: Path | str) -> Rows:

@@ -1,6 +1,5 @@
 """Files of replies to score, and which files of scores are ours."""
 
-import json
 from pathlib import Path
 
 from bara_pyro.data.conversations import Conversation, conversations_in
@@ -10,6 +9,7 @@ from bara_pyro.data.rows import column_in
 from bara_pyro.data.tables import Data, Table, read_table
 from bara_pyro.data.tools import GIVEN
 from bara_pyro.errors import DataError
+from bara_pyro.untrusted.files import first_object
 
 COLUMN, JUDGE = "score", "judge"
 REPLIES = ("reply", "completion", "output")
@@ -50,11 +50,5 @@ def replies_in(data: Data) -> tuple[Rows, list[Conversation]]:
 
 def scores_in(path: Path) -> bool:
     """Return whether a file holds rows with scores, as `bara reward score` writes them."""
-    try:
-        with path.open(encoding="utf-8") as file:
-            row = json.loads(file.readline())
-    except (OSError, ValueError):  # unreadable, not text, not JSON
-        return False
-    return (
-        isinstance(row, dict) and isinstance(row.get(COLUMN), float) and bool({"prompt", JUDGE} & row.keys())
-    )
+    row = first_object(path) or {}
+    return isinstance(row.get(COLUMN), float) and bool({"prompt", JUDGE} & row.keys())

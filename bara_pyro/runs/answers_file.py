@@ -5,7 +5,7 @@ import json
 from collections.abc import Collection
 from pathlib import Path
 
-from bara_pyro.untrusted.files import check_regular
+from bara_pyro.untrusted.files import check_regular, first_object, read_text
 from bara_pyro.untrusted.schemas import MOST_JSON
 
 KEYS = ("id", "label", "total", "aleatoric", "epistemic")
@@ -75,14 +75,14 @@ def comparison_page_in(path: Path) -> bool:
 def world_card_in(path: Path) -> bool:
     """Return whether a file is a card of `bara microworld card`."""
     try:
-        return path.read_text(encoding="utf-8").startswith(f"{WORLD_CARD}\n")
+        return read_text(path).startswith(f"{WORLD_CARD}\n")
     except (OSError, ValueError):
         return False
 
 
 def _holds(page: Path, mark: str) -> bool:
     try:
-        return f"<div {mark}>" in page.read_text(encoding="utf-8")
+        return f"<div {mark}>" in read_text(page)
     except (OSError, ValueError):
         return False
 
@@ -93,16 +93,16 @@ def answers_in(path: Path, keys: Collection[str] = KEYS) -> bool:
     With the keys of a decision: what `runs.decide.write_decisions` writes.
     """
     try:
+        check_regular(path)
         if path.suffix.lower() == ".parquet":
             import pyarrow.parquet as pq
 
             return set(keys) <= set(pq.read_schema(path).names)
-        with path.open(encoding="utf-8", newline="") as file:
-            first = file.readline()
         if path.suffix.lower() == ".jsonl":
-            row = json.loads(first)
-            return isinstance(row, dict) and set(keys) <= set(row)
+            return set(keys) <= (first_object(path) or {}).keys()
+        with path.open(encoding="utf-8", newline="") as file:
+            first = file.readline(MOST_JSON)
         headers = (next(csv.reader([first], delimiter=separator), []) for separator in ",;\t")
         return any(set(keys) <= set(header) for header in headers)
-    except (OSError, ValueError, csv.Error):  # unreadable, not text, not JSON, not Parquet
+    except (OSError, ValueError, csv.Error):  # unreadable, not text, not Parquet
         return False

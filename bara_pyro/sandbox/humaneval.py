@@ -16,6 +16,7 @@ from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.sandbox.limits import Limits
 from bara_pyro.sandbox.runner import check_isolation
 from bara_pyro.sandbox.trial import Outcome, try_function
+from bara_pyro.untrusted.schemas import MOST_JSON
 
 # Where the paper stops a completion (section 3.2): what follows is another function or a statement.
 STOP_SEQUENCES = ("\nclass", "\ndef", "\n#", "\nif", "\nprint")
@@ -95,9 +96,12 @@ def _text(path: Path) -> str:
     if not path.is_file():
         raise DataError(f"There is no file {path}: give HumanEval.jsonl or HumanEval.jsonl.gz.")
     try:
-        data = path.read_bytes()
-        return (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8-sig")
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            data = file.read(MOST_JSON + 1)
+        if len(data) > MOST_JSON:
+            raise ValueError(f"it has more than {MOST_JSON:,} bytes")  # noqa: TRY301
+        return data.decode("utf-8-sig")
+    except (OSError, EOFError, zlib.error, ValueError) as error:
         raise DataError(f"{path} cannot be read ({error}): fetch it again.") from error
 
 

@@ -73,7 +73,7 @@ def read_text(path: Path, *, most: int = MOST_JSON) -> str:
     if size > most:
         raise ValueError(f"it has {size:,} bytes, and at most {most:,} are read")
     with path.open("rb") as file:
-        return decoded(file.read(most))
+        return decoded(file.read(size))  # as much is allocated as is asked for, whatever is there
 
 
 def decoded(data: bytes) -> str:

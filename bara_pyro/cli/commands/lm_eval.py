@@ -1,6 +1,5 @@
 """`bara lm-eval`: tasks of lm-evaluation-harness on a run, or on a bare language model."""
 
-import json
 import sys
 from contextlib import nullcontext, redirect_stderr
 from io import StringIO
@@ -12,6 +11,7 @@ import typer
 from bara_pyro.cli.options import MODEL, DataDir, Limit, Moved, Overwrite, RunDevice, Seed, of_data, path
 from bara_pyro.runs.sections import MOST_DRAWS
 from bara_pyro.types import Json, Law, WeightType
+from bara_pyro.untrusted.files import parse_json, read_text
 
 
 def lm_eval(
@@ -143,7 +143,7 @@ def _rows(report: Json) -> list[Json]:
 def _results_in(file: Path) -> bool:
     """Return whether a file holds results of this command."""
     try:
-        stored = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        stored = parse_json(read_text(file), finite=False)
+    except (OSError, ValueError):
         return False
     return isinstance(stored, dict) and {"lm_eval", "model", "results"} <= stored.keys()
