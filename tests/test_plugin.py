@@ -92,6 +92,7 @@ def test_its_task_of_replies_is_learnt(bara: Bara, tmp_path: Path) -> None:
     assert json.loads((out / "bara_config.json").read_text())["config"]["task"]["name"] == "counting"
 
 
+@pytest.mark.slow
 def test_a_module_that_is_not_installed(bara: Bara, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "from bara_pyro.methods import METHODS, Method, register_method\n"

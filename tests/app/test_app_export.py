@@ -269,6 +269,7 @@ def test_what_is_no_lora_is_refused(place: Place, finished: Path, tmp_path: Path
     assert_one_sentence(told, "'bara' without theta", "export the gate form")
 
 
+@pytest.mark.slow
 def test_an_export_that_is_another_model_is_not_written(place: Place, tmp_path: Path, bara: Bara) -> None:
     fitted(place, tmp_path / "run", "bara-gate")
     arguments = ("export", tmp_path / "run", "--out", tmp_path / "out")

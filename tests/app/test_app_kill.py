@@ -60,6 +60,7 @@ def test_every_process_was_killed_and_every_one_after_it_finished(killed) -> Non
 
 
 @pytest.mark.parametrize("name", [*map(str, range(len(MOMENTS))), "often"], ids=[*MOMENTS, "again and again"])
+@pytest.mark.slow
 def test_going_on_after_a_kill_gives_the_same_bits(name: str, killed) -> None:
     root, _ = killed
     assert_same_run(root / name, root / "uninterrupted")

@@ -70,6 +70,7 @@ def test_two_processes_are_one_with_all_rows(name: str, ran) -> None:
         assert own == pytest.approx(other, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_two_processes_are_one_with_all_rows_at_once(ran) -> None:
     root, ends = ran
     assert ends["lora at once"] == [[0, ""]]

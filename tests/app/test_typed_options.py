@@ -68,6 +68,7 @@ def words_of(key: str, value: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("method", ["bara", "lora", "ivon", "map_decoupled"])
+@pytest.mark.slow
 def test_every_setting_is_kept_or_refused_by_its_name(method: str, typed: Train) -> None:
     values = other_settings(method)
     kept = 0
@@ -76,11 +77,13 @@ def test_every_setting_is_kept_or_refused_by_its_name(method: str, typed: Train)
     assert kept > 35
 
 
+@pytest.mark.slow
 def test_every_option_is_kept_or_refused_by_its_name(typed: Train) -> None:
     kept = sum(check(typed(*words_of(key, v)), key, v) for key, v in other_settings().items())
     assert kept > 35
 
 
+@pytest.mark.slow
 def test_options_win_over_a_file_also_where_they_are_defaults(typed: Train, tmp_path: Path) -> None:
     """And over what the method presets: IVON has another rate."""
     file = tmp_path / "settings.yaml"

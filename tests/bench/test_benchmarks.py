@@ -52,6 +52,7 @@ def test_none_is_left_out() -> None:
 
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("name", QUICK)
+@pytest.mark.slow
 def test_a_benchmark_runs(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

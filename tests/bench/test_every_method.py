@@ -114,6 +114,7 @@ class Interrupted(Exception):
     """Stands for a kill."""
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_ends_in_the_same_bits(case: Case) -> None:
     out = case.out.with_name("cut")
 

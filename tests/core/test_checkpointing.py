@@ -54,6 +54,7 @@ def gradients(model: AdaptedLM, guide: nn.Module, **loss: int) -> list[Tensor]:
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("targets", [None, "all-linear", UPPER])
+@pytest.mark.slow
 def test_the_gradient_is_the_same_to_the_last_digit(
     arch: str, method: str, dtype: torch.dtype, targets: str | None
 ) -> None:

@@ -27,6 +27,7 @@ def fit(model: BaRA, guide: WeibullGuide, rows: tuple, steps: int) -> dict[str, 
 
 
 @pytest.mark.parametrize(("rate", "max_kappa"), [(0.5, KAPPA_MAX), (2.0, 1.0)])
+@pytest.mark.slow
 def test_phi_goes_to_its_prior(rate: float, max_kappa: float) -> None:
     prior = {"name": "gamma", "rate": rate}
     model, guide = bara_pair(fit={"max_kappa": max_kappa}, latent="phi", phi_prior=prior)
@@ -40,6 +41,7 @@ def test_phi_goes_to_its_prior(rate: float, max_kappa: float) -> None:
     assert_close(kappa, torch.ones(5, 3), rtol=0.01, atol=0)
 
 
+@pytest.mark.slow
 def test_theta_goes_to_its_prior() -> None:
     # Few tokens: a map linear in the input can then give every one of them the same posterior.
     prior = {"name": "gamma", "rate": 2.0}

@@ -51,6 +51,7 @@ def agree(first: Tensor, second: Tensor) -> None:
 
 
 @pytest.mark.parametrize(("form", "guide"), [("gate", WeibullGuide), ("additive", GammaGuide)])
+@pytest.mark.slow
 def test_three_roads_one_distribution(form: str, guide: type) -> None:
     pair = toy(form, guide)
     ours = predict(*pair, make_batch(), samples=2 * S).exp()
@@ -178,6 +179,7 @@ def labelled_batches() -> dict[str, tuple[object, Batch]]:
 @pytest.mark.parametrize("parallel", [False, True])
 @pytest.mark.parametrize("guide", [WeibullGuide, AutoNormal, AutoDelta, None])
 @pytest.mark.parametrize("kind", ["answer", "texts", "completion"])
+@pytest.mark.slow
 def test_labels_are_not_given_for_predictions(kind: str, guide: type | None, parallel: bool) -> None:
     likelihood, batch = labelled_batches()[kind]
     model = randomise(BaRA(backbone(), 4, r=2, form="gate", latent="phi", likelihood=likelihood), 0.1)

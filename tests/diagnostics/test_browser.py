@@ -93,6 +93,7 @@ def test_it_can_be_read(name: str, width: int, dark: bool, report: Path, tmp_pat
 
 
 @pytest.mark.parametrize("name", ["index.html", "tokens.html"])
+@pytest.mark.slow
 def test_nothing_goes_wrong_on_loading(name: str, report: Path, tmp_path: Path) -> None:
     shown, console = browse(report / name, tmp_path / "profile")
     assert console == []
@@ -131,6 +132,7 @@ def replies(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.slow
 def test_replies_can_be_read(width: int, dark: bool, replies: Path, tmp_path: Path) -> None:
     page = tmp_path / "open.html"
     page.write_text(replies.read_text().replace("<details>", "<details open>"))

@@ -101,6 +101,7 @@ def test_what_was_fitted_to_training_rows_is_kept() -> None:
 
 @pytest.mark.parametrize("settings", [{"method.shape_width": "scalar"}, {"method.latent": "theta"},
                                       {"method.latent": "phi"}, {"method.guide": "delta"}])  # fmt: skip
+@pytest.mark.slow
 def test_silent_units_of_other_posteriors(settings: dict) -> None:
     system = fitted("bara", **settings)
     silence(system, 0)

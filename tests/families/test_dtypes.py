@@ -59,6 +59,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("dtype", EVERY)
+@pytest.mark.slow
 def test_trained_saved_read_and_detached(dtype: str, folder: Path, place: Place, tmp_path: Path) -> None:
     check_trained_saved_read_and_detached(folder, place, tmp_path / "run", IDS, dtype)
 

@@ -57,6 +57,7 @@ def test_logits_without_an_adapter_are_the_models_own(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.slow
 def test_trained_saved_read_and_detached(family: str, place: Place, tmp_path: Path) -> None:
     folder = tmp_path / "lm"
     make_lm(family).save_pretrained(folder)

@@ -159,6 +159,7 @@ def test_rows_that_share_something_lie_on_one_side(tmp_path: Path, shared: str) 
 
 
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.slow
 def test_a_run_comes_back_whenever_it_is_killed(tmp_path: Path, method: str) -> None:
     assert_runs_come_back(calibrated(tmp_path, method), tmp_path)
     whole, cut = (read_json(tmp_path / name / "rehearsal.json") for name in ("whole", "cut"))

@@ -162,6 +162,7 @@ def test_a_run_is_as_long_as_its_rehearsal_says(
 
 
 @pytest.mark.parametrize("stage", ["rehearsal", "longer rehearsal", "run"])
+@pytest.mark.slow
 def test_a_kill_changes_nothing(tmp_path: Path, says: list[float], stage: str) -> None:
     says[:] = [UNSURE]
     whole = build_system(config(tmp_path))

@@ -92,6 +92,7 @@ def seeded(svi: SVI, monkeypatch: pytest.MonkeyPatch) -> SVI:
 
 @pytest.mark.parametrize("pieces", [1, 2])
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.slow
 def test_parameters_are_those_of_our_svi(
     method: str, pieces: int, seen: list[Batch], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -170,6 +170,7 @@ def plane() -> Backbone:
 
 
 @pytest.mark.parametrize("bound", ["sampled", "jensen"])
+@pytest.mark.slow
 def test_a_fit_finds_the_best_gaussians(bound: str) -> None:
     """Layers held, two answers, d = 2: against the minimum of the bound that scipy finds in float64.
 

@@ -96,6 +96,7 @@ def test_more_connections_than_there_may_be_stop_nothing(served: Served) -> None
     assert ask(served.about["url"], "/health")["status"] == "ok"
 
 
+@pytest.mark.slow
 def test_what_is_said_of_them_is_short(served: Served) -> None:
     with opened(served, HALF["a body"]) as connection:
         all_of(connection)

@@ -113,6 +113,7 @@ QUIET = {"deadline": None, "derandomize": True, "database": None, "suppress_heal
 
 @settings(max_examples=100, **QUIET)
 @given(data=st.data())
+@pytest.mark.slow
 def test_a_changed_field_is_read_or_refused(
     data: st.DataObject, finished: Path, backbone: Backbone, yard: Path
 ) -> None:
