@@ -23,6 +23,7 @@ from bara_pyro.runs.steps import OnStep
 from bara_pyro.runs.system import System, build_system
 from bara_pyro.runs.train import check_free
 from bara_pyro.runs.train import train as fit
+from bara_pyro.settings import DEFAULT_METHOD
 from bara_pyro.types import Json
 
 # Settings that `train` has an argument of its own for.
@@ -32,7 +33,7 @@ ARGUMENTS = {"task.name": "task", "backbone.name": "model", "method.name": "meth
 def train(
     *,
     task: Data | Task | ReplyTask = "micro-wgs",
-    method: str | Json = "bara",
+    method: str | Json = DEFAULT_METHOD,
     model: str | Path | Backbone = "microworld",
     out: str | Path,
     resume: bool = False,
@@ -45,7 +46,7 @@ def train(
     Args:
         task: the name of one, a file of rows, rows from Python (a DataFrame, a Dataset, a list of
             dictionaries), or a task made of them: `task_from_rows`, `replies_from_rows`.
-        method: the name of one, or its settings: `{"name": "bara", "form": "gate"}`.
+        method: the name of one, or its settings: `{"name": "bara-gate", "beta_theta": 1e-4}`.
         model: "microworld", a Hugging Face folder, a hub name, or a `Backbone`, such as `load_backbone`
             gives. Without a name its run is read back by `load_system(out, backbone=...)`.
         out: folder of the run.
@@ -74,7 +75,7 @@ def train(
 
         >>> names = ("summer", "winter")
         >>> rows = [{"text": f"in {name} {i}", "label": name} for name in names for i in range(10)]
-        >>> how = {"method": {"name": "bara", "form": "gate"}, "steps": 5, "out": "runs/seasons"}
+        >>> how = {"method": {"name": "bara-gate", "beta_theta": 1e-4}, "steps": 5, "out": "runs/seasons"}
         >>> run = bp.train(task=rows, **how)  # or a DataFrame, a datasets.Dataset
         >>> again = bp.train(task=rows, resume=True, **how)  # only read back
         >>> again.task.names

@@ -12,6 +12,7 @@ from typing import TypedDict, TypeVar
 
 from bara_pyro.errors import ConfigError, unknown
 from bara_pyro.registry import PLUGINS, Registry
+from bara_pyro.settings import DEFAULT_METHOD
 
 FILE = Path(__file__).parent / "catalogue.json"
 GROUPS = ("bara_pyro.methods", "bara_pyro.tasks", "bara_pyro.reply_tasks")
@@ -46,7 +47,7 @@ def check_method(value: object) -> None:
     Raises:
         ConfigError: the name is unknown.
     """
-    name = value.get("name", "bara") if isinstance(value, dict) else value
+    name = value.get("name", DEFAULT_METHOD) if isinstance(value, dict) else value
     known = [entry["name"] for entry in catalogue()["methods"]]
     if name is not None and name not in known:
         raise ConfigError(unknown("method", name, known))

@@ -18,7 +18,7 @@ from bara_pyro.errors import ConfigError
 from bara_pyro.methods.recipes import Training, default_svi
 from bara_pyro.methods.space import SearchSpace
 from bara_pyro.registry import Registry
-from bara_pyro.settings import validation_sentence
+from bara_pyro.settings import DEFAULT_METHOD, validation_sentence
 from bara_pyro.types import Json
 
 
@@ -205,7 +205,7 @@ def method_config(value: Json | str) -> MethodConfig:
         ConfigError: unknown method, setting or value.
     """
     data = {"name": value} if isinstance(value, str) else dict(value)
-    name = data.get("name", "bara")
+    name = data.get("name", DEFAULT_METHOD)
     method = METHODS.find(name)
     try:
         return method.config.model_validate({**method.defaults, **data, "name": name})

@@ -14,7 +14,7 @@ from bara_pyro.errors import ConfigError
 from bara_pyro.methods import METHODS, method_config
 from bara_pyro.methods.bara import BaRAConfig as Settings
 from bara_pyro.runs.peft_files import PEFT_TYPE
-from bara_pyro.settings import validation_sentence
+from bara_pyro.settings import DEFAULT_METHOD, validation_sentence
 from bara_pyro.types import Json
 from bara_pyro.untrusted.patterns import matching
 from bara_pyro.untrusted.schemas import AdapterSizes
@@ -35,7 +35,8 @@ class BaRAConfig(PeftConfig):
         target_modules: names, a regular expression or "all-linear", as PEFT matches them; by default the
             query, value and output projections of the architecture, as everywhere in bara_pyro.
         rank_pattern: path of a module -> its rank where that is less than r (a pruned run).
-        method: "bara", "bara-gate", or its name and settings, `{"name": "bara-gate", "init_kappa": 0.3}`.
+        method: "bara-gate" (the default), "bara", or a name and settings, `{"name": "bara-gate",
+            "init_kappa": 0.3}`.
         backbone_fingerprint: of the language model that a run was trained on; None: not known.
 
     Raises:
@@ -46,7 +47,7 @@ class BaRAConfig(PeftConfig):
     lora_alpha: float = field(default=default(AdaptedLM, "lora_alpha"))
     target_modules: list[str] | set[str] | str | None = None
     rank_pattern: dict[str, int] = field(default_factory=dict)
-    method: str | Json = "bara"
+    method: str | Json = DEFAULT_METHOD
     backbone_fingerprint: str | None = None
 
     def __post_init__(self) -> None:

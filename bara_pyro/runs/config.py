@@ -12,7 +12,7 @@ from bara_pyro.errors import ConfigError
 from bara_pyro.methods import METHODS, MethodConfig, method_config
 from bara_pyro.runs.assignments import collect
 from bara_pyro.runs.sections import Settings
-from bara_pyro.settings import validation_sentence
+from bara_pyro.settings import DEFAULT_METHOD, validation_sentence
 from bara_pyro.types import Json
 
 LENGTH = ("steps", "epochs")  # of the section `train`: one of them says how long
@@ -29,7 +29,7 @@ MEMORY = (("train", "checkpointing"), ("predict", "memory_budget"), ("predict", 
 class RunConfig(Settings):
     """Everything a run depends on."""
 
-    method: SerializeAsAny[MethodConfig] = Field(default_factory=lambda: method_config({"name": "bara"}))
+    method: SerializeAsAny[MethodConfig] = Field(default_factory=lambda: method_config(DEFAULT_METHOD))
 
     @model_validator(mode="before")
     @classmethod

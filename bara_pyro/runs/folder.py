@@ -2,7 +2,6 @@
 
 import logging
 import sys
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -198,12 +197,14 @@ def stored_config(folder: Path) -> tuple[RunConfig, Json]:
             "import it first)."
         )
     method = stored["config"].get("method", {})
-    if isinstance(method, Mapping) and method.get("name", "bara") not in METHODS:
+    if isinstance(method, dict):
+        method = {"name": "bara", **method}  # one that names none was begun under another default
+    if isinstance(method, dict) and method["name"] not in METHODS:
         raise CheckpointError(
             f"{folder} was trained with the method {method['name']!r}, which nothing installed here offers: "
             "install the package that does, or give its module as --plugin (in Python: import it first)."
         )
-    config = parse_config(stored["config"])
+    config = parse_config(stored["config"] | {"method": method})
     if stored.get("manifest") and config.hash != stored["config_hash"]:
         raise CheckpointError(f"{file} was edited after the run began: restore it, or train again.")
     if config.backbone.states_folder is not None:

@@ -79,7 +79,7 @@ OTHER: dict[str, Any] = {
     "predict.last": 4,
     "predict.memory_budget": 1000,
     "predict.seed": 2,
-    "method.form": "gate",
+    "method.form": "additive",
     "method.centred": True,
     "method.latent": "phi",
     "method.phi_prior": {"name": "gamma", "rate": 2.0},
@@ -118,6 +118,7 @@ NEEDED = {
     "task.chat": ["task.likelihood=completion"],
     "task.packing": ["task.likelihood=completion"],
     "task.streaming": ["task.likelihood=completion"],
+    "method.centred": ["method.form=additive"],
     "method.top_k": ["method.activation=topk"],
 }
 

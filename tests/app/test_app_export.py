@@ -257,9 +257,10 @@ def test_noise_far_from_the_training_rows_is_said_to_be_left_out(
     assert json.loads((tmp_path / "out" / "export.json").read_text())["distance_aware"] is True
 
 
-def test_what_is_no_lora_is_refused(place: Place, finished: Path, tmp_path: Path, bara: Bara) -> None:
+def test_what_is_no_lora_is_refused(place: Place, tmp_path: Path, bara: Bara) -> None:
     out = ("--out", tmp_path / "out")
-    assert_one_sentence(bara("export", finished, *out, "--fit", "mean"), "least-squares")
+    fitted(place, tmp_path / "additive", "bara")
+    assert_one_sentence(bara("export", tmp_path / "additive", *out, "--fit", "mean"), "least-squares")
     fitted(place, tmp_path / "plain", "lora")
     assert_one_sentence(bara("export", tmp_path / "plain", *out, "--draws", 2), "--draws")
     fitted(place, tmp_path / "many", "ensemble")

@@ -7,6 +7,7 @@ from app_cases import Bara
 
 from bara_pyro.errors import ConfigError
 from bara_pyro.methods import METHODS, Method, MethodConfig, method_config, register_method
+from bara_pyro.runs.config import load_config, parse_config
 
 
 def test_a_name_is_taken_once() -> None:
@@ -18,6 +19,14 @@ def test_a_method_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(METHODS, "_items", dict(METHODS))
     register_method(Method("mine", "LoRA under another name", MethodConfig, METHODS["lora"].build))
     assert method_config("mine").name == "mine"
+
+
+def test_where_nobody_names_a_method_it_is_the_gate_form(bara: Bara) -> None:
+    found = [load_config(), load_config(assignments=["method.beta_phi=0.5"]), parse_config({"method": {}})]
+    assert {(config.method.name, config.method.form) for config in found} == {("bara-gate", "gate")}
+    assert bara("params", "--model", "microworld").out == (
+        bara("params", "--model", "microworld", "--method", "bara-gate").out
+    )
 
 
 def test_presets_and_settings() -> None:

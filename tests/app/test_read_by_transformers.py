@@ -11,9 +11,10 @@ import bara_pyro as bp
 from bara_pyro.cli.running import run as train
 from bara_pyro.hub import prepare_upload
 from bara_pyro.microworld import backbone_path
+from bara_pyro.runs.atomic import write_json
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.export import export_lora
-from bara_pyro.runs.folder import load_system, save_system, write_config
+from bara_pyro.runs.folder import load_system, save_system, stored_config, write_config
 from bara_pyro.runs.manifest import (
     CONFIG,
     MANIFEST,
@@ -23,6 +24,7 @@ from bara_pyro.runs.manifest import (
     read_manifest,
     write_manifest,
 )
+from bara_pyro.runs.system import build_system
 from bara_pyro.untrusted.files import read_json
 
 pytest.importorskip("peft")
@@ -112,6 +114,23 @@ def test_a_run_of_an_older_version_is_read(run: Path, tmp_path: Path, bara: Bara
     content = (old / OLD_CONFIG).read_bytes()
     (old / OLD_CONFIG).write_bytes(content + b" ")
     assert_one_sentence(bara("evaluate", old, "--overwrite"), f"{old / OLD_CONFIG} is damaged")
+
+
+@pytest.mark.parametrize("lacking", [("method",), ("method", "name")])
+def test_a_run_that_names_no_method_is_additive(
+    lacking: tuple[str, ...], place: Place, tmp_path: Path
+) -> None:
+    """As it was when the additive form was the default; its settings had no hash of their file then."""
+    system = build_system(place.config(method="bara", method__init_kappa=None, task__limit=8))
+    write_config(system, tmp_path)
+    stored = {k: v for k, v in read_json(tmp_path / CONFIG).items() if k != "manifest"}
+    inner = stored["config"]
+    for key in lacking[:-1]:
+        inner = inner[key]
+    del inner[lacking[-1]]
+    write_json(tmp_path / CONFIG, stored)
+    method = stored_config(tmp_path)[0].method
+    assert (method.name, method.form) == ("bara", "additive")  # type: ignore[attr-defined]
 
 
 def test_a_run_that_an_older_version_began_goes_on(

@@ -5,11 +5,12 @@ from typing import Annotated
 import typer
 
 from bara_pyro.cli.options import Set
+from bara_pyro.settings import DEFAULT_METHOD
 
 
 def params(
     method: Annotated[
-        str | None, typer.Option(help="Method; `bara methods` lists them. (default: bara)")
+        str | None, typer.Option(help=f"Method; `bara methods` lists them. (default: {DEFAULT_METHOD})")
     ] = None,
     arch: Annotated[
         str | None, typer.Option(help="A published architecture, for example qwen2.5-7b; needs no weights.")

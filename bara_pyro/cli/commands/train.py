@@ -7,10 +7,13 @@ import typer
 
 from bara_pyro.cli.generated import takes_settings
 from bara_pyro.cli.options import Overwrite, Set, path
+from bara_pyro.settings import DEFAULT_METHOD
 from bara_pyro.types import Json
 
 FILES = "Settings in files"
-Method = Annotated[str | None, typer.Option(help="What to train: see `bara methods`. (default: bara)")]
+Method = Annotated[
+    str | None, typer.Option(help=f"What to train: see `bara methods`. (default: {DEFAULT_METHOD})")
+]
 Config = Annotated[
     Path | None, typer.Option(parser=path, help="YAML file with any of the settings.", rich_help_panel=FILES)
 ]
