@@ -16,14 +16,15 @@ from bara_pyro.generation.prompts import Asked, encode_prompts, load_prompts
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import evaluate_system
 from bara_pyro.runs.folder import fitted
+from bara_pyro.runs.manifest import is_run
 from bara_pyro.runs.named import by_key
 from bara_pyro.runs.predict import rows_asked
+from bara_pyro.runs.resumed import build_resumed, resumed
 from bara_pyro.runs.rows import rows_given
 from bara_pyro.runs.steps import OnStep
 from bara_pyro.runs.system import System, build_system
 from bara_pyro.runs.train import check_free
 from bara_pyro.runs.train import train as fit
-from bara_pyro.settings import DEFAULT_METHOD
 from bara_pyro.types import Json
 
 # Settings that `train` has an argument of its own for.
@@ -32,9 +33,9 @@ ARGUMENTS = {"task.name": "task", "backbone.name": "model", "method.name": "meth
 
 def train(
     *,
-    task: Data | Task | ReplyTask = "micro-wgs",
-    method: str | Json = DEFAULT_METHOD,
-    model: str | Path | Backbone = "microworld",
+    task: Data | Task | ReplyTask | None = None,
+    method: str | Json | None = None,
+    model: str | Path | Backbone | None = None,
     out: str | Path,
     resume: bool = False,
     on_step: OnStep | None = None,
@@ -44,13 +45,15 @@ def train(
     """Fine-tune a language model on a task and write the folder of the run; `bara train`, but for its scores.
 
     Args:
-        task: the name of one, a file of rows, rows from Python (a DataFrame, a Dataset, a list of
-            dictionaries), or a task made of them: `task_from_rows`, `replies_from_rows`.
-        method: the name of one, or its settings: `{"name": "bara-gate", "beta_theta": 1e-4}`.
-        model: "microworld", a Hugging Face folder, a hub name, or a `Backbone`, such as `load_backbone`
-            gives. Without a name its run is read back by `load_system(out, backbone=...)`.
+        task: the name of one ("micro-wgs" by default), a file of rows, rows from Python (a DataFrame, a
+            Dataset, a list of dictionaries), or a task made of them: `task_from_rows`, `replies_from_rows`.
+        method: the name of one ("bara-gate" by default), or its settings: `{"name": "bara-gate",
+            "beta_theta": 1e-4}`.
+        model: "microworld" (the default), a Hugging Face folder, a hub name, or a `Backbone`, such as
+            `load_backbone` gives. Without a name its run is read back by `load_system(out, backbone=...)`.
         out: folder of the run.
-        resume: go on with the run in `out` from its last checkpoint; a finished one is only read back.
+        resume: go on with the run in `out` from its last checkpoint; a finished one is only read back. It
+            keeps its own settings: none has to be given again, and others are refused.
         on_step: called after each step with the number of steps done and the parts of the loss.
         on_rehearsal: the same of the rehearsal that comes before, with `calibrated=True`.
         settings: all others, by the names of the command line's options, `lr=1e-4` for `--lr 1e-4`, or by
@@ -60,7 +63,8 @@ def train(
         The fitted run, as `load_system(out)` reads it back.
 
     Raises:
-        ConfigError: an unknown setting, a value out of range, or `out` holds a run and `resume` is False.
+        ConfigError: an unknown setting, a value out of range, `out` holds a run and `resume` is False, or a
+            run that goes on was started with another setting.
         BaraError: see `bara_pyro.runs.system.build_system` and `bara_pyro.runs.train.train`.
 
     Examples:
@@ -77,12 +81,12 @@ def train(
         >>> rows = [{"text": f"in {name} {i}", "label": name} for name in names for i in range(10)]
         >>> how = {"method": {"name": "bara-gate", "beta_theta": 1e-4}, "steps": 5, "out": "runs/seasons"}
         >>> run = bp.train(task=rows, **how)  # or a DataFrame, a datasets.Dataset
-        >>> again = bp.train(task=rows, resume=True, **how)  # only read back
+        >>> again = bp.train(task=rows, out="runs/seasons", resume=True)  # only read back
         >>> again.task.names
         ('summer', 'winter')
     """
     check_free(Path(out), resume)
-    given = by_key(settings)
+    given = ({} if method is None else {"method": method}) | by_key(settings)
     for key, argument in ARGUMENTS.items():
         if key in given:
             raise ConfigError(f"{key}={given[key]!r}: there is an argument for it, give {argument}=.")
@@ -103,13 +107,21 @@ def train(
         given |= own
     elif isinstance(model, str | Path):
         given["backbone.name"] = str(model)
-    else:
+    elif model is not None:
         raise ConfigError(
             f"model is a {type(model).__name__}: give a name, a folder, or bp.Backbone(model, tokenizer)."
         )
-    config = load_config(overrides={"method": method, **given})
-    rows = None if isinstance(task, str | Path) else rows_given(config, task, given.keys())
-    run = build_system(config, backbone, rows)
+    started = None
+    if resume and is_run(Path(out)):
+        with_rows = not isinstance(task, str | Path | None)
+        started, config = resumed(Path(out), None, given, [], with_rows=with_rows)
+    else:
+        config = load_config(overrides=given)
+    rows = None if isinstance(task, str | Path | None) else rows_given(config, task, given.keys())
+    if started is None:
+        run = build_system(config, backbone, rows)
+    else:
+        run = build_resumed(started, config, backbone, rows)
     fit(run, Path(out), resume=resume, on_step=on_step, on_rehearsal=on_rehearsal)
     return run
 

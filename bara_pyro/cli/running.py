@@ -7,68 +7,20 @@ from pathlib import Path
 from bara_pyro.cli.scores import show_scores
 from bara_pyro.cli.terminal import Advance, progress, result, say, say_notes
 from bara_pyro.core.loading import resolve
-from bara_pyro.data import is_file_name
-from bara_pyro.errors import CheckpointError, ConfigError, DataError, MissingKLError, Stopped
-from bara_pyro.runs.by_rows import calibrated, for_rows
+from bara_pyro.errors import MissingKLError, Stopped
 from bara_pyro.runs.claim import claimed
-from bara_pyro.runs.config import OF_THE_MACHINE, RunConfig, differences, load_config
+from bara_pyro.runs.config import RunConfig
 from bara_pyro.runs.evaluate import evaluate_system
-from bara_pyro.runs.folder import stored_config
 from bara_pyro.runs.launched import processes, rank
 from bara_pyro.runs.manifest import check_kept, check_run, how_to_resume, is_run
 from bara_pyro.runs.ownership import clear, discard
 from bara_pyro.runs.rehearsal import check_rehearsal, halves_of, rehearsal_steps, steps_wanted
+from bara_pyro.runs.resumed import build_resumed
 from bara_pyro.runs.steps import check_shares
 from bara_pyro.runs.system import System, build_system
 from bara_pyro.runs.train import train as fit
 from bara_pyro.runs.train_log import train_seconds
 from bara_pyro.types import Json
-
-# Where model and data are, which may have moved since a run was started; that they are the same is checked.
-PLACES = {"backbone.name", "task.name", "task.data_dir", "task.test_file", "task.streaming"}
-PLACES |= {".".join(key) for key in OF_THE_MACHINE}
-
-
-def resumed(
-    out: Path, file: Path | None, overrides: Json, assignments: list[str]
-) -> tuple[RunConfig, RunConfig]:
-    """Return the settings that a run was started with, and these with the places of model and data now.
-
-    What is a matter of memory alone may be another from now on, in both.
-
-    Raises:
-        ConfigError: a setting is given that is another than it was.
-        BaraError: the rows are not where they were.
-    """
-    started, stored = stored_config(out)
-    if overrides.get("method") not in (None, started.method.name):  # whose settings the other has not
-        raise ConfigError(
-            f"{out} was started with another method, {started.method.name!r}: leave --method out to resume "
-            "it as it was, or choose another --out."
-        )
-    given = load_config(file, overrides, assignments, base=started)
-    config = for_rows(given, stored["num_data"])
-    if given.adapter.calibrated is None:
-        config = calibrated(config, None)  # so it was started, maybe before a rehearsal was the default
-    others = [key for key in differences(started, config) if key not in PLACES | config.memory().keys()]
-    if config.task.name != started.task.name and not is_file_name(config.task.name):
-        others.append("task.name")
-    if others:
-        raise ConfigError(
-            f"{out} was started with another {', '.join(others)}: leave the settings out to resume it as "
-            "it was, or choose another --out."
-        )
-    if stored["columns"] and not is_file_name(config.task.name):
-        raise CheckpointError(
-            f"{out} was started on rows given in Python: resume it there, or give them in a file with --task."
-        )
-    for moved, option in ((config.task.name, "--task"), (config.task.test_file, "--test-file")):
-        if moved and is_file_name(str(moved)) and not Path(moved).is_file():
-            raise DataError(
-                f"There is no file {Path(moved).absolute()}, which {out} was started on: say where it is now "
-                f"with {option}."
-            )
-    return started.with_memory(config.memory()), config
 
 
 def train_and_show(out: Path, config: RunConfig, *, started: RunConfig | None = None) -> None:
@@ -81,16 +33,16 @@ def train_and_show(out: Path, config: RunConfig, *, started: RunConfig | None = 
     """
     check_shares(config.train, processes())
     resume = started is not None
-    if started is not None and not started.adapter.calibrated:
-        config = calibrated(config, False)
     streaming, name = config.task.streaming, config.backbone.name
     # Without a network, a minute.
     away = None if Path(resolve(name)).is_dir() else f"look for {name} on the hub"
     doing = "read rows" if streaming else away
     with progress(doing, None) if doing else nullcontext() as advance:
-        system = build_system(config, on_rows=advance if streaming else None)
-    if started is not None:
-        system = system.under(started)
+        on_rows = advance if streaming else None
+        if started is None:
+            system = build_system(config, on_rows=on_rows)
+        else:
+            system = build_resumed(started, config, on_rows=on_rows)
     if system.config.adapter.calibrated and not resume:
         check_rehearsal(system)  # before it is announced
     say_notes(system.task.notes)

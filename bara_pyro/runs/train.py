@@ -54,6 +54,7 @@ from bara_pyro.runs.rehearsal import (
     steps_wanted,
     write_rehearsed,
 )
+from bara_pyro.runs.resumed import check_same_settings
 from bara_pyro.runs.steps import OnStep, check_shares, fit_steps
 from bara_pyro.runs.system import System
 from bara_pyro.runs.train_log import train_seconds
@@ -94,8 +95,9 @@ def train(
         on_rehearsal: the same of the rehearsal that comes before, with `adapter.calibrated`.
 
     Raises:
-        ConfigError: `out` holds a run already and `resume` is False, another process trains there, the
-            method cannot be finished here, or the processes cannot share the rows of a step.
+        ConfigError: `out` holds a run already and `resume` is False, or one that was started with other
+            settings, another process trains there, the method cannot be finished here, or the processes
+            cannot share the rows of a step.
         CheckpointError: the checkpoint is unusable or a file cannot be written.
         TrainingError: the loss is not finite; the last good parameters are in `out`.
         ProcessLostError: another of several processes is gone.
@@ -118,6 +120,8 @@ def train(
     with joined(system.backbone.device, system.config.train.process_timeout) as ranks:
         if ranks.first:
             check_free(out, resume)
+            if is_run(out):
+                check_same_settings(out, system.config)
         ranks.take_over([])  # the first has made room by now
         with claimed(out) if ranks.first else nullcontext():
             _train(system, out, ranks, on_step, on_rehearsal)

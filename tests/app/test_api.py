@@ -4,10 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
-from app_cases import Bara, Place
+from app_cases import Bara, Place, files_below
 
 import bara_pyro as bp
-from bara_pyro.runs.system import System
+from bara_pyro.runs.system import System, build_system
+from bara_pyro.runs.train import train as fit
 from bara_pyro.untrusted.files import read_json, read_jsonl
 
 STEPS = {"method": "bara-gate", "steps": 3, "r": 4}
@@ -109,3 +110,41 @@ def test_a_run_that_is_there_is_kept_and_gone_on_with_when_asked(place: Place, t
     assert (out / "guide.safetensors").read_bytes() == before
     asked = [bp.predict(run, QUESTIONS, samples=2).rows for run in (first, again)]
     assert asked[0] == asked[1]
+
+
+def test_a_run_goes_on_with_its_own_settings_alone(place: Place, tmp_path: Path) -> None:
+    """Finished or half-way: none has to be given again, another is refused by its name, nothing is lost."""
+    out = tmp_path / "run"
+    first = trained(place, out, lr=0.02)
+    kept = files_below(out)
+    again = bp.train(out=out, resume=True)
+    assert again.config == first.config
+    assert bp.predict(again, QUESTIONS, samples=2).rows == bp.predict(first, QUESTIONS, samples=2).rows
+    for given, named in (
+        ({"lr": 0.5}, r"another train\.lr:"),
+        ({"method": "lora"}, "another method, 'bara-gate'"),
+        ({"method": {"name": "bara-gate", "beta_phi": 0.5}}, r"another method\.beta_phi:"),
+        ({"steps": 9, "r": 2}, r"another adapter\.r, train\.steps:"),
+        ({"task": "micro-wgs"}, r"another task\.name:"),
+    ):
+        with pytest.raises(bp.BaraError, match=named):
+            bp.train(out=out, resume=True, **given)  # type: ignore[arg-type]
+    assert files_below(out) == kept
+    for name in ("guide.safetensors", "adapter_model.safetensors", "manifest.json"):
+        (out / name).unlink()
+    with pytest.raises(bp.BaraError, match="another seed"):
+        bp.train(out=out, resume=True, seed=5)
+    bp.train(out=out, resume=True)
+    assert files_below(out).keys() == kept.keys()
+    assert files_below(out)["guide.safetensors"] == kept["guide.safetensors"]
+
+
+def test_a_system_with_other_settings_does_not_go_on_with_a_run(place: Place, tmp_path: Path) -> None:
+    """Whoever calls the loop: it would train anew over what is there."""
+    out = tmp_path / "run"
+    trained(place, out)
+    kept = files_below(out)
+    system = build_system(place.config(method="bara-gate", adapter__r=4, train__steps=3, train__lr=0.5))
+    with pytest.raises(bp.BaraError, match=r"another .*train\.lr"):
+        fit(system, out, resume=True)
+    assert files_below(out) == kept

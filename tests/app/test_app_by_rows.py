@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from torch.nn import functional as F
 
-from bara_pyro.cli.running import resumed
 from bara_pyro.core.loading import load_backbone
 from bara_pyro.errors import ConfigError
 from bara_pyro.guides.weibull import WeibullGuide
@@ -14,6 +13,7 @@ from bara_pyro.models.bara import BaRA
 from bara_pyro.runs.by_rows import default_steps
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.folder import load_system, write_config
+from bara_pyro.runs.resumed import resumed
 from bara_pyro.runs.system import build_system
 from bara_pyro.runs.train import train
 

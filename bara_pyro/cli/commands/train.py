@@ -102,8 +102,9 @@ def train(
     elif not rank():
         check_folder(out, overwrite=overwrite, resumes=True, parts=(REHEARSAL,))
 
-    from bara_pyro.cli.running import resumed, train_and_show
+    from bara_pyro.cli.running import train_and_show
     from bara_pyro.runs.config import parse_config
+    from bara_pyro.runs.resumed import resumed
 
     if resume:
         started, now = resumed(out, config, given, assignments or [])

@@ -1,0 +1,107 @@
+"""A run that goes on: with its own settings, wherever its language model and its rows are now."""
+
+from pathlib import Path
+
+from bara_pyro.core.backbone import Backbone
+from bara_pyro.data import Task, is_file_name
+from bara_pyro.data.reply_tasks import ReplyTask
+from bara_pyro.errors import CheckpointError, ConfigError, DataError
+from bara_pyro.runs.by_rows import calibrated, for_rows
+from bara_pyro.runs.config import OF_THE_MACHINE, RunConfig, differences, load_config
+from bara_pyro.runs.evaluate import OnRows
+from bara_pyro.runs.folder import stored_config
+from bara_pyro.runs.system import System, build_system
+from bara_pyro.settings import DEFAULT_METHOD
+from bara_pyro.types import Json
+
+# Where model and data are, which may have moved since a run was started; that they are the same is checked.
+PLACES = {"backbone.name", "task.name", "task.data_dir", "task.test_file", "task.streaming"}
+PLACES |= {".".join(key) for key in OF_THE_MACHINE}
+
+
+def resumed(
+    out: Path, file: Path | None, overrides: Json, assignments: list[str], *, with_rows: bool = False
+) -> tuple[RunConfig, RunConfig]:
+    """Return the settings that a run was started with, and these with the places of model and data now.
+
+    What is a matter of memory alone may be another from now on, in both.
+
+    Args:
+        out: folder of the run.
+        file: of settings that somebody gave.
+        overrides: settings by dotted key.
+        assignments: settings as `key=value`.
+        with_rows: whether its rows are given, too.
+
+    Raises:
+        ConfigError: a setting is given that is another than it was.
+        BaraError: the rows are not where they were.
+    """
+    started, stored = stored_config(out)
+    method = overrides.get("method", started.method.name)
+    name = method.get("name", DEFAULT_METHOD) if isinstance(method, dict) else method
+    if name != started.method.name:  # whose settings the other has not
+        raise ConfigError(
+            f"{out} was started with another method, {started.method.name!r}: leave --method out to resume "
+            "it as it was, or choose another --out."
+        )
+    given = load_config(file, overrides, assignments, base=started)
+    config = for_rows(given, stored["num_data"])
+    if given.adapter.calibrated is None:
+        config = calibrated(config, None)  # so it was started, maybe before a rehearsal was the default
+    others = [key for key in differences(started, config) if key not in PLACES | config.memory().keys()]
+    if config.task.name != started.task.name and not is_file_name(config.task.name):
+        others.append("task.name")
+    if others:
+        raise other_settings(out, others)
+    if with_rows:
+        return started.with_memory(config.memory()), config
+    if stored["columns"] and not is_file_name(config.task.name):
+        raise CheckpointError(
+            f"{out} was started on rows given in Python: resume it there, or give them in a file with --task."
+        )
+    for moved, option in ((config.task.name, "--task"), (config.task.test_file, "--test-file")):
+        if moved and is_file_name(str(moved)) and not Path(moved).is_file():
+            raise DataError(
+                f"There is no file {Path(moved).absolute()}, which {out} was started on: say where it is now "
+                f"with {option}."
+            )
+    return started.with_memory(config.memory()), config
+
+
+def build_resumed(
+    started: RunConfig,
+    config: RunConfig,
+    backbone: Backbone | None = None,
+    task: Task | ReplyTask | None = None,
+    *,
+    on_rows: OnRows | None = None,
+) -> System:
+    """Return the system of a run that goes on, under the settings that it was started with.
+
+    Args:
+        started: the settings that it was started with.
+        config: the same with the places of now; see `resumed`.
+        backbone: the language model, where it is loaded.
+        task: the rows, where they are read.
+        on_rows: see `build_system`.
+    """
+    if not started.adapter.calibrated:
+        config = calibrated(config, False)
+    return build_system(config, backbone, task, on_rows=on_rows).under(started)
+
+
+def check_same_settings(out: Path, config: RunConfig) -> None:
+    """Refuse to go on with the run in a folder under settings that lead to other results; a `ConfigError`."""
+    started, _ = stored_config(out)
+    if started.hash != config.hash:
+        neutral = config.memory().keys() | {".".join(key) for key in OF_THE_MACHINE}
+        raise other_settings(out, [key for key in differences(started, config) if key not in neutral])
+
+
+def other_settings(out: Path, keys: list[str]) -> ConfigError:
+    """Return the error of a run that was started with other settings than are given now."""
+    return ConfigError(
+        f"{out} was started with another {', '.join(keys)}: leave the settings out to resume it as "
+        "it was, or choose another --out."
+    )
