@@ -1,5 +1,6 @@
-"""What every class of settings shares: fields that are added later, and the sentence for a wrong value."""
+"""What classes of settings share: fields added later or switched off by others, and sentences of errors."""
 
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
@@ -30,6 +31,35 @@ def later(default: T, description: str, **limits: Any) -> T:
     """
     field: T = Field(default, description=description, exclude_if=lambda value: value == default, **limits)
     return field
+
+
+@dataclass(frozen=True)
+class Unread:
+    """Marks a setting of a method that nothing reads while another one has one of some values.
+
+    A configuration in which it is not its default then is refused: what somebody gives is never ignored.
+
+    Attributes:
+        setting: the other one.
+        values: its values, or types of them.
+
+    Examples:
+        >>> from typing import Annotated
+        >>> from bara_pyro.methods import MethodConfig
+        >>> from bara_pyro.settings import Unread
+        >>> class MineConfig(MethodConfig):
+        ...     recipe: str = "elbo"
+        ...     kl_lr: Annotated[float, Unread("recipe", ("elbo",))] = 0.01
+        >>> MineConfig(name="mine", recipe="published", kl_lr=0.3).kl_lr
+        0.3
+    """
+
+    setting: str
+    values: tuple[object, ...]
+
+    def applies(self, value: object) -> bool:
+        """Return whether the other setting has such a value."""
+        return any(isinstance(value, one) if isinstance(one, type) else value == one for one in self.values)
 
 
 def validation_sentence(error: ValidationError, model: type[BaseModel], prefix: tuple[str, ...] = ()) -> str:

@@ -1,6 +1,6 @@
 """BaRA and its variants: one program, one of four guides."""
 
-from typing import Self
+from typing import Annotated, Self
 
 from pydantic import (
     Field,
@@ -21,8 +21,11 @@ from bara_pyro.guides.families import FAMILIES
 from bara_pyro.methods.base import Method, MethodConfig, pair, register_method, setting
 from bara_pyro.methods.space import SearchSpace
 from bara_pyro.models.bara import BaRA, Form, Latent
-from bara_pyro.settings import later
+from bara_pyro.settings import Unread, later
 from bara_pyro.types import Json
+
+OF_PHI, OF_THETA = Unread("latent", ("theta",)), Unread("latent", ("phi",))
+OF_NOISE = Unread("guide", ("delta",))
 
 
 class BaRAConfig(MethodConfig):
@@ -33,23 +36,29 @@ class BaRAConfig(MethodConfig):
         default(BaRA, "centred"), "additive form: B (Phi * (theta - E[theta])), E under the prior"
     )
     latent: Latent = setting(BaRA, "latent", "'phi*theta', 'phi' or 'theta'")
-    phi_prior: Json = setting(
+    phi_prior: Annotated[Json, OF_PHI] = setting(
         BaRA, "phi_prior", "prior of Phi and its hyper-parameters", validate_default=True
     )
-    theta_prior: Json = setting(
+    theta_prior: Annotated[Json, OF_THETA] = setting(
         BaRA, "theta_prior", "prior of theta and its hyper-parameters", validate_default=True
     )
-    beta_phi: NonNegativeFloat = setting(BaRA, "beta_phi", "weight of KL(Phi); 1 is the exact ELBO")
-    beta_theta: NonNegativeFloat = setting(BaRA, "beta_theta", "weight of KL(theta); 1 is the exact ELBO")
+    beta_phi: Annotated[NonNegativeFloat, OF_PHI] = setting(
+        BaRA, "beta_phi", "weight of KL(Phi); 1 is the exact ELBO"
+    )
+    beta_theta: Annotated[NonNegativeFloat, OF_THETA] = setting(
+        BaRA, "beta_theta", "weight of KL(theta); 1 is the exact ELBO"
+    )
     guide: str = Field(
         "weibull",
         description="posterior family: 'weibull', 'weibull-coupled' (theta sees the draw of Phi), 'gamma', "
         "'lognormal', 'delta'",
     )
-    shape: Shape = setting(
+    shape: Annotated[Shape, OF_NOISE] = setting(
         AmortizedGuide, "shape", "'kappa': softplus gives 1/k; 'k': softplus gives k (the text)"
     )
-    shape_width: Width = setting(AmortizedGuide, "shape_width", "'vector' or 'scalar' noise level of a gate")
+    shape_width: Annotated[Width, OF_THETA, OF_NOISE] = setting(
+        AmortizedGuide, "shape_width", "'vector' or 'scalar' noise level of a gate"
+    )
     init_kappa: float | None = setting(
         AmortizedGuide,
         "init_kappa",
@@ -57,13 +66,13 @@ class BaRAConfig(MethodConfig):
         "Algorithm 1: 0.693",
         gt=0,
     )
-    max_kappa: float = setting(
+    max_kappa: Annotated[float, OF_NOISE] = setting(
         AmortizedGuide, "max_kappa", "largest noise level; 1 is that of a Gamma(1, b) prior", gt=0
     )
-    random_kappa: bool = setting(
+    random_kappa: Annotated[bool, OF_THETA, OF_NOISE] = setting(
         AmortizedGuide, "random_kappa", "start with random noise levels, as the paper's Algorithm 1"
     )
-    normalize_input: bool | None = setting(
+    normalize_input: Annotated[bool | None, OF_THETA] = setting(
         AmortizedGuide,
         "normalize_input",
         "divide what the amortiser sees by its root mean square; null: in the gate form; Algorithm 1: false",
@@ -71,7 +80,9 @@ class BaRAConfig(MethodConfig):
     activation: Activation = setting(
         AmortizedGuide, "activation", "of theta's mean: 'softplus', 'relu', 'topk'"
     )
-    top_k: PositiveInt = setting(AmortizedGuide, "top_k", "gates left open by 'topk'")
+    top_k: Annotated[PositiveInt, Unread("activation", ("softplus", "relu"))] = setting(
+        AmortizedGuide, "top_k", "gates left open by 'topk'"
+    )
 
     def for_rows(self, rows: int) -> Self:
         """Return the settings with the noise level at the start, which a run's files need to be read back."""
@@ -80,17 +91,7 @@ class BaRAConfig(MethodConfig):
         return self.model_copy(update={"init_kappa": min(start_kappa(rows), self.max_kappa)})
 
     @model_validator(mode="after")
-    def _has_effect(self) -> Self:
-        """Refuse of what changes nothing the likeliest: a search over it would compare runs that are one."""
-        without = {
-            "phi_prior": self.latent == "theta" and "latent=theta has no Phi",
-            "theta_prior": self.latent == "phi" and "latent=phi has no theta",
-            "top_k": self.activation != "topk" and f"activation={self.activation} does not read it",
-        }
-        for name, why in without.items():
-            default = type(self).model_fields[name].get_default()
-            if why and getattr(self, name) not in (default, {"name": default}):
-                raise ConfigError(f"method.{name}={getattr(self, name)} has no effect: {why}; leave it out.")
+    def _coupled_to_something(self) -> Self:
         if self.guide == "weibull-coupled" and self.latent != "phi*theta":
             raise ConfigError(
                 f"method.guide=weibull-coupled ties theta to Phi, and latent={self.latent} has one of the "

@@ -3,9 +3,10 @@
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+from inspect import Parameter
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from torch import Tensor
 
 from bara_pyro.core.backbone import Backbone
@@ -18,7 +19,7 @@ from bara_pyro.errors import ConfigError
 from bara_pyro.methods.recipes import Training, default_svi
 from bara_pyro.methods.space import SearchSpace
 from bara_pyro.registry import Registry
-from bara_pyro.settings import DEFAULT_METHOD, validation_sentence
+from bara_pyro.settings import DEFAULT_METHOD, Unread, validation_sentence
 from bara_pyro.types import Json
 
 
@@ -33,6 +34,25 @@ class MethodConfig(BaseModel):
     memory: ClassVar[tuple[str, ...]] = ()
 
     name: str = Field(description="the method")
+
+    @model_validator(mode="after")
+    def _all_are_read(self) -> Self:
+        """Refuse settings that have no effect beside others, as far as they are marked `Unread`."""
+        fields = type(self).model_fields
+        for name, own in fields.items():
+            value, default = getattr(self, name), own.get_default()
+            for mark in (one for one in own.metadata if isinstance(one, Unread)):
+                now = getattr(self, mark.setting)
+                # A prior is given by its name or by its settings.
+                if mark.applies(now) and value not in (default, {"name": default}):
+                    known = get_args(fields[mark.setting].annotation)
+                    others = " or ".join(str(one) for one in known if not mark.applies(one))
+                    reads = f"method.{mark.setting}={others}" if others else f"another {mark.setting}"
+                    raise ConfigError(
+                        f"method.{name}={value} is not read with method.{mark.setting}={now}: leave it out, "
+                        f"or give {reads}."
+                    )
+        return self
 
     def for_rows(self, rows: int) -> Self:
         """Return the settings with what follows from the number of training rows written out; here none."""
@@ -58,9 +78,17 @@ def setting(of: Callable[..., object], parameter: str, description: str, **limit
 
 
 def given(to: Callable[..., object], config: MethodConfig) -> dict[str, Any]:
-    """Return the settings that a program or guide has parameters for, under the same names."""
-    fields = type(config).model_fields
-    return {name: getattr(config, name) for name in inspect.signature(to).parameters if name in fields}
+    """Return the settings that a program or guide has parameters for, under the same names.
+
+    A class that takes `**options` for the class that it is derived from has the parameters of both.
+    """
+    names: dict[str, None] = {}
+    for one in inspect.getmro(to) if inspect.isclass(to) else (to,):
+        parameters = inspect.signature(one).parameters
+        names |= dict.fromkeys(parameters)
+        if all(parameter.kind is not Parameter.VAR_KEYWORD for parameter in parameters.values()):
+            break
+    return {name: getattr(config, name) for name in names if name in type(config).model_fields}
 
 
 M = TypeVar("M", bound=AdaptedLM)

@@ -1,14 +1,14 @@
 """BLoB: Bayesian LoRA by backpropagation (Wang et al., NeurIPS 2024, arXiv 2406.11675)."""
 
 from functools import partial
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat
 
 from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.guides.normal import NormalGuide
 from bara_pyro.methods.base import Method, MethodConfig, pair, register_method, setting
-from bara_pyro.methods.recipes import Recipe, Training, alternating, default_svi
+from bara_pyro.methods.recipes import OF_REPRODUCTION, Recipe, Training, alternating, default_svi
 from bara_pyro.methods.space import SearchSpace
 from bara_pyro.models.gaussian_lora import GaussianLoRA
 
@@ -27,8 +27,10 @@ class BLoBConfig(MethodConfig):
     transform: Literal["square", "softplus"] = setting(NormalGuide, "transform", "sigma = G^2 or softplus(G)")
     flipout: bool = Field(True, description="random signs a token; off: one draw of A a forward")
     beta: NonNegativeFloat = setting(GaussianLoRA, "beta", "weight of KL(A) in 'elbo'; 1 is the exact ELBO")
-    kl_lr: float = Field(0.01, gt=0, description="'reproduction': rate of the descent on the KL")
-    scale_optimizer: Literal["sgd", "adamw"] = Field(
+    kl_lr: Annotated[float, OF_REPRODUCTION] = Field(
+        0.01, gt=0, description="'reproduction': rate of the descent on the KL"
+    )
+    scale_optimizer: Annotated[Literal["sgd", "adamw"], OF_REPRODUCTION] = Field(
         "sgd", description="'reproduction': what moves G along the likelihood: both occur in published code"
     )
 

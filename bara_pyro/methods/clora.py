@@ -1,12 +1,22 @@
 """C-LoRA: a contextual posterior of a matrix between the factors (Rahmati et al., NeurIPS 2025)."""
 
+from typing import Annotated
+
 from pydantic import Field, NonNegativeFloat, PositiveInt
 from torch.optim import AdamW
 
 from bara_pyro.core.svi import SVI
 from bara_pyro.guides.contextual import ContextualGuide
 from bara_pyro.methods.base import Method, MethodConfig, pair, register_method, setting
-from bara_pyro.methods.recipes import Recipe, Training, TwoStepSVI, common, default_svi, kl_cycle
+from bara_pyro.methods.recipes import (
+    OF_REPRODUCTION,
+    Recipe,
+    Training,
+    TwoStepSVI,
+    common,
+    default_svi,
+    kl_cycle,
+)
 from bara_pyro.methods.space import SearchSpace
 from bara_pyro.models.clora import CLoRA
 
@@ -30,16 +40,16 @@ class CLoRAConfig(MethodConfig):
     beta: NonNegativeFloat = setting(
         CLoRA, "beta", "weight of KL(E), a sum over tokens, in 'elbo'; 1 is the exact ELBO"
     )
-    kl_lr: float = Field(
+    kl_lr: Annotated[float, OF_REPRODUCTION] = Field(
         0.01, gt=0, description="'reproduction': rate of the networks; published: 0.01 to 0.02"
     )
-    nll_weight: float = Field(
+    nll_weight: Annotated[float, OF_REPRODUCTION] = Field(
         1.0,
         gt=0,
         description="'reproduction': factor of the cross-entropy; published: 2 for WinoGrande-S, OpenBookQA "
         "and BoolQ, 4 for WinoGrande-M, else 1",
     )
-    kl_weight: NonNegativeFloat = Field(
+    kl_weight: Annotated[NonNegativeFloat, OF_REPRODUCTION] = Field(
         PUBLISHED_KL_WEIGHT, description="'reproduction': factor of the KL beside pi_i; published: 1e-6 / 65"
     )
 

@@ -1,6 +1,7 @@
 """FVAE-LoRA: a factorised variational autoencoder of each layer's input (arXiv 2510.19640)."""
 
 from functools import partial
+from typing import Annotated
 
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
@@ -9,7 +10,7 @@ from bara_pyro.core.program import AdapterOptions
 from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.guides.fvae import FVAEGuide
 from bara_pyro.methods.base import Method, MethodConfig, pair, register_method, setting
-from bara_pyro.methods.recipes import Recipe, Training, common, default_svi
+from bara_pyro.methods.recipes import OF_ELBO, OF_REPRODUCTION, Recipe, Training, common, default_svi
 from bara_pyro.methods.space import SearchSpace
 from bara_pyro.models.fvae import FVAE, Weights
 
@@ -41,16 +42,28 @@ class FVAEConfig(MethodConfig):
     decoder_width: PositiveInt = setting(FVAE, "decoder_width", "their units")
     learn_scale: bool = setting(FVAE, "learn_scale", "learn the decoder's scales; arXiv 2606.29184: false")
     z2_mean: float = setting(FVAE, "z2_mean", "mean of z2's prior; z1's is 0")
-    beta: NonNegativeFloat = setting(
+    beta: Annotated[NonNegativeFloat, OF_ELBO] = setting(
         Weights, "kl_z1", "'elbo': weight of the autoencoders; 1 is the exact ELBO"
     )
-    ce_weight: float = Field(1000.0, gt=0, description="'reproduction': weight of the cross-entropy")
-    rec_weight: NonNegativeFloat = Field(1.0, description="'reproduction': of the reconstruction")
-    z2_weight: NonNegativeFloat = Field(1.0, description="'reproduction': of z2's distance from z2_mean")
-    z1_weight: NonNegativeFloat = Field(1.0, description="'reproduction': of z1's distance from 0, rewarded")
-    kl_weight: NonNegativeFloat = Field(1.0, description="'reproduction': of KL(q1)")
-    padding: bool = Field(True, description="'reproduction': padding tokens count, as in the official code")
-    detach: bool = Field(
+    ce_weight: Annotated[float, OF_REPRODUCTION] = Field(
+        1000.0, gt=0, description="'reproduction': weight of the cross-entropy"
+    )
+    rec_weight: Annotated[NonNegativeFloat, OF_REPRODUCTION] = Field(
+        1.0, description="'reproduction': of the reconstruction"
+    )
+    z2_weight: Annotated[NonNegativeFloat, OF_REPRODUCTION] = Field(
+        1.0, description="'reproduction': of z2's distance from z2_mean"
+    )
+    z1_weight: Annotated[NonNegativeFloat, OF_REPRODUCTION] = Field(
+        1.0, description="'reproduction': of z1's distance from 0, rewarded"
+    )
+    kl_weight: Annotated[NonNegativeFloat, OF_REPRODUCTION] = Field(
+        1.0, description="'reproduction': of KL(q1)"
+    )
+    padding: Annotated[bool, OF_REPRODUCTION] = Field(
+        True, description="'reproduction': padding tokens count, as in the official code"
+    )
+    detach: Annotated[bool, OF_REPRODUCTION] = Field(
         False,
         description="'reproduction': no gradient of the reconstructed input reaches the layers below; "
         "the official code lets it through",

@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from itertools import islice
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator
@@ -20,6 +20,7 @@ from bara_pyro.methods.evidence import adam_precision, best_precision, effective
 from bara_pyro.methods.kfac import Tokens, kfac
 from bara_pyro.methods.space import SearchSpace
 from bara_pyro.models.gaussian_lora import GaussianLoRA
+from bara_pyro.settings import Unread
 
 Optimiser = Literal["bisection", "adam"]
 # Training rows that the mean variance of the logits is measured on.
@@ -33,20 +34,22 @@ class LaplaceConfig(MethodConfig):
         "mle",
         description="training: 'mle' (with train.weight_decay=0.01 the decay that papers call MAP) or 'map'",
     )
-    prior_scale: PositiveFloat = Field(0.4, description="'map': standard deviation of the prior in training")
+    prior_scale: Annotated[PositiveFloat, Unread("base", ("mle",))] = Field(
+        0.4, description="'map': standard deviation of the prior in training"
+    )
     subset: Subset = setting(
         LaplaceGuide, "subset", "'all' adapters, or 'last': that of the output embedding"
     )
     predictive: Predictive = setting(
         LaplaceGuide, "mode", "'glm': linearised; 'probit': without draws; 'sampled': draws of the weights"
     )
-    logit_samples: PositiveInt = setting(
+    logit_samples: Annotated[PositiveInt, Unread("predictive", ("probit", "sampled"))] = setting(
         LaplaceGuide, "logit_samples", "'glm': draws of the logits a row; as published 100000"
     )
     prior_precision: PositiveFloat | None = Field(
         100.0, description="precision of the prior in the fit; 'evidence' or null: that of greatest evidence"
     )
-    optimiser: Optimiser = Field(
+    optimiser: Annotated[Optimiser, Unread("prior_precision", (float,))] = Field(
         "bisection", description="of the evidence; 'adam': 100 steps from precision 1, as published"
     )
     tokens: Tokens = Field(

@@ -14,8 +14,10 @@ from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.svi import SVI, SVIOptions, adamw, linear_schedule
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
+from bara_pyro.settings import Unread
 
 Recipe = Literal["elbo", "reproduction"]
+OF_ELBO, OF_REPRODUCTION = Unread("recipe", ("reproduction",)), Unread("recipe", ("elbo",))
 
 
 class Training(Protocol):

@@ -1,7 +1,7 @@
 """ScalaBL: a posterior over r singular values a module (Samplawski et al., UAI 2025)."""
 
 from functools import partial
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat
 
@@ -10,7 +10,7 @@ from bara_pyro.core.program import AdapterOptions
 from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.guides.scalabl import ScalaBLGuide
 from bara_pyro.methods.base import Method, MethodConfig, pair, register_method, setting
-from bara_pyro.methods.recipes import Recipe, Training, alternating, default_svi
+from bara_pyro.methods.recipes import OF_REPRODUCTION, Recipe, Training, alternating, default_svi
 from bara_pyro.methods.space import SearchSpace
 from bara_pyro.models.scalabl import ScalaBL
 
@@ -30,7 +30,9 @@ class ScalaBLConfig(MethodConfig):
         ScalaBLGuide, "init_scale", "posterior scales start between this / sqrt(2) and this", gt=0
     )
     beta: NonNegativeFloat = setting(ScalaBL, "beta", "weight of the KL in 'elbo'; 1 is the exact ELBO")
-    kl_lr: float = Field(0.2, gt=0, description="'reproduction': rate of the descent on the KL")
+    kl_lr: Annotated[float, OF_REPRODUCTION] = Field(
+        0.2, gt=0, description="'reproduction': rate of the descent on the KL"
+    )
 
 
 def _build(

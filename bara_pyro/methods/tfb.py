@@ -10,7 +10,7 @@ is the largest for which noise changes the loss on the anchor rows by no more th
 
 from collections.abc import Callable
 from functools import partial
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field, NonNegativeFloat, PositiveInt
@@ -22,6 +22,7 @@ from bara_pyro.errors import TrainingError
 from bara_pyro.guides.posthoc import PosthocGuide
 from bara_pyro.methods.base import Fit, Method, MethodConfig, pair, register_method
 from bara_pyro.methods.bisection import largest_feasible
+from bara_pyro.methods.recipes import OF_ELBO, OF_REPRODUCTION, Recipe
 from bara_pyro.methods.space import SearchSpace
 from bara_pyro.metrics import nll, posterior_predictive
 from bara_pyro.models.lora import LowRankAdapter
@@ -41,13 +42,13 @@ class TFBConfig(MethodConfig):
     NLL(0); 0 is the published definition. `anchor: validation` is the other way out.
     """
 
-    recipe: Literal["elbo", "reproduction"] = Field(
+    recipe: Recipe = Field(
         "elbo",
         description="'elbo': the largest feasible sigma; 'reproduction': the published search. Neither has a "
         "bound: TFB has no prior",
     )
     tolerance: float = Field(0.003, gt=0, description="allowed change of the anchor's NLL, as a share of it")
-    nll_floor: NonNegativeFloat = Field(
+    nll_floor: Annotated[NonNegativeFloat, OF_ELBO] = Field(
         0.1, description="nats: the share is of this where NLL(0) is smaller; 'reproduction' has none"
     )
     anchor: Literal["train", "validation"] = Field("train", description="rows that the NLL is measured on")
@@ -58,12 +59,16 @@ class TFBConfig(MethodConfig):
     search_samples: PositiveInt = Field(10, description="draws whose probabilities are averaged")
     flipout: bool = Field(True, description="random signs a token; off: one draw of A for all tokens")
     low: float = Field(0.001, gt=0, description="'reproduction': lower end of the search")
-    high: float = Field(0.015, gt=0, description="'reproduction': upper end; BayesAdapt: 0.2")
-    halvings: PositiveInt = Field(5, description="'reproduction': number of steps")
-    divide_by_rows: bool = Field(
+    high: Annotated[float, OF_REPRODUCTION] = Field(
+        0.015, gt=0, description="'reproduction': upper end; BayesAdapt: 0.2"
+    )
+    halvings: Annotated[PositiveInt, OF_REPRODUCTION] = Field(
+        5, description="'reproduction': number of steps"
+    )
+    divide_by_rows: Annotated[bool, OF_REPRODUCTION] = Field(
         True, description="'reproduction': divide the change by the number of rows, as bayesian-peft does"
     )
-    return_infeasible: bool = Field(
+    return_infeasible: Annotated[bool, OF_REPRODUCTION] = Field(
         True,
         description="'reproduction': return the last sigma that broke the tolerance, as published code does",
     )

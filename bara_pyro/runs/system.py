@@ -218,8 +218,19 @@ def build_system(
     )
     task = replace(task, notes=(*task.notes, *notes))
     system = assemble(config, backbone, task, len(split))
+    _check_local_rate(system)
     system._encoded["train"] = split
     return system
+
+
+def _check_local_rate(system: System) -> None:
+    """Refuse a rate of an amortised guide where none is amortised."""
+    if (scale := system.config.train.local_lr_scale) is not None and not system.guide.local_parameters():
+        raise ConfigError(
+            f"train.local_lr_scale={scale} (--local-lr-scale) is the rate of a guide that sees each row, and "
+            f"that of {system.config.method.name!r} does not: leave it out, or train bara, bara-gate, clora "
+            "or fvae."
+        )
 
 
 def _check_labels(config: RunConfig) -> None:

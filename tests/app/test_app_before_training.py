@@ -32,10 +32,10 @@ from bara_pyro.runs.train import train
         ("temperature", {"adapter.one_pass": True}, "has no validation rows"),
         ("laplace", {"adapter.one_pass": True}, "the method 'laplace' has none that differ"),
         ("vbll", {"adapter.target_modules": ["lm_head"]}, "whose place a Bayesian last layer takes"),
-        ("bara", {"method.latent": "theta", "method.phi_prior": "lognormal"}, "latent=theta has no Phi"),
-        ("bara", {"method.latent": "phi", "method.theta_prior": "lognormal"}, "latent=phi has no theta"),
+        ("bara", {"method.latent": "theta", "method.phi_prior": "lognormal"}, "latent=theta"),
+        ("bara", {"method.latent": "phi", "method.theta_prior": "lognormal"}, "latent=phi"),
         ("bara", {"method.latent": "phi", "method.guide": "weibull-coupled"}, "take the guide 'weibull'"),
-        ("bara", {"method.top_k": 3}, "activation=softplus does not read it"),
+        ("bara", {"method.top_k": 3}, "activation=softplus"),
     ],
 )
 def test_refused_before_the_first_step(

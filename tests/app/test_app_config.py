@@ -158,7 +158,7 @@ def test_every_field_from_the_command_line_and_from_yaml(key: str, tmp_path: Pat
 
 
 def test_all_fields_at_once_and_back_again() -> None:
-    apart = (*OF_REPLIES, "train.epochs", "method.theta_prior")  # with latent=phi there is no theta
+    apart = (*OF_REPLIES, "train.epochs", "method.latent")  # with latent=phi there is no theta
     others = {key: value for key, value in OTHER.items() if key not in apart}
     config = load_config(assignments=[assignment for key in others for assignment in assigned(key)])
     assert {key: value_at(config, key) for key in others} == others

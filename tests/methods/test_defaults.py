@@ -11,7 +11,9 @@ from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.core.prediction import predict
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.svi import SVI, adamw, linear_schedule
+from bara_pyro.guides.families import FAMILIES
 from bara_pyro.methods import METHODS, build, method_config
+from bara_pyro.methods.base import given
 from bara_pyro.runs.sections import AdapterConfig, PredictConfig, TrainConfig
 
 PLAIN = (int, float, str, bool, tuple, type(None))
@@ -50,6 +52,22 @@ def test_a_method_is_its_program_and_guide(name: str) -> None:
     twin = type(model)(backbone(), 4, **{**required(model), **form, **shared})
     assert described(twin) == described(model)
     assert described(type(guide)(twin, **by_row)) == described(guide)
+
+
+@pytest.mark.parametrize("name", [name for name in FAMILIES if FAMILIES[name].noisy])
+def test_every_family_takes_the_settings_of_its_guide(name: str) -> None:
+    """Also one whose constructor passes options on: they were left out of it."""
+    settings = {
+        "shape": "k",
+        "shape_width": "scalar",
+        "max_kappa": 0.7,
+        "init_kappa": 0.3,
+        "activation": "relu",
+    }
+    config = method_config({"name": "bara-gate", "guide": name, **settings})
+    assert given(FAMILIES[name], config).items() >= settings.items()
+    guide = build(config, backbone(), 4, AdapterConfig().model_dump())[1]
+    assert (guide.shape, guide.max_kappa, guide.activation) == ("k", 0.7, "relu")
 
 
 def test_the_helpers_agree_with_the_sections() -> None:
