@@ -11,9 +11,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from bara_pyro.data import Example
+from bara_pyro.data.clusters import by_name, together
 from bara_pyro.data.tables import Data
 from bara_pyro.errors import ConfigError
 from bara_pyro.metrics import choose, decompose, joint_information
@@ -103,25 +105,31 @@ def ask_pool(
     return Pool(kept, draws, shared, tuple(reading_notes(system.config, system.backbone, split, "given")))
 
 
+def one_a_text(rows: Sequence[Example]) -> list[int]:
+    """Return the place of the first row of each text: the label of one is that of all."""
+    return [places[0] for places in by_name(together(rows, clusters=False))]
+
+
 def acquire(pool: Pool, count: int, *, by: Acquisition = "batch-bald", seed: int = 0) -> Acquired:
     """Choose rows to label.
 
     Args:
         pool: of `ask_pool`.
-        count: how many to choose.
+        count: how many to choose; of rows of one text (`data.clusters.text_of`) one at most.
         by: see `bara_pyro.metrics.acquisition`.
         seed: of what is left to chance.
 
     Raises:
-        ConfigError: there are fewer than `count` rows; `by` asks how much draws differ that do not differ, or
-            what rows tell together that share nothing.
+        ConfigError: there are fewer than `count` texts; `by` asks how much draws differ that do not differ,
+            or what rows tell together that share nothing.
     """
     if by == "batch-bald" and not pool.shared:
         raise ConfigError(
             "This run draws for each row by itself: no answer tells of what rows share, as by='batch-bald' "
             "asks; give bald or entropy."
         )
-    places = choose(pool.draws, count, by, seed=seed)
+    once = torch.tensor(one_a_text(pool.examples))
+    places = once[choose(pool.draws[:, once], count, by, seed=seed)]
     parts, most = decompose(pool.draws), math.log(len(pool.draws))
     told = joint_information(pool.draws[:, places], seed=seed).tolist() if pool.shared else [None] * count
     near = [number for number, nats in enumerate(told, start=1) if most and nats and nats >= NEAR * most]

@@ -276,3 +276,21 @@ def test_the_commands_of_the_page_are_those_of_the_command_line(
     train(place.config(method__name="bara-gate", **SETTINGS), tmp_path / "runs" / "round-1")
     assert bara(*line.split()).code == 0
     assert len(pd.read_csv("next.csv")) == 40
+
+
+@pytest.mark.parametrize("by", ["batch-bald", "bald", "entropy", "random"])
+def test_of_rows_with_one_text_one_is_chosen(by: str, members: Path, tmp_path: Path, bara: Bara) -> None:
+    """As a reader sees texts, whatever their case; the choice is that of a pool without the copies."""
+    rows = [{"id": r["id"], "question": r["question"]} for r in questions()[:12]]
+    copies = [{"id": f"copy {r['id']}", "question": f"  {r['question'].upper()} "} for r in rows]
+    chosen = {}
+    for name, pool in (("once", rows), ("twice", [*rows, *copies])):
+        file = write_rows(tmp_path / f"{name}.jsonl", pool)
+        out = tmp_path / f"{name}-chosen.jsonl"
+        result = bara("acquire", members, "--input", file, "--count", 12, "--by", by, "--output", out)
+        assert result.code == 0, result.err
+        chosen[name] = [row["id"] for row in read_jsonl(out)]
+    assert sorted(chosen["twice"]) == sorted(row["id"] for row in rows)
+    assert chosen["twice"] == chosen["once"]
+    more = bara("acquire", members, "--input", tmp_path / "twice.jsonl", "--count", 13, "--by", by)
+    assert_one_sentence(more, "there are 12 rows")

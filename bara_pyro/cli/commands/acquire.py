@@ -78,7 +78,7 @@ def acquire(
     from bara_pyro.data.tables import read_table
     from bara_pyro.metrics.acquisition import check_count
     from bara_pyro.runs.acquire import acquire as choose_rows
-    from bara_pyro.runs.acquire import ask_pool
+    from bara_pyro.runs.acquire import ask_pool, one_a_text
     from bara_pyro.runs.decide import write_decisions
     from bara_pyro.runs.folder import load_system
     from bara_pyro.runs.system import require_answers
@@ -91,7 +91,12 @@ def acquire(
         check_cells(table, output)
     given = Given(text_column, None, choices_column, context_column)
     examples = load_questions(pool, system.task, given=given)
-    check_count(count, len(examples))
+    texts = len(one_a_text(examples))
+    if texts < len(examples):
+        say_notes(
+            [f"{len(examples) - texts} rows repeat the text of another, and one of each text is chosen"]
+        )
+    check_count(count, texts)
     with progress("ask the pool", len(examples)) as advance:
         asked = ask_pool(system, examples, samples=samples, seed=seed, on_rows=advance)
     say_notes(asked.notes)
