@@ -12,6 +12,8 @@ from bara_pyro.runs.sections import MOST_DRAWS
 from bara_pyro.types import Json
 
 if TYPE_CHECKING:
+    from bara_pyro.data import Example
+    from bara_pyro.data.tables import Table
     from bara_pyro.runs.asked import Asked
     from bara_pyro.runs.system import System
 
@@ -103,18 +105,24 @@ class Question:
         rows = known_rows(system, self.calibration, given=given, answers=answers)
         known = independent(system, rows, self.calibration, given)
         check(system, len(known))
-        others = rows_to_decide(system, self.input_file, given=replace(given, cluster=None))
-        found = []
-        for asked, name in ((known, "calibration"), (others, "given" if self.input_file else "test")):
-            with progress(f"ask {name} rows", len(asked)) as advance:
-                found.append(ask(system, asked, name, samples=self.samples, seed=self.seed, on_rows=advance))
-        notes = [note for asked in found for note in asked.notes]
+        columns = replace(given, cluster=None)
+        others = rows_to_decide(system, self.input_file, given=columns)
+
+        def asked(rows: "Sequence[Example] | Table", name: str) -> "Asked":
+            with progress(f"ask {name} rows", len(rows)) as advance:
+                return ask(
+                    system, rows, name, given=columns, samples=self.samples, seed=self.seed, on_rows=advance
+                )
+
+        decided = asked(others, "given" if self.input_file else "test")
+        calibrating = asked(known, "calibration")
+        notes = [*calibrating.notes, *decided.notes]
         cluster = clustered_by(system.task, given)
         if cluster is not None or len(known) < len(rows):
             one = f"one of each {cluster or 'text'}"
             notes.append(f"{len(known)} rows calibrate, {one}: more would not be independent")
         say_notes(notes)
-        return system, found[0], found[1]
+        return system, calibrating, decided
 
     def finish(self, rows: Sequence[Json], said: Sequence[str], found: Json) -> None:
         """Write the rows where a file was asked for; print what was found.

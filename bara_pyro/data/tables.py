@@ -40,6 +40,9 @@ class Table:
     rows: Rows
     classes: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
+    def __len__(self) -> int:
+        return len(self.rows)
+
     @property
     def columns(self) -> list[str]:
         """Return the names of all columns, in the order in which they first occur."""

@@ -11,17 +11,19 @@ from torch import Tensor
 from bara_pyro.core.distance import Distance
 from bara_pyro.data import EncodedSplit, Example, Given, Task, batches, load_questions
 from bara_pyro.data.clusters import one_of_each
+from bara_pyro.data.questions import read_rows
 from bara_pyro.data.rows import same_file
-from bara_pyro.data.tables import Data
+from bara_pyro.data.tables import Data, Table
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.methods import METHODS
 from bara_pyro.metrics import Uncertainty, decompose, posterior_predictive, stack_truth
+from bara_pyro.runs.answers import carried
 from bara_pyro.runs.evaluate import OnRows, draw
 from bara_pyro.runs.known import trained_on
 from bara_pyro.runs.offered import offered
 from bara_pyro.runs.rows import encode_rows, longest, reading_notes, some
 from bara_pyro.runs.system import System, require_answers
-from bara_pyro.types import Measure
+from bara_pyro.types import Fields, Measure
 
 # Of the rows that calibrate a decision: texts that are short or usual come twice.
 KNOWN = 0.05
@@ -37,6 +39,7 @@ class Asked:
         log_probs: float64, `n x C`: of the answers that a row offers, which together have probability 1.
         uncertainty: of each row, of the same.
         notes: what is worth knowing about the rows.
+        given: the columns that each row came with; empty where the rows had been read.
     """
 
     examples: tuple[Example, ...]
@@ -44,6 +47,7 @@ class Asked:
     log_probs: Tensor
     uncertainty: Uncertainty
     notes: tuple[str, ...]
+    given: tuple[Fields, ...] = ()
 
     def __repr__(self) -> str:
         return f"Asked {len(self.examples)} rows, {self.log_probs.shape[1]} answers"
@@ -69,6 +73,7 @@ def ask(
     examples: Sequence[Example] | Data,
     name: str,
     *,
+    given: Given | None = None,
     samples: int = 10,
     seed: int | None = None,
     on_rows: OnRows | None = None,
@@ -80,6 +85,7 @@ def ask(
         examples: the rows, read already or in any form that `bp.predict` takes; those whose question is too
             long are left out.
         name: what they are called in notes, "validation" for example.
+        given: columns that the user names, of rows that are still to be read.
         samples: posterior draws S; 0 for the posterior mean.
         seed: of the draws; the run's own by default.
         on_rows: called with the number of rows just done.
@@ -88,9 +94,17 @@ def ask(
         ConfigError: the model learnt replies.
         DataError: no question is short enough.
     """
+    columns: dict[str, Fields] = {}
+    lost: list[str] = []
+    if not _are_read(examples):
+        table = read_rows(cast(Data, examples), system.task, given)
+        examples = load_questions(table, system.task, given=given)
+        rows, lost = carried(table)
+        columns = {example.id: row for example, row in zip(examples, rows, strict=True)}
     kept, split, draws = answers_drawn(system, examples, name, samples, seed=seed, on_rows=on_rows)
-    notes = tuple(reading_notes(system.config, system.backbone, split, name))
-    return Asked(kept, split, posterior_predictive(draws), decompose(draws), notes)
+    notes = (*reading_notes(system.config, system.backbone, split, name), *lost)
+    own = tuple(columns[example.id] for example in kept) if columns else ()
+    return Asked(kept, split, posterior_predictive(draws), decompose(draws), notes, own)
 
 
 def answers_drawn(
@@ -129,9 +143,13 @@ def examples_of(
     system: System, rows: Sequence[Example] | Data, *, given: Given | None = None, answers: bool = False
 ) -> Sequence[Example]:
     """Return rows as they are where they were read already, else read for a fitted system."""
-    if isinstance(rows, list | tuple) and all(isinstance(row, Example) for row in rows):
+    if _are_read(rows):
         return cast(Sequence[Example], rows)
     return load_questions(cast(Data, rows), system.task, given=given, answers=answers)
+
+
+def _are_read(rows: Sequence[Example] | Data) -> bool:
+    return isinstance(rows, list | tuple) and all(isinstance(row, Example) for row in rows)
 
 
 def calibration_rows(
@@ -224,15 +242,15 @@ def independent(
 
 def rows_to_decide(
     system: System, file: Data | None = None, *, given: Given | None = None
-) -> Sequence[Example]:
-    """Return the rows of a file, with or without answers, or the system's own test rows.
+) -> Sequence[Example] | Table:
+    """Return the rows of a file, with or without answers, as `ask` reads them, or the system's own test rows.
 
     Raises:
         DataError: there are none, or the file cannot be read.
     """
     if file is None:
         return some(system.task.test, system.task.name, "test")
-    return load_questions(file, system.task, given=given)
+    return read_rows(file, system.task, given)
 
 
 def fitted_distance(system: System) -> Distance:

@@ -26,7 +26,7 @@ from bara_pyro.metrics import (
     expected_coverage,
     prediction_sets,
 )
-from bara_pyro.runs.answers import write_table
+from bara_pyro.runs.answers import beside, write_table
 from bara_pyro.runs.asked import Asked, measured
 from bara_pyro.runs.atomic import write_jsonl
 from bara_pyro.runs.predict import names_of
@@ -43,7 +43,8 @@ class Decided(Generic[Rule]):
 
     Attributes:
         rule: what decides.
-        rows: a line a row, see the function that made it.
+        rows: a line a row, see the function that made it; beside what it says, the columns that the row
+            came with, as in predictions (`bara_pyro.runs.answers.Answers.lines`).
         summary: what is worth knowing of all of them; rates in percent, None where no row says.
     """
 
@@ -90,7 +91,7 @@ def decide_sets(
         "coverage": coverage(sets[answered], asked.labels[answered]) if answered.any() else None,
         "expected_coverage": _under_truth(lambda: expected_coverage(sets, asked.truth), asked.truth),
     }
-    return Decided(rule, rows, summary)
+    return Decided(rule, _carrying(asked, rows), summary)
 
 
 def decide_abstention(
@@ -128,7 +129,7 @@ def decide_abstention(
         "error_rate": 100 * float(wrong.mean()) if len(wrong) else None,
         "expected_error_rate": _under_truth(lambda: 100 * (1 - float(right.nanmean())), truth),
     }
-    return Decided(rule, rows, summary)
+    return Decided(rule, _carrying(asked, rows), summary)
 
 
 def decide_detection(
@@ -167,7 +168,14 @@ def decide_detection(
             asked.examples, scores.tolist(), p_values.tolist(), foreign.tolist(), strict=True
         )
     ]
-    return Decided(rule, rows, {"rows": len(rows), "by": by, "foreign": int(foreign.sum())})
+    return Decided(rule, _carrying(asked, rows), {"rows": len(rows), "by": by, "foreign": int(foreign.sum())})
+
+
+def _carrying(asked: Asked, rows: list[Json]) -> list[Json]:
+    """Return what was decided of rows beside the columns that they came with, as predictions have them."""
+    if not asked.given:
+        return rows
+    return [beside(own, said) for own, said in zip(asked.given, rows, strict=True)]
 
 
 def _under_truth(score: Callable[[], float], truth: Tensor) -> float | None:
@@ -185,5 +193,9 @@ def write_decisions(path: str | Path, rows: Sequence[Json], separator: str = ","
         return
     import pandas as pd
 
-    cells = [{k: " | ".join(v) if isinstance(v, list) else v for k, v in row.items()} for row in rows]
+    cells = [{k: " | ".join(v) if _are_texts(v) else v for k, v in row.items()} for row in rows]
     write_table(path, pd.DataFrame(cells), separator)
+
+
+def _are_texts(cell: object) -> bool:
+    return isinstance(cell, list) and all(isinstance(one, str) for one in cell)

@@ -273,3 +273,27 @@ def test_one_row_of_each_cluster_calibrates(place: Place, tmp_path: Path, bara: 
     found = bara("conformal", *run, "--calibration", others, "--cluster-column", "who")
     assert found.code == 0, found.err
     assert json.loads(found.out)["calibration_rows"] == clusters
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".parquet"])
+@pytest.mark.parametrize("command", ["conformal", "abstain", "detect"])
+def test_the_columns_of_a_file_are_carried(
+    command: str, suffix: str, calibrated: Path, files: tuple[Path, Path], tmp_path: Path, bara: Bara
+) -> None:
+    """As predictions carry them: one that has the name of what is written is renamed."""
+    rows = [{**row, "by": f"writer {i}", "size": i, "p": i} for i, row in enumerate(read_jsonl(files[1]))]
+    asked, out = write_rows(tmp_path / "asked.jsonl", rows), tmp_path / f"out{suffix}"
+    taken = {"conformal": "size", "detect": "p"}.get(command)
+    how = ("--input", asked, "--calibration", files[0], "--output", out, "--samples", 2)
+    promise = ("--risk", 0.9, "--delta", 0.5) if command == "abstain" else ("--alpha", 0.5)
+    result = bara(command, calibrated, *how, *promise)
+    assert result.code == 0, result.err
+    if suffix == ".jsonl":
+        found = read_jsonl(out)
+    else:
+        frame = pd.read_csv(out) if suffix == ".csv" else pd.read_parquet(out)
+        found = frame.to_dict("records")
+    for row, given in zip(found, rows, strict=True):
+        for name, cell in given.items():
+            assert row[f"input_{name}" if name == taken else name] == cell
+        assert OUTPUT_OF[command] in row
