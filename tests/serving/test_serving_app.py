@@ -380,8 +380,8 @@ def test_what_fails_is_told_to_whoever_asked_it_alone() -> None:
 def test_health_says_what_answers(client: TestClient) -> None:
     answer = client.get("/health")
     assert answer.status_code == 200
-    about = {"method": "bara", "task": "colours", "classes": ["no", "yes"], "samples": SAMPLES, "seed": 0}
-    about["text_column"] = "question"
+    about = {"method": "bara-gate", "task": "colours", "classes": ["no", "yes"], "samples": SAMPLES}
+    about |= {"seed": 0, "text_column": "question"}
     assert answer.json() == {"status": "ok", **about, "rows_held": 0}
 
 
