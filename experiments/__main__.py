@@ -16,7 +16,8 @@ from importlib import import_module
 
 from bara_pyro.errors import ConfigError, unknown
 from experiments.engine.arguments import start
-from experiments.page.spec import find_study, study_names
+from experiments.engine.results import study_names
+from experiments.page.spec import find_study
 
 COMMANDS = {
     "search": "experiments.engine.search",

@@ -56,7 +56,7 @@ def compare_study(runs: Sequence[RunRows], comparisons: Comparisons) -> list[dic
 
 def write_comparisons(study: str, comparisons: Comparisons, results: Path = RESULTS) -> list[dict[str, Any]]:
     """Compute a study's comparisons from its stored rows, write them to its results and return them."""
-    found = read_results(results / f"{study}.json")
+    found = read_results(study, results)
     found.comparisons = compare_study(rows_of_study(study, results), comparisons)
     found.write()
     return found.comparisons

@@ -59,8 +59,8 @@ def main() -> None:
     results_option(parser)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    file = args.out / OTHER_SPLIT
-    known: dict[str, Any] = load_other_split(args.out)
+    results = Results(OTHER_SPLIT, args.out, {}, load_other_split(args.out))
+    known = results.entries
     wanted = {h: r for h, r in runs_of(args.studies, args.out).items() if h not in known}
     lost = [h for h in wanted if not (args.runs / h).is_dir()]
     if lost:
@@ -73,9 +73,9 @@ def main() -> None:
                 known[config_hash] = scores(args.runs / config_hash, max(map(int, record["metrics"])))
             except BaraError as error:
                 say(f"{config_hash}: {error}")
-            Results(file, file.stem, {}, known).write()
+            results.write()
             advance(1)
-    say(f"{len(known)} runs are in {file}: python -m experiments report --out {args.out}")
+    say(f"{len(known)} runs are in {results.path}: python -m experiments report --out {args.out}")
 
 
 if __name__ == "__main__":

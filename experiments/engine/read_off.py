@@ -47,8 +47,7 @@ def read_off(
         ConfigError: the file holds results of other settings.
         TrainingError: every run failed.
     """
-    path = args.out / f"{name}.json"
-    done, results = finished_runs(jobs, args), resumed(path, about)
+    done, results = finished_runs(jobs, args), resumed(name, args.out, about)
     with progress("look at the runs", len(done)) as advance:
         for place, record in done.items():
             run = record["config_hash"]
@@ -58,4 +57,6 @@ def read_off(
                 found = look(load_system(args.runs / run), args)
                 results.add(key, {**dict(zip(fields, place, strict=True)), "hash": run, **found})
             advance(1)
-    say(f"{len(done)} of {len(jobs)} runs are in {path}: python -m experiments report --out {args.out}")
+    say(
+        f"{len(done)} of {len(jobs)} runs are in {results.path}: python -m experiments report --out {args.out}"
+    )

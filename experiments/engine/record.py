@@ -1,4 +1,4 @@
-"""What is kept of one finished run: a JSON file of some kilobytes, small enough to be committed.
+"""What is kept of one finished run: some kilobytes of JSON, small enough to be committed.
 
 Scores, bins of the reliability diagram and the risk-coverage curve per number of draws S; per shifted task
 the same scores and how well the shift is detected; settings, versions and times. Predictions row by row stay
@@ -6,7 +6,7 @@ in the folder of the run (`load_predictions`).
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from bara_pyro.data import answer_token_ids, encode_labels
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.hub.scrub import scrubbed
 from bara_pyro.metrics import ood_auroc, reliability_bins, risk_coverage
-from bara_pyro.runs.atomic import write_json
 from bara_pyro.runs.config import WITHOUT_EFFECT, RunConfig, parse_config
 from bara_pyro.runs.evaluate import evaluate_system
 from bara_pyro.runs.fingerprint import fingerprint
@@ -210,27 +209,29 @@ def record_path(folder: Path, config_hash: str) -> Path:
     return folder / f"{config_hash}.json"
 
 
-def write_records(records: Iterable[Record], folder: Path) -> None:
-    """Write records into a folder, one file each, named by their configuration's hash.
+def committed(record: Record) -> Record:
+    """Return a record as it is committed: what it says in words names no folder of this machine.
 
-    What is said in words names no folder of this machine; `identity` sees to the settings.
+    `identity` sees to the settings.
     """
-    for record in records:
-        words = {key: scrubbed(record[key]) for key in ("notes", "failed") if key in record}
-        write_json(record_path(folder, record["config_hash"]), record | words)
+    return record | {key: scrubbed(record[key]) for key in ("notes", "failed") if key in record}
 
 
 def read_record(path: Path) -> Record:
     """Read one record; a `CheckpointError` where there is none, a `DataError` where it is something else."""
-    record = read_json(path)
+    return checked(read_json(path), str(path))
+
+
+def checked(record: Any, where: str) -> Record:
+    """Return what was read as a record; a `DataError` where it is something else."""
     if not isinstance(record, dict) or record.get("kind") != KIND:
-        raise DataError(f"{path} is not the record of a run: move it out of the folder of records.")
+        raise DataError(f"{where}: this is not the record of a run. Remove it and repeat the sweep.")
     if record.get("schema") != SCHEMA:
         raise DataError(
-            f"{path} is a record of schema {record.get('schema')}, this version reads {SCHEMA}: delete it "
-            "and repeat the sweep."
+            f"{where}: a record of schema {record.get('schema')}, this version reads {SCHEMA}. Remove it and "
+            "repeat the sweep."
         )
     needed = IDENTITY if "failed" in record else IDENTITY + SCORES
     if missing := [key for key in needed if key not in record]:
-        raise DataError(f"The record {path} lacks {missing[0]!r}: delete it and repeat the sweep.")
+        raise DataError(f"{where}: a record lacks {missing[0]!r}. Remove it and repeat the sweep.")
     return record

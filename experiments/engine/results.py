@@ -1,45 +1,62 @@
-"""Results as they are stored: one JSON file a study, all of one form, which can be gone on with.
+"""Results as they are stored: one compressed file of JSON lines a study, which can be gone on with.
 
-    {"schema": 2, "study": name, "about": {..}, "entries": {key: {..}, ..}, "comparisons": [..]}
+    results/<study>.jsonl.gz
+    {"schema": 3, "results": name, "about": {..}, "comparisons": [..]}    a set of results
+    {"results": name, "key": key, "entry": {..}}                          an entry of it
+    {"record": {..}}                                                      of a run (`experiments.engine.record`)
 
-`about` is what all entries share and depend on. An entry is one thing that was done, with what names it (arm,
+A study may have several sets of results (`real`, `real_few`): all are in the file of its folder. `about` is
+what all entries of a set share and depend on. An entry is one thing that was done, with what names it (arm,
 task, seed ..) and what was found; `code` in it says which code did it. A study whose entries are runs has
-their hashes there, and the scores in the records beside (`experiments.engine.study`).
+their hashes there, and their scores in the records (`experiments.engine.study`).
 """
 
+import fcntl
+import gzip
+import json
+import zlib
 from argparse import ArgumentParser
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bara_pyro.errors import ConfigError, DataError
-from bara_pyro.runs.atomic import write_json
-from bara_pyro.untrusted.files import read_json
+from bara_pyro.runs.atomic import atomic_write, jsonl_line
 from experiments.engine.provenance import code_state
 
 RESULTS = Path(__file__).parents[1] / "results"  # the committed ones
+STUDIES = Path(__file__).parents[1] / "studies"
 OUT = Path("runs/results")
-SCHEMA = 2
+LOCK = ".lock"
+SCHEMA = 3
 
 Entry = dict[str, Any]
 
 
 @dataclass
 class Results:
-    """What a study has found so far.
+    """A set of results: what a study has found so far.
 
     Attributes:
+        name: that of the study, or one that goes on from it (`<study>_<more>`).
+        folder: of the results.
         about: what all entries depend on; as JSON holds it, so lists and no tuples.
         entries: by key, in the order in which they were done.
         comparisons: what `experiments.engine.compare` found, where arms were compared.
     """
 
-    path: Path
-    study: str
+    name: str
+    folder: Path
     about: dict[str, Any]
     entries: dict[str, Entry] = field(default_factory=dict)
     comparisons: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def path(self) -> Path:
+        """The file that holds them."""
+        return results_path(self.name, self.folder)
 
     def add(self, key: str, entry: Mapping[str, Any]) -> Entry:
         """Keep an entry, with the code that made it, and write the file; returns it."""
@@ -48,9 +65,94 @@ class Results:
         return self.entries[key]
 
     def write(self) -> None:
-        """Write the file, whole or not at all."""
-        stored = {"schema": SCHEMA, "study": self.study, "about": self.about, "entries": self.entries}
-        write_json(self.path, stored | ({"comparisons": self.comparisons} if self.comparisons else {}))
+        """Write them to their file, whole or not at all; what else it holds stays."""
+        with changing(self.path) as store:
+            store.sets[self.name] = self
+
+
+@dataclass
+class Store:
+    """What one file holds: sets of results by name, and records of runs by the hash of their configuration."""
+
+    folder: Path
+    sets: dict[str, Results] = field(default_factory=dict)
+    records: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def take(self, line: Mapping[str, Any]) -> None:
+        """Add what a line of the file says; a `KeyError` or `ValueError` where it is none."""
+        if "record" in line:
+            self.records[line["record"]["config_hash"]] = line["record"]
+        elif "key" in line:
+            self.sets[line["results"]].entries[line["key"]] = line["entry"]
+        elif line["schema"] == SCHEMA:
+            name = line["results"]
+            self.sets[name] = Results(name, self.folder, line["about"], {}, line["comparisons"])
+        else:
+            raise ValueError(f"schema {line['schema']}, this version reads {SCHEMA}")
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """Yield the lines of the file; the same content is the same lines."""
+        for name, found in sorted(self.sets.items()):
+            yield {
+                "schema": SCHEMA,
+                "results": name,
+                "about": found.about,
+                "comparisons": found.comparisons,
+            }
+            for key, entry in found.entries.items():
+                yield {"results": name, "key": key, "entry": entry}
+        yield from ({"record": record} for _, record in sorted(self.records.items()))
+
+
+def study_names(folder: Path = STUDIES) -> list[str]:
+    """Return the names of all studies, those of the folders with a `study.py`."""
+    return sorted(path.parent.name for path in folder.glob("*/study.py"))
+
+
+def study_of(name: str) -> str:
+    """Return the study that a set of results is of: the longest whose name it goes on from, or its own."""
+    return max(
+        (one for one in study_names() if name == one or name.startswith(f"{one}_")), key=len, default=name
+    )
+
+
+def results_path(name: str, folder: Path = RESULTS) -> Path:
+    """Return the file that holds a set of results."""
+    return folder / f"{study_of(name)}.jsonl.gz"
+
+
+def read_store(path: Path) -> Store:
+    """Read a file of results, nothing where there is none; a `DataError` where it holds something else."""
+    store = Store(path.parent)
+    if not path.exists():
+        return store
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") as lines:
+            for line in lines:
+                store.take(json.loads(line))
+    except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path} holds no results ({error}): run the study again.") from error
+    return store
+
+
+@contextmanager
+def changing(path: Path) -> Iterator[Store]:
+    """Read a file of results, and write it as it was left; two processes wait for each other."""
+    with locked(path.parent):
+        store = read_store(path)
+        yield store
+        text = "".join(map(jsonl_line, store.lines())).encode()
+        # No time of writing: the same results are the same bytes.
+        atomic_write(path, lambda file: file.write(gzip.compress(text, mtime=0)))
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a folder's lock, waiting for it; the system frees the lock of a process that is killed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOCK).open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def having(entries: Iterable[Mapping[str, Any]], **fields: Any) -> list[Any]:
@@ -63,28 +165,38 @@ def distinct(entries: Iterable[Mapping[str, Any]], key: str) -> list[Any]:
     return list(dict.fromkeys(entry[key] for entry in entries))
 
 
-def read_results(path: Path) -> Results:
-    """Read a file of results; a `DataError` where it holds something else, or those of another schema."""
-    stored = read_json(path)
-    if not isinstance(stored, dict) or "entries" not in stored or stored.get("schema") != SCHEMA:
-        raise DataError(f"{path} holds no results of schema {SCHEMA}: run the study again.")
-    return Results(path, stored["study"], stored["about"], stored["entries"], stored.get("comparisons", []))
+def find_results(name: str, folder: Path = RESULTS) -> Results | None:
+    """Return a set of results, None where it is not stored; a `DataError` where its file holds no results."""
+    return read_store(results_path(name, folder)).sets.get(name)
 
 
-def resumed(path: Path, about: Mapping[str, Any]) -> Results:
-    """Return what a file of results holds, to be gone on with, or the beginning of one.
+def read_results(name: str, folder: Path = RESULTS) -> Results:
+    """Return a set of results; a `DataError` where it is not stored, or its file holds something else."""
+    found = find_results(name, folder)
+    if found is None:
+        raise DataError(f"{results_path(name, folder)} has no results of {name!r}: run the study.")
+    return found
+
+
+def stored_names(folder: Path = RESULTS) -> list[str]:
+    """Return the names of all sets of results in a folder."""
+    return [name for path in sorted(folder.glob("*.jsonl.gz")) for name in read_store(path).sets]
+
+
+def resumed(name: str, folder: Path, about: Mapping[str, Any]) -> Results:
+    """Return a stored set of results, to be gone on with, or the beginning of one.
 
     Raises:
-        ConfigError: the file holds results that depend on something else than `about`.
+        ConfigError: what is stored depends on something else than `about`.
     """
-    if not path.exists():
-        return Results(path, path.stem, dict(about))
-    found = read_results(path)
-    for name, value in about.items():
+    found = find_results(name, folder)
+    if found is None:
+        return Results(name, folder, dict(about))
+    for key, value in about.items():
         # What was typed is not known of files from before it was kept.
-        if found.about.get(name, value if name == "set" else None) != value:
+        if found.about.get(key, value if key == "set" else None) != value:
             raise ConfigError(
-                f"{path} holds results with {name}={found.about.get(name)}, not {value}: give another "
+                f"{found.path} holds results with {key}={found.about.get(key)}, not {value}: give another "
                 "folder with --out."
             )
     return found

@@ -2,9 +2,10 @@
 
     python -m experiments rows in_distribution --runs runs/study --commit a7bac7a
 
-adds what the folder of a sweep holds to `results/rows/in_distribution.parquet` and says which runs still lack
+adds what the folder of a sweep holds to `results/in_distribution.parquet` and says which runs still lack
 their rows. A line of the file is one prediction, for `pandas.read_parquet` as for `read_rows`:
 
+    results              the set of results (`experiments.engine.results`)
     arm, hash, commit    the arm of the study, its run, the code of that (+: with changes; empty: not known)
     task, seed           what the run was trained on
     tested_on, S         whose test rows these are, and the number of draws
@@ -40,10 +41,10 @@ from bara_pyro.runs.manifest import PREDICTIONS
 from bara_pyro.untrusted.files import read_jsonl
 from experiments.engine.arguments import command_line, start
 from experiments.engine.record import Record, load_predictions, read_record, record_path
-from experiments.engine.results import RESULTS, results_option
+from experiments.engine.results import RESULTS, find_results, locked, results_option, study_of
 from experiments.engine.study import load_study
 
-ROWS = "rows"
+SET = "results"
 KEYS = ("arm", "hash", "commit", "task", "seed", "tested_on")
 CLASS = "log_odds_"
 # The least log-probability that a probability in float64 can have: no difference of two is undefined.
@@ -81,20 +82,46 @@ class RunRows:
         return self.tested_on, self.arm, self.seed, self.task
 
 
-def rows_path(study: str, results: Path = RESULTS) -> Path:
-    """Return where the rows of a study are kept."""
-    return results / ROWS / f"{study}.parquet"
+def rows_path(name: str, results: Path = RESULTS) -> Path:
+    """Return where the rows of a set of results are kept: one file a study."""
+    return results / f"{study_of(name)}.parquet"
 
 
-def write_rows(runs: Iterable[RunRows], path: Path) -> None:
-    """Write the rows of all runs, in the order of their places: the same rows are the same bytes."""
-    parts = [
-        _table(run, samples) for run in sorted(runs, key=lambda run: run.place) for samples in run.log_probs
-    ]
-    table = pa.concat_tables(parts, promote_options="default").unify_dictionaries()
+def sets_with_rows(name: str, results: Path = RESULTS) -> list[str]:
+    """Return the sets of results whose rows are kept with those of `name`."""
+    path = rows_path(name, results)
+    return (
+        sorted(pq.read_table(path, columns=[SET]).column(SET).unique().to_pylist()) if path.exists() else []
+    )
+
+
+def write_rows(name: str, runs: Iterable[RunRows], results: Path = RESULTS) -> None:
+    """Write the rows of all runs of a set of results, those of other sets stay.
+
+    They are in the order of their places: the same rows are the same bytes.
+    """
+    path = rows_path(name, results)
+    own = sorted(runs, key=lambda run: run.place)
+    with locked(results):
+        others = [
+            pq.read_table(path, filters=[(SET, "==", one)])
+            for one in sets_with_rows(name, results)
+            if one != name
+        ]
+        parts = [_table(name, run, samples) for run in own for samples in run.log_probs]
+        tables = [*others, pa.concat_tables(parts, promote_options="default")]
+        _write(
+            pa.concat_tables(
+                sorted(tables, key=lambda part: part[SET][0].as_py()), promote_options="default"
+            ),
+            path,
+        )
+
+
+def _write(table: pa.Table, path: Path) -> None:
     table = table.select(
         [*(name for name in table.column_names if not name.startswith(CLASS)), *_classes(table)]
-    )
+    ).unify_dictionaries()
     options: dict[str, Any] = {
         "use_dictionary": [name for name in table.column_names if not name.startswith(CLASS)],
         # The bytes of a number apart: those of sign and exponent hardly change.
@@ -105,10 +132,10 @@ def write_rows(runs: Iterable[RunRows], path: Path) -> None:
     atomic_write(path, lambda file: pq.write_table(table, file, **options))
 
 
-def _table(run: RunRows, samples: int) -> pa.Table:
+def _table(name: str, run: RunRows, samples: int) -> pa.Table:
     count, log_probs = len(run.ids), run.log_probs[samples]
     texts = {key: [getattr(run, key)] * count for key in ("arm", "hash", "commit", "task", "tested_on")}
-    texts |= {"id": list(run.ids), "cluster": list(run.clusters)}
+    texts |= {SET: [name] * count, "id": list(run.ids), "cluster": list(run.clusters)}
     columns = {key: pa.array(values).dictionary_encode() for key, values in texts.items()}
     columns["seed"] = pa.array(np.full(count, run.seed, np.int32))
     columns["S"] = pa.array(np.full(count, samples, np.int16))
@@ -123,15 +150,17 @@ def _classes(table: pa.Table) -> list[str]:
     return sorted(found, key=lambda name: int(name.removeprefix(CLASS)))
 
 
-def read_rows(path: Path) -> list[RunRows]:
-    """Read the rows of a study; a `DataError` where they are not stored, or the file holds something else."""
+def read_rows(name: str, results: Path = RESULTS) -> list[RunRows]:
+    """Read the rows of a set of results, none where they are not stored.
+
+    Raises:
+        DataError: the file holds something else.
+    """
+    path = rows_path(name, results)
     if not path.exists():
-        raise DataError(
-            f"There is no {path}: the rows of this study are not stored until its next run "
-            "(python -m experiments rows)."
-        )
+        return []
     try:
-        frame = pq.read_table(path).to_pandas()
+        frame = pq.read_table(path, filters=[(SET, "==", name)]).to_pandas()
         groups = frame.groupby(list(KEYS), sort=False, observed=True)
         return [_run(dict(zip(KEYS, about, strict=True)), part) for about, part in groups]
     except (pa.ArrowInvalid, KeyError) as error:
@@ -161,12 +190,11 @@ def collect(study: str, folder: Path, commit: str = "", results: Path = RESULTS)
     Raises:
         DataError: a run of the folder has other scores than its record in the results.
     """
-    path = rows_path(study, results)
     stored = _stored(study, results)
     for arm, record in _finished(study, results):
         stored |= {run.place: run for run in _found(arm, record, folder, commit)}
     if stored:
-        write_rows(stored.values(), path)
+        write_rows(study, stored.values(), results)
     return len(stored), lacking(study, results)
 
 
@@ -182,7 +210,7 @@ def lacking(study: str, results: Path = RESULTS) -> list[str]:
 
 def whole_records(study: str, results: Path = RESULTS) -> dict[str, Record]:
     """Return by hash the records of a study that need no run folder any more: their rows are stored, too."""
-    stored = _stored(study, results) if (results / f"{study}.json").exists() else {}
+    stored = _stored(study, results) if find_results(study, results) else {}
     if not stored:
         return {}
     return {
@@ -199,18 +227,23 @@ def rows_of_study(study: str, results: Path = RESULTS) -> list[RunRows]:
     where the study's results are not there, nothing is known of that.
 
     Raises:
-        DataError: the file is not there, or holds something else.
+        DataError: there are none, or the file holds something else.
     """
-    found = read_rows(rows_path(study, results))
-    if not (results / f"{study}.json").exists():
+    found = read_rows(study, results)
+    if not found:
+        raise DataError(
+            f"{rows_path(study, results)} has no rows of {study!r}: they are not stored until its next run "
+            "(python -m experiments rows)."
+        )
+    if find_results(study, results) is None:
         return found
     known = {(arm, r["task"], r["seed"], r["config_hash"]) for arm, r in _finished(study, results)}
     return [run for run in found if (run.arm, run.task, run.seed, run.hash) in known]
 
 
 def _stored(study: str, results: Path) -> dict[tuple[str, str, int, str], RunRows]:
-    """Return the same by place; none where there is no file yet."""
-    there = rows_path(study, results).exists()
+    """Return the same by place; none where none are stored."""
+    there = study in sets_with_rows(study, results)
     return {run.place: run for run in rows_of_study(study, results)} if there else {}
 
 

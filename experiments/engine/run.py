@@ -14,11 +14,11 @@ from bara_pyro.runs.assignments import assigned
 from experiments.engine.arguments import run_settings, sweep_options
 from experiments.engine.compare import Comparisons, write_comparisons
 from experiments.engine.job import Job, found, plan
-from experiments.engine.record import Record, recorded, write_records
-from experiments.engine.results import read_results
+from experiments.engine.record import Record, recorded
+from experiments.engine.results import find_results
 from experiments.engine.rows import collect, whole_records
 from experiments.engine.spaces import tagged
-from experiments.engine.study import write_study
+from experiments.engine.study import stored_records, write_study
 from experiments.engine.sweep import sweep
 
 Arm = Mapping[str, Any] | Callable[[str], Mapping[str, Any]]
@@ -65,8 +65,7 @@ def run_study(
     known = whole_records(name, results)
     if args.finished:
         places, jobs = _finished(places, jobs, args, known)
-    committed = results / "records"
-    records = sweep(jobs, args.runs, **sweep_options(args), known=known, committed=committed)
+    records = sweep(jobs, args.runs, **sweep_options(args), known=known, stored=stored_records(results))
     runs = [
         {"hash": record["config_hash"], "arm": arm, "task": record["task"], "seed": seed}
         for (arm, _, seed), record in zip(places, records, strict=True)
@@ -74,10 +73,10 @@ def run_study(
     done = [run for run, record in zip(runs, records, strict=True) if "failed" not in record]
     if not done:
         raise TrainingError(f"Every run of {name} failed: see the list of failures above.")
-    write_records(records, committed)  # also the failed ones: a table says how many there are
     asked = {(run["arm"], run["task"], run["seed"]) for run in runs}
     kept = [run for run in stored if (run["arm"], run["task"], run["seed"]) not in asked]
-    path = write_study(name, [*kept, *runs], _about(args, [*kept, *runs]), folder=results)
+    # Also the failed ones: a table says how many there are.
+    path = write_study(name, [*kept, *runs], records, _about(args, [*kept, *runs]), folder=results)
     collect(name, args.runs, results=results)
     arms_done = {run["arm"] for run in done}
     if comparisons and arms_done.intersection((*tagged("reference"), comparisons.primary.reference)):
@@ -104,19 +103,18 @@ def _finished(
 
 def _stored(name: str, args: Namespace, results: Path) -> list[dict[str, Any]]:
     """Return the runs that are stored of a study; a `ConfigError` where they have other steps than asked."""
-    path = results / f"{name}.json"
-    if not path.exists():
+    found = find_results(name, results)
+    if found is None:
         return []
-    found = read_results(path)
     if found.about.get("steps") != args.steps:
         raise ConfigError(
-            f"{path} has runs of {found.about.get('steps') or 'default'} steps, asked for are "
+            f"{found.path} has runs of {found.about.get('steps') or 'default'} steps, asked for are "
             f"{args.steps or 'default'}: give another folder with --out, or --steps as it was."
         )
     before, now = found.about.get("set"), recorded(assigned(args.assignments))
     if before is not None and before != now:
         raise ConfigError(
-            f"{path} has runs with --set {before or 'left out'}, not {now or 'left out'}: give another "
+            f"{found.path} has runs with --set {before or 'left out'}, not {now or 'left out'}: give another "
             "folder with --out, or the settings as they were."
         )
     return list(found.entries.values())

@@ -1,21 +1,19 @@
 """Results whose entries are runs: an arm, task and seed each, with the hash of the record of the run.
 
-    results/<name>.json              the runs by arm, task and seed (`experiments.engine.results`)
-    results/records/<hash>.json      the record of each run (`experiments.engine.record`)
-
-An arm is a row of the study's table: a method, or a variant of one.
+The records (`experiments.engine.record`) are in the file of the results. An arm is a row of the study's table:
+a method, or a variant of one.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bara_pyro.errors import CheckpointError, DataError
-from experiments.engine.record import Record, read_record, record_path
-from experiments.engine.results import RESULTS, Results, read_results
+from bara_pyro.errors import DataError
+from experiments.engine.record import Record, checked, committed
+from experiments.engine.results import RESULTS, Results, changing, find_results, read_store, results_path
 
-OTHER_SPLIT = "other_split.json"
+OTHER_SPLIT = "other_split"
 RUN = ("hash", "arm", "task", "seed")
 
 Seeds = dict[int, Record]
@@ -60,11 +58,12 @@ class Study:
 def write_study(
     name: str,
     runs: Sequence[Mapping[str, Any]],
+    records: Iterable[Record],
     settings: Mapping[str, Any],
     comparisons: Sequence[Mapping[str, Any]] = (),
     folder: Path = RESULTS,
 ) -> Path:
-    """Write down a study of arms and return the path; the records of its runs are written by `write_records`.
+    """Write down a study of arms and return the path; records that are stored and not given stay.
 
     A run has `hash`, `arm`, `task` and `seed`; two arms may share one.
 
@@ -73,8 +72,15 @@ def write_study(
     """
     check_runs(name, runs)
     entries = {f"{run['arm']} {run['task']} {run['seed']}": {key: run[key] for key in RUN} for run in runs}
-    path = folder / f"{name}.json"
-    Results(path, name, dict(settings), entries, [dict(entry) for entry in comparisons]).write()
+    path = results_path(name, folder)
+    with changing(path) as store:
+        compared = [dict(entry) for entry in comparisons]
+        store.sets[name] = Results(name, folder, dict(settings), entries, compared)
+        known = store.records | {record["config_hash"]: committed(record) for record in records}
+        wanted = {
+            run["hash"] for found in store.sets.values() for run in found.entries.values() if "hash" in run
+        }
+        store.records = {key: record for key, record in known.items() if key in wanted}
     return path
 
 
@@ -95,14 +101,18 @@ def check_runs(name: str, runs: Sequence[Mapping[str, Any]]) -> None:
 
 def load_study(name: str, folder: Path = RESULTS) -> Study:
     """Read a study of arms and the records of its runs; a `DataError` where one is missing or another's."""
-    found = read_results(folder / f"{name}.json")
+    path = results_path(name, folder)
+    store = read_store(path)
+    if name not in store.sets:
+        raise DataError(f"{path} has no results of {name!r}: run the study.")
+    found = store.sets[name]
     runs = list(found.entries.values())
     check_runs(name, runs)
     arms: Arms = {}
     others = load_other_split(folder)
     for run in runs:
         seeds = arms.setdefault(run["arm"], {}).setdefault(run["task"], {})
-        record = _record(name, run, folder / "records")
+        record = _record(name, run, store.records)
         # Known where `experiments.engine.other_split` has asked for it.
         known = {"other_split": others[run["hash"]]} if run["hash"] in others else {}
         seeds[run["seed"]] = record | known
@@ -111,22 +121,27 @@ def load_study(name: str, folder: Path = RESULTS) -> Study:
 
 def load_other_split(folder: Path) -> dict[str, dict[str, Any]]:
     """Return scores on the other split by hash (`experiments.engine.other_split`); none without a file."""
-    path = folder / OTHER_SPLIT
-    return read_results(path).entries if path.exists() else {}
+    found = find_results(OTHER_SPLIT, folder)
+    return found.entries if found else {}
 
 
-def _record(name: str, run: Mapping[str, Any], folder: Path) -> Record:
-    path = record_path(folder, run["hash"])
-    try:
-        record = read_record(path)
-    except CheckpointError as error:
+def _record(name: str, run: Mapping[str, Any], records: Mapping[str, Record]) -> Record:
+    key = run["hash"]
+    if key not in records:
         raise DataError(
-            f"The record {path} of {name} ({run['arm']} on {run['task']}, seed {run['seed']}) cannot be "
-            "read: repeat the study."
-        ) from error
+            f"The record {key} of {name} ({run['arm']} on {run['task']}, seed {run['seed']}) is not stored: "
+            "repeat the study."
+        )
+    record = checked(records[key], f"the results of {name}")
     if record["seed"] != run["seed"]:
         raise DataError(
-            f"{name} has the record {path} as one of seed {run['seed']}, but it is of seed {record['seed']}: "
+            f"{name} has the record {key} as one of seed {run['seed']}, but it is of seed {record['seed']}: "
             "repeat the study."
         )
     return record
+
+
+def stored_records(folder: Path = RESULTS) -> dict[str, Record]:
+    """Return the records of all results of a folder, by hash."""
+    stores = [read_store(path) for path in sorted(folder.glob("*.jsonl.gz"))]
+    return {key: record for store in stores for key, record in store.records.items()}

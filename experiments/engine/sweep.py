@@ -9,12 +9,10 @@ and a run that fails is recorded with its message and does not stop the others.
     folder/records/<hash>.json   its record (`experiments.engine.record`), written as soon as there is any
 """
 
-import fcntl
 import gc
 import traceback
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
@@ -39,11 +37,11 @@ from experiments.engine.record import (
     make_record,
     portable,
     read_record,
-    record_path,
     shifted_scores,
 )
+from experiments.engine.results import LOCK, locked
 
-LOCK, FAILURE = ".lock", "failure.txt"
+FAILURE = "failure.txt"
 NO_PART = (LOCK, FAILURE)
 """Names of files that are the sweep's own in the folder of a run."""
 NOTHING: Mapping[str, Record] = MappingProxyType({})
@@ -84,7 +82,7 @@ def sweep(
     strict: bool = False,
     reuse: str | None = "any",
     known: Mapping[str, Record] = NOTHING,
-    committed: Path | None = None,
+    stored: Mapping[str, Record] = NOTHING,
 ) -> list[Record]:
     """Bring every job's run to its end and return their records.
 
@@ -100,7 +98,7 @@ def sweep(
             refuses to begin.
         known: hash -> record of runs that are done although the folder does not hold them (another
             machine's, whose folder is gone).
-        committed: folder of records that are not taken, but have to be of the same language models.
+        stored: hash -> record of runs that are not taken, but have to be of the same language models.
 
     Returns:
         One record a job, in the order of the jobs; those that share a run get the same one.
@@ -123,8 +121,7 @@ def sweep(
         check_code([*records.values()], folder)
     left = [run for key, run in runs.items() if not run.done(there[key])]
     if left:
-        paths = {key: record_path(committed, key) for key in runs} if committed else {}
-        others = {key: read_record(path) for key, path in paths.items() if path.exists()}
+        others = {key: record for key, record in stored.items() if key in runs}
         check_language_models(runs, {**others, **records})
     rest = [run for run in runs.values() if run not in left]
     old = sum(bool(run.failures(records[run.config.hash])) for run in rest)
@@ -242,12 +239,3 @@ def record_loss(run: Run, reason: str) -> Record:
         record["shifted"][portable(name)] = {"failed": reason}
     write_json(run.path, record)
     return record
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold a folder's lock, waiting for it; the system frees the lock of a process that is killed."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / LOCK).open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

@@ -33,7 +33,7 @@ BANDS = "95 % intervals over seeds and prompts, each method by itself"
 
 def parts(results: Results) -> Iterable[Part]:
     """Return the tables and figures; where nothing scores, those that do not need it."""
-    entries, name = list(results.entries.values()), results.study
+    entries, name = list(results.entries.values()), results.name
     few = f"the best of {target_of(entries)}"
     yield scores_table(entries)
     yield difference_table(entries)

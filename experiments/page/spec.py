@@ -2,7 +2,7 @@
 
     studies/<name>/study.py     STUDY, a `StudySpec`, and the command behind it
     studies/<name>/answer.md    what was learnt, a template (`experiments.page.template`); may be missing;
-                                `answer_<more>.md` is of the results `<name>_<more>.json`
+                                `answer_<more>.md` is of the results `<name>_<more>`
 
 A folder is all that a study needs: commands and pages are found by what is there.
 """
@@ -18,13 +18,11 @@ from typing import Any
 from bara_pyro.cli.terminal import show
 from experiments.engine.arguments import experiment_parser
 from experiments.engine.compare import Comparisons
-from experiments.engine.results import Results, read_results
+from experiments.engine.results import Results, read_results, stored_names, study_names, study_of
 from experiments.engine.run import Arms, run_study
 from experiments.engine.search import crossed
 from experiments.engine.study import Study, load_study
 from experiments.page.parts import Part, tables_of
-
-STUDIES = Path(__file__).parents[1] / "studies"
 
 
 def shared_facts(results: Results) -> dict[str, Any]:
@@ -68,7 +66,7 @@ def entry_study(
     order: int = 100,
 ) -> StudySpec:
     """Return a study whose entries hold what was found."""
-    return StudySpec(title, question, main, parts, lambda n, f: read_results(f / f"{n}.json"), facts, order)
+    return StudySpec(title, question, main, parts, read_results, facts, order)
 
 
 def arm_study(
@@ -154,11 +152,6 @@ def run_facts(study: Study) -> dict[str, str]:
     return {"facts": f"{'; '.join(parts)}."}
 
 
-def study_names(folder: Path = STUDIES) -> list[str]:
-    """Return the names of all studies, those of the folders with a `study.py`."""
-    return sorted(path.parent.name for path in folder.glob("*/study.py"))
-
-
 def find_study(name: str) -> StudySpec:
     """Return the study of a folder's name."""
     spec: StudySpec = import_module(f"experiments.studies.{name}.study").STUDY
@@ -166,15 +159,8 @@ def find_study(name: str) -> StudySpec:
 
 
 def stored_studies(results: Path) -> dict[str, tuple[str, StudySpec]]:
-    """Return the files of results that there are: name of the file -> folder and study, in their order.
-
-    A file belongs to the study of its name, or of the longest that it goes on from: `<study>_<more>.json`.
-    """
-    names = study_names()
-    found = {}
-    for stem in (path.stem for path in results.glob("*.json")):
-        own = [name for name in names if stem == name or stem.startswith(f"{name}_")]
-        if own:
-            folder = max(own, key=len)
-            found[stem] = (folder, find_study(folder))
+    """Return the sets of results that there are: name -> folder and study, in their order."""
+    known = study_names()
+    folders = {name: study_of(name) for name in stored_names(results)}
+    found = {name: (folder, find_study(folder)) for name, folder in folders.items() if folder in known}
     return dict(sorted(found.items(), key=lambda item: (item[1][1].order, item[0])))

@@ -78,7 +78,7 @@ class Entries(View):
         """
         found = [at(entry, path) for entry in having(self._stored.entries.values(), **fields)]
         if not found:
-            raise DataError(f"No entry of {self._stored.study} has {fields}.")
+            raise DataError(f"No entry of {self._stored.name} has {fields}.")
         return mean(found), stdev(found) if len(found) > 1 else 0.0
 
 

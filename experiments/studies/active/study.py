@@ -128,9 +128,7 @@ def run(args: Namespace) -> None:
     """Do the entries that a results file lacks, writing it after each."""
     torch.set_num_threads(1)
     names = ("start", "count", "rounds", "candidates", "steps", "samples")
-    results = resumed(
-        args.out / "active.json", {"task": TASK, **{name: getattr(args, name) for name in names}}
-    )
+    results = resumed("active", args.out, {"task": TASK, **{name: getattr(args, name) for name in names}})
     args.task = load_data(load_config(overrides={"task.name": TASK}))
     if args.start + (args.rounds - 2) * args.count + args.candidates > len(args.task.train):
         raise ConfigError(

@@ -164,7 +164,7 @@ def main() -> None:
         "delta": DELTA,
         "alpha": FALSE_ALARMS,
     }
-    results = resumed(args.out / "decide.json", about)
+    results = resumed("decide", args.out, about)
     places = [(m, t, s) for s in range(args.seeds) for t in args.tasks for m in args.methods]
     for number, (method, task, seed) in enumerate(places, start=1):
         key = f"{method} {task} {seed}"

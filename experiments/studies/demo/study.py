@@ -65,7 +65,7 @@ def main() -> None:
     args = parser.parse_args()
     run = args.run
     stored, bins = read_json(run / "results.json"), bins_of(run)
-    results = Results(args.out / "demo.json", "demo", {"task": stored["task"]})
+    results = Results("demo", args.out, {"task": stored["task"]})
     for row in stored["rows"]:
         key = f"{row['method']} {row.get('S', '')}".strip()
         results.add(key, {**row, **({"reliability": bins[key]} if key in bins else {})})

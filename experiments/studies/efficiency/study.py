@@ -148,7 +148,7 @@ def run(size: str, args: Namespace) -> list[Entry]:
     """Measure the methods of a size that have not been measured alike, writing each as soon as it is done."""
     about = {"device": args.device, "dtype": args.dtype, "rounds": args.rounds, "size": size}
     about["environment"] = environment()
-    results = resumed(args.out / "efficiency.json", {})
+    results = resumed("efficiency", args.out, {})
     for key, entry in list(results.entries.items()):
         same_place = (entry["size"], entry["device"]) == (size, args.device)
         if same_place and any(entry[name] != value for name, value in about.items()):

@@ -21,7 +21,7 @@ from bara_pyro.runs.by_rows import MANY_ROWS
 from experiments.engine.arguments import positive
 from experiments.engine.differences import LEVEL, averaged
 from experiments.engine.rehearsal import BLOB_REHEARSED, LORA_REHEARSED, rehearsed_or_not
-from experiments.engine.rows import RunRows, read_rows, rows_path
+from experiments.engine.rows import RunRows, read_rows
 from experiments.engine.run import SEED, Arm, Arms
 from experiments.engine.study import Study
 from experiments.page.figures import marked
@@ -98,10 +98,9 @@ def curve_figure(study: Study, task: str) -> Figure:
 
 def gains(study: Study) -> list[Part]:
     """Return what the gate form gains on each other method; nothing where rows are not stored."""
-    path = rows_path(study.name, study.folder)
-    if not path.exists():
+    stored = read_rows(study.name, study.folder)
+    if not stored:
         return []
-    stored = read_rows(path)
     found = {split(arm) for arm in study.arms}
     rivals = [method for method in RIVALS if any(method == name for name, _ in found)]
     numbers = sorted({number for method, number in found if method == OURS})

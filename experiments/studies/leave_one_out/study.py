@@ -69,8 +69,7 @@ def main() -> None:
         for method in args.methods
     }
     records = finished_runs(jobs, args)
-    path = args.out / "leave_one_out.json"
-    results = resumed(path, about_runs(args, "rows", "samples", "methods"))
+    results = resumed("leave_one_out", args.out, about_runs(args, "rows", "samples", "methods"))
     places = list(dict.fromkeys((task, seed) for task, seed, _ in jobs))
     with progress("leave one out", len(places)) as advance:
         for task, seed in places:
@@ -82,7 +81,7 @@ def main() -> None:
             if f"{task} {seed}" not in results.entries:
                 results.add(f"{task} {seed}", {"task": task, "seed": seed, "rows": ranked(own, args)})
             advance(1)
-    say(f"{len(places)} comparisons are in {path}: python -m experiments report --out {args.out}")
+    say(f"{len(places)} comparisons are in {results.path}: python -m experiments report --out {args.out}")
 
 
 STUDY = entry_study("Leave one out", QUESTION, main, parts, order=25)

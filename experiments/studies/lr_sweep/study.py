@@ -60,7 +60,7 @@ def main() -> None:
             for arm, settings in ARMS.items()
             if settings["method"] in args.methods
         }
-        results = resumed(args.out / f"lr_sweep_{task}.json", {"set": recorded(assigned(args.assignments))})
+        results = resumed(f"lr_sweep_{task}", args.out, {"set": recorded(assigned(args.assignments))})
         for (arm, rate, seed), record in finished_runs(jobs, args).items():
             key = f"{arm} {rate:g} {seed}"
             if results.entries.get(key, {}).get("config_hash") != record["config_hash"]:

@@ -198,7 +198,7 @@ def run(args: Namespace) -> None:
         key: getattr(args, key) for key in ("steps", "fit_steps", "draws", "rows")
     }
     about |= {"delta": DELTA, "draws_delta": DRAWS_DELTA, "shared": SHARED_DRAWS}
-    results = resumed(args.out / f"{NAME}.json", about)
+    results = resumed(NAME, args.out, about)
     backbone = load_backbone("microworld")
     for seed, form in ((seed, form) for seed in range(args.seeds) for form in args.forms):
         missing = [n for n in args.sizes if f"{form} {n} {seed}" not in results.entries]

@@ -37,7 +37,7 @@ from pathlib import Path
 from experiments.engine.arguments import preset
 from experiments.engine.compare import Comparisons
 from experiments.engine.differences import Contrast
-from experiments.engine.rows import read_rows, rows_path
+from experiments.engine.rows import read_rows
 from experiments.engine.run import SEED, Arms
 from experiments.engine.search import CHOICES_SMOLLM2, chosen
 from experiments.engine.smollm2 import UPPER
@@ -69,10 +69,9 @@ def parts(study: Study) -> list[Part]:
     """Return the scores, here and on rows from elsewhere, and how errors and such rows are told."""
     shifted = any(record["shifted"] for record in study.finished)
     scores = [*main_table(study), *(shifted_scores(study) if shifted else [])]
-    path = rows_path(study.name, study.folder)
-    if not path.exists():
+    rows = read_rows(study.name, study.folder)
+    if not rows:
         return scores
-    rows = read_rows(path)
     compared = "lora" in study.arms and len(study.arms) > 1
     doubts = [doubt_table(rows, task, "lora") for task in study.tasks if compared]
     return [*scores, error_table(study, rows), *doubts]

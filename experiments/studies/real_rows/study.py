@@ -49,7 +49,7 @@ def main() -> None:
         for task in args.tasks
         for method in args.methods
     }
-    results = resumed(args.out / "real_rows.json", {"set": recorded(assigned(args.assignments))})
+    results = resumed("real_rows", args.out, {"set": recorded(assigned(args.assignments))})
     for (task, method, seed), record in finished_runs(jobs, args).items():
         key = f"{task} {method} {seed}"
         if results.entries.get(key, {}).get("config_hash") != record["config_hash"]:

@@ -202,9 +202,9 @@ def run(latent: Latent, results: Results, settings: Settings, runs: Path) -> Non
         results.add(f"{latent} {arm}", {"program": latent, "arm": arm, **found, "seconds": seconds})
 
 
-def started(path: Path, settings: Any) -> Results:
-    """Return what a results file of a dataclass of settings holds, or the beginning of one."""
-    found = resumed(path, asdict(settings))
+def started(name: str, folder: Path, settings: Any) -> Results:
+    """Return what is stored of a dataclass of settings, or the beginning of it."""
+    found = resumed(name, folder, asdict(settings))
     found.about.setdefault("environment", environment())
     return found
 
@@ -217,14 +217,13 @@ def main() -> None:
     results_option(parser, runs if hasty else OUT)
     args = parser.parse_args()
     settings = given(Settings, args)
-    path = args.out / f"{NAME}.json"
     torch.set_num_threads(1)
-    results = started(path, settings)
+    results = started(NAME, args.out, settings)
     for latent in CASES:
         run(latent, results, settings, args.runs)
         show(table(latent, programs(results)[latent]))
     picture = save(figure(programs(results)), args.runs / f"{NAME}.png")
-    say(f"Written: {path}, {picture}; for the page: python -m experiments report --out {args.out}")
+    say(f"Written: {results.path}, {picture}; for the page: python -m experiments report --out {args.out}")
 
 
 STUDY = entry_study("The variational posterior beside NUTS", QUESTION, main, parts, order=23)

@@ -128,7 +128,7 @@ def main() -> None:
     args = parser.parse_args()
     settings = given(Settings, args)
     torch.set_num_threads(1)
-    results = started(args.out / f"{NAME}.json", settings)
+    results = started(NAME, args.out, settings)
     for latent in CASES:
         wanted = {
             arm: args.simulations if arm in FAMILIES else args.controls for arm in asked_of(latent, ARMS)

@@ -104,7 +104,7 @@ def main() -> None:
     torch.set_num_threads(1)
     backbone = load_backbone("microworld")
     about = {"steps": args.steps, "rows": args.rows, "nested": NESTED, "task": TASK}
-    results = resumed(args.out / "uncertainty.json", about)
+    results = resumed("uncertainty", args.out, about)
     places = [(m, n, s) for s in range(args.seeds) for n in args.sizes for m in args.methods]
     for number, (method, size, seed) in enumerate(places, start=1):
         key = f"{method} {size} {seed}"

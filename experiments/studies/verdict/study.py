@@ -54,6 +54,7 @@ Those of 102 and 107 were run while the folders were called 102 and 107, as the 
 and would have had the hashes of their runs: the records have the later names.
 """
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -67,9 +68,9 @@ from bara_pyro.metrics import holm
 from experiments.engine.arguments import command_line
 from experiments.engine.differences import METRICS
 from experiments.engine.power import detectable
-from experiments.engine.record import number, read_record, record_path
-from experiments.engine.results import Results, results_option
-from experiments.engine.rows import RunRows, rows_of_study, rows_path
+from experiments.engine.record import Record, number
+from experiments.engine.results import Results, read_store, results_option, results_path
+from experiments.engine.rows import RunRows, rows_of_study, sets_with_rows
 from experiments.engine.worlds import OverWorlds, over_worlds, student_range
 from experiments.page.spec import entry_study
 from experiments.studies.confirmatory.study import NAME, PRIMARY
@@ -94,17 +95,18 @@ DRAWN = (GATE, GATE + AWARE, RIVAL + AWARE)  # arms whose draws differ
 
 def stored_worlds(results: Path) -> dict[str, list[RunRows]]:
     """Return world -> rows of its runs; a `DataError` where no world has any."""
-    found = sorted(rows_path(NAME, results).parent.glob(f"{NAME}_[0-9]*.parquet"))
+    stored = sets_with_rows(NAME, results)
+    found = [name for name in stored if re.fullmatch(f"{NAME}_[0-9]+", name)]
     if not found:
         raise DataError(
             f"No world has been run into {results}: see experiments/studies/confirmatory/plan.md. "
             "The committed ones are those of --out experiments/results."
         )
-    worlds = {path.stem.removeprefix(f"{NAME}_"): rows_of_study(path.stem, results) for path in found}
+    worlds = {name.removeprefix(f"{NAME}_"): rows_of_study(name, results) for name in found}
     for (world, runs), (name, suffix) in product(worlds.items(), FURTHER.items()):
-        path = rows_path(f"{NAME}_{name}_{world}", results)
-        if path.exists():
-            runs += [replace(run, arm=run.arm + suffix) for run in rows_of_study(path.stem, results)]
+        more = f"{NAME}_{name}_{world}"
+        if more in stored:
+            runs += [replace(run, arm=run.arm + suffix) for run in rows_of_study(more, results)]
         elif suffix == AGAIN:  # the language model is the world's first one
             runs += [replace(run, arm=RIVAL + AGAIN) for run in runs if run.arm == RIVAL]
     return worlds
@@ -176,7 +178,7 @@ def by_task(worlds: Mapping[str, Sequence[RunRows]], pair: Pair) -> dict[str, di
     }
 
 
-def told(worlds: Mapping[str, Sequence[RunRows]], results: Path) -> dict[str, dict[str, Any]]:
+def told(worlds: Mapping[str, Sequence[RunRows]], records: Mapping[str, Record]) -> dict[str, dict[str, Any]]:
     """Return how well draws tell rows from elsewhere: AUROC of mutual information, %, over worlds.
 
     The mean has Student's interval; `by_world` are what it is of. An arm that a world lacks is left out.
@@ -184,7 +186,7 @@ def told(worlds: Mapping[str, Sequence[RunRows]], results: Path) -> dict[str, di
     found: dict[str, dict[str, Any]] = {}
     for arm, (shift, task) in product(DRAWN, SHIFTED.items()):
         by_world = {
-            world: _auroc(run, results)
+            world: _auroc(run, records[run.hash])
             for world, runs in worlds.items()
             for run in runs
             if run.arm == arm and run.tested_on == task
@@ -196,8 +198,7 @@ def told(worlds: Mapping[str, Sequence[RunRows]], results: Path) -> dict[str, di
     return found
 
 
-def _auroc(run: RunRows, results: Path) -> float:
-    record = read_record(record_path(results / "records", run.hash))
+def _auroc(run: RunRows, record: Record) -> float:
     return number(record["shifted"][run.tested_on]["auroc"][str(max(run.log_probs))]["mutual_information"])
 
 
@@ -221,7 +222,7 @@ def main() -> None:
     folder = parser.parse_args().out
     worlds = stored_worlds(folder)
     about = {"worlds": len(worlds), "planned": WORLDS, "runs": codes(worlds)}
-    results = Results(folder / "verdict.json", "verdict", about)
+    results = Results("verdict", folder, about)
     for world, runs in worlds.items():
         scores = {
             arm: dict(zip(_tasks(runs), task_scores(runs, arm, "nll"), strict=True)) for arm in (GATE, RIVAL)
@@ -233,7 +234,7 @@ def main() -> None:
         if name in results.entries:
             for task, found in by_task(worlds, PAIRS[name]).items():
                 results.add(f"{prefix}{task}", {"task": task, "contrast": name, **found})
-    for name, found in told(worlds, folder).items():
+    for name, found in told(worlds, read_store(results_path(NAME, folder)).records).items():
         results.add(name, found)
     primary = results.entries[PRIMARY.metric]
     sd = stdev(entry["differences"][PRIMARY.metric] for entry in worlds_of(results))
