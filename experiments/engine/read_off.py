@@ -58,5 +58,6 @@ def read_off(
                 results.add(key, {**dict(zip(fields, place, strict=True)), "hash": run, **found})
             advance(1)
     say(
-        f"{len(done)} of {len(jobs)} runs are in {results.path}: python -m experiments report --out {args.out}"
+        f"{len(done)} of {len(jobs)} runs are in {results.path}: "
+        f"python -m experiments report --out {args.out}"
     )

@@ -3,7 +3,7 @@
     results/<study>.jsonl.gz
     {"schema": 3, "results": name, "about": {..}, "comparisons": [..]}    a set of results
     {"results": name, "key": key, "entry": {..}}                          an entry of it
-    {"record": {..}}                                                      of a run (`experiments.engine.record`)
+    {"record": {..}}                                                      of a run (`experiments.engine`)
 
 A study may have several sets of results (`real`, `real_few`): all are in the file of its folder. `about` is
 what all entries of a set share and depend on. An entry is one thing that was done, with what names it (arm,
@@ -72,7 +72,7 @@ class Results:
 
 @dataclass
 class Store:
-    """What one file holds: sets of results by name, and records of runs by the hash of their configuration."""
+    """What one file holds: sets of results by name, records of runs by their configuration's hash."""
 
     folder: Path
     sets: dict[str, Results] = field(default_factory=dict)

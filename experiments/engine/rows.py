@@ -18,6 +18,7 @@ move an ECE by up to 0.2 points, because rows at the edge of a bin change sides.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -90,9 +91,19 @@ def rows_path(name: str, results: Path = RESULTS) -> Path:
 def sets_with_rows(name: str, results: Path = RESULTS) -> list[str]:
     """Return the sets of results whose rows are kept with those of `name`."""
     path = rows_path(name, results)
-    return (
-        sorted(pq.read_table(path, columns=[SET]).column(SET).unique().to_pylist()) if path.exists() else []
-    )
+    if not path.exists():
+        return []
+    with _reading(path):
+        return sorted(pq.read_table(path, columns=[SET]).column(SET).unique().to_pylist())
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Raise a `DataError` where what is read within this is no file of rows."""
+    try:
+        yield
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+        raise DataError(f"{path} does not hold the rows of a study ({error}): collect them again.") from error
 
 
 def write_rows(name: str, runs: Iterable[RunRows], results: Path = RESULTS) -> None:
@@ -159,12 +170,10 @@ def read_rows(name: str, results: Path = RESULTS) -> list[RunRows]:
     path = rows_path(name, results)
     if not path.exists():
         return []
-    try:
+    with _reading(path):
         frame = pq.read_table(path, filters=[(SET, "==", name)]).to_pandas()
         groups = frame.groupby(list(KEYS), sort=False, observed=True)
         return [_run(dict(zip(KEYS, about, strict=True)), part) for about, part in groups]
-    except (pa.ArrowInvalid, KeyError) as error:
-        raise DataError(f"{path} does not hold the rows of a study ({error}): collect them again.") from error
 
 
 def _run(about: Mapping[str, Any], lines: pd.DataFrame) -> RunRows:

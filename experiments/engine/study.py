@@ -1,7 +1,7 @@
 """Results whose entries are runs: an arm, task and seed each, with the hash of the record of the run.
 
-The records (`experiments.engine.record`) are in the file of the results. An arm is a row of the study's table:
-a method, or a variant of one.
+The records (`experiments.engine.record`) are in the file of the results. An arm is a row of the study's
+table: a method, or a variant of one.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

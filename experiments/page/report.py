@@ -22,7 +22,7 @@ from experiments.engine.provenance import in_words
 from experiments.engine.results import RESULTS, STUDIES, Results, study_names
 from experiments.engine.study import Study
 from experiments.page.figures import save
-from experiments.page.parts import Folded, Part
+from experiments.page.parts import Folded, Part, Picture
 from experiments.page.spec import StudySpec, find_study, stored_studies
 from experiments.page.template import Renderer
 from experiments.page.values import gaps
@@ -54,64 +54,66 @@ rows; Ψ, where it stands, is the product Φθ.
 
 
 def pages(render: Renderer, studies: Path = STUDIES, figures: Path | None = None) -> dict[str, str]:
-    """Return the text of each page: its name (`index` or that of a file of results) -> Markdown.
+    """Return the text of each page: its name (`index` or that of a study) -> Markdown.
 
     Figures are drawn into a folder, if there is one.
 
     Raises:
         DataError: a file holds something else, a record is missing, or a template names what is not there.
     """
-    found: dict[str, str] = {}
-    lines: dict[Path, str] = {}
-    for stem, (folder, spec) in render.studies.items():
-        stored = render.load(stem)
-        title = title_of(stem, folder, spec)
-        name = stem.removeprefix(folder)
-        path = answer_of(studies / folder, name)
-        answer = render.text(path, stem) if path.exists() else ""
-        found[stem] = page(title, spec, stored, answer, figures)
-        link = f"[{title}](results/{stem}.md)"
-        if path in lines:  # of the same template as the page before: no sentence of its own
-            lines[path] += f", [{stem.rpartition('_')[2]}](results/{stem}.md)"
-        else:
-            own = path.stem == f"answer{name}"
-            lines[path] = f"- {link}: {headline(answer)}" if answer and own else f"- {listed(path)}{link}"
+    found: dict[str, list[str]] = {}
+    lines = []
+    for name, (study, spec) in render.studies.items():
+        if spec.read_by:
+            continue
+        more = name.removeprefix(study).removeprefix("_")
+        path = studies / study / ("answer.md" if name == study else f"answer_{more}.md")
+        answer = render.text(path, name) if path.exists() else ""
+        anchor = f"#{slug(more)}" if more else ""
+        text = section(spec, render.load(name), answer, figures, first=not more)
+        sections = found.setdefault(study, [f"# {spec.title}\n"])
+        sections.append(f"## {more}\n\n{text}" if more else text)
+        link = f"- [{title_of(name, study, spec)}](results/{study}.md{anchor})"
+        lines.append(f"{link}: {headline(answer)}" if answer else link)
     top = INDEX.format(error=100 * (0.25 / 1000) ** 0.5)
-    return {"index": "\n".join([top, *lines.values(), ""]), **found}
+    texts = {study: "\n".join(sections) for study, sections in found.items()}
+    return {"index": "\n".join([top, *lines, ""]), **texts}
+
+
+def title_of(name: str, study: str, spec: StudySpec) -> str:
+    """Return the title of a set of results; a further one of a study has its name behind it."""
+    return spec.title if name == study else f"{spec.title}: {name.removeprefix(f'{study}_')}"
 
 
 def page(title: str, spec: StudySpec, stored: Any, answer: str, figures: Path | None) -> str:
-    """Return one page: what was asked, what was learnt, tables and figures, and which code made them."""
+    """Return the page of one set of results."""
+    return f"# {title}\n\n{section(spec, stored, answer, figures)}"
+
+
+def section(spec: StudySpec, stored: Any, answer: str, figures: Path | None, *, first: bool = True) -> str:
+    """Return what was asked, what was learnt, tables and figures, and which code made them.
+
+    Of a further set of results (`first` is False) there is one figure.
+    """
     question = spec.question.format(**spec.facts(stored))
-    lines = [f"# {title}\n"]
     if isinstance(stored, Study):
-        lines.append(fill(question, WIDTH) + "\n")
+        lines = [fill(question, WIDTH) + "\n"]
         missing = gaps(stored)
         parts = list(spec.parts(stored)) if stored.finished else []
     else:
-        lines.append(question.rstrip() + "\n")
+        lines = [question.rstrip() + "\n"]
         missing, parts = [], list(spec.parts(stored))
+    pictures = [part for part in parts if isinstance(part, Picture)]
+    left_out = [] if first else pictures[1:]
     lines += [f"{answer.strip()}\n"] if answer else []
     lines += [fill(f"Incomplete: {'. '.join(missing)}.", WIDTH) + "\n"] if missing else []
-    lines += [shown(part, figures) for part in parts]
+    lines += [shown(part, figures) for part in parts if part not in left_out]
     return "\n".join([*lines, provenance(stored)])
 
 
-def title_of(stem: str, folder: str, spec: StudySpec) -> str:
-    """Return a page's title; a further file of a study has its name behind it."""
-    return spec.title if stem == folder else f"{spec.title}: {stem.removeprefix(f'{folder}_')}"
-
-
-def answer_of(folder: Path, name: str) -> Path:
-    """Return the template of what a file of a study answers; files that differ by a number can share one."""
-    own = folder / f"answer{name}.md"
-    return own if own.exists() else folder / f"answer{re.sub(r'_[0-9]+$', '', name)}.md"
-
-
-def listed(path: Path) -> str:
-    """Return what the index says of pages of one template: the comment that the template begins with."""
-    said = re.match(r"\{# (.+?) #\}", path.read_text(encoding="utf-8")) if path.exists() else None
-    return f"{said[1]}: " if said else ""
+def slug(heading: str) -> str:
+    """Return the anchor of a heading, as GitHub and mkdocs make it."""
+    return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading.lower()).strip())
 
 
 def shown(part: Part, figures: Path | None) -> str:
@@ -241,9 +243,9 @@ def own_pages(results: Path) -> list[Path]:
         DataError: the folder holds no results of a study.
     """
     written = []
-    for stem, (folder, spec) in stored_studies(results).items():
-        text = page(title_of(stem, folder, spec), spec, spec.load(stem, results), "", results / "figures")
-        written.append(results / "pages" / f"{stem}.md")
+    for name, (study, spec) in stored_studies(results).items():
+        text = page(title_of(name, study, spec), spec, spec.load(name, results), "", results / "figures")
+        written.append(results / "pages" / f"{name}.md")
         write_text(written[-1], text)
     if not written:
         raise DataError(f"{results} holds no results of a study: run one with --out {results}.")

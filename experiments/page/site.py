@@ -37,7 +37,7 @@ LINK = re.compile(r"\[([^\]]*)\]\(([^)#\s]+)(#[^)]*)?\)")
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Put the pages that docs/results.md links to behind it in the navigation, in that order."""
     index = Path(config.docs_dir, "results.md").read_text(encoding="utf-8")
-    pages = re.findall(r"\]\((results/[\w-]+\.md)\)", index)
+    pages = dict.fromkeys(re.findall(r"\]\((results/[\w-]+\.md)[#)]", index))
     config.nav = [
         {"Results": [{"In one sentence each": "results.md"}, *pages]} if item == "results.md" else item
         for item in config.nav or []

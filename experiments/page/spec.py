@@ -44,6 +44,7 @@ class StudySpec:
         facts: what the question names.
         order: where it stands in the index.
         comparisons: how its arms are compared (`experiments.engine.compare`); None where they are not.
+        read_by: the study whose page its results stand on; None where it has one of its own.
     """
 
     title: str
@@ -54,6 +55,7 @@ class StudySpec:
     facts: Callable[[Any], Mapping[str, Any]]
     order: int = 100
     comparisons: Comparisons | None = None
+    read_by: str | None = None
 
 
 def entry_study(
@@ -84,6 +86,7 @@ def arm_study(
     shifted: Mapping[str, Sequence[str]] = MappingProxyType({}),
     comparisons: Comparisons | None = None,
     order: int = 100,
+    read_by: str | None = None,
 ) -> StudySpec:
     """Return a study of arms on tasks with seeds, whose scores are in records.
 
@@ -101,6 +104,7 @@ def arm_study(
         shifted: task -> further tasks that its runs are tested on, `--shifted` for all where it is an option.
         comparisons: how its arms are compared; on the tasks of `--shifted`.
         order: of its page.
+        read_by: one of `StudySpec`, too.
     """
 
     def main() -> None:
@@ -116,7 +120,7 @@ def arm_study(
         show_tables(parts, called, args.out)
 
     question = f"{question} {{facts}}"
-    return StudySpec(title, question, main, parts, load_study, run_facts, order, comparisons)
+    return StudySpec(title, question, main, parts, load_study, run_facts, order, comparisons, read_by)
 
 
 def show_tables(parts: Callable[[Study], Iterable[Part]], name: str, results: Path) -> None:

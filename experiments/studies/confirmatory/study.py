@@ -67,5 +67,5 @@ STUDY = arm_study(
         },
     },
     shifted=SHIFTED,
-    order=1,
+    read_by="verdict",
 )
