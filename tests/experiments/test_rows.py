@@ -1,17 +1,19 @@
 """Stored rows: what went in comes out, once and in one order, and only where it is the record's own."""
 
 import json
+from dataclasses import replace
 
 import pandas as pd
 import pytest
 import torch
-from study_cases import invent, predictions, write_run
+from study_cases import invent, predictions, records_of, write_run
 
 from bara_pyro.errors import DataError
 from bara_pyro.metrics import evaluate
 from bara_pyro.microworld import World
-from bara_pyro.runs.atomic import write_jsonl
-from experiments.engine.record import record_path
+from bara_pyro.runs.atomic import write_json, write_jsonl
+from experiments.engine.record import IDENTITY, record_path
+from experiments.engine.results import changing, results_path
 from experiments.engine.rows import (
     RunRows,
     collect,
@@ -19,6 +21,7 @@ from experiments.engine.rows import (
     read_rows,
     rows_of_study,
     rows_path,
+    sets_with_rows,
     whole_records,
     write_rows,
 )
@@ -41,8 +44,8 @@ def run_rows(classes: int, **about) -> RunRows:
 
 def test_what_is_written_is_read(tmp_path):
     runs = [run_rows(2), run_rows(4, task="u", tested_on="u", hash="cd34", seed=2)]
-    write_rows(reversed(runs), tmp_path / "rows.parquet")
-    for run, found in zip(runs, read_rows(tmp_path / "rows.parquet"), strict=True):
+    write_rows("study", reversed(runs), tmp_path)
+    for run, found in zip(runs, read_rows("study", tmp_path), strict=True):
         tensors = {"labels": None, "log_probs": None}
         assert vars(found) | tensors == vars(run) | tensors
         assert torch.equal(found.labels, run.labels)
@@ -56,15 +59,38 @@ def test_what_is_written_is_read(tmp_path):
 
 def test_the_same_rows_are_the_same_bytes(tmp_path):
     runs = [run_rows(2, seed=seed) for seed in range(3)]
-    write_rows(runs, tmp_path / "a.parquet")
-    write_rows(read_rows(tmp_path / "a.parquet")[::-1], tmp_path / "b.parquet")
-    assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
+    write_rows("study", runs, tmp_path)
+    before = rows_path("study", tmp_path).read_bytes()
+    write_rows("study", read_rows("study", tmp_path)[::-1], tmp_path)
+    assert rows_path("study", tmp_path).read_bytes() == before
+
+
+def test_sets_of_one_study_share_a_file_and_leave_each_other_alone(tmp_path):
+    """The same rows are the same bytes, in whatever order the sets came, and with what is gone."""
+    two, four = run_rows(2), run_rows(4, arm="blob", task="u", tested_on="u", hash="cd34")
+    gone = run_rows(2, arm="ivon", seed=1, commit="7654321", hash="ef56")
+    sets = {"real_few": [four, two], "real": [two], "real_tuned": [replace(two, seed=3)]}
+    kept = []
+    for order in (sorted(sets), sorted(sets, reverse=True)):
+        for name in order:
+            write_rows(name, [gone, *sets[name]], tmp_path)
+            write_rows(name, sets[name], tmp_path)
+        assert sets_with_rows("real_tuned", tmp_path) == ["real", "real_few", "real_tuned"]
+        for name, runs in sets.items():
+            found = read_rows(name, tmp_path)
+            assert [run.place for run in found] == sorted(run.place for run in runs)
+            assert {run.log_probs[10].shape for run in found} == {run.log_probs[10].shape for run in runs}
+        kept.append(rows_path("real", tmp_path).read_bytes())
+        rows_path("real", tmp_path).unlink()
+    assert read_rows("real", tmp_path) == sets_with_rows("real", tmp_path) == []
+    assert kept[0] == kept[1]
 
 
 def test_pandas_reads_it_without_us(tmp_path):
-    write_rows([run := run_rows(2)], tmp_path / "rows.parquet")
-    frame = pd.read_parquet(tmp_path / "rows.parquet")
-    one = frame[(frame.arm == "lora") & (frame.S == 10)]
+    write_rows("real_few", [run := run_rows(2)], tmp_path)
+    write_rows("real", [run_rows(2, seed=1)], tmp_path)
+    frame = pd.read_parquet(rows_path("real", tmp_path))
+    one = frame[(frame.results == "real_few") & (frame.arm == "lora") & (frame.S == 10)]
     right = torch.tensor(one.log_odds_1.to_numpy() > 0).long().eq(torch.tensor(one.label.to_numpy()))
     assert 100 * right.double().mean() == pytest.approx(evaluate(run.log_probs[10], run.labels)["acc"])
 
@@ -83,7 +109,7 @@ def test_rows_are_collected_as_runs_end(tmp_path):
     for run in kept[:1]:  # its folder may be gone: what is stored stays
         (runs / run["hash"] / "predictions.jsonl").unlink()
     assert collect("study", runs, "b" * 7, results) == (len(kept), [])
-    found = {(run.arm, run.task, run.seed): run for run in read_rows(rows_path("study", results))}
+    found = {(run.arm, run.task, run.seed): run for run in read_rows("study", results)}
     assert {run.commit for run in found.values()} == {"a7bac7a", "b" * 7}
     labels, log_probs = predictions("bara", "two", 1, 50)
     assert torch.equal(found["bara", "two", 1].labels, labels)
@@ -95,9 +121,8 @@ def finish(kept, runs, results):
     for run in kept:
         rows = {"one": 60, "two": 50}[run["task"]]
         write_run(runs / run["hash"], *predictions(run["arm"], run["task"], run["seed"], rows))
-        record = (results / "records" / f"{run['hash']}.json").read_text()
-        (runs / "records").mkdir(exist_ok=True)
-        (runs / "records" / f"{run['hash']}.json").write_text(record)
+        record = records_of("study", results)[run["hash"]]
+        write_json(record_path(runs / "records", run["hash"]), record)
 
 
 def test_rows_of_another_run_are_refused(tmp_path):
@@ -114,10 +139,8 @@ def test_shifted_rows_are_stored_beside_the_run_s_own_and_residents_are_known(tm
     results, runs = tmp_path / "results", tmp_path / "runs"
     (run,) = invent("study", results, arms=("lora",), tasks={"one": 60}, seeds=1, shifted=("micro-near",))
     finish([run], runs, results)
-    path = results / "records" / f"{run['hash']}.json"
-    record = json.loads(path.read_text())
-    record["config"]["task"] = {"seed": 0, **given}
-    path.write_text(json.dumps(record))
+    with changing(results_path("study", results)) as store:
+        store.records[run["hash"]]["config"]["task"] = {"seed": 0, **given}
     assert collect("study", runs, results=results)[0] == 0  # the shifted rows are still to come
     labels, log_probs = predictions("lora", "micro-near", 0, 150)
     folder = runs / run["hash"] / "evaluation" / "micro-near-test"
@@ -127,17 +150,33 @@ def test_shifted_rows_are_stored_beside_the_run_s_own_and_residents_are_known(tm
         folder / "predictions.jsonl", [{**r, "id": f"micro-near-test-{int(r['id']):05d}{of}"} for r in lines]
     )
     assert collect("study", runs, results=results) == (2, [])
-    near, own = read_rows(rows_path("study", results))
+    near, own = read_rows("study", results)
     assert (near.tested_on, own.tested_on, near.task) == ("micro-near", "one", "one")
     assert set(near.clusters) <= {f"{who.name}{of}" for who in World(world).newcomers}
 
 
 def test_a_study_without_rows_says_so(tmp_path):
     with pytest.raises(DataError, match="not stored until its next run"):
-        read_rows(tmp_path / "rows.parquet")
-    (tmp_path / "rows.parquet").write_text("no")
-    with pytest.raises(DataError, match="does not hold"):
-        read_rows(tmp_path / "rows.parquet")
+        rows_of_study("real", tmp_path)
+    write_rows("real_few", [run_rows(2)], tmp_path)
+    with pytest.raises(DataError, match=r"has no rows of 'real': they are not stored until its next run"):
+        rows_of_study("real", tmp_path)
+
+
+def test_other_files_are_no_rows(tmp_path):
+    invent("real", tmp_path, arms=("lora",), tasks={"t": 20}, seeds=1)
+    path = rows_path("real", tmp_path)
+    write_rows("real", [run_rows(2)], tmp_path)
+    whole = path.read_bytes()
+    pd.DataFrame({"arm": ["lora"]}).to_parquet(path)
+    for content in (b"no", b"", whole[:-9], whole[: len(whole) // 2], path.read_bytes()):
+        path.write_bytes(content)
+        for ask in (read_rows, lacking, whole_records, sets_with_rows):
+            with pytest.raises(DataError, match=f"{path} does not hold the rows"):
+                ask("real", tmp_path)
+        with pytest.raises(DataError, match=f"{path} does not hold the rows"):
+            write_rows("real_few", [run_rows(2)], tmp_path)
+        assert path.read_bytes() == content
 
 
 def test_rows_of_runs_that_are_gone_or_failed_count_no_more(tmp_path):
@@ -149,20 +188,17 @@ def test_rows_of_runs_that_are_gone_or_failed_count_no_more(tmp_path):
     assert len(whole_records("study", results)) == 4
 
     failed = next(run for run in kept if run["arm"] == "bara" and run["seed"] == 1)
-    path = record_path(results / "records", failed["hash"])
-    record = json.loads(path.read_text())
-    keep = ("schema", "kind", "config_hash", "settings", "config", "method", "task", "split", "seed", "steps")
-    path.write_text(json.dumps({key: record[key] for key in keep} | {"failed": "out of memory"}))
+    record = records_of("study", results)[failed["hash"]]
+    lost = {key: record[key] for key in ("schema", "kind", *IDENTITY)} | {"failed": "out of memory"}
+    write_study("study", kept, [lost], {}, folder=results)
     assert {(run.arm, run.seed) for run in rows_of_study("study", results)} == {
         ("lora", 0), ("lora", 1), ("bara", 0)
     }  # fmt: skip
 
-    path.write_text(json.dumps(record | {"config_hash": "f" * 12}))
-    path.rename(record_path(results / "records", "f" * 12))
     again = [run if run is not failed else run | {"hash": "f" * 12} for run in kept]
-    write_study("study", again, {}, folder=results)
+    write_study("study", again, [record | {"config_hash": "f" * 12}], {}, folder=results)
     assert lacking("study", results) == ["bara on one, seed 1"]
     assert "f" * 12 not in whole_records("study", results)
 
-    write_study("study", [run for run in kept if run["arm"] == "lora"], {}, folder=results)
+    write_study("study", [run for run in kept if run["arm"] == "lora"], [], {}, folder=results)
     assert {run.arm for run in rows_of_study("study", results)} == {"lora"}
