@@ -1,5 +1,6 @@
 """The configuration: every field from the command line and from YAML, clear errors, a stable hash."""
 
+import gzip
 import json
 import subprocess
 import sys
@@ -294,7 +295,7 @@ def test_a_field_added_later_is_dumped_only_where_it_is_used() -> None:
         Newer(colour="purple")
 
 
-RECORDS = Path(__file__).parents[2] / "experiments" / "results" / "records"
+RESULTS = Path(__file__).parents[2] / "experiments" / "results"
 
 
 def as_asked(record: dict) -> dict:
@@ -309,7 +310,11 @@ def as_asked(record: dict) -> dict:
 
 def test_stored_results_keep_their_names() -> None:
     """The hash of every stored configuration, as it was asked or run, is the one of its results."""
-    records = [json.loads(path.read_text()) for path in RECORDS.glob("*.json")]
+    lines: list[dict[str, Any]] = []
+    for path in RESULTS.glob("*.jsonl.gz"):
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            lines += map(json.loads, file)
+    records = [line["record"] for line in lines if "record" in line]
     # A record keeps paths by their last name, so only one without a path can be computed again.
     whole = [r for r in records if r["config"]["backbone"]["name"] == "microworld"]
     assert len(whole) > 100

@@ -15,6 +15,7 @@ from mkdocs.structure.files import File
 from mkdocs.structure.pages import Page
 
 from bara_pyro.report.colours import DAY, NIGHT
+from experiments.engine.results import having, read_results
 from experiments.page import site
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -32,12 +33,7 @@ def test_a_figure_becomes_part_of_its_page() -> None:
     assert "<img" not in text
     assert "<style" not in text  # it would hold for the whole page
     assert text.startswith('<p><span class="figure"><svg style="min-width: 355px" class="drawn"')
-    stored = json.loads((DOCS.parent / "experiments" / "results" / "decide.json").read_text())
-    (run,) = [
-        entry
-        for entry in stored["entries"].values()
-        if (entry["method"], entry["task"]) == ("bara-gate", "micro-arcc")
-    ]
+    (run,) = having(read_results("decide").entries.values(), method="bara-gate", task="micro-arcc")
     covered = run["sets"]["lac"]["0.1"]["own"]["expected_coverage"]
     assert f"<title>BaRA gate\nCoverage promised (%): 90\nCoverage (%): {covered:.4g}</title>" in text
     twice = re.findall(r' id="([^"]+)"', shown(PICTURE + PICTURE.replace("decide-coverage", "pac_bayes")))

@@ -1,5 +1,7 @@
 """Experiments that nobody ran: records and run folders shaped like real ones, with invented predictions."""
 
+import gzip
+import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,9 +12,9 @@ import torch
 from torch import Tensor
 
 from bara_pyro.metrics import evaluate, reliability_bins, risk_coverage
-from bara_pyro.runs.atomic import write_json, write_jsonl
+from bara_pyro.runs.atomic import write_jsonl
 from experiments.engine.record import COVERAGES, KIND, Record, read_record
-from experiments.engine.results import Results
+from experiments.engine.results import Results, results_path
 from experiments.engine.rows import RunRows
 from experiments.engine.study import write_study
 from experiments.page.report import page
@@ -155,7 +157,7 @@ def invent(
     shifted: Sequence[str] = (),
     comparisons: Sequence[Mapping[str, Any]] = (),
 ) -> list[dict[str, Any]]:
-    """Write an experiment and its records into `results`, run folders into `runs`; return its runs.
+    """Write an experiment with its records into `results`, run folders into `runs`; return its runs.
 
     Args:
         name: of the experiment.
@@ -167,24 +169,37 @@ def invent(
         shifted: tasks that every run is tested on, too.
         comparisons: to be kept in the file.
     """
-    kept = []
+    kept, records = [], []
     for task, rows in (tasks or {"micro-wgs": 200, "micro-arce": 150}).items():
         for seed in range(seeds):
             for arm in arms:
                 labels, predicted = predictions(arm, task, seed, rows)
                 record = make_record(arm, task, seed, labels, predicted)
                 record["shifted"] = {s: shifted_scores(arm, s, seed, predicted) for s in shifted}
-                write_json(results / "records" / f"{record['config_hash']}.json", record)
+                records.append(record)
                 kept.append({"hash": record["config_hash"], "arm": arm, "task": task, "seed": seed})
                 if runs is not None:
                     write_run(runs / record["config_hash"], labels, predicted)
-    write_study(name, kept, {"steps": 1000, "seeds": seeds}, comparisons, results)
+    write_study(name, kept, records, {"steps": 1000, "seeds": seeds}, comparisons, results)
     return kept
 
 
 def load_records(folder: Path) -> list[Record]:
-    """Return all records of a folder, in the order of their hashes."""
+    """Return all records of a sweep's folder of records, in the order of their hashes."""
     return [read_record(path) for path in sorted(folder.glob("*.json"))]
+
+
+def lines_of(name: str, results: Path) -> list[dict[str, Any]]:
+    """Return the lines of the file that holds a set of results, as they are there."""
+    with gzip.open(results_path(name, results), "rt", encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
+
+
+def records_of(name: str, results: Path) -> dict[str, Record]:
+    """Return the records in the file that holds a set of results, by hash."""
+    return {
+        line["record"]["config_hash"]: line["record"] for line in lines_of(name, results) if "record" in line
+    }
 
 
 def results_of(name: str, stored: Mapping[str, Any]) -> Results:
@@ -194,7 +209,7 @@ def results_of(name: str, stored: Mapping[str, Any]) -> Results:
         for program, arms in stored["programs"].items()
         for arm, found in arms.items()
     }
-    return Results(Path(f"{name}.json"), name, stored["about"], entries)
+    return Results(name, Path(), stored["about"], entries)
 
 
 def page_of(name: str, stored: Mapping[str, Any], figures: Path, answer: str = "") -> str:

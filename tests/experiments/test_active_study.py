@@ -12,7 +12,7 @@ from study_cases import page_of, results_of
 from bara_pyro.data import Example
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.rows import load_data
-from bara_pyro.untrusted.files import read_json
+from experiments.engine.results import read_results, results_path
 from experiments.studies.active import study as active
 from experiments.studies.active.section import (
     batch_rows,
@@ -51,15 +51,15 @@ def test_training_sets_grow_by_what_was_chosen(
 
     monkeypatch.setattr(active, "trained", watched)
     active.run(arguments(tmp_path))
-    stored = read_json(tmp_path / "active.json")
-    assert set(stored["entries"]) == {"ensemble bald 0", "ensemble random 0"}
+    entries = read_results("active", tmp_path).entries
+    assert set(entries) == {"ensemble bald 0", "ensemble random 0"}
     for by in ("bald", "random"):
-        rounds = stored["entries"][f"ensemble {by} 0"]["rounds"]
+        rounds = entries[f"ensemble {by} 0"]["rounds"]
         assert [each["labelled"] for each in rounds] == [12, 17, 22]
         assert [each["batch"] is None for each in rounds] == [False, False, True]
         assert [each["batch"]["rows"] for each in rounds[:2]] == [20, 20]
         assert rounds[0]["batch"]["by"] == by
-    start, grown = (stored["entries"][f"ensemble {by} 0"]["rounds"] for by in ("bald", "random"))
+    start, grown = (entries[f"ensemble {by} 0"]["rounds"] for by in ("bald", "random"))
     assert start[0]["scores"] == grown[0]["scores"]
     assert set(seen) == {"start", "bald-17", "bald-22", "random-17", "random-22"}
     task = active.load_data(load_config(overrides={"task.name": active.TASK}))
@@ -79,10 +79,10 @@ def test_finished_entries_are_not_repeated(
     tmp_path: Path, small: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     active.run(arguments(tmp_path, by=["random"], rounds=2))
-    before = (tmp_path / "active.json").read_bytes()
+    before = results_path("active", tmp_path).read_bytes()
     monkeypatch.setattr(active, "trained", None)
     active.run(arguments(tmp_path, by=["random"], rounds=2))
-    assert (tmp_path / "active.json").read_bytes() == before
+    assert results_path("active", tmp_path).read_bytes() == before
 
 
 def test_candidates_have_no_label_yet_and_are_the_same_for_all() -> None:

@@ -16,7 +16,7 @@ from experiments.engine.compare import (
     write_comparisons,
 )
 from experiments.engine.differences import AVERAGE, Contrast, compare
-from experiments.engine.rows import rows_path, write_rows
+from experiments.engine.rows import write_rows
 from experiments.engine.search import KIND
 from experiments.engine.study import load_study
 
@@ -69,7 +69,7 @@ def test_a_study_is_compared_from_its_rows_and_written(tmp_path: Path) -> None:
         ("blob", "lora"), ("bara", "lora"), ("lora", "blob"), ("bara", "blob")
     }  # fmt: skip
     invent("some", results)
-    write_rows(rows, rows_path("some", results))
+    write_rows("some", rows, results)
     found = write_comparisons("some", primary, results)
     assert load_study("some", results).comparisons == found
     assert {e["task"] for e in found} == {"micro-wgs", "micro-arce", AVERAGE}

@@ -25,7 +25,7 @@ def test_each_method_beside_lora_and_never_twice(
     arguments: Namespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entries = efficiency.run("tiny", arguments)
-    assert list(read_results(arguments.out / "efficiency.json").entries.values()) == entries
+    assert list(read_results("efficiency", arguments.out).entries.values()) == entries
     found = {entry["method"]: entry for entry in entries}
     for costs in entries:
         assert min(costs[key] for key in ("step", "point", "draws", "memory")) > 0

@@ -8,7 +8,7 @@ from study_cases import invent, rows_of
 from experiments.engine.compare import Comparisons, write_comparisons
 from experiments.engine.differences import METRICS
 from experiments.engine.results import read_results
-from experiments.engine.rows import rows_path, write_rows
+from experiments.engine.rows import write_rows
 from experiments.engine.study import load_study
 from experiments.page.intervals import recompute
 from experiments.page.parts import comparisons
@@ -19,7 +19,7 @@ SIZES = {"micro-wgs": 60, "micro-arce": 50}
 def with_rows(results: Path) -> None:
     invent("in_distribution", results, tasks=SIZES, seeds=2)
     rows = rows_of({task: (count, 2) for task, count in SIZES.items()})
-    write_rows(rows, rows_path("in_distribution", results))
+    write_rows("in_distribution", rows, results)
 
 
 def words(results: Path) -> str:
@@ -37,7 +37,7 @@ def test_a_page_says_what_its_intervals_are(tmp_path: Path) -> None:
 def test_a_page_says_that_rows_are_missing(tmp_path: Path) -> None:
     with_rows(tmp_path)
     write_comparisons("in_distribution", Comparisons(), tmp_path)
-    stored = read_results(tmp_path / "in_distribution.json")
+    stored = read_results("in_distribution", tmp_path)
     for entry in stored.comparisons:  # as they were before rows were stored
         for metric in METRICS:
             entry[metric] = {key: entry[metric][key] for key in ("difference", "low", "high", "verdict")}
@@ -56,6 +56,6 @@ def test_intervals_are_computed_again_where_all_rows_are(tmp_path: Path) -> None
     assert re.match(
         r"in_distribution: \d+ comparisons; primary: nll of bara minus lora, average: [+-]0\.", line
     )
-    found = read_results(tmp_path / "in_distribution.json").comparisons
+    found = read_results("in_distribution", tmp_path).comparisons
     assert recompute(tmp_path) == [line]
-    assert read_results(tmp_path / "in_distribution.json").comparisons == found
+    assert read_results("in_distribution", tmp_path).comparisons == found

@@ -18,10 +18,11 @@ from study_cases import load_records
 
 from bara_pyro.errors import ConfigError
 from bara_pyro.runs.atomic import write_json
-from experiments.engine import sweep as program
+from experiments.engine import results
 from experiments.engine.job import Job, plan
 from experiments.engine.launchers import Lost, on_ray, processes, serial
-from experiments.engine.sweep import locked, sweep
+from experiments.engine.results import locked
+from experiments.engine.sweep import sweep, work
 
 ROOT = Path(__file__).parents[2]
 
@@ -86,15 +87,15 @@ def test_a_run_waits_for_another_sweep_that_is_at_it(
     """Who is handed the lock finds the record that the other one wrote, and repeats nothing."""
     run = next(iter(plan([job()], tmp_path)[1].values()))
     record = sweep([job()], tmp_path / "elsewhere", launcher="serial", strict=True)[0]
-    waiting, real = threading.Event(), program.fcntl.flock
+    waiting, real = threading.Event(), results.fcntl.flock
 
     def flock(*arguments: Any) -> None:
         waiting.set()
         real(*arguments)
 
     with ThreadPoolExecutor(1) as pool, locked(run.out):
-        monkeypatch.setattr(program.fcntl, "flock", flock)
-        result = pool.submit(program.work, run)
+        monkeypatch.setattr(results.fcntl, "flock", flock)
+        result = pool.submit(work, run)
         assert waiting.wait(timeout=60)
         assert not result.done()
         write_json(run.path, record)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from experiments.engine.rows import RunRows, rows_path, write_rows
+from experiments.engine.rows import RunRows, write_rows
 from experiments.engine.study import Study
 from experiments.studies.learning_curves.study import OURS, gains
 
@@ -25,8 +25,7 @@ def run(arm: str, seed: int, nll: float) -> RunRows:
 def study(found: dict[str, float], results: Path) -> Study:
     """Return a study of arms with such an NLL, which its rows are stored for."""
     runs = [run(arm, seed, nll) for arm, nll in found.items() for seed in range(SEEDS)]
-    rows_path("curves", results).parent.mkdir(parents=True)
-    write_rows(runs, rows_path("curves", results))
+    write_rows("curves", runs, results)
     return Study("curves", {arm: {"t": {}} for arm in found}, {}, [], results)
 
 

@@ -13,8 +13,8 @@ from bara_pyro.runs.config import load_config
 from bara_pyro.runs.folder import load_system, save_system, write_config
 from bara_pyro.runs.system import build_system
 from experiments.engine.job import Job
-from experiments.engine.results import RESULTS
 from experiments.engine.spaces import tagged
+from experiments.engine.study import stored_records
 from experiments.studies.leave_one_out import study as leave_one_out
 from experiments.studies.leave_one_out.section import agreement, loo_figure, rows_of
 
@@ -84,4 +84,4 @@ def test_what_is_ranked(tmp_path: Path) -> None:
 def test_runs_are_those_of_the_main_table(jobs_of: Callable[..., list[Job]]) -> None:
     hashes = {load_config(overrides=dict(job.settings)).hash for job in jobs_of("leave_one_out")}
     assert len(hashes) == len(tagged("spread")) * 2 * 3
-    assert hashes <= {path.stem for path in (RESULTS / "records").glob("*.json")}
+    assert hashes <= stored_records().keys()

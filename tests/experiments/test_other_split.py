@@ -47,7 +47,7 @@ def test_runs_are_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert sorted(asked) == sorted({record["config_hash"] for record in study.finished})
     other_split.main()
     assert len(asked) == len(set(asked))
-    assert set(read_results(results / "other_split.json").entries) == set(asked)
+    assert set(read_results("other_split", results).entries) == set(asked)
     assert all(record["other_split"] == {"nll": 0.5} for record in load_study("trial", results).finished)
 
 
@@ -67,7 +67,7 @@ def test_the_table_says_whether_the_choice_holds(tmp_path: Path) -> None:
             for seeds in tasks.values()
             for record in seeds.values()
         }
-        Results(results / "other_split.json", "other_split", {}, known).write()
+        Results("other_split", results, {}, known).write()
         again = load_study("trial", results)
         assert f"{split} NLL ↓" in {column.heading for column in variants_table(again).columns}
         return selection(again)

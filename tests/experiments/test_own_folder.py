@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from study_cases import rows_of
+from study_cases import lines_of, rows_of
 
 from bara_pyro.errors import DataError
-from bara_pyro.untrusted.files import read_json
 from experiments.engine.results import RESULTS, Results
-from experiments.engine.rows import rows_path, whole_records, write_rows
+from experiments.engine.rows import whole_records, write_rows
 from experiments.engine.study import Study
 from experiments.page.parts import Picture
 from experiments.page.report import main as report
@@ -28,7 +27,7 @@ def fewer(stored: Any, number: int, folder: Path) -> Any:
     """Return the first arms or entries of what is stored, of one task and seed, in a folder without rows."""
     if not isinstance(stored, Study):
         entries = dict(list(stored.entries.items())[:number])
-        return Results(stored.path, stored.study, stored.about, entries)
+        return Results(stored.name, stored.folder, stored.about, entries)
     arms = {}
     for arm, tasks in list(stored.arms.items())[:number]:
         task, seeds = next(iter(tasks.items()))
@@ -61,7 +60,7 @@ def test_a_study_of_fewer_methods_gets_its_tables(
     printed = capsys.readouterr().out
     assert "LoRA" in printed
     assert str(out) in printed
-    assert read_json(out / "in_distribution.json")["about"]["set"] == {
+    assert lines_of("in_distribution", out)[0]["about"]["set"] == {
         "task.limit": 8,
         "predict.samples": [0],
     }
@@ -76,9 +75,7 @@ def test_a_study_of_fewer_methods_gets_its_tables(
 
 def test_results_moved_away_leave_no_error_behind(tmp_path: Path) -> None:
     """Rows alone, without what says of which runs they are, make nothing of a study done."""
-    path = rows_path("some", tmp_path)
-    path.parent.mkdir()
-    write_rows(rows_of({"micro-wgs": (20, 2)}), path)
+    write_rows("some", rows_of({"micro-wgs": (20, 2)}), tmp_path)
     assert whole_records("some", tmp_path) == {}
 
 

@@ -26,7 +26,7 @@ from bara_pyro.diagnostics.posterior.joint import evaluate
 from bara_pyro.errors import ConfigError
 from bara_pyro.microworld import load_task
 from bara_pyro.runs.system import System
-from bara_pyro.untrusted.files import read_json
+from experiments.engine.results import read_results
 from experiments.studies.pac_bayes import gibbs
 from experiments.studies.pac_bayes import study as pac_bayes
 from experiments.studies.pac_bayes.section import figure, table
@@ -311,7 +311,7 @@ def test_entries_are_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert done == [("bara-gate", 0), ("bara-gate", 30)]
     pac_bayes.run(arguments(tmp_path, sizes=[10, 30]))
     assert len(done) == 2
-    assert list(read_json(args.out / "pac_bayes.json")["entries"]) == ["bara-gate 10 0", "bara-gate 30 0"]
+    assert list(read_results("pac_bayes", args.out).entries) == ["bara-gate 10 0", "bara-gate 30 0"]
     with pytest.raises(ConfigError, match="holds results with steps=3, not 4"):
         pac_bayes.run(arguments(tmp_path, steps=4))
 

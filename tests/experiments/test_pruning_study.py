@@ -12,7 +12,7 @@ from bara_pyro.diagnostics.gates.prune import prune
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.system import build_system
 from experiments.engine.job import Job
-from experiments.engine.results import RESULTS
+from experiments.engine.study import stored_records
 from experiments.studies.pruning import study as pruning
 from experiments.studies.pruning.section import curve_figure, tolerance_table
 
@@ -68,4 +68,4 @@ def test_what_is_read_off_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_runs_are_those_of_the_main_table(jobs_of: Callable[..., list[Job]]) -> None:
     hashes = {load_config(overrides=dict(job.settings)).hash for job in jobs_of("pruning", "--seeds", "2")}
     assert len(hashes) == 3 * 2 * 2
-    assert hashes <= {path.stem for path in (RESULTS / "records").glob("*.json")}
+    assert hashes <= stored_records().keys()

@@ -30,7 +30,7 @@ def test_a_place_is_looked_at_once_a_run(
     def read() -> dict[int, tuple[str, str]]:
         jobs = {place: Job({}) for place in PLACES}
         program.read_off("found", jobs, ("method", "seed"), look, {}, args, by_hash=by_hash)
-        entries = read_results(args.out / "found.json").entries.values()
+        entries = read_results("found", args.out).entries.values()
         return {entry["seed"]: (entry["hash"], entry["said"]) for entry in entries}
 
     assert read() == read() == {0: ("first0", "first0"), 1: ("first1", "first1")}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from study_cases import load_records
+from study_cases import invent, load_records, records_of
 
 from bara_pyro.errors import DataError
 from bara_pyro.hub.scrub import scrubbed
@@ -19,7 +19,9 @@ from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.folder import load_system
 from bara_pyro.untrusted.files import read_json
 from experiments.engine.job import Job
-from experiments.engine.record import COVERAGES, identity, load_predictions, read_record, write_records
+from experiments.engine.record import COVERAGES, identity, load_predictions, read_record
+from experiments.engine.results import changing, results_path
+from experiments.engine.study import load_study, stored_records, write_study
 from experiments.engine.sweep import sweep
 
 
@@ -116,21 +118,26 @@ def test_a_record_does_not_say_where_this_machine_keeps_its_files(finished, tmp_
 
 
 def test_records_are_written_and_read_back(finished, tmp_path: Path) -> None:
-    _, *records = finished
-    write_records(records, tmp_path)
-    assert load_records(tmp_path) == sorted(records, key=lambda r: r["config_hash"])
+    out, *records = finished
+    assert load_records(out.parent / "records") == sorted(records, key=lambda r: r["config_hash"])
+    runs = [
+        {"hash": r["config_hash"], "arm": r["method"], "task": r["task"], "seed": r["seed"]} for r in records
+    ]
+    write_study("some", runs, records, {}, folder=tmp_path)
+    assert load_study("some", tmp_path).records == records
 
 
 def test_what_a_record_says_names_no_folder_of_the_machine(finished, tmp_path: Path) -> None:
     kept = finished[1] | {"notes": ["30 MiB in /home/ada/lab/states"], "failed": "no file /home/ada/x"}
-    write_records([kept], tmp_path)
-    (found,) = map(read_json, tmp_path.iterdir())
+    run = {"hash": kept["config_hash"], "arm": "bara", "task": kept["task"], "seed": kept["seed"]}
+    write_study("some", [run], [kept], {}, folder=tmp_path)
+    (found,) = records_of("some", tmp_path).values()
     assert found == kept | {"notes": ["30 MiB in states"], "failed": "no file x"}
-    for path in (Path(__file__).parents[2] / "experiments" / "results" / "records").iterdir():
-        stored = read_json(path)
-        assert [stored.get(key) for key in ("notes", "failed")] == scrubbed(
-            [stored.get(key) for key in ("notes", "failed")]
-        ), path.name
+    stored = stored_records()
+    assert len(stored) > 1000
+    for key, record in stored.items():
+        words = [record.get(name) for name in ("notes", "failed")]
+        assert words == scrubbed(words), key
 
 
 Break = Callable[[dict[str, Any]], Any]
@@ -152,6 +159,22 @@ def test_a_file_that_is_no_record_is_refused(finished, tmp_path: Path, change: B
         load_records(tmp_path)
     assert "a.json" in str(raised.value)
     assert str(raised.value).endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda record: record.update(kind="other"), "not the record of a run"),
+        (lambda record: record.update(schema=99), "schema 99"),
+        (lambda record: record.pop("metrics"), "lacks 'metrics'"),
+    ],
+)
+def test_a_stored_record_that_is_none_is_refused(tmp_path: Path, change: Break, said: str) -> None:
+    run = invent("some", tmp_path, arms=["lora"], tasks={"t": 20}, seeds=1)[0]
+    with changing(results_path("some", tmp_path)) as store:
+        change(store.records[run["hash"]])
+    with pytest.raises(DataError, match=f"some.*{said}"):
+        load_study("some", tmp_path)
 
 
 def test_a_failed_record_needs_no_scores(finished, tmp_path: Path) -> None:

@@ -21,8 +21,7 @@ def forbidden(*_: object, **__: object) -> Any:
 
 
 def test_arms_are_kept_and_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    results = tmp_path / "found.json"
-    found = experiment.started(results, TINY)
+    found = experiment.started("found", tmp_path, TINY)
     monkeypatch.setattr(experiment, "ARMS", ("weibull", "delta"))
     calls = {"count": 0}
     arm = experiment.guide_arm
@@ -36,11 +35,11 @@ def test_arms_are_kept_and_not_repeated(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(experiment, "guide_arm", killed_at_the_second)
     with pytest.raises(KeyboardInterrupt):
         experiment.run("phi*theta", found, TINY, tmp_path)
-    found = experiment.started(results, TINY)
+    found = experiment.started("found", tmp_path, TINY)
     assert list(programs(found)["phi*theta"]) == [NUTS_ARM, "weibull"]
     monkeypatch.setattr(experiment, "nuts", forbidden)
     experiment.run("phi*theta", found, TINY, tmp_path)  # the draws come from their file
-    arms = programs(read_results(results))["phi*theta"]
+    arms = programs(read_results("found", tmp_path))["phi*theta"]
     assert list(arms) == [NUTS_ARM, "weibull", "delta"]
     assert arms["delta"]["importance"] is None
     assert len(arms["weibull"]["gates"]) == len(arms[NUTS_ARM]["gates"]) == 14
@@ -51,7 +50,7 @@ def test_arms_are_kept_and_not_repeated(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(AssertionError, match="done again"):  # draws of other settings are not taken
         experiment.sampled(model, batch, other, tmp_path / "phi-theta.safetensors")
     with pytest.raises(ConfigError, match="holds results with seed=0, not 1"):
-        experiment.started(results, other)
+        experiment.started("found", tmp_path, other)
 
 
 def made_up() -> dict[str, Any]:

@@ -68,7 +68,7 @@ def test_scores_are_those_of_the_world() -> None:
 
 
 def test_a_page_says_which_of_the_papers_tasks_were_not_asked() -> None:
-    results = read_results(RESULTS / "instructions.json")
+    results = read_results("instructions", RESULTS)
     assert results.about["taxed"] == ["arc_challenge", "hellaswag", "winogrande"]
     told = facts(results)
     assert (told["taxed_names"], told["missing"]) == (

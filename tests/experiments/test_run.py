@@ -1,11 +1,13 @@
 """An experiment from its arms to the file that the results page reads: with runs, and one that fails."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from safetensors.torch import load_file, save_file
+from study_cases import lines_of
 
 from bara_pyro.core.loading import load_backbone
 from bara_pyro.errors import ConfigError, TrainingError
@@ -15,9 +17,10 @@ from bara_pyro.untrusted.files import read_json
 from experiments.engine.arguments import experiment_parser
 from experiments.engine.compare import Comparisons
 from experiments.engine.record import read_record
-from experiments.engine.rows import lacking, rows_of_study
+from experiments.engine.results import results_path
+from experiments.engine.rows import lacking, rows_of_study, rows_path
 from experiments.engine.run import SEED, run_study
-from experiments.engine.study import load_study
+from experiments.engine.study import load_study, stored_records
 
 
 def arguments(base: dict[str, Any], runs: Path) -> Any:
@@ -46,7 +49,7 @@ def test_from_arms_to_a_study(base: dict[str, Any], tmp_path: Path) -> None:
     own = tmp_path / "runs" / record["config_hash"]
     assert record["metrics"] == read_json(own / "metrics.json")["metrics"]
     assert record == read_record(tmp_path / "runs" / "records" / f"{record['config_hash']}.json")
-    assert str(tmp_path) not in (tmp_path / "results" / "some.json").read_text()
+    assert str(tmp_path) not in json.dumps(lines_of("some", tmp_path / "results"))
     assert lacking("some", tmp_path / "results") == []
 
 
@@ -86,7 +89,7 @@ def test_what_is_finished_is_written_down(base: dict[str, Any], tmp_path: Path) 
 def test_nothing_but_failures_is_an_error(base: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="Every run of none failed"):
         run_study("none", {"t": {"method": "temperature"}}, arguments(base, tmp_path / "runs"))
-    assert not (tmp_path / "results" / "none.json").exists()
+    assert not results_path("none", tmp_path / "results").exists()
 
 
 def test_what_was_committed_is_not_done_again(base: dict[str, Any], tmp_path: Path) -> None:
@@ -104,7 +107,7 @@ def test_what_was_committed_is_not_done_again(base: dict[str, Any], tmp_path: Pa
     assert {path.stem for path in (tmp_path / "elsewhere" / "records").glob("*.json")} == new
     assert all(after.arms[arm][task][seed] == before.arms[arm][task][seed] for arm in arms for seed in (0, 1))
     assert lacking("some", results) == []
-    (results / "rows" / "some.parquet").unlink()  # without the rows a record is not enough
+    rows_path("some", results).unlink()  # without the rows a record is not enough
     run_study("some", arms, args)
     assert len(list((tmp_path / "elsewhere" / "records").glob("*.json"))) == 6
 
@@ -146,4 +149,4 @@ def test_another_language_model_under_the_same_name_is_refused(
     with pytest.raises(ConfigError, match=record["backbone_fingerprint"]):
         run_study("other", both, args)
     assert trained == ["lora"]
-    assert len(list((results / "records").iterdir())) == 1
+    assert stored_records(results) == {record["config_hash"]: record}

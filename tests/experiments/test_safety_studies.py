@@ -16,7 +16,7 @@ from study_cases import make_record, predictions, run_rows
 from bara_pyro.metrics import holm
 from bara_pyro.report import Table
 from experiments.engine.differences import averaged
-from experiments.engine.rows import RunRows, rows_path, write_rows
+from experiments.engine.rows import RunRows, write_rows
 from experiments.engine.study import Arms, Study
 
 regret: Any = import_module("experiments.studies.regret.study")
@@ -129,9 +129,7 @@ def test_gains_are_differences_of_rows(tmp_path: Path, monkeypatch: pytest.Monke
         arms.setdefault(name, {}).setdefault("micro-obqa", {})[seed] = record
         nll[name, seed] = -found[10][torch.arange(120), labels].mean().item()
     study = Study("learning_curves", arms, {}, [], tmp_path)
-    path = rows_path("learning_curves", tmp_path)
-    path.parent.mkdir(parents=True)
-    write_rows(runs, path)
+    write_rows("learning_curves", runs, tmp_path)
     [table] = curves.gains(study)
     for row in table.rows:
         pair = [

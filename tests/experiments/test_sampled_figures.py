@@ -169,7 +169,7 @@ def test_of_one_seed_bars_are_over_prompts_alone(entries: list[dict[str, Any]]) 
 
 def shown(entries: Sequence[dict[str, Any]]) -> tuple[list[str], list[Any]]:
     """The names of a page's figures, and its other parts."""
-    found = list(parts(Results(Path("x.json"), "x", {}, {str(i): e for i, e in enumerate(entries)})))
+    found = list(parts(Results("x", Path(), {}, {str(i): e for i, e in enumerate(entries)})))
     return [p.name for p in found if isinstance(p, Picture)], [p for p in found if not isinstance(p, Picture)]
 
 

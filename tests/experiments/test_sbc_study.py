@@ -13,7 +13,7 @@ from study_cases import page_of
 from bara_pyro.diagnostics.posterior.sbc import sbc
 from bara_pyro.diagnostics.posterior.uniformity import ecdf_test
 from bara_pyro.errors import ConfigError
-from experiments.engine.results import read_results
+from experiments.engine.results import read_results, results_path
 from experiments.studies.reference_posterior.section import asked_of, programs
 from experiments.studies.reference_posterior.study import program
 from experiments.studies.sbc import study as experiment
@@ -44,15 +44,13 @@ def forbidden(*_: object, **__: object) -> Any:
 def test_main_keeps_ranks_adds_to_them_and_refuses_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    results = tmp_path / "sbc.json"
-
     def main(*more: str) -> None:
         words = ["sbc", "--quick", "--steps", "2", "--start", "2", "--out", str(tmp_path), *more]
         monkeypatch.setattr(sys, "argv", words)
         experiment.main()
 
     main("--simulations", "1")
-    kept = read_results(results)
+    kept = read_results("sbc", tmp_path)
     first = programs(kept)
     assert kept.about.items() >= vars(TINY).items()
     assert [*first] == ["phi", "phi*theta"]
@@ -66,10 +64,10 @@ def test_main_keeps_ranks_adds_to_them_and_refuses_others(
             assert all(isinstance(rank, int) and 0 <= rank <= 7 for rank in ranks)
             assert arm["draws"] == 7
             assert arm["seconds"] > 0
-    assert "sbc.json" in capsys.readouterr().out
+    assert results_path("sbc", tmp_path).name in capsys.readouterr().out
 
     main("--simulations", "2")
-    second = programs(read_results(results))
+    second = programs(read_results("sbc", tmp_path))
     for latent, arms in second.items():
         for name, arm in arms.items():
             before = first[latent][name]
@@ -80,7 +78,7 @@ def test_main_keeps_ranks_adds_to_them_and_refuses_others(
     monkeypatch.setattr(experiment, "sbc", forbidden)
     monkeypatch.setattr(experiment, "program", forbidden)
     main("--simulations", "1")  # fewer than there are
-    assert programs(read_results(results)) == second
+    assert programs(read_results("sbc", tmp_path)) == second
     with pytest.raises(
         ConfigError, match="holds results with steps=2, not 3: give another folder with --out"
     ):
@@ -89,7 +87,7 @@ def test_main_keeps_ranks_adds_to_them_and_refuses_others(
 
 def test_what_was_interrupted_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = dict.fromkeys(ARMS, 0) | {"gamma": 3, PRIOR: 3}
-    whole, results = experiment.started(tmp_path / "none.json", TINY), tmp_path / "found.json"
+    whole = experiment.started("none", tmp_path, TINY)
     experiment.run("phi", whole, TINY, wanted)
     calls = []
 
@@ -101,12 +99,12 @@ def test_what_was_interrupted_goes_on(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(experiment, "sbc", killed_at_the_fifth)
     with pytest.raises(KeyboardInterrupt):
-        experiment.run("phi", experiment.started(results, TINY), TINY, wanted)
-    kept = experiment.started(results, TINY)
+        experiment.run("phi", experiment.started("found", tmp_path, TINY), TINY, wanted)
+    kept = experiment.started("found", tmp_path, TINY)
     assert [len(arm["ranks"]) for arm in programs(kept)["phi"].values()] == [3, 1]
     experiment.run("phi", kept, TINY, wanted)
     assert calls == [0, 1, 2, 0, 1, 1, 2]
-    for arm, found in programs(read_results(results))["phi"].items():
+    for arm, found in programs(read_results("found", tmp_path))["phi"].items():
         assert found["ranks"] == programs(whole)["phi"][arm]["ranks"]
         assert len({tuple(ranks) for ranks in found["ranks"]}) == 3  # of three data sets
 

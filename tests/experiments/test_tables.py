@@ -6,10 +6,9 @@ from pathlib import Path
 from statistics import mean, stdev
 
 import pytest
-from study_cases import invent, predictions, rows_of, run_rows
+from study_cases import invent, predictions, records_of, rows_of, run_rows
 
 from bara_pyro.report import Table, markdown
-from bara_pyro.untrusted.files import read_json
 from experiments.engine.differences import AVERAGE, METRICS, compare
 from experiments.engine.study import Study, load_study
 from experiments.page.doubt import error_table
@@ -91,10 +90,8 @@ def test_how_errors_are_told_is_that_of_the_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seeds", [1, 3])
 def test_every_number_is_that_of_the_records(seeds: int, tmp_path: Path) -> None:
     runs = invent("some", tmp_path, seeds=seeds)
-    files = {
-        (run["arm"], run["task"], run["seed"]): read_json(tmp_path / "records" / f"{run['hash']}.json")
-        for run in runs
-    }
+    records = records_of("some", tmp_path)
+    files = {(run["arm"], run["task"], run["seed"]): records[run["hash"]] for run in runs}
     names = {"MLE (LoRA)": "lora", "BLoB": "blob", "BaRA": "bara"}
     tables = score_tables(load_study("some", tmp_path))
     assert len(tables) == len(METRICS)
@@ -196,7 +193,8 @@ def test_names() -> None:
 def test_shift_tables(tmp_path: Path) -> None:
     names = ("micro-near", "micro-far")
     runs = invent("some", tmp_path, tasks={"micro-obqa": 100}, shifted=names)
-    files = [(r["arm"], read_json(tmp_path / "records" / f"{r['hash']}.json")) for r in runs]
+    records = records_of("some", tmp_path)
+    files = [(r["arm"], records[r["hash"]]) for r in runs]
     acc, ece, nll, auroc = shift_tables(load_study("some", tmp_path))
     for metric, table in (("acc", acc), ("ece", ece), ("nll", nll)):
         header, rows = parse(table)
@@ -241,7 +239,8 @@ def test_variants_with_the_sparsity_of_their_gates(tmp_path: Path) -> None:
     assert header == [
         "method", "params", "ACC ↑ (%)", "ECE ↓ (%)", "NLL ↓ (nats)", "Brier ↓", "Φ (%)", "θ (%)", "Ψ (%)"
     ]  # fmt: skip
-    files = [read_json(tmp_path / "records" / f"{r['hash']}.json") for r in runs if r["arm"] != "lora"]
+    records = records_of("some", tmp_path)
+    files = [records[r["hash"]] for r in runs if r["arm"] != "lora"]
     first, second = ([r for r in files if r["task"] == task] for task in "ab")
     for place, metric in enumerate(METRICS, start=2):
         pairs = [[r["metrics"]["10"][metric] for r in task] for task in (first, second)]

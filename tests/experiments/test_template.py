@@ -22,7 +22,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("results")
     invent("untuned", folder, shifted=("far",))
     entries = {f"{m} {s}": {"method": m, "seed": s, "kept": {"0.01": 10 + s}} for m in "ab" for s in (0, 2)}
-    Results(folder / "pruning.json", "pruning", {"rows": 5}, entries).write()
+    Results("pruning", folder, {"rows": 5}, entries).write()
     return folder
 
 

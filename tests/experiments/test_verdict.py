@@ -10,10 +10,9 @@ from scipy.stats import false_discovery_control, ttest_1samp
 from study_cases import make_record, predictions
 
 from bara_pyro.errors import DataError
-from bara_pyro.runs.atomic import write_json
-from experiments.engine.record import record_path
-from experiments.engine.results import read_results
-from experiments.engine.rows import RunRows, rows_path, write_rows
+from experiments.engine.record import Record
+from experiments.engine.results import changing, read_results, results_path
+from experiments.engine.rows import RunRows, write_rows
 from experiments.engine.worlds import student_range
 from experiments.page.report import page
 from experiments.studies.verdict import study
@@ -45,7 +44,7 @@ def world(name: str, gain: float) -> list[RunRows]:
 
 
 def further(name: str, gain: float) -> dict[str, list[RunRows]]:
-    """Rows of the secondary contrasts of a world, as their own files have them."""
+    """Rows of the secondary contrasts of a world, as they are stored by themselves."""
     aware = [
         run(name, arm, "micro-obqa", t, right)
         for arm, right in (("bara-gate", -0.3 - gain), ("temperature", -0.35))
@@ -145,13 +144,11 @@ def test_tasks_are_t_tests_over_worlds_corrected_for_their_number() -> None:
     assert 2 * ps[first] < 1
 
 
-def test_rows_from_elsewhere_are_told_as_the_records_say(tmp_path: Path) -> None:
+def test_rows_from_elsewhere_are_told_as_the_records_say() -> None:
     worlds = {name: world(name, gain) for name, gain in GAINS.items()}
     expected = {name: 50.0 + 4 * i for i, name in enumerate(GAINS)}
-    (tmp_path / "records").mkdir()
-    for name, percent in expected.items():
-        write_auroc(tmp_path, f"bara-gate {name}", percent)
-    found = study.told(worlds, tmp_path)
+    records = {f"bara-gate {name}": with_auroc(percent) for name, percent in expected.items()}
+    found = study.told(worlds, records)
     assert set(found) == {"auroc near bara-gate", "auroc far bara-gate"}  # the others have not run
     low, high = ttest_1samp(list(expected.values()), 0.0).confidence_interval(0.95)
     for entry in found.values():
@@ -160,13 +157,12 @@ def test_rows_from_elsewhere_are_told_as_the_records_say(tmp_path: Path) -> None
         assert (entry["low"], entry["high"]) == pytest.approx((low, high))
 
 
-def write_auroc(results: Path, name: str, percent: float) -> None:
-    """Write what a record says of rows from elsewhere."""
+def with_auroc(percent: float) -> Record:
+    """Return a record by what it says of rows from elsewhere."""
     auroc = {"0": {"entropy": 1.0}, "10": {"entropy": 2.0, "mutual_information": percent}}
     shifted = {task: {"auroc": auroc} for task in ("micro-near", "micro-far")}
     labels, predicted = predictions("bara", "micro-obqa", 0, 10)
-    record = make_record("bara", "micro-obqa", 0, labels, predicted, shifted=shifted)
-    write_json(record_path(results / "records", name), record)
+    return make_record("bara", "micro-obqa", 0, labels, predicted, shifted=shifted)
 
 
 @pytest.mark.parametrize("values", [[1.0, 2.0], [0.1, -0.2, 0.4, 0.3]])
@@ -195,20 +191,19 @@ def test_the_command_reads_the_rows_and_the_page_shows_them(
 ) -> None:
     monkeypatch.setattr(study, "stored_worlds", REAL)
     monkeypatch.setattr("sys.argv", ["verdict", "--out", str(tmp_path)])
-    rows_path("x", tmp_path).parent.mkdir()
-
     with pytest.raises(DataError, match="No world has been run"):
         study.main()
-    write_rows(world("102", GAINS["102"]), rows_path("confirmatory_102", tmp_path))
+    write_rows("confirmatory_102", world("102", GAINS["102"]), tmp_path)
     with pytest.raises(DataError, match="rows of 1 world"):
         study.main()
-    (tmp_path / "records").mkdir()
     for name in ("102", "103"):
-        write_rows(world(name, GAINS[name]), rows_path(f"confirmatory_{name}", tmp_path))
-        write_auroc(tmp_path, f"bara-gate {name}", 60.0)
+        write_rows(f"confirmatory_{name}", world(name, GAINS[name]), tmp_path)
+        with changing(results_path(f"confirmatory_{name}", tmp_path)) as store:
+            key = f"bara-gate {name}"
+            store.records[key] = with_auroc(60.0) | {"config_hash": key}
     study.main()
     assert "2 of 6 worlds: no verdict yet" in capsys.readouterr().out
-    found = read_results(tmp_path / "verdict.json")
+    found = read_results("verdict", tmp_path)
     text = page("Confirmatory benchmark", study.STUDY, found, "", tmp_path)
     assert "2 of 6 worlds" in text
     assert "Code of the runs that were read: commit c (4);" in text
@@ -220,16 +215,15 @@ def test_the_command_reads_the_rows_and_the_page_shows_them(
 REAL = study.stored_worlds
 
 
-def test_secondary_contrasts_have_files_of_their_own_and_count_once_all_worlds_have_them(
+def test_secondary_contrasts_are_stored_by_themselves_and_count_once_all_worlds_have_them(
     tmp_path: Path,
 ) -> None:
-    rows_path("x", tmp_path).parent.mkdir()
     gains = {"102": 0.10, "103": 0.30}
     for name, gain in gains.items():
-        write_rows(world(name, 0.0), rows_path(f"confirmatory_{name}", tmp_path))
+        write_rows(f"confirmatory_{name}", world(name, 0.0), tmp_path)
         for kind, rows in further(name, gain).items():
             if (kind, name) != ("few", "103"):
-                write_rows(rows, rows_path(f"confirmatory_{kind}_{name}", tmp_path))
+                write_rows(f"confirmatory_{kind}_{name}", rows, tmp_path)
     found = study.contrasts(study.stored_worlds(tmp_path))
     assert found["nll"]["difference"] == found["far"]["difference"] == 0.0  # theirs do not count there
     assert "few" not in found
@@ -241,7 +235,7 @@ def test_secondary_contrasts_have_files_of_their_own_and_count_once_all_worlds_h
         aware = by_hand + nll_of(-0.3) - nll_of(-0.35)
         assert found[name]["difference"] == pytest.approx(aware, abs=1e-5)
         assert "p_holm" not in found[name]
-    write_rows(further("103", 0.30)["few"], rows_path("confirmatory_few_103", tmp_path))
+    write_rows("confirmatory_few_103", further("103", 0.30)["few"], tmp_path)
     found = study.contrasts(study.stored_worlds(tmp_path))
     by_hand = np.mean([nll_of(-0.5 - gain) - nll_of(-0.5) for gain in gains.values()])
     assert found["few"]["difference"] == pytest.approx(by_hand, abs=1e-5)
@@ -265,11 +259,10 @@ def test_secondary_contrasts_have_files_of_their_own_and_count_once_all_worlds_h
 
 def test_the_rival_of_a_language_model_made_again_is_that_one(tmp_path: Path) -> None:
     gain = GAINS["102"]
-    rows_path("x", tmp_path).parent.mkdir()
-    write_rows(world("102", 0.0), rows_path("confirmatory_102", tmp_path))
-    write_rows(further("102", gain)["aware"], rows_path("confirmatory_aware_102", tmp_path))
+    write_rows("confirmatory_102", world("102", 0.0), tmp_path)
+    write_rows("confirmatory_aware_102", further("102", gain)["aware"], tmp_path)
     again = [run("102", "temperature", "micro-obqa", t, -0.4) for t in ("micro-near", "micro-far")]
-    write_rows(again, rows_path("confirmatory_again_102", tmp_path))
+    write_rows("confirmatory_again_102", again, tmp_path)
     found = study.differences(study.stored_worlds(tmp_path)["102"])
     assert found["far_aware"] == pytest.approx(nll_of(-0.3 - gain) - nll_of(-0.4), abs=1e-5)
     assert found["far"] == 0.0
