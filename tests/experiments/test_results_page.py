@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -9,22 +10,20 @@ import pytest
 from study_cases import invent, rows_of
 
 from bara_pyro.errors import DataError
-from bara_pyro.runs.atomic import write_json
-from bara_pyro.untrusted.files import read_json
 from experiments.engine.compare import Comparisons, compare_study, write_comparisons
 from experiments.engine.job import Job
 from experiments.engine.provenance import code_state, in_words
-from experiments.engine.record import write_records
-from experiments.engine.results import RESULTS, Results
+from experiments.engine.record import IDENTITY
+from experiments.engine.results import Results, changing, read_results, results_path
 from experiments.engine.rows import collect
 from experiments.engine.study import load_study, write_study
 from experiments.engine.sweep import sweep
 from experiments.page import report
-from experiments.page.report import claims, headline, listed, page, pages, problems
+from experiments.page.report import claims, headline, page, pages, problems
 from experiments.page.spec import find_study
 from experiments.page.template import Renderer
 
-OLD = ("demo", "lr_sweep_micro-wgs", "lr_sweep_ag_news", "real_rows")
+OLD = ("demo", "lr_sweep", "real_rows")
 
 
 @pytest.fixture(scope="module")
@@ -52,9 +51,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     about = {"device": "cpu", "dtype": "float32", "rounds": 20, "size": "896"}
     about["environment"] = {"gpu": None, "machine": "x86_64"}
     entries = {f"896 cpu {method}": {"method": method, **about, **c} for method, c in measured.items()}
-    Results(folder / "results" / "efficiency.json", "efficiency", {}, entries).write()
+    Results("efficiency", folder / "results", {}, entries).write()
     for name in OLD:
-        shutil.copy(RESULTS / f"{name}.json", folder / "results")
+        shutil.copy(results_path(name), folder / "results")
     return folder / "results"
 
 
@@ -68,7 +67,7 @@ def headings(text: str) -> list[str]:
     return re.findall(r"^#+ .*$", text, flags=re.MULTILINE)
 
 
-def test_a_page_a_file_and_an_index_in_order(written: tuple[dict[str, str], Path]) -> None:
+def test_a_page_a_study_and_an_index_in_order(written: tuple[dict[str, str], Path]) -> None:
     texts, _ = written
     assert list(texts) == [
         "index",
@@ -76,16 +75,21 @@ def test_a_page_a_file_and_an_index_in_order(written: tuple[dict[str, str], Path
         "out_of_distribution",
         "backbones",
         "prior_sensitivity",
-        "prior_sensitivity_strong",
         "efficiency",
-        "lr_sweep_ag_news",
-        "lr_sweep_micro-wgs",
+        "lr_sweep",
         "real_rows",
         "demo",
     ]  # something_new is no study
-    assert re.findall(r"\(results/(.*?)\.md\)", texts["index"]) == list(texts)[1:]
+    linked = re.findall(r"\(results/(.*?)\.md(#.*?)?\)", texts["index"])
+    assert list(dict.fromkeys(name for name, _ in linked)) == list(texts)[1:]
+    assert [anchor for _, anchor in linked if anchor] == ["#strong", "#ag_news", "#micro-wgs"]
     assert headings(texts["in_distribution"]) == ["# Main table: methods by tasks", "### Differences"]
-    assert headings(texts["prior_sensitivity_strong"]) == ["# Prior sensitivity: strong", "### BaRA"]
+    assert headings(texts["prior_sensitivity"]) == [
+        "# Prior sensitivity",
+        "### BaRA",
+        "## strong",
+        "### BaRA",
+    ]
     assert headings(texts["backbones"]) == ["# Backbones", "### big", "### small"]
     main = texts["in_distribution"].replace("\n", " ")
     assert "1,000 training steps; 3 seeds; S = 0 and 10; 0.17 core-hours." in main  # 18 runs of 33 s
@@ -132,19 +136,38 @@ def test_answers_stand_before_the_tables_and_in_the_index(results: Path, tmp_pat
     assert f"[Shifts](results/out_of_distribution.md): Far is {accuracy:.1f}.\n" in texts["index"]
 
 
-def test_files_that_differ_by_a_number_share_an_answer(results: Path, tmp_path: Path) -> None:
+def test_further_results_of_a_study_are_sections_of_its_page(results: Path, tmp_path: Path) -> None:
     results = shutil.copytree(results, tmp_path / "results")
-    for name in ("_1", "_2", "_few"):
-        shutil.copy(results / "out_of_distribution.json", results / f"out_of_distribution{name}.json")
-    (tmp_path / "out_of_distribution").mkdir()
-    for name, answer in (("", "**Shared, {{ here.tasks | length }} task.**"), ("_2", "**Its own.**")):
-        (tmp_path / "out_of_distribution" / f"answer{name}.md").write_text(answer)
+    stored = read_results("in_distribution", results)
+    for name in ("1", "Few rows"):
+        replace(stored, name=f"in_distribution_{name}").write()
+    (tmp_path / "in_distribution").mkdir()
+    for name, answer in (("", "**First, {{ here.tasks | length }} tasks.**"), ("_1", "**Its own.**")):
+        (tmp_path / "in_distribution" / f"answer{name}.md").write_text(answer)
     texts = pages(Renderer(results), tmp_path)
-    assert "**Shared, 1 task.**" in texts["out_of_distribution_1"]
-    assert "**Its own.**" in texts["out_of_distribution_2"]
-    assert "(results/out_of_distribution.md): Shared, 1 task., [1](results/" in texts["index"]
-    assert "2](results/out_of_distribution_2.md): Its own.\n" in texts["index"]
-    assert "**" not in texts["out_of_distribution_few"].split("| method")[0]
+    text = texts["in_distribution"]
+    first, one, few = text.split("\n## ")
+    assert (one.partition("\n")[0], few.partition("\n")[0]) == ("1", "Few rows")
+    assert "**First, 2 tasks.**" in first
+    assert "**Its own.**" in one
+    assert not re.search(r"^\*\*", few, flags=re.MULTILINE)
+    assert [section.count("](../figures/") for section in (first, one, few)] == [4, 1, 1]
+    linked = re.findall(r"\((results/in_distribution.*?)\)(.*)", texts["index"])
+    assert linked == [
+        ("results/in_distribution.md", ": First, 2 tasks."),
+        ("results/in_distribution.md#1", ": Its own."),
+        ("results/in_distribution.md#few-rows", ""),
+    ]
+
+
+def test_a_study_that_another_reads_has_no_page(results: Path, tmp_path: Path) -> None:
+    results = shutil.copytree(results, tmp_path / "results")
+    invent("confirmatory_102", results, tasks={"micro-wgs": 40}, seeds=1)
+    render = Renderer(results)
+    assert "confirmatory_102" in render.studies
+    texts = pages(render, tmp_path)
+    assert "confirmatory" not in texts
+    assert "confirmatory_102" not in texts["index"]
 
 
 def test_costs_are_ratios(written: tuple[dict[str, str], Path]) -> None:
@@ -156,10 +179,12 @@ def test_costs_are_ratios(written: tuple[dict[str, str], Path]) -> None:
 
 def test_what_is_incomplete_is_said(tmp_path: Path) -> None:
     runs = invent("parameter_budget", tmp_path, tasks={"t": 40}, seeds=2)
-    path = tmp_path / "records" / f"{runs[1]['hash']}.json"
-    record = read_json(path)
-    kept = ("schema", "kind", "config_hash", "settings", "config", "method", "task", "split", "seed", "steps")
-    write_json(path, {key: record[key] for key in kept} | {"failed": "The loss is not finite."})
+    with changing(results_path("parameter_budget", tmp_path)) as store:
+        record = store.records[runs[1]["hash"]]
+        kept = {key: record[key] for key in ("schema", "kind", *IDENTITY)} | {
+            "failed": "The loss is not finite."
+        }
+        store.records[runs[1]["hash"]] = kept
     text = pages(Renderer(tmp_path), tmp_path)["parameter_budget"]
     assert "Incomplete: BLoB on t has 1 of 2 seeds: The loss is not finite." in text.replace("\n", " ")
     assert "| BLoB | 23,616 | failed 1/2 |" in text
@@ -167,9 +192,9 @@ def test_what_is_incomplete_is_said(tmp_path: Path) -> None:
 
 def test_a_missing_record_is_named(results: Path, tmp_path: Path) -> None:
     shutil.copytree(results, tmp_path / "results")
-    gone = next(iter((tmp_path / "results" / "records").glob("*.json")))
-    gone.unlink()
-    with pytest.raises(DataError, match=rf"The record .*{gone.name} of .* cannot be read: repeat the study"):
+    with changing(results_path("in_distribution", tmp_path / "results")) as store:
+        gone, _ = store.records.popitem()
+    with pytest.raises(DataError, match=rf"The record {gone} of .* is not stored: repeat the study"):
         pages(Renderer(tmp_path / "results"), tmp_path)
 
 
@@ -178,13 +203,12 @@ def test_real_runs_go_all_the_way(base: dict, shifted: str, tmp_path: Path) -> N
         Job({**base, "method": method, "seed": s}, (shifted,)) for method in ("lora", "bara") for s in (0, 1)
     ]
     records = sweep(jobs, tmp_path / "runs", launcher="serial", strict=True)
-    write_records(records, tmp_path / "results" / "records")
     runs = [
         {"hash": r["config_hash"], "arm": r["method"], "task": r["task"], "seed": r["seed"]} for r in records
     ]
     results = tmp_path / "results"
     for name, tested_on in (("in_distribution", ()), ("out_of_distribution", (Path(shifted).name,))):
-        write_study(name, runs, {}, folder=results)
+        write_study(name, runs, records, {}, folder=results)
         assert collect(name, tmp_path / "runs", results=results)[1] == []
         assert write_comparisons(name, Comparisons(tested_on=tested_on), results)
     texts = pages(Renderer(tmp_path / "results"), tmp_path, tmp_path / "figures")
@@ -197,7 +221,7 @@ def test_real_runs_go_all_the_way(base: dict, shifted: str, tmp_path: Path) -> N
 
 
 def test_no_run_finished(tmp_path: Path) -> None:
-    write_study("in_distribution", [], {}, folder=tmp_path)
+    write_study("in_distribution", [], [], {}, folder=tmp_path)
     study = load_study("in_distribution", tmp_path)
     assert "No run finished." in page("Main table", find_study("in_distribution"), study, "", None)
 
@@ -232,13 +256,6 @@ def test_a_template_of_claims_that_stands_nowhere_is_refused(
 @pytest.mark.slow
 def test_the_committed_pages_are_those_of_the_committed_files() -> None:
     assert problems() == []
-
-
-def test_pages_of_one_template_are_listed_by_its_comment(tmp_path: Path) -> None:
-    (tmp_path / "answer_few.md").write_text("{# After 80 rows #}\n{% set c = here %}\n**It does.**\n")
-    (tmp_path / "answer.md").write_text("**It does.**\n")
-    found = [listed(tmp_path / name) for name in ("answer_few.md", "answer.md", "answer_none.md")]
-    assert found == ["After 80 rows: ", "", ""]
 
 
 def test_a_headline_has_intervals_without_the_parts_of_their_errors() -> None:
