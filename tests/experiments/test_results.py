@@ -10,16 +10,17 @@ from study_cases import lines_of
 
 from bara_pyro.errors import ConfigError, DataError
 from experiments.engine.results import (
+    RESULTS,
     SCHEMA,
     Results,
     changing,
     find_results,
     having,
     read_results,
+    read_store,
     results_path,
     resumed,
     stored_names,
-    study_names,
     study_of,
 )
 
@@ -84,11 +85,13 @@ def test_the_study_of_results_is_the_longest_that_they_go_on_from(name: str, stu
     assert results_path(name, Path("x")) == Path("x") / f"{study}.jsonl.gz"
 
 
-def test_each_committed_file_holds_the_results_of_its_study_alone() -> None:
-    names = stored_names()
-    assert {study_of(name) for name in names} <= {*study_names(), "other_split"}
-    assert len(names) == len({*names})
-    assert all(find_results(name) for name in names)
+def test_each_committed_file_holds_the_results_of_its_study_and_records_that_they_name() -> None:
+    stores = {path: read_store(path) for path in RESULTS.glob("*.jsonl.gz")}
+    assert len(stores) > 30
+    for path, store in stores.items():
+        assert {results_path(name) for name in store.sets} == {path}
+        named = {entry.get("hash") for found in store.sets.values() for entry in found.entries.values()}
+        assert store.records.keys() <= named, path
 
 
 @pytest.mark.parametrize(
