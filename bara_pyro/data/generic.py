@@ -8,11 +8,14 @@ import json
 import re
 from collections.abc import Sequence
 
-from bara_pyro.data.cells import as_read, label_text, unique_keys
+from bara_pyro.data.cells import as_read, label_text, shown, unique_keys
 from bara_pyro.data.columns import is_question
 from bara_pyro.data.schemas import ANSWER, Row, lettered, missing, named_options, text_of
 from bara_pyro.data.types import LETTERS, Columns, Example
 from bara_pyro.errors import DataError
+
+PRINTED = re.compile(r"\s*[\[({]+\s*['\"]")
+"""How a list of texts begins."""
 
 
 def own_example(row: Row, row_id: str, columns: Columns, names: Sequence[str]) -> Example:
@@ -60,7 +63,11 @@ def listed_options(choices: object, key: str) -> tuple[list[str], tuple[str, ...
 
 
 def _of_text(cell: str) -> object:
-    """Return what a cell lists; as it is where it lists nothing."""
+    """Return what a cell lists; as it is where it lists nothing.
+
+    Raises:
+        DataError: it is JSON that cannot be read, or a list as Python prints it, with "|" within.
+    """
     if cell.strip()[:1] in ("[", "{"):
         try:
             return json.loads(cell, object_pairs_hook=unique_keys)
@@ -68,7 +75,10 @@ def _of_text(cell: str) -> object:
             raise
         except (ValueError, RecursionError):  # options may begin like that
             pass
-    return cell.split("|") if "|" in cell else cell
+    first, bar, _ = cell.partition("|")
+    if bar and PRINTED.match(first) and sum(map(first.count, "[({")) > sum(map(first.count, "])}")):
+        raise DataError(f"its options {shown(cell)} are a list that is no JSON: write it by json.dumps.")
+    return cell.split("|") if bar else cell
 
 
 def _cluster(value: object) -> str:

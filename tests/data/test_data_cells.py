@@ -61,6 +61,26 @@ def test_a_bar_inside_an_option_of_json_parts_nothing() -> None:
     assert first(task_from_rows(asked("[0, 1) | (1, 2]", 0))).texts == ("[0, 1)", "(1, 2]")
 
 
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "['p(a|b)', 'p(a)']",
+        "{'A': 'x|y', 'B': 'z'}",
+        '["p(a|b)", "p(a)"',
+        "[{'text': 'a|b'}]",
+        "('a|b', 'c')",
+    ],
+)
+def test_a_bar_inside_a_list_that_python_printed_is_refused(cell: str) -> None:
+    with pytest.raises(DataError, match=r"is no JSON: write it by json\.dumps"):
+        task_from_rows(asked(cell, 0))
+
+
+@pytest.mark.parametrize("cell", ["['a']|['b']", "[0, 1)|(1, 2]", "(a)|(b)", "{x}|{y}", "'a|b'"])
+def test_options_that_begin_with_a_bracket_are_parted_at_bars(cell: str) -> None:
+    assert first(task_from_rows(asked(cell, 0))).texts == tuple(cell.split("|"))
+
+
 def test_labels_of_option_objects_name_the_answer() -> None:
     options = [{"text": "two", "label": 1}, {"text": "four", "label": 2}]
     row = first(task_from_rows(asked(options, 2)))
