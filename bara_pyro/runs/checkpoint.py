@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -102,21 +103,62 @@ def load_checkpoint(folder: Path, svi: SVI, identity: dict[str, str], ranks: Ran
 def _restore(
     svi: SVI, tensors: dict[str, Tensor], groups: dict[str, dict[str, Tensor]], metadata: Json, ranks: Ranks
 ) -> None:
-    """Give optimiser, schedule and generators the state of a checkpoint."""
-    state: dict[Any, Any] = dict(metadata.get("counters", {}))
+    """Give optimiser, schedule and generators what a checkpoint says of them; settings stay as they are."""
+    own = svi.optim.state_dict()
+    plain = {key: value for key, value in own["state"].items() if not isinstance(value, dict)}
+    state: dict[Any, Any] = dict(_alike(plain, metadata.get("counters", {})))
     for name, tensor in groups.get("optim", {}).items():
         index, key = name.split("/")
-        state.setdefault(int(index), {})[key] = tensor
-    for name, tensor in groups.get("group", {}).items():
-        index, key = name.split("/")
-        metadata["param_groups"][int(index)][key] = tensor.to(svi.model.backbone.device)
-    svi.optim.load_state_dict({"state": state, "param_groups": metadata["param_groups"]})
+        state.setdefault(int(index), {})[key] = _fitting(tensor, svi, int(index))
+    settings = [
+        _moved(group, stored)
+        for group, stored in zip(own["param_groups"], metadata["param_groups"], strict=True)
+    ]
+    for number, group in enumerate(settings):
+        for key, value in group.items():
+            if isinstance(value, Tensor):
+                group[key] = tensors[f"group/{number}/{key}"].to(value.device).reshape(value.shape)
+    svi.optim.load_state_dict({"state": state, "param_groups": settings})
     if svi.scheduler is not None:
-        svi.scheduler.load_state_dict(metadata["scheduler"])
+        svi.scheduler.load_state_dict(_alike(_plain(svi.scheduler.state_dict()), metadata["scheduler"]))
     if (key := _rng_key("cpu", ranks.rank)) in tensors:
         torch.set_rng_state(tensors[key])
     if (key := _rng_key("cuda", ranks.rank)) in tensors:
         torch.cuda.set_rng_state(tensors[key], svi.model.backbone.device)
+
+
+def _moved(own: Json, stored: Json) -> Json:
+    """Return the settings of a group of parameters, its rate as stored; a `ValueError` if others differ."""
+    for key, value in own.items():
+        if key == "lr" or isinstance(value, Tensor) or key not in stored:
+            continue
+        if stored[key] != json.loads(json.dumps(value)):  # as it was written
+            raise ValueError(f"its {key} is {str(stored[key])[:20]}")
+    return {**own, "lr": _alike(own["lr"], stored["lr"])}
+
+
+def _fitting(tensor: Tensor, svi: SVI, index: int) -> Tensor:
+    """Return what an optimiser keeps of a parameter; a `ValueError` if that cannot be."""
+    shape = [p.shape for group in svi.optim.param_groups for p in group["params"]][index]
+    # Others than Adam may keep counts, or sums over rows.
+    of_adam = tensor.is_floating_point() and tensor.shape in (shape, ())
+    if isinstance(svi.optim, torch.optim.Adam) and not of_adam:
+        raise ValueError(f"its state of parameter {index} is of shape {tuple(tensor.shape)}, {tensor.dtype}")
+    if not tensor.isfinite().all() or (tensor.dim() == 0 and tensor < 0):
+        raise ValueError(f"its state of parameter {index} is no number of steps, or not finite")
+    return tensor
+
+
+def _alike(own: Any, stored: Any) -> Any:
+    """Return what is stored of an own value, of which it must have the type, and in it all parts."""
+    if isinstance(own, dict) and isinstance(stored, dict):
+        return {key: _alike(value, stored[str(key)]) for key, value in own.items()}
+    if isinstance(own, list | tuple) and isinstance(stored, list) and len(own) == len(stored):
+        return [_alike(*pair) for pair in zip(own, stored, strict=True)]
+    numbers = isinstance(own, float) and type(stored) in (int, float) and math.isfinite(stored)
+    if numbers or (type(own) is type(stored) and isinstance(own, int | str | None)):
+        return stored
+    raise ValueError(f"it has {str(stored)[:20]!r} in place of {str(own)[:20]!r}")
 
 
 def _rng_key(kind: str, rank: int) -> str:

@@ -5,7 +5,7 @@ import json
 import shutil
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from bara_pyro.errors import BaraError
 from bara_pyro.runs.config import parse_config
-from bara_pyro.runs.manifest import ADAPTER, CONFIG, GUIDE, LOG, METRICS, PEFT_CONFIG, PREDICTIONS
+from bara_pyro.runs.manifest import ADAPTER, CHECKPOINT, CONFIG, GUIDE, LOG, METRICS, PEFT_CONFIG, PREDICTIONS
 
 Place = tuple[Any, ...]
 """Keys and numbers that lead to a value."""
@@ -84,27 +84,28 @@ def write_header(path: Path, header: Any, data: bytes) -> None:
     path.write_bytes(struct.pack("<Q", len(text)) + text + data)
 
 
-def targets(run: Path) -> list[tuple[str, Place]]:
-    """Every place of every file of a run: of lines in the first one, of tensors in the header."""
+def targets(run: Path, names: Iterable[str] = (*JSONS, *LINES, *TENSORS)) -> list[tuple[str, Place]]:
+    """Every place of these files of a run: of lines in the first one, of tensors in the header."""
     found: list[tuple[str, Place]] = []
-    for name in JSONS:
-        found += [(name, place) for place in places(json.loads((run / name).read_text()))]
-    for name in LINES:
-        found += [(name, place) for place in places(json.loads((run / name).read_text().splitlines()[0]))]
-    for name in TENSORS:
-        header = header_of(run / name)[0]
-        found += [(name, place) for place in places(header)]
-        inner = json.loads(header["__metadata__"]["bara_pyro"])
-        found += [(name, ("bara_pyro", *place)) for place in places(inner)]
+    for name in names:
+        if name.endswith(".json"):
+            found += [(name, place) for place in places(json.loads((run / name).read_text()))]
+        elif name.endswith(".jsonl"):
+            found += [(name, place) for place in places(json.loads((run / name).read_text().splitlines()[0]))]
+        else:
+            header = header_of(run / name)[0]
+            found += [(name, place) for place in places(header)]
+            inner = json.loads(header["__metadata__"]["bara_pyro"])
+            found += [(name, ("bara_pyro", *place)) for place in places(inner)]
     return found
 
 
 def spoil(run: Path, name: str, place: Place, new: Any) -> None:
     """Put a value at a place of a file."""
     path = run / name
-    if name in JSONS:
+    if name.endswith(".json"):
         path.write_text(text_of(changed(json.loads(path.read_text()), place, new)))
-    elif name in LINES:
+    elif name.endswith(".jsonl"):
         first, *others = path.read_text().splitlines(keepends=True)
         path.write_text(text_of(changed(json.loads(first), place, new)) + "\n" + "".join(others))
     else:
@@ -127,6 +128,26 @@ def rehash(run: Path) -> None:
         inner = json.loads(header["__metadata__"]["bara_pyro"]) | {"config_hash": stored["config_hash"]}
         header["__metadata__"]["bara_pyro"] = json.dumps(inner)
         write_header(run / name, header, data)
+
+
+def spoilt_checkpoint(run: Path, out: Path, name: str, place: Place, new: Any) -> Path:
+    """A copy of a run that was stopped, with a value at a place of a file; its hash fits if it can."""
+    shutil.rmtree(out, ignore_errors=True)
+    shutil.copytree(run, out)
+    path = out / CHECKPOINT
+    header, data = header_of(path)
+    inner = json.loads(header["__metadata__"]["bara_pyro"])
+    del inner["digest"]  # as older versions wrote it
+    header["__metadata__"]["bara_pyro"] = json.dumps(inner)
+    write_header(path, header, data)
+    spoil(out, name, place, new)
+    if name == CONFIG and place[:1] == ("config",):
+        with suppress(BaraError, ValueError, KeyError, TypeError, RecursionError):
+            stored = json.loads((out / CONFIG).read_text())
+            key = parse_config(stored["config"]).hash
+            spoil(out, CONFIG, ("config_hash",), key)
+            spoil(out, CHECKPOINT, ("bara_pyro", "identity", "configuration"), key)
+    return out
 
 
 def list_files(run: Path) -> None:

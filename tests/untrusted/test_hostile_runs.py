@@ -1,6 +1,7 @@
 """Whatever a run's files say, reading them ends in an answer or in a sentence, and touches nothing else."""
 
 import os
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,18 +9,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hostile import GONE, VALUES, Opened, spoilt, targets
+from hostile import GONE, VALUES, Opened, spoilt, spoilt_checkpoint, targets
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import bara_pyro as bp
+from bara_pyro.cli.running import resumed
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.diagnostics.paired.evaluated import read_group
 from bara_pyro.diagnostics.posterior.predictive_scores import stored_scores
-from bara_pyro.errors import BaraError
+from bara_pyro.errors import BaraError, CheckpointError
 from bara_pyro.hub import prepare_upload
-from bara_pyro.runs.folder import stored_step
-from bara_pyro.runs.manifest import CONFIG, MANIFEST, METRICS, PEFT_CONFIG, PREDICTIONS
+from bara_pyro.runs.folder import stored_config, stored_step
+from bara_pyro.runs.manifest import CHECKPOINT, CONFIG, LOG, MANIFEST, METRICS, PEFT_CONFIG, PREDICTIONS
+from bara_pyro.runs.store import read_tensors, write_tensors
+from bara_pyro.runs.system import build_system
+from bara_pyro.runs.train import train
 from bara_pyro.runs.train_log import train_seconds
 
 SECONDS = 60  # after which a reader hangs; the slowest takes a hundredth
@@ -127,3 +132,66 @@ def test_any_changed_field_is_read_or_refused(
     data: st.DataObject, finished: Path, backbone: Backbone, yard: Path
 ) -> None:
     try_one(data, finished, backbone, yard)
+
+
+def try_to_go_on(data: st.DataObject, stopped: Path, backbone: Backbone, yard: Path) -> None:
+    name, where = data.draw(st.sampled_from(targets(stopped, (CONFIG, LOG, CHECKPOINT))))
+    new = data.draw(st.sampled_from([*VALUES, str(yard / "outside" / "new"), str(yard / "outside" / "pipe")]))
+    if new == GONE and where == ():
+        new = {}
+    run = spoilt_checkpoint(stopped, yard / "stopped", name, where, new)
+    before = snapshot(yard / "outside")
+    said = ""
+    with guarded(), Opened() as opened:
+        try:
+            _, config = resumed(run, None, {}, [])
+            # What a stranger may ask for are many steps: that they end is not the matter.
+            if config.train.total_steps <= 100:
+                train(build_system(config, backbone), run, resume=True)
+        except BaraError as error:
+            said = str(error)
+    assert len(said) <= 2_000
+    outside = str(yard / "outside")
+    assert not [path for path in opened.paths if os.path.abspath(path).startswith(outside)]
+    assert snapshot(yard / "outside") == before
+
+
+@settings(max_examples=50, **QUIET)
+@given(data=st.data())
+def test_a_changed_checkpoint_is_gone_on_with_or_refused(
+    data: st.DataObject, stopped: Path, backbone: Backbone, yard: Path
+) -> None:
+    try_to_go_on(data, stopped, backbone, yard)
+
+
+@pytest.mark.slow
+@settings(max_examples=1_000, **QUIET)
+@given(data=st.data())
+def test_any_changed_checkpoint_is_gone_on_with_or_refused(
+    data: st.DataObject, stopped: Path, backbone: Backbone, yard: Path
+) -> None:
+    try_to_go_on(data, stopped, backbone, yard)
+
+
+SPOILT = {
+    "a row of another": lambda value: value.flatten()[:1] if value.dim() else value,
+    "a row less": lambda value: value[1:] if value.dim() else value,
+    "whole numbers": lambda value: value.long(),
+    "not finite": lambda value: value + float("inf"),
+    "before the first step": lambda value: value if value.dim() else value - 10,
+}
+
+
+@pytest.mark.parametrize("how", SPOILT)
+def test_what_an_optimiser_kept_of_other_parameters_is_refused(
+    how: str, stopped: Path, backbone: Backbone, tmp_path: Path
+) -> None:
+    run = shutil.copytree(stopped, tmp_path / "run")
+    tensors, metadata = read_tensors(run / CHECKPOINT)
+    own = [name for name in tensors if name.startswith("optim/")]
+    if not own:
+        pytest.skip("this optimiser keeps its state beside its settings")
+    tensors |= {name: SPOILT[how](tensors[name]) for name in own}
+    write_tensors(run / CHECKPOINT, tensors, {k: v for k, v in metadata.items() if k != "digest"})
+    with pytest.raises(CheckpointError, match="does not fit the optimiser"):
+        train(build_system(stored_config(run)[0], backbone), run, resume=True)
