@@ -40,7 +40,6 @@ from bara_pyro.runs.manifest import (
     trained_files,
     write_manifest,
 )
-from bara_pyro.runs.store import read_metadata
 from bara_pyro.untrusted.files import first_object, read_json
 from bara_pyro.untrusted.schemas import AdapterFile, FittedFile, RehearsedFile, RunFile, Stored
 
@@ -73,6 +72,8 @@ def _of_the_run(path: Path) -> bool:
     """Whether a file of a run holds what training writes there; weights name the settings of this run."""
     try:
         if path.name in WEIGHTS:
+            from bara_pyro.runs.store import read_metadata  # here, as torch takes seconds to import
+
             stored = read_metadata(path)
             key = stored.get("config_hash") or stored.get("identity", {}).get("configuration")
             return bool(key == read_json(config_file(path.parent))["config_hash"])
