@@ -6,11 +6,14 @@ import traceback
 import warnings
 from argparse import Namespace
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.loading import DTYPES
@@ -127,19 +130,63 @@ def said(svi: SVI) -> Figures:
     return found
 
 
-def equality(args: Namespace) -> Iterator[tuple[str, Figures]]:
-    """Train with each method from one seed, eagerly twice and captured; tell how far the runs are apart.
+@contextmanager
+def deterministic(fill: bool = False, kernel: SDPBackend = SDPBackend.MATH) -> Iterator[None]:
+    """Have torch take kernels that give the same bits at each run, as far as there are such.
 
-    Kernels are the deterministic ones, as far as there are such: attention's backward pass has others, which
-    make two eager runs differ. cuBLAS needs CUBLAS_WORKSPACE_CONFIG=:4096:8 for it.
+    Attention's other kernels add up a gradient in no fixed order. cuBLAS needs
+    CUBLAS_WORKSPACE_CONFIG=:4096:8 for it.
+
+    Args:
+        fill: have memory that nothing was written to hold NaN, as torch does by default here.
+        kernel: of attention; where it does not run, the plain products.
     """
-    warnings.filterwarnings("ignore", message=".*deterministic.*")
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    before = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    with warnings.catch_warnings(), sdpa_kernel([kernel, SDPBackend.MATH]):
+        warnings.filterwarnings("ignore", message=".*deterministic.*")
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
+        try:
+            yield
+        finally:
+            torch.utils.deterministic.fill_uninitialized_memory = before  # type: ignore[attr-defined]
+            torch.use_deterministic_algorithms(False)
+
+
+def equality(args: Namespace) -> Iterator[tuple[str, Figures]]:
+    """Train with each method from one seed, eagerly twice and captured; tell how far the runs are apart."""
     size = SIZES[args.equality_size]
     backbone = Backbone(make_lm(size, args.device, DTYPES[args.dtype]))
     batches = [shifted(make_batch(size), step).to(args.device) for step in range(STEPS)]
+    for kernel in (SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH):
+        for fill in (True, False):
+            with deterministic(fill, kernel):
+                found = {"attention alone": attempt(partial(_attention, args))}
+                found["a step"] = attempt(partial(_one_step, backbone, batches[0]))
+            yield f"finite: {kernel.name.lower()}, {'NaN' if fill else 'nothing'} filled in", found
     for name in args.equality_methods or [name for name, _ in METHODS.usable()]:
-        yield name, attempt(partial(_apart, args, backbone, name, batches))
+        with deterministic():
+            found = attempt(partial(_apart, args, backbone, name, batches))
+        yield name, found
+
+
+def _attention(args: Namespace) -> Figures:
+    """Return whether torch's attention is finite where rows begin with padding, which sees nothing."""
+    torch.manual_seed(1)
+    shape, options = (2, 4, 24, 32), {"device": args.device, "dtype": DTYPES[args.dtype]}
+    given = query, key, value = [torch.randn(shape, **options).requires_grad_() for _ in range(3)]
+    mask = torch.ones(24, 24, device=args.device, dtype=torch.bool).tril()
+    mask = mask & (torch.arange(24, device=args.device) >= 6)
+    out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask.expand(2, 1, 24, 24))
+    out[:, :, -1].sum().backward()
+    grads = [one.grad is not None and bool(one.grad.isfinite().all()) for one in given]
+    return {"forward": bool(out.isfinite().all()), "backward": all(grads)}
+
+
+def _one_step(backbone: Backbone, batch: Batch) -> Figures:
+    svi = eager(inference("gate", backbone))
+    svi.step(batch)
+    return {"grad_norm": svi.last["grad_norm"]}
 
 
 def shifted(batch: Batch, step: int) -> Batch:
