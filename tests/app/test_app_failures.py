@@ -142,7 +142,7 @@ def test_a_log_that_cannot_be_written(
 
 
 def test_the_installed_command_prints_no_traceback(place: Place, tmp_path: Path) -> None:
-    arguments = [*place.arguments(tmp_path / "run"), "--method", "bora"]
+    arguments = place.arguments(tmp_path / "run", "bora")
     command = [sys.executable, "-m", "bara_pyro.cli.app", *arguments]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     known = ", ".join(sorted(METHODS))
