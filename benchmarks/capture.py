@@ -126,7 +126,7 @@ def said(svi: SVI) -> Figures:
         return {}
     found: Figures = {"recordings": len(replayed.recordings), "eager_because": sorted(replayed.eager)}
     if replayed.unfit is not None:
-        found["unfit"] = "".join(traceback.format_exception(replayed.unfit))
+        found["unfit"] = replayed.unfit
     return found
 
 

@@ -5,7 +5,8 @@ kernels. Recorded, the program runs once for each shape of a batch; a step is th
 launch and one read of loss and norm. The operations are the program's own, so that a replay gives the bits
 of the eager step. Noise is drawn by the device's generator, whose offset a graph moves as the program does.
 
-What cannot be recorded runs eagerly (`Captured.misfit`), and a warning says so once.
+What cannot be recorded runs eagerly, with the masks of a captured step, of which the bits depend
+(`Captured.misfit`); a warning says so once. `replaying` is what training calls.
 """
 
 import gc
@@ -14,18 +15,21 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from pyro.poutine.runtime import _PYRO_STACK
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from bara_pyro.core.elbo import ElboTerms
 from bara_pyro.core.svi import SVI, Part, check_finite, logged, parts_of
+from bara_pyro.data.replies import ReplyBatch
 from bara_pyro.data.types import Batch
 
 WARM_UPS = 3  # eager runs before a capture: caches are filled and the allocator's blocks are there
-MOST = 32  # shapes of batches that are recorded; others run eagerly
+MOST = 48  # shapes of batches that are recorded, all widths up to 2,048 tokens; others run eagerly
+NARROWEST = 4  # the logarithm of what widths up to 256 tokens are multiples of
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 PLAIN = (bool, int, float, str, type(None))
 
@@ -39,6 +43,7 @@ class Outputs(NamedTuple):
     grads: list[Tensor | None]
 
 
+B = TypeVar("B", bound=Batch)
 Run = Callable[[], Outputs]
 Record = Callable[[Run, torch.device], tuple[Outputs, Callable[[], None]]]
 """Records what a function does to a device; returns its outputs, which are set by calling the second."""
@@ -105,9 +110,7 @@ class CudaGraphs:
                     # What waits for the device would break the capture, and the generator with it.
                     torch.cuda.set_sync_debug_mode("error" if number else waits)
                     run()
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError as error:
+        except RuntimeError as error:  # no memory, too: an eager step needs less
             raise Unfit(f"the step cannot be recorded ({str(error).splitlines()[0]})") from error
         finally:
             torch.cuda.set_sync_debug_mode(waits)
@@ -164,14 +167,14 @@ class Captured:
     Attributes:
         recordings: by shape of the batch and settings.
         eager: why steps were not replayed, as far as they were not.
-        unfit: why nothing is recorded any more, once a recording failed.
+        unfit: why nothing is replayed any more, once a recording failed.
     """
 
     def __init__(self, svi: SVI, record: Record | None = None) -> None:
         self.svi = svi
         self.recordings: dict[Hashable, Recording] = {}
         self.eager: set[str] = set()
-        self.unfit: Unfit | None = None
+        self.unfit: str | None = None
         self._record = record or CudaGraphs()
         self._modules = [*svi.model.backbone.lm.modules()]
         self._devices = {"cuda"} if record is None else {"cuda", "cpu"}
@@ -184,7 +187,8 @@ class Captured:
         if found not in self.eager:
             self.eager.add(found)
             warnings.warn(f"Training runs eagerly, not as a captured step: {found}.", stacklevel=2)
-        return self.svi.gradients(*batches)
+        with as_captured():
+            return self.svi.gradients(*batches)
 
     def _recording(self, batch: Batch) -> Recording | str:
         """Return the recording that serves a batch, made where there is none yet, or why there is none."""
@@ -194,9 +198,10 @@ class Captured:
         if self.unfit is None and len(self.recordings) < MOST:
             try:
                 return self.recordings.setdefault(key, Recording(self.svi, batch, self._record))
-            except Unfit as error:
-                self.unfit = error
-        return str(self.unfit or f"{MOST} shapes of batches and settings are recorded already")
+            except Unfit as error:  # whose own frames hold the memory of the step that failed
+                self.unfit = str(error)
+                self.recordings.clear()
+        return self.unfit or f"{MOST} shapes of batches and settings are recorded already"
 
     def misfit(self, *batches: Batch) -> str | None:
         """Return why a step on these batches cannot be replayed; None where it can."""
@@ -256,6 +261,43 @@ def captured(svi: SVI, record: Record | None = None) -> SVI:
     """
     svi.replayed = Captured(svi, record)
     return svi
+
+
+@contextmanager
+def replaying(svi: SVI, capture: bool) -> Iterator[None]:
+    """Have an inference on a GPU replay its steps in the block, or take them eagerly to the same bits.
+
+    What was recorded is given back at the end, with the gradients, which lie in it.
+    """
+    if svi.model.backbone.device.type == "cuda":
+        (captured if capture else eager)(svi)
+    try:
+        yield
+    finally:
+        svi.replayed = None
+        for parameter in svi.parameters:
+            parameter.grad = None
+
+
+def widened(batch: B) -> B:
+    """Return a batch padded to one of a few widths, so that few shapes are recorded.
+
+    These are multiples of 16 tokens, and above 256 tokens eight to each doubling: an eighth more at most.
+    Noise is drawn for padding, too, so that the numbers of a seed depend on the width.
+    """
+    changed: dict[str, Any] = _padded(batch, "input_ids", "attention_mask", "segments")
+    if isinstance(batch, ReplyBatch):
+        changed |= _padded(batch, "targets", "scored")
+        more = changed["scored"].shape[1] - batch.scored.shape[1]
+        changed["counts"] = tuple(count + more for count in batch.counts)
+    return replace(batch, **changed)
+
+
+def _padded(batch: Batch, *names: str) -> dict[str, Tensor]:
+    found = {name: getattr(batch, name) for name in names if getattr(batch, name) is not None}
+    width = found[names[0]].shape[1]
+    step = 1 << max(NARROWEST, (width - 1).bit_length() - 4)
+    return {name: F.pad(value, (-width % step, 0)) for name, value in found.items()}
 
 
 def tensors(batch: Batch) -> dict[str, Tensor]:

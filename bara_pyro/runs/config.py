@@ -16,10 +16,10 @@ from bara_pyro.settings import DEFAULT_METHOD, validation_sentence
 from bara_pyro.types import Json
 
 LENGTH = ("steps", "epochs")  # of the section `train`: one of them says how long
-# Where states and rows are kept and how long processes wait: the run is the same.
-WITHOUT_EFFECT = (("backbone", "states_folder"), ("task", "streaming"), ("train", "process_timeout"))
-# Of these, what is a matter of the machine: a run that somebody sent says nothing about this one.
-OF_THE_MACHINE = (("backbone", "states_folder"), ("train", "process_timeout"))
+# What is a matter of the machine, with the same result: a run that somebody sent says nothing about this one.
+OF_THE_MACHINE = (("backbone", "states_folder"), ("train", "capture"), ("train", "process_timeout"))
+# With them, how rows are kept: the run is the same.
+WITHOUT_EFFECT = (*OF_THE_MACHINE, ("task", "streaming"))
 
 
 # What costs memory and time alone: a run that ran out of it goes on with others (figures agree to rounding).

@@ -10,6 +10,7 @@ from bara_pyro.core.svi import SVI
 from bara_pyro.data import EncodedRows, training_batches
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, ProcessLostError, Stopped, TrainingError
+from bara_pyro.fast.capture import replaying, widened
 from bara_pyro.methods import METHODS
 from bara_pyro.runs.checkpoint import load_checkpoint, save_checkpoint
 from bara_pyro.runs.fingerprint import fingerprint
@@ -41,7 +42,7 @@ def fit_steps(system: System, out: Path, ranks: Ranks, on_step: OnStep | None, s
     svi.ranks = ranks if ranks.size > 1 else None
     # The noise of training follows from the seed, not from what was drawn since the model was built.
     noise = noise_of(system.config.seed, 0 if svi.common_noise else ranks.rank)
-    with seeded(system.backbone.device, noise):
+    with seeded(system.backbone.device, noise), replaying(svi, c.capture == "auto"):
         _fit(system, svi, c, out, ranks, on_step)
 
 
@@ -133,7 +134,11 @@ def micro_batches(
     rows = ranks.share(training_batches(len(split), c.batch_size, system.config.seed, step))
     size = len(rows) // c.accumulate
     pieces = [rows[i : i + size] for i in range(0, len(rows), size)]
-    return [split.batch(piece, system.answer_ids).to(system.backbone.device) for piece in pieces]
+    batches = [split.batch(piece, system.answer_ids) for piece in pieces]
+    device = system.backbone.device
+    if device.type == "cuda":  # whether steps are captured or not: they draw the same noise
+        batches = [widened(batch) for batch in batches]
+    return [batch.to(device) for batch in batches]
 
 
 def _stopped(

@@ -21,7 +21,18 @@ from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.data.replies import EncodedReply, reply_batch
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import TrainingError
-from bara_pyro.fast.capture import Outputs, Run, as_captured, captured, eager
+from bara_pyro.fast.capture import (
+    MOST,
+    Captured,
+    Outputs,
+    Run,
+    Unfit,
+    as_captured,
+    captured,
+    eager,
+    replaying,
+    widened,
+)
 from benchmarks.kernels import as_on_an_accelerator
 
 STEPS = 12
@@ -238,6 +249,57 @@ def test_what_does_not_fit_runs_eagerly_and_says_so_once(change: Callable, reaso
     assert not svi.replayed.recordings
     trained(svi, questions, 1)
     assert len(svi.replayed.recordings) == 1
+
+
+def test_steps_go_on_eagerly_where_a_recording_fails() -> None:
+    """What was recorded is given back: the eager step needs the memory."""
+
+    class Once(Again):
+        def __call__(self, run: Run, device: torch.device) -> tuple[Outputs, Callable[[], None]]:
+            if svi.replayed.recordings:
+                raise Unfit("the step cannot be recorded (CUDA out of memory)")
+            return super().__call__(run, device)
+
+    def train(svi: SVI) -> list[list[Tensor]]:
+        return [*trained(svi, questions, 1), *trained(svi, replace_width, 1), *trained(svi, questions, 2)]
+
+    svi, plain = captured(make("gate"), Once()), eager(make("gate"))
+    with pytest.warns(UserWarning, match="out of memory") as said:
+        assert same(train(plain), train(svi))
+    assert len(said) == 1
+    assert not svi.replayed.recordings
+
+
+@pytest.mark.parametrize("batches", [questions, replies])
+def test_a_wider_batch_says_the_same(batches: Callable[[int], Batch]) -> None:
+    likelihood = bp.AnswerLikelihood if batches is questions else bp.CompletionLikelihood
+    svi, batch = make("lora", likelihood=likelihood()), batches(0)
+    wider = widened(batch)
+    assert wider.input_ids.shape == (len(batch), 16)
+    assert max(wider.asked) == (1 if batches is questions else 16)
+    svi.step(batch)
+    parts = svi.last
+    svi = make("lora", likelihood=likelihood())
+    svi.step(wider)
+    assert svi.last == pytest.approx(parts, rel=1e-5)
+
+
+def test_widths_are_few_and_an_eighth_wider_at_most() -> None:
+    mask = torch.ones(1, 2048, dtype=torch.bool)
+    batches = [Batch(mask[:, :width].long(), mask[:, :width], torch.arange(2)) for width in range(1, 2049)]
+    widths = [widened(batch).input_ids.shape[1] for batch in batches]
+    assert len({*widths}) <= MOST
+    assert all(w <= wide <= max(w + 15, 1.125 * w) for w, wide in enumerate(widths, 1))
+
+
+def test_training_on_a_cpu_is_not_replayed_and_what_is_recorded_is_given_back() -> None:
+    svi = make("lora")
+    with replaying(svi, capture=True):
+        assert svi.replayed is None
+        svi.replayed = Captured(svi, Again())
+        svi.step(questions(0))
+    assert svi.replayed is None
+    assert all(p.grad is None for p in svi.parameters)
 
 
 def test_micro_batches_run_eagerly() -> None:
