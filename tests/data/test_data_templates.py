@@ -183,7 +183,7 @@ def test_tools_as_a_list_or_as_its_json(as_text: bool) -> None:
     assert json.dumps(TOOL) in tokenizer.decode(encoded(row, tokenizer).prompt)
 
 
-def test_tools_reach_all_who_ask(tmp_path) -> None:
+def test_tools_reach_all_who_ask(tmp_path, monkeypatch) -> None:
     tokenizer = with_template("qwen2.5")
     learnt = encoded(KINDS["call"], tokenizer)
     [prompt] = encode_prompts(load_prompts([KINDS["call"]])[1], tokenizer)
@@ -194,6 +194,7 @@ def test_tools_reach_all_who_ask(tmp_path) -> None:
     assert (chosen.prompt, chosen.reply) == (learnt.prompt, learnt.reply)
     _, [scored] = replies_in([{"prompt": [ASK], "tools": [TOOL], "reply": "It does snow."}])
     assert scored.options == {"tools": [TOOL]}
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path)  # not the user's
     (tmp_path / "rows.jsonl").write_text(json.dumps(KINDS["call"]) + "\n")
     assert list(stored_file(tmp_path / "rows.jsonl")) == load_conversations(tmp_path / "rows.jsonl")
 
