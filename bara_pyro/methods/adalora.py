@@ -11,7 +11,6 @@ from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.methods.allocation import Budget, RankAllocator, Triplets
 from bara_pyro.methods.base import Fit, Method, MethodConfig, given, pair, register_method, setting
 from bara_pyro.methods.recipes import Training, common
-from bara_pyro.methods.space import SearchSpace
 from bara_pyro.models.adalora import AdaLoRA
 
 
@@ -95,8 +94,5 @@ register_method(
         pair(AdaLoRA, DeltaGuide),
         svi=adalora_svi,
         finish=final_ranks,
-        display="AdaLoRA",
-        order=13,
-        search=SearchSpace("method.orth_weight", (0.01, 1.0)),
     )
 )

@@ -19,7 +19,6 @@ from bara_pyro.errors import ConfigError
 from bara_pyro.guides.amortized import Activation, AmortizedGuide, Shape, Width, start_kappa
 from bara_pyro.guides.families import FAMILIES
 from bara_pyro.methods.base import Method, MethodConfig, pair, register_method, setting
-from bara_pyro.methods.space import SearchSpace
 from bara_pyro.models.bara import BaRA, Form, Latent
 from bara_pyro.settings import Unread, later
 from bara_pyro.types import Json
@@ -132,10 +131,6 @@ register_method(
         BaRAConfig,
         _build,
         calibrated=True,
-        display="BaRA",
-        order=14,
-        tags=frozenset({"ours", "main", "short", "spread"}),
-        search=SearchSpace("method.init_kappa", (0.25, 0.8)),
     )
 )
 register_method(
@@ -146,9 +141,5 @@ register_method(
         _build,
         {"form": "gate"},
         calibrated=True,
-        display="BaRA gate",
-        order=15,
-        tags=frozenset({"ours", "main", "short", "spread"}),
-        search=SearchSpace("method.init_kappa", (0.25, 0.8)),
     )
 )

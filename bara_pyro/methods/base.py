@@ -17,7 +17,6 @@ from bara_pyro.core.svi import SVI
 from bara_pyro.data import EncodedSplit
 from bara_pyro.errors import ConfigError
 from bara_pyro.methods.recipes import Training, default_svi
-from bara_pyro.methods.space import SearchSpace
 from bara_pyro.registry import Registry
 from bara_pyro.settings import DEFAULT_METHOD, Unread, validation_sentence
 from bara_pyro.types import Json
@@ -147,12 +146,6 @@ class Method(Generic[M, G, C]):
         calibrated: whether it has a temperature of a rehearsal where nobody says, with few rows.
         peft: whether `lora_A` and `lora_B` of the program, without the guide, are a LoRA worth using (the
             posterior's mean), so that PEFT may read a run's folder as one.
-        display: its name in tables; `name` if "".
-        order: its place in tables.
-        tags: what studies choose methods by: "reference" (others are compared with it), "ours", "paper" (the
-            paper compares with it), "spread" (its draws differ), "main" (for studies that cannot have all),
-            "short" (for those that can have few), "recalibrated", "ranked" (a larger one has another rank).
-        search: where its settings are looked for.
     """
 
     name: str
@@ -167,10 +160,6 @@ class Method(Generic[M, G, C]):
     uses_validation: Callable[[C], bool] = lambda config: False
     calibrated: bool = False
     peft: bool = False
-    display: str = ""
-    order: int = 100
-    tags: frozenset[str] = frozenset()
-    search: SearchSpace | None = None
 
 
 def pair(

@@ -9,7 +9,6 @@ from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.guides.normal import NormalGuide
 from bara_pyro.methods.base import Method, MethodConfig, pair, register_method, setting
 from bara_pyro.methods.recipes import OF_REPRODUCTION, Recipe, Training, alternating, default_svi
-from bara_pyro.methods.space import SearchSpace
 from bara_pyro.models.gaussian_lora import GaussianLoRA
 
 
@@ -55,9 +54,5 @@ register_method(
         pair(partial(GaussianLoRA, random="A"), NormalGuide),
         svi=blob_svi,
         peft=True,
-        display="BLoB",
-        order=6,
-        tags=frozenset({"paper", "main", "short", "ranked", "spread"}),
-        search=SearchSpace("method.beta", (0.1, 0.01)),
     )
 )

@@ -17,7 +17,6 @@ from bara_pyro.methods.recipes import (
     default_svi,
     kl_cycle,
 )
-from bara_pyro.methods.space import SearchSpace
 from bara_pyro.models.clora import CLoRA
 
 # Of the public code, whatever the backbone: a factor 1e-6, and the mean over LLaMA-2-7B's 65 modules.
@@ -79,9 +78,5 @@ register_method(
         CLoRAConfig,
         pair(CLoRA, ContextualGuide),
         svi=_svi,
-        display="C-LoRA",
-        order=8,
-        tags=frozenset({"paper", "spread"}),
-        search=SearchSpace("method.beta", (1e-4, 1e-6)),
     )
 )

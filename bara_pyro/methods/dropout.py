@@ -2,7 +2,6 @@
 
 from bara_pyro.guides.prior import PriorGuide
 from bara_pyro.methods.base import Method, MethodConfig, pair, register_method, setting
-from bara_pyro.methods.space import SearchSpace
 from bara_pyro.models.dropout import DropoutLoRA
 
 
@@ -19,9 +18,5 @@ register_method(
         DropoutConfig,
         pair(DropoutLoRA, PriorGuide),
         peft=True,
-        display="MC-Dropout",
-        order=3,
-        tags=frozenset({"paper", "main", "ranked", "spread"}),
-        search=SearchSpace("method.p", (0.05, 0.2)),
     )
 )

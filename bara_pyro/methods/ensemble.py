@@ -11,7 +11,6 @@ from bara_pyro.core.svi import SVI, SVIOptions, adamw
 from bara_pyro.guides.ensemble import Average, EnsembleGuide
 from bara_pyro.methods.base import Method, MethodConfig, pair, register_method, setting
 from bara_pyro.methods.recipes import Training, common
-from bara_pyro.methods.space import SearchSpace
 from bara_pyro.models.ensemble import Ensemble
 
 
@@ -80,9 +79,5 @@ register_method(
         EnsembleConfig,
         pair(Ensemble, EnsembleGuide),
         svi=ensemble_svi,
-        display="Ensemble",
-        order=4,
-        tags=frozenset({"paper", "main", "short"}),
-        search=SearchSpace(),
     )
 )

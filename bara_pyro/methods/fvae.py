@@ -11,7 +11,6 @@ from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.guides.fvae import FVAEGuide
 from bara_pyro.methods.base import Method, MethodConfig, pair, register_method, setting
 from bara_pyro.methods.recipes import OF_ELBO, OF_REPRODUCTION, Recipe, Training, common, default_svi
-from bara_pyro.methods.space import SearchSpace
 from bara_pyro.models.fvae import FVAE, Weights
 
 PUBLISHED_EPS = 1e-8  # Adam's, in the official script
@@ -114,9 +113,5 @@ register_method(
         FVAEConfig,
         _build,
         svi=_svi,
-        display="FVAE-LoRA",
-        order=9,
-        tags=frozenset({"paper"}),
-        search=SearchSpace("method.beta", (1e-4, 1e-6)),
     )
 )

@@ -21,7 +21,6 @@ from bara_pyro.errors import ConfigError
 from bara_pyro.guides.posthoc import PosthocGuide
 from bara_pyro.methods.base import Fit, Method, MethodConfig, pair, register_method
 from bara_pyro.methods.recipes import Training, common
-from bara_pyro.methods.space import SearchSpace
 from bara_pyro.models.posthoc import PosthocLoRA
 
 if TYPE_CHECKING:
@@ -145,9 +144,6 @@ def fit_ivon(fit: Fit[PosthocLoRA, PosthocGuide, IVONConfig]) -> dict[str, float
     }
 
 
-# Of natural-gradient steps, clipped to a thousandth of the rate; 0.03 is published, for 10,000 steps.
-NATURAL_RATES = (1e-2, 3e-2, 1e-1, 3e-1)
-
 register_method(
     Method(
         "ivon",
@@ -158,9 +154,5 @@ register_method(
         svi=ivon_svi,
         finish=fit_ivon,
         peft=True,
-        display="IVON",
-        order=12,
-        tags=frozenset({"spread"}),
-        search=SearchSpace("method.ess", (1e5, 1e7), NATURAL_RATES),
     )
 )

@@ -18,7 +18,6 @@ from bara_pyro.guides.laplace import LaplaceGuide, Predictive, Subset
 from bara_pyro.methods.base import Fit, Method, MethodConfig, pair, register_method, setting
 from bara_pyro.methods.evidence import adam_precision, best_precision, effective_parameters, log_evidence
 from bara_pyro.methods.kfac import Tokens, kfac
-from bara_pyro.methods.space import SearchSpace
 from bara_pyro.models.gaussian_lora import GaussianLoRA
 from bara_pyro.settings import Unread
 
@@ -150,9 +149,5 @@ register_method(
         finish=_finish,
         check=_check,
         peft=True,
-        display="Laplace",
-        order=5,
-        tags=frozenset({"paper", "main"}),
-        search=SearchSpace("method.prior_precision", (10.0, 1000.0)),
     )
 )

@@ -2,7 +2,6 @@
 
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.methods.base import Method, MethodConfig, pair, register_method
-from bara_pyro.methods.space import SearchSpace
 from bara_pyro.models.lora import LoRA
 
 register_method(
@@ -12,9 +11,5 @@ register_method(
         MethodConfig,
         pair(LoRA, DeltaGuide),
         peft=True,
-        display="MLE (LoRA)",
-        order=0,
-        tags=frozenset({"reference", "paper", "main", "ranked"}),
-        search=SearchSpace(),
     )
 )

@@ -7,7 +7,6 @@ from pydantic import Field, NonNegativeFloat
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.guides.point import PointGuide
 from bara_pyro.methods.base import Method, MethodConfig, pair, register_method, setting
-from bara_pyro.methods.space import SearchSpace
 from bara_pyro.models.gaussian_lora import GaussianLoRA
 from bara_pyro.models.lora import LoRA
 
@@ -29,10 +28,6 @@ register_method(
         pair(LoRA, DeltaGuide),
         train={"weight_decay": 0.01},
         peft=True,
-        display="MAP (weight decay)",
-        order=1,
-        tags=frozenset({"paper"}),
-        search=SearchSpace("train.weight_decay", (0.1, 1.0)),
     )
 )
 register_method(
@@ -42,9 +37,5 @@ register_method(
         PriorConfig,
         pair(partial(GaussianLoRA, random="AB"), PointGuide),
         peft=True,
-        display="MAP (Gaussian prior)",
-        order=2,
-        tags=frozenset({"paper"}),
-        search=SearchSpace("method.prior_scale", (0.1, 1.0)),
     )
 )

@@ -18,7 +18,7 @@ from bara_pyro.core.svi import SVI, SVIOptions, adamw
 from bara_pyro.guides.vbll import VBLLGuide
 from bara_pyro.methods.base import Method, pair, register_method
 from bara_pyro.methods.recipes import Training
-from bara_pyro.methods.vbll import SEARCH, VBLLConfig, inference, keep_tokens
+from bara_pyro.methods.vbll import VBLLConfig, inference, keep_tokens
 from bara_pyro.models.polar_vbll import PolarVBLL
 
 
@@ -80,8 +80,5 @@ register_method(
         pair(PolarVBLL, VBLLGuide),
         svi=polar_svi,
         finish=keep_tokens,
-        display="PoLAR-VBLL",
-        order=12,
-        search=SEARCH,
     )
 )

@@ -11,7 +11,6 @@ from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.guides.scalabl import ScalaBLGuide
 from bara_pyro.methods.base import Method, MethodConfig, pair, register_method, setting
 from bara_pyro.methods.recipes import OF_REPRODUCTION, Recipe, Training, alternating, default_svi
-from bara_pyro.methods.space import SearchSpace
 from bara_pyro.models.scalabl import ScalaBL
 
 
@@ -56,9 +55,5 @@ register_method(
         ScalaBLConfig,
         _build,
         svi=_svi,
-        display="ScalaBL",
-        order=7,
-        tags=frozenset({"paper", "main", "ranked", "spread"}),
-        search=SearchSpace("method.beta", (0.1, 0.01)),
     )
 )

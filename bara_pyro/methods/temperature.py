@@ -15,7 +15,6 @@ from bara_pyro.guides.ensemble import EnsembleGuide
 from bara_pyro.methods.base import Fit, Method, MethodConfig, pair, register_method
 from bara_pyro.methods.best_temperature import best_common_log_temperature
 from bara_pyro.methods.ensemble import EnsembleConfig, ensemble_svi
-from bara_pyro.methods.space import SearchSpace
 from bara_pyro.metrics import nll, posterior_predictive
 from bara_pyro.models.ensemble import Ensemble
 from bara_pyro.models.temperature import Tempered, TemperedEnsemble, TemperedLoRA
@@ -80,10 +79,6 @@ register_method(
         check=check_validation,
         uses_validation=lambda config: True,
         peft=True,  # the LoRA; whoever reads it so divides the logits by the temperature himself
-        display="Temperature",
-        order=10,
-        tags=frozenset({"recalibrated"}),
-        search=SearchSpace(),
     )
 )
 register_method(
@@ -96,8 +91,5 @@ register_method(
         finish=fit_temperature,
         check=check_validation,
         uses_validation=lambda config: True,
-        display="Ensemble, temperature",
-        order=10,
-        search=SearchSpace(),
     )
 )

@@ -23,7 +23,6 @@ from bara_pyro.guides.posthoc import PosthocGuide
 from bara_pyro.methods.base import Fit, Method, MethodConfig, pair, register_method
 from bara_pyro.methods.bisection import largest_feasible
 from bara_pyro.methods.recipes import OF_ELBO, OF_REPRODUCTION, Recipe
-from bara_pyro.methods.space import SearchSpace
 from bara_pyro.metrics import nll, posterior_predictive
 from bara_pyro.models.lora import LowRankAdapter
 from bara_pyro.models.posthoc import PosthocLoRA
@@ -219,9 +218,5 @@ register_method(
         check=check_anchor,
         uses_validation=lambda config: config.anchor == "validation",
         peft=True,
-        display="TFB",
-        order=11,
-        tags=frozenset({"spread"}),
-        search=SearchSpace("method.tolerance", (0.001, 0.01)),
     )
 )

@@ -10,10 +10,7 @@ from bara_pyro.guides.vbll import VBLLGuide
 from bara_pyro.methods.base import Fit, Method, MethodConfig, pair, register_method, setting
 from bara_pyro.methods.jensen import JensenELBO
 from bara_pyro.methods.recipes import Training, common
-from bara_pyro.methods.space import SearchSpace
 from bara_pyro.models.vbll import VBLL
-
-SEARCH = SearchSpace("method.prior_scale", (0.3, 3.0))
 
 
 class VBLLConfig(MethodConfig):
@@ -62,8 +59,5 @@ register_method(
         pair(VBLL, VBLLGuide),
         svi=vbll_svi,
         finish=keep_tokens,
-        display="VBLL",
-        order=12,
-        search=SEARCH,
     )
 )

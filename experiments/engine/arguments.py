@@ -12,8 +12,8 @@ from bara_pyro.errors import BaraError, ConfigError
 from bara_pyro.methods import METHODS
 from bara_pyro.runs.assignments import assigned
 from experiments.engine.launchers import LAUNCHERS
+from experiments.engine.methods import searched
 from experiments.engine.results import results_option
-from experiments.engine.spaces import searched
 
 Kind = TypeVar("Kind")
 # Settings that have an argument of their own.

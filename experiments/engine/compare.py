@@ -11,12 +11,12 @@ from typing import Any
 
 from bara_pyro.errors import DataError
 from experiments.engine.differences import Contrast, compare
+from experiments.engine.methods import tagged
 from experiments.engine.record import number
 from experiments.engine.rehearsal import LORA_REHEARSED
 from experiments.engine.results import RESULTS, read_results
 from experiments.engine.rows import RunRows, rows_of_study
 from experiments.engine.search import CHOICES, load_choices
-from experiments.engine.spaces import tagged
 
 PRIMARY = Contrast("bara", "lora", "nll")
 OWN = ("space", "trials", "chosen")  # of each method; all else of a search has to be alike

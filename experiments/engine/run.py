@@ -14,10 +14,10 @@ from bara_pyro.runs.assignments import assigned
 from experiments.engine.arguments import run_settings, sweep_options
 from experiments.engine.compare import Comparisons, write_comparisons
 from experiments.engine.job import Job, found, plan
+from experiments.engine.methods import tagged
 from experiments.engine.record import Record, recorded
 from experiments.engine.results import find_results
 from experiments.engine.rows import collect, whole_records
-from experiments.engine.spaces import tagged
 from experiments.engine.study import stored_records, write_study
 from experiments.engine.sweep import sweep
 

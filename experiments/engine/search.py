@@ -2,7 +2,7 @@
 
     python -m experiments search --methods lora bara --tasks micro-wgs micro-arce --steps 1000 --seeds 1
 
-The spaces are in `spaces.py`. The lowest NLL wins: the mean over tasks and seeds, predictions
+The spaces are in `methods.py`. The lowest NLL wins: the mean over tasks and seeds, predictions
 averaged over 10 draws. No test row is looked at. With --lengths the best trial is tried again after
 other numbers of steps: who has validation rows can also stop early. The choices, with every trial's
 score, are kept in experiments/hyperparameters.json, from which `chosen(method)` takes the settings of
@@ -32,8 +32,8 @@ from experiments.engine.arguments import (
     sweep_options,
 )
 from experiments.engine.job import Job
+from experiments.engine.methods import check_spaces, first_trials, further_trials, space
 from experiments.engine.record import Record, number
-from experiments.engine.spaces import check_spaces, first_trials, further_trials, space
 from experiments.engine.sweep import sweep
 
 CHOICES = Path(__file__).parents[1] / "hyperparameters.json"

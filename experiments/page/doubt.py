@@ -12,9 +12,9 @@ from bara_pyro.metrics import Interval, error_auroc
 from bara_pyro.report import Column, Table
 from experiments.engine.auroc import compare_auroc, errors, shifted
 from experiments.engine.differences import LEVEL
+from experiments.engine.methods import in_order
 from experiments.engine.record import Record
 from experiments.engine.rows import RunRows
-from experiments.engine.spaces import in_order
 from experiments.engine.study import Study
 from experiments.page.tables import ABOUT, about_columns, arm_rows, interval_cell
 from experiments.page.values import display, finished, over_seeds

@@ -30,8 +30,8 @@ from bara_pyro.report.style import (
 from bara_pyro.report.svg import svg_file
 from bara_pyro.runs.atomic import write_text
 from experiments.engine.differences import AVERAGE
+from experiments.engine.methods import in_order, tagged
 from experiments.engine.record import Record
-from experiments.engine.spaces import in_order, tagged
 from experiments.engine.study import Study
 from experiments.page.labels import place_labels
 from experiments.page.values import display, draws_of, over_tasks, score

@@ -11,6 +11,7 @@ from bara_pyro.errors import DataError
 from bara_pyro.methods import METHODS, Method, build
 from bara_pyro.runs.config import parse_config
 from bara_pyro.runs.system import adapter_options, count_parameters
+from experiments.engine.methods import display, in_order
 
 NOTES = Path(__file__).parents[2] / "docs" / "methods.md"
 ARCHITECTURE = "qwen2.5-7b"
@@ -35,7 +36,7 @@ def method_list() -> str:
     """
     said, backbone = remarks(NOTES.read_text(encoding="utf-8")), empty_backbone(ARCHITECTURE)
     rows, sections = [], []
-    for method in sorted(METHODS.values(), key=lambda one: (one.order, one.name)):
+    for method in (METHODS[name] for name in in_order(METHODS)):
         if method.name not in said:
             raise DataError(f"docs/methods.md has no row for the method {method.name}: write one.")
         config = parse_config({"method": method.name})
@@ -52,7 +53,7 @@ def method_list() -> str:
             )
         )
         sections.append(
-            f"## {method.display or method.name} {{ #{method.name} }}\n\n{method.summary}.\n\n"
+            f"## {display(method.name)} {{ #{method.name} }}\n\n{method.summary}.\n\n"
             f"Model: {formula}. Posterior: {posterior}. What is minimised: {objective}.\n\n{settings(method)}"
         )
     return "\n".join([INTRO, table(COLUMNS, rows), *sections])

@@ -12,10 +12,10 @@ from typing import Any
 
 from scipy.special import stdtrit
 
-from bara_pyro.methods import METHODS
+from experiments.engine import methods
 from experiments.engine.differences import METRICS
+from experiments.engine.methods import in_order
 from experiments.engine.record import Record, number
-from experiments.engine.spaces import in_order
 from experiments.engine.study import Seeds, Study
 
 Value = float | tuple[float, float] | str | None
@@ -33,8 +33,7 @@ def display(arm: str) -> str:
     'BaRA, phi'
     """
     method, comma, variant = arm.partition(", ")
-    known = METHODS[method].display if method in METHODS else ""
-    return f"{known or method}{comma}{variant}"
+    return f"{methods.display(method)}{comma}{variant}"
 
 
 def fixed(value: Any, digits: int = 1, sign: str = "") -> str:

@@ -11,8 +11,8 @@ from experiments.engine.arguments import (
     sweep_options,
     typed_settings,
 )
+from experiments.engine.methods import searched
 from experiments.engine.progress import Board
-from experiments.engine.spaces import searched
 
 
 def test_defaults_are_made_for_the_microworld() -> None:

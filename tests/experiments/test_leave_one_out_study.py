@@ -13,7 +13,7 @@ from bara_pyro.runs.config import load_config
 from bara_pyro.runs.folder import load_system, save_system, write_config
 from bara_pyro.runs.system import build_system
 from experiments.engine.job import Job
-from experiments.engine.spaces import tagged
+from experiments.engine.methods import tagged
 from experiments.engine.study import stored_records
 from experiments.studies.leave_one_out import study as leave_one_out
 from experiments.studies.leave_one_out.section import agreement, loo_figure, rows_of

@@ -11,8 +11,8 @@ from bara_pyro.methods import METHODS
 from bara_pyro.runs.config import RunConfig, load_config
 from experiments.engine import search
 from experiments.engine.arguments import preset, run_settings
+from experiments.engine.methods import searched
 from experiments.engine.run import SEED
-from experiments.engine.spaces import searched
 from experiments.engine.study import load_study
 from experiments.page import spec
 from experiments.page.spec import find_study, study_names

@@ -1,7 +1,6 @@
 """Every method has the same number of trials, the best one wins, and nothing runs on a wrong space."""
 
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +8,14 @@ import pytest
 from study_cases import load_records
 
 from bara_pyro.errors import ConfigError, DataError, TrainingError
-from bara_pyro.methods import METHODS
-from bara_pyro.methods.space import RATES, SearchSpace
 from bara_pyro.runs.config import load_config
 from bara_pyro.untrusted.files import read_json
-from experiments.engine.search import Trial, best, chosen, entry, main, search, table
-from experiments.engine.spaces import (
+from experiments.engine.methods import (
     BUDGET,
+    RATES,
+    STUDIED,
+    SearchSpace,
+    Studied,
     check_spaces,
     first_trials,
     further_trials,
@@ -23,6 +23,7 @@ from experiments.engine.spaces import (
     searched,
     space,
 )
+from experiments.engine.search import Trial, best, chosen, entry, main, search, table
 
 
 @pytest.mark.parametrize("method", searched())
@@ -108,7 +109,7 @@ def test_a_wrong_space_breaks_before_anything_runs(
     def score(trials: list[Trial]) -> list[float]:
         pytest.fail("it ran")
 
-    monkeypatch.setitem(METHODS._items, "lora", replace(METHODS["lora"], search=space))
+    monkeypatch.setitem(STUDIED, "lora", Studied("LoRA", space))
     with pytest.raises(ConfigError, match=said) as raised:
         search(["bara", "lora"], score)
     assert "'lora'" in str(raised.value)
@@ -147,7 +148,7 @@ def test_a_method_of_which_every_trial_failed_has_no_choice(
     base: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     far = SearchSpace(lr=(1e30, 1e31, 1e32, 1e33))
-    monkeypatch.setitem(METHODS._items, "lora", replace(METHODS["lora"], search=far))
+    monkeypatch.setitem(STUDIED, "lora", Studied("LoRA", far))
     with pytest.raises(TrainingError, match="Every trial failed of lora"):
         main(arguments(base, tmp_path, "--validation-rows", "8"))
     with pytest.raises(ConfigError, match=r"No settings .* 'lora'"):

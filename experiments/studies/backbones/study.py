@@ -8,8 +8,8 @@ Any folder or hub name will do. Settings are those chosen on the first backbone:
 
 from pathlib import Path
 
+from experiments.engine.methods import tagged
 from experiments.engine.search import crossed
-from experiments.engine.spaces import tagged
 from experiments.page.parts import by_variant
 from experiments.page.spec import arm_study
 

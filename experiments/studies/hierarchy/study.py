@@ -3,8 +3,8 @@
 python -m experiments hierarchy
 """
 
+from experiments.engine.methods import tagged
 from experiments.engine.search import crossed
-from experiments.engine.spaces import tagged
 from experiments.page.parts import by_method
 from experiments.page.spec import arm_study
 

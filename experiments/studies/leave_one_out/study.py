@@ -18,11 +18,11 @@ from bara_pyro.diagnostics.arviz.loo import compare
 from bara_pyro.errors import TrainingError
 from bara_pyro.runs.folder import load_system
 from experiments.engine.arguments import experiment_parser, positive
+from experiments.engine.methods import tagged
 from experiments.engine.read_off import about_runs
 from experiments.engine.record import Record
 from experiments.engine.results import resumed
 from experiments.engine.search import chosen_job
-from experiments.engine.spaces import tagged
 from experiments.engine.sweep import finished_runs
 from experiments.page.spec import entry_study
 from experiments.studies.leave_one_out.section import QUESTION, parts

@@ -31,9 +31,9 @@ from bara_pyro.runs.rows import encode_split, load_data
 from bara_pyro.runs.system import System, build_system
 from bara_pyro.runs.train import train
 from experiments.engine.arguments import command_line, positive
+from experiments.engine.methods import tagged
 from experiments.engine.results import results_option, resumed
 from experiments.engine.search import chosen
-from experiments.engine.spaces import tagged
 from experiments.page.spec import entry_study
 from experiments.studies.pac_bayes.gibbs import (
     CAP,

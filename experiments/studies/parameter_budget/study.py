@@ -6,9 +6,9 @@ python -m experiments parameter_budget
 from argparse import Namespace
 
 from experiments.engine.arguments import preset
+from experiments.engine.methods import tagged
 from experiments.engine.run import Arms
 from experiments.engine.search import chosen
-from experiments.engine.spaces import tagged
 from experiments.page.parts import variants
 from experiments.page.spec import arm_study
 

@@ -9,9 +9,9 @@ The prior acts through the KL terms, and theta's has a small weight by default: 
 from argparse import Namespace
 from typing import Any
 
+from experiments.engine.methods import tagged
 from experiments.engine.run import Arms
 from experiments.engine.search import crossed
-from experiments.engine.spaces import tagged
 from experiments.page.parts import by_method
 from experiments.page.spec import arm_study
 

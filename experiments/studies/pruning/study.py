@@ -17,9 +17,9 @@ from bara_pyro.diagnostics.gates.prune import prune
 from bara_pyro.diagnostics.gates.prune_curve import prune_curve
 from bara_pyro.runs.system import System
 from experiments.engine.arguments import experiment_parser, positive
+from experiments.engine.methods import tagged
 from experiments.engine.read_off import about_runs, read_off
 from experiments.engine.search import chosen_job
-from experiments.engine.spaces import tagged
 from experiments.page.spec import entry_study
 from experiments.studies.pruning.section import QUESTION, parts
 

@@ -12,9 +12,9 @@ from bara_pyro.runs.assignments import assigned
 from bara_pyro.runs.config import load_config
 from experiments.engine.arguments import experiment_parser, preset, run_settings
 from experiments.engine.job import Job
+from experiments.engine.methods import tagged
 from experiments.engine.record import recorded
 from experiments.engine.results import Results, having, resumed
-from experiments.engine.spaces import tagged
 from experiments.engine.sweep import finished_runs
 from experiments.page.parts import Part
 from experiments.page.spec import entry_study

@@ -11,9 +11,9 @@ from typing import Any
 
 from bara_pyro.errors import ConfigError
 from experiments.engine.arguments import preset
+from experiments.engine.methods import halfway, space, tagged
 from experiments.engine.run import Arms
 from experiments.engine.search import chosen
-from experiments.engine.spaces import halfway, space, tagged
 from experiments.page.parts import by_method
 from experiments.page.spec import arm_study
 

@@ -23,9 +23,9 @@ from bara_pyro.metrics import posterior_predictive
 from bara_pyro.runs.evaluate import system_gates, true_probabilities
 from bara_pyro.runs.system import System
 from experiments.engine.arguments import experiment_parser
+from experiments.engine.methods import tagged
 from experiments.engine.read_off import about_runs, read_off
 from experiments.engine.search import chosen_job
-from experiments.engine.spaces import tagged
 from experiments.page.spec import entry_study
 from experiments.studies.sparsity.section import QUESTION, facts, parts
 

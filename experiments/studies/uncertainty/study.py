@@ -26,10 +26,10 @@ from bara_pyro.runs.rows import load_data
 from bara_pyro.runs.system import System, build_system
 from bara_pyro.runs.train import train
 from experiments.engine.arguments import command_line, positive
+from experiments.engine.methods import tagged
 from experiments.engine.record import on_task
 from experiments.engine.results import results_option, resumed
 from experiments.engine.search import chosen
-from experiments.engine.spaces import tagged
 from experiments.page.spec import entry_study
 from experiments.studies.uncertainty.section import QUESTION, parts
 

@@ -7,7 +7,7 @@ passes over the smallest data set. Default settings, three times the steps of th
 """
 
 from experiments.engine.compare import Comparisons
-from experiments.engine.spaces import tagged
+from experiments.engine.methods import tagged
 from experiments.page.parts import main_table
 from experiments.page.spec import arm_study
 
