@@ -21,6 +21,7 @@ from bara_pyro.data.registry import TASKS
 from bara_pyro.errors import SandboxError
 from bara_pyro.guides.families import FAMILIES
 from bara_pyro.methods import METHODS
+from bara_pyro.metrics.base import METRICS
 from bara_pyro.registry import Registry
 from bara_pyro.sandbox import check_isolation
 
@@ -51,7 +52,7 @@ def documented() -> Iterator[Any]:
             yield from (one for one in shown if callable(one))
 
 
-REGISTRIES: tuple[Registry, ...] = (PRIORS, FAMILIES, METHODS, TASKS)
+REGISTRIES: tuple[Registry, ...] = (PRIORS, FAMILIES, METHODS, METRICS, TASKS)
 # All modules that register something are imported now: in their own order, which is not that of the pages,
 # and not into the copies that examples register in.
 KNOWN = [[*registry] for registry in REGISTRIES]

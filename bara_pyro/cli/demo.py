@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bara_pyro.cli.running import run
-from bara_pyro.cli.scores import SCORES, score_rows, score_table
+from bara_pyro.cli.scores import score_columns, score_rows, score_table
 from bara_pyro.cli.terminal import result, say, show
 from bara_pyro.core.loading import load_backbone
 from bara_pyro.errors import CheckpointError, ConfigError
@@ -117,9 +117,8 @@ def _train_all(out: Path, configs: Mapping[str, RunConfig]) -> tuple[list[Json],
     scores = truth_scores(system)
     if scores is not None:
         # As text, so that the table marks the best of the methods and not the truth.
-        shown = {
-            column.key: format(scores[column.key], column.format) for column in SCORES if column.key in scores
-        }
+        known = [column for column in score_columns() if column.key in scores]
+        shown = {column.key: format(scores[column.key], column.format) for column in known}
         rows.append({"method": TRUTH, **shown})
     return rows, system
 

@@ -6,21 +6,31 @@ from bara_pyro.cli.terminal import show
 from bara_pyro.report.table import Column, Table
 from bara_pyro.types import Json
 
-# Short headings and the units in the caption: with all its columns the table fits 80 characters.
-SCORES = (
-    Column("method", "method"),
-    Column("S", "S", format="d"),
-    Column("acc", "acc", format=".1f", best="max"),
-    Column("ece", "ECE", format=".1f", best="min"),
-    Column("nll", "NLL", format=".3f", best="min"),
-    Column("perplexity", "perplexity", format=".2f", best="min"),
-    Column("brier", "Brier", format=".3f", best="min"),
-    Column("kl_truth", "KL", format=".3f", best="min"),
+ABOUT = (Column("method", "method"), Column("S", "S", format="d"))
+# Of replies.
+PERPLEXITY = Column("perplexity", "perplexity", format=".2f", best="min")
+SIZES = (
     Column("trainable", "params", format=",d"),
     Column("phi", "Φ", format=".1f"),
     Column("theta", "θ", format=".1f"),
     Column("psi", "Φθ", format=".1f"),
 )
+
+
+def score_columns() -> list[Column]:
+    """Return the columns of the table of scores.
+
+    Short headings and the units in the caption: with all its columns the table fits 80 characters.
+    """
+    # Imported here: metrics need torch, which takes seconds.
+    from bara_pyro.metrics.base import METRICS
+
+    metrics = [
+        Column(metric.name, metric.heading, format=f".{metric.digits}f", best=metric.best)
+        for metric in METRICS.values()
+        if metric.heading
+    ]
+    return [*ABOUT, *metrics, PERPLEXITY, *SIZES]
 
 
 def score_rows(report: Json, name: str | None = None) -> list[Json]:
@@ -47,7 +57,7 @@ def show_scores(report: Json) -> None:
 
 def score_table(rows: Sequence[Json]) -> Table:
     """Return the table of scores, without the columns that no row has a value for."""
-    filled = [column for column in SCORES if any(row.get(column.key) is not None for row in rows)]
+    filled = [column for column in score_columns() if any(row.get(column.key) is not None for row in rows)]
     keys = {column.key for column in filled}
     if "perplexity" in keys:
         return Table(filled, rows, "NLL in nats a token, of whole replies each under one draw")

@@ -8,35 +8,16 @@ is computed again. Weights vary less than counts do: `metrics.intervals` mends i
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from bara_pyro.errors import ConfigError, DataError, unknown
-from bara_pyro.metrics._inputs import check_labels, check_log_probs, correctness
+from bara_pyro.errors import ConfigError, DataError
+from bara_pyro.metrics._inputs import check_labels, check_log_probs
+from bara_pyro.metrics.base import rows_of
 from bara_pyro.metrics.intervals import Drawn, Interval, crossed_interval
-from bara_pyro.metrics.reliability import DEFAULT_BINS, bin_index
-from bara_pyro.metrics.scores import brier_per_example, nll_per_example
-
-
-def _ece(log_probs: Tensor, labels: Tensor) -> Tensor:
-    """Each row's signed gap in the column of its bin: ECE is the sum of |column means|."""
-    confidence, correct = correctness(log_probs, labels)
-    columns = torch.zeros(len(labels), DEFAULT_BINS, dtype=torch.float64)
-    return columns.scatter(
-        1, bin_index(confidence, DEFAULT_BINS)[:, None], 100.0 * (correct - confidence)[:, None]
-    )
-
-
-PER_ROW: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "acc": lambda log_probs, labels: 100.0 * correctness(log_probs, labels)[1][:, None],
-    "nll": lambda log_probs, labels: nll_per_example(log_probs, labels)[:, None],
-    "brier": lambda log_probs, labels: brier_per_example(log_probs, labels)[:, None],
-    "ece": _ece,
-}
-"""Per metric, `n x k` numbers: the metric is the sum of the absolute values of their column means."""
 
 
 def drawn_scores(
@@ -45,7 +26,7 @@ def drawn_scores(
     """Return scores on drawn clusters of rows, the same clusters for all of them.
 
     Args:
-        columns: per score the `n x k` numbers of `PER_ROW`, finite; k may differ.
+        columns: per score the `n x k` numbers of a metric's `per_row`, finite; k may differ.
         clusters: the cluster of each of the n rows. One of the same name is drawn alike in every call of one
             seed: rows of several tasks may be about the same people.
         resamples: number of draws.
@@ -148,7 +129,7 @@ def paired_bootstrap(
     """Return the difference of two systems on the same rows, with an interval over seeds and clusters.
 
     Args:
-        metric: a key of `PER_ROW`: `acc`, `nll`, `brier` or `ece`.
+        metric: the name of a metric that has rows (`bara_pyro.metrics.base.compared`): `acc`, `nll`, ..
         log_probs_a: of the first system (nats), `n x C`, or `seeds x n x C` of several trainings.
         log_probs_b: of the second, of the same shape; its seeds are paired with those of the first.
         labels: `n`, index of the right class.
@@ -171,8 +152,7 @@ def paired_bootstrap(
         >>> round(found.difference, 4), found.excludes_zero  # -log 0.9 + log 0.5
         (-0.5878, True)
     """
-    if metric not in PER_ROW:
-        raise ConfigError(unknown("metric", metric, PER_ROW))
+    per_row = rows_of(metric)
     dims = 3 if isinstance(log_probs_a, Tensor) and log_probs_a.dim() == 3 else 2
     a = check_log_probs(log_probs_a, "log_probs_a", dims)
     b = check_log_probs(log_probs_b, "log_probs_b", dims)
@@ -185,7 +165,7 @@ def paired_bootstrap(
     names = [str(i) for i in range(len(target))] if clusters is None else list(clusters)
     if len(names) != len(target):
         raise DataError(f"There are {len(target)} rows and {len(names)} clusters: give one cluster a row.")
-    columns = [PER_ROW[metric](log_probs, target) for log_probs in both]
+    columns = [per_row(log_probs, target) for log_probs in both]
     if not all(torch.isfinite(values).all() for values in columns):
         raise DataError(f"A {metric} is infinite: a right answer has probability 0, so there is no interval.")
     plain, drawn = plain_scores(columns), drawn_scores(columns, names, resamples, seed)

@@ -19,7 +19,8 @@ from bara_pyro.metrics._inputs import (
     correctness,
     mean_over_ties,
 )
-from bara_pyro.metrics.reliability import DEFAULT_BINS, on_edges
+from bara_pyro.metrics.base import Metric, register_metric, scored
+from bara_pyro.metrics.reliability import DEFAULT_BINS, bin_index, on_edges
 from bara_pyro.metrics.selective import aurc
 from bara_pyro.metrics.truth import calibration_against_truth, kl_from_truth, regret
 
@@ -165,23 +166,48 @@ def evaluate(
         (0.0531, 5.0)
     """
     checked = check_predictions(log_probs, labels)
-    scores = {
-        "n": len(checked[1]),
-        "acc": accuracy(*checked),
-        "ece": ece(*checked),
-        "nll": nll(*checked),
-        "brier": brier(*checked),
-        "aece": adaptive_ece(*checked),
-        "aurc": aurc(*checked),
-    }
+    scores = {"n": len(checked[1]), **scored(*checked, of_truth=False)}
     if truth is None:
         return scores
     known = int((~torch.isnan(as_float64(truth, "truth", 2)).all(dim=1)).sum())
     if not known:
         return scores
-    return scores | {
-        "n_truth": known,
-        "kl_truth": kl_from_truth(checked[0], truth),
-        "ece_truth": calibration_against_truth(checked[0], truth),
-        "regret": regret(checked[0], truth),
-    }
+    return scores | {"n_truth": known, **scored(checked[0], truth, of_truth=True)}
+
+
+def accuracy_per_row(log_probs: Tensor, labels: Tensor) -> Tensor:
+    """Return 100 where the label is the most probable class, 0 elsewhere, `n x 1`, of checked inputs."""
+    return 100.0 * correctness(log_probs, labels)[1][:, None]
+
+
+def ece_per_row(log_probs: Tensor, labels: Tensor) -> Tensor:
+    """Return each row's signed gap (percent) in the column of its bin, `n x bins`, of checked inputs."""
+    confidence, correct = correctness(log_probs, labels)
+    columns = torch.zeros(len(labels), DEFAULT_BINS, dtype=torch.float64)
+    return columns.scatter(
+        1, bin_index(confidence, DEFAULT_BINS)[:, None], 100.0 * (correct - confidence)[:, None]
+    )
+
+
+def nll_per_row(log_probs: Tensor, labels: Tensor) -> Tensor:
+    """Return `nll_per_example` as a column, `n x 1`."""
+    return nll_per_example(log_probs, labels)[:, None]
+
+
+def brier_per_row(log_probs: Tensor, labels: Tensor) -> Tensor:
+    """Return `brier_per_example` as a column, `n x 1`."""
+    return brier_per_example(log_probs, labels)[:, None]
+
+
+for metric in (
+    Metric("acc", accuracy, "%", "max", 1, accuracy_per_row, "accuracy", "acc"),
+    Metric("ece", ece, "%", "min", 1, ece_per_row, "ECE", "ECE"),
+    Metric("nll", nll, "nats", "min", 3, nll_per_row, "NLL", "NLL"),
+    Metric("brier", brier, "", "min", 3, brier_per_row, "Brier score", "Brier"),
+    Metric("aece", adaptive_ece, "%", "min", 1, title="adaptive ECE"),
+    Metric("aurc", aurc, "%", "min", 1, title="area under the risk-coverage curve"),
+    Metric("kl_truth", kl_from_truth, "nats", "min", 3, None, "KL from the truth", "KL", of_truth=True),
+    Metric("ece_truth", calibration_against_truth, "%", "min", 1, None, "ECE of the truth", of_truth=True),
+    Metric("regret", regret, "points", "min", 1, title="regret", of_truth=True),
+):
+    register_metric(metric)

@@ -21,11 +21,11 @@ from torch import Tensor
 
 from bara_pyro.errors import DataError
 from bara_pyro.metrics import Drawn, Interval, crossed_interval, holm
-from bara_pyro.metrics.bootstrap import PER_ROW, drawn_scores, plain_scores
+from bara_pyro.metrics.base import compared, rows_of
+from bara_pyro.metrics.bootstrap import drawn_scores, plain_scores
 from experiments.engine.rows import RunRows
 
 METRICS = ("acc", "ece", "nll", "brier")
-HIGHER_IS_BETTER = frozenset({"acc"})
 AVERAGE = "average"
 RESAMPLES, LEVEL = 2000, 0.95
 DIGITS = 6  # of what is kept: points and nats far below what any interval resolves
@@ -154,7 +154,7 @@ def _score(task: str, runs: Sequence[RunRows], resamples: int, seed: int) -> Sco
             f"An arm has two runs of one seed on {task}: compare the runs of one training task at a time."
         )
     first = runs[0]
-    columns = [PER_ROW[metric](run.log_probs[samples], first.labels) for run in runs for metric in METRICS]
+    columns = [rows_of(metric)(run.log_probs[samples], first.labels) for run in runs for metric in METRICS]
     infinite = torch.tensor([bool(torch.isinf(column).any()) for column in columns])
     usable = [column.nan_to_num(posinf=0.0) for column in columns]
     shape = (len(runs), len(METRICS))
@@ -248,7 +248,7 @@ def _declared(
 
 
 def _verdict(metric: str, difference: float, distinct: bool) -> str:
-    sign = 1.0 if metric in HIGHER_IS_BETTER else -1.0
+    sign = 1.0 if compared()[metric].best == "max" else -1.0
     return "unclear" if not distinct else "better" if sign * difference > 0 else "worse"
 
 

@@ -9,8 +9,11 @@ import pytest
 import torch
 from app_cases import Bara, Place, assert_one_sentence, write_rows
 
+from bara_pyro.api import evaluate
 from bara_pyro.cli.running import run as train
+from bara_pyro.cli.scores import score_table
 from bara_pyro.metrics import paired_bootstrap
+from bara_pyro.metrics.base import METRICS, Metric, register_metric
 from bara_pyro.untrusted.files import read_jsonl
 
 
@@ -49,6 +52,29 @@ def test_what_is_printed_is_the_paired_bootstrap(groups: Path, bara: Bara) -> No
     printed = bara("compare", groups / "bara", groups / "lora").out
     assert "2 seeds" in printed
     assert all(word in printed for word in ("accuracy", "ECE", "NLL", "Brier", "95 % interval"))
+
+
+def test_a_new_metric_appears_wherever_there_are_scores(
+    groups: Path, bara: Bara, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One registration: it is evaluated, stands in the table and is compared."""
+    monkeypatch.setattr(METRICS, "_items", dict(METRICS))
+
+    def surprise(log_probs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return -log_probs.gather(1, torch.as_tensor(labels)[:, None])
+
+    def total(log_probs: torch.Tensor, labels: torch.Tensor) -> float:
+        return float(surprise(log_probs, labels).mean())
+
+    register_metric(Metric("surprise", total, "nats", "min", 2, surprise, "surprise", "surprise"))
+    metrics = evaluate(groups / "bara" / "seed-0")["metrics"]
+    assert all(scores["surprise"] == pytest.approx(scores["nll"]) for scores in metrics.values())
+    table = score_table([{"method": "bara", **metrics["3"]}])
+    assert "surprise" in [column.heading for column in table.columns]
+    found = json.loads(bara("compare", groups / "bara", groups / "lora", "--json").out)["metrics"]
+    lines = {line["metric"]: line for line in found}
+    assert lines["surprise"]["difference"] == pytest.approx(lines["nll"]["difference"])
+    assert "surprise (nats)" in bara("compare", groups / "bara", groups / "lora").out
 
 
 def _ids(run: Path) -> list[str]:

@@ -10,7 +10,8 @@ from scipy import stats
 
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.metrics import accuracy, brier, ece, nll, ood_auroc, paired_bootstrap
-from bara_pyro.metrics.bootstrap import PER_ROW, drawn_auroc, drawn_scores, weighted_auroc
+from bara_pyro.metrics.base import rows_of
+from bara_pyro.metrics.bootstrap import drawn_auroc, drawn_scores, weighted_auroc
 
 METRICS = {"acc": accuracy, "nll": nll, "brier": brier, "ece": ece}
 
@@ -70,7 +71,7 @@ def test_a_weighted_auroc_is_the_weight_of_the_pairs_in_the_right_order() -> Non
 def test_equals_scoring_each_draw_in_a_loop(metric: str):
     a, b, labels = two_systems(0)
     names = [f"author {i % 17}" for i in range(len(labels))]
-    drawn = drawn_scores([PER_ROW[metric](x, labels) for x in (a, b)], names, 30, seed=3)
+    drawn = drawn_scores([rows_of(metric)(x, labels) for x in (a, b)], names, 30, seed=3)
     # Which weights a name gets is seen from a score that is 1 for its rows and 0 elsewhere.
     shares = drawn_scores(
         [torch.tensor([[n == k] for n in names]).double() for k in names[:17]], names, 30, seed=3

@@ -9,17 +9,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from bara_pyro.diagnostics.page.shown import pairs
-from bara_pyro.diagnostics.paired.compare import HIGHER_IS_BETTER, Comparison, Difference, Side
+from bara_pyro.diagnostics.paired.compare import Comparison, Difference, Side
+from bara_pyro.metrics.base import METRICS
 from bara_pyro.report import Column, Paragraph, Picture, Points, Section, Table
 from bara_pyro.report.html import document
 from bara_pyro.report.style import INK, NORMAL, PALETTE, SMALL, WIDTH, dress, new_figure
 from bara_pyro.runs.answers_file import COMPARISON_PAGE
 from bara_pyro.runs.atomic import write_text
 
-NAMES = {"acc": "accuracy", "ece": "ECE", "nll": "NLL", "brier": "Brier score"}
-SCALES = {"acc": "%", "ece": "%", "nll": "nats", "brier": ""}
-UNITS = SCALES | {"acc": "points", "ece": "points"}  # of differences
-DIGITS = {"acc": 1, "ece": 1, "nll": 3, "brier": 3}
 READ = {"a": "A is better", "b": "B is better", "unclear": "unclear"}
 
 
@@ -37,7 +34,7 @@ def table(found: Comparison) -> Table:
     )
     rows = [
         {
-            "metric": _with(NAMES[one.metric], SCALES[one.metric]),
+            "metric": _with(METRICS[one.metric].title, METRICS[one.metric].unit),
             "a": _told(one.a, one.metric),
             "b": _told(one.b, one.metric),
             "difference": _told(one.difference, one.metric, sign=True),
@@ -60,7 +57,7 @@ def caption(found: Comparison) -> str:
 def sentences(found: Comparison) -> list[str]:
     """Return what was found, in plain words."""
     told = [_sentence(one, found.level) for one in found.metrics if one.better != "unclear"]
-    open_ones = [NAMES[one.metric] for one in found.metrics if one.better == "unclear"]
+    open_ones = [METRICS[one.metric].title for one in found.metrics if one.better == "unclear"]
     if open_ones:
         told.append(f"No difference is certain in {_and(open_ones)}.")
     if any(math.isinf(one.a) or math.isinf(one.b) for one in found.metrics):
@@ -135,7 +132,7 @@ def figure(found: Comparison) -> Figure:
     drawn = new_figure(WIDTH, 0.85 * len(found.metrics) + 0.4)
     panels = drawn.subplots(len(found.metrics), 1, squeeze=False)[:, 0]
     for panel, one in zip(panels, found.metrics, strict=True):
-        dress(panel, title=_with(f"{NAMES[one.metric]}, A − B", UNITS[one.metric]))
+        dress(panel, title=_with(f"{METRICS[one.metric].title}, A − B", METRICS[one.metric].difference_unit))
         panel.title.set_fontsize(NORMAL)
         panel.axvline(0, color=INK, linewidth=0.9)
         colour = {"a": PALETTE[0], "b": PALETTE[1], "unclear": INK}[one.better]
@@ -146,7 +143,7 @@ def figure(found: Comparison) -> Figure:
             panel.set_xlim(-widest, widest)
         else:
             panel.text(0.5, 0.5, "infinite", transform=panel.transAxes, fontsize=SMALL, color=INK)
-        if one.metric not in HIGHER_IS_BETTER:
+        if METRICS[one.metric].best == "min":
             panel.invert_xaxis()  # so that A is better on the same side of every panel
         panel.set(ylim=(-1, 1), yticks=[])
         panel.xaxis.set_major_locator(MaxNLocator(5, steps=(1, 2, 5, 10)))
@@ -163,15 +160,16 @@ def _side(side: Side) -> str:
 def _sentence(one: Difference, level: float) -> str:
     name = "A" if one.better == "a" else "B"
     low, high = sorted((abs(one.low), abs(one.high)))
-    digits, unit = DIGITS[one.metric], UNITS[one.metric]
+    metric = METRICS[one.metric]
+    digits, unit = metric.digits, metric.difference_unit
     return (
-        f"{name} is better in {NAMES[one.metric]}, by {abs(one.difference):.{digits}f}{unit and ' '}{unit} "
+        f"{name} is better in {metric.title}, by {abs(one.difference):.{digits}f}{unit and ' '}{unit} "
         f"({100 * level:g} % interval {low:.{digits}f} to {high:.{digits}f})."
     )
 
 
 def _described(one: Difference) -> str:
-    return f"{NAMES[one.metric]} {_told(one.difference, one.metric, sign=True)}, {_interval(one)}"
+    return f"{METRICS[one.metric].title} {_told(one.difference, one.metric, sign=True)}, {_interval(one)}"
 
 
 def _interval(one: Difference) -> str:
@@ -185,7 +183,7 @@ def _told(value: float, metric: str, *, sign: bool = False) -> str:
         return "–"
     if math.isinf(value):
         return "∞" if value > 0 else "−∞"
-    text = f"{value:{'+' if sign else ''}.{DIGITS[metric]}f}"
+    text = f"{value:{'+' if sign else ''}.{METRICS[metric].digits}f}"
     return text.replace("-", "−")
 
 

@@ -11,12 +11,10 @@ from torch import Tensor
 from bara_pyro.diagnostics.paired.evaluated import Evaluated, read_group
 from bara_pyro.diagnostics.result import Number, Result
 from bara_pyro.errors import DataError
-from bara_pyro.metrics import accuracy, brier, ece, holm, nll, paired_bootstrap
-from bara_pyro.metrics.bootstrap import PER_ROW
+from bara_pyro.metrics import holm, paired_bootstrap
+from bara_pyro.metrics.base import METRICS, compared, rows_of
 from bara_pyro.metrics.intervals import check_level
 
-SCORES = {"acc": accuracy, "ece": ece, "nll": nll, "brier": brier}
-HIGHER_IS_BETTER = frozenset({"acc"})
 RESAMPLES, LEVEL = 2000, 0.95
 
 
@@ -32,14 +30,14 @@ class Side(Result):
 class Difference(Result):
     """One score of both sides, each the mean over its runs; the unit is that of the score."""
 
-    metric: str  # acc and ece in percent, nll in nats, brier 0..2
+    metric: str  # of `bara_pyro.metrics.base.METRICS`, whose unit it has
     a: Number
     b: Number
     difference: Number  # a - b
     low: Number  # of the paired interval, by itself
     high: Number
     p: Number  # two-sided, of no difference
-    p_holm: Number  # the same, corrected for all four scores being looked at
+    p_holm: Number  # the same, corrected for all the scores that are looked at
     se_rows: Number  # standard error by other clusters of rows
     se_seeds: Number  # by training again with other seeds; unknown of one run a side
     df: Number  # degrees of freedom of Student's t
@@ -120,7 +118,7 @@ def compare_runs(
     left, right = (torch.stack([run.log_probs[drawn] for run in side]) for side in (ours, theirs))
     found = [
         _difference(metric, left, right, labels, names, level=level, resamples=resamples, seed=seed)
-        for metric in SCORES
+        for metric in compared()
     ]
     return Comparison(
         a=_side(a, ours),
@@ -237,12 +235,12 @@ def _difference(
 ) -> Difference:
     """Return one score of both sides (`runs x n x C` each); there is no interval where one is infinite."""
     a, b = (
-        float(torch.tensor([SCORES[metric](run, labels) for run in side]).double().mean())
+        float(torch.tensor([METRICS[metric].function(run, labels) for run in side]).double().mean())
         for side in (left, right)
     )
     unknown = dict.fromkeys(("low", "high", "p", "p_holm", "se_rows", "se_seeds", "df"), math.nan)
     fields = {"metric": metric, "a": a, "b": b, "difference": a - b, "better": "unclear"}
-    if not all(torch.isfinite(PER_ROW[metric](run, labels)).all() for run in (*left, *right)):
+    if not all(torch.isfinite(rows_of(metric)(run, labels)).all() for run in (*left, *right)):
         return Difference(**fields, **unknown)
     found = paired_bootstrap(
         metric, left, right, labels, clusters=clusters, resamples=resamples, level=level, seed=seed
@@ -269,12 +267,12 @@ def _judged(found: Sequence[Difference], level: float) -> list[Difference]:
 def _verdict(one: Difference, p_holm: float, level: float) -> Difference:
     better: Literal["a", "b", "unclear"] = "unclear"
     if p_holm < 1 - level:
-        better = "a" if (one.difference > 0) == (one.metric in HIGHER_IS_BETTER) else "b"
+        better = "a" if (one.difference > 0) == (METRICS[one.metric].best == "max") else "b"
     return one.model_copy(update={"p_holm": p_holm, "better": better})
 
 
 def _agreement(left: Tensor, right: Tensor, labels: Tensor) -> Agreement:
     """Return on how many rows which side is right."""
-    a, b = (torch.stack([PER_ROW["acc"](run, labels)[:, 0] > 0 for run in side]) for side in (left, right))
+    a, b = (torch.stack([rows_of("acc")(run, labels)[:, 0] > 0 for run in side]) for side in (left, right))
     shares = {"both": a & b, "only_a": a & ~b, "only_b": ~a & b, "neither": ~a & ~b}
     return Agreement(**{name: 100 * float(hit.double().mean()) for name, hit in shares.items()})
