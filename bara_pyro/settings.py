@@ -9,7 +9,7 @@ from bara_pyro.errors import BaraError, unknown
 
 T = TypeVar("T")
 
-DEFAULT_METHOD = "bara-gate"  # where nobody names one: docs/decisions.md
+DEFAULT_METHOD = "bara-gate"  # where nobody names one: docs/decisions.md, record 4
 
 # What is wanted in the words of a user, where pydantic says what it tried.
 FIXES = {"bool": "give true or false", "int": "give a whole number", "float": "give a number"}

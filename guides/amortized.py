@@ -57,7 +57,7 @@ class AmortizedGuide(SiteGuide):
             default it follows from the program's number of training rows, see `start_kappa`.
         max_kappa: largest noise level. 1, that of the prior Gamma(1, b), costs nothing in the bound under
             that prior and keeps out the heavy tails that make training at high rates collapse
-            (docs/decisions.md); `KAPPA_MAX` for sparser priors and for the text of the paper.
+            (docs/decisions.md, record 5); `KAPPA_MAX` for sparser priors and for the text of the paper.
         random_kappa: start A_kappa orthogonal together with A_m, as Algorithm 1 does, so that the noise level
             of a token is random at first; otherwise A_kappa starts at 0, every token at `init_kappa`.
         normalize_input: divide x by its root mean square. Rows of A_m are orthonormal, so that gates then
@@ -243,7 +243,7 @@ def start_kappa(rows: int) -> float:
     """Return the noise level that training starts from where nobody gives one.
 
     0.5 up to 2,560 training rows, from there on as the width of a posterior shrinks, by the root of their
-    number, and not below 0.1: docs/decisions.md, "Noise follows from the rows".
+    number, and not below 0.1: docs/decisions.md, record 6.
 
     >>> start_kappa(80), start_kappa(2560), start_kappa(10240), start_kappa(10**6)
     (0.5, 0.5, 0.25, 0.1)

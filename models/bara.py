@@ -3,7 +3,7 @@ r"""BaRA (arXiv 2606.29184): a sparse Bayesian gate in place of LoRA's fixed ran
 Phi    ~ p_Phi      one r-vector a module: what can be adapted
 theta  ~ p_theta    one r-vector a module, row and token: how much of it this token uses
 y = W0 x + s B (Phi * theta)                additive form (Eq. 13 of the paper, Algorithm 1)
-y = W0 x + s B (Phi * (theta - E[theta]))   additive form, centred (ours: docs/decisions.md)
+y = W0 x + s B (Phi * (theta - E[theta]))   additive form, centred (ours: `centred`)
 y = W0 x + s B ((Phi * theta) * (A x))      gate form (Definition 1 of the paper)
 """
 

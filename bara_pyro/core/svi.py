@@ -326,7 +326,7 @@ def adamw(
         local_lr_scale: the amortiser's rate as a share of `lr`. By default 0.1 where its gates modulate the
             projections of the model (the gate form): under Adam a weight moves by its rate a step however
             weak its gradient, and at the full rate gates wander faster than what they multiply can follow
-            (docs/decisions.md). Else 1: in the additive form the amortiser is the down-projection itself.
+            (docs/decisions.md, record 5). Else 1: in the additive form the amortiser is the down-projection.
         weight_decay: decoupled.
         eps: Adam's epsilon.
 

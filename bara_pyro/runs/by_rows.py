@@ -11,7 +11,7 @@ from bara_pyro.runs.config import RunConfig
 PASSES, MANY_ROWS, REPLY_PASSES = (10, 20), 640, 2
 FEWEST_STEPS, MOST_STEPS = 100, 6000
 # Rows at least for a rehearsal, and at least that it is asked: fewer say less of the temperature than its
-# prior does (docs/decisions.md). Where nobody says whether there is one, fewer than MANY_ROWS.
+# prior does (docs/calibrated.md). Where nobody says whether there is one, fewer than MANY_ROWS.
 REHEARSED_ROWS, ASKED_ROWS = 20, 10
 
 
@@ -86,7 +86,7 @@ def steps_of(epochs: float, rows: int, batch_size: int) -> int:
 
 
 def default_steps(rows: int, batch_size: int, *, replies: bool = False) -> int:
-    """Return the number of steps where nobody gives one; why so many: docs/decisions.md, "Length".
+    """Return the number of steps where nobody gives one; why so many: docs/decisions.md, record 6.
 
     >>> default_steps(80, 4), default_steps(640, 4), default_steps(100_000, 4)
     (200, 3200, 6000)

@@ -88,7 +88,7 @@ def steps_wanted(system: System, out: Path) -> int:
     """Return how many steps a run has by what its folder holds: as configured, or twice as many, once.
 
     A program that is not sure enough of itself about rows that it has not learnt has learnt too little yet:
-    what was measured of that stands in docs/decisions.md. Its best temperature is below 1 then, by more than
+    what was measured of that stands in docs/calibrated.md. Its best temperature is below 1 then, by more than
     chance would have it of a calibrated one (`too_unsure`).
     """
     c = system.config.train

@@ -4,7 +4,7 @@ A launcher maps a function over items and yields `(item, result)` as they finish
 it. The function does not raise; where its process is lost, the result is `Lost`.
 
 Processes are those of `concurrent.futures`, one pool of one worker for each that works at a time: a pool is
-broken as a whole by the loss of a worker (docs/decisions.md, on loky and Ray).
+broken as a whole by the loss of a worker, as loky's is. Ray keeps the other items, and starts more slowly.
 """
 
 import os

@@ -94,7 +94,7 @@ STUDY = entry_study(
     """\
 {task}, {steps} steps on rows of train, scored on rows set aside from it, S = 10; {seeds}. "before" is
 Algorithm 1 as printed (noise levels random around ln 2, no cap, one rate for all, the amortiser sees its
-input as it is), "after" are the defaults; docs/decisions.md has the mechanism.
+input as it is), "after" are the defaults (docs/decisions.md, record 5).
 """,
     main,
     parts,

@@ -25,7 +25,7 @@ of other rows to learn from, too.
 
 Adapters stand at every linear layer of the upper three of 30 blocks and at the answer head, so that the 27
 blocks below are run once a row: a run then takes minutes of one core. Where they stand was chosen by LoRA's
-scores on validation rows (docs/decisions.md). The temperature is fitted on a fifth of the rows, which are set
+scores on validation rows (answer.md). The temperature is fitted on a fifth of the rows, which are set
 aside. Trained on ag_news, a run is also asked the questions of openbookqa: rows from elsewhere.
 
 What is stored as real_attention is one seed with adapters at query and value of the upper six blocks.
