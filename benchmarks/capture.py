@@ -110,6 +110,19 @@ def _both(
     return found | recorded | said(replayed)
 
 
+def table(found: Figures) -> str:
+    """Return what `steps` found as a Markdown table; of PEFT's LoRA there is the eager step alone."""
+    lines = ["| training step | eager, ms | captured, ms | busy, ms | GiB kept by the graph |"]
+    lines += ["|---|---:|---:|---:|---:|"]
+    for name, own in found.items():
+        plain = own.get("eager", own.get("peft lora", {}))
+        again = own.get("captured", {})
+        numbers = (plain.get("ms"), again.get("ms"), plain.get("busy_ms"), own.get("held_gib"))
+        cells = ("–" if number is None else f"{number:.3g}" for number in numbers)
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def reserved(device: str) -> float:
     """Return the GiB that are taken from a GPU, what a recorded step keeps for itself included."""
     if device == "cpu":

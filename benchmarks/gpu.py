@@ -1,18 +1,20 @@
 """What a GPU shows and a CPU cannot: the shapes of a model of 7 billion parameters, on random weights.
 
 python -m benchmarks.gpu [--size qwen2.5-7b] [--dtype bfloat16] [--device cuda] [--rounds 10] [--rows N ..]
-                         [--parts captured equality step prediction checkpointing generation types]
+                         [--parts captured equality training step prediction checkpointing generation types]
                          [--methods lora additive gate] [--out FILE]
 
 "captured": the eager and the captured step of each of --methods beside PEFT's LoRA, for each of --rows.
 "equality": 12 steps from one seed, eager and captured, of each method, on the shapes of --equality-size: the
-largest differences, or why the method runs eagerly. "step": milliseconds, GiB above the weights and launches
-of a training step of the first --rows beside PEFT's LoRA, interleaved medians, and the time that the GPU is
-busy. "prediction": S = 10 draws of 16 rows beside ten
-forwards of PEFT's LoRA. "checkpointing": a step of one row of --long tokens with and without. "generation":
-replies as in `benchmarks.generation`. "types": the model is written to a folder and read in bfloat16,
-in 8 and in 4 bits: seconds and GiB of reading, GiB at the peak of training, milliseconds of a step. Results
-are written as they are found; `--size micro --device cpu` tries all of it without a GPU.
+largest differences, or why the method runs eagerly. "training": `bp.train` of the gate form on micro-wgs,
+captured (also killed and resumed), eager and on a CPU: seconds, test scores, and how far the parameters are
+from the captured run's. "step": milliseconds, GiB above the weights and launches of a training step of the
+first --rows beside PEFT's LoRA, interleaved medians, and the time that the GPU is busy. "prediction": S = 10
+draws of 16 rows beside ten forwards of PEFT's LoRA. "checkpointing": a step of one row of --long tokens with
+and without. "generation": replies as in `benchmarks.generation`. "types": the model is written to a folder
+and read in bfloat16, in 8 and in 4 bits: seconds and GiB of reading, GiB at the peak of training, ms of a
+step. Results are written as they are found; `--size micro --device cpu` tries all of it without a GPU, and
+`--table FILE` prints the captured steps of what was written.
 """
 
 import gc
@@ -33,12 +35,13 @@ from torch.profiler import ProfilerActivity, profile
 
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.loading import DTYPES, load_backbone
-from benchmarks import capture, generation
+from benchmarks import capture, generation, trained
 from benchmarks.speed import device_clock, interleaved, peak_of_gpu
 from benchmarks.systems import SIZES, make_batch, make_lm, ours, peft_lora
 
 GIB = 2**30
 METHODS = ("lora", "additive", "gate")
+PARTS = ("captured", "equality", "training", "step", "prediction", "checkpointing", "generation", "types")
 
 
 def peak(call: Callable[[], object], device: str) -> float | None:
@@ -182,7 +185,6 @@ def empty() -> None:
 
 def main() -> None:
     """Measure, print and write."""
-    parts = ("captured", "equality", "step", "prediction", "checkpointing", "generation", "types")
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--size", choices=SIZES, default="qwen2.5-7b")
     parser.add_argument("--dtype", choices=DTYPES, default="bfloat16")
@@ -192,11 +194,17 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS, help="with a captured step")
     parser.add_argument("--equality-size", choices=SIZES, default="896")
     parser.add_argument("--equality-methods", nargs="+", help="by default all that are installed")
+    parser.add_argument("--steps", type=int, default=300, help="of a training on the microworld")
+    parser.add_argument("--test-rows", type=int, help="of such a training; by default all")
     parser.add_argument("--long", type=int, default=2048, help="tokens of a long row")
     parser.add_argument("--types", nargs="+", default=["bfloat16", "int8", "int4"])
-    parser.add_argument("--parts", nargs="+", choices=parts, default=parts)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--table", type=Path, metavar="FILE", help="print a file's table and measure nothing")
     args = parser.parse_args()
+    if args.table:
+        print(capture.table(json.loads(args.table.read_text())["captured"]))
+        return
     gpu = torch.cuda.get_device_name() if args.device != "cpu" else None
     found: dict[str, Any] = {"size": args.size, "dtype": args.dtype, "gpu": gpu, "torch": torch.__version__}
     bench = None
@@ -204,6 +212,8 @@ def main() -> None:
         found[part] = {}
         if part in ("captured", "equality"):
             pieces = capture.steps(args, launches) if part == "captured" else capture.equality(args)
+        elif part == "training":
+            pieces = trained.training(args)
         elif part == "types":
             bench = None
             empty()

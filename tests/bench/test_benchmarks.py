@@ -20,14 +20,15 @@ QUICK: dict[str, tuple[str, ...]] = {
         *("--model", "microworld", "--task", "micro-wgs", "--dtypes", "bfloat16"),
         *("--rows", "8", "--steps", "1"),
     ),
-    "gpu": (
-        *("--size", "micro", "--device", "cpu", "--dtype", "float32"),
-        *("--rounds", "1", "--rows", "2", "--parts", "step", "captured", "equality"),
-        *("--equality-size", "micro", "--equality-methods", "bara", "ensemble"),
-    ),
     "kernels": (),
 }
 SLOW: dict[str, tuple[str, ...]] = {
+    "gpu": (
+        *("--size", "micro", "--device", "cpu", "--dtype", "float32"),
+        *("--rounds", "1", "--rows", "2", "--parts", "step", "captured", "equality", "training"),
+        *("--equality-size", "micro", "--equality-methods", "bara", "ensemble"),
+        *("--steps", "24", "--test-rows", "20"),
+    ),
     "compiled": ("--tokens", "8"),
     "serving": ("--requests", "6", "--few", "2", "--rounds", "1", "--samples", "2"),
 }
