@@ -10,7 +10,12 @@ import bara_pyro as bp
 
 ROOT = Path(__file__).parents[2]
 RUN = "RUN"  # stands for the folder of a run
-HELPERS = {"systems", "capture", "mutants"}  # no command; and tests/test_mutants.py starts the other
+HELPERS = {
+    "systems",
+    "capture",
+    "trained",
+    "mutants",
+}  # no command; and tests/test_mutants.py starts the other
 QUICK: dict[str, tuple[str, ...]] = {
     "generation": ("--rounds", "1", "--rows", "2", "--prompt", "4", "--new", "2"),
     "speed": ("--steps", "1", "--parts", "step"),
