@@ -82,8 +82,15 @@ def load_task(
     name = str(name)
     if labels not in LABEL_STYLES:
         raise ConfigError(unknown("label style", labels, LABEL_STYLES))
-    of_files = (test_file, classes, text_column, label_column, choices_column, context_column, cluster_column)
-    _check_effect(name, any(of_files), test_file, test_fraction, data_dir, revision)
+    check_effect(
+        name,
+        name in TASKS,
+        test_file=test_file,
+        test_fraction=test_fraction,
+        data_dir=data_dir,
+        revision=revision,
+        of_files=any((classes, text_column, label_column, choices_column, context_column, cluster_column)),
+    )
     check_world(name, world)
     if is_file_name(name):
         task = task_from_rows(
@@ -115,21 +122,41 @@ def load_task(
     return as_letters(task) if labels == "letters" else task
 
 
-def _check_effect(
+def check_effect(
     name: str,
-    of_files: bool,
+    made: bool,
+    *,
     test_file: str | Path | None,
     test_fraction: float,
     data_dir: str | Path | None,
     revision: str | None,
+    of_files: bool = False,
 ) -> None:
-    """Refuse an option that would change nothing: whoever gave it expects otherwise."""
-    own = is_file_name(name)
-    if of_files and not own:
+    """Refuse an option that would change nothing: whoever gave it expects otherwise.
+
+    Args:
+        name: of a task, of answers, replies or pairs.
+        made: whether its rows are made, and not read.
+        test_file: of a file's rows to test on.
+        test_fraction: of a file, to test on.
+        data_dir: folder of files.
+        revision: of a hub dataset.
+        of_files: whether anything else is given that a file of one's own alone has.
+
+    Raises:
+        ConfigError: the first that has no effect is named.
+    """
+    own, divided = is_file_name(name), test_fraction != TEST_FRACTION
+    if (test_file or of_files) and not own:
         raise ConfigError(
             f"test_file, classes and columns are for a file of one's own, and {name!r} is none."
         )
-    if test_file and test_fraction != TEST_FRACTION:
+    if divided and not own:
+        raise ConfigError(
+            f"test_fraction={test_fraction:g} divides a file of one's own, and {name!r} is none: leave it "
+            "out."
+        )
+    if test_file and divided:
         raise ConfigError(
             f"test_fraction={test_fraction:g} divides a file that has no test_file (now {str(test_file)!r}): "
             "give one of the two."
@@ -139,7 +166,9 @@ def _check_effect(
             f"data_dir={str(data_dir)!r} is for known tasks, and {name!r} is a file: give its whole path and "
             "no data_dir."
         )
-    if revision and (own or name in TASKS):
+    if data_dir and made:
+        raise ConfigError(f"data_dir={str(data_dir)!r} is not read: {name!r} is made, so leave it out.")
+    if revision and (own or made):
         raise ConfigError(f"revision={revision!r} is of a hub dataset, and {name!r} is none: leave it out.")
 
 

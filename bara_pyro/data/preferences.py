@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bara_pyro.data.conversations import Conversation, conversations_in
-from bara_pyro.data.loader import is_file_name
+from bara_pyro.data.loader import check_effect, is_file_name
 from bara_pyro.data.messages import PROMPTS, SYSTEM_COLUMNS, Message
 from bara_pyro.data.reading import read_hub, read_split
 from bara_pyro.data.registry import SUFFIXES, check_kind
@@ -14,6 +14,7 @@ from bara_pyro.data.reply_tasks import REPLY_SOURCES
 from bara_pyro.data.rows import carve, check_disjoint, check_other_file, too_few
 from bara_pyro.data.tables import Data, Table, read_table
 from bara_pyro.data.tools import GIVEN, is_list
+from bara_pyro.data.userfile import TEST_FRACTION
 from bara_pyro.errors import ConfigError, DataError, unknown
 from bara_pyro.types import Fields
 
@@ -127,7 +128,7 @@ def load_preferences(
     *,
     revision: str | None = None,
     test_file: str | Path | None = None,
-    test_fraction: float = 0.2,
+    test_fraction: float = TEST_FRACTION,
     rows: int | None = None,
 ) -> PreferenceTask:
     """Load preference pairs by name, or from a file of one's own.
@@ -162,6 +163,14 @@ def load_preferences(
         raise ConfigError(f"test_fraction is {test_fraction}: choose a number between 0 and 1.")
     if rows is not None and rows < 1:
         raise ConfigError(f"rows is {rows}: train on at least one pair.")
+    check_effect(
+        name,
+        False,
+        test_file=test_file,
+        test_fraction=test_fraction,
+        data_dir=data_dir,
+        revision=revision,
+    )
     if is_file_name(name):
         train, test, notes = _of_file(name, test_file, test_fraction)
     elif name in PREFERENCES:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bara_pyro.data.clusters import as_compared
 from bara_pyro.data.conversations import Conversation, conversations_in, load_conversations
-from bara_pyro.data.loader import is_file_name
+from bara_pyro.data.loader import check_effect, is_file_name
 from bara_pyro.data.reading import dataset_rows, hub_dataset, read_split
 from bara_pyro.data.registry import SUFFIXES, check_kind
 from bara_pyro.data.rows import carve, check_disjoint, check_other_file, first_validation, too_few
@@ -16,6 +16,7 @@ from bara_pyro.data.schemas import digest
 from bara_pyro.data.stored import stored_dataset, stored_file, stored_split
 from bara_pyro.data.tables import Data, Table
 from bara_pyro.data.types import split_counts
+from bara_pyro.data.userfile import TEST_FRACTION
 from bara_pyro.errors import ConfigError, DataError, unknown
 from bara_pyro.registry import Registry
 
@@ -107,7 +108,7 @@ def load_replies(
     seed: int = 0,
     revision: str | None = None,
     test_file: str | Path | None = None,
-    test_fraction: float = 0.2,
+    test_fraction: float = TEST_FRACTION,
     streaming: bool = False,
 ) -> ReplyTask:
     """Load prompts with replies by name; see `replies_from_rows` for rows that are in memory.
@@ -134,6 +135,14 @@ def load_replies(
         tell three things about tode in summer . reply : |  sells silk . holds nets . keeps horses .
     """
     name = str(name)
+    check_effect(
+        name,
+        name in REPLY_TASKS,
+        test_file=test_file,
+        test_fraction=test_fraction,
+        data_dir=data_dir,
+        revision=revision,
+    )
     if is_file_name(name):
         if test_file is not None:
             check_other_file(name, test_file)
@@ -180,7 +189,7 @@ def replies_from_rows(
     test: Data | None = None,
     *,
     name: str | None = None,
-    test_fraction: float = 0.2,
+    test_fraction: float = TEST_FRACTION,
     validation_rows: int = 0,
     seed: int = 0,
 ) -> ReplyTask:

@@ -54,6 +54,16 @@ class Decoding:
                 f"draws={self.draws!r} and mixture={self.mixture}: the mixture has its own draws, give "
                 "one of the two."
             )
+        if self.temperature == 0 and (self.top_p < 1 or self.top_k):
+            narrowing = f"top_p={self.top_p:g}" if self.top_p < 1 else f"top_k={self.top_k}"
+            raise ConfigError(
+                f"{narrowing} narrows what tokens are drawn from, and temperature=0 takes the likeliest: "
+                "give one of the two."
+            )
+        if self.draws == "mean" and not self.fresh_theta:
+            raise ConfigError(
+                "draws='mean' puts every gate at its mean: leave fresh_theta=False (--mean-theta) out."
+            )
         if self.max_new_tokens is not None and self.max_new_tokens < 1:
             raise ConfigError(f"max_new_tokens is {self.max_new_tokens}: give 1 or more.")
         if not all(self.stop):

@@ -22,7 +22,7 @@ from bara_pyro.data.reply_tasks import ReplyTask
 from bara_pyro.data.rows import check_other_file
 from bara_pyro.data.stored import stored_file
 from bara_pyro.data.tables import Data
-from bara_pyro.errors import DataError
+from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.metrics import decompose, posterior_predictive
 from bara_pyro.runs.answers import Answers, carried
 from bara_pyro.runs.config import RunConfig, load_config
@@ -150,6 +150,7 @@ def rows_to_evaluate(folder: Path, config: RunConfig) -> Task | ReplyTask:
         config: the run's, with the settings of the task that differ.
 
     Raises:
+        ConfigError: a folder of data is given, and the rows are in a file.
         DataError: rows that cannot be read, or whose classes are not the run's.
     """
     own, stored = stored_config(folder)
@@ -158,6 +159,10 @@ def rows_to_evaluate(folder: Path, config: RunConfig) -> Task | ReplyTask:
     if file is None and is_file_name(c.name) and c.name != own.task.name:
         file = c.test_file or Path(c.name)
     if file is not None:
+        if c.data_dir not in (None, own.task.data_dir):
+            raise ConfigError(
+                f"data_dir={str(c.data_dir)!r} is for known tasks, and {str(file)!r} is a file."
+            )
         check_other_file(own.task.name, file)
         return _whole_file(file, c, stored_task(stored), own)
     if c.name == own.task.name:

@@ -282,7 +282,7 @@ def test_texts_are_replied_to(bara: Pair) -> None:
         ]
 
 
-@pytest.mark.parametrize(("draws", "theta"), product(("each", "mean", 2), (True, False)))
+@pytest.mark.parametrize(("draws", "theta"), [("mean", True), *product(("each", 2), (True, False))])
 def test_the_same_again(bara: Pair, draws: str | int, theta: bool) -> None:
     first, again = (words(replies(bara, draws=draws, fresh_theta=theta)) for _ in range(2))
     assert first == again
