@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bara_pyro.cli.options import DATA, path
+from bara_pyro.cli.typed import note_of_draws, refuse
 from bara_pyro.runs.sections import MOST_DRAWS
 from bara_pyro.types import Json
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from bara_pyro.runs.asked import Asked
     from bara_pyro.runs.system import System
 
+COLUMNS = ("text_column", "label_column", "choices_column", "context_column")
 InputFile = Annotated[
     Path | None,
     typer.Option(
@@ -76,6 +78,10 @@ class Question:
         """
         from bara_pyro.cli.outputs import check_rows
 
+        if self.calibration is None:
+            refuse(["cluster_column"], "is a column of calibration rows: give --calibration FILE")
+            if self.input_file is None:
+                refuse(COLUMNS, "is a column of a file: give --input or --calibration")
         read = [file for file in (self.input_file, self.calibration) if file is not None]
         check_rows(self.run, read, self.output, overwrite=self.overwrite, keys=keys)
 
@@ -101,6 +107,7 @@ class Question:
         own = self.input_file is None or self.calibration is None
         system = load_system(self.run, backbone=self.model, device=self.device, with_rows=own)
         require_answers(system.config)
+        note_of_draws(system, samples=self.samples, seed=self.seed)
         given = Given(*self.columns)
         rows = known_rows(system, self.calibration, given=given, answers=answers)
         known = independent(system, rows, self.calibration, given)

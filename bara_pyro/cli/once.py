@@ -5,6 +5,8 @@ from typing import Any
 
 from typer.core import TyperCommand
 
+from bara_pyro.cli import terminal
+
 # How click stores an option that takes one value, and one that is a flag.
 PLAIN = {"store", "store_const"}
 
@@ -19,6 +21,14 @@ class Once(TyperCommand):
             if option.action in PLAIN:
                 option.process = partial(_store, option, option.process, ctx)
         return parser
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command, with the names of what was typed at hand."""
+        sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
+        terminal.mode.typed = frozenset(
+            name for name, source in sources.items() if source.name == "COMMANDLINE"
+        )
+        return super().invoke(ctx)
 
 
 def _store(option: Any, store: Any, ctx: Any, value: Any, state: Any) -> None:

@@ -7,6 +7,7 @@ from functools import partial
 from itertools import chain, count
 from pathlib import Path
 
+from bara_pyro.cli.typed import check_overwrite
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.runs.answers_file import KEYS, answers_in
 from bara_pyro.runs.manifest import check_run, is_run, run_below
@@ -148,6 +149,7 @@ def check_rows(
     Raises:
         BaraError: there is no such file, or no run; the output must not be written, or has another ending.
     """
+    check_overwrite(output)
     for file in read:
         if not file.is_file():
             raise DataError(f"There is no file {file}.")

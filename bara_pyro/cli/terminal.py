@@ -30,11 +30,13 @@ class Mode:
         json: one JSON value on stdout and nothing else.
         quiet: results without progress and remarks.
         debug: tracebacks.
+        typed: names of the command's parameters that were typed.
     """
 
     json: bool = False
     quiet: bool = False
     debug: bool = False
+    typed: frozenset[str] = frozenset()
 
 
 mode = Mode()

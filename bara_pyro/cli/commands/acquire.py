@@ -69,6 +69,7 @@ def acquire(
     Label the rows of --output, add them to the training rows and train again.
     """
     from bara_pyro.cli.outputs import check_rows
+    from bara_pyro.cli.typed import note_of_draws
     from bara_pyro.runs.answers_file import ACQUISITION_KEYS
 
     check_rows(run, [pool], output, overwrite=overwrite, keys=ACQUISITION_KEYS)
@@ -85,6 +86,7 @@ def acquire(
 
     system = load_system(run, backbone=model, device=device, with_rows=False)
     require_answers(system.config)
+    note_of_draws(system, samples=samples, seed=0 if by == "random" else seed)
     table = read_table(pool)
     if output is not None:
         check_columns(table, (*ACQUISITION_KEYS, "joint"))

@@ -41,6 +41,7 @@ def best_of_n(
     import numpy as np
 
     from bara_pyro.cli.terminal import result, say, show
+    from bara_pyro.cli.typed import refuse
     from bara_pyro.errors import ConfigError
     from bara_pyro.generation.encoder import encoder_distance
     from bara_pyro.generation.scored import read_scored, references_of
@@ -49,6 +50,8 @@ def best_of_n(
     from bara_pyro.metrics import best_of_n_win_rate
     from bara_pyro.report import Column, Table
 
+    if encoder is None:
+        refuse(["device"], "is of --encoder: give that")
     found = read_scored(scores)
     if encoder is not None and found.scores.shape[1] < 2:
         raise ConfigError("There is one reply a prompt, and a distance needs two: leave out --encoder.")

@@ -48,9 +48,11 @@ def compare(
     paired by seed, and the intervals then hold for training again, too.
     """
     from bara_pyro.cli.outputs import check_file
+    from bara_pyro.cli.typed import check_overwrite
     from bara_pyro.errors import ConfigError
     from bara_pyro.runs.answers_file import comparison_page_in
 
+    check_overwrite(page)
     if page is not None:
         if page.suffix.lower() != ".html":
             raise ConfigError(f"--page {page}: end the name in .html.")

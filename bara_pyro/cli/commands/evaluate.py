@@ -59,6 +59,7 @@ def evaluate(
 ) -> None:
     """Evaluate a finished run again: other numbers of draws, another split, other data."""
     from bara_pyro.cli.outputs import check_folder
+    from bara_pyro.cli.typed import note_of_draws, refuse
     from bara_pyro.errors import ConfigError
     from bara_pyro.runs.manifest import check_not_uploaded, check_run, is_run
 
@@ -81,6 +82,8 @@ def evaluate(
     own = stored_config(run)[0].task.name
     if task is not None and Path(task).exists() and same_file(task, own):
         task = None  # the run's own, however it is spelled
+    if task is not None and test_file is not None:
+        refuse(["task"], f"and --test-file {test_file} are two sources of rows: leave out the file")
     given: Json = {
         "name": task, "data_dir": data_dir, "test_file": test_file, "limit": limit,
         "text_column": text_column, "label_column": label_column, "choices_column": choices_column,
@@ -96,6 +99,7 @@ def evaluate(
         out = run / "evaluation" / f"{data.name}-{config.task.evaluate_on}"
         check_folder(out, overwrite=overwrite)
     system = replace(load_system(run, backbone=model, device=device, task=data), config=config)
+    note_of_draws(system, samples=max(samples or [1]))
     if task is None and test_file is None:
         check_rows_of_run(system, run, data_dir)
     report = evaluate_with_progress(

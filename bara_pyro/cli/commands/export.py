@@ -53,8 +53,11 @@ def export(
     run of BaRA as it is with `import bara_pyro.peft`.
     """
     from bara_pyro.cli.outputs import check_folder
+    from bara_pyro.cli.typed import refuse
     from bara_pyro.runs.manifest import check_run
 
+    if not draws:
+        refuse(["seed"], "is of --draws: give that")
     check_folder(out, overwrite=overwrite, inputs=[run])
     check_run(run)
 

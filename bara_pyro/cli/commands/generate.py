@@ -89,16 +89,13 @@ def generate(
     total, aleatoric and epistemic uncertainty in nats, under draws of their own.
     """
     from bara_pyro.cli.outputs import check_file
-    from bara_pyro.errors import ConfigError, DataError
+    from bara_pyro.cli.typed import check_overwrite, note_of_draws
+    from bara_pyro.errors import ConfigError
     from bara_pyro.runs.answers_file import replies_in, reply_page_in
     from bara_pyro.runs.manifest import check_run
 
-    if input_file is None and not prompt:
-        raise ConfigError("Give prompts, in a file with --input or one by one with --prompt.")
-    if input_file is not None and prompt:
-        raise ConfigError(f"Give prompts with --input ({input_file}) or with --prompt, not both.")
-    if input_file is not None and not input_file.is_file():
-        raise DataError(f"There is no file {input_file}.")
+    check_overwrite(output, page)
+    _check_prompts(input_file, prompt)
     if resume and (overwrite or output is None):
         raise ConfigError("--resume goes on with the file of --output: give that, without --overwrite.")
     if page is not None and not uncertainty:
@@ -138,6 +135,13 @@ def generate(
         seed=seed,
     )
     system = load_system(run, backbone=model, device=device, with_rows=False)
+    note_of_draws(
+        system,
+        draws=draws != "mean",
+        mixture=mixture,
+        mean_theta=mean_theta,
+        uncertainty=uncertainty,
+    )
     ids, asked = load_prompts(input_file) if input_file is not None else ([], [*(prompt or [])])
     ids, asked = ids[:limit], asked[:limit]
     encoded = encode_prompts(asked, system.backbone.tokenizer, chat=chat or system.config.task.chat, ids=ids)
@@ -177,6 +181,18 @@ def generate(
         {"output": output, "replies": count, "written": written}
         | ({"page": page} if page is not None else {})
     )
+
+
+def _check_prompts(file: Path | None, prompts: list[str] | None) -> None:
+    """Refuse no prompts, those of both kinds, and a file that is not there."""
+    from bara_pyro.errors import ConfigError, DataError
+
+    if file is None and not prompts:
+        raise ConfigError("Give prompts, in a file with --input or one by one with --prompt.")
+    if file is not None and prompts:
+        raise ConfigError(f"Give prompts with --input ({file}) or with --prompt, not both.")
+    if file is not None and not file.is_file():
+        raise DataError(f"There is no file {file}.")
 
 
 def _write_page(rows: list[Json], page: Path, run: Path, draws: int) -> None:

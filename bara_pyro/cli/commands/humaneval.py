@@ -16,7 +16,7 @@ from bara_pyro.cli.options import (
     Seed,
     Temperature,
     TopK,
-    TopP,
+    of_sampling,
     path,
 )
 from bara_pyro.runs.sections import MOST_DRAWS
@@ -34,7 +34,12 @@ def humaneval(
     limit: Annotated[int | None, typer.Option(min=2, help="Take the first so many problems.")] = None,
     draws: Draws = "each",
     temperature: Temperature = 0.8,
-    top_p: TopP = 0.95,
+    top_p: Annotated[
+        float | None,
+        of_sampling(
+            help="Keep the likeliest tokens of this probability. (default: 0.95 of a law that is drawn from)"
+        ),
+    ] = None,
     top_k: TopK = 0,
     max_new_tokens: MaxNewTokens = None,
     seed: Seed = 0,
@@ -61,6 +66,7 @@ def humaneval(
     and the scores.
     """
     from bara_pyro.cli.outputs import check_folder
+    from bara_pyro.cli.typed import note_of_draws
     from bara_pyro.errors import ConfigError
     from bara_pyro.runs.manifest import check_run
     from bara_pyro.runs.ownership import adding, clear
@@ -91,12 +97,13 @@ def humaneval(
     how = Decoding(
         draws_of(draws),
         temperature=temperature,
-        top_p=top_p,
+        top_p=top_p if top_p is not None else 0.95 if temperature else 1.0,
         top_k=top_k,
         max_new_tokens=max_new_tokens,
         seed=seed,
     )
     system = load_system(run, backbone=model, device=device, with_rows=False)
+    note_of_draws(system, draws=draws != "mean")
     if not resume:
         clear(out)
     out.mkdir(parents=True, exist_ok=True)

@@ -52,6 +52,7 @@ def inspect(
     the draws as netCDF for ArviZ.
     """
     from bara_pyro.cli.outputs import check_folder
+    from bara_pyro.cli.typed import note_of_draws, refuse
     from bara_pyro.errors import ConfigError
     from bara_pyro.runs.manifest import check_not_uploaded, check_run, is_run
     from bara_pyro.runs.ownership import adding
@@ -60,9 +61,8 @@ def inspect(
         raise ConfigError("A --text is empty: give it words or leave it out.")
     if tau is not None and not math.isfinite(tau):
         raise ConfigError(f"--tau is {tau}: give a threshold such as 0.1.")
-    for option, value in (("--tau", tau), ("--text", text)):
-        if value not in (None, []) and not deep:
-            raise ConfigError(f"{option} is of what --deep looks at: give --deep, or leave it out.")
+    if not deep:
+        refuse(["tau", "text"], "is of what --deep looks at: give --deep")
     check_run(run)
     if out is not None and is_run(out):
         raise ConfigError(f"{out} is a run: give --out another folder.")
@@ -77,6 +77,7 @@ def inspect(
     from bara_pyro.runs.folder import load_system
 
     system = load_system(run, backbone=model, device=device, data_dir=data_dir)
+    note_of_draws(system, samples=samples)
     looked = options(rows, samples, TAU if tau is None else tau, text or [], deep=deep)
     with adding(out) as place, progress(f"inspect {run.name}", len(parts_of(looked)) + 1) as advance:
         page, findings = inspect_run(run, system, looked, out=place, on_part=advance)

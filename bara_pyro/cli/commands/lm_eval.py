@@ -61,9 +61,13 @@ def lm_eval(
 ) -> None:
     """Score a run on tasks of lm-evaluation-harness, as it was before training and is now."""
     from bara_pyro.cli.outputs import check_file
+    from bara_pyro.cli.typed import check_overwrite, note_of_draws, refuse
     from bara_pyro.errors import ConfigError, DataError
     from bara_pyro.runs.manifest import check_run, is_language_model, is_run
 
+    check_overwrite(out)
+    if law in ("mean", "base"):
+        refuse(["samples", "seed"], f"is of draws, and law {law} has none: give --law joint or token")
     if law != "base" or is_run(run):
         if is_language_model(run):
             raise ConfigError(
@@ -84,6 +88,8 @@ def lm_eval(
 
     names = [name.strip() for name in tasks.split(",") if name.strip()]
     lm = BaraLM(run, law, samples, seed, batch_size=batch_size, backbone=model, device=device, dtype=dtype)
+    if lm.system is not None:
+        note_of_draws(lm.system, samples=samples, seed=seed)
     # lm-eval's bars are on stderr whatever is asked for.
     with redirect_stderr(StringIO()) if mode.quiet else nullcontext(sys.stderr):
         report = evaluate_tasks(

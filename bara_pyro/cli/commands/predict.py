@@ -61,6 +61,7 @@ def predict(
     itself, epistemic the part that comes from not knowing the weights. The columns of a file are kept.
     """
     from bara_pyro.cli.outputs import check_rows
+    from bara_pyro.cli.typed import note_of_draws
 
     asked = _asked(texts, input_file)
     output = None if str(output) in STANDARD else output
@@ -73,6 +74,7 @@ def predict(
     from bara_pyro.runs.predict import predict as answered
 
     system = load_system(run, backbone=model, device=device, with_rows=False)
+    note_of_draws(system, samples=samples, seed=seed)
     given = Given(text_column, None, choices_column, context_column)
     with progress(f"predict {'texts' if input_file is None else input_file.name}", None) as advance:
         found = answered(system, asked, samples=samples, seed=seed, given=given, on_rows=advance)

@@ -79,5 +79,10 @@ def prune(
             save(curve_figure(points), place / "prune.png")
         show(curve_table(points, samples))
     say(f"Written to {out}")
-    units = {"kept": found.kept, "units": found.units, "difference": found.difference}
+    units = {
+        "rows": len(calibration),
+        "kept": found.kept,
+        "units": found.units,
+        "difference": found.difference,
+    }
     result({**report, "prune": {"tolerance": tolerance, **units, "curve": points}})

@@ -36,8 +36,11 @@ def push(
     limits and loading; not the predictions, the training log, or any path of this machine.
     """
     from bara_pyro.cli.outputs import check_folder
+    from bara_pyro.cli.typed import refuse
     from bara_pyro.runs.manifest import HUB, check_run
 
+    if offline:
+        refuse(["private"], "is of an upload, and --offline uploads nothing: leave --offline out")
     check_run(run)
     out = run / HUB if out is None else out
     check_folder(out, overwrite=overwrite, inputs=[run])

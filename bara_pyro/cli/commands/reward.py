@@ -65,9 +65,12 @@ def train(
     with held-out pairs, and how often always taking the longer reply would.
     """
     from bara_pyro.cli.outputs import check_folder
+    from bara_pyro.cli.typed import refuse
     from bara_pyro.data.preferences import load_preferences
     from bara_pyro.reward.settings import RewardConfig
 
+    if head_only:
+        refuse(["r"], "is of LoRA, and --head-only trains none: leave out --head-only")
     inputs = [place for place in (Path(model), Path(task), data_dir, test_file) if place and place.exists()]
     check_folder(out, overwrite=overwrite, inputs=inputs)
     config = RewardConfig(

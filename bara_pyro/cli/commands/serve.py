@@ -94,6 +94,7 @@ def serve(
     check_run(run)
 
     from bara_pyro.cli.terminal import remark, result, say
+    from bara_pyro.cli.typed import note_of_draws
     from bara_pyro.runs.folder import load_system, stored_config
     from bara_pyro.serving.app import Limits, create_app
     from bara_pyro.serving.engine import RunEngine
@@ -106,6 +107,7 @@ def serve(
     with listen(host, port) as listening:
         backbone = local_backbone(model or stored_config(run)[0].backbone.name)
         system = load_system(run, backbone=backbone, device=device, with_rows=False)
+        note_of_draws(system, samples=samples, seed=seed)
         engine = RunEngine(system, samples=samples, seed=seed, memory_budget=memory_budget)
         limits = Limits(max_batch, max_wait_ms / 1000, queue_size, max_bytes)
         app = create_app(engine, limits, hosts=hosts_of(host, allowed_host or ()))

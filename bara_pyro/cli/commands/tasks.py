@@ -31,16 +31,16 @@ def tasks(
     """List the tasks, or show what the model is asked in one of them."""
     from bara_pyro.cli.catalogue import catalogue
     from bara_pyro.cli.terminal import console, listing, mode, result, say
-    from bara_pyro.errors import ConfigError
+    from bara_pyro.cli.typed import refuse
 
-    columns: Json = {
+    given: Json = {
         "text_column": text_column, "label_column": label_column, "choices_column": choices_column,
         "context_column": context_column, "cluster_column": cluster_column,
     }  # fmt: skip
-    columns = {key: column for key, column in columns.items() if column is not None}
-    if columns and name is None:
-        raise ConfigError(f"--{next(iter(columns)).replace('_', '-')} names a column: give its FILE as well.")
+    columns = {key: column for key, column in given.items() if column is not None}
     if name is None:
+        refuse(given, "names a column: give its FILE as well")
+        refuse(["data_dir", "rows"], "is of rows that are shown: give a TASK")
         found = catalogue()["tasks"]
         listing(
             ("task", "in papers", "where from"),
