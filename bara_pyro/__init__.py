@@ -13,7 +13,7 @@ _HOME = {
     "generate": "api",
     "load_system": "runs.folder",
     "attached": "core.attached",
-    "BaRATrainer": "runs.trainer",
+    "BaRATrainer": "extras.hub.trainer",
     # The same in pieces: a language model, rows, a program and its guide, inference.
     "models": "",
     "guides": "",

@@ -10,9 +10,9 @@ from bara_pyro.data import Task
 from bara_pyro.data.reply_tasks import ReplyTask
 from bara_pyro.data.tables import Data
 from bara_pyro.errors import ConfigError, unknown
-from bara_pyro.generation.decoding import Decoding
-from bara_pyro.generation.file import reply_lines
-from bara_pyro.generation.prompts import Asked, encode_prompts, load_prompts
+from bara_pyro.extras.replies.generation.decoding import Decoding
+from bara_pyro.extras.replies.generation.file import reply_lines
+from bara_pyro.extras.replies.generation.prompts import Asked, encode_prompts, load_prompts
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import evaluate_system
 from bara_pyro.runs.folder import fitted
@@ -189,23 +189,24 @@ def generate(
 
     Args:
         run: what `train` or `load_system` gave, or its folder.
-        prompts: a list of texts, or rows as `bara_pyro.generation.load_prompts` reads them: a file, a
-            DataFrame, a list of dictionaries with `prompt` or `messages`.
+        prompts: a list of texts, or rows as `bara_pyro.extras.replies.generation.load_prompts` reads them: a
+            file, a DataFrame, a list of dictionaries with `prompt` or `messages`.
         replies: number of replies a prompt.
         uncertainty: number of draws that say how sure the posterior is of each token; 0: none.
         chat: whether texts, too, go through the chat template; as the run was trained by default.
-        memory_budget: bytes that a batch may take; see `bara_pyro.generation.generate`.
+        memory_budget: bytes that a batch may take; see `bara_pyro.extras.replies.generation.generate`.
         decoding: `temperature`, `top_p`, `top_k`, `max_new_tokens`, `stop`, `seed`, `draws`, `fresh_theta`,
-            `mixture`: see `bara_pyro.generation.generate`, which yields replies as they are ready, and
-            takes further arguments of transformers.
+            `mixture`: see `bara_pyro.extras.replies.generation.generate`, which yields replies as they are
+            ready, and takes further arguments of transformers.
 
     Returns:
         One dictionary a reply: `id` of the prompt, `number`, `reply`, `log_prob` in nats under its own draw,
         and by token, where that was asked for, `total`, `aleatoric` and `epistemic` in nats; all of it:
-        `bara_pyro.generation.file.reply_lines`.
+        `bara_pyro.extras.replies.generation.file.reply_lines`.
 
     Raises:
-        ConfigError: an argument is unknown or out of range; see `bara_pyro.generation.generate`.
+        ConfigError: an argument is unknown or out of range; see
+            `bara_pyro.extras.replies.generation.generate`.
         DataError: a prompt cannot be read, or has no tokens.
 
     Examples:

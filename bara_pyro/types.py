@@ -17,7 +17,7 @@ WeightType = Literal[FloatType, "int8", "int4"]
 """Names of the types that the frozen weights of a language model can have; see `bara_pyro.core.quantized`."""
 
 Law = Literal["joint", "token", "mean", "base"]
-"""What a text's probability under a posterior is taken to be; see `bara_pyro.harness.laws`."""
+"""What a text's probability under a posterior is taken to be; see `bara_pyro.extras.lmeval.harness.laws`."""
 
 SetScore = Literal["lac", "aps"]
 """How ill an answer suits a prediction; see `bara_pyro.metrics.conformal`."""

@@ -19,11 +19,11 @@ import bara_pyro as bp
 from bara_pyro.core.priors import PRIORS
 from bara_pyro.data.registry import TASKS
 from bara_pyro.errors import SandboxError
+from bara_pyro.extras.replies.sandbox import check_isolation
 from bara_pyro.guides.families import FAMILIES
 from bara_pyro.methods import METHODS
 from bara_pyro.metrics.base import METRICS
 from bara_pyro.registry import Registry
-from bara_pyro.sandbox import check_isolation
 
 PAGES = Path(__file__).parents[1] / "docs" / "api"
 DOCUMENTED = re.compile(r"^::: (\S+)", flags=re.MULTILINE)
@@ -56,8 +56,12 @@ REGISTRIES: tuple[Registry, ...] = (PRIORS, FAMILIES, METHODS, METRICS, TASKS)
 # All modules that register something are imported now: in their own order, which is not that of the pages,
 # and not into the copies that examples register in.
 KNOWN = [[*registry] for registry in REGISTRIES]
-ISOLATED = {f"bara_pyro.sandbox.{name}" for name in ("humaneval.judge", "runner.check_isolation")}
-ISOLATED |= {f"bara_pyro.sandbox.{name}" for name in ("runner.run_program", "trial.try_function")}
+ISOLATED = {
+    f"bara_pyro.extras.replies.sandbox.{name}" for name in ("humaneval.judge", "runner.check_isolation")
+}
+ISOLATED |= {
+    f"bara_pyro.extras.replies.sandbox.{name}" for name in ("runner.run_program", "trial.try_function")
+}
 OFFERED = [thing for name in bp.__all__ if not isinstance(thing := getattr(bp, name), ModuleType)]
 OFFERED.append(bp.guides.register_guide)
 SHOWN = {path_of(thing): thing for thing in (*OFFERED, *documented())}

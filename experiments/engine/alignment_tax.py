@@ -79,7 +79,7 @@ def harness_tax(data_dir: Path, tasks: Sequence[str], rows: int, samples: int) -
     before: Scores = {}
 
     def tax(system: System) -> tuple[Scores, Scores]:
-        from bara_pyro.harness import BaraLM, evaluate_tasks  # an extra
+        from bara_pyro.extras.lmeval.harness import BaraLM, evaluate_tasks  # an extra
 
         def scored(law: Law) -> Scores:
             lm = BaraLM(system, law=law, samples=samples, batch_size=8)

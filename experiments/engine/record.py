@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bara_pyro.data import answer_token_ids, encode_labels
 from bara_pyro.errors import ConfigError, DataError
-from bara_pyro.hub.scrub import scrubbed
+from bara_pyro.extras.hub.upload.scrub import scrubbed
 from bara_pyro.metrics import ood_auroc, reliability_bins, risk_coverage
 from bara_pyro.runs.config import WITHOUT_EFFECT, RunConfig, parse_config
 from bara_pyro.runs.evaluate import evaluate_system

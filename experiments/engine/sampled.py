@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from bara_pyro.generation import Prompt, Reply, generate
-from bara_pyro.generation.prompts import Asked
+from bara_pyro.extras.replies.generation import Prompt, Reply, generate
+from bara_pyro.extras.replies.generation.prompts import Asked
 from bara_pyro.metrics import best_of_n_per_prompt, distinct_n, self_bleu_diversity
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.reply_scores import reply_scores

@@ -12,7 +12,7 @@ from app_cases import Bara, Place, assert_one_sentence, questions, write_rows
 
 from bara_pyro.cli.running import run as train
 from bara_pyro.data import load_questions, task_from_rows
-from bara_pyro.runs.acquire import acquire, ask_pool
+from bara_pyro.extras.active.acquire import acquire, ask_pool
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.rows import encode_rows
@@ -102,7 +102,7 @@ def test_draws_that_are_used_up_are_said_to_be(
 ) -> None:
     quiet = bara("acquire", members, "--input", pool, "--count", 3)
     assert "nine tenths" not in quiet.out
-    monkeypatch.setattr("bara_pyro.runs.acquire.NEAR", 1e-4)
+    monkeypatch.setattr("bara_pyro.extras.active.acquire.NEAR", 1e-4)
     said = bara("acquire", members, "--input", pool, "--count", 3)
     assert "nine tenths" in said.out
     assert "little more than noise" in said.out

@@ -13,10 +13,10 @@ from torch.testing import assert_close
 
 import bara_pyro as bp
 from bara_pyro.cli.running import run
+from bara_pyro.extras.hub.export import export_lora
 from bara_pyro.runs.by_rows import for_rows
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import draw
-from bara_pyro.runs.export import export_lora
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.manifest import check_run
 from bara_pyro.runs.system import assemble, build_system
@@ -182,7 +182,7 @@ def test_peft_gives_the_logits_before_it(default: Path, place: Place) -> None:
     peft = pytest.importorskip("peft")
     from transformers import AutoModelForCausalLM
 
-    import bara_pyro.peft  # noqa: F401
+    import bara_pyro.extras.hub.peft  # noqa: F401
 
     system = load_system(default)
     temperature = read_json(default / "fitted.json")["calibrated_temperature"]

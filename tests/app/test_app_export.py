@@ -19,9 +19,9 @@ from bara_pyro.core.adapter import tapped
 from bara_pyro.core.guide import PosteriorMean
 from bara_pyro.data import batches, first_rows
 from bara_pyro.diagnostics.gates.prune import unit_importance, weakest, without
+from bara_pyro.extras.hub.export import export_lora, nearness
 from bara_pyro.methods import METHODS
 from bara_pyro.runs.evaluate import draw
-from bara_pyro.runs.export import export_lora, nearness
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.system import System, build_system
 from bara_pyro.runs.train import train

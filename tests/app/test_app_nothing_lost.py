@@ -10,7 +10,7 @@ from app_cases import Bara, Place, assert_one_sentence, questions, write_rows
 import bara_pyro as bp
 from bara_pyro.cli import running
 from bara_pyro.errors import BackboneError, ConfigError, DataError
-from bara_pyro.pretrained.gguf import convert_gguf
+from bara_pyro.extras.hub.pretrained.gguf import convert_gguf
 from bara_pyro.registry import load_plugin
 from bara_pyro.runs.by_rows import for_rows
 from bara_pyro.runs.manifest import CONFIG, check_run

@@ -15,8 +15,8 @@ from huggingface_hub.utils import filter_repo_objects
 
 from bara_pyro.cli.running import run as train
 from bara_pyro.errors import CheckpointError, ConfigError
-from bara_pyro.hub import prepare_upload, push
-from bara_pyro.hub.scrub import hub_name, scrubbed
+from bara_pyro.extras.hub.upload import prepare_upload, push
+from bara_pyro.extras.hub.upload.scrub import hub_name, scrubbed
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.manifest import check_run, record
 from bara_pyro.runs.predict import predict

@@ -11,7 +11,7 @@ from app_cases import Bara, Place, assert_one_sentence, questions, write_rows
 import bara_pyro as bp
 from bara_pyro.cli import running
 from bara_pyro.errors import CheckpointError, ConfigError, DataError
-from bara_pyro.hub import prepare_upload
+from bara_pyro.extras.hub.upload import prepare_upload
 from bara_pyro.runs.answers_file import answers_in
 from bara_pyro.runs.manifest import check_run
 from bara_pyro.untrusted.files import read_json, read_jsonl

@@ -14,7 +14,7 @@ import bara_pyro as bp
 from bara_pyro.cli.running import run as train
 from bara_pyro.data import load_questions, load_task
 from bara_pyro.errors import DataError
-from bara_pyro.runs.acquire import ask_pool
+from bara_pyro.extras.active.acquire import ask_pool
 from bara_pyro.runs.asked import ask, calibration_rows, rows_to_decide
 from bara_pyro.runs.config import parse_config
 from bara_pyro.runs.manifest import CONFIG

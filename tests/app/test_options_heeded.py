@@ -17,8 +17,8 @@ from harness_cases import write_tasks
 
 from bara_pyro.cli.running import run as train
 from bara_pyro.data.preferences import load_preferences
-from bara_pyro.reward import train_reward
-from bara_pyro.reward.settings import RewardConfig
+from bara_pyro.extras.replies.reward import train_reward
+from bara_pyro.extras.replies.reward.settings import RewardConfig
 
 # What takes time, which is another each time; where an object is.
 OTHER = re.compile(
@@ -100,7 +100,9 @@ CASES = [
         },
     ),
     Case(
-        "generate words --prompt fox", {"memory_budget": 9999}, ("bara_pyro.generation.file", "reply_lines")
+        "generate words --prompt fox",
+        {"memory_budget": 9999},
+        ("bara_pyro.extras.replies.generation.file", "reply_lines"),
     ),
     *(
         Case(f"{command} {ON_FILE} --output o.csv", {**DRAWS, **COLUMNS, **ELSEWHERE})
@@ -174,7 +176,7 @@ CASES = [
     Case("tasks micro-wgs", {"data_dir": "data", "rows": 4, **COLUMNS}),
     Case("push bara me/it --offline", {"out": "out", "base": "a/b", "license_name": "mit", "private": True}),
     Case("push bara me/it --offline --out scores", {"overwrite": True}),
-    Case("push bara me/it", {"offline": True, "private": True}, ("bara_pyro.hub.push", "push")),
+    Case("push bara me/it", {"offline": True, "private": True}, ("bara_pyro.extras.hub.upload.push", "push")),
     Case(
         "lm-eval words --tasks arc_easy --data-dir data --limit 2",
         {
@@ -190,24 +192,28 @@ CASES = [
     Case(
         "lm-eval words --tasks arc_easy",
         {"limit": 2, "data_dir": "data"},
-        ("bara_pyro.harness", "evaluate_tasks"),
+        ("bara_pyro.extras.lmeval.harness", "evaluate_tasks"),
     ),
-    Case("lm-eval words --tasks arc_easy", {**DRAWS, "batch_size": 3}, ("bara_pyro.harness", "BaraLM")),
+    Case(
+        "lm-eval words --tasks arc_easy",
+        {**DRAWS, "batch_size": 3},
+        ("bara_pyro.extras.lmeval.harness", "BaraLM"),
+    ),
     Case("best-of-n scores.jsonl", {"references": "references.jsonl", "encoder": "gone", "device": "cuda"}),
     Case(
         "humaneval words --problems problems.jsonl --out out --allow-unsandboxed",
         {**DECODED, "replies": 3, "limit": 2, **ELSEWHERE},
-        ("bara_pyro.generation.humaneval", "write_programs"),
+        ("bara_pyro.extras.replies.generation.humaneval", "write_programs"),
     ),
     Case(
         "humaneval words --problems problems.jsonl --out scores --allow-unsandboxed",
         {"overwrite": True, "resume": True},
-        ("bara_pyro.generation.humaneval", "write_programs"),
+        ("bara_pyro.extras.replies.generation.humaneval", "write_programs"),
     ),
     Case(
         "humaneval words --problems problems.jsonl --out out --allow-unsandboxed --max-new-tokens 3",
         {"seconds": 3, "workers": 3},
-        ("bara_pyro.generation.humaneval", "judge_programs"),
+        ("bara_pyro.extras.replies.generation.humaneval", "judge_programs"),
     ),
     Case(
         "reward train --model moved --task pairs.jsonl --out out",
@@ -227,45 +233,47 @@ CASES = [
             "dtype": "bfloat16",
             "device": "tpu",
         },
-        ("bara_pyro.reward", "train_reward"),
+        ("bara_pyro.extras.replies.reward", "train_reward"),
     ),
     Case(
         "reward train --model moved --task pairs.jsonl --out out --test-file pairs2.jsonl",
         {"test_fraction": 0.4},
-        ("bara_pyro.reward", "train_reward"),
+        ("bara_pyro.extras.replies.reward", "train_reward"),
     ),
     Case(
         "reward train --model moved --task pairs.jsonl --out out --head-only",
         {"r": 3},
-        ("bara_pyro.reward", "train_reward"),
+        ("bara_pyro.extras.replies.reward", "train_reward"),
     ),
     Case(
         "reward train --model moved --task pairs.jsonl --out scores",
         {"overwrite": True},
-        ("bara_pyro.reward", "train_reward"),
+        ("bara_pyro.extras.replies.reward", "train_reward"),
     ),
     Case(
         "reward score gone --input replies.jsonl --output o.jsonl",
         {"dtype": "bfloat16", "device": "tpu"},
-        ("bara_pyro.reward", "load_reward_model"),
+        ("bara_pyro.extras.replies.reward", "load_reward_model"),
     ),
     Case(
         "reward score judge --input replies.jsonl --output o.jsonl",
         {"batch_size": 3, "max_length": 9},
-        ("bara_pyro.reward", "score_replies"),
+        ("bara_pyro.extras.replies.reward", "score_replies"),
     ),
     Case(
         "reward score gone --input replies.jsonl --output scored.jsonl",
         {"overwrite": True},
-        ("bara_pyro.reward", "load_reward_model"),
+        ("bara_pyro.extras.replies.reward", "load_reward_model"),
     ),
     Case(
         "backbone get smollm2 --out out",
         {"dtype": "float32", "wheel": "it.whl"},
-        ("bara_pyro.pretrained", "fetch"),
+        ("bara_pyro.extras.hub.pretrained", "fetch"),
     ),
     Case(
-        "backbone convert it.gguf --out out", {"dtype": "float32"}, ("bara_pyro.pretrained", "convert_gguf")
+        "backbone convert it.gguf --out out",
+        {"dtype": "float32"},
+        ("bara_pyro.extras.hub.pretrained", "convert_gguf"),
     ),
     Case(
         "microworld build --out out",
@@ -305,30 +313,30 @@ CASES = [
             place,
         )
         for place, options in {
-            ("bara_pyro.serving.engine", "RunEngine"): {
+            ("bara_pyro.extras.serve.http.engine", "RunEngine"): {
                 "samples": 3,
                 "seed": 3,
                 "memory_budget": 9999,
                 **ELSEWHERE,
             },
-            ("bara_pyro.serving.app", "create_app"): {
+            ("bara_pyro.extras.serve.http.app", "create_app"): {
                 "max_batch": 3,
                 "max_wait_ms": 9,
                 "queue_size": 99,
                 "allowed_host": "it.example",
                 "max_bytes": 999,
             },
-            ("bara_pyro.serving.server", "serve"): {
+            ("bara_pyro.extras.serve.http.server", "serve"): {
                 "header_seconds": 3,
                 "body_seconds": 3,
                 "idle_seconds": 3,
                 "max_connections": 9,
             },
-            ("bara_pyro.serving.server", "listen"): {"host": "0.0.0.0"},
+            ("bara_pyro.extras.serve.http.server", "listen"): {"host": "0.0.0.0"},
         }.items()
         for name, value in options.items()
     ),
-    Case("serve bara", {"port": 0}, ("bara_pyro.serving.server", "listen")),
+    Case("serve bara", {"port": 0}, ("bara_pyro.extras.serve.http.server", "listen")),
 ]
 # The folder of runs that measure a card, which takes many minutes.
 UNSEEN = {("microworld card", "runs")}

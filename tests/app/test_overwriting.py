@@ -173,7 +173,7 @@ def test_replies_that_were_never_begun_leave_no_file(
     output = tmp_path / "replies.jsonl"
     output.write_text('{"id": "p", "number": 0, "reply": "", "log_prob": 0.0, "made": ""}\n')
     before = files_below(tmp_path)
-    monkeypatch.setattr("bara_pyro.generation.file.reply_lines", stopped)
+    monkeypatch.setattr("bara_pyro.extras.replies.generation.file.reply_lines", stopped)
     assert bara("generate", run, "--prompt", "fox", "--output", tmp_path / "new.jsonl").code == 130
     assert bara("generate", run, "--prompt", "fox", "--output", output, "--overwrite").code == 130
     assert files_below(tmp_path) == before

@@ -9,11 +9,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 
 import bara_pyro as bp
 from bara_pyro.cli.running import run as train
-from bara_pyro.hub import prepare_upload
+from bara_pyro.extras.hub.export import export_lora
+from bara_pyro.extras.hub.upload import prepare_upload
 from bara_pyro.microworld import backbone_path
 from bara_pyro.runs.atomic import write_json
 from bara_pyro.runs.evaluate import draw
-from bara_pyro.runs.export import export_lora
 from bara_pyro.runs.folder import load_system, save_system, stored_config, write_config
 from bara_pyro.runs.manifest import (
     CONFIG,
@@ -74,7 +74,7 @@ def test_what_is_uploaded_and_what_is_exported_too(place: Place, lora: Path, tmp
 
 
 def test_bara_is_once_it_is_known_to_peft(finished: Path) -> None:
-    import bara_pyro.peft  # noqa: F401
+    import bara_pyro.extras.hub.peft  # noqa: F401
 
     lm = AutoModelForCausalLM.from_pretrained(finished)
     torch.testing.assert_close(answers(lm, finished), own(finished).double(), atol=1e-5, rtol=1e-4)

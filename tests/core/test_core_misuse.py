@@ -234,7 +234,7 @@ def test_a_task_that_is_not_generated_is_refused() -> None:
 
 def test_pefts_settings_are_checked_and_can_be_pickled() -> None:
     peft = pytest.importorskip("peft")
-    from bara_pyro.peft import BaRAConfig
+    from bara_pyro.extras.hub.peft import BaRAConfig
 
     for settings, message in (
         ({"r": 0}, "r = 0"),

@@ -15,9 +15,9 @@ from bara_pyro.core.prediction import predict, record
 from bara_pyro.core.svi import SVI, adamw
 from bara_pyro.diagnostics.gates import prune as pruning
 from bara_pyro.errors import ConfigError
+from bara_pyro.extras.hub.peft.layer import guide_of
 from bara_pyro.guides.coupled import CoupledWeibullGuide
 from bara_pyro.guides.weibull import WeibullGuide
-from bara_pyro.peft.layer import guide_of
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.system import build_system

@@ -22,7 +22,7 @@ from bara_pyro.core.verifying import MOST, verify
 from bara_pyro.data import Example, encode
 from bara_pyro.data.conversations import Conversation, encode_replies
 from bara_pyro.errors import BackboneError, DataError
-from bara_pyro.generation import encode_prompts, generate
+from bara_pyro.extras.replies.generation import encode_prompts, generate
 from bara_pyro.guides.delta import DeltaGuide
 from bara_pyro.models.lora import LoRA
 

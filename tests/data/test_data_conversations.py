@@ -10,8 +10,8 @@ from bara_pyro.data.conversations import Conversation, encode_replies, load_conv
 from bara_pyro.data.preferences import load_pairs
 from bara_pyro.data.reply_tasks import replies_from_rows
 from bara_pyro.errors import ConfigError, DataError
-from bara_pyro.generation import load_prompts
-from bara_pyro.reward.files import replies_in
+from bara_pyro.extras.replies.generation import load_prompts
+from bara_pyro.extras.replies.reward.files import replies_in
 
 TEMPLATE = (
     "{% for m in messages %}<{{ m['role'] }}> {{ m['content'] }}<|end|>\n{% endfor %}"

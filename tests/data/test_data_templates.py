@@ -12,8 +12,8 @@ from bara_pyro.data.preferences import load_pairs
 from bara_pyro.data.replies import EncodedReply
 from bara_pyro.data.stored import stored_file
 from bara_pyro.errors import DataError
-from bara_pyro.generation import encode_prompts, load_prompts
-from bara_pyro.reward.files import replies_in
+from bara_pyro.extras.replies.generation import encode_prompts, load_prompts
+from bara_pyro.extras.replies.reward.files import replies_in
 
 SPECIAL = (
     "<|im_start|>",

@@ -11,7 +11,7 @@ from browser_cases import NEEDED, browse, without_policy
 from inspection_cases import OPTIONS, fitted
 
 from bara_pyro.diagnostics.page.page import inspect_run
-from bara_pyro.generation.page import write_reply_page
+from bara_pyro.extras.replies.generation.page import write_reply_page
 
 pytestmark = NEEDED
 

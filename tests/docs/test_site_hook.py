@@ -34,9 +34,9 @@ def read(text: str, path: str = "data.md") -> str:
         ("[a](https://arxiv.org/abs/1804.06788)", "data.md", "[a](https://arxiv.org/abs/1804.06788)"),
         ("[a](#b) ![c](figures/sbc.png)", "data.md", "[a](#b) ![c](figures/sbc.png)"),
         (
-            "[the list](../bara_pyro/sandbox/seccomp.py)",
+            "[the list](../bara_pyro/extras/replies/sandbox/seccomp.py)",
             "data.md",
-            "the list (`bara_pyro/sandbox/seccomp.py`)",
+            "the list (`bara_pyro/extras/replies/sandbox/seccomp.py`)",
         ),
         ("[examples/plugin](../examples/plugin)", "data.md", "`examples/plugin`"),
         ("[a](../../pyproject.toml)", "results/sbc.md", "a (`pyproject.toml`)"),

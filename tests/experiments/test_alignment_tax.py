@@ -14,7 +14,7 @@ from bara_pyro.types import Json
 from experiments.engine.alignment_tax import harness_tax
 
 pytest.importorskip("lm_eval")
-from bara_pyro import harness
+from bara_pyro.extras.lmeval import harness
 
 # As lm-eval gives them: of each task its metrics by filter, with what else it says.
 MADE: dict[str, Json] = {
@@ -76,7 +76,7 @@ def test_six_tasks_with_gsm8k_among_them(laws: list[str], tmp_path: Path) -> Non
 
 def test_what_is_counted_is_what_the_task_counts() -> None:
     """The metric and the filter of gsm8k's own file."""
-    text = (files("bara_pyro.harness") / "tasks" / "gsm8k.yaml").read_text()
+    text = (files("bara_pyro.extras.lmeval.harness") / "tasks" / "gsm8k.yaml").read_text()
     task = yaml.safe_load(text)
     [metric] = task["metric_list"]
     names = {f"{metric['metric']},{own['name']}" for own in task["filter_list"]}

@@ -11,7 +11,7 @@ import torch
 from study_cases import invent, load_records, records_of
 
 from bara_pyro.errors import DataError
-from bara_pyro.hub.scrub import scrubbed
+from bara_pyro.extras.hub.upload.scrub import scrubbed
 from bara_pyro.metrics import ece, posterior_predictive, risk_coverage
 from bara_pyro.runs.atomic import write_json
 from bara_pyro.runs.config import load_config

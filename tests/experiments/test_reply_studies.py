@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bara_pyro.core.likelihood import CompletionLikelihood
-from bara_pyro.generation import generate
+from bara_pyro.extras.replies.generation import generate
 from bara_pyro.metrics import self_bleu_diversity
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.system import System, build_system

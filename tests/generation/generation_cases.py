@@ -11,7 +11,7 @@ from bara_pyro.core.likelihood import CompletionLikelihood
 from bara_pyro.core.prediction import predict
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.replies import EncodedReply, reply_batch
-from bara_pyro.generation import Prompt, Reply
+from bara_pyro.extras.replies.generation import Prompt, Reply
 from bara_pyro.methods import build, method_config
 
 Pair = tuple[AdaptedLM, SiteGuide]

@@ -16,7 +16,7 @@ from tokenizers.processors import TemplateProcessing
 from transformers import AutoModel, BertConfig, BertModel, RobertaConfig, RobertaModel, T5Config, T5Model
 
 from bara_pyro.errors import BackboneError, ConfigError, DataError
-from bara_pyro.generation import embed, encoder_distance
+from bara_pyro.extras.replies.generation import embed, encoder_distance
 
 SIZES = {"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 20}
 REPLIES = [

@@ -15,10 +15,10 @@ from bara_pyro.core.backbone import Backbone
 from bara_pyro.data.conversations import Conversation, tokens_of
 from bara_pyro.data.turns import turn_end
 from bara_pyro.errors import ConfigError
-from bara_pyro.generation import generate
-from bara_pyro.generation.decoding import Decoding
-from bara_pyro.generation.file import made_by
-from bara_pyro.generation.generate import _ends
+from bara_pyro.extras.replies.generation import generate
+from bara_pyro.extras.replies.generation.decoding import Decoding
+from bara_pyro.extras.replies.generation.file import made_by
+from bara_pyro.extras.replies.generation.generate import _ends
 from bara_pyro.runs.system import System
 
 TEMPLATE = (

@@ -13,7 +13,7 @@ from transformers import GenerationMixin
 from bara_pyro.core.attached import attached
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.errors import ConfigError, DataError
-from bara_pyro.generation import Prompt, Reply, encode_prompts, generate, load_prompts
+from bara_pyro.extras.replies.generation import Prompt, Reply, encode_prompts, generate, load_prompts
 from bara_pyro.methods import METHODS
 
 SHORT = PROMPTS[0]

@@ -10,12 +10,12 @@ import pytest
 from app_cases import Place, assert_one_sentence, make_bara, questions, save_backbone, write_rows
 
 from bara_pyro.errors import SandboxError
-from bara_pyro.generation import humaneval
-from bara_pyro.generation.humaneval import judge_programs, score_programs
+from bara_pyro.extras.replies.generation import humaneval
+from bara_pyro.extras.replies.generation.humaneval import judge_programs, score_programs
+from bara_pyro.extras.replies.sandbox import Problem, check_isolation
 from bara_pyro.metrics import self_bleu_diversity
 from bara_pyro.runs.system import build_system
 from bara_pyro.runs.train import train
-from bara_pyro.sandbox import Problem, check_isolation
 from bara_pyro.untrusted.files import read_json, read_jsonl
 
 RIGHT, WRONG = "    return x + x\n", "    return x\n"

@@ -19,7 +19,7 @@ from bara_pyro.core.attached import attached
 from bara_pyro.core.loading import load_backbone
 from bara_pyro.core.prediction import predict
 from bara_pyro.data.replies import EncodedReply, reply_batch
-from bara_pyro.generation import Prompt, generate
+from bara_pyro.extras.replies.generation import Prompt, generate
 
 Law = NDArray[np.float64]
 VOCABULARY, END = 8, 1

@@ -14,7 +14,7 @@ from transformers import DynamicCache
 
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.loading import load_backbone
-from bara_pyro.generation import generate
+from bara_pyro.extras.replies.generation import generate
 
 
 class Living(TorchDispatchMode):

@@ -18,14 +18,14 @@ from app_cases import (
 from bara_pyro.data.conversations import encode_replies, load_conversations
 from bara_pyro.data.preferences import load_pairs
 from bara_pyro.errors import DataError, SandboxError
-from bara_pyro.generation import humaneval
-from bara_pyro.generation.decoding import Decoding
-from bara_pyro.generation.humaneval import write_programs
-from bara_pyro.generation.scored import read_scored
-from bara_pyro.reward.files import replies_in
+from bara_pyro.extras.replies.generation import humaneval
+from bara_pyro.extras.replies.generation.decoding import Decoding
+from bara_pyro.extras.replies.generation.humaneval import write_programs
+from bara_pyro.extras.replies.generation.scored import read_scored
+from bara_pyro.extras.replies.reward.files import replies_in
+from bara_pyro.extras.replies.sandbox import Problem, check_isolation
 from bara_pyro.runs.system import build_system
 from bara_pyro.runs.train import train
-from bara_pyro.sandbox import Problem, check_isolation
 
 TEMPLATE = (
     "{% for m in messages %} the {{ m['role'] }} {{ m['content'] }} <end>{% endfor %}"

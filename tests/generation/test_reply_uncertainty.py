@@ -12,7 +12,7 @@ from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.program import AdapterOptions
 from bara_pyro.data.replies import EncodedReply
 from bara_pyro.errors import ConfigError
-from bara_pyro.generation import reply_uncertainty
+from bara_pyro.extras.replies.generation import reply_uncertainty
 from bara_pyro.methods import build, method_config
 
 REPLIES = ((4, 5, 6), (9,), (20, 3, 3, 7, 1))

@@ -9,7 +9,7 @@ import torch
 from tokenizer_cases import TEXT, byte_fallback, byte_level, unigram, word_piece, words
 from transformers import PreTrainedTokenizerFast
 
-from bara_pyro.generation.stopping import Stop
+from bara_pyro.extras.replies.generation.stopping import Stop
 
 BEFORE = ("It's", "what") * 40
 MAKERS = (byte_level, byte_fallback, word_piece, unigram, words)

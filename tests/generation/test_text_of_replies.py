@@ -15,8 +15,8 @@ from bara_pyro.core.backbone import Backbone
 from bara_pyro.data.conversations import Conversation, tokens_of
 from bara_pyro.data.preferences import load_pairs
 from bara_pyro.errors import ConfigError, DataError
-from bara_pyro.generation import Reply, encode_prompts, generate
-from bara_pyro.generation.decoding import Decoding
+from bara_pyro.extras.replies.generation import Reply, encode_prompts, generate
+from bara_pyro.extras.replies.generation.decoding import Decoding
 from bara_pyro.guides.delta import DeltaGuide
 
 USER = {"role": "user", "content": "It's"}

@@ -10,9 +10,9 @@ from harness_cases import PAIRS, asked, system_of
 from lm_eval.models.huggingface import HFLM
 
 from bara_pyro.errors import DataError
-from bara_pyro.harness import BaraLM, evaluate_tasks
-from bara_pyro.harness.local import local_tasks
-from bara_pyro.harness.running import loaded_tasks
+from bara_pyro.extras.lmeval.harness import BaraLM, evaluate_tasks
+from bara_pyro.extras.lmeval.harness.local import local_tasks
+from bara_pyro.extras.lmeval.harness.running import loaded_tasks
 
 CHOICES = [name for name in local_tasks() if name != "gsm8k"]
 

@@ -16,8 +16,8 @@ from bara_pyro.core.likelihood import CompletionLikelihood
 from bara_pyro.core.prediction import predict
 from bara_pyro.data.replies import EncodedReply, reply_batch
 from bara_pyro.errors import ConfigError, DataError
-from bara_pyro.harness import BaraLM, laws
-from bara_pyro.harness.lm import _reply
+from bara_pyro.extras.lmeval.harness import BaraLM, laws
+from bara_pyro.extras.lmeval.harness.lm import _reply
 from bara_pyro.runs.system import System, build_system
 from bara_pyro.types import Law
 

@@ -118,7 +118,7 @@ def test_the_example_of_the_page_runs(run: Path, rows: Path, capsys: pytest.Capt
 def test_without_lm_eval_the_way_to_it_is_said(
     run: Path, rows: Path, bara: Bara, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in [name for name in sys.modules if name.startswith("bara_pyro.harness")]:
+    for name in [name for name in sys.modules if name.startswith("bara_pyro.extras.lmeval.harness")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "lm_eval", None)
     result = bara("lm-eval", run, "--tasks", "boolq", "--data-dir", rows)

@@ -19,13 +19,13 @@ from lm_eval.tasks._yaml_loader import load_yaml
 from lm_eval.tasks.hellaswag.utils import process_docs
 
 from bara_pyro.errors import BaraError, ConfigError, DataError
-from bara_pyro.harness import BaraLM
-from bara_pyro.harness import rows as layouts
-from bara_pyro.harness.local import filled, local_tasks
-from bara_pyro.harness.running import loaded_tasks
+from bara_pyro.extras.lmeval.harness import BaraLM
+from bara_pyro.extras.lmeval.harness import rows as layouts
+from bara_pyro.extras.lmeval.harness.local import filled, local_tasks
+from bara_pyro.extras.lmeval.harness.running import loaded_tasks
 
 STOCK = Path(str(files("lm_eval"))) / "tasks"
-OURS = Path(str(files("bara_pyro.harness"))) / "tasks"
+OURS = Path(str(files("bara_pyro.extras.lmeval.harness"))) / "tasks"
 FILES = {
     "arc_easy": "arc/arc_easy.yaml",
     "arc_challenge": "arc/arc_challenge.yaml",
@@ -161,7 +161,7 @@ def test_an_unknown_task_and_rows_out_of_reach(monkeypatch: pytest.MonkeyPatch) 
     def unreachable(*_: Any, **__: Any) -> None:
         raise ConnectionError("Couldn't reach 'allenai/ai2_arc' on the Hub. Try later.")
 
-    monkeypatch.setattr("bara_pyro.harness.running.TaskManager", few)
+    monkeypatch.setattr("bara_pyro.extras.lmeval.harness.running.TaskManager", few)
     monkeypatch.setattr("datasets.load_dataset", unreachable)
     with pytest.raises(ConfigError, match="Unknown task 'arc_eazy'"), loaded_tasks(["arc_eazy"]):
         pass
@@ -232,7 +232,7 @@ def test_the_files_serve_lm_eval_alone(rows: Path, monkeypatch: pytest.MonkeyPat
 def test_lm_eval_knows_the_model_by_name() -> None:
     assert get_model("bara") is BaraLM
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
-    assert project["entry-points"]["lm_eval.models"] == {"bara": "bara_pyro.harness:BaraLM"}
+    assert project["entry-points"]["lm_eval.models"] == {"bara": "bara_pyro.extras.lmeval.harness:BaraLM"}
 
 
 @pytest.mark.skipif(not BENCHMARKS, reason="BARA_ROWS names no folder of the benchmarks' rows")

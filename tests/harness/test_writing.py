@@ -16,8 +16,8 @@ from bara_pyro.core.likelihood import CompletionLikelihood
 from bara_pyro.core.prediction import predict
 from bara_pyro.data.replies import EncodedReply, reply_batch
 from bara_pyro.errors import ConfigError, DataError
-from bara_pyro.generation import Prompt, encode_prompts, generate
-from bara_pyro.harness import BaraLM
+from bara_pyro.extras.lmeval.harness import BaraLM
+from bara_pyro.extras.replies.generation import Prompt, encode_prompts, generate
 from bara_pyro.runs.system import System
 from bara_pyro.types import Law
 

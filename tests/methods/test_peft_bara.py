@@ -32,7 +32,7 @@ from bara_pyro.runs.system import System, build_system
 from bara_pyro.runs.train import train
 
 peft = pytest.importorskip("peft")
-import bara_pyro.peft  # noqa: E402
+import bara_pyro.extras.hub.peft  # noqa: E402
 
 # PEFT reads a name that transformers deprecates; nothing of ours.
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
@@ -283,7 +283,7 @@ def test_get_peft_model_gives_the_programs_parameters(method: str) -> None:
     ids = torch.tensor([[5, 7, 9, 3]])
     before = lm(ids).logits
     torch.manual_seed(3)
-    model = peft.get_peft_model(lm, bara_pyro.peft.BaRAConfig(r=3, lora_alpha=6, method=method))
+    model = peft.get_peft_model(lm, bara_pyro.extras.hub.peft.BaRAConfig(r=3, lora_alpha=6, method=method))
     assert torch.equal(model(ids).logits, before)  # B starts at 0
     own, guide = build(method_config(method), backbone(), 4, {"r": 3, "lora_alpha": 6.0})
     trainable = [p for p in model.parameters() if p.requires_grad]
@@ -390,6 +390,6 @@ def test_adapter_names_that_cannot_be_meant_are_refused(names: list[str], said: 
 
 def test_other_methods_and_unknown_settings_are_refused() -> None:
     with pytest.raises(ConfigError, match="'lora': choose bara, bara-gate"):
-        bara_pyro.peft.BaRAConfig(method="lora")
+        bara_pyro.extras.hub.peft.BaRAConfig(method="lora")
     with pytest.raises(ConfigError, match="nothing"):
-        bara_pyro.peft.BaRAConfig(method={"name": "bara", "nothing": 1})
+        bara_pyro.extras.hub.peft.BaRAConfig(method={"name": "bara", "nothing": 1})

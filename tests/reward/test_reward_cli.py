@@ -11,7 +11,7 @@ from app_cases import Bara, assert_one_sentence, write_rows
 from reward_cases import planted, save_lm, write_pairs
 from safetensors.torch import load_file, save_file
 
-from bara_pyro.reward import load_reward_model, score_replies
+from bara_pyro.extras.replies.reward import load_reward_model, score_replies
 from bara_pyro.runs.fingerprint import fingerprint_of
 
 FAST = ("--max-length", 64, "--epochs", 1, "--lr", 0.01)
@@ -190,7 +190,7 @@ def test_ctrl_c_is_a_line_and_leaves_nothing(tmp_path: Path) -> None:
     out = tmp_path / "judge"
     code = (
         "import itertools, signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "import bara_pyro.reward.fitting as fitting\n"
+        "import bara_pyro.extras.replies.reward.fitting as fitting\n"
         "steps, fit = itertools.count(1), fitting._backward\n"
         "def third(*given):\n"
         "    if next(steps) == 3: signal.raise_signal(signal.SIGINT)\n"

@@ -10,8 +10,8 @@ from torch.testing import assert_close
 
 from bara_pyro.data.conversations import Conversation
 from bara_pyro.errors import BackboneError, ConfigError, DataError
-from bara_pyro.reward import load_reward_model, score_replies
-from bara_pyro.reward.rows import row_of
+from bara_pyro.extras.replies.reward import load_reward_model, score_replies
+from bara_pyro.extras.replies.reward.rows import row_of
 
 # A sum over 32 features in another order: a few units in the last of float32's 24 bits.
 NEAR = {"rtol": 1e-5, "atol": 1e-5}

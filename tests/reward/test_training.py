@@ -11,7 +11,13 @@ from transformers import AutoModelForSequenceClassification
 
 from bara_pyro.data.preferences import Pair, PreferenceTask
 from bara_pyro.errors import BackboneError, CheckpointError, ConfigError, DataError, Stopped
-from bara_pyro.reward import RewardConfig, agreement, load_reward_model, score_replies, train_reward
+from bara_pyro.extras.replies.reward import (
+    RewardConfig,
+    agreement,
+    load_reward_model,
+    score_replies,
+    train_reward,
+)
 
 TASK = PreferenceTask("planted", planted(48), planted(20, seed=1), ("made",))
 FAST = RewardConfig(epochs=1, batch_size=16, max_length=64, lr=1e-2)

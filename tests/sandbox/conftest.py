@@ -10,8 +10,8 @@ import pytest
 from host_cases import Host
 
 from bara_pyro.errors import SandboxError
-from bara_pyro.sandbox import Problem, check_isolation, load_humaneval
-from bara_pyro.sandbox.bubblewrap import ENVIRONMENT
+from bara_pyro.extras.replies.sandbox import Problem, check_isolation, load_humaneval
+from bara_pyro.extras.replies.sandbox.bubblewrap import ENVIRONMENT
 
 SHARED = Path(os.environ.get("BARA_SHARED") or Path(__file__).parents[3] / "shared")
 

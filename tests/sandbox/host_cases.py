@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 
-from bara_pyro.sandbox.bubblewrap import PROGRAM
+from bara_pyro.extras.replies.sandbox.bubblewrap import PROGRAM
 
 
 @dataclass

@@ -9,7 +9,7 @@ import pytest
 from attack_cases import ATTACKS, HARMLESS, SUCCEEDED, attack
 from host_cases import Host
 
-from bara_pyro.sandbox import Limits, run_program, try_function
+from bara_pyro.extras.replies.sandbox import Limits, run_program, try_function
 
 MIB = 2**20
 SMALL = Limits(seconds=2.0, memory=256 * MIB, file_size=4 * MIB, disk=8 * MIB, output=MIB)
@@ -131,8 +131,8 @@ def test_a_thread_does_not_outlive_its_program(host: Host) -> None:
 
 
 CALLER = """
-from bara_pyro.sandbox import Limits, check_isolation, run_program
-from bara_pyro.sandbox.bubblewrap import ENVIRONMENT
+from bara_pyro.extras.replies.sandbox import Limits, check_isolation, run_program
+from bara_pyro.extras.replies.sandbox.bubblewrap import ENVIRONMENT
 check_isolation()
 ENVIRONMENT["MARK"] = "{mark}"
 run_program("import time; time.sleep(1e6)", limits=Limits(seconds=600))

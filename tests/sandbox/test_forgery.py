@@ -4,7 +4,7 @@ import textwrap
 
 import pytest
 
-from bara_pyro.sandbox import Limits, run_program, try_function
+from bara_pyro.extras.replies.sandbox import Limits, run_program, try_function
 
 SMALL = Limits(seconds=2.0, memory=256 * 2**20)
 # A value that no program computes: one that passes has read or guessed it.

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bara_pyro.errors import ConfigError, DataError
-from bara_pyro.sandbox import Limits, Problem, judge, load_humaneval, truncate
+from bara_pyro.extras.replies.sandbox import Limits, Problem, judge, load_humaneval, truncate
 
 DOUBLE = Problem(
     "Own/0",

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from bara_pyro.errors import ConfigError, SandboxError
-from bara_pyro.sandbox import Limits, check_isolation, judge, run_program, runner, try_function
-from bara_pyro.sandbox.processes import start
-from bara_pyro.sandbox.seccomp import REFUSED, seccomp_filter
+from bara_pyro.extras.replies.sandbox import Limits, check_isolation, judge, run_program, runner, try_function
+from bara_pyro.extras.replies.sandbox.processes import start
+from bara_pyro.extras.replies.sandbox.seccomp import REFUSED, seccomp_filter
 
 
 def refusals() -> dict:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from attack_cases import ATTACKS, STOPPED_BY, table
 
-from bara_pyro.sandbox import Problem
+from bara_pyro.extras.replies.sandbox import Problem
 
 PAGE = Path(__file__).parents[2] / "docs" / "sandbox.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
@@ -26,7 +26,7 @@ def test_the_second_example_judges(
 ) -> None:
     test = "def check(candidate):\n    assert candidate() == 1"
     problem = Problem("A/0", 'def f():\n    """Return 1."""\n', "f", test, "    return 1")
-    monkeypatch.setattr("bara_pyro.sandbox.load_humaneval", lambda path: (problem,))
+    monkeypatch.setattr("bara_pyro.extras.replies.sandbox.load_humaneval", lambda path: (problem,))
     names: dict[str, Any] = {"complete": lambda prompt: "    return 1\n\nprint(f())"}
     exec(compile(BLOCKS[1], str(PAGE), "exec"), names)
     assert capsys.readouterr().out.split() == ["0", "A/0", "passed"]

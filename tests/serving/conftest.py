@@ -11,7 +11,7 @@ from bara_pyro.cli.running import run as train
 from bara_pyro.runs.folder import load_system
 
 if TYPE_CHECKING:
-    from bara_pyro.serving.engine import RunEngine
+    from bara_pyro.extras.serve.http.engine import RunEngine
 
 
 @pytest.fixture(scope="session")
@@ -35,7 +35,7 @@ def run(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def engine(run: Path) -> "RunEngine":
-    from bara_pyro.serving.engine import RunEngine
+    from bara_pyro.extras.serve.http.engine import RunEngine
 
     return RunEngine(load_system(run, with_rows=False), samples=SAMPLES)
 

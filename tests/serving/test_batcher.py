@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the extra serve is not installed: pip install 'bara-pyro[serve]'")
 
-from bara_pyro.serving.batcher import Batcher, FullError
+from bara_pyro.extras.serve.http.batcher import Batcher, FullError
 
 
 class Squares:

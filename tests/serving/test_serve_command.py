@@ -115,7 +115,7 @@ def test_without_the_extra_a_sentence_says_how_to_get_it(
     run: Path, bara: Bara, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in [
-        name for name in sys.modules if name.startswith(("bara_pyro.serving", "fastapi", "uvicorn"))
+        name for name in sys.modules if name.startswith(("bara_pyro.extras.serve.http", "fastapi", "uvicorn"))
     ]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "fastapi", None)

@@ -15,11 +15,11 @@ from fastapi.testclient import TestClient
 
 from bara_pyro.cli.commands.serve import serve
 from bara_pyro.data.tokens import MOST
-from bara_pyro.serving.app import PATHS
-from bara_pyro.serving.middleware import MOST_BYTES
-from bara_pyro.serving.protocol import Patience
-from bara_pyro.serving.schema import MOST_KEYS
-from bara_pyro.serving.server import GRACE
+from bara_pyro.extras.serve.http.app import PATHS
+from bara_pyro.extras.serve.http.middleware import MOST_BYTES
+from bara_pyro.extras.serve.http.protocol import Patience
+from bara_pyro.extras.serve.http.schema import MOST_KEYS
+from bara_pyro.extras.serve.http.server import GRACE
 
 PAGE = (Path(__file__).parents[2] / "docs" / "server.md").read_text()
 

@@ -25,14 +25,14 @@ from starlette.types import Message, Receive, Scope, Send
 from bara_pyro.cli.running import run as train
 from bara_pyro.data import Columns, EncodedSplit
 from bara_pyro.errors import ConfigError
+from bara_pyro.extras.serve.http import app as application
+from bara_pyro.extras.serve.http import engine as reading
+from bara_pyro.extras.serve.http import middleware
+from bara_pyro.extras.serve.http.app import Limits, create_app
+from bara_pyro.extras.serve.http.engine import Answer, Question, RunEngine
+from bara_pyro.extras.serve.http.server import hosts_of
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.rows import encode_rows
-from bara_pyro.serving import app as application
-from bara_pyro.serving import engine as reading
-from bara_pyro.serving import middleware
-from bara_pyro.serving.app import Limits, create_app
-from bara_pyro.serving.engine import Answer, Question, RunEngine
-from bara_pyro.serving.server import hosts_of
 from bara_pyro.untrusted.files import read_jsonl
 
 ROUNDING = 1e-5

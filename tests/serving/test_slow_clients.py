@@ -11,7 +11,7 @@ from serving_cases import PATIENCE, Served, ask, serving
 pytest.importorskip("fastapi", reason="the extra serve is not installed: pip install 'bara-pyro[serve]'")
 
 from bara_pyro.errors import ConfigError
-from bara_pyro.serving.server import check_connections
+from bara_pyro.extras.serve.http.server import check_connections
 
 CONNECTIONS = 20
 ROW = [{"id": "a", "question": "is the fox red ?"}]

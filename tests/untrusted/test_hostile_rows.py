@@ -12,7 +12,8 @@ from bara_pyro.cli.commands.lm_eval import _results_in
 from bara_pyro.data.reading import lines_in
 from bara_pyro.data.tables import read_table
 from bara_pyro.errors import DataError
-from bara_pyro.reward.files import scores_in
+from bara_pyro.extras.replies.reward.files import scores_in
+from bara_pyro.extras.replies.sandbox.humaneval import load_humaneval
 from bara_pyro.runs.answers_file import (
     answers_in,
     comparison_page_in,
@@ -21,7 +22,6 @@ from bara_pyro.runs.answers_file import (
     reply_page_in,
     world_card_in,
 )
-from bara_pyro.sandbox.humaneval import load_humaneval
 from bara_pyro.untrusted.schemas import MOST_JSON
 
 HUGE = 10 * 2**30

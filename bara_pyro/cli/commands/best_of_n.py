@@ -43,9 +43,9 @@ def best_of_n(
     from bara_pyro.cli.terminal import result, say, show
     from bara_pyro.cli.typed import refuse
     from bara_pyro.errors import ConfigError
-    from bara_pyro.generation.encoder import encoder_distance
-    from bara_pyro.generation.scored import read_scored, references_of
-    from bara_pyro.generation.spread import FEW, diversity_of, sentences
+    from bara_pyro.extras.replies.generation.encoder import encoder_distance
+    from bara_pyro.extras.replies.generation.scored import read_scored, references_of
+    from bara_pyro.extras.replies.generation.spread import FEW, diversity_of, sentences
     from bara_pyro.metrics import best_of_n as best
     from bara_pyro.metrics import best_of_n_win_rate
     from bara_pyro.report import Column, Table
@@ -103,7 +103,7 @@ def _right(judge: Json | None) -> str:
 
 
 def _of_judge(judge: Json | None) -> str:
-    from bara_pyro.reward.agreement import sentence_of
+    from bara_pyro.extras.replies.reward.agreement import sentence_of
 
     if judge is not None and "accuracy" in judge:
         return f"{judge['name']} {sentence_of(judge)}"

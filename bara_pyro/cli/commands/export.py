@@ -64,7 +64,7 @@ def export(
     from bara_pyro.cli.terminal import result, say
     from bara_pyro.data import first_rows
     from bara_pyro.errors import ConfigError
-    from bara_pyro.runs.export import check_near, nearest_loras
+    from bara_pyro.extras.hub.export import check_near, nearest_loras
     from bara_pyro.runs.folder import load_system
     from bara_pyro.runs.ownership import clear
 

@@ -116,9 +116,9 @@ def generate(
     from bara_pyro.cli.options import draws_of
     from bara_pyro.cli.terminal import progress, result, say, say_notes
     from bara_pyro.data.tokens import unknown_share
-    from bara_pyro.generation.decoding import Decoding
-    from bara_pyro.generation.file import append_lines, lines_there, made_by, reply_lines
-    from bara_pyro.generation.prompts import encode_prompts, load_prompts
+    from bara_pyro.extras.replies.generation.decoding import Decoding
+    from bara_pyro.extras.replies.generation.file import append_lines, lines_there, made_by, reply_lines
+    from bara_pyro.extras.replies.generation.prompts import encode_prompts, load_prompts
     from bara_pyro.runs.folder import load_system
     from bara_pyro.runs.rows import unknown_note
     from bara_pyro.untrusted.files import read_jsonl
@@ -197,7 +197,7 @@ def _check_prompts(file: Path | None, prompts: list[str] | None) -> None:
 
 def _write_page(rows: list[Json], page: Path, run: Path, draws: int) -> None:
     from bara_pyro.cli.terminal import say
-    from bara_pyro.generation.page import write_reply_page
+    from bara_pyro.extras.replies.generation.page import write_reply_page
 
     write_reply_page(rows, page, f"Replies of {run.resolve().name}", draws=draws)
     say(f"Page written to {page}")

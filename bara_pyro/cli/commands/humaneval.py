@@ -68,9 +68,9 @@ def humaneval(
     from bara_pyro.cli.outputs import check_folder
     from bara_pyro.cli.typed import note_of_draws
     from bara_pyro.errors import ConfigError
+    from bara_pyro.extras.replies.sandbox import Limits, check_isolation, load_humaneval
     from bara_pyro.runs.manifest import check_run
     from bara_pyro.runs.ownership import adding, clear
-    from bara_pyro.sandbox import Limits, check_isolation, load_humaneval
 
     if resume and overwrite:
         raise ConfigError(
@@ -80,7 +80,7 @@ def humaneval(
     check_folder(out, overwrite=overwrite or resume, inputs=[run])
     asked = load_humaneval(problems)[:limit]
 
-    from bara_pyro.generation.humaneval import check_problems
+    from bara_pyro.extras.replies.generation.humaneval import check_problems
 
     check_problems(asked)
     if not allow_unsandboxed:
@@ -88,9 +88,9 @@ def humaneval(
 
     from bara_pyro.cli.options import draws_of
     from bara_pyro.cli.terminal import progress, result, say, show
-    from bara_pyro.generation.decoding import Decoding
-    from bara_pyro.generation.humaneval import judge_programs, score_programs, write_programs
-    from bara_pyro.generation.spread import FEW, sentences
+    from bara_pyro.extras.replies.generation.decoding import Decoding
+    from bara_pyro.extras.replies.generation.humaneval import judge_programs, score_programs, write_programs
+    from bara_pyro.extras.replies.generation.spread import FEW, sentences
     from bara_pyro.report import Column, Table
     from bara_pyro.runs.folder import load_system
 

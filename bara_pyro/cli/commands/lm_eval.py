@@ -83,7 +83,7 @@ def lm_eval(
         check_file(out, overwrite=overwrite, inputs=read, ours=_results_in)
 
     from bara_pyro.cli.terminal import mode, result, say, say_notes
-    from bara_pyro.harness import BaraLM, evaluate_tasks
+    from bara_pyro.extras.lmeval.harness import BaraLM, evaluate_tasks
     from bara_pyro.runs.atomic import write_json
 
     names = [name.strip() for name in tasks.split(",") if name.strip()]

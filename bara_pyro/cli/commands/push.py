@@ -46,8 +46,8 @@ def push(
     check_folder(out, overwrite=overwrite, inputs=[run])
 
     from bara_pyro.cli.terminal import result, say
-    from bara_pyro.hub.push import prepare_upload
-    from bara_pyro.hub.push import push as upload
+    from bara_pyro.extras.hub.upload.push import prepare_upload
+    from bara_pyro.extras.hub.upload.push import push as upload
     from bara_pyro.runs.ownership import clear
 
     clear(out)

@@ -13,7 +13,7 @@ from bara_pyro.runs.sections import MOST_SEED
 from bara_pyro.types import FloatType
 
 if TYPE_CHECKING:
-    from bara_pyro.reward.training import OnProgress
+    from bara_pyro.extras.replies.reward.training import OnProgress
 
 app = group("Reward models: train one on preference pairs, score replies.")
 DType = Annotated[FloatType, of_model(help="Type of the frozen weights.")]
@@ -67,7 +67,7 @@ def train(
     from bara_pyro.cli.outputs import check_folder
     from bara_pyro.cli.typed import refuse
     from bara_pyro.data.preferences import load_preferences
-    from bara_pyro.reward.settings import RewardConfig
+    from bara_pyro.extras.replies.reward.settings import RewardConfig
 
     if head_only:
         refuse(["r"], "is of LoRA, and --head-only trains none: leave out --head-only")
@@ -88,8 +88,8 @@ def train(
     pairs = load_preferences(task, data_dir, test_file=test_file, test_fraction=test_fraction, rows=rows)
 
     from bara_pyro.cli.terminal import result, say, say_notes
-    from bara_pyro.reward import train_reward
-    from bara_pyro.reward.agreement import Agreement
+    from bara_pyro.extras.replies.reward import train_reward
+    from bara_pyro.extras.replies.reward.agreement import Agreement
 
     with _stages() as on_progress:
         reward = train_reward(model, pairs, out, config, device=device, on_progress=on_progress)
@@ -148,7 +148,7 @@ def score(
     """
     from bara_pyro.cli.outputs import check_file
     from bara_pyro.errors import ConfigError, DataError
-    from bara_pyro.reward.files import COLUMN, JUDGE, replies_in, scores_in
+    from bara_pyro.extras.replies.reward.files import COLUMN, JUDGE, replies_in, scores_in
 
     if not input_file.is_file():
         raise DataError(f"There is no file {input_file}.")
@@ -159,8 +159,8 @@ def score(
     rows, replies = replies_in(input_file)
 
     from bara_pyro.cli.terminal import progress, result, say
-    from bara_pyro.reward import load_reward_model, score_replies
-    from bara_pyro.reward.agreement import brief, sentence_of
+    from bara_pyro.extras.replies.reward import load_reward_model, score_replies
+    from bara_pyro.extras.replies.reward.agreement import brief, sentence_of
     from bara_pyro.runs.atomic import write_jsonl
     from bara_pyro.runs.fingerprint import fingerprint_of
 

@@ -95,13 +95,13 @@ def serve(
 
     from bara_pyro.cli.terminal import remark, result, say
     from bara_pyro.cli.typed import note_of_draws
+    from bara_pyro.extras.serve.http.app import Limits, create_app
+    from bara_pyro.extras.serve.http.engine import RunEngine
+    from bara_pyro.extras.serve.http.local import local_backbone
+    from bara_pyro.extras.serve.http.protocol import Patience
+    from bara_pyro.extras.serve.http.server import LOOPBACK, check_connections, hosts_of, listen, url_of
+    from bara_pyro.extras.serve.http.server import serve as answer
     from bara_pyro.runs.folder import load_system, stored_config
-    from bara_pyro.serving.app import Limits, create_app
-    from bara_pyro.serving.engine import RunEngine
-    from bara_pyro.serving.local import local_backbone
-    from bara_pyro.serving.protocol import Patience
-    from bara_pyro.serving.server import LOOPBACK, check_connections, hosts_of, listen, url_of
-    from bara_pyro.serving.server import serve as answer
 
     patience = Patience(header_seconds, body_seconds, idle_seconds, check_connections(max_connections))
     with listen(host, port) as listening:

@@ -20,8 +20,8 @@ from bara_pyro.cli.terminal import say
 from bara_pyro.core.loading import load_backbone
 from bara_pyro.data import Example, Task
 from bara_pyro.errors import ConfigError
+from bara_pyro.extras.active.acquire import Pool, acquire, ask_pool
 from bara_pyro.metrics import evaluate
-from bara_pyro.runs.acquire import Pool, acquire, ask_pool
 from bara_pyro.runs.asked import ask
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.rows import load_data

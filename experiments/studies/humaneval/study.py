@@ -9,8 +9,8 @@ FOLDER/humaneval/test.jsonl run in a sandbox (docs/sandbox.md), one at a time.
 from argparse import Namespace
 from collections.abc import Sequence
 
-from bara_pyro.sandbox import Problem, judge
-from bara_pyro.sandbox.humaneval import STOP_SEQUENCES, load_humaneval
+from bara_pyro.extras.replies.sandbox import Problem, judge
+from bara_pyro.extras.replies.sandbox.humaneval import STOP_SEQUENCES, load_humaneval
 from experiments.engine.arguments import positive
 from experiments.engine.reply_study import Look
 from experiments.engine.sampled import Sampling

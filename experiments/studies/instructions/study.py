@@ -24,8 +24,8 @@ from typing import Any
 from bara_pyro.core.loading import load_tokenizer
 from bara_pyro.data.tokens import Tokenizer
 from bara_pyro.errors import DataError
-from bara_pyro.generation.prompts import encode_prompts
-from bara_pyro.reward import Agreement, RewardModel, load_reward_model, score_replies
+from bara_pyro.extras.replies.generation.prompts import encode_prompts
+from bara_pyro.extras.replies.reward import Agreement, RewardModel, load_reward_model, score_replies
 from bara_pyro.untrusted.files import read_jsonl
 from experiments.engine.alignment_tax import harness_tax
 from experiments.engine.arguments import positive

@@ -1,0 +1,259 @@
+r"""A run as plain LoRA, which PEFT reads without bara_pyro and servers of LoRA adapters serve.
+
+What is a LoRA at its posterior mean stays what it is. BaRA is near one: at the posterior mean its change is
+s B (Phi * c(x)), with c(x) = theta(x) * (A x) in gate form and theta(x) in additive form. c becomes the
+linear map nearest to it on given rows (`bara_pyro.extras.hub.linear_gates`), and Phi, at its posterior mean
+or at a draw, is folded into the columns of B. How near that is, is measured.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from bara_pyro.core.frozen import read
+from bara_pyro.core.gate_draws import gate_draws
+from bara_pyro.core.sites import module_key
+from bara_pyro.data import EncodedSplit, batches, first_rows
+from bara_pyro.errors import ConfigError, check_choice
+from bara_pyro.extras.hub.linear_gates import Fit, down_projections, linear_gates
+from bara_pyro.methods import METHODS
+from bara_pyro.metrics import posterior_predictive
+from bara_pyro.metrics.scores import nll
+from bara_pyro.runs.atomic import write_json
+from bara_pyro.runs.config import load_config
+from bara_pyro.runs.evaluate import draw
+from bara_pyro.runs.manifest import ADAPTER, PEFT_CONFIG, is_run
+from bara_pyro.runs.ownership import adding, check_replaceable
+from bara_pyro.runs.peft_files import is_bara, lora_tensors, peft_config
+from bara_pyro.runs.prompt_format import prompt_format
+from bara_pyro.runs.store import write_tensors
+from bara_pyro.runs.system import System, assemble
+from bara_pyro.types import Json
+from bara_pyro.untrusted.schemas import SCHEMA
+
+EXPORT: Final = "export.json"
+
+
+@dataclass(frozen=True)
+class Nearness:
+    """How near predictions are to those of the run, on the same rows.
+
+    Attributes:
+        rows: number of rows.
+        kl_mean, kl_max: KL(run || export) of the answers' probabilities, nats a row.
+        nll_run, nll_export: negative log-likelihood of the labels, nats a row.
+        same_answer: percent of the rows whose likeliest answer is the same.
+    """
+
+    rows: int
+    kl_mean: float
+    kl_max: float
+    nll_run: float
+    nll_export: float
+    same_answer: float
+
+
+def export_lora(
+    system: System,
+    out: str | Path,
+    *,
+    rows: EncodedSplit,
+    compared_on: EncodedSplit,
+    fit: Fit = "least-squares",
+    draws: int = 0,
+    seed: int | None = None,
+    max_kl: float | None = None,
+) -> Json:
+    """Write a fitted system as plain LoRA adapters of PEFT.
+
+    Args:
+        system: of a method that is a LoRA at its mean (`lora`, `blob`, ..), or BaRA.
+        out: folder of the adapter; each draw gets a folder `draw-<k>` in it.
+        rows: over whose tokens BaRA's local gates are fitted, of the training split for example.
+        compared_on: rows on which predictions are compared with the run's.
+        fit: "least-squares", or "mean": theta at its mean over the rows (gate form only).
+        draws: number K of draws of Phi to write as adapters of their own.
+        seed: of these draws; the run's own by default.
+        max_kl: the most nats a row, on average, that predictions may be away from the run's; None for any.
+
+    Returns:
+        What `export.json` holds: `ask`, how the adapters are asked (`prompt_format.prompt_format`); `mean`,
+        the nearness of the adapter to the run at S = 0; with draws, `draws`, that of the K adapters' average
+        to the run at S = K (see `Nearness`); `temperature` and `distance_aware` of a run that has what no
+        LoRA has.
+
+    Raises:
+        ConfigError: no LoRA is near the method, the nearest is further away than `max_kl`, it has no Phi to
+            draw, `fit` is unknown, or `out` is the folder of a run, whose own files an adapter's would
+            replace. Nothing is written then.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> import bara_pyro as bp
+        >>> from bara_pyro.extras.hub.export import export_lora
+        >>> run = bp.train(task="micro-wgs", method="bara-gate", steps=5, limit=40, out="runs/first")
+        >>> train, test = run.split("train"), run.split("test")
+        >>> found = export_lora(run, "runs/first-lora", rows=train, compared_on=test)
+        >>> found["mean"]["rows"], found["mean"]["kl_mean"] < 0.01  # nats from the run's probabilities
+        (40, True)
+        >>> sorted(path.name for path in Path("runs/first-lora").glob("adapter_*"))
+        ['adapter_config.json', 'adapter_model.safetensors']
+    """
+    out = Path(out)
+    if is_run(out):
+        raise ConfigError(
+            f"{out} is the folder of a run, whose files an adapter's would replace: give another."
+        )
+    check_replaceable(out, (PEFT_CONFIG, ADAPTER, EXPORT))
+    found = nearest_loras(system, rows=rows, compared_on=compared_on, fit=fit, draws=draws, seed=seed)
+    check_near(found.report, max_kl)
+    found.write(out)
+    return found.report
+
+
+@dataclass(frozen=True)
+class PlainLoras:
+    """The LoRA adapters nearest to a system, before they are written.
+
+    Attributes:
+        system: what they are near to.
+        report: how near, and how they are asked: what `export_lora` returns.
+    """
+
+    system: System
+    report: Json
+    _lora: System
+    _down: Mapping[str, Tensor]
+    _phis: Sequence[Tensor | None]
+
+    def write(self, out: Path) -> None:
+        """Write the adapters and the report."""
+        own = {key: self.report[key] for key in ("method", "config_hash")}
+        for number, phi in enumerate(self._phis):
+            fold(self.system, self._down, phi, self._lora)
+            write_adapter(self._lora, out if number == 0 else out / f"draw-{number - 1}", own)
+        with adding(out) as place:
+            write_json(place / EXPORT, self.report)
+
+
+def nearest_loras(
+    system: System,
+    *,
+    rows: EncodedSplit,
+    compared_on: EncodedSplit,
+    fit: Fit = "least-squares",
+    draws: int = 0,
+    seed: int | None = None,
+) -> PlainLoras:
+    """Return the adapters and how near they are; arguments and errors are those of `export_lora`."""
+    check_choice("fit", fit, Fit)
+    seed = system.config.predict.seed if seed is None else seed
+    down, phis = _parts(system, rows, fit, draws, seed)
+    calibrated = bool(system.config.adapter.calibrated)
+    temperature = float(read(system.model, "log_temperature").exp()) if calibrated else 1.0
+    own = {"method": system.config.method.name, "config_hash": system.config.hash}
+    log_probs = []
+    lora = plain_lora(system)
+    for phi in phis:
+        fold(system, down, phi, lora)
+        log_probs.append((draw(lora, compared_on, 0) / temperature).log_softmax(-1))
+    labels = compared_on.labels
+    report: Json = {"schema": SCHEMA, **own, "fit": fit, "fitted_rows": len(rows), "seed": seed}
+    report["ask"] = prompt_format(system)
+    if calibrated:
+        report["temperature"] = temperature
+    if system.model.distance is not None:
+        report["distance_aware"] = True
+    report["mean"] = asdict(nearness(draw(system, compared_on, 0), log_probs[0], labels))
+    if draws:
+        average = draw(system, compared_on, draws, seed=seed)
+        report["draws"] = asdict(nearness(average, torch.cat(log_probs[1:]), labels))
+    return PlainLoras(system, report, lora, down, phis)
+
+
+def check_near(report: Json, max_kl: float | None) -> None:
+    """Raise `ConfigError` where adapters are further from their run than they may be."""
+    for name in ("mean", "draws"):
+        if max_kl is not None and name in report and report[name]["kl_mean"] > max_kl:
+            raise ConfigError(
+                f"The nearest LoRA is {report[name]['kl_mean']:.3g} nats a row from the run, more than "
+                f"{max_kl:g}, so nothing was written: serve the run itself, or allow more with --max-kl."
+            )
+
+
+def _parts(
+    system: System, rows: EncodedSplit, fit: Fit, draws: int, seed: int
+) -> tuple[Mapping[str, Tensor], list[Tensor | None]]:
+    """Return each module's down-projection, and Phi, `modules x r`: its mean, then each draw of it."""
+    name, gates = system.config.method.name, system.model.gates
+    if not METHODS[name].peft and (gates is None or not is_bara(system)):
+        guide = getattr(system.config.method, "guide", None)
+        told = f" with the guide {guide!r}" if gates is not None and guide else ""
+        way_out = "train with the guide 'weibull'" if told else "export BaRA, or a LoRA"
+        raise ConfigError(f"No plain LoRA is near the method {name!r}{told}: {way_out}.")
+    if draws and (gates is None or gates.phi is None):
+        raise ConfigError(f"This {name!r} has no gates Phi to draw: leave --draws out.")
+    if gates is None:
+        return down_projections(system), [None]
+    if not gates.modulating and (fit == "mean" or not gates.theta):
+        what = "with theta at its mean" if gates.theta else "without theta"
+        way_out = "give --fit least-squares" if gates.theta else "export the gate form, or train with theta"
+        raise ConfigError(
+            f"No plain LoRA is near this {name!r} {what}: its change does not depend on the layer's input "
+            f"then; {way_out}."
+        )
+    down = linear_gates(system, gates, rows, fit) if gates.theta else down_projections(system)
+    phi = [phi_draws(system, rows, count, seed) for count in ((0, draws) if draws else (0,)) if gates.phi]
+    return down, [*torch.cat(phi)] if phi else [None]
+
+
+def phi_draws(system: System, rows: EncodedSplit, samples: int, seed: int) -> Tensor:
+    """Return draws of Phi, those of prediction: `max(samples, 1) x modules x r`; its mean with none."""
+    one = batches(first_rows(rows, 1), system.answer_ids, 1)
+    phi = gate_draws(system.model, system.guide, one, samples=samples, seed=seed).phi
+    return torch.as_tensor(phi)
+
+
+def plain_lora(system: System) -> System:
+    """Return LoRA on the same backbone, every module of rank r: servers know one rank an adapter."""
+    config = load_config(
+        base=system.config, overrides={"method": {"name": "lora"}, "adapter.calibrated": False}
+    )
+    return assemble(config, system.backbone, system.task, system.model.num_data)
+
+
+@torch.no_grad()
+def fold(system: System, down: Mapping[str, Tensor], phi: Tensor | None, lora: System) -> None:
+    """Give a LoRA down-projections, and a system's B with its columns times Phi; pruned units are zeros."""
+    for target in system.model.targets:
+        ours, a, b = (
+            model.get_parameter(f"adapters.{module_key(target.path)}.{name}")
+            for model, name in ((system.model, "lora_B"), (lora.model, "lora_A"), (lora.model, "lora_B"))
+        )
+        own, rank = down[target.path], ours.shape[1]
+        a.zero_()[: len(own)] = own
+        b.zero_()[:, :rank] = ours
+        if phi is not None:
+            b[:, :rank].mul_(phi[target.index, :rank].to(b.device))
+
+
+def write_adapter(lora: System, folder: Path, metadata: Json) -> None:
+    """Write the two files of a PEFT adapter, and the manifest."""
+    with adding(folder) as place:
+        write_json(place / PEFT_CONFIG, peft_config(lora))
+        write_tensors(place / ADAPTER, lora_tensors(lora.model), metadata)
+
+
+def nearness(run: Tensor, export: Tensor, labels: tuple[int, ...]) -> Nearness:
+    """Compare predictive distributions, given as draws of log-probabilities, `S x n x C`."""
+    p, q = posterior_predictive(run), posterior_predictive(export)
+    kl = (p.exp() * (p - q)).nan_to_num(0.0).sum(-1).clamp_min(0)  # 0 log 0 is 0
+    truth = torch.tensor(labels)
+    same = (p.argmax(-1) == q.argmax(-1)).double().mean()
+    return Nearness(
+        len(kl), float(kl.mean()), float(kl.max()), nll(p, truth), nll(q, truth), 100 * float(same)
+    )

@@ -1,0 +1,264 @@
+"""`transformers.Trainer` on the ELBO: its arguments, callbacks, logging, checkpoints; needs accelerate."""
+
+from collections.abc import Mapping, Sequence
+from copy import copy
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader, Dataset
+from transformers import BatchEncoding, Trainer, TrainingArguments
+
+from bara_pyro.core.attached import Fitted, pair_of
+from bara_pyro.core.elbo import MeanFieldELBO
+from bara_pyro.core.guide import SiteGuide
+from bara_pyro.core.prediction import predict
+from bara_pyro.core.program import AdaptedLM
+from bara_pyro.core.svi import adamw, per_example
+from bara_pyro.core.threads import PROGRAM
+from bara_pyro.data import EncodedSplit
+from bara_pyro.data.types import Batch
+from bara_pyro.errors import ConfigError, DataError
+from bara_pyro.extras.hub.trainer_arguments import CHECKPOINTING, adam_of, check_arguments
+from bara_pyro.metrics import posterior_predictive
+from bara_pyro.runs.offered import among_offered
+
+WEIGHTS = "model.safetensors"  # where Trainer looks for them
+
+
+class Bound(nn.Module):
+    """Program and guide as one module, whose forward is the negative ELBO; the language model is no part.
+
+    Args:
+        model, guide: the program and its guide.
+        elbo: the bound.
+    """
+
+    main_input_name = "rows"  # what `include_for_metrics=["inputs"]` hands on: the numbers of the rows
+
+    def __init__(self, model: AdaptedLM, guide: SiteGuide, elbo: MeanFieldELBO) -> None:
+        super().__init__()
+        self.model, self.guide, self.elbo = model, guide, elbo
+
+    def forward(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+        """Return the loss in nats per example, with its gradient, and its parts as they are logged."""
+        terms = self.elbo.terms(self.model, self.guide, batch)
+        return terms.loss / self.model.num_data, per_example(self.model, terms, len(batch))
+
+
+class Rows(Dataset):
+    """The rows of a split, for a `DataLoader`."""
+
+    def __init__(self, split: EncodedSplit) -> None:
+        self.split = split
+
+    def __len__(self) -> int:
+        return len(self.split)
+
+    def __getitem__(self, row: int) -> BatchEncoding:
+        # By the name of the tokens Trainer finds their number, by which it may group rows; of a plain
+        # dictionary it would take out what its own model does not know.
+        return BatchEncoding({"input_ids": self.split.token_ids[row], "split": self.split, "row": row})
+
+
+class BaRATrainer(Trainer):
+    """`Trainer` whose loss is the negative ELBO in nats per example, for a program and its guide.
+
+    The loss is the one that `SVI` descends, and AdamW is that of `bara_pyro.adamw` at `args.learning_rate`,
+    `args.weight_decay` and Adam's betas and epsilon of `args` (with a rate of their own for amortised gates,
+    and an epsilon of 1e-6 where `args.adam_epsilon` is Trainer's default); everything else is Trainer's:
+    schedule, clipping (at norm 1, unless `max_grad_norm` says otherwise), accumulation (a mean of means where
+    an epoch's last batches are smaller), callbacks, reports.
+    Logs hold the parts of the bound, `nll` and `kl_...`, beside `loss`. Methods with a training scheme of
+    their own (IVON, AdaLoRA, published recipes) are not trained by it. `gradient_checkpointing` is the
+    checkpointing of `Backbone`, which draws every gate once.
+
+    Checkpoints hold `model.safetensors` and, written by Trainer with torch.save and read with
+    `weights_only=True`, optimizer.pt, scheduler.pt and rng_state.pth (`save_only_model` leaves these out).
+    Of several processes all start from `args.seed`: they draw the same Phi at each step.
+
+    Args:
+        run: a `System`, or `(model, guide)`.
+        args: Trainer's.
+        train_dataset, eval_dataset: splits as `bara_pyro.encode` makes them; the second may be a dictionary.
+        answer_ids: long, `C`: the token of each class; see `bara_pyro.answer_token_ids`.
+        elbo: the bound; by default `MeanFieldELBO()`.
+        local_lr_scale: see `bara_pyro.adamw`.
+        eval_samples: posterior draws S of an evaluation, whose `eval_loss` is the negative log-likelihood of
+            their predictive distribution (nats per row); `compute_metrics` gets its log-probabilities.
+        **options: further arguments of `Trainer` (callbacks, compute_metrics, optimizers).
+
+    Raises:
+        ConfigError: the guide is another model's, `args.optim` names another optimiser (give it as
+            `optimizers`), another argument says what this trainer does not do (`trainer_arguments`), or the
+            language model is on another kind of device than Trainer's.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> from transformers import TrainingArguments
+        >>> backbone, task = bp.load_backbone("microworld"), bp.load_task("micro-wgs")
+        >>> answers = bp.answer_token_ids(backbone.tokenizer, task.labels)
+        >>> rows = bp.encode(task.train[:8], backbone.tokenizer)
+        >>> model = bp.models.BaRA(backbone, num_data=len(rows), form="gate")
+        >>> pair = (model, bp.guides.WeibullGuide(model))
+        >>> args = TrainingArguments(
+        ...     "run", max_steps=2, use_cpu=True, dataloader_pin_memory=False, disable_tqdm=True
+        ... )
+        >>> trainer = bp.BaRATrainer(pair, args, train_dataset=rows, answer_ids=answers)
+        >>> trainer.train().global_step  # doctest: +ELLIPSIS
+        {'train_runtime': ...}
+        2
+    """
+
+    optimizer: Optimizer | None
+
+    def __init__(
+        self,
+        run: Fitted | tuple[AdaptedLM, SiteGuide],
+        args: TrainingArguments,
+        *,
+        train_dataset: EncodedSplit | None = None,
+        eval_dataset: EncodedSplit | Mapping[str, EncodedSplit] | None = None,
+        answer_ids: Tensor,
+        elbo: MeanFieldELBO | None = None,
+        local_lr_scale: float | None = None,
+        eval_samples: int = 10,
+        **options: Any,
+    ) -> None:
+        model, guide = pair_of(run)
+        where = model.backbone.device
+        if where.type != args.device.type:
+            raise ConfigError(
+                f"The language model is on {where} and Trainer computes on {args.device}: load it there, or "
+                "give use_cpu=True."
+            )
+        check_arguments(args, options)
+        args = copy(args)  # the caller's own stay as they are
+        asked = [name for name in CHECKPOINTING if getattr(args, name, None)]
+        for name in asked:  # Trainer would switch on the language model's own
+            setattr(args, name, False)
+        args._n_gpu = min(args.n_gpu, 1)  # one process a GPU: nn.DataParallel copies what hooks point to
+        self.answer_ids = answer_ids
+        self.local_lr_scale = local_lr_scale
+        self.eval_samples = eval_samples
+        self._parts: list[dict[str, float]] = []
+        super().__init__(
+            Bound(model, guide, elbo or MeanFieldELBO()),
+            args,
+            data_collator=self._collate,
+            train_dataset=_rows(train_dataset),
+            eval_dataset=_rows(eval_dataset),
+            **options,
+        )
+        if asked:
+            model.backbone.checkpointing = True
+
+    def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:
+        """Return AdamW as `bara_pyro.adamw` makes it, unless another was given."""
+        if self.optimizer is None:
+            betas, eps = adam_of(self.args)
+            self.optimizer = adamw(
+                self.model.model,
+                self.model.guide,
+                self.args.learning_rate,
+                local_lr_scale=self.local_lr_scale,
+                weight_decay=self.args.weight_decay,
+                **eps,
+            )
+            for group in self.optimizer.param_groups:
+                group["betas"] = betas
+        return self.optimizer
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Any:
+        """Return the negative ELBO in nats per example; its parts are kept for the log."""
+        self.model.model.backbone.check()
+        with PROGRAM:
+            loss, parts = model(inputs["batch"])
+        self._parts.append(parts)
+        return (loss, parts) if return_outputs else loss
+
+    def _track_num_input_tokens(self, inputs: dict[str, Any]) -> None:
+        """Count the tokens of a batch as Trainer does: all of `B x T`, or those that are no padding."""
+        batch = inputs["batch"]
+        tokens = {Bound.main_input_name: batch.input_ids, "attention_mask": batch.attention_mask}
+        super()._track_num_input_tokens(tokens)
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """Log, and with the loss its parts, means over what was seen since the last time by all processes."""
+        if "loss" in logs and self._parts:
+            names = [name for name in self._parts[0] if name != "loss"]
+            means = torch.tensor([[part[name] for name in names] for part in self._parts]).mean(0)
+            means = self.accelerator.reduce(means.to(self.args.device), "mean")
+            logs |= dict(zip(names, means.tolist(), strict=True))
+            self._parts = []
+        super().log(logs, *args, **kwargs)
+
+    @torch.no_grad()
+    def prediction_step(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Return the predictive's NLL, its log-probabilities, `B x C`, and the labels; see the class."""
+        batch = self._prepare_inputs(inputs)["batch"].to(self.args.device)
+        drawn = predict(
+            self.model.model, self.model.guide, batch, samples=self.eval_samples, seed=self.args.seed
+        )
+        among = among_offered(drawn, inputs["offered"].tolist())
+        log_probs, labels = posterior_predictive(among).to(self.args.device), batch.labels
+        loss = None if labels is None else nn.functional.nll_loss(log_probs, labels)
+        return (loss, None, None) if prediction_loss_only else (loss, log_probs, labels)
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
+        """Return the loader of a split, or of `eval_dataset`, or of the part of it with that name.
+
+        Raises:
+            DataError: a row has no label, without which it has no loss.
+        """
+        loader = super().get_eval_dataloader(_rows(eval_dataset))
+        rows = loader.dataset
+        if isinstance(rows, Rows) and (unknown := sum(label < 0 for label in rows.split.labels)):
+            raise DataError(
+                f"{unknown} of {len(rows)} rows to evaluate on have no label: leave them out, or call "
+                "`predict`."
+            )
+        return loader
+
+    def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
+        """Return the loader of a split."""
+        return super().get_test_dataloader(_rows(test_dataset))
+
+    def _collate(self, rows: Sequence[BatchEncoding]) -> dict[str, Any]:
+        numbers = [row["row"] for row in rows]
+        part = rows[0]["split"].take(numbers)
+        batch = part.batch(range(len(part)), self.answer_ids)
+        return {
+            "batch": batch,
+            "rows": torch.tensor(numbers),  # a tensor, to be counted
+            "offered": torch.tensor(part.offered or [0] * len(part)),
+        }
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
+        # Trainer's own would pickle its arguments beside the weights.
+        if self.args.should_save:
+            folder = Path(output_dir or str(self.args.output_dir))
+            folder.mkdir(parents=True, exist_ok=True)
+            save_file(state_dict or self.model.state_dict(), folder / WEIGHTS, metadata={"format": "pt"})
+
+
+def _rows(data: Any) -> Any:
+    """Wrap splits; leave names, nothing, and what is wrapped already."""
+    if isinstance(data, Mapping):
+        return {name: _rows(split) for name, split in data.items()}
+    return Rows(data) if isinstance(data, EncodedSplit) else data

@@ -1,0 +1,1 @@
+"""Runs under EleutherAI's lm-evaluation-harness."""

@@ -1,0 +1,287 @@
+"""A fitted run, or a bare language model, as a model of lm-evaluation-harness."""
+
+import copy
+import hashlib
+import logging
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+
+from lm_eval.api.instance import Instance
+from lm_eval.api.registry import register_model
+from lm_eval.models.huggingface import HFLM
+from torch import Tensor
+from tqdm import tqdm
+
+from bara_pyro import __version__
+from bara_pyro.core.attached import attached
+from bara_pyro.core.backbone import Backbone
+from bara_pyro.core.loading import load_backbone
+from bara_pyro.data import templates
+from bara_pyro.data.replies import EncodedReply
+from bara_pyro.errors import ConfigError, DataError, check_choice
+from bara_pyro.extras.lmeval.harness.laws import DRAWN, check_law, log_likelihoods
+from bara_pyro.extras.lmeval.harness.writing import Request, Settings, most_tokens, settings_of, written
+from bara_pyro.extras.replies.generation import Prompt
+from bara_pyro.runs.folder import load_system
+from bara_pyro.runs.manifest import is_run
+from bara_pyro.runs.system import System, find_device
+from bara_pyro.types import Json, Law
+
+Encoded = tuple[tuple[str, str] | None, list[int], list[int]]
+"""A request as lm-eval encodes it: its texts (None of a window of a long one), context, continuation."""
+
+
+@register_model("bara")
+class BaraLM(HFLM):
+    """A run under one of the laws of `bara_pyro.extras.lmeval.harness.laws`.
+
+    Log-likelihoods are in nats, of a softmax in float32. Those of "base" and "mean" are computed by `HFLM`
+    itself. Draws are a pure function of the seed and the context's tokens: neither the batch nor the other
+    requests matter, and all continuations of one context are under the same draws, so that their
+    probabilities are those of one distribution. `loglikelihood_rolling` holds a draw for one window of a
+    text. `generate_until` writes greedily, or as the task asks: under "base" and "mean" by `HFLM`, else by
+    `generation.generate`, one draw held for a whole text (reply 0 of each context; reply n of a request that
+    its task repeats).
+
+    Args:
+        run: folder of a finished run, or a `System`; with law "base" also a bare language model:
+            'microworld', a Hugging Face folder or a hub name.
+        law: "joint", "token", "mean" or "base".
+        samples: number S of draws, for "joint" and "token". An ensemble has as many as it has members.
+        seed: of the draws.
+        batch_size: requests a forward, each of S rows.
+        max_batch_size: not looked at; lm-eval gives it to every model.
+        max_length: tokens beyond which the beginning of a context is left out; by default what the language
+            model was made for.
+        device: to run on; by default the run's own, for a bare language model the CPU.
+        backbone: where the run's language model is now, if it has moved.
+        dtype: type of a bare language model's weights, by default float32; a run has its own.
+
+    Raises:
+        ConfigError: the run does not have that law, or a setting is out of range.
+        CheckpointError: the run cannot be read.
+        BackboneError: the language model cannot be read, or has no tokenizer.
+    """
+
+    def __init__(
+        self,
+        run: str | Path | System,
+        law: Law = "joint",
+        samples: int = 10,
+        seed: int = 0,
+        *,
+        batch_size: int | str | None = 8,
+        max_batch_size: int | None = None,
+        max_length: int | None = None,
+        device: str | None = None,
+        backbone: str | None = None,
+        dtype: str | None = None,
+    ) -> None:
+        check_choice("law", law, Law)
+        size = _checked_size(batch_size)
+        system, held = _loaded(run, law, device=device, backbone=backbone, dtype=dtype)
+        check_law(system, law, samples)
+        if max_length is not None:
+            held.check_room(max_length, "max_length", "lower it")
+        if held.tokenizer is None:
+            raise ConfigError(f"The language model of {run} has no tokenizer: give one that has.")
+        self.system, self.law, self.samples, self.seed = system, law, samples, seed
+        self.run = str(held.name if isinstance(run, System) else run)
+        self.truncated = 0  # requests so far whose context lost its beginning
+        with _unwarned():  # that a loaded model is given, which is what is meant here
+            super().__init__(
+                pretrained=held.lm,
+                tokenizer=copy.deepcopy(held.tokenizer),  # which HFLM may give a token to pad with
+                batch_size=size,
+                max_length=max_length or held.context,
+                softmax_dtype="float32",
+            )
+
+    def get_model_info(self) -> Json:
+        """Return what lm-eval writes about the model beside its results."""
+        return {
+            "bara_pyro": __version__,
+            "run": self.run,
+            "method": None if self.system is None else self.system.config.method.name,
+            "law": self.law,
+            "samples": self.samples if self.law in DRAWN else None,
+            "seed": self.seed if self.law in DRAWN else None,
+            "model_num_parameters": self._model.num_parameters(),
+            "model_dtype": str(self._model.dtype),
+        }
+
+    def _loglikelihood_tokens(
+        self, requests: Sequence[Encoded], disable_tqdm: bool = False, override_bs: int | None = None
+    ) -> list[tuple[float, bool]]:
+        for request in requests:
+            self._check(request)
+        if self.law in DRAWN:
+            return self._drawn(requests, override_bs or self.batch_size, quiet=disable_tqdm)
+        with self._adapted():
+            return super()._loglikelihood_tokens(requests, disable_tqdm, override_bs)
+
+    def tok_batch_encode(
+        self,
+        strings: list[str],
+        padding_side: str = "left",
+        left_truncate_len: int | None = None,
+        truncation: bool = False,
+    ) -> tuple[Tensor, Tensor]:
+        """Encode contexts to be gone on from as `HFLM` does, and count those that lose their beginning."""
+        ids, mask = super().tok_batch_encode(strings, padding_side, None, truncation)
+        kept = slice(-(left_truncate_len or 0), None)
+        self.truncated += int((mask.sum(-1) > mask[:, kept].sum(-1)).sum())
+        return ids[:, kept], mask[:, kept]
+
+    def apply_chat_template(
+        self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
+    ) -> str:
+        """Return what the chat template writes of a conversation, or of one whose last message goes on.
+
+        `HFLM` leaves out the system's message where the template refuses it; here the messages are refused.
+
+        Raises:
+            DataError: the template refuses them, or does not write all that they say.
+        """
+        what, options = "the conversation", self.chat_template_args
+        if add_generation_prompt:
+            return templates.written(chat_history, self.tokenizer, what, options).given
+        *before, last = chat_history
+        found = templates.written(before, self.tokenizer, what, options, last)
+        return found.whole.removesuffix(found.tail)
+
+    def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[str]:
+        """Write on from contexts; see the class for the law.
+
+        Raises:
+            ConfigError: a request asks for more tokens than the language model was made for, or, under a law
+                of draws, for what `settings_of` refuses.
+            DataError: under a law of draws, a context has no tokens.
+        """
+        for request in requests:
+            most_tokens(request.args[1], self.max_gen_toks, self.max_length)
+        if self.law in DRAWN:
+            return self._written(requests, quiet=disable_tqdm)
+        with self._adapted():
+            return super().generate_until(requests, disable_tqdm)
+
+    def _written(self, requests: Sequence[Instance], *, quiet: bool) -> list[str]:
+        """Write on from contexts under draws of the posterior."""
+        system = self._drawn_from()
+        eos = self.tok_decode(self.eot_token_id, skip_special_tokens=False)
+        asked: list[Request] = []
+        known: dict[int, tuple[Prompt, Settings]] = {}
+        numbers: Counter[int] = Counter()
+        for request in requests:
+            which = id(request)  # one that its task repeats stands there as often, the same object
+            if which not in known:
+                settings = settings_of(request.args[1], self.max_gen_toks, eos)
+                known[which] = self._prompt(request.args[0], settings, str(len(known))), settings
+            asked.append(Request(known[which][0], numbers[which], known[which][1]))
+            numbers[which] += 1
+        found: dict[int, str] = {}
+        with tqdm(total=len(requests), disable=quiet, desc=f"{self.law}, text of a draw") as bar:
+            for place, text in written(system, asked, seed=self.seed, size=self.batch_size):
+                found[place] = text
+                self.cache_hook.add_partial("generate_until", requests[place].args, text)
+                bar.update()
+        return [found[place] for place in range(len(requests))]
+
+    def _prompt(self, context: str, settings: Settings, name: str) -> Prompt:
+        """Return a context as `HFLM` reads it, cut at the left where its text needs the room."""
+        room = self.max_length - settings.max_new_tokens
+        [tokens], _ = self.tok_batch_encode([context], left_truncate_len=room, truncation=self.truncation)
+        if not len(tokens):
+            raise DataError(f"The context {context!r} has no tokens: give it some to be gone on from.")
+        return Prompt(tuple(map(int, tokens)), name)
+
+    def _adapted(self) -> AbstractContextManager[object]:
+        """Hang the adapters on the language model, at the mean."""
+        if self.law == "base" or self.system is None:
+            return nullcontext()
+        return attached(self.system)
+
+    def _drawn_from(self) -> System:
+        if self.system is None:
+            raise ConfigError(f"law={self.law!r} needs a run: choose base.")
+        return self.system
+
+    def _check(self, request: Encoded) -> None:
+        texts, context, continuation = request
+        if not context or not 0 < len(continuation) <= self.max_length:
+            part, size = ("continuation", len(continuation)) if context else ("context", 0)
+            raise DataError(
+                f"The {part} of {texts!r} has {size} tokens: give 1 to {self.max_length}, which the language "
+                "model was made for."
+            )
+        self.truncated += len(context) + len(continuation) > self.max_length + 1
+
+    def _drawn(self, requests: Sequence[Encoded], size: int, *, quiet: bool) -> list[tuple[float, bool]]:
+        """Score requests under the draws, the longest first: so that memory runs out early, if it does."""
+        system = self._drawn_from()
+        texts = [context + continuation for _, context, continuation in requests]
+        order = sorted(range(len(requests)), key=lambda i: (-len(texts[i]), texts[i]))
+        found: dict[int, tuple[float, bool]] = {}
+        with tqdm(total=len(requests), disable=quiet, desc=f"{self.law}, {self.samples} draws") as bar:
+            for start in range(0, len(order), size):
+                chunk = order[start : start + size]
+                replies = [_reply(requests[i], self.max_length) for i in chunk]
+                scores = log_likelihoods(system, replies, self.law, samples=self.samples, seed=self.seed)
+                for i, score in zip(chunk, scores, strict=True):
+                    found[i] = score
+                    if requests[i][0] is not None:
+                        self.cache_hook.add_partial("loglikelihood", requests[i][0], score)
+                bar.update(len(chunk))
+        return [found[i] for i in range(len(requests))]
+
+
+def _reply(request: Encoded, max_length: int) -> EncodedReply:
+    """Return a request's tokens, cut at the left as `HFLM` cuts them, known by its whole context."""
+    _, context, continuation = request
+    kept = (context + continuation)[-(max_length + 1) :][: -len(continuation)]
+    name = hashlib.sha256(",".join(map(str, context)).encode()).hexdigest()
+    return EncodedReply(tuple(kept), tuple(continuation), name)
+
+
+def _loaded(
+    run: str | Path | System, law: str, *, device: str | None, backbone: str | None, dtype: str | None
+) -> tuple[System | None, Backbone]:
+    """Return a run and its language model, or no run and a bare one."""
+    bare = not isinstance(run, System) and law == "base" and not is_run(Path(run))
+    if dtype is not None and not bare:
+        raise ConfigError(f"dtype={dtype!r}: the weights of a run have a type of their own, so leave it out.")
+    if bare:
+        if backbone is not None:
+            raise ConfigError(
+                f"{run} is a language model itself, so {backbone} is one too many: leave one out."
+            )
+        return None, load_backbone(str(run), dtype=dtype or "float32", device=find_device(device or "cpu"))
+    if isinstance(run, System):
+        if device is not None or backbone is not None:
+            raise ConfigError("A system is loaded already: leave out device and backbone.")
+        return run, run.backbone
+    system = load_system(Path(run), backbone=backbone, device=device, with_rows=False)
+    return system, system.backbone
+
+
+def _checked_size(batch_size: int | str | None) -> int:
+    """Return a number of requests; lm-eval's command line gives it as text."""
+    try:
+        size = int(8 if batch_size is None else batch_size)
+    except ValueError:
+        size = 0
+    if size < 1:
+        raise ConfigError(f"batch_size={batch_size!r}: give a number of requests, at least 1.")
+    return size
+
+
+@contextmanager
+def _unwarned() -> Iterator[None]:
+    logger = logging.getLogger("lm_eval.models.huggingface")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before

@@ -1,0 +1,115 @@
+"""Tasks run on a model: found, loaded, evaluated by `lm_eval.simple_evaluate`, and what is kept of it."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import lm_eval
+from datasets.exceptions import DatasetsError
+from lm_eval.api.model import LM
+from lm_eval.tasks import TaskManager
+
+from bara_pyro.core.loading import quiet_transformers
+from bara_pyro.errors import ConfigError, DataError
+from bara_pyro.extras.lmeval.harness.local import PREFIX, filled, named
+from bara_pyro.types import Json
+
+KEPT = ("results", "groups", "versions", "n-shot", "n-samples", "higher_is_better")
+"""What is kept of lm-eval's report: scores and what they are of, without prompts or the machine."""
+
+
+@contextmanager
+def loaded_tasks(
+    tasks: Sequence[str], *, data_dir: Path | None = None, include_path: Path | None = None
+) -> Iterator[tuple[list[object], TaskManager]]:
+    """Load tasks and their rows; yield them, and the manager that knows them, for `lm_eval.simple_evaluate`.
+
+    Args:
+        tasks: names of tasks, groups or tags.
+        data_dir: holds <task>/<split>.jsonl, read in place of the hub; see
+            `bara_pyro.extras.lmeval.harness.local`.
+        include_path: folder of the user's own task files.
+
+    Raises:
+        ConfigError: a task is unknown, or `data_dir` has no rows for it.
+        DataError: its rows cannot be read: the hub is out of reach, or a file is missing or damaged.
+    """
+    if not tasks:
+        raise ConfigError("No task is named: give some with --tasks, separated by commas.")
+    own = [] if include_path is None else [include_path]
+    others = TaskManager(include_path=own, include_defaults=False).all_tasks
+    local = named(tasks, data_dir, others)
+    with ExitStack() as stack:
+        if data_dir is not None and local:
+            own = [*own, stack.enter_context(filled(local, data_dir))]
+        asked = [f"{PREFIX}{task.removeprefix(PREFIX)}" if _is(task, local) else task for task in tasks]
+        # lm-eval reads thousands of files to know its own tasks: only where they are asked for.
+        stock = any(task not in others and not _is(task, local) for task in tasks)
+        manager = TaskManager(include_path=own, include_defaults=stock)
+        yield [part for task in dict.fromkeys(asked) for part in _load(manager, task)], manager
+
+
+def _is(task: str, local: Sequence[str]) -> bool:
+    return task.removeprefix(PREFIX) in local
+
+
+def _load(manager: TaskManager, name: str) -> list[object]:
+    """Return a task, a group, or the tasks of a tag, with their rows."""
+    if name not in manager.all_tasks:
+        raise ConfigError(f"Unknown task {name!r}: `lm-eval ls tasks` lists lm-eval's own.")
+    try:
+        with quiet_transformers():
+            found = manager.load([name])
+    except (DatasetsError, OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].split(". ")[0].rstrip(".")
+        raise DataError(
+            f"The rows of {name} cannot be read ({reason}): lm-eval's own tasks need the hub, unless "
+            "--data-dir has their rows."
+        ) from error
+    groups = found.get("groups", {})
+    return [groups[name]] if name in groups else list(found["tasks"].values())
+
+
+def evaluate_tasks(
+    lm: LM,
+    tasks: Sequence[str],
+    *,
+    data_dir: str | Path | None = None,
+    include_path: str | Path | None = None,
+    limit: int | None = None,
+    num_fewshot: int | None = None,
+) -> Json:
+    """Evaluate a model on tasks of lm-evaluation-harness.
+
+    Args:
+        lm: a `BaraLM`, or any other model of lm-eval.
+        tasks: names of tasks, groups or tags.
+        data_dir: see `loaded_tasks`.
+        include_path: see `loaded_tasks`.
+        limit: use at most so many rows of each task, to try out.
+        num_fewshot: examples before each question; by default what each task says.
+
+    Returns:
+        `model` (its law among it), lm-eval's version, and of each task `results`, its version, number of
+        examples and of rows. Scores are as lm-eval has them: fractions, not per cent.
+
+    Raises:
+        ConfigError: a task is unknown, or the model cannot do what it asks for.
+        DataError: rows cannot be read.
+    """
+    places = {
+        "data_dir": None if data_dir is None else Path(data_dir),
+        "include_path": None if include_path is None else Path(include_path),
+    }
+    with loaded_tasks(tasks, **places) as (loaded, manager):
+        report = lm_eval.simple_evaluate(
+            model=lm,
+            tasks=loaded,
+            task_manager=manager,
+            limit=limit,
+            num_fewshot=num_fewshot,
+            log_samples=False,
+        )
+    kept = {key: report[key] for key in KEPT if key in report}
+    model = lm.get_model_info() if hasattr(lm, "get_model_info") else {}
+    return {"lm_eval": lm_eval.__version__, "model": model, "limit": limit, **kept}

@@ -1,0 +1,140 @@
+"""Text written under draws of the posterior: requests of lm-eval as replies of `generation.generate`."""
+
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+
+from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs
+
+from bara_pyro.errors import ConfigError
+from bara_pyro.extras.replies.generation import Prompt, generate
+from bara_pyro.runs.system import System
+from bara_pyro.types import Json
+
+HONOURED = ("do_sample", "max_gen_toks", "num_beams", "temperature", "top_k", "top_p", "until")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a request says of its text, in the words of `generation.generate`."""
+
+    max_new_tokens: int
+    stop: tuple[str, ...]
+    temperature: float
+    top_p: float
+    top_k: int
+
+
+@dataclass(frozen=True)
+class Request:
+    """A context to be gone on from.
+
+    Attributes:
+        prompt: the context; requests of one identifier are one request, which its task repeats.
+        number: which of its replies is asked for, 0 of one that is asked once.
+        settings: of its text.
+    """
+
+    prompt: Prompt
+    number: int
+    settings: Settings
+
+
+def most_tokens(gen_kwargs: Json, default: int, max_length: int) -> int:
+    """Return how many tokens a request's text may have.
+
+    Args:
+        gen_kwargs: of the request.
+        default: where they do not say it.
+        max_length: tokens that the language model was made for.
+
+    Raises:
+        ConfigError: so many leave no room for a context, or the settings cannot be read.
+    """
+    most = int(_normal(gen_kwargs, default)["max_gen_toks"])
+    if not 0 < most < max_length:
+        raise ConfigError(
+            f"max_gen_toks is {most}, and the language model was made for {max_length} tokens, the context "
+            f"among them: give the task's generation_kwargs 1 to {max_length - 1}."
+        )
+    return most
+
+
+def settings_of(gen_kwargs: Json, default: int, eos: str) -> Settings:
+    """Return what a request says of its text.
+
+    Args:
+        gen_kwargs: of the request. Without `do_sample` and a temperature the likeliest token is taken.
+        default: number of tokens, where they do not say it.
+        eos: the text of the token that ends a text, which ends a reply beside `until`.
+
+    Raises:
+        ConfigError: they ask for what is not done under draws of the posterior.
+    """
+    given = _normal(gen_kwargs, default)
+    for name, value in given.items():
+        if name not in HONOURED or (name == "num_beams" and value != 1):
+            raise ConfigError(
+                f"The task's generation_kwargs have {name}={value!r}, which draws of the posterior do not "
+                f"honour: leave it out, or choose law mean or base. Honoured: {', '.join(HONOURED)}."
+            )
+    temperature = float(given.get("temperature", 0.0))
+    if given["do_sample"] and temperature == 0:
+        raise ConfigError(
+            "The task's generation_kwargs have do_sample=True and no temperature above 0: give "
+            "temperature=1, or leave do_sample out for the likeliest token."
+        )
+    until = handle_stop_sequences(list(given["until"]), eos=eos)
+    if not all(isinstance(text, str) for text in until):
+        raise ConfigError(f"The task's generation_kwargs have until={until[:-1]!r}: give texts.")
+    stop = tuple(dict.fromkeys(text for text in until if text))
+    top_p, top_k = given.get("top_p"), given.get("top_k")
+    narrowing = 1.0 if top_p is None else float(top_p), int(top_k or 0)
+    return Settings(int(given["max_gen_toks"]), stop, temperature, *narrowing)
+
+
+def _normal(gen_kwargs: Json, default: int) -> Json:
+    """Return settings under one name each, as lm-eval makes them."""
+    try:
+        return dict(normalize_gen_kwargs(gen_kwargs, default))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"The task's generation_kwargs {gen_kwargs!r} cannot be read: {error}.") from error
+
+
+def written(
+    system: System, requests: Sequence[Request], *, seed: int, size: int
+) -> Iterator[tuple[int, str]]:
+    """Yield each request's place and its text, as they are ready.
+
+    A text is a function of the seed, the context's tokens and the number of the reply: neither the batch nor
+    the other requests matter, but for rounding.
+
+    Args:
+        system: the run.
+        requests: in any order; those of the same settings are written together, the longest first.
+        seed: of the draws.
+        size: requests a batch.
+
+    Raises:
+        ConfigError: see `generation.generate`.
+    """
+    alike: dict[Settings, list[int]] = defaultdict(list)
+    for place in sorted(range(len(requests)), key=lambda i: -len(requests[i].prompt.token_ids)):
+        alike[requests[place].settings].append(place)
+    for settings, places in alike.items():
+        for start in range(0, len(places), size):
+            some = {(requests[i].prompt.id, requests[i].number): i for i in places[start : start + size]}
+            prompts = {requests[i].prompt.id: requests[i].prompt for i in some.values()}
+            count = 1 + max(number for _, number in some)
+            for reply in generate(
+                system.model,
+                system.guide,
+                list(prompts.values()),
+                replies=count,
+                skip={(name, n) for name in prompts for n in range(count)} - some.keys(),
+                seed=seed,
+                memory_budget=sys.maxsize,  # the caller says how many requests
+                **asdict(settings),
+            ):
+                yield some[reply.prompt, reply.number], reply.text

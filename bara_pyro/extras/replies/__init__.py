@@ -1,0 +1,1 @@
+"""Replies: generated with uncertainty, scored by reward models, run in a sandbox."""

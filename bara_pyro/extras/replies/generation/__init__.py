@@ -1,0 +1,18 @@
+"""Replies with uncertainty: one draw of the posterior holds for a whole reply."""
+
+from bara_pyro.extras.replies.generation.encoder import embed, encoder_distance
+from bara_pyro.extras.replies.generation.generate import Reply, generate
+from bara_pyro.extras.replies.generation.prompts import Prompt, encode_prompts, load_prompts
+from bara_pyro.extras.replies.generation.uncertainty import ReplyUncertainty, reply_uncertainty
+
+__all__ = [
+    "Prompt",
+    "Reply",
+    "ReplyUncertainty",
+    "embed",
+    "encode_prompts",
+    "encoder_distance",
+    "generate",
+    "load_prompts",
+    "reply_uncertainty",
+]

@@ -1,0 +1,193 @@
+"""HumanEval: programs that a run writes, judged in the sandbox; pass@k with intervals over problems."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from bara_pyro.errors import DataError
+from bara_pyro.extras.replies.generation.decoding import Decoding
+from bara_pyro.extras.replies.generation.file import append_lines, lines_there, made_by, reply_lines
+from bara_pyro.extras.replies.generation.prompts import encode_prompts
+from bara_pyro.extras.replies.generation.spread import diversity_of, token_entropy
+from bara_pyro.extras.replies.sandbox import Limits, Outcome, Problem, judge
+from bara_pyro.extras.replies.sandbox.humaneval import STOP_SEQUENCES
+from bara_pyro.metrics import SamplingCurve, pass_at_k
+from bara_pyro.runs.atomic import write_json
+from bara_pyro.runs.manifest import JUDGED, PROGRAMS
+from bara_pyro.runs.system import System
+from bara_pyro.types import Json
+from bara_pyro.untrusted.files import read_jsonl
+from bara_pyro.untrusted.schemas import SCHEMA, ReplyLine
+
+SCORES = "humaneval.json"
+OnProgram = Callable[[], object]
+FEWEST = 2  # problems: the intervals of `score_programs` are over them
+
+
+def check_problems(problems: Sequence[Problem]) -> None:
+    """Raise `DataError` where there are too few problems for their programs to be scored."""
+    if len(problems) < FEWEST:
+        raise DataError(
+            f"The intervals of pass@k are over problems, of which there is {len(problems)}: give at least "
+            f"{FEWEST}."
+        )
+
+
+def write_programs(
+    system: System,
+    problems: Sequence[Problem],
+    out: str | Path,
+    how: Decoding,
+    *,
+    replies: int,
+    on_program: OnProgram | None = None,
+) -> list[Json]:
+    """Let a run complete the problems, `replies` times each; go on with what is there.
+
+    A completion ends where the paper ends it (Chen et al. 2021, section 3.2), at the texts of
+    `STOP_SEQUENCES`.
+
+    Args:
+        system: fitted.
+        problems: to complete.
+        out: folder; the programs go to its file `programs.jsonl`.
+        how: see `generation.generate`; its `stop` is the paper's.
+        replies: number of completions a problem.
+        on_program: called after each.
+
+    Returns:
+        A line a completion, see `reply_lines`.
+
+    Raises:
+        DataError: there are fewer than two problems; nothing is written then.
+        ConfigError: what is there was made by another run, with other settings or from other prompts.
+    """
+    check_problems(problems)
+    how = replace(how, stop=STOP_SEQUENCES)
+    file = Path(out) / PROGRAMS
+    texts = [problem.prompt for problem in problems]
+    names = [problem.task_id for problem in problems]
+    prompts = list(zip(encode_prompts(texts, system.backbone.tokenizer, ids=names), texts, strict=True))
+    there = lines_there(file, made_by(system, how, 0), prompts)
+    skip = {(row["id"], row["number"]) for row in there}
+    lines = reply_lines(system, prompts, how, replies=replies, skip=skip)
+    append_lines(file, there, lines, on_program)
+    wanted = {(name, number) for name in names for number in range(replies)}
+    return [row for row in read_jsonl(file, ReplyLine) if (row["id"], row["number"]) in wanted]
+
+
+def judge_programs(
+    problems: Sequence[Problem],
+    programs: Sequence[Json],
+    out: str | Path,
+    *,
+    limits: Limits | None = None,
+    workers: int | None = None,
+    unsandboxed: bool = False,
+    on_program: OnProgram | None = None,
+) -> list[Json]:
+    """Run the programs that have not been judged by these tests, in the sandbox; write what came of each.
+
+    Args:
+        problems: with their tests.
+        programs: lines of `write_programs`.
+        out: folder; what came of them goes to its file `judged.jsonl`.
+        limits: what a program may use.
+        workers: programs at a time.
+        unsandboxed: DANGEROUS: see `bara_pyro.extras.replies.sandbox.run_program`.
+        on_program: called after each.
+
+    Returns:
+        A line a program: `id`, `number`, `made`, `problem_key`, which tells the problem and its test,
+        `passed`, `reason`, `message`, `seconds`.
+
+    Raises:
+        SandboxError: programs cannot be isolated here.
+    """
+    file = Path(out) / JUDGED
+    keys = {problem.task_id: _key(problem) for problem in problems}
+    wanted = {(row["id"], row["number"]): (row["made"], keys[row["id"]]) for row in programs}
+
+    def asked(row: Json) -> bool:
+        return (row["id"], row["number"]) in wanted
+
+    # What was judged beside (of more replies, or of more problems) stays, what is outdated goes.
+    there = [
+        row
+        for row in read_jsonl(file, ReplyLine)
+        if not asked(row) or wanted[row["id"], row["number"]] == (row["made"], row.get("problem_key"))
+    ]
+    done = {(row["id"], row["number"]) for row in there}
+    left = [row for row in programs if (row["id"], row["number"]) not in done]
+    found = judge(
+        problems,
+        ((row["id"], row["reply"]) for row in left),
+        limits=limits,
+        workers=workers,
+        unsandboxed=unsandboxed,
+    )
+    lines = (_came_of(left[one.index], keys[one.task_id], one.outcome) for one in found)
+    append_lines(file, there, lines, on_program)
+    return [row for row in read_jsonl(file, ReplyLine) if asked(row)]
+
+
+def _key(problem: Problem) -> str:
+    return hashlib.blake2b(repr(problem).encode(), digest_size=8).hexdigest()
+
+
+def _came_of(program: Json, key: str, outcome: Outcome) -> Json:
+    return {
+        **{name: program[name] for name in ("id", "number", "made")},
+        "problem_key": key,
+        "passed": outcome.passed,
+        "reason": outcome.reason,
+        "message": outcome.message,
+        "seconds": round(outcome.seconds, 3),
+    }
+
+
+def score_programs(
+    programs: Sequence[Json], judged: Sequence[Json], out: str | Path
+) -> tuple[SamplingCurve, Json]:
+    """Return pass@k of judged programs, and write it with what else is worth knowing to `humaneval.json`.
+
+    Returns:
+        The curve, percent; and what is written: `pass_at_k` (k -> percent with its interval over problems),
+        `reasons` (how many programs came to which end), `entropy` of a token (see `token_entropy`),
+        `distinct`, `diversity` and `signature` (see `diversity_of`), `tokens` a program, `problems`,
+        `replies`.
+    """
+    names = list(dict.fromkeys(row["id"] for row in programs))
+    passed = {(row["id"], row["number"]): row["passed"] for row in judged}
+    counts = {row["number"] for row in programs}
+    table = np.array([[passed[name, number] for number in sorted(counts)] for name in names], dtype=float)
+    curve = pass_at_k(table)
+    reasons: dict[str, int] = {}
+    for row in judged:
+        reasons[row["reason"]] = reasons.get(row["reason"], 0) + 1
+    texts = {(row["id"], row["number"]): row["reply"] for row in programs}
+    report = {
+        "schema": SCHEMA,
+        "problems": len(names),
+        "replies": len(counts),
+        "pass_at_k": {
+            str(k): {"value": value, "low": low, "high": high}
+            for k, value, low, high in zip(
+                curve.budgets.tolist(),
+                curve.mean.tolist(),
+                curve.low.tolist(),
+                curve.high.tolist(),
+                strict=True,
+            )
+        },
+        "reasons": dict(sorted(reasons.items())),
+        **token_entropy(programs),
+        **diversity_of([[texts[name, number] for number in sorted(counts)] for name in names]),
+        "tokens": sum(row["tokens"] for row in programs) / len(programs),
+        "made": programs[0]["made"],
+    }
+    write_json(Path(out) / SCORES, report)
+    return curve, report

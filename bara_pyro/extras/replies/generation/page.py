@@ -1,0 +1,225 @@
+"""Replies as a page: every token coloured by how unsure the posterior is of it."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+from markupsafe import Markup
+
+from bara_pyro.data.messages import shown
+from bara_pyro.errors import ConfigError, DataError
+from bara_pyro.extras.replies.generation.reply_tokens import Marked, mark_tokens
+from bara_pyro.report.html import document, environment
+from bara_pyro.report.shades import COLOURS, letters, shade
+from bara_pyro.runs.answers_file import REPLY_PAGE
+from bara_pyro.runs.atomic import write_text
+from bara_pyro.types import Fields, Json
+
+PACKAGE = "bara_pyro.extras.replies.generation"
+NEEDED = (
+    *("id", "number", "prompt", "reply", "ended", "log_prob", "log_prob_mixture", "token_texts"),
+    *("log_probs", "total", "aleatoric", "epistemic"),
+)
+TOKENS = 500  # of a reply that are shown
+LEVELS = 9
+CAP = 0.98  # quantile of the values that has the strongest colour
+# The first is the page's own, where nobody is unsure.
+DAY, NIGHT = COLOURS[::-1], ("#11161d", *COLOURS)
+
+
+@dataclass(frozen=True)
+class View:
+    """What the colours can show.
+
+    Attributes:
+        letter: of its classes in the page.
+        key: of the rows.
+        name: as it is read.
+        cap: in nats, from where a token has the strongest colour; 0: all tokens are at 0.
+    """
+
+    letter: str
+    key: str
+    name: str
+    cap: float = 0.0
+
+    def level(self, value: float | None) -> str:
+        """Return the number of a value's colour, or x where there is no value."""
+        if value is None:
+            return "x"
+        if not self.cap:
+            return "0"
+        return str(max(0, min(LEVELS - 1, int((LEVELS - 1) * value / self.cap))))
+
+    def values(self, row: Fields) -> list[float | None]:
+        """Return what is shown of each token of a reply, None where a file has no finite number."""
+        sign = -1.0 if self.key == "log_probs" else 1.0
+        return [None if (number := _finite(value)) is None else sign * number for value in row[self.key]]
+
+
+VIEWS = (
+    View("e", "epistemic", "epistemic"),
+    View("a", "aleatoric", "aleatoric"),
+    View("t", "total", "total"),
+    View("p", "log_probs", "−log p"),
+)
+
+
+def write_reply_page(
+    rows: Iterable[Fields],
+    out: Path | str,
+    title: str,
+    *,
+    draws: int | None = None,
+    prompts: int = 20,
+    replies: int = 8,
+) -> Path:
+    """Write replies as one HTML file that needs nothing else, a section a prompt.
+
+    Tokens are coloured by their epistemic uncertainty; aleatoric, total and -log p can be chosen. Each of the
+    four has one scale for the whole page, whose strongest colour begins at the 98 % quantile of the values.
+
+    Args:
+        rows: the lines that `bara generate --uncertainty` writes, as mappings.
+        out: the file.
+        title: of the page.
+        draws: number of draws that the uncertainty was estimated from, which the page then tells.
+        prompts: how many are shown at most; the page says what it leaves out.
+        replies: how many of each prompt are shown at most, of each its first 500 tokens.
+
+    Returns:
+        The file's path.
+
+    Raises:
+        ConfigError: a number is less than 1.
+        DataError: there are no rows, or one lacks what `--uncertainty` adds.
+        CheckpointError: the file cannot be written.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> from bara_pyro.extras.replies.generation.page import write_reply_page
+        >>> run = bp.train(task=bp.load_replies("micro-chat"), method="bara-gate", steps=2, out="runs/chat")
+        >>> rows = bp.generate(run, ["the guest lives in"], uncertainty=3, max_new_tokens=4)
+        >>> write_reply_page(rows, "replies.html", "Replies of a run", draws=3)
+        PosixPath('replies.html')
+    """
+    for name, value in (("draws", draws), ("prompts", prompts), ("replies", replies)):
+        if value is not None and value < 1:
+            raise ConfigError(f"{name} is {value}: give 1 or more.")
+    asked = _by_prompt(rows)
+    shown = [part[:replies] for part in islice(asked.values(), prompts)]
+    views = [_capped(view, [row for part in shown for row in part]) for view in VIEWS]
+    content = environment(PACKAGE).get_template("replies.html").render(
+        mark=Markup(REPLY_PAGE),  # noqa: S704 (ours)
+        views=views,
+        levels=range(LEVELS),
+        draws=draws,
+        most=math.log(draws) if draws else None,
+        cap=f"{100 * CAP:g}",
+        left_out=_left_out(asked, prompts, replies),
+        prompts=[_section(part, views) for part in shown],
+    )  # fmt: skip
+    style = environment(PACKAGE).get_template("replies.css").render(
+        views=views,
+        themes=[("", _theme(DAY)), ("@media screen and (prefers-color-scheme: dark)", _theme(NIGHT))],
+    )  # fmt: skip
+    page = document(title, body=Markup(content), style=style)  # noqa: S704 (escaped by the template)
+    write_text(Path(out), page)
+    return Path(out)
+
+
+def _by_prompt(rows: Iterable[Fields]) -> dict[str, list[Fields]]:
+    """Return the replies of each prompt, by their numbers."""
+    asked: dict[str, list[Fields]] = {}
+    for row in rows:
+        _check(row)
+        asked.setdefault(str(row["id"]), []).append(row)
+    if not asked:
+        raise DataError("There are no replies to show: give rows that `bara generate` has written.")
+    return {prompt: sorted(part, key=lambda row: row["number"]) for prompt, part in asked.items()}
+
+
+def _check(row: Fields) -> None:
+    name = f"Reply {row.get('number')} to {row.get('id')!r}"
+    if missing := [key for key in NEEDED if key not in row]:
+        raise DataError(
+            f"{name} has no {', '.join(missing)}: generate replies with uncertainty (--uncertainty), a "
+            "number of draws."
+        )
+    counts = {key: len(row[key]) for key in ("token_texts", *(view.key for view in VIEWS))}
+    if len({*counts.values()}) > 1:
+        told = ", ".join(f"{count} {key}" for key, count in counts.items())
+        raise DataError(f"{name} has {told}: give one of each a token.")
+
+
+def _capped(view: View, rows: Sequence[Fields]) -> View:
+    """Return a view whose strongest colour begins at a quantile of what is shown."""
+    values = [value for row in rows for value in view.values(row)[:TOKENS] if value is not None]
+    # Where nearly all are 0, the others are told from them.
+    return replace(view, cap=max(0.0, float(np.quantile(values, CAP)) or max(values)) if values else 0.0)
+
+
+def _finite(value: object) -> float | None:
+    return value if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def _section(rows: Sequence[Fields], views: Sequence[View]) -> Json:
+    """Return what the template shows of a prompt and its replies."""
+    asked = rows[0]["prompt"]
+    said = [("", asked)] if isinstance(asked, str) else [(m["role"], shown(m)) for m in asked]
+    return {"id": rows[0]["id"], "said": said, "replies": [_reply(row, views) for row in rows]}
+
+
+def _reply(row: Fields, views: Sequence[View]) -> Json:
+    values = [view.values(row) for view in views]
+    marked = mark_tokens(row["token_texts"], row["reply"])[:TOKENS]
+    return {
+        "number": row["number"],
+        "count": len(row["token_texts"]),
+        "tokens": [_token(token, views, own) for token, *own in zip(marked, *values, strict=False)],
+        "log_prob": _told(_finite(row["log_prob"]), 2),
+        "log_prob_mixture": _told(_finite(row["log_prob_mixture"]), 2),
+        "epistemic": _told(sum(value for value in values[0] if value is not None), 3),
+        "ended": row["ended"],
+    }
+
+
+def _token(token: Marked, views: Sequence[View], values: Sequence[float | None]) -> Json:
+    pairs = list(zip(views, values, strict=True))
+    return {
+        "text": token.text,
+        "gap": token.gap,
+        "levels": " ".join(view.letter + view.level(value) for view, value in pairs),
+        "note": ", ".join(f"{view.name} {_told(value, 3)}" for view, value in pairs),
+    }
+
+
+def _told(value: float | None, digits: int) -> str:
+    """Return a number as it is read; the least that is not 0 is told from it."""
+    if value is None:
+        return "unknown"
+    least = 10.0**-digits
+    if 0 < abs(value) < least / 2:
+        return f"{'<' if value > 0 else '>−'}{least:g}"
+    return f"{value + 0.0:.{digits}f}".replace("-", "−")  # -0.0 is 0
+
+
+def _left_out(asked: dict[str, list[Fields]], prompts: int, replies: int) -> list[str]:
+    """Return what the page does not show, in words."""
+    shown = list(islice(asked.values(), prompts))
+    most = max(len(part) for part in shown)
+    longest = max(len(row["token_texts"]) for part in shown for row in part[:replies])
+    return [
+        *([f"the first {prompts} of {len(asked)} prompts"] if len(asked) > prompts else []),
+        *([f"the first {replies} of up to {most} replies to a prompt"] if most > replies else []),
+        *([f"the first {TOKENS} tokens of longer replies"] if longest > TOKENS else []),
+    ]
+
+
+def _theme(colours: Sequence[str]) -> list[tuple[str, str]]:
+    """Return ground and letters of each level."""
+    grounds = [shade(level / (LEVELS - 1), colours) for level in range(LEVELS)]
+    return [(ground, letters(ground)) for ground in grounds]

@@ -1,0 +1,137 @@
+"""What is to be replied to, as token ids: texts as they are, conversations through the chat template."""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from bara_pyro.data.chat import in_chat, prompt_tokens
+from bara_pyro.data.messages import PROMPTS, Message, asked_in, said_by_user, texts_of, unweighted
+from bara_pyro.data.rows import check_ids, column_in, own_id
+from bara_pyro.data.tables import Data, read_table
+from bara_pyro.data.tokens import Tokenizer
+from bara_pyro.data.tools import template_options
+from bara_pyro.data.unicode import check_unicode
+from bara_pyro.errors import DataError
+from bara_pyro.types import Fields
+
+
+@dataclass(frozen=True)
+class Chat:
+    """Messages with what their chat template is given beside them.
+
+    Attributes:
+        messages: of a conversation, the user's last.
+        options: `tools`, `documents`, and others by name.
+    """
+
+    messages: tuple[Message, ...]
+    options: Fields
+
+
+Asked = str | Sequence[Message] | Chat
+"""A text to go on from, or the messages of a conversation, the user's last."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What is to be replied to.
+
+    Attributes:
+        token_ids: its tokens.
+        id: what its replies are stored under.
+        goes_on: a reply goes on from its text, with the space that its first word may begin with; otherwise
+            it is a message, a text by itself.
+    """
+
+    token_ids: tuple[int, ...]
+    id: str
+    goes_on: bool = False
+
+    @cached_property
+    def key(self) -> str:
+        """What noise knows it by: its tokens, whatever it is called and wherever it stands."""
+        return hashlib.blake2b(repr(self.token_ids).encode(), digest_size=8).hexdigest()
+
+
+def encode_prompts(
+    prompts: Iterable[Asked], tokenizer: Tokenizer, *, chat: bool = False, ids: Sequence[str] = ()
+) -> list[Prompt]:
+    """Return prompts as tokens.
+
+    Args:
+        prompts: texts, which are read as they are, or messages, which go through the chat template.
+        tokenizer: of the language model.
+        chat: read texts, too, as what a user says.
+        ids: of the prompts; "0", "1", ... by default.
+
+    Raises:
+        DataError: a prompt has no tokens or is not valid Unicode, two share an id, or messages are given and
+            the tokenizer has no chat template, or one that leaves out what they say.
+
+    Examples:
+        >>> import bara_pyro as bp
+        >>> from bara_pyro.extras.replies.generation import encode_prompts
+        >>> tokenizer = bp.load_backbone("microworld").tokenizer
+        >>> [prompt] = encode_prompts(["the guest lives in"], tokenizer)
+        >>> prompt.id, tokenizer.convert_ids_to_tokens(prompt.token_ids)
+        ('0', ['the', 'guest', 'lives', 'in'])
+    """
+    found: list[Prompt] = []
+    for number, asked in enumerate(prompts):
+        name = ids[number] if ids else str(number)
+        if isinstance(asked, Mapping):
+            raise DataError(
+                f"The prompt with the id {name!r} is one message, {str(asked)[:60]}: give each conversation "
+                "as a list of messages, [[..], ..]."
+            )
+        said, options = (asked.messages, asked.options) if isinstance(asked, Chat) else (asked, None)
+        given = in_chat(said, tokenizer) if chat else said
+        tokens = prompt_tokens(given, tokenizer, f"the prompt {name!r}", options)
+        if not tokens:
+            raise DataError(f"The prompt with the id {name!r} has no tokens: leave it out.")
+        found.append(Prompt(tuple(tokens), name, isinstance(given, str)))
+    check_ids([prompt.id for prompt in found], "The prompts")
+    return found
+
+
+def load_prompts(data: Data) -> tuple[list[str], list[Asked]]:
+    """Return identifiers and prompts of rows: a column `messages`, or `prompt`, `instruction`, `question`.
+
+    Of `messages` that end with a reply, that reply is left out. `input` beside an `instruction` is put below.
+    A row with `tools`, `documents` or `chat_template_kwargs` is a `Chat`.
+
+    Raises:
+        DataError: a file that cannot be read, a row without a prompt or that is not valid Unicode, or two
+            rows with one id.
+
+    Examples:
+        >>> from bara_pyro.extras.replies.generation import load_prompts
+        >>> load_prompts([{"id": "a", "prompt": "Count to 3 ."}, {"question": "What is 1 and 2 ?"}])
+        (['a', 'row-2'], ['Count to 3 .', 'What is 1 and 2 ?'])
+    """
+    table = read_table(data)
+    ids = [own_id(row) or f"row-{n}" for n, row in enumerate(table.rows, 1)]
+    check_ids(ids, table.place)
+    found: list[Asked] = []
+    for number, (row_id, row) in enumerate(zip(ids, table.rows, strict=True), 1):
+        where = f"row {number} of {table.place}"
+        asked = _asked(row, where)
+        options = template_options(row, where)
+        check_unicode(texts_of([row_id, asked, options]), row, where)
+        found.append(Chat(said_by_user(asked), options) if options else asked)
+    return ids, found
+
+
+def _asked(row: Fields, where: str) -> str | tuple[Message, ...]:
+    column = column_in(row, ("messages", *PROMPTS))
+    if column is None:
+        raise DataError(
+            f"There is no prompt in {where}, which has {', '.join(map(str, row)) or 'no columns'}: give "
+            f"'messages' or one of {', '.join(map(repr, PROMPTS))}."
+        )
+    asked = asked_in(row, column, where)
+    if isinstance(asked, str):
+        return asked
+    answered = len(asked) > 1 and asked[-1]["role"] == "assistant"
+    return unweighted(asked[:-1] if answered else asked)

@@ -1,0 +1,222 @@
+"""Reward models: Hugging Face classifiers of one output, whose head is known to have been trained."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForSequenceClassification, PreTrainedModel
+from transformers.utils import logging
+
+from bara_pyro.core.context import positions
+from bara_pyro.core.loading import (
+    AUTO,
+    DTYPES,
+    UNREADABLE,
+    load_tokenizer,
+    quiet_transformers,
+    reason_of,
+    resolve,
+)
+from bara_pyro.data.tokens import Tokenizer
+from bara_pyro.errors import BackboneError, ConfigError, unknown
+from bara_pyro.runs.manifest import is_run, verify
+from bara_pyro.runs.store import check_schema
+from bara_pyro.runs.system import find_device
+from bara_pyro.types import Json
+from bara_pyro.untrusted.files import check_name, read_json
+from bara_pyro.untrusted.language_models import check_folder
+from bara_pyro.untrusted.schemas import RewardFile
+
+RECORD = "reward.json"
+HEAD = "score"
+"""What transformers calls the head of a classifier made of a causal language model."""
+LONGEST = 2048
+CHAT, PLAIN = "chat", "plain"
+
+
+@dataclass(frozen=True)
+class RewardModel:
+    """A classifier of one output, with what is needed to ask it.
+
+    Attributes:
+        model: scores rows of tokens; in evaluation mode.
+        tokenizer: of its folder.
+        name: the folder or hub name.
+        format: "chat", prompt and reply go through the chat template; "plain", the reply follows the prompt.
+        max_length: tokens of prompt and reply together that it was trained on, or can read.
+        record: what `train_reward` wrote beside it, `accuracy` on held-out pairs among it; None where it came
+            from elsewhere.
+    """
+
+    model: PreTrainedModel
+    tokenizer: Tokenizer
+    name: str
+    format: str
+    max_length: int
+    record: Json | None = None
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return self.model.device
+
+    @property
+    def held_out(self) -> Json | None:
+        """The fields of `agreement.Agreement` on held-out pairs; None where they are not known."""
+        return None if self.record is None else self.record["held_out"]
+
+
+def load_reward_model(name: str | Path, dtype: str = "float32", device: str = "cpu") -> RewardModel:
+    """Load a reward model from a folder or the hub; code that comes with a model is never run.
+
+    Of a classifier made of a causal language model the head computes in float32, whatever the type of the
+    other weights: scores of bfloat16 have three digits, and many replies would tie.
+
+    Args:
+        name: a local Hugging Face folder, or a hub name.
+        dtype: "float32", "bfloat16" or "float16", of the weights.
+        device: where to put it.
+
+    Raises:
+        BackboneError: nothing of that name can be read, a weight such as its head is not in the file and
+            would be random, it has more than one output, or it has no padding token.
+        ConfigError: `dtype` or `device` is unknown.
+        CheckpointError: a file that `train_reward` wrote has changed since.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from bara_pyro.data.preferences import Pair, PreferenceTask
+        >>> from bara_pyro.extras.replies.reward import RewardConfig, load_reward_model, train_reward
+        >>> pairs = [Pair(f"in {time}", " he keeps goats .", " no .", time) for time in ("spring", "winter")]
+        >>> config = RewardConfig(epochs=1, max_length=32, head_only=True)
+        >>> task = PreferenceTask("mine", train=pairs[:1], test=pairs[1:])
+        >>> trained = train_reward("microworld", task, Path("judge"), config)
+        >>> reward = load_reward_model("judge")
+        >>> reward.format, reward.max_length, reward.held_out["pairs"]
+        ('plain', 32, 1)
+    """
+    record = read_record(Path(name))
+    model, tokenizer, missing = load_classifier(name, dtype, device)
+    if missing:
+        raise BackboneError(
+            f"{str(name)!r} is no reward model, its file lacks {missing[0]!r}, which would be random: give a "
+            "model that was trained to score replies, or train one with `bara reward train`."
+        )
+    give_padding(model, tokenizer, name)
+    float_head(model)
+    if record is not None:
+        return RewardModel(model, tokenizer, str(name), record["format"], record["max_length"], record)
+    return RewardModel(model, tokenizer, str(name), format_of(tokenizer), longest(model))
+
+
+def read_record(folder: Path) -> Json | None:
+    """Return what `train_reward` wrote beside a model; None where it wrote nothing.
+
+    Raises:
+        CheckpointError: it is not what was written, or another file of the folder is not.
+    """
+    path = folder / RECORD
+    check_name(folder, BackboneError)
+    if not path.is_file():
+        return None
+    verify(folder)
+    record: Json = read_json(path, RewardFile)
+    check_schema(record, path)
+    return record
+
+
+def format_of(tokenizer: Tokenizer) -> str:
+    """Return how prompts and replies are put together: by the chat template where there is one."""
+    return CHAT if tokenizer.chat_template else PLAIN
+
+
+def longest(model: PreTrainedModel, most: int = LONGEST) -> int:
+    """Return how many tokens a row may have where nobody says: `most`, or fewer that a model can read."""
+    return min(most, positions(model) or most)
+
+
+def load_classifier(
+    name: str | Path, dtype: str, device: str
+) -> tuple[PreTrainedModel, Tokenizer, list[str]]:
+    """Load a classifier of one output, its tokenizer and the names of the weights that its file lacks.
+
+    Raises:
+        BackboneError: it cannot be read, is a run, or has more than one output.
+        ConfigError: `dtype` or `device` is unknown.
+    """
+    if dtype not in DTYPES:
+        raise ConfigError(unknown("dtype", dtype, DTYPES))
+    if device == AUTO:
+        raise ConfigError("A reward model is put on one device: choose cpu, cuda, cuda:1 or mps.")
+    place, path = find_device(device), resolve(name)
+    if is_run(Path(path)):
+        raise BackboneError(
+            f"{str(name)!r} is a run, which answers and does not score: give what `bara reward train` "
+            "wrote, or another classifier of one output."
+        )
+    how: Json = {
+        "num_labels": 1,
+        "dtype": DTYPES[dtype],
+        "output_loading_info": True,
+        "ignore_mismatched_sizes": True,  # looked at below, where there is a better sentence for it
+    }
+    check_folder(Path(path))
+    try:
+        with quiet_transformers(), _no_reports():
+            tokenizer = load_tokenizer(path)
+            model, info = AutoModelForSequenceClassification.from_pretrained(
+                path, trust_remote_code=False, **how
+            )
+    except BackboneError:
+        raise
+    except UNREADABLE as error:
+        raise BackboneError(
+            f"Cannot load {str(name)!r} as a classifier ({reason_of(error)}): give a folder with "
+            "config.json, model.safetensors and a tokenizer, or a hub name that can be reached."
+        ) from error
+    for key, stored, wanted in info["mismatched_keys"]:
+        found = f"it has {stored[0]} outputs" if tuple(wanted)[:1] == (1,) else f"{key} has another shape"
+        raise BackboneError(f"{str(name)!r} is no reward model, {found}: give one with a single output.")
+    return model.to(place).eval(), tokenizer, sorted(info["missing_keys"])
+
+
+@contextmanager
+def _no_reports() -> Iterator[None]:
+    """Keep the table of missing weights to ourselves: it says "newly initialized" and goes on."""
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+
+
+def give_padding(model: PreTrainedModel, tokenizer: Tokenizer, name: str | Path) -> None:
+    """See to it that the model knows its padding token, by which it finds the end of a row in a batch.
+
+    Raises:
+        BackboneError: neither its configuration nor its tokenizer names one.
+    """
+    config = model.config.get_text_config()
+    if config.pad_token_id is None:
+        config.pad_token_id = tokenizer.pad_token_id
+    if config.pad_token_id is None:
+        raise BackboneError(
+            f"{str(name)!r} has no padding token, so that the end of a reply cannot be told in a batch: "
+            "write the pad_token_id that it was trained with in its config.json."
+        )
+
+
+def float_head(model: PreTrainedModel) -> None:
+    """Let the head of a classifier made of a causal language model compute in float32."""
+    head = getattr(model, HEAD, None)
+    if isinstance(head, nn.Linear):
+        head.float()
+        head.register_forward_pre_hook(_as_float)
+
+
+def _as_float(_: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return tuple(value.float() for value in given)

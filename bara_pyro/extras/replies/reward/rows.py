@@ -1,0 +1,77 @@
+"""A prompt and a reply as one row of tokens, and rows as a batch that is padded on the right."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from bara_pyro.data.conversations import Conversation
+from bara_pyro.data.messages import said_by_assistant, said_by_user
+from bara_pyro.data.templates import written
+from bara_pyro.data.tokens import Tokenizer, ids_of
+from bara_pyro.data.unicode import check_unicode
+from bara_pyro.errors import DataError
+from bara_pyro.extras.replies.reward.model import CHAT
+
+
+def row_of(conversation: Conversation, tokenizer: Tokenizer, form: str, max_length: int) -> list[int] | None:
+    """Return the tokens of a prompt with its reply; None where the reply alone is longer than `max_length`.
+
+    As "chat", both go through the chat template, a plain prompt as what a user says, and what the template
+    writes behind the reply stays: so reward models are asked on their cards. As "plain", the reply follows
+    the prompt without anything between them, with the special tokens that the tokenizer adds by itself. A
+    row that is too long loses the beginning of its prompt, but for a special token that it starts with; its
+    reply is never cut.
+
+    Raises:
+        DataError: messages are given and the form is "plain", the template refuses them or leaves out a
+            text, a text is not valid Unicode, or nothing is left.
+    """
+    given, whole = _texts(conversation, tokenizer, form)
+    check_unicode([given, whole])
+    if form == CHAT:  # the template writes the special tokens
+        before, tokens = ids_of(tokenizer, [given, whole])
+    else:
+        before, tokens = (list(tokenizer(text, verbose=False)["input_ids"]) for text in (given, whole))
+    if not tokens:
+        raise DataError(f"Prompt and reply of row {conversation.id!r} have no tokens: give a text.")
+    excess = len(tokens) - max_length
+    if excess <= 0:
+        return tokens
+    front = 1 if tokens[0] in tokenizer.all_special_ids else 0
+    if _common(before, tokens) - front < excess:
+        return None
+    return tokens[:front] + tokens[front + excess :]
+
+
+def _texts(conversation: Conversation, tokenizer: Tokenizer, form: str) -> tuple[str, str]:
+    """Return a prompt, and the prompt with its reply."""
+    if form != CHAT:
+        prompt, reply = conversation.prompt, conversation.reply
+        if conversation.options or not (isinstance(prompt, str) and isinstance(reply, str)):
+            raise DataError(
+                f"Row {conversation.id!r} is a conversation and the reward model has no chat template: give "
+                "prompt and reply as texts."
+            )
+        return prompt, prompt + reply
+    messages, reply = said_by_user(conversation.prompt), said_by_assistant(conversation.reply)
+    found = written(messages, tokenizer, f"row {conversation.id!r}", conversation.options, reply)
+    return found.given, found.whole
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return how many tokens two rows begin with in common."""
+    pairs = zip(one, other, strict=False)
+    return next((place for place, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+
+
+def pad_right(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:
+    """Return rows as ids and mask (long, `B x T`), T that of the longest.
+
+    On the right, whatever side the tokenizer prefers: then every token has the position that it has alone,
+    in models with learnt positions, too.
+    """
+    width = max(map(len, rows))
+    ids = torch.tensor([[*row, *[pad_id] * (width - len(row))] for row in rows])
+    mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows])
+    return ids, mask

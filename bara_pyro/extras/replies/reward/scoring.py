@@ -1,0 +1,129 @@
+"""Scores of replies by a reward model."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from bara_pyro.core.context import positions
+from bara_pyro.data.conversations import Conversation
+from bara_pyro.data.messages import Message
+from bara_pyro.errors import BackboneError, ConfigError, DataError
+from bara_pyro.extras.replies.reward.model import RewardModel
+from bara_pyro.extras.replies.reward.rows import pad_right, row_of
+
+OnRows = Callable[[int], object]
+Replied = Conversation | tuple[str | Sequence[Message], str]
+"""A conversation, or a prompt (a text or messages) with its reply."""
+
+
+def score_replies(
+    reward: RewardModel,
+    replies: Iterable[Replied],
+    *,
+    batch_size: int = 8,
+    max_length: int | None = None,
+    on_rows: OnRows | None = None,
+) -> Tensor:
+    """Return the scores of replies, float32, `n`, in the order given; higher is better.
+
+    The score of a row is that of the model's own forward: of one made of a causal language model at the last
+    token that is not its padding token. It depends on the batch and the order by rounding alone. See
+    `rows.row_of` for how prompt and reply are put together.
+
+    Args:
+        reward: from `load_reward_model`.
+        replies: the n prompts with replies.
+        batch_size: rows at a time; rows of like length go together.
+        max_length: the most tokens of prompt and reply together, `reward.max_length` by default; a longer row
+            loses the beginning of its prompt.
+        on_rows: called after each batch with its number of rows.
+
+    Raises:
+        DataError: there are no rows, a reply alone is longer than `max_length`, messages are given and the
+            model has no chat template, or a row has no tokens.
+        ConfigError: `batch_size` or `max_length` is not positive, or more than the model can read.
+        BackboneError: a score is not finite.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from bara_pyro.data.preferences import Pair, PreferenceTask
+        >>> from bara_pyro.extras.replies.reward import RewardConfig, score_replies, train_reward
+        >>> pairs = [Pair(f"in {time}", " he keeps goats .", " no .", time) for time in ("spring", "winter")]
+        >>> config = RewardConfig(epochs=20, max_length=32, head_only=True)
+        >>> task = PreferenceTask("mine", train=pairs[:1], test=pairs[1:])
+        >>> reward = train_reward("microworld", task, Path("judge"), config)
+        >>> asked = [("in summer", " he keeps goats ."), ("in summer", " no .")]
+        >>> better, worse = score_replies(reward, asked)
+        >>> bool(better > worse)
+        True
+    """
+    told = [_conversation(reply, number) for number, reply in enumerate(replies, 1)]
+    rows = rows_of(reward, told, check_length(reward, max_length))
+    scores = scores_of_rows(reward, rows, batch_size, on_rows)
+    if not torch.isfinite(scores).all():
+        worst = told[int((~torch.isfinite(scores)).nonzero()[0])]
+        raise BackboneError(
+            f"The score of row {worst.id!r} is not finite: load the reward model in float32 or bfloat16."
+        )
+    return scores
+
+
+def _conversation(reply: Replied, number: int) -> Conversation:
+    if isinstance(reply, Conversation):
+        return reply
+    prompt, text = reply
+    return Conversation(prompt if isinstance(prompt, str) else tuple(prompt), text, f"row-{number}")
+
+
+def check_length(reward: RewardModel, max_length: int | None) -> int:
+    """Return the number of tokens that rows are cut to; a `ConfigError` where a model reads fewer."""
+    length, most = max_length or reward.max_length, positions(reward.model)
+    if max_length is not None and max_length < 1:
+        raise ConfigError(f"max_length is {max_length}: choose a positive number of tokens.")
+    if most is not None and length > most:
+        raise ConfigError(
+            f"max_length is {length} and {reward.name} reads {most} tokens at most: give --max-length {most} "
+            "or fewer (max_length in Python)."
+        )
+    return length
+
+
+def rows_of(reward: RewardModel, told: Sequence[Conversation], max_length: int) -> list[list[int]]:
+    """Return the tokens of rows; a `DataError` where there are none or one is too long."""
+    if not told:
+        raise DataError("There are no replies to score: give at least one.")
+    rows = []
+    for conversation in told:
+        row = row_of(conversation, reward.tokenizer, reward.format, max_length)
+        if row is None:
+            raise DataError(
+                f"The reply of row {conversation.id!r} is longer than max_length, {max_length} tokens, by "
+                "itself: raise max_length (--max-length), or leave the row out."
+            )
+        rows.append(row)
+    return rows
+
+
+def scores_of_rows(
+    reward: RewardModel, rows: Sequence[Sequence[int]], batch_size: int, on_rows: OnRows | None = None
+) -> Tensor:
+    """Return the scores of rows of tokens, float32, `n`; see `score_replies`."""
+    if batch_size < 1:
+        raise ConfigError(f"batch_size is {batch_size}: choose 1 or more.")
+    order = sorted(range(len(rows)), key=lambda place: len(rows[place]))
+    scores = torch.empty(len(rows))
+    for start in range(0, len(order), batch_size):
+        places = order[start : start + batch_size]
+        with torch.inference_mode():
+            scores[places] = forward(reward, [rows[place] for place in places]).cpu()
+        if on_rows is not None:
+            on_rows(len(places))
+    return scores
+
+
+def forward(reward: RewardModel, rows: Sequence[Sequence[int]]) -> Tensor:
+    """Return the scores of a batch, float32, `B`, with a gradient where there is one to have."""
+    ids, mask = pad_right(rows, reward.model.config.get_text_config().pad_token_id)
+    found = reward.model(input_ids=ids.to(reward.device), attention_mask=mask.to(reward.device))
+    return found.logits[:, 0].float()

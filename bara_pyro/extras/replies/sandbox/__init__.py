@@ -1,0 +1,21 @@
+"""Programs that nobody has read, such as those of a language model: run apart, and tested beyond forgery."""
+
+from bara_pyro.extras.replies.sandbox.humaneval import Judged, Problem, judge, load_humaneval, truncate
+from bara_pyro.extras.replies.sandbox.limits import Limits
+from bara_pyro.extras.replies.sandbox.processes import Finished
+from bara_pyro.extras.replies.sandbox.runner import check_isolation, run_program
+from bara_pyro.extras.replies.sandbox.trial import Outcome, try_function
+
+__all__ = [
+    "Finished",
+    "Judged",
+    "Limits",
+    "Outcome",
+    "Problem",
+    "check_isolation",
+    "judge",
+    "load_humaneval",
+    "run_program",
+    "truncate",
+    "try_function",
+]

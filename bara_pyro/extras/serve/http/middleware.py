@@ -1,0 +1,129 @@
+"""Around every request: its host is checked, it is counted and timed, and its body is bounded."""
+
+from collections.abc import Collection
+from ipaddress import ip_address
+from time import perf_counter
+from urllib.parse import urlsplit
+
+from fastapi import HTTPException
+from fastapi.responses import JSONResponse
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from bara_pyro.extras.serve.http.meters import Meters
+
+MOST_BYTES = 8 * 2**20
+"""Of the body of a request, where nobody says."""
+ANY = "*"
+ADDRESSES = "addresses"
+"""In place of a host: any address in numbers, which no other site can have for a name."""
+
+
+class Counted:
+    """Counts and times requests to paths that there are.
+
+    Args:
+        app: what answers.
+        meters: where to count.
+        paths: those counted by their names, all others as "other".
+    """
+
+    def __init__(self, app: ASGIApp, meters: Meters, paths: frozenset[str]) -> None:
+        self.app, self.meters, self.paths = app, meters, paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        began, status = perf_counter(), 500
+        path = scope["path"] if scope["path"] in self.paths else "other"
+
+        async def sent(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self.app(scope, receive, sent)
+        finally:
+            self.meters.request(path, status, perf_counter() - began)
+
+
+class Trusted:
+    """Refuses requests to a host of another name: a page whose own name leads here (DNS rebinding).
+
+    Starlette's `TrustedHostMiddleware` does the same, in plain text and for names that are listed one by one.
+
+    Args:
+        app: what answers.
+        hosts: names and addresses without ports; `ADDRESSES`, and `ANY` for every host.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Collection[str]) -> None:
+        self.app, self.hosts = app, frozenset(host.lower() for host in hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it."""
+        if scope["type"] != "http" or ANY in self.hosts:
+            await self.app(scope, receive, send)
+            return
+        asked = Headers(scope=scope).getlist("host")
+        if len(asked) == 1 and self._is_ours(asked[0]):
+            await self.app(scope, receive, send)
+            return
+        shown = ascii(", ".join(asked)[:60])
+        sentence = f"This server does not go by the host {shown}: start it with --allowed-host to allow it."
+        await JSONResponse({"error": sentence}, 400)(scope, receive, send)
+
+    def _is_ours(self, asked: str) -> bool:
+        try:
+            host = urlsplit(f"//{asked}").hostname or ""
+        except ValueError:  # an address in brackets that is none
+            return False
+        return host in self.hosts or (ADDRESSES in self.hosts and _is_address(host))
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+class Limited:
+    """Refuses a request whose body is longer than a limit, before it is in memory.
+
+    Args:
+        app: what answers.
+        most: bytes.
+    """
+
+    def __init__(self, app: ASGIApp, most: int = MOST_BYTES) -> None:
+        self.app, self.most = app, most
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on."""
+        said = Headers(scope=scope).get("content-length", "") if "headers" in scope else ""
+        announced = int(said) if said.isdecimal() else 0
+        sentence = f"The request is longer than {_shown(self.most)}: send fewer rows at a time."
+        too_long = HTTPException(413, sentence, {"Connection": "close"})
+        got = 0
+
+        async def received() -> Message:
+            nonlocal got
+            if announced > self.most:
+                raise too_long
+            message = await receive()
+            got += len(message.get("body", b""))
+            if got > self.most:
+                raise too_long
+            return message
+
+        await self.app(scope, received, send)
+
+
+def _shown(size: int) -> str:
+    return f"{size // 2**20} MiB" if size >= 2**20 and not size % 2**20 else f"{size} bytes"
