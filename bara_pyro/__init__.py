@@ -4,6 +4,7 @@ The names below are loaded when they are first used, so that `import bara_pyro` 
 """
 
 from bara_pyro.lazy import lazy
+from bara_pyro.moved import find_moved
 
 _HOME = {
     # A run, from its settings to its answers: what the commands of the same names do.
@@ -45,3 +46,4 @@ _HOME = {
 __all__ = sorted(_HOME)
 __version__ = "0.1.0"
 __getattr__, __dir__ = lazy(__name__, _HOME)
+find_moved()

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import warnings
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -13,6 +14,7 @@ import pytest
 import bara_pyro as bp
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.program import AdaptedLM
+from bara_pyro.moved import KEPT, MOVED
 
 ROOT = Path(__file__).parents[1]
 LAZY = [bp, bp.models, bp.guides]
@@ -91,3 +93,28 @@ def test_what_pages_and_examples_use_is_there() -> None:
     }
     assert "train" in used
     assert {name: path for name, path in used.items() if name not in bp.__all__} == {}
+
+
+@pytest.mark.parametrize(("old", "new"), MOVED.items())
+def test_what_moved_is_found_under_its_old_name(old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for extra in {"harness": ["lm_eval"], "peft": ["peft"], "serving": ["fastapi"]}.get(old[10:], []):
+        pytest.importorskip(extra)
+    now = import_module(new)
+    monkeypatch.delitem(sys.modules, old, raising=False)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        exec(f"import {old}", {})
+    told = [(one.filename, str(one.message)) for one in said if issubclass(one.category, DeprecationWarning)]
+    assert told == (
+        [] if old in KEPT else [("<string>", f"{old} is now {new}: the old name goes with the next version.")]
+    )
+    assert import_module(old) is now
+    assert now.__spec__.name == now.__name__ == new
+
+
+def test_what_is_in_a_room_that_moved_is_there_once() -> None:
+    from bara_pyro.extras.replies.generation.decoding import Decoding
+
+    assert import_module("bara_pyro.generation.decoding").Decoding is Decoding
+    with pytest.raises(ModuleNotFoundError, match=r"bara_pyro\.extras\.replies\.generation\.nothing"):
+        import_module("bara_pyro.generation.nothing")

@@ -1,0 +1,59 @@
+"""Modules under the names that they had before they moved, for one version, with a DeprecationWarning."""
+
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_loader
+from types import ModuleType
+
+MOVED = {
+    "bara_pyro.generation": "bara_pyro.extras.replies.generation",
+    "bara_pyro.harness": "bara_pyro.extras.lmeval.harness",
+    "bara_pyro.hub": "bara_pyro.extras.hub.upload",
+    "bara_pyro.peft": "bara_pyro.extras.hub.peft",
+    "bara_pyro.pretrained": "bara_pyro.extras.hub.pretrained",
+    "bara_pyro.reward": "bara_pyro.extras.replies.reward",
+    "bara_pyro.runs.acquire": "bara_pyro.extras.active.acquire",
+    "bara_pyro.runs.export": "bara_pyro.extras.hub.export",
+    "bara_pyro.runs.trainer": "bara_pyro.extras.hub.trainer",
+    "bara_pyro.sandbox": "bara_pyro.extras.replies.sandbox",
+    "bara_pyro.serving": "bara_pyro.extras.serve.http",
+}
+"""A name -> where the module is now; what is in it is found under its old name, too."""
+KEPT = {"bara_pyro.peft"}
+"""A name that stays: PEFT shows it to whoever reads a run without bara_pyro (`runs.peft_files.PEFT_TYPE`)."""
+
+
+class OldNames(MetaPathFinder, Loader):
+    """Finds the module that moved, so that both names are of one module and its classes are the same."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return a spec that this loads; None where the name is of nothing that moved."""
+        return spec_from_loader(fullname, self) if _now(fullname) else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Put the module that moved in place of an empty one."""
+        old = module.__name__
+        now = _now(old)
+        if old in MOVED and old not in KEPT:
+            sentence = f"{old} is now {now}: the old name goes with the next version."
+            warnings.warn(sentence, DeprecationWarning, stacklevel=2)
+        sys.modules[old] = import_module(now)
+
+
+def _now(name: str) -> str:
+    """Return where a module is now, or ""."""
+    for old, new in MOVED.items():
+        if name == old or name.startswith(f"{old}."):
+            return new + name.removeprefix(old)
+    return ""
+
+
+def find_moved() -> None:
+    """Let Python look here first: a file in a package that moved would be found, and loaded, once a name."""
+    sys.meta_path.insert(0, OldNames())
