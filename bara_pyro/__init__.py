@@ -11,7 +11,7 @@ _HOME = {
     "train": "api",
     "evaluate": "api",
     "predict": "runs.predict",
-    "generate": "api",
+    "generate": "extras.replies.api",
     "load_system": "runs.folder",
     "attached": "core.attached",
     "BaRATrainer": "extras.hub.trainer",

@@ -64,6 +64,20 @@ def test_an_installed_plugin_is_trained_and_read_back(bara: Bara, tmp_path: Path
     assert again.returncode == 0, again.stderr
     stored = next((out / "evaluation").rglob("metrics.json"))
     assert json.loads(stored.read_text())["metrics"] == first["metrics"]
+    scales = json.loads(bara("vera-scales", str(out), "--json").stdout)  # by its own command
+    assert len(scales) == 9
+    assert all(norm > 0 for norm in scales.values())
+
+
+@pytest.mark.slow
+def test_its_command_is_one_of_bara(bara: Bara, tmp_path: Path) -> None:
+    listed = bara("--help").stdout
+    assert (
+        listed.index("bara") < listed.index("train") < listed.index("reward ") < listed.index("vera-scales")
+    )
+    assert "--json" in bara("vera-scales", "--help").stdout  # with the options of every command
+    said = bara("vera-scales", str(tmp_path))
+    assert (said.returncode, said.stdout, said.stderr.count("\n")) == (2, "", 1)
 
 
 @pytest.mark.slow

@@ -12,47 +12,38 @@ import typer
 
 from bara_pyro import __version__
 from bara_pyro.cli import terminal
-from bara_pyro.cli.commands import backbone, microworld, reward
+from bara_pyro.cli.commands import microworld
 from bara_pyro.cli.commands.abstain import abstain
-from bara_pyro.cli.commands.acquire import acquire
-from bara_pyro.cli.commands.best_of_n import best_of_n
 from bara_pyro.cli.commands.compare import compare
 from bara_pyro.cli.commands.conformal import conformal
 from bara_pyro.cli.commands.demo import demo
 from bara_pyro.cli.commands.detect import detect
 from bara_pyro.cli.commands.evaluate import evaluate
-from bara_pyro.cli.commands.export import export
-from bara_pyro.cli.commands.generate import generate
-from bara_pyro.cli.commands.humaneval import humaneval
 from bara_pyro.cli.commands.inspect import inspect
-from bara_pyro.cli.commands.lm_eval import lm_eval
 from bara_pyro.cli.commands.methods import methods
 from bara_pyro.cli.commands.params import params
 from bara_pyro.cli.commands.predict import predict
 from bara_pyro.cli.commands.prune import prune
-from bara_pyro.cli.commands.push import push
-from bara_pyro.cli.commands.serve import serve
 from bara_pyro.cli.commands.tasks import tasks
 from bara_pyro.cli.commands.train import train
 from bara_pyro.cli.hushed import hush_libraries
+from bara_pyro.cli.offered import Commands
 from bara_pyro.cli.outlets import outlast_readers
 from bara_pyro.cli.wrap import add_command
 from bara_pyro.errors import BaraError, abbreviated
 
 app = typer.Typer(
+    cls=Commands,
     help="Fine-tune language models with calibrated uncertainty: BaRA and its rivals as Pyro programs.",
     epilog="Start with: bara demo",
     pretty_exceptions_enable=False,
 )
-ON_RUNS = (
-    *(train, evaluate, compare, predict, conformal, abstain, detect, acquire, generate, best_of_n),
-    *(humaneval, lm_eval, inspect, prune, serve, export, push),
-)
-for command in (*ON_RUNS, params, methods, tasks, demo):
+for command in (
+    *(train, evaluate, compare, predict, conformal, abstain, detect, inspect, prune),
+    *(params, methods, tasks, demo),
+):
     add_command(app, command)
-app.add_typer(backbone.app, name="backbone")
 app.add_typer(microworld.app, name="microworld")
-app.add_typer(reward.app, name="reward")
 # What typer says of a value of a list of one: that it is not one of 'lora'.
 ONE_VALUE = re.compile(r"('[^']*') is not one of ('[^',]*')\.?$")
 # How other programs call an option.

@@ -70,9 +70,9 @@ def wrap(command: Command) -> Command:
     return with_parameters(wrapped, [*own.parameters.values(), *shared])
 
 
-def add_command(app: typer.Typer, command: Command) -> None:
+def add_command(app: typer.Typer, command: Command, name: str | None = None) -> None:
     """Add a command to a group, wrapped; each of its plain options takes one value."""
-    app.command(command.__name__.replace("_", "-"), cls=Once)(wrap(command))
+    app.command(name or command.__name__.replace("_", "-"), cls=Once)(wrap(command))
 
 
 def group(help_text: str) -> typer.Typer:

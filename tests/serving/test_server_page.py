@@ -13,8 +13,8 @@ pytest.importorskip("httpx2", reason="starlette's TestClient needs httpx2")
 
 from fastapi.testclient import TestClient
 
-from bara_pyro.cli.commands.serve import serve
 from bara_pyro.data.tokens import MOST
+from bara_pyro.extras.serve.command import serve
 from bara_pyro.extras.serve.http.app import PATHS
 from bara_pyro.extras.serve.http.middleware import MOST_BYTES
 from bara_pyro.extras.serve.http.protocol import Patience

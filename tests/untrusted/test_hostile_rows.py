@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from bara_pyro.cli.commands.lm_eval import _results_in
 from bara_pyro.data.reading import lines_in
 from bara_pyro.data.tables import read_table
 from bara_pyro.errors import DataError
+from bara_pyro.extras.lmeval.command import _results_in
 from bara_pyro.extras.replies.reward.files import scores_in
 from bara_pyro.extras.replies.sandbox.humaneval import load_humaneval
 from bara_pyro.runs.answers_file import (

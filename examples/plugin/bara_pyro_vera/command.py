@@ -1,0 +1,18 @@
+"""A command: `bara vera-scales RUN`. What is heavy is imported within, so that `bara --help` stays quick."""
+
+from bara_pyro.cli.options import Run
+
+
+def vera_scales(run: Run) -> None:
+    """Show how far each layer's output vector of a VeRA run has moved from zero."""
+    from bara_pyro import load_system
+    from bara_pyro.cli.terminal import result, say
+    from bara_pyro.errors import ConfigError
+
+    system = load_system(run, with_rows=False)
+    if system.config.method.name != "vera":
+        raise ConfigError(f"{run} is a run of {system.config.method.name}: give one of vera.")
+    norms = {one.target.path: one.out_scale.norm().item() for one in system.model.adapters.values()}
+    for path, norm in norms.items():
+        say(f"{path}: {norm:.3g}")
+    result(norms)
