@@ -5,12 +5,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from pydantic import ConfigDict, model_validator
+
 from bara_pyro.core.likelihood import require_answer_tokens
 from bara_pyro.diagnostics.arviz.export import DrawnAnswers, export_draws
-from bara_pyro.diagnostics.bounds.guarantees import Guarantees, guarantees
 from bara_pyro.diagnostics.context import Context, Options, look
 from bara_pyro.diagnostics.gates.rank_use import RankUse, rank_use
 from bara_pyro.diagnostics.gates.tokens import TokenUse, token_use
+from bara_pyro.diagnostics.parts import ADDED
 from bara_pyro.diagnostics.posterior.predictive_scores import PredictiveScores, predictive_scores
 from bara_pyro.diagnostics.posterior.trust import PosteriorTrust, posterior_trust
 from bara_pyro.diagnostics.posterior.uncertainty_split import UncertaintySplit, uncertainty_split
@@ -19,6 +21,7 @@ from bara_pyro.runs.evaluate import parameter_counts
 from bara_pyro.runs.folder import stored_step
 from bara_pyro.runs.system import System
 from bara_pyro.runs.train_log import train_seconds
+from bara_pyro.types import Json
 
 SCHEMA = 2
 DIAGNOSTICS: dict[str, Callable[[Context], Result | None]] = {
@@ -28,9 +31,8 @@ DIAGNOSTICS: dict[str, Callable[[Context], Result | None]] = {
     "uncertainty": uncertainty_split,
     "draws": export_draws,
     "posterior": posterior_trust,
-    "bounds": guarantees,
 }
-"""The field of `Inspection` -> what computes it; None where a method has no such thing."""
+"""The field of `Inspection` -> what computes it; None where a method has no such thing. Packages add others."""
 QUICK = ("scores",)
 """Those that an inspection with `deep=False` computes."""
 
@@ -56,7 +58,12 @@ class RunFacts(Result):
 
 
 class Inspection(Result):
-    """All that was found in a run; a part is None where a method has no such thing, or was not looked at."""
+    """All that was found in a run; a part is None where a method has no such thing, or was not looked at.
+
+    Beside the fields below it has one for each part that packages add (`bara_pyro.diagnostics.parts`).
+    """
+
+    model_config = ConfigDict(extra="allow")
 
     schema_version: int = SCHEMA  # of this layout
     run: RunFacts  # what was looked at
@@ -67,10 +74,19 @@ class Inspection(Result):
     uncertainty: UncertaintySplit | None
     draws: DrawnAnswers | None
     posterior: PosteriorTrust | None
-    bounds: Guarantees | None
     seconds: dict[str, float]  # what each took
     total_seconds: float  # including the drawing before them
     peak_memory_mib: float | None  # of the process; None on Windows, which does not tell
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_added(cls, values: Json) -> Json:
+        """Read what packages add as what they add; an unknown name is refused."""
+        added = {name: ADDED.find(name).result for name in values.keys() - cls.model_fields.keys()}
+        return values | {
+            name: None if values[name] is None else kind.model_validate(values[name])
+            for name, kind in added.items()
+        }
 
 
 def look_inside(
@@ -108,11 +124,12 @@ def look_inside(
     require_answer_tokens(system.model.likelihood, "Inspections")
     began = time.perf_counter()
     context = look(Path(folder), system, options or Options(), None if out is None else Path(out))
-    found: dict[str, object] = dict.fromkeys(DIAGNOSTICS)
+    found: Json = dict.fromkeys((*DIAGNOSTICS, *ADDED))
     seconds: dict[str, float] = {}
     for name in parts_of(context.options):
         started = time.perf_counter()
-        found[name] = DIAGNOSTICS[name](context)
+        compute = DIAGNOSTICS[name] if name in DIAGNOSTICS else ADDED.find(name).compute
+        found[name] = compute(context)
         seconds[name] = round(time.perf_counter() - started, 2)
         if on_part is not None:
             on_part(1)
@@ -123,7 +140,7 @@ def look_inside(
 
 def parts_of(options: Options) -> tuple[str, ...]:
     """Return the names of the diagnostics that are run."""
-    return tuple(DIAGNOSTICS) if options.deep else QUICK
+    return (*DIAGNOSTICS, *ADDED) if options.deep else QUICK
 
 
 def run_facts(c: Context) -> RunFacts:

@@ -12,7 +12,7 @@ from bara_pyro.diagnostics.arviz.export import _answers
 from bara_pyro.diagnostics.bounds import guarantees as bounds
 from bara_pyro.diagnostics.bounds.pac_bayes import gibbs_bound
 from bara_pyro.diagnostics.gates.rank import relation
-from bara_pyro.diagnostics.page.render_bounds import render_bounds
+from bara_pyro.diagnostics.bounds.render import render_bounds
 from bara_pyro.diagnostics.page.render_scores import _plain
 from bara_pyro.diagnostics.posterior.predictive_scores import Scores, scores_of
 from bara_pyro.diagnostics.posterior.trust import LeftOut

@@ -22,7 +22,7 @@ from bara_pyro.diagnostics.gates.rank_use import rank_use
 from bara_pyro.diagnostics.gates.sparsity import gate_sparsity
 from bara_pyro.diagnostics.gates.tokens import token_use
 from bara_pyro.diagnostics.inspection import run_facts
-from bara_pyro.diagnostics.page.render_bounds import render_bounds
+from bara_pyro.diagnostics.bounds.render import render_bounds
 from bara_pyro.diagnostics.page.render_draws import render_draws
 from bara_pyro.diagnostics.page.render_posterior import pareto_figure, render_posterior
 from bara_pyro.diagnostics.page.render_rank import render_rank

@@ -6,21 +6,20 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from bara_pyro.diagnostics.context import FOLDER, Options
-from bara_pyro.diagnostics.inspection import DIAGNOSTICS, Inspection, look_inside
-from bara_pyro.diagnostics.page.render_bounds import render_bounds
+from bara_pyro.diagnostics.inspection import Inspection, look_inside
 from bara_pyro.diagnostics.page.render_draws import render_draws
 from bara_pyro.diagnostics.page.render_posterior import render_posterior
 from bara_pyro.diagnostics.page.render_rank import render_rank
 from bara_pyro.diagnostics.page.render_scores import render_scores
 from bara_pyro.diagnostics.page.render_tokens import PAGE, render_tokens, token_figure, token_page
 from bara_pyro.diagnostics.page.render_uncertainty import render_uncertainty
-from bara_pyro.diagnostics.page.shown import Shown
+from bara_pyro.diagnostics.parts import ADDED
+from bara_pyro.diagnostics.shown import Shown
 from bara_pyro.report import Link, Paragraph, Points, save, write_index
 from bara_pyro.report.blocks import Block
 from bara_pyro.runs.atomic import write_json
 from bara_pyro.runs.system import System
 
-PARTS = tuple(DIAGNOSTICS)
 NUMBERS = "inspection.json"
 
 
@@ -83,6 +82,7 @@ def figures(found: Inspection, shown: Sequence[Shown]) -> dict[str, Figure]:
 
 def sections(found: Inspection, out: Path) -> list[Shown]:
     """Return the sections of the page: of what there is of the method."""
+    added = found.model_extra or {}
     return [
         render_scores(found.run, found.scores),
         *([render_rank(found.rank)] if found.rank else []),
@@ -90,7 +90,7 @@ def sections(found: Inspection, out: Path) -> list[Shown]:
         *([render_uncertainty(found.uncertainty)] if found.uncertainty else []),
         *([render_draws(found.draws, out)] if found.draws else []),
         *([render_posterior(found.posterior)] if found.posterior else []),
-        *([render_bounds(found.bounds)] if found.bounds else []),
+        *(ADDED[name].render(value) for name, value in added.items() if value is not None),
     ]
 
 

@@ -11,7 +11,7 @@ from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 
 from bara_pyro.diagnostics.gates.tokens import TextUse, TokenUse
-from bara_pyro.diagnostics.page.shown import Shown, shown
+from bara_pyro.diagnostics.shown import Shown, shown
 from bara_pyro.errors import DataError
 from bara_pyro.report import Link, Paragraph, Scale, Shaded, Word
 from bara_pyro.report.blocks import Block

@@ -1,0 +1,28 @@
+"""What packages add to an inspection, by their entry points `bara_pyro.diagnostics`."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from bara_pyro.diagnostics.context import Context
+from bara_pyro.diagnostics.result import Result
+from bara_pyro.diagnostics.shown import Shown
+from bara_pyro.registry import Registry
+
+
+@dataclass(frozen=True)
+class Part:
+    """A field of `Inspection`, by the name of its entry point, and a section of its page.
+
+    Attributes:
+        result: class of what is found.
+        compute: finds it; None where a method has no such thing.
+        render: shows it.
+    """
+
+    result: type[Result]
+    compute: Callable[[Context], Result | None]
+    render: Callable[[Any], Shown]
+
+
+ADDED: Registry[Part] = Registry("part of an inspection", "bara_pyro.diagnostics", of=Part)
