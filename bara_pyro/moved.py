@@ -10,6 +10,7 @@ from importlib.util import spec_from_loader
 from types import ModuleType
 
 MOVED = {
+    "bara_pyro.diagnostics.bounds": "bara_pyro.extras.bounds",
     "bara_pyro.generation": "bara_pyro.extras.replies.generation",
     "bara_pyro.harness": "bara_pyro.extras.lmeval.harness",
     "bara_pyro.hub": "bara_pyro.extras.hub.upload",

@@ -32,7 +32,7 @@ DIAGNOSTICS: dict[str, Callable[[Context], Result | None]] = {
     "draws": export_draws,
     "posterior": posterior_trust,
 }
-"""The field of `Inspection` -> what computes it; None where a method has no such thing. Packages add others."""
+"""The field of `Inspection` -> what computes it; None where a method has no such thing. Packages add some."""
 QUICK = ("scores",)
 """Those that an inspection with `deep=False` computes."""
 

@@ -8,9 +8,10 @@ import pytest
 import torch
 from gate_cases import plain_gate
 
-from bara_pyro.diagnostics.bounds.certificate import Certificate
-from bara_pyro.diagnostics.bounds.gate_cover import COVERS, Cap, GateCover, gate_cover, norm_cap
-from bara_pyro.diagnostics.bounds.rademacher import (
+from bara_pyro.errors import ConfigError
+from bara_pyro.extras.bounds.certificate import Certificate
+from bara_pyro.extras.bounds.gate_cover import COVERS, Cap, GateCover, gate_cover, norm_cap
+from bara_pyro.extras.bounds.rademacher import (
     NLL_LIPSCHITZ,
     certified_change,
     certified_gate,
@@ -18,7 +19,6 @@ from bara_pyro.diagnostics.bounds.rademacher import (
     contraction,
     rademacher,
 )
-from bara_pyro.errors import ConfigError
 
 RNG = np.random.default_rng(0)
 

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bara_pyro.core.elbo import MeanFieldELBO
-from bara_pyro.diagnostics.bounds.certify import certify_head
-from bara_pyro.diagnostics.bounds.head import gate_radius, gate_slope, head_rows, input_bound
-from bara_pyro.diagnostics.bounds.pac_bayes import gibbs_bound, held_out_bound
 from bara_pyro.errors import ConfigError
+from bara_pyro.extras.bounds.certify import certify_head
+from bara_pyro.extras.bounds.head import gate_radius, gate_slope, head_rows, input_bound
+from bara_pyro.extras.bounds.pac_bayes import gibbs_bound, held_out_bound
 from bara_pyro.metrics import ece
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import draw

@@ -9,14 +9,14 @@ import torch
 from xarray import DataArray, Dataset
 
 from bara_pyro.diagnostics.arviz.export import _answers
-from bara_pyro.diagnostics.bounds import guarantees as bounds
-from bara_pyro.diagnostics.bounds.pac_bayes import gibbs_bound
 from bara_pyro.diagnostics.gates.rank import relation
-from bara_pyro.diagnostics.bounds.render import render_bounds
 from bara_pyro.diagnostics.page.render_scores import _plain
 from bara_pyro.diagnostics.posterior.predictive_scores import Scores, scores_of
 from bara_pyro.diagnostics.posterior.trust import LeftOut
 from bara_pyro.errors import ConfigError
+from bara_pyro.extras.bounds import guarantees as bounds
+from bara_pyro.extras.bounds.pac_bayes import gibbs_bound
+from bara_pyro.extras.bounds.render import render_bounds
 
 
 def false_verdicts(errors: int, rows: int = 256, trials: int = 60) -> float:

@@ -13,10 +13,10 @@ from pydantic import ValidationError
 from bara_pyro.data import batches, first_rows
 from bara_pyro.diagnostics.arviz.compat import groups_of
 from bara_pyro.diagnostics.arviz.netcdf import read_netcdf
+from bara_pyro.diagnostics.context import Options
 from bara_pyro.diagnostics.gates.prune import prune
 from bara_pyro.diagnostics.gates.tokens import token_maps
 from bara_pyro.diagnostics.inspection import Inspection, parts_of, peak_memory
-from bara_pyro.diagnostics.context import Options
 from bara_pyro.diagnostics.page.page import inspect_run, write_page
 from bara_pyro.diagnostics.posterior.collapse import collapse
 

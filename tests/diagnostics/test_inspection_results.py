@@ -16,13 +16,11 @@ from bara_pyro.diagnostics.arviz.export import export_draws
 from bara_pyro.diagnostics.arviz.inference_data import to_inference_data
 from bara_pyro.diagnostics.arviz.loo import NoSpreadError
 from bara_pyro.diagnostics.arviz.netcdf import read_netcdf
-from bara_pyro.diagnostics.bounds.guarantees import guarantees
 from bara_pyro.diagnostics.context import Context, Options, look, options
 from bara_pyro.diagnostics.gates.rank_use import rank_use
 from bara_pyro.diagnostics.gates.sparsity import gate_sparsity
 from bara_pyro.diagnostics.gates.tokens import token_use
 from bara_pyro.diagnostics.inspection import run_facts
-from bara_pyro.diagnostics.bounds.render import render_bounds
 from bara_pyro.diagnostics.page.render_draws import render_draws
 from bara_pyro.diagnostics.page.render_posterior import pareto_figure, render_posterior
 from bara_pyro.diagnostics.page.render_rank import render_rank
@@ -32,6 +30,8 @@ from bara_pyro.diagnostics.page.render_uncertainty import uncertainty_figure
 from bara_pyro.diagnostics.posterior.predictive_scores import chance_ece, predictive_scores, stored_scores
 from bara_pyro.diagnostics.posterior.trust import PosteriorTrust, posterior_trust
 from bara_pyro.diagnostics.posterior.uncertainty_split import uncertainty_split
+from bara_pyro.extras.bounds.guarantees import guarantees
+from bara_pyro.extras.bounds.render import render_bounds
 from bara_pyro.metrics import decompose_nested, ece, evaluate, posterior_predictive
 from bara_pyro.runs.evaluate import draw, evaluate_system
 

@@ -9,7 +9,8 @@ import torch
 from scipy import optimize, special, stats
 from torch import Tensor
 
-from bara_pyro.diagnostics.bounds.pac_bayes import (
+from bara_pyro.errors import ConfigError, DataError
+from bara_pyro.extras.bounds.pac_bayes import (
     LOSSES,
     GibbsBound,
     binary_kl,
@@ -19,7 +20,6 @@ from bara_pyro.diagnostics.bounds.pac_bayes import (
     pac_bayes_kl,
     sample_convergence,
 )
-from bara_pyro.errors import ConfigError, DataError
 
 RNG = np.random.default_rng(1)
 

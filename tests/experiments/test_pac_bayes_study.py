@@ -20,10 +20,10 @@ from bara_pyro.core.distributions import MeanWeibull
 from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.core.loading import load_backbone
 from bara_pyro.data import batches
-from bara_pyro.diagnostics.bounds.pac_bayes import GibbsBound
 from bara_pyro.diagnostics.posterior import gibbs_draws
 from bara_pyro.diagnostics.posterior.joint import evaluate
 from bara_pyro.errors import ConfigError
+from bara_pyro.extras.bounds.pac_bayes import GibbsBound
 from bara_pyro.microworld import load_task
 from bara_pyro.runs.system import System
 from experiments.engine.results import read_results

@@ -8,8 +8,8 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from bara_pyro.diagnostics.shown import pairs
 from bara_pyro.diagnostics.paired.compare import Comparison, Difference, Side
+from bara_pyro.diagnostics.shown import pairs
 from bara_pyro.metrics.base import METRICS
 from bara_pyro.report import Column, Paragraph, Picture, Points, Section, Table
 from bara_pyro.report.html import document

@@ -3,8 +3,8 @@
 import torch
 
 from bara_pyro.diagnostics.inspection import RunFacts
-from bara_pyro.diagnostics.shown import Shown, pairs, shown
 from bara_pyro.diagnostics.posterior.predictive_scores import PredictiveScores, Scores
+from bara_pyro.diagnostics.shown import Shown, pairs, shown
 from bara_pyro.metrics import ReliabilityBins
 from bara_pyro.report import Column, Picture, Table, reliability_diagram
 

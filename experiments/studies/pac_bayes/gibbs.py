@@ -17,8 +17,8 @@ from bara_pyro.core.noise import seeded
 from bara_pyro.core.sites import module_key
 from bara_pyro.core.svi import linear_schedule
 from bara_pyro.data import EncodedSplit, training_batches
-from bara_pyro.diagnostics.bounds.pac_bayes import LOSSES, GibbsBound, gibbs_bound
 from bara_pyro.errors import TrainingError
+from bara_pyro.extras.bounds.pac_bayes import LOSSES, GibbsBound, gibbs_bound
 from bara_pyro.models.bara import PHI, BaRA
 from bara_pyro.runs.system import System
 

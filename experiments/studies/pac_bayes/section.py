@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bara_pyro.diagnostics.bounds.pac_bayes import LOSSES, GibbsBound
+from bara_pyro.extras.bounds.pac_bayes import LOSSES, GibbsBound
 from bara_pyro.report import Column, Table
 from bara_pyro.report.style import GREY, INK, PALETTE, SMALL, dress, legend_of, new_figure
 from experiments.engine.results import Results, distinct, having

@@ -21,9 +21,9 @@ from torch import Tensor
 from bara_pyro.cli.terminal import say
 from bara_pyro.core.loading import load_backbone
 from bara_pyro.data import EncodedSplit, Example
-from bara_pyro.diagnostics.bounds.pac_bayes import GibbsBound, held_out_bound
 from bara_pyro.diagnostics.posterior.gibbs_draws import gibbs_draws
 from bara_pyro.errors import ConfigError
+from bara_pyro.extras.bounds.pac_bayes import GibbsBound, held_out_bound
 from bara_pyro.metrics import posterior_predictive
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.evaluate import true_probabilities

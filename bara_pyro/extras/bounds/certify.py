@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from bara_pyro.diagnostics.bounds.certificate import Certificate, Constant
-from bara_pyro.diagnostics.bounds.gate_cover import COVERS, Cap, GateCover, gate_cover, norm_cap
-from bara_pyro.diagnostics.bounds.head import HeadRows, gate_radius, gate_slope, head_rows, input_bound
-from bara_pyro.diagnostics.bounds.pac_bayes import held_out_bound
-from bara_pyro.diagnostics.bounds.rademacher import certified_change, certified_gate
-from bara_pyro.diagnostics.bounds.stated import Stated
 from bara_pyro.errors import ConfigError, unknown
+from bara_pyro.extras.bounds.certificate import Certificate, Constant
+from bara_pyro.extras.bounds.gate_cover import COVERS, Cap, GateCover, gate_cover, norm_cap
+from bara_pyro.extras.bounds.head import HeadRows, gate_radius, gate_slope, head_rows, input_bound
+from bara_pyro.extras.bounds.pac_bayes import held_out_bound
+from bara_pyro.extras.bounds.rademacher import certified_change, certified_gate
+from bara_pyro.extras.bounds.stated import Stated
 from bara_pyro.metrics import accuracy, ece
 from bara_pyro.metrics.scores import nll_per_example
 from bara_pyro.runs.system import System
@@ -89,7 +89,7 @@ def certify_head(
         s: budget of active gates.
         clip: `R_g`.
         cap: M, cap of the NLL in nats.
-        cover: a key of `bara_pyro.diagnostics.bounds.gate_cover.COVERS`.
+        cover: a key of `bara_pyro.extras.bounds.gate_cover.COVERS`.
         delta: probability with which the bound may fail.
         caps: norms that were limited before the rows were seen: "B" (the C answer rows, with the scaling),
             "A", "W" (parameters of a gate), "x". Without one B, A and W are measured and paid for by a grid,
@@ -102,7 +102,7 @@ def certify_head(
 
     Examples:
         >>> import bara_pyro as bp
-        >>> from bara_pyro.diagnostics.bounds.certify import certify_head
+        >>> from bara_pyro.extras.bounds.certify import certify_head
         >>> run = bp.train(task="micro-wgs", method="bara-gate", steps=2, limit=40, out="runs/first")
         >>> found = certify_head(run, "train", tau=0.1, s=4, clip=3.0, cap=4.0, cover="absorbed")
         >>> found.certificate.bound >= found.scores["certified"]["nll"]

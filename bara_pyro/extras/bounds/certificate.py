@@ -1,15 +1,15 @@
 """The certified bound as a result: every constant, what they add up to, and what had to be assumed.
 
-The formulas are in `bara_pyro.diagnostics.bounds.rademacher`, what norms and gates cost in `.gate_cover`.
+The formulas are in `bara_pyro.extras.bounds.rademacher`, what norms and gates cost in `.gate_cover`.
 """
 
 import math
 from dataclasses import dataclass
 
-from bara_pyro.diagnostics.bounds import rademacher as formulas
-from bara_pyro.diagnostics.bounds.gate_cover import Cap, GateCover
-from bara_pyro.diagnostics.bounds.stated import Stated, numbered
 from bara_pyro.errors import ConfigError
+from bara_pyro.extras.bounds import rademacher as formulas
+from bara_pyro.extras.bounds.gate_cover import Cap, GateCover
+from bara_pyro.extras.bounds.stated import Stated, numbered
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from bara_pyro.diagnostics.bounds.stated import Stated, numbered
 from bara_pyro.errors import ConfigError, unknown
+from bara_pyro.extras.bounds.stated import Stated, numbered
 from bara_pyro.methods.bisection import sign_change
 from bara_pyro.metrics._inputs import check_labels, check_log_probs
 
@@ -65,7 +65,7 @@ def held_out_bound(empirical: float, n: int, delta: float) -> float:
     The empirical risk is the mean loss on the rows, 0..1.
 
     Examples:
-        >>> from bara_pyro.diagnostics.bounds.pac_bayes import held_out_bound
+        >>> from bara_pyro.extras.bounds.pac_bayes import held_out_bound
         >>> round(held_out_bound(0.0, n=100, delta=0.05), 4)  # no error in 100 rows: 1 - 0.05 ** (1 / 100)
         0.0295
         >>> held_out_bound(0.1, n=100, delta=0.05) < held_out_bound(0.1, n=10, delta=0.05)
@@ -203,7 +203,7 @@ def gibbs_bound(
 
     Examples:
         >>> import torch
-        >>> from bara_pyro.diagnostics.bounds.pac_bayes import gibbs_bound
+        >>> from bara_pyro.extras.bounds.pac_bayes import gibbs_bound
         >>> draws = torch.tensor([0.9, 0.1]).log().expand(200, 500, 2)  # all say A
         >>> labels = torch.tensor([0] * 450 + [1] * 50)
         >>> found = gibbs_bound(draws, labels, kl=5.0)

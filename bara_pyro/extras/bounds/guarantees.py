@@ -6,13 +6,13 @@ import torch
 
 from bara_pyro.core.elbo import MeanFieldELBO
 from bara_pyro.core.latents import Gates
-from bara_pyro.diagnostics.bounds.certificate import Constant
-from bara_pyro.diagnostics.bounds.certify import certify_head
-from bara_pyro.diagnostics.bounds.pac_bayes import GibbsBound, gibbs_bound, held_out_bound
 from bara_pyro.diagnostics.context import Context
 from bara_pyro.diagnostics.posterior.gibbs_draws import gibbs_draws
 from bara_pyro.diagnostics.result import Number, Result
 from bara_pyro.errors import ConfigError, MissingKLError
+from bara_pyro.extras.bounds.certificate import Constant
+from bara_pyro.extras.bounds.certify import certify_head
+from bara_pyro.extras.bounds.pac_bayes import GibbsBound, gibbs_bound, held_out_bound
 from bara_pyro.metrics import posterior_predictive
 
 CLIP = 2.0  # R_g, twice the mean of the prior Gamma(1, 1)

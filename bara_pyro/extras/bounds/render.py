@@ -1,7 +1,7 @@
 """The section on what can be promised for new rows."""
 
-from bara_pyro.diagnostics.bounds.guarantees import CertifiedHead, Guarantees, PacBayes
 from bara_pyro.diagnostics.shown import Shown, shown
+from bara_pyro.extras.bounds.guarantees import CertifiedHead, Guarantees, PacBayes
 from bara_pyro.report import Column, Details, Table
 from bara_pyro.report.blocks import Block
 
