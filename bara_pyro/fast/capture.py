@@ -265,12 +265,14 @@ def captured(svi: SVI, record: Record | None = None) -> SVI:
 
 @contextmanager
 def replaying(svi: SVI, capture: bool) -> Iterator[None]:
-    """Have an inference on a GPU replay its steps in the block, or take them eagerly to the same bits.
+    """Have an inference replay its steps in the block, where it is to and they can be recorded.
 
     What was recorded is given back at the end, with the gradients, which lie in it.
     """
-    if svi.model.backbone.device.type == "cuda":
-        (captured if capture else eager)(svi)
+    if not capture:
+        yield
+        return
+    captured(svi)
     try:
         yield
     finally:

@@ -17,7 +17,7 @@ from bara_pyro.types import Json
 
 LENGTH = ("steps", "epochs")  # of the section `train`: one of them says how long
 # What is a matter of the machine, with the same result: a run that somebody sent says nothing about this one.
-OF_THE_MACHINE = (("backbone", "states_folder"), ("train", "capture"), ("train", "process_timeout"))
+OF_THE_MACHINE = (("backbone", "states_folder"), ("train", "process_timeout"))
 # With them, how rows are kept: the run is the same.
 WITHOUT_EFFECT = (*OF_THE_MACHINE, ("task", "streaming"))
 

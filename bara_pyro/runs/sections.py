@@ -230,10 +230,10 @@ class TrainConfig(Section):
         False,
         "keep each layer's input only, compute the rest again in the backward pass: less memory, more time",
     )
-    capture: Literal["auto", "off"] = later(
-        "auto",
-        "on a GPU, record a training step as a CUDA graph and replay it, which is faster for small batches; "
-        "off: less memory where rows have many lengths, the same result",
+    capture: Literal["off", "auto"] = later(
+        "off",
+        "auto: on a GPU, record a training step as a CUDA graph and replay it, which is faster for small "
+        "batches; rows are padded to a few widths for it, so that the draws are others",
     )
     sampled_kl: bool = Field(False, description="allow a one-draw KL where no analytic one is registered")
     checkpoint_every: Steps = Field(200, description="steps between checkpoints")

@@ -135,10 +135,9 @@ def micro_batches(
     size = len(rows) // c.accumulate
     pieces = [rows[i : i + size] for i in range(0, len(rows), size)]
     batches = [split.batch(piece, system.answer_ids) for piece in pieces]
-    device = system.backbone.device
-    if device.type == "cuda":  # whether steps are captured or not: they draw the same noise
+    if c.capture == "auto":
         batches = [widened(batch) for batch in batches]
-    return [batch.to(device) for batch in batches]
+    return [batch.to(system.backbone.device) for batch in batches]
 
 
 def _stopped(

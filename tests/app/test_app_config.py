@@ -71,7 +71,7 @@ OTHER: dict[str, Any] = {
     "train.clip_norm": 1.0,
     "train.autocast": "bfloat16",
     "train.checkpointing": True,
-    "train.capture": "off",
+    "train.capture": "auto",
     "train.sampled_kl": True,
     "train.checkpoint_every": 11,
     "train.log_every": 12,
@@ -109,7 +109,7 @@ def value_at(config: RunConfig, key: str) -> Any:
 
 
 # What is no part of what a run is called by: no result depends on it.
-WITHOUT_EFFECT = ("backbone.states_folder", "task.streaming", "train.capture", "train.process_timeout")
+WITHOUT_EFFECT = ("backbone.states_folder", "task.streaming", "train.process_timeout")
 # What a setting is refused without.
 # What goes with none of the answers' settings.
 OF_REPLIES = ("task.likelihood", "task.chat", "task.packing", "task.streaming")

@@ -98,7 +98,7 @@ def kept_or_refused(planned: Plan, study: str, key: str, value: Any, small: tupl
 
 
 # Where data and states are kept: no record of results names it.
-WITHOUT_EFFECT = ("backbone.states_folder", "task.streaming", "train.capture", "train.process_timeout")
+WITHOUT_EFFECT = ("backbone.states_folder", "task.streaming", "train.process_timeout")
 
 
 @pytest.mark.parametrize("study", STUDIES)
