@@ -54,6 +54,9 @@ def test_imports_point_one_way(tree: Path) -> None:
     [
         ("core/frozen.py", "import bara_pyro.runs.config", UPWARD + "runs"),
         ("core/frozen.py", "def late():\n    import bara_pyro.models.lora", UPWARD + "models"),
+        ("core/frozen.py", "import bara_pyro.extras.active", UPWARD + "extras"),
+        ("cli/app.py", "import bara_pyro.extras.serve.command", "bara_pyro.cli is not allowed to import"),
+        ("extras/serve/command.py", "import bara_pyro.extras.hub.export", "Rooms BROKEN"),
         ("data/types.py", "import bara_pyro.data.split", "No circles BROKEN"),
     ],
 )  # fmt: skip

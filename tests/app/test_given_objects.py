@@ -12,7 +12,7 @@ from transformers import TrainingArguments
 import bara_pyro as bp
 from bara_pyro.errors import CheckpointError, ConfigError, DataError
 from bara_pyro.extras.hub.export import export_lora
-from bara_pyro.extras.hub.trainer import CHECKPOINTING
+from bara_pyro.extras.hub.trainer.trainer import CHECKPOINTING
 from bara_pyro.runs.folder import write_config
 from bara_pyro.runs.manifest import check_run
 from bara_pyro.runs.system import System

@@ -23,8 +23,8 @@ from bara_pyro.core.svi import SVI, adamw, parameters
 from bara_pyro.data import EncodedSplit
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
-from bara_pyro.extras.hub.trainer import Bound
-from bara_pyro.extras.hub.trainer_arguments import CHECKPOINTING
+from bara_pyro.extras.hub.trainer.arguments import CHECKPOINTING
+from bara_pyro.extras.hub.trainer.trainer import Bound
 from bara_pyro.metrics import posterior_predictive
 
 METHODS = ("lora", "bara", "bara-gate", "blob", "mc_dropout", "fvae")

@@ -22,7 +22,7 @@ from bara_pyro.core.threads import PROGRAM
 from bara_pyro.data import EncodedSplit
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, DataError
-from bara_pyro.extras.hub.trainer_arguments import CHECKPOINTING, adam_of, check_arguments
+from bara_pyro.extras.hub.trainer.arguments import CHECKPOINTING, adam_of, check_arguments
 from bara_pyro.metrics import posterior_predictive
 from bara_pyro.runs.offered import among_offered
 
@@ -93,7 +93,7 @@ class BaRATrainer(Trainer):
 
     Raises:
         ConfigError: the guide is another model's, `args.optim` names another optimiser (give it as
-            `optimizers`), another argument says what this trainer does not do (`trainer_arguments`), or the
+            `optimizers`), another argument says what this trainer does not do (`arguments`), or the
             language model is on another kind of device than Trainer's.
 
     Examples:
