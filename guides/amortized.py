@@ -61,8 +61,8 @@ class AmortizedGuide(SiteGuide):
         random_kappa: start A_kappa orthogonal together with A_m, as Algorithm 1 does, so that the noise level
             of a token is random at first; otherwise A_kappa starts at 0, every token at `init_kappa`.
         normalize_input: divide x by its root mean square. Rows of A_m are orthonormal, so that gates then
-            start with the same law whatever the size of a backbone's activations. By default where the gates
-            modulate something else that knows the size (the gate form); Algorithm 1 never does.
+            start with the same distribution whatever the size of a backbone's activations. By default where
+            the gates modulate something else that knows the size (the gate form); Algorithm 1 never does.
         activation: of theta's mean: "softplus", "relu", or "topk" (softplus, all but the `top_k` largest
             entries put to the smallest mean).
         top_k: number of gates left open by "topk".
@@ -144,13 +144,13 @@ class AmortizedGuide(SiteGuide):
             return self.posterior(self._raw[name].weight, self.r)
         x = self.input
         if name in self._ahead:
-            seen, law = self._ahead.pop(name)
+            seen, distribution = self._ahead.pop(name)
             if seen is x:
-                return law
+                return distribution
         names = self._together[name]
-        law, *others = (own.to_event(1) for own in self._amortised(names, x))
+        distribution, *others = (own.to_event(1) for own in self._amortised(names, x))
         self._ahead.update({other: (x, own) for other, own in zip(names[1:], others, strict=True)})
-        return law
+        return distribution
 
     def _amortised(self, names: Sequence[str], x: Tensor) -> Sequence[TorchDistribution]:
         """Return the posteriors of sites of one rank that see the same input, from one matrix product."""

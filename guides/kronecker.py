@@ -72,8 +72,8 @@ class KroneckerPosterior(nn.Module):
         """Return the block of a matrix."""
         return cast(Block, self.blocks[module_key(site)])
 
-    def law(self, site: str, size: tuple[int, ...]) -> KroneckerNormal:
-        """Return the law of a matrix of shape `size`; of the head's B only the answers' rows have a block."""
+    def distribution(self, site: str, size: tuple[int, ...]) -> KroneckerNormal:
+        """Return a matrix's distribution; of the head's B only the answers' rows have a block."""
         block = self.block(site)
         factors = (block.output_vectors, block.output_values, block.input_vectors, block.input_values)
         rows = self.answers if len(block.output_values) != size[0] else None

@@ -81,12 +81,12 @@ class LaplaceGuide(PointGuide):
         # Empty until there is a posterior. In a tuple: Pyro does not look into it.
         self._posterior: tuple[KroneckerPosterior, ...] = ()
 
-    def law(self, name: str) -> TorchDistribution:
+    def distribution(self, name: str) -> TorchDistribution:
         """Return the posterior of a deviation; a point before the fit and outside the subset."""
         fit = self._posterior[0] if self._posterior else None
         if fit is None or module_key(name) not in fit.blocks:
-            return super().law(name)
-        return fit.law(name, self.model.latents.global_sites[name].shape)
+            return super().distribution(name)
+        return fit.distribution(name, self.model.latents.global_sites[name].shape)
 
     def check_size(self, answers: int) -> None:
         """Refuse factors that are too large.

@@ -14,23 +14,23 @@ from bara_pyro.core.sites import by_name, module_key
 from bara_pyro.errors import ConfigError
 from bara_pyro.models.gaussian_lora import GaussianLoRA
 
-SCALE_MIN = 1e-12  # G may cross 0, where the law would have no density
+SCALE_MIN = 1e-12  # G may cross 0, where the distribution would have no density
 
 
 class DeviationGuide(SiteGuide):
-    """Base of the guides of `GaussianLoRA`: a law centred at 0 for each deviation, signs as they are.
+    """Base of the guides of `GaussianLoRA`: each deviation's distribution is centred at 0, signs as they are.
 
-    The means belong to the model (`lora_A`, `lora_B`); a subclass defines `law`.
+    The means belong to the model (`lora_A`, `lora_B`); a subclass defines `distribution`.
     """
 
     model: GaussianLoRA
     program: ClassVar[type[GaussianLoRA] | None] = GaussianLoRA
 
     def get_posterior(self, name: str, prior: TorchDistribution) -> TorchDistribution:
-        """Return the law of a deviation; random signs keep their prior."""
-        return self.law(name) if name in self.model.latents.global_sites else prior
+        """Return the distribution of a deviation; random signs keep their prior."""
+        return self.distribution(name) if name in self.model.latents.global_sites else prior
 
-    def law(self, name: str) -> TorchDistribution:
+    def distribution(self, name: str) -> TorchDistribution:
         """Return the posterior of a deviation, of event shape `rows x columns`."""
         raise NotImplementedError
 
@@ -79,7 +79,7 @@ class NormalGuide(DeviationGuide):
         self.sites = scales(raw)
         self.to(model.backbone.device)
 
-    def law(self, name: str) -> TorchDistribution:
+    def distribution(self, name: str) -> TorchDistribution:
         """Return the posterior of a deviation."""
         raw: Tensor = self.sites[module_key(name)].scale
         sigma = raw.square() if self.transform == "square" else F.softplus(raw)

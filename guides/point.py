@@ -14,7 +14,7 @@ class PointGuide(DeviationGuide):
 
     stochastic = False
 
-    def law(self, name: str) -> TorchDistribution:
+    def distribution(self, name: str) -> TorchDistribution:
         """Return the point mass at 0."""
         size = self.model.latents.global_sites[name].shape
         return Delta(torch.zeros(size, device=self.model.backbone.device)).to_event(2)

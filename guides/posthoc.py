@@ -43,7 +43,7 @@ class PosthocGuide(DeviationGuide):
         """Return the frozen scales of a deviation, `rows x columns` or `rows x 1`, to read or to fill."""
         return read(self.sites[module_key(site)], "scale")
 
-    def law(self, name: str) -> TorchDistribution:
+    def distribution(self, name: str) -> TorchDistribution:
         """Return the posterior of a deviation."""
         # A scale of 0 (a weight that nothing depends on) has no density.
         scale = self.scale(name).clamp_min(torch.finfo(torch.float32).tiny)

@@ -77,8 +77,8 @@ class BaRAAdapter(Adapter):
             parts.append(phi if phi.shape[-1] == self.r else phi[..., : self.r])
         if prior is not None:
             with tempered(beta):
-                law = prior(x.shape[:-1], self.r)
-                theta = local_sample(self.target.site(THETA), law, x, shared)
+                distribution = prior(x.shape[:-1], self.r)
+                theta = local_sample(self.target.site(THETA), distribution, x, shared)
                 parts.append(theta - self.centre if self.centre else theta)
         if self.form == "gate":
             parts.append(self.times_input(x))
@@ -152,7 +152,7 @@ class BaRA(AdaptedLM):
         self.centre = centre
         self.latent = latent
         self.phi_prior = _prior(phi_prior, backbone.device)
-        # One law where both are alike: their KL is then evaluated together.
+        # One distribution where both are alike: their KL is then evaluated together.
         self.theta_prior = (
             self.phi_prior if theta_prior == phi_prior else _prior(theta_prior, backbone.device)
         )

@@ -4,7 +4,8 @@ E  ~ Normal(0, prior_scale)        r x r, one a module, row and token, independe
 y = W0 x + s B E A x
 
 The public code multiplies E's noise by random signs a token, as flipout does. Its noise is drawn for each
-token anyway and a Gaussian is symmetric, so that the signs leave its law as it is: there are none here.
+token anyway and a Gaussian is symmetric, so that the signs leave its distribution
+as it is: there are none here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,9 +29,9 @@ E = "E"
 
 
 class Prior(NamedTuple):
-    """What a layer's E comes from: the law of one entry, and the weight of its KL."""
+    """What a layer's E comes from: the distribution of one entry, and the weight of its KL."""
 
-    law: TorchDistribution
+    distribution: TorchDistribution
     beta: float
 
 
@@ -40,7 +41,7 @@ class CLoRAAdapter(LowRankAdapter):
     def shrink(self, x: Tensor, latents: Prior) -> Tensor:
         """Return `E A x`."""
         h = F.linear(x, self.lora_A)
-        prior = latents.law.expand([*h.shape[:-1], self.r**2]).to_event(1)
+        prior = latents.distribution.expand([*h.shape[:-1], self.r**2]).to_event(1)
         with tempered(latents.beta):
             e = local_sample(self.target.site(E), prior, h)
         return (e.unflatten(-1, (self.r, self.r)) @ h.unsqueeze(-1)).squeeze(-1)

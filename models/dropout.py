@@ -44,8 +44,8 @@ class DropoutAdapter(LowRankAdapter):
 
     def shrink(self, x: Tensor, latents: None) -> Tensor:
         """Return `A (keep * x)`."""
-        law = Bernoulli(x.new_full((), self.kept), validate_args=False)
-        keep = pyro.sample(self.target.site(KEEP), law.expand(x.shape).to_event(1))
+        distribution = Bernoulli(x.new_full((), self.kept), validate_args=False)
+        keep = pyro.sample(self.target.site(KEEP), distribution.expand(x.shape).to_event(1))
         return F.linear(x * keep, self.lora_A)
 
     def expand(self, units: Tensor, latents: None, rows: Tensor | None = None) -> Tensor:

@@ -132,8 +132,8 @@ class FVAEAdapter(Adapter):
 
     def _draw(self, family: str, prior: TorchDistribution, x: Tensor, weight: float) -> Tensor:
         with tempered(weight):
-            law = prior.expand([*x.shape[:-1], self.r]).to_event(1)
-            return local_sample(self.target.site(family), law, x)
+            distribution = prior.expand([*x.shape[:-1], self.r]).to_event(1)
+            return local_sample(self.target.site(family), distribution, x)
 
     def _reconstruct(self, x: Tensor, z1: Tensor, latents: Pass) -> None:
         """Sample z2, observe x, and add the factor that replaces KL(z2) in the published code."""
@@ -143,8 +143,8 @@ class FVAEAdapter(Adapter):
         # The size of c: where an entry crosses 0 the published code has no density.
         scale = mean.new_ones(()) if self.decoder_scale is None else self.decoder_scale.abs() + EPSILON
         with tempered(share * w.reconstruction):
-            law = Normal(mean, scale, validate_args=False).to_event(1)
-            pyro.sample(self.target.site(RECONSTRUCTION), law, obs=x.detach() if w.detach else x)
+            distribution = Normal(mean, scale, validate_args=False).to_event(1)
+            pyro.sample(self.target.site(RECONSTRUCTION), distribution, obs=x.detach() if w.detach else x)
         if w.spread or w.pull:
             gamma = w.spread * z1.square().mean(-1) - w.pull * (z2 - latents.prior_z2.mean).square().mean(-1)
             with tempered(share):

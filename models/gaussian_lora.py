@@ -43,8 +43,8 @@ class GaussianAdapter(LowRankAdapter):
     """The change of one layer under one draw of its weights.
 
     With `flipout` every token sees A's deviation under its own random signs, `(t u^T) * deviation`: for one
-    token the same law, since a Gaussian is symmetric, and gradients of tokens that are less alike (Wen et
-    al., 2018, Section 2).
+    token the same distribution, since a Gaussian is symmetric, and gradients of tokens that are less alike
+    (Wen et al., 2018, Section 2).
     """
 
     def __init__(self, target: Target, r: int, scaling: float, flipout: bool) -> None:
@@ -66,9 +66,9 @@ class GaussianAdapter(LowRankAdapter):
         return out
 
     def _flipped(self, x: Tensor, deviation: Tensor) -> Tensor:
-        law = Bernoulli(x.new_full((), 0.5), validate_args=False)
-        law = law.expand([*x.shape[:-1], x.shape[-1] + self.r]).to_event(1)
-        heads = pyro.sample(self.target.site(SIGNS), law)
+        distribution = Bernoulli(x.new_full((), 0.5), validate_args=False)
+        distribution = distribution.expand([*x.shape[:-1], x.shape[-1] + self.r]).to_event(1)
+        heads = pyro.sample(self.target.site(SIGNS), distribution)
         before, after = (2 * heads - 1).split((x.shape[-1], self.r), dim=-1)
         return after * apply(before * x, deviation)
 

@@ -22,7 +22,7 @@ def test_what_counts() -> None:
 
 # PEFT 0.21 asks transformers for a name that 5.23 calls deprecated.
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning")
-# Extra kernels a module over PEFT LoRA's step; 86 and 111 before laws were drawn and compared together.
+# Extra kernels a module over PEFT LoRA's step; 86 and 111 before they were drawn and compared together.
 @pytest.mark.parametrize(("name", "most"), [("lora", 4.0), ("additive", 25.0), ("gate", 30.0)])
 def test_extra_kernels_a_module(name: str, most: float) -> None:
     size = size_of("micro")

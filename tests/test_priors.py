@@ -49,7 +49,7 @@ def test_every_prior_is_tested():
 
 
 class Cut(dist.Gamma):
-    """A Gamma law that ends at 2."""
+    """A Gamma distribution that ends at 2."""
 
     def log_prob(self, value):
         return super().log_prob(value).masked_fill(value > 2, -math.inf)
@@ -60,7 +60,7 @@ def test_another_density_has_not_its_parents_divergence():
     assert has_analytic_kl(MeanWeibull(one, 0.5 * one), dist.Gamma(one, one))
     assert not has_analytic_kl(MeanWeibull(one, 0.5 * one), Cut(one, one))
     assert not has_analytic_kl(Cut(one, one).to_event(1), dist.Gamma(one, one).to_event(1))
-    renamed = type("Renamed", (dist.Gamma,), {})  # the same law under another name
+    renamed = type("Renamed", (dist.Gamma,), {})  # the same distribution under another name
     assert has_analytic_kl(MeanWeibull(one, 0.5 * one), renamed(one, one))
 
 

@@ -82,7 +82,7 @@ Draws = Annotated[
     str,
     typer.Option(help="each: a draw of the posterior for every reply; a number of draws to share; mean."),
 ]
-Temperature = Annotated[float, of_sampling(min=0, help="Of the tokens' law; 0: the likeliest.")]
+Temperature = Annotated[float, of_sampling(min=0, help="Of the tokens' distribution; 0: the likeliest.")]
 TopP = Annotated[float, of_sampling(help="Keep the likeliest tokens of this probability.")]
 TopK = Annotated[int, of_sampling(min=0, help="Keep so many tokens; 0: all.")]
 MaxNewTokens = Annotated[

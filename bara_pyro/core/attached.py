@@ -145,28 +145,28 @@ def attached(run: Fitted | tuple[AdaptedLM, SiteGuide], seed: int | None = None)
             "leave the seed out, or use bara_pyro.core.prediction.predict."
         )
     # A guide whose draws do not differ stands for its mean, as in `predict`.
-    law = PosteriorMean(guide) if seed is None or not guide.stochastic else OneDraw(guide, int(seed))
-    with hung(model, law, latents_under(model, law)) as lm:
+    distribution = PosteriorMean(guide) if seed is None or not guide.stochastic else OneDraw(guide, int(seed))
+    with hung(model, distribution, latents_under(model, distribution)) as lm:
         yield lm
 
 
 @torch.no_grad()
-def latents_under(model: AdaptedLM, law: Posterior) -> Sequence[Given]:
+def latents_under(model: AdaptedLM, distribution: Posterior) -> Sequence[Given]:
     """Return what each adapter is given where global latents come from a posterior, whatever the rows."""
     nothing = torch.zeros(1, 1, dtype=torch.long, device=model.backbone.device)
-    with PROGRAM, law:
+    with PROGRAM, distribution:
         return model.global_latents(Batch(nothing, nothing == 0, nothing[0]))
 
 
 @contextmanager
 def hung(
-    model: AdaptedLM, law: Posterior, latents: Sequence[Given], lead: tuple[int, ...] | None = None
+    model: AdaptedLM, distribution: Posterior, latents: Sequence[Given], lead: tuple[int, ...] | None = None
 ) -> Iterator[PreTrainedModel]:
     """Hang a program's adapters on its language model while the block runs; see `attached`.
 
     Args:
         model: the program.
-        law: what local latents are taken from; one that has a `place` is told where tokens stand.
+        distribution: what local latents are taken from; one that has a `place` is told where tokens stand.
         latents: what each adapter is given.
         lead: what the first dimension of a layer's input unfolds to, `draws x rows`; None: it is rows.
     """
@@ -175,10 +175,10 @@ def hung(
     with ExitStack() as stack:
         for adapter in model.adapters.values():
             layer = lm.get_submodule(adapter.target.path)
-            hook = _Hook(adapter, latents[adapter.target.index], law, unfolded)
+            hook = _Hook(adapter, latents[adapter.target.index], distribution, unfolded)
             stack.callback(layer.register_forward_hook(hook).remove)
-        if isinstance(law, Placed):
-            for part, before in ((lm, law.check), (lm.get_decoder(), law.place)):
+        if isinstance(distribution, Placed):
+            for part, before in ((lm, distribution.check), (lm.get_decoder(), distribution.place)):
                 stack.callback(part.register_forward_pre_hook(before, with_kwargs=True).remove)
         stack.callback(HOLDING.discard, lm)
         HOLDING.add(lm)
@@ -189,14 +189,19 @@ class _Hook:
     """Adds an adapter's change to its layer's output, its local latents taken from a posterior."""
 
     def __init__(
-        self, adapter: Adapter, latents: Given, law: Posterior, unfolded: Callable[[Tensor], Tensor]
+        self, adapter: Adapter, latents: Given, distribution: Posterior, unfolded: Callable[[Tensor], Tensor]
     ) -> None:
-        self.adapter, self.latents, self.law, self.unfolded = adapter, latents, law, unfolded
+        self.adapter, self.latents, self.distribution, self.unfolded = (
+            adapter,
+            latents,
+            distribution,
+            unfolded,
+        )
 
     def __call__(self, layer: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
         if self.adapter.target.is_head:
             output = output.float()  # as `AdaptedLM.logits` adds it
-        with PROGRAM, self.law:
+        with PROGRAM, self.distribution:
             return output + self.adapter.change_of(self.latents, self.unfolded, layer, args, output)
 
 
@@ -242,7 +247,7 @@ class OneDraw(Placed):
         self._own.addresses = Addresses(self.seed, first, ids, positions, sites=sites)
 
     def value(self, name: str, fn: TorchDistribution) -> Tensor:
-        """Return the draw of a site, of the law's batch and event shape."""
+        """Return the draw of a site, of the distribution's batch and event shape."""
         if name in self.guide.model.latents.local_sites:
             return cast(Addresses, self._own.addresses).draw_local(name, fn)[0]
         return cast(Addresses, self._own.addresses).draw_global(name, fn)[0]

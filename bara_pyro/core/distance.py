@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from bara_pyro.core.frozen import frozen, zeroed
 from bara_pyro.core.noise import Addresses
-from bara_pyro.core.sites import law_of
+from bara_pyro.core.sites import distribution_of
 from bara_pyro.data.clusters import folds
 from bara_pyro.errors import DataError
 
@@ -73,8 +73,8 @@ class Distance(nn.Module):
             log_probs: `[draws x] B x C`, of the program; up to a constant a row they are its logits.
             states: `B x d`, see `AdaptedLM.unadapted`.
         """
-        law = Normal(torch.zeros_like(self.scale), self.scale)
-        weights = pyro.sample(SITE, law.expand([log_probs.shape[-1], len(self.mean)]).to_event(2))
+        distribution = Normal(torch.zeros_like(self.scale), self.scale)
+        weights = pyro.sample(SITE, distribution.expand([log_probs.shape[-1], len(self.mean)]).to_event(2))
         noise = self.directions(states) @ weights.mT
         return (log_probs + noise.to(log_probs)).log_softmax(-1)
 
@@ -168,8 +168,8 @@ class InTurn(Messenger):
     """Draw Z by number: in C draws that follow one another, each class takes each of C noises once.
 
     Z of draw s is that of draw s // C with its classes turned by s mod C, which is as likely. Every draw has
-    the law of the site, and so has any average over draws its expectation; but where noise decides the
-    answer, C draws give each class one vote, and few draws say that the answer is not known.
+    the distribution of the site, and so has any average over draws its expectation; but where noise decides
+    the answer, C draws give each class one vote, and few draws say that the answer is not known.
 
     Args:
         seed: of the draws.
@@ -183,10 +183,10 @@ class InTurn(Messenger):
     def _pyro_sample(self, msg: Message) -> None:
         if msg["name"] != SITE or msg["is_observed"]:
             return
-        law = law_of(msg)
-        classes = law.event_shape[0]
+        distribution = distribution_of(msg)
+        classes = distribution.event_shape[0]
         nowhere = torch.zeros(1, 1, dtype=torch.long, device=self.numbers.device)
-        drawn = Addresses(self.seed, self.numbers // classes, ("",), nowhere).draw_global(SITE, law)
+        drawn = Addresses(self.seed, self.numbers // classes, ("",), nowhere).draw_global(SITE, distribution)
         turns = (self.numbers % classes).tolist()
         msg["value"] = torch.stack([z.roll(turn, 0) for z, turn in zip(drawn, turns, strict=True)])
         msg["done"] = True

@@ -23,11 +23,15 @@ from bara_pyro.core.foreign import AUXILIARY
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.likelihood import LIKELIHOOD
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.core.sites import law_of, value_of
+from bara_pyro.core.sites import distribution_of, value_of
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, DataError, MissingKLError
 
-WRAPPERS = (Independent, MaskedDistribution, ExpandedDistribution)  # of a law; others are laws by themselves
+WRAPPERS = (
+    Independent,
+    MaskedDistribution,
+    ExpandedDistribution,
+)  # of a distribution; others are distributions by themselves
 
 
 @dataclass
@@ -167,7 +171,9 @@ class MeanFieldELBO(TraceMeanField_ELBO):
             losses += _weighted([site["scale"] for site in sites.values()], sums)
         kl = {name: kl[name] for name in model_trace.nodes if name in kl}
         for name, site in guide_trace.nodes.items():
-            if _stands_alone(name, site, model_trace):  # a joint law, of which the latents are functions
+            if _stands_alone(
+                name, site, model_trace
+            ):  # a joint distribution, of which the latents are functions
                 _check_gradient(name, site)
                 density = _log_prob(site, 1.0)
                 losses.append(_total(density, site["scale"]))
@@ -180,7 +186,7 @@ class MeanFieldELBO(TraceMeanField_ELBO):
         Raises:
             MissingKLError: there is no analytic one, and none is to be estimated.
         """
-        q, p = law_of(posterior), law_of(prior)
+        q, p = distribution_of(posterior), distribution_of(prior)
         if has_analytic_kl(q, p):
             kl = kl_divergence(q, p)
         elif self.sampled_kl:
@@ -194,12 +200,12 @@ class MeanFieldELBO(TraceMeanField_ELBO):
 
 
 def _check_gradient(name: str, posterior: Message) -> None:
-    """Refuse a law whose draws do not know its parameters: the likelihood would not reach the guide."""
-    fn = law_of(posterior)
+    """Refuse a distribution without `rsample`: the likelihood's gradient would not reach the guide."""
+    fn = distribution_of(posterior)
     if not fn.has_rsample:
         raise ConfigError(
             f"Site {name!r}: the guide draws it from a {_family(fn)}, whose draws have no gradient (no "
-            "rsample), so that the guide would learn nothing of the answers; take a law that has one."
+            "rsample), so that the guide would learn nothing of the answers; take one that has it."
         )
 
 
@@ -232,7 +238,9 @@ def _total(values: Tensor, scale: Tensor | float) -> Tensor:
 
 def _pair(posterior: Message, prior: Message) -> Pair:
     mask = prior["mask"]
-    return Pair(law_of(posterior), law_of(prior), mask if isinstance(mask, Tensor) else None)
+    return Pair(
+        distribution_of(posterior), distribution_of(prior), mask if isinstance(mask, Tensor) else None
+    )
 
 
 def _kind(posterior: Message, prior: Message) -> Hashable | None:
@@ -263,7 +271,7 @@ def _sum(values: Sequence[Tensor]) -> Tensor:
 
 def _log_prob(site: Message, scale: Tensor | float) -> Tensor:
     """Return the scaled and masked log-density of an observed site, of its batch shape."""
-    return scale_and_mask(law_of(site).log_prob(value_of(site)), scale=scale, mask=site["mask"])
+    return scale_and_mask(distribution_of(site).log_prob(value_of(site)), scale=scale, mask=site["mask"])
 
 
 def _family(fn: TorchDistribution) -> str:

@@ -28,7 +28,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from bara_pyro.core.frozen import Module
 from bara_pyro.core.handlers import check_not_split
-from bara_pyro.core.sites import law_of, value_of
+from bara_pyro.core.sites import distribution_of, value_of
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 
@@ -75,7 +75,7 @@ class OwnRows(Messenger):
         data = next((frame for frame in msg["cond_indep_stack"] if frame.name == "data"), None)
         if data is None or data.dim is None or msg["is_observed"]:
             return
-        rows = value_of(msg).shape[data.dim - len(law_of(msg).event_shape) :]
+        rows = value_of(msg).shape[data.dim - len(distribution_of(msg).event_shape) :]
         whole = torch.Size((data.full_size or data.size, *rows[1:]))
         for node in self.nodes.values():
             if node["type"] != "param":

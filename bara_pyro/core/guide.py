@@ -28,7 +28,7 @@ from bara_pyro.core.handlers import (
 )
 from bara_pyro.core.likelihood import LIKELIHOOD
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.core.sites import law_of, value_of
+from bara_pyro.core.sites import distribution_of, value_of
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 
@@ -69,7 +69,7 @@ class SiteGuide(Module, AutoMessenger):  # type: ignore[metaclass]  # Pyro compu
         if self._inputs:  # within `get_posterior`
             raise ConfigError(
                 f"{type(self).__name__}.get_posterior samples {msg['name']!r} besides the site that it is "
-                "asked for, and prediction has no address for that: return one law that holds both."
+                "asked for, and prediction has no address for that: return one distribution that holds both."
             )
         infer = cast(dict[str, object], msg["infer"])
         if msg["name"] == LIKELIHOOD:
@@ -93,7 +93,7 @@ class SiteGuide(Module, AutoMessenger):  # type: ignore[metaclass]  # Pyro compu
         # One of another size would broadcast, and its KL would be that of another bound.
         if (got := cast(TorchDistribution, msg["fn"]).event_shape) != asked:
             raise ConfigError(
-                f"{type(self).__name__}.get_posterior gave {msg['name']!r} a law of event shape "
+                f"{type(self).__name__}.get_posterior gave {msg['name']!r} a distribution of event shape "
                 f"{tuple(got)}, and its prior has {tuple(asked)}: give it that (`.to_event`)."
             )
 
@@ -257,7 +257,7 @@ class Posterior(Messenger):
         self.guide._pyro_sample(msg)
         name = msg["name"]
         if name is not None and name in self.guide.model.latents.sites and not msg["is_observed"]:
-            msg["value"] = self.value(name, law_of(msg))
+            msg["value"] = self.value(name, distribution_of(msg))
             msg["done"] = True
 
     def value(self, name: str, fn: TorchDistribution) -> Tensor:
@@ -272,15 +272,15 @@ class PosteriorMean(Posterior):
         """Return the mean of the site's posterior.
 
         Raises:
-            ConfigError: its law does not know one.
+            ConfigError: its distribution does not know one.
         """
         try:
             return fn.mean
         except NotImplementedError as error:
-            law = type(fn.base_dist if isinstance(fn, Independent) else fn).__name__
+            distribution = type(fn.base_dist if isinstance(fn, Independent) else fn).__name__
             raise ConfigError(
-                f"The posterior of {name!r}, a {law}, has no mean, which S = 0 asks for: ask for draws alone "
-                "(--samples 10), or give its class a `mean`."
+                f"The posterior of {name!r}, a {distribution}, has no mean, which S = 0 asks for: ask for "
+                "draws (--samples 10), or give its class a `mean`."
             ) from error
 
 

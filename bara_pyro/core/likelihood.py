@@ -44,7 +44,7 @@ class Head(Protocol):
         ...
 
     def next_token(self, hidden: Tensor) -> NextToken:
-        """Return the law of the token behind each of these positions; once a pass, in place of a call."""
+        """Return the distribution of the token behind each position; once a pass, in place of a call."""
         ...
 
     def answered(self, scores: Tensor) -> Tensor:
@@ -273,9 +273,9 @@ class CompletionLikelihood(Likelihood):
         width = max(batch.asked)
         targets = None if predicting() else batch.targets
         with pyro.plate("positions", width, dim=-1), poutine.mask(mask=cast(BoolTensor, batch.scored)):
-            law = head.next_token(hidden[..., -width:, :])
-            pyro.sample(LIKELIHOOD, law, obs=targets)
-        return law.log_prob(batch.targets).masked_fill(~batch.scored, 0.0).sum(-1)
+            distribution = head.next_token(hidden[..., -width:, :])
+            pyro.sample(LIKELIHOOD, distribution, obs=targets)
+        return distribution.log_prob(batch.targets).masked_fill(~batch.scored, 0.0).sum(-1)
 
     def observed(self, batch: Batch) -> bool:
         """Return whether the replies are to be learnt."""

@@ -1,4 +1,4 @@
-"""The law of the token behind each position, over a vocabulary whose logits are not held for all of them."""
+"""The next token's distribution at each position, without holding the logits of all of them."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -40,15 +40,15 @@ class NextToken(TorchDistribution):
         self._each = 4 * vocabulary * prod(shape[:-1])
         self._known: tuple[Tensor, Tensor] | None = None
 
-    def laws(self, copies: int = 1) -> Iterator[tuple[slice, Tensor]]:
-        """Yield some positions, and the logarithms of all draws' laws there, `draws x B x p x V`.
+    def distributions(self, copies: int = 1) -> Iterator[tuple[slice, Tensor]]:
+        """Yield some positions, and the logarithms of all draws' distributions there, `draws x B x p x V`.
 
         Args:
             copies: how many tensors of that size there is to be room for.
         """
         for piece in self._pieces(copies):
-            log_laws = self.logits(piece).log_softmax(-1)
-            yield piece, log_laws.reshape(-1, *log_laws.shape[-3:])
+            log_distributions = self.logits(piece).log_softmax(-1)
+            yield piece, log_distributions.reshape(-1, *log_distributions.shape[-3:])
 
     def _pieces(self, copies: int = 1) -> list[slice]:
         """Return slices of positions, so many copies of whose logits fit `BUDGET`."""

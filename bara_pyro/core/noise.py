@@ -17,7 +17,7 @@ import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
-from bara_pyro.core.laws import transport
+from bara_pyro.core.from_uniform import from_uniform
 
 BITS = 23  # of a uniform number k / 2^23 + 2^-24: its distance to both 0 and 1 is exact in float32
 AHEAD = 2**20  # numbers made at once for sites that follow one another: 16 MiB on the way
@@ -160,11 +160,11 @@ class Addresses:
                 self._ahead = {(name, shape): own for name, own in zip(names, made, strict=True)}
             return self._ahead.pop((site, shape))
 
-        return transport(fn, numbers).expand(shape)
+        return from_uniform(fn, numbers).expand(shape)
 
     def draw_global(self, site: str, fn: TorchDistribution) -> Tensor:
         """Draw a site that all rows share, `S x batch x event`."""
-        # Under a latent above it, a law has the dimension of draws already, left of its own two.
+        # Under a latent above it, a distribution has the dimension of draws already, left of its own two.
         batch = fn.batch_shape[-2:]
         places = torch.arange(batch.numel(), device=self.draws.device).reshape(batch)
         shape = (len(self.shared), *batch, *fn.event_shape)
@@ -174,7 +174,7 @@ class Addresses:
             keys = mix(draws.reshape(-1, *(1,) * places.dim()) + places * GOLDEN)
             return uniform(keys, fn.event_shape.numel()).reshape(shape)
 
-        return transport(fn, numbers).expand(shape)
+        return from_uniform(fn, numbers).expand(shape)
 
     def _local(self, streams: Sequence[str], shape: tuple[int, ...]) -> Sequence[Tensor]:
         """Return uniform numbers of each stream, of that shape; few operations, however many streams."""

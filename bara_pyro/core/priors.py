@@ -89,17 +89,17 @@ def make_prior(name: str, *, device: torch.device | str | None = None, **hyper: 
         if isinstance(held, Tensor) and not held.is_meta and not constraint.check(held).all():
             needed = "a positive" if constraint is constraints.positive else f"a {constraint}"
             said = values.get(key, held.tolist())
-            law = "" if key in values else f"'s {type(prior).__name__}"
-            raise ConfigError(f"Prior {name!r}{law} needs {needed} {key}, not {said!r}.")
+            distribution = "" if key in values else f"'s {type(prior).__name__}"
+            raise ConfigError(f"Prior {name!r}{distribution} needs {needed} {key}, not {said!r}.")
     outside = [t for t in GATES if not _inside(prior, torch.tensor(t, device=device))]
     if outside:
         raise ConfigError(
-            f"The prior {name!r} has no density at {outside[0]:g}, where a gate may be: give a law of all "
+            f"The prior {name!r} has no density at {outside[0]:g}, where a gate may be: give one of all "
             "t > 0."
         )
     if _has_density(prior, torch.tensor(-1.0, device=device)):
         raise ConfigError(
-            f"The prior {name!r} has a density at -1, and no gate is negative: give a law of t > 0 alone, as "
+            f"The prior {name!r} has a density at -1, and no gate is negative: give one of t > 0 alone, as "
             "halfnormal is."
         )
     prior._validate_args = False  # checked here once, rather than by every expand and log_prob of training
@@ -107,7 +107,7 @@ def make_prior(name: str, *, device: torch.device | str | None = None, **hyper: 
 
 
 def _inside(prior: TorchDistribution, t: Tensor) -> bool:
-    """Whether a gate may be t: of a transformed law that is known to the law that is transformed alone."""
+    """Whether a gate may be t; of a transformed distribution its base knows that."""
     if t.is_meta:
         return True
     try:
@@ -119,7 +119,7 @@ def _inside(prior: TorchDistribution, t: Tensor) -> bool:
 
 
 def _has_density(prior: TorchDistribution, t: Tensor) -> bool:
-    """Whether a law has a density at t, known or not to its support."""
+    """Whether a distribution has a density at t, known or not to its support."""
     if t.is_meta or not _inside(prior, t):
         return False
     return bool(prior.log_prob(t) > -math.inf)

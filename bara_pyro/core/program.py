@@ -333,7 +333,7 @@ class AdaptedLM(Module):
         return out[..., rows] if self.full_vocab and rows is not None else out
 
     def next_token(self, latents: Sequence[Given], hidden: Tensor) -> NextToken:
-        """Return the law of the token behind each position; see `bara_pyro.core.likelihood.Head`.
+        """Return the distribution of the token behind each position; see `bara_pyro.core.likelihood.Head`.
 
         What the output embedding's adapter samples is sampled here, at all positions.
         """

@@ -1,4 +1,4 @@
-"""What Pyro and torch hand out without a type: the value of a site, its law, modules by name."""
+"""What Pyro and torch hand out without a type: the value of a site, its distribution, modules by name."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -15,7 +15,7 @@ from bara_pyro.core.frozen import Module
 Kind = TypeVar("Kind", bound=nn.Module)
 
 
-def law_of(site: Message) -> TorchDistribution:
+def distribution_of(site: Message) -> TorchDistribution:
     """Return the distribution of a site that was sampled."""
     return cast(TorchDistribution, site["fn"])
 

@@ -27,7 +27,7 @@ from bara_pyro.models.vbll import LAST, VBLL
 
 @dataclass(frozen=True)
 class GaussianLogits:
-    """Gaussian logits, in the place of a categorical law: `log_prob` is the bound on its expectation.
+    """Gaussian logits in place of a categorical distribution: `log_prob` is the bound on its mean.
 
     Attributes:
         mean, variance: `... x C`.
@@ -45,7 +45,7 @@ class GaussianLogits:
 def gaussian_logits(
     model: VBLL, posterior: DenseNormal, hidden: Tensor, answer_ids: Tensor
 ) -> GaussianLogits:
-    """Return the law of a batch's logits under a posterior of the rows.
+    """Return the distribution of a batch's logits under a posterior of the rows.
 
     Args:
         model: the program.
@@ -71,6 +71,6 @@ class JensenELBO(MeanFieldELBO):
             model_trace, guide_trace = guide.run(batch)
         if LIKELIHOOD not in guide_trace.nodes:  # else there are no labels, which is refused below
             posterior = cast(DenseNormal, guide_trace.nodes[LAST]["fn"])
-            law = gaussian_logits(program, posterior, seen[0].unsqueeze(-2), batch.answer_ids)
-            model_trace.nodes[LIKELIHOOD]["fn"] = cast(TorchDistribution, law)
+            distribution = gaussian_logits(program, posterior, seen[0].unsqueeze(-2), batch.answer_ids)
+            model_trace.nodes[LIKELIHOOD]["fn"] = cast(TorchDistribution, distribution)
         return self._terms(model_trace, guide_trace)

@@ -2,8 +2,8 @@
 
 n calibration rows, drawn independently as the rows to come are (of clusters of rows one each,
 `bara_pyro.data.clusters.one_of_each`), and which nothing was fitted to. A row is answered where the
-probability of its most probable answer lies above T. Promised is that, whatever the predictions and the law
-of the rows,
+probability of its most probable answer lies above T. Promised is that, whatever the predictions and the
+distribution of the rows,
 
     P( P(wrong | answered) > risk ) <= delta,
 

@@ -102,8 +102,8 @@ def compare_budgets(
 
     The interval of the ratio is between quantiles of draws of prompts, curves and target found again in each:
     a draw in which the first does not reach the target counts as a budget above all others. Of few prompts it
-    promises too much: in simulations with a normal law an interval of 95 % held the truth in 85 % of the
-    cases with three prompts, in 92 with five and in 95 to 96 from ten on.
+    promises too much: in simulations with a normal distribution an interval of 95 % held the truth in 85 %
+    of the cases with three prompts, in 92 with five and in 95 to 96 from ten on.
 
     Args:
         first: from weights of the prompts to the scores at `first_budgets`;

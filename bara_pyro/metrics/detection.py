@@ -8,7 +8,7 @@ Each of n calibration rows, which nothing was fitted to, has a score that is hig
 Where it is exchangeable with the calibration rows, its rank among all n + 1 is uniform, so that with no two
 scores equal P(p <= alpha) is l / (n + 1) exactly, l = floor((n + 1) alpha), and with equal ones less (Bates,
 Candes, Lei, Romano and Sesia 2023). P is over the calibration rows, too: with these given, the rate of false
-alarms has the law Beta(l, n + 1 - l). How many foreign rows are found is another question: see
+alarms has the distribution Beta(l, n + 1 - l). How many foreign rows are found is another question: see
 `metrics.ood_auroc`.
 """
 

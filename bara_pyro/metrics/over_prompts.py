@@ -122,8 +122,9 @@ def mean_over_prompts(per_prompt: Floats) -> PromptStatistic:
 def _within(found: Interval, bounds: tuple[float, float]) -> tuple[float, float]:
     """Return the ends of an interval of a mean of values between two bounds.
 
-    Near a bound the law of a mean is lopsided, and an interval of one width on both sides holds the truth too
-    rarely: Wilson's (1927) has the mean's own standard error where the mean is, and another elsewhere.
+    Near a bound the distribution of a mean is lopsided, and an interval of one width on both sides holds the
+    truth too rarely: Wilson's (1927) has the mean's own standard error where the mean is, and another
+    elsewhere.
     """
     least, largest = bounds
     if not (np.isfinite(least) and np.isfinite(largest) and least < found.difference < largest):

@@ -158,9 +158,9 @@ lm-eval
 lm-eval {run}
 lm-eval {absent} --tasks boolq
 lm-eval {spoilt} --tasks boolq
-lm-eval {stopped} --tasks boolq --law base
+lm-eval {stopped} --tasks boolq --distribution base
 lm-eval {backbone} --tasks boolq
-lm-eval {run} --tasks boolq --law median
+lm-eval {run} --tasks boolq --distribution median
 lm-eval {run} --tasks boolq --samples 0
 lm-eval {run} --tasks boolq --batch-size 0
 lm-eval {run} --tasks boolq --num-fewshot -1

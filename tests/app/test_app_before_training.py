@@ -73,7 +73,7 @@ def test_one_pass_stands_for_draws_that_are_fitted_after_training(
 
 
 class Undrawable(dist.LogNormal):
-    """A law of its own, which training can draw from and prediction cannot."""
+    """A distribution of its own, which training can draw from and prediction cannot."""
 
     def rsample(self, sample_shape: tuple[int, ...] = ()) -> Tensor:
         return 2 * super().rsample(torch.Size(sample_shape))

@@ -220,7 +220,7 @@ class PlainBaRA:
     """BaRA with a Weibull posterior, written out: the objective that the Pyro program must equal.
 
     Shares the parameters of model and guide, draws its noise in the order in which the layers run, and
-    writes every law in the usual (scale, shape) form of the Weibull distribution.
+    writes every distribution in the usual (scale, shape) form of the Weibull distribution.
     """
 
     def __init__(self, model: BaRA, guide: SiteGuide) -> None:
@@ -261,9 +261,11 @@ class PlainBaRA:
         mask = batch.attention_mask
 
         def change(path: str, x: Tensor) -> Tensor:
-            law = self.posterior(torch.einsum("bti,ri->btr", seen(self.model, x), self.raw[f"theta/{path}"]))
-            theta = self.draw(*law)
-            kl = self.kl(*law, *theta_prior).sum(-1)
+            distribution = self.posterior(
+                torch.einsum("bti,ri->btr", seen(self.model, x), self.raw[f"theta/{path}"])
+            )
+            theta = self.draw(*distribution)
+            kl = self.kl(*distribution, *theta_prior).sum(-1)
             kl_theta.append(kl.sum() if path == self.head else kl[mask].sum())
             gate = phi[self.paths.index(path)] * theta
             up, down = parts_of(self.model, path)

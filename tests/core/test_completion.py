@@ -42,9 +42,9 @@ class Plainly(CompletionLikelihood):
         assert isinstance(batch, ReplyBatch)
         width = batch.targets.shape[1]
         with pyro.plate("positions", width, dim=-1), poutine.mask(mask=batch.scored):  # type: ignore[arg-type]
-            law = Categorical(logits=head(hidden[..., -width:, :]))
-            pyro.sample(LIKELIHOOD, law, obs=batch.targets)
-        return law.log_prob(batch.targets).masked_fill(~batch.scored, 0.0).sum(-1)
+            distribution = Categorical(logits=head(hidden[..., -width:, :]))
+            pyro.sample(LIKELIHOOD, distribution, obs=batch.targets)
+        return distribution.log_prob(batch.targets).masked_fill(~batch.scored, 0.0).sum(-1)
 
 
 def lora(likelihood: Likelihood | None = None, lm: nn.Module | None = None) -> LoRA:
@@ -224,18 +224,18 @@ def test_an_ensemble_is_the_mixture_of_its_members_at_the_mean_too() -> None:
         EnsembleGuide(model, average="logits")
 
 
-def test_a_token_is_drawn_from_the_law_that_scores_it() -> None:
+def test_a_token_is_drawn_from_the_distribution_that_scores_it() -> None:
     torch.manual_seed(0)
     logits = torch.randn(1, 3, 5)
-    law = next_token.NextToken(lambda places: logits[..., places, :], torch.Size([1, 3]), 5)
-    draws = law.sample((20000,))
+    distribution = next_token.NextToken(lambda places: logits[..., places, :], torch.Size([1, 3]), 5)
+    draws = distribution.sample((20000,))
     assert draws.shape == (20000, 1, 3)
     shares = torch.stack([(draws == token).float().mean(0) for token in range(5)], dim=-1)
     p = logits.softmax(-1)
     assert ((shares - p).abs() < 5 * (p * (1 - p) / 20000).sqrt()).all()
     for token in range(5):
         value = torch.full((1, 3), token)
-        assert_close(law.log_prob(value), logits.log_softmax(-1)[..., token])
+        assert_close(distribution.log_prob(value), logits.log_softmax(-1)[..., token])
 
 
 def test_what_cannot_be_learnt_is_refused() -> None:

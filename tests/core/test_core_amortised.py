@@ -39,7 +39,7 @@ def posterior(guide: AmortizedGuide, x: Tensor) -> torch.distributions.Distribut
 
 
 def noise_level(q: torch.distributions.Distribution) -> Tensor:
-    """kappa, from the law itself: the coefficient of variation gives it for the log-normal and the Gamma."""
+    """kappa from the distribution: the coefficient of variation gives it for log-normal and Gamma."""
     base = q.base_dist
     return base.kappa if hasattr(base, "kappa") else base.variance.sqrt() / base.mean
 

@@ -31,9 +31,9 @@ def test_every_pair_trains(prior: str, guide: str, site: str) -> None:
     pair = bara_pair(guide=GUIDES[guide], form="gate", **{f"{site}_prior": {"name": prior}})
     if (guide, prior) in SAMPLED:
         name = "'phi'" if site == "phi" else "'theta/model.layers.0.self_attn.q_proj'"
-        # The laws themselves are named, not what `to_event` makes of them.
-        laws = rf"KL\({LAWS[guide]} \|\| {LAWS[prior]}\)"
-        with pytest.raises(MissingKLError, match=rf"{name}.*{laws}"):
+        # The distributions themselves are named, not what `to_event` makes of them.
+        distributions = rf"KL\({LAWS[guide]} \|\| {LAWS[prior]}\)"
+        with pytest.raises(MissingKLError, match=rf"{name}.*{distributions}"):
             trainer(pair).step(make_batch())
     svi = trainer(pair, loss=MeanFieldELBO(sampled_kl=(guide, prior) in SAMPLED))
     before = [p.detach().clone() for p in svi.parameters]

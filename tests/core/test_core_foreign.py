@@ -142,8 +142,8 @@ def by_hand(model: BaRA, shape: Callable[[Batch, Site], tuple[int, ...]], **decl
                 size = [(1 if head else width) if n < 0 else n for n in shape(batch, site)]
                 with nullcontext() if head else tokens:
                     loc = pyro.param(f"loc/{name}", torch.zeros(*size, *site.shape), **declared)
-                    law = dist.LogNormal(loc, 0.1).expand([rows, 1 if head else width, R])
-                    pyro.sample(name, law.to_event(1))
+                    distribution = dist.LogNormal(loc, 0.1).expand([rows, 1 if head else width, R])
+                    pyro.sample(name, distribution.to_event(1))
 
     return guide
 

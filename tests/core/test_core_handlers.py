@@ -41,7 +41,7 @@ def stock(elbo: Callable[[], Any], model: Any, guide: Any) -> float:
 
 
 class ByHand:
-    """The parts of a loss from laws and log-probabilities that no ELBO made."""
+    """The parts of a loss from distributions and log-probabilities that no ELBO made."""
 
     def __init__(self, pair: Any, elbo: Callable[[], Any]) -> None:
         self.model, guide = pair

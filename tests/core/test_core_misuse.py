@@ -183,7 +183,7 @@ def test_batches_that_do_not_fit_are_refused_in_a_sentence(make: Any, message: s
         make()
 
 
-def test_a_law_without_a_mean_is_not_asked_for_one() -> None:
+def test_a_distribution_without_a_mean_is_not_asked_for_one() -> None:
     class Folded(AmortizedGuide):
         def family(self, mean: Tensor, kappa: Tensor) -> TorchDistribution:
             return FoldedDistribution(Normal(mean, kappa))

@@ -92,7 +92,7 @@ def test_tied_embeddings_give_pefts_logits_and_gradients(arch: str) -> None:
         assert torch.equal(model_of.get_input_embeddings()(batch.input_ids), before)
 
 
-def test_same_initial_law_of_a() -> None:
+def test_same_initial_distribution_of_a() -> None:
     # PEFT draws A uniformly on +-1/sqrt(in): same support, same variance (1 / (3 in)).
     model, _ = lora_pair(r=512, scale=0.0, target_modules=["q_proj"])
     down = next(iter(model.adapters.values())).lora_A.detach()

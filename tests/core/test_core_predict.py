@@ -60,7 +60,7 @@ def test_the_seed_decides(guide: type) -> None:
 @pytest.mark.parametrize("latent", ["phi", "theta"])
 @pytest.mark.parametrize("guide", [WeibullGuide, GammaGuide])
 def test_the_seed_decides_each_kind_of_draw(guide: type, latent: str) -> None:
-    """Of laws whose noise is fixed, and of those that are drawn one by one."""
+    """Of distributions whose noise is fixed, and of those that are drawn one by one."""
     pair = toy(guide, latent=latent)
     first, second = (predict(*pair, make_batch(), samples=S, seed=seed) for seed in (3, 4))
     assert ((first - second).abs() > 1e-4).any()
@@ -206,7 +206,7 @@ def test_a_negative_number_of_draws_is_refused() -> None:
         predict(*toy(), make_batch(), samples=-1)
 
 
-def test_the_law_of_a_draw_is_the_guides() -> None:
+def test_the_distribution_of_a_draw_is_the_guides() -> None:
     # One token, one row, head only: theta's draws against the moments of the posterior.
     model, guide = toy(latent="theta", target_modules=["lm_head"], form="additive")
     batch = make_batch(((5, 7, 9),), choose=[0])

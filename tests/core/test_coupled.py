@@ -1,4 +1,4 @@
-"""theta that sees the draw of Phi: its law by a plain loop, its KL by sampling, nothing new where c is 0."""
+"""theta that sees the draw of Phi: a plain loop, its KL by sampling, nothing new where c is 0."""
 
 import math
 from pathlib import Path
@@ -55,18 +55,18 @@ def test_without_coupling_it_is_the_guide_of_independent_factors(form: str) -> N
 
 @pytest.mark.parametrize("ranks", [{}, RANKS], ids=["one rank", "a smaller rank"])
 @pytest.mark.parametrize("form", ["additive", "gate"])
-def test_the_law_of_theta_by_a_plain_loop(form: str, ranks: dict) -> None:
+def test_the_distribution_of_theta_by_a_plain_loop(form: str, ranks: dict) -> None:
     """Each unit's mean is softplus(a z + c log Phi), for three draws at once, whoever shares its input."""
     model, guide = pair(form=form, coupling=1.5, rank_pattern=ranks)
-    laws: dict[str, Tensor] = {}
+    distributions: dict[str, Tensor] = {}
     plain = guide.get_posterior
 
     def noted(name: str, prior: object) -> object:
-        law = plain(name, prior)
+        distribution = plain(name, prior)
         if name in model.latents.local_sites:
-            laws[name] = law.mean
+            distributions[name] = distribution.mean
             inputs[name] = guide.input
-        return law
+        return distribution
 
     inputs: dict[str, Tensor] = {}
     guide.get_posterior = noted
@@ -83,7 +83,7 @@ def test_the_law_of_theta_by_a_plain_loop(form: str, ranks: dict) -> None:
                     for s in range(3)
                 ]
             )
-            assert_close(laws[name][..., unit].expand_as(raw), F.softplus(raw), rtol=2e-4, atol=1e-6)
+            assert_close(distributions[name][..., unit].expand_as(raw), F.softplus(raw), rtol=2e-4, atol=1e-6)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Distance-aware predictions: law of the noise, what is fitted, and that nothing else changes."""
+"""Distance-aware predictions: distribution of the noise, what is fitted, and that nothing else changes."""
 
 import math
 from dataclasses import replace

@@ -127,11 +127,11 @@ class Stored(WeibullGuide):
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        (Narrow, r"gave 'phi' a law of event shape \(1,\), and its prior has \(8,\)"),
+        (Narrow, r"gave 'phi' a distribution of event shape \(1,\), and its prior has \(8,\)"),
         (Stored, r"Stored or its model has pyro.param\('shift'\)"),
     ],
 )
-def test_laws_of_a_guide_that_would_train_another_bound(kind: type[WeibullGuide], said: str) -> None:
+def test_distributions_of_a_guide_that_would_train_another_bound(kind: type[WeibullGuide], said: str) -> None:
     model = BaRA(backbone(), num_data=4, latent="phi")
     with pytest.raises(ConfigError, match=said):
         MeanFieldELBO().terms(model, kind(model), make_batch())

@@ -1,4 +1,4 @@
-"""Noise by address: the generator against its definition, its numbers against their law, its coordinates."""
+"""Noise by address: the generator, the distribution of its numbers, its coordinates."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from torch import Tensor
 from bara_pyro.core import noise
 from bara_pyro.core.distributions import MeanWeibull
 from bara_pyro.core.distributions.kronecker import KroneckerNormal
-from bara_pyro.core.laws import Uniform, transport
+from bara_pyro.core.from_uniform import Uniform, from_uniform
 from bara_pyro.core.noise import GOLDEN, Addresses, mix, uniform
 from bara_pyro.core.prediction import addresses_of
 from bara_pyro.errors import ConfigError
@@ -64,7 +64,7 @@ def test_the_ends_of_the_interval_are_never_reached() -> None:
 
 
 def test_uniformity_and_independence_across_every_coordinate() -> None:
-    """A million numbers: law, bits, and neighbours along draw, row, position, unit, site and seed."""
+    """A million numbers: distribution, bits, neighbours along draw, row, position, unit, site, seed."""
     numbers = addresses().draw_local("theta/a", unit((40, 30, 64, 13)))
     assert st.kstest(numbers.flatten().numpy(), "uniform").pvalue > 1e-3
     whole = (numbers.double() * 2**23).long()
@@ -110,15 +110,19 @@ def test_a_draw_depends_on_its_address_alone() -> None:
 def test_noise_made_ahead_is_the_same_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of neighbours of one shape at once: whatever is asked for, in whatever order, widths and streams."""
     sites = {"a": (3,), "b": (3,), "c": (5,), "d": (3,), "e": (3,), "f": (3,)}
-    law_by_attempts = dist.Gamma(torch.full((), 0.7), torch.ones(())).expand((40, 30, 8, 3)).to_event(1)
+    distribution_by_attempts = (
+        dist.Gamma(torch.full((), 0.7), torch.ones(())).expand((40, 30, 8, 3)).to_event(1)
+    )
     asked = [*((name, 8) for name in "abced"), ("f", 1), ("f", 8), ("f", 8), ("other", 2), ("b", 8)]
     numbers, ids, places = torch.arange(40), tuple(map(str, range(30))), torch.arange(8).expand(30, -1)
     one, ahead = Addresses(2, numbers, ids, places), Addresses(2, numbers, ids, places, sites=sites)
     for name, width in asked:
-        law = unit((40, 30, width, *sites.get(name, (3,))))
-        assert torch.equal(ahead.draw_local(name, law), one.draw_local(name, law)), name
+        distribution = unit((40, 30, width, *sites.get(name, (3,))))
+        assert torch.equal(ahead.draw_local(name, distribution), one.draw_local(name, distribution)), name
     for name in ("d", "e"):
-        assert torch.equal(ahead.draw_local(name, law_by_attempts), one.draw_local(name, law_by_attempts))
+        assert torch.equal(
+            ahead.draw_local(name, distribution_by_attempts), one.draw_local(name, distribution_by_attempts)
+        )
     calls = []
     monkeypatch.setattr(noise, "mix", lambda state: calls.append(1) or mix(state))
     for limit, expected in ((2**20, 4), (2 * 40 * 30 * 8 * 3, 2 * 4), (0, 3 * 4)):
@@ -145,10 +149,10 @@ def test_positions_are_counted_from_the_first_real_token() -> None:
 
 
 def test_global_draws_are_shared_in_groups() -> None:
-    law = unit((7, 3))
-    one = addresses(draws=6).draw_global("phi", law)
+    distribution = unit((7, 3))
+    one = addresses(draws=6).draw_global("phi", distribution)
     assert one.shape == (6, 7, 3)
-    grouped = addresses(draws=6, repeats=3).draw_global("phi", law)
+    grouped = addresses(draws=6, repeats=3).draw_global("phi", distribution)
     assert torch.equal(grouped, one[[0, 0, 0, 1, 1, 1]])
 
 
@@ -177,30 +181,32 @@ LAWS = {
 
 
 @pytest.mark.parametrize("name", LAWS)
-def test_the_law_of_a_draw(name: str) -> None:
-    law, truth = LAWS[name]
-    draws = transport(law.expand([N]), fresh(N))
+def test_the_distribution_of_a_draw(name: str) -> None:
+    distribution, truth = LAWS[name]
+    draws = from_uniform(distribution.expand([N]), fresh(N))
     assert st.kstest(draws.double().numpy(), truth.cdf).pvalue > 1e-3
-    other = transport(law.expand([N]), fresh(N))
+    other = from_uniform(distribution.expand([N]), fresh(N))
     assert torch.equal(draws, other)
 
 
-def test_the_law_of_a_coin_and_of_a_point() -> None:
-    heads = transport(dist.Bernoulli(torch.tensor(0.3)).expand([N]), fresh(N))
+def test_the_distribution_of_a_coin_and_of_a_point() -> None:
+    heads = from_uniform(dist.Bernoulli(torch.tensor(0.3)).expand([N]), fresh(N))
     assert st.binomtest(int(heads.sum()), N, 0.3).pvalue > 1e-3
-    assert torch.equal(transport(dist.Delta(torch.tensor([2.0])), fresh(1)), torch.tensor([2.0]))
+    assert torch.equal(from_uniform(dist.Delta(torch.tensor([2.0])), fresh(1)), torch.tensor([2.0]))
 
 
-def test_the_law_of_a_matrix() -> None:
+def test_the_distribution_of_a_matrix() -> None:
     """The covariance of vec W is the inverse of F (x) G + precision I."""
 
     def rotation(seed: int) -> Tensor:
         return torch.tensor(Rotation.random(random_state=seed).as_matrix(), dtype=torch.float32)
 
     f, g, precision = torch.tensor([1.0, 2.0, 5.0]), torch.tensor([0.5, 3.0, 1.0]), torch.tensor(0.7)
-    law = KroneckerNormal(rotation(0), f, rotation(1), g, precision)
+    distribution = KroneckerNormal(rotation(0), f, rotation(1), g, precision)
     count = 40_000
-    draws = transport(law.expand([count]), lambda stream: fresh(count * 9)(stream).reshape(count, 3, 3))
+    draws = from_uniform(
+        distribution.expand([count]), lambda stream: fresh(count * 9)(stream).reshape(count, 3, 3)
+    )
     left, right = rotation(0) @ f.diag() @ rotation(0).T, rotation(1) @ g.diag() @ rotation(1).T
     truth = torch.linalg.inv(torch.kron(left, right) + precision * torch.eye(9))
     found = torch.cov(draws.reshape(count, 9).T)
@@ -209,9 +215,9 @@ def test_the_law_of_a_matrix() -> None:
     assert ((found - truth).abs() < 5 * error).all()
 
 
-def test_a_law_without_quantiles_is_refused() -> None:
+def test_a_distribution_without_quantiles_is_refused() -> None:
     with pytest.raises(ConfigError, match="VonMises has no quantile function"):
-        transport(dist.VonMises(torch.tensor(0.0), torch.tensor(1.0)), fresh(1))
+        from_uniform(dist.VonMises(torch.tensor(0.0), torch.tensor(1.0)), fresh(1))
 
 
 def test_addresses_on_another_device() -> None:
@@ -221,16 +227,16 @@ def test_addresses_on_another_device() -> None:
     assert here.on(torch.device("cpu")) is here
     assert {x.device.type for x in (there.draws, there.shared, there.rows, there.positions)} == {"meta"}
     scale = torch.ones(2, 5, 3, device="meta")
-    law = MeanWeibull(scale, scale, validate_args=False).to_event(1)
-    assert there.draw_local("theta/x", law).device.type == "meta"
+    distribution = MeanWeibull(scale, scale, validate_args=False).to_event(1)
+    assert there.draw_local("theta/x", distribution).device.type == "meta"
 
 
 @pytest.mark.parametrize(("name", "truth"), [("HalfNormal", st.halfnorm), ("HalfCauchy", st.halfcauchy)])
-def test_half_laws_are_exact_at_both_ends(name: str, truth: st.rv_continuous) -> None:
+def test_half_distributions_are_exact_at_both_ends(name: str, truth: st.rv_continuous) -> None:
     """At 1 - 2^-24 torch's own quantiles are infinite and negative."""
     ends = torch.tensor([2**-24, 0.25, 0.5, 0.75, 1 - 2**-24])
-    law = getattr(dist, name)(torch.full((5,), 1.7))
-    found = transport(law, lambda _: ends.clone())
+    distribution = getattr(dist, name)(torch.full((5,), 1.7))
+    found = from_uniform(distribution, lambda _: ends.clone())
     expected = truth.ppf(ends.double().numpy(), scale=1.7)
     expected[-1] = truth.isf(2.0**-24, scale=1.7)
     assert found.numpy() == pytest.approx(expected, rel=1e-2)

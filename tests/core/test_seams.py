@@ -1,4 +1,4 @@
-"""Seams: likelihoods, laws, joint guides, guides and methods with parameters of their own."""
+"""Seams: likelihoods, distributions, joint guides, guides and methods with parameters of their own."""
 
 from types import SimpleNamespace
 
@@ -15,8 +15,8 @@ from torch.testing import assert_close
 
 import bara_pyro as bp
 from bara_pyro.core.elbo import MeanFieldELBO
+from bara_pyro.core.from_uniform import from_uniform
 from bara_pyro.core.guide import PosteriorMean
-from bara_pyro.core.laws import transport
 from bara_pyro.core.likelihood import ClosedSet
 from bara_pyro.core.prediction import predict, record
 from bara_pyro.errors import ConfigError, MissingKLError
@@ -69,7 +69,7 @@ def test_a_layer_that_the_likelihood_never_runs_is_named() -> None:
 
 
 class Shifted(dist.Gamma):
-    """0.5 more than a Gamma law."""
+    """0.5 more than a Gamma distribution."""
 
     def rsample(self, sample_shape: tuple[int, ...] = ()) -> Tensor:
         return super().rsample(torch.Size(sample_shape)) + 0.5
@@ -86,18 +86,18 @@ def uniform(stream: int) -> Tensor:
     return torch.rand(N, generator=torch.Generator().manual_seed(stream))
 
 
-def test_a_law_is_drawn_as_itself_and_not_as_its_parent() -> None:
+def test_a_distribution_is_drawn_as_itself_and_not_as_its_parent() -> None:
     one = torch.ones(N)
-    assert transport(dist.Gamma(one, one), uniform).min() < 0.1
+    assert from_uniform(dist.Gamma(one, one), uniform).min() < 0.1
     with pytest.raises(ConfigError, match="A Shifted has no quantile function of its own"):
-        transport(Shifted(one, one), uniform)
-    found = transport(Known(one, one), uniform)
+        from_uniform(Shifted(one, one), uniform)
+    found = from_uniform(Known(one, one), uniform)
     assert found.min() > 0.5
     assert abs(float(found.mean()) - 1.5) < 5 / N**0.5
     for wrapped in (Known(one, one).mask(True), Known(one[0], one[0]).expand([N])):
-        assert_close(transport(wrapped, uniform), found)
+        assert_close(from_uniform(wrapped, uniform), found)
     with pytest.raises(ConfigError, match="ZeroInflatedDistribution has no quantile"):
-        transport(dist.ZeroInflatedDistribution(dist.Poisson(one), gate=one / 2), uniform)
+        from_uniform(dist.ZeroInflatedDistribution(dist.Poisson(one), gate=one / 2), uniform)
 
 
 class Mixed(WeibullGuide):
@@ -147,7 +147,7 @@ def test_a_divergence_of_weight_zero_is_neither_asked_for_nor_computed() -> None
 
 
 @pytest.mark.parametrize("kind", [AutoDiagonalNormal, AutoLowRankMultivariateNormal, AutoNormal])
-def test_the_law_of_a_joint_guide_counts(kind: type) -> None:
+def test_the_distribution_of_a_joint_guide_counts(kind: type) -> None:
     """Latents that are functions of one site: its density is that of all of them."""
     pyro.clear_param_store()
     model, batch = bara_pair(num_data=4, r=2, seed=0, scale=0.3, latent="phi")[0], make_batch()

@@ -16,7 +16,7 @@ from bara_pyro.models.bara import BaRA
 
 PATH = "model.layers.1.self_attn.v_proj"
 REPEATS = 3
-MEAN, KAPPA = 3.5, 0.45  # of a Weibull law near the posterior of `one_gate()`
+MEAN, KAPPA = 3.5, 0.45  # of a Weibull distribution near the posterior of `one_gate()`
 TWO_TOKENS = ((5, 7), (3, 4), (11, 12), (40, 41))
 
 
@@ -106,7 +106,7 @@ class Grid:
 
     def elbo(self, mean: float, kappa: float) -> float:
         """The exact ELBO of a Weibull posterior of phi, from scipy's density."""
-        law = stats.weibull_min(1 / kappa, scale=mean / math.gamma(1 + kappa))
-        log_q = torch.as_tensor(law.logpdf(self.u.exp().numpy())) + self.u
+        distribution = stats.weibull_min(1 / kappa, scale=mean / math.gamma(1 + kappa))
+        log_q = torch.as_tensor(distribution.logpdf(self.u.exp().numpy())) + self.u
         weight = (self.log_prior + self.log_likelihood() - log_q).nan_to_num(neginf=0.0)
         return self.integrate(torch.where(log_q > -700, log_q.exp() * weight, 0.0))

@@ -62,7 +62,7 @@ def test_the_prior_itself_has_collapsed() -> None:
     found = collapse(model, PriorGuide(model), [make_batch()], samples=1)
     assert found.share() == {"phi": 100.0, "theta": 100.0}
     _, guide = toy()
-    # mean 1 and kappa 1: the Weibull law that Gamma(1, 1) is
+    # mean 1 and kappa 1: the Weibull distribution that Gamma(1, 1) is
     model, guide = toy(latent="phi")
     with torch.no_grad():
         raw = guide.sites["phi"].weight

@@ -1,4 +1,4 @@
-"""Sparsity by module and over thresholds: counted by hand, and against the Weibull law."""
+"""Sparsity by module and over thresholds: counted by hand, and against the Weibull distribution."""
 
 import math
 from dataclasses import replace
@@ -79,19 +79,23 @@ def test_curve_is_the_table_at_every_threshold() -> None:
         assert values[-1] == 100
 
 
-def test_expectation_of_the_weibull_law() -> None:
-    # theta's raw weights at 0: both gates have the law of Phi's start; the product by quadrature.
+def test_expectation_of_the_weibull_distribution() -> None:
+    # theta's raw weights at 0: both gates have the distribution of Phi's start; the product by quadrature.
     model = BaRA(backbone(), 4, r=16, target_modules=["lm_head", "q_proj"])
     guide = WeibullGuide(model, init_kappa=LN2)
     for site in guide.sites.values():
         nn.init.zeros_(site.weight)
     samples = 400
     found = gate_sparsity(gate_draws(model, guide, [make_batch()], samples=samples), TAU)
-    law = stats.weibull_min(1 / LN2, scale=LN2 / special.gamma(1 + LN2))
-    product = integrate.quad(lambda u: law.cdf(TAU / law.ppf(u)), 0, 1)[0]
+    distribution = stats.weibull_min(1 / LN2, scale=LN2 / special.gamma(1 + LN2))
+    product = integrate.quad(lambda u: distribution.cdf(TAU / distribution.ppf(u)), 0, 1)[0]
     # Rows share Phi: as many independent draws of a product as of Phi, which is safe.
     count = samples * 16
-    for name, probability in (("phi", law.cdf(TAU)), ("theta", law.cdf(TAU)), ("psi", product)):
+    for name, probability in (
+        ("phi", distribution.cdf(TAU)),
+        ("theta", distribution.cdf(TAU)),
+        ("psi", product),
+    ):
         error = 100 * math.sqrt(probability * (1 - probability) / count)
         assert error < 0.6
         assert (found.by_module[name] - 100 * probability).abs().max() < 4 * error
@@ -116,17 +120,17 @@ def test_a_threshold_that_is_none(tau: float) -> None:
 
 @pytest.mark.parametrize(("shape", "kappa", "printed"), [("kappa", LN2, 5.18), ("k", 1 / LN2, 26.6)])
 def test_phi_at_the_start(shape: str, kappa: float, printed: float) -> None:
-    law = stats.weibull_min(1 / kappa, scale=LN2 / special.gamma(1 + kappa))
-    assert 100 * law.cdf(TAU) == pytest.approx(printed, abs=0.05)
+    distribution = stats.weibull_min(1 / kappa, scale=LN2 / special.gamma(1 + kappa))
+    assert 100 * distribution.cdf(TAU) == pytest.approx(printed, abs=0.05)
     model = BaRA(backbone(), 4, r=64, latent="phi", target_modules="all-linear")
     # init_kappa is given as kappa in both: k = softplus(raw) starts at ln 2 where kappa does at 1 / ln 2.
     guide = WeibullGuide(model, shape=shape, init_kappa=kappa, max_kappa=KAPPA_MAX)
     found = gate_sparsity(gate_draws(model, guide, [make_batch(((5,),))], samples=30), TAU)
     assert set(found.overall) == {"phi", "psi"}
     assert found.overall["psi"] == pytest.approx(found.overall["phi"])
-    error = 100 * math.sqrt(law.cdf(TAU) * law.sf(TAU) / (30 * 14 * 64))
+    error = 100 * math.sqrt(distribution.cdf(TAU) * distribution.sf(TAU) / (30 * 14 * 64))
     assert error < 0.5
-    assert abs(found.overall["phi"] - 100 * law.cdf(TAU)) < 4 * error
+    assert abs(found.overall["phi"] - 100 * distribution.cdf(TAU)) < 4 * error
 
 
 def test_it_is_the_last_token_that_counts() -> None:

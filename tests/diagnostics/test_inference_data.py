@@ -178,11 +178,15 @@ def test_prior_draws_follow_the_prior() -> None:
     prior = to_inference_data(system, rows=4, samples=150, seed=1).prior
     for name, concentration, rate in (("phi", 2.0, 4.0), ("theta", 0.5, 0.5)):
         values = prior[name].values.astype(float).ravel()
-        law = stats.gamma(concentration, scale=1 / rate)
-        assert abs(values.mean() - law.mean()) < 4 * law.std() / math.sqrt(values.size)
-        fourth = law.stats("k") + 3 - 1  # variance of the squared deviation, in units of the variance squared
-        assert abs(values.var() - law.var()) < 4 * law.var() * math.sqrt(fourth / values.size)
-        assert stats.kstest(values, law.cdf).pvalue > 1e-3
+        distribution = stats.gamma(concentration, scale=1 / rate)
+        assert abs(values.mean() - distribution.mean()) < 4 * distribution.std() / math.sqrt(values.size)
+        fourth = (
+            distribution.stats("k") + 3 - 1
+        )  # variance of the squared deviation, in units of the variance squared
+        assert abs(values.var() - distribution.var()) < 4 * distribution.var() * math.sqrt(
+            fourth / values.size
+        )
+        assert stats.kstest(values, distribution.cdf).pvalue > 1e-3
     np.testing.assert_array_equal(prior["gate"], prior["theta"] * prior["phi"])
 
 

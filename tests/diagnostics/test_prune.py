@@ -108,7 +108,7 @@ def test_silent_units_of_other_posteriors(settings: dict) -> None:
     rows = system.split("train")
     smaller = without(system, weakest(unit_importance(system, rows), len(system.model.targets)))
     assert_close(draw(smaller, rows, 0), draw(system, rows, 0), rtol=0, atol=1e-5)
-    # The law of what is left is what it was: noise levels moved with their units.
+    # The distribution of what is left is what it was: noise levels moved with their units.
     if settings != {"method.latent": "phi"}:
         # In the first layer, whose input is not random.
         first = [target.path for target in system.model.targets if "layers.0." in target.path]
@@ -116,7 +116,7 @@ def test_silent_units_of_other_posteriors(settings: dict) -> None:
         whole, part = (
             gate_draws(s.model, s.guide, batch, samples=400, modules=first) for s in (system, smaller)
         )
-        # On a log scale, where a Weibull law has light tails: the error of 400 draws is some 5 %.
+        # On a log scale, where a Weibull distribution has light tails: the error of 400 draws is some 5 %.
         left, right = (theta.log().std(0) for theta in (part.theta[..., : R - 1], whole.theta[..., 1:]))
         assert_close(left, right, rtol=0.3, atol=1e-3)
 

@@ -109,15 +109,15 @@ def test_a_guide_beside_the_posterior() -> None:
     mean, sd = grid.moments()
     found = compare_with_reference(model, weibull(model), reference, batch, samples=1200)
     (gate,) = found.gates
-    law = stats.weibull_min(1 / KAPPA, scale=MEAN / math.gamma(1 + KAPPA))
+    distribution = stats.weibull_min(1 / KAPPA, scale=MEAN / math.gamma(1 + KAPPA))
     # Of thousands of independent draws: mean and sd to 4 sd / sqrt(n).
     assert gate.mean == pytest.approx(mean, abs=4 * sd / math.sqrt(1200))
-    assert gate.guide_mean == pytest.approx(MEAN, abs=4 * law.std() / math.sqrt(1200))
-    assert gate.sd_ratio == pytest.approx(law.std() / sd, rel=0.12)
-    assert (gate.guide_low, gate.guide_high) == pytest.approx(law.interval(0.9), rel=0.12)
+    assert gate.guide_mean == pytest.approx(MEAN, abs=4 * distribution.std() / math.sqrt(1200))
+    assert gate.sd_ratio == pytest.approx(distribution.std() / sd, rel=0.12)
+    assert (gate.guide_low, gate.guide_high) == pytest.approx(distribution.interval(0.9), rel=0.12)
     # The exact distances, from the two distribution functions on the grid.
     cdf = torch.cumulative_trapezoid(grid.posterior(), grid.u)
-    gap = (cdf - torch.as_tensor(law.cdf(grid.u[1:].exp()))).abs()
+    gap = (cdf - torch.as_tensor(distribution.cdf(grid.u[1:].exp()))).abs()
     assert gate.ks == pytest.approx(float(gap.max()), abs=gate.ks_noise)
     assert gate.wasserstein == pytest.approx(
         float(torch.trapezoid(gap, grid.u[1:].exp())) / sd, abs=2.5 / math.sqrt(1200)

@@ -202,8 +202,11 @@ def test_the_p_value_is_that_of_all_ways_to_rank(simulations: int, draws: int) -
         """The smallest two-sided p-value of a count at a point, by scipy."""
         found = []
         for point in range(draws):
-            law, count = stats.binom(simulations, (point + 1) / (draws + 1)), int((ranks <= point).sum())
-            found.append(min(1.0, 2 * min(law.cdf(count), law.sf(count - 1))))
+            distribution, count = (
+                stats.binom(simulations, (point + 1) / (draws + 1)),
+                int((ranks <= point).sum()),
+            )
+            found.append(min(1.0, 2 * min(distribution.cdf(count), distribution.sf(count - 1))))
         return min(found)
 
     smallest = np.array([least(way) for way in ways])

@@ -27,7 +27,7 @@ def posterior_cdf(grid: Grid, at: torch.Tensor) -> torch.Tensor:
     return torch.lerp(cdf[places - 1].double(), cdf[places].double(), share)
 
 
-def test_weighed_draws_have_the_posteriors_law() -> None:
+def test_weighed_draws_have_the_posteriors_distribution() -> None:
     model, batch = one_gate()
     grid, guide = Grid(model, batch), weibull(model, *OFF)
     found = weighed_draws(model, guide, batch, samples=1500, candidates=6000, seed=3)
@@ -35,7 +35,7 @@ def test_weighed_draws_have_the_posteriors_law() -> None:
     assert 300 < found.effective < 6000
     gates = found.draws.values["phi"].flatten()
     # Two sources of chance: which candidates there are, and which of them were kept.
-    noise = 1.63 * math.sqrt(1 / found.effective + 1 / 1500)  # 1 % of Kolmogorov's law
+    noise = 1.63 * math.sqrt(1 / found.effective + 1 / 1500)  # 1 % of Kolmogorov's distribution
     ks = float(stats.kstest(posterior_cdf(grid, gates).numpy(), "uniform").statistic)
     assert ks < noise
     plain = draw(model, guide, batch, 1500, 3).values["phi"].flatten()
@@ -72,8 +72,8 @@ def test_points_and_numbers_that_are_refused() -> None:
 def test_a_guide_that_is_off_is_beside_the_reference_once_weighed() -> None:
     """The reference is drawn from the quadrature: no chain, so that only draws differ.
 
-    Draws of one law are further apart than the noise that is told in one case of twenty: three cases of six
-    in one of five hundred.
+    Draws of one distribution are further apart than the noise that is told in one case of twenty: three
+    cases of six in one of five hundred.
     """
     model, batch = one_gate()
     grid = Grid(model, batch)

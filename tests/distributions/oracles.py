@@ -20,7 +20,7 @@ def weibull_gamma(kappa: float, mean: float, a: float, b: float) -> float:
 
 
 def divergence(q: stats.rv_continuous, p: stats.rv_continuous) -> float:
-    """KL(q || p) of two frozen scipy laws over t > 0, by the trapezoid rule in log t."""
+    """KL(q || p) of two frozen scipy distributions over t > 0, by the trapezoid rule in log t."""
     log_t = np.linspace(-120.0, 40.0, 80001)
     with np.errstate(all="ignore"):
         log_q, log_p = q.logpdf(np.exp(log_t)), p.logpdf(np.exp(log_t))

@@ -26,13 +26,13 @@ def factor(dtype: torch.dtype = torch.float64) -> Tensor:
 
 
 def pair(scale: float = 0.7, dtype: torch.dtype = torch.float64) -> tuple[DenseNormal, dist.Independent]:
-    """The law, and a prior of independent entries of mean 0.2."""
+    """The distribution, and a prior of independent entries of mean 0.2."""
     mean = torch.randn(K, D, generator=torch.Generator().manual_seed(2), dtype=dtype)
     prior = dist.Normal(torch.tensor(0.2, dtype=dtype), torch.tensor(scale, dtype=dtype))
     return DenseNormal(mean, scale_tril=factor(dtype)), prior.expand([K, D]).to_event(1)
 
 
-def test_the_divergence_is_that_of_two_dense_laws() -> None:
+def test_the_divergence_is_that_of_two_dense_distributions() -> None:
     q, p = pair()
     dense = torch.distributions.MultivariateNormal(p.mean, 0.7**2 * torch.eye(D, dtype=torch.float64))
     plain = torch.distributions.MultivariateNormal(q.loc, q.covariance_matrix)
@@ -58,7 +58,7 @@ def test_the_divergence_is_the_mean_of_the_log_ratio() -> None:
     assert ((ratio.mean(0) - kl_divergence(q, p)).abs() < 4.5 * error).all()
 
 
-def test_the_law_that_is_its_prior_has_no_divergence() -> None:
+def test_the_distribution_that_is_its_prior_has_no_divergence() -> None:
     prior = dist.Normal(torch.zeros(()), torch.tensor(0.3)).expand([K, D]).to_event(1)
     q = DenseNormal(torch.zeros(K, D), scale_tril=0.3 * torch.eye(D).expand(K, D, D))
     assert_close(kl_divergence(q, prior), torch.zeros(K), rtol=0, atol=1e-6)
@@ -75,7 +75,7 @@ def test_other_priors_are_refused() -> None:
 
 @pytest.mark.parametrize("local", [False, True])
 def test_draws_by_address_have_its_covariance(local: bool) -> None:
-    """Of a law that all rows share, and of one a row and token: draws x rows x tokens."""
+    """Of a distribution that all rows share, and of one a row and token: draws x rows x tokens."""
     q, _ = pair(dtype=torch.float32)
     count = 20_000
     addresses = Addresses(3, torch.arange(count), ("a", "b"), torch.arange(K).expand(2, -1))

@@ -86,7 +86,7 @@ def test_extreme_noise_leaves_draws_and_gradients_finite(log_energy: float) -> N
     assert raw.grad.isfinite().all()
 
 
-def laws(raw: Tensor) -> list[MeanWeibull]:
+def distributions(raw: Tensor) -> list[MeanWeibull]:
     gates = RawGates(raw, MAX)
     return [MeanWeibull.from_raw(gates, index) for index in range(raw.shape[-2])]
 
@@ -95,14 +95,17 @@ def test_together_is_each_by_itself() -> None:
     """The same numbers of the generator, the same draws, the same gradient."""
     raw = raw_values(2, 5, 3, scale=2.0, dtype=torch.float32).requires_grad_()
     torch.manual_seed(0)
-    joint = laws(raw)
-    found = [torch.cat([law.rsample(), law.mean, law.kappa], dim=-1) for law in joint]
+    joint = distributions(raw)
+    found = [
+        torch.cat([distribution.rsample(), distribution.mean, distribution.kappa], dim=-1)
+        for distribution in joint
+    ]
     torch.manual_seed(0)
     truth = []
     for index in range(3):
         level = F.softplus(raw[..., index, :])
-        law = MeanWeibull(level[..., :R].clamp_min(MEAN_MIN), level[..., R:].clamp(KAPPA_MIN, MAX))
-        truth.append(torch.cat([law.rsample(), law.mean, law.kappa], dim=-1))
+        distribution = MeanWeibull(level[..., :R].clamp_min(MEAN_MIN), level[..., R:].clamp(KAPPA_MIN, MAX))
+        truth.append(torch.cat([distribution.rsample(), distribution.mean, distribution.kappa], dim=-1))
     assert_close(torch.stack(found), torch.stack(truth), rtol=1e-6, atol=0)
     inside = ((F.softplus(raw) > KAPPA_MIN) & (F.softplus(raw) < MAX)) | (torch.arange(2 * R) < R)
     ours, theirs = (torch.autograd.grad(torch.stack(values).sum(), raw)[0] for values in (found, truth))
@@ -110,26 +113,26 @@ def test_together_is_each_by_itself() -> None:
     assert_close(ours[inside], theirs[inside], rtol=1e-5, atol=1e-5)
 
 
-def test_a_law_whose_parameters_were_asked_for_first_draws_by_itself() -> None:
+def test_a_distribution_whose_parameters_were_asked_for_first_draws_by_itself() -> None:
     raw = raw_values(5, 2).requires_grad_()
-    first, second = laws(raw)
+    first, second = distributions(raw)
     assert_close(first.mean, F.softplus(raw[..., 0, :R]).clamp_min(MEAN_MIN))
     torch.manual_seed(1)
     draws = first.rsample(), second.rsample()
     torch.manual_seed(1)
-    for law, draw in zip((first, second), draws, strict=True):
-        plain = MeanWeibull(law.mean, law.kappa)
+    for distribution, draw in zip((first, second), draws, strict=True):
+        plain = MeanWeibull(distribution.mean, distribution.kappa)
         assert_close(draw, plain.rsample(), rtol=1e-12, atol=0)
-        assert law.batch_shape == (5, R)
+        assert distribution.batch_shape == (5, R)
 
 
 def test_a_second_draw_is_another_one() -> None:
-    law = laws(raw_values(5, 1))[0]
-    one, two = law.rsample(), law.rsample()
+    distribution = distributions(raw_values(5, 1))[0]
+    one, two = distribution.rsample(), distribution.rsample()
     assert not torch.equal(one, two)
-    assert law.rsample((7,)).shape == (7, 5, R)
-    assert law.expand((2, 5, R)).rsample().shape == (2, 5, R)
+    assert distribution.rsample((7,)).shape == (7, 5, R)
+    assert distribution.expand((2, 5, R)).rsample().shape == (2, 5, R)
 
 
 def test_the_smallest_number_is_no_draw_of_zero() -> None:
-    assert math.isfinite(float(laws(torch.full((1, 1, 2 * R), -200.0))[0].rsample().log().min()))
+    assert math.isfinite(float(distributions(torch.full((1, 1, 2 * R), -200.0))[0].rsample().log().min()))

@@ -24,7 +24,7 @@ def weibull(mean, kappa):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("rate", [0.1, 0.3, 1.0, 3.0, 49.0, 1e3])  # 49 * (1 / 49) is not 1 in float64
-def test_exactly_zero_where_the_laws_are_one(rate, dtype):
+def test_exactly_zero_where_the_distributions_are_one(rate, dtype):
     one, rate = torch.tensor(1.0, dtype=dtype), torch.tensor(rate, dtype=dtype)
     for prior in [dist.Gamma(one, rate), dist.Exponential(rate), torch.distributions.Gamma(one, rate)]:
         for posterior in [MeanWeibull(1 / rate, one), dist.Weibull(1 / rate, one)]:
@@ -101,10 +101,10 @@ def pair(prior):
     mask = torch.tensor([[True, True, False], [True, False, False]])
     mean, kappa = torch.full((2, 3, 2), 0.4), torch.full((2, 3, 2), 0.8)
 
-    def sample(law):
+    def sample(distribution):
         plates = pyro.plate("data", 2, dim=-2), pyro.plate("tokens", 3, dim=-1)
         with plates[0], plates[1], pyro.poutine.mask(mask=mask), pyro.poutine.scale(scale=0.25):
-            pyro.sample("theta", law.to_event(1))
+            pyro.sample("theta", distribution.to_event(1))
 
     return lambda: sample(prior.expand([2, 3, 2])), lambda: sample(MeanWeibull(mean, kappa))
 

@@ -19,8 +19,8 @@ def factor(n: int, seed: int) -> Tensor:
     return a @ a.T
 
 
-def law(rows: Tensor | None = None) -> tuple[KroneckerNormal, Tensor]:
-    """The law, and the dense covariance of its entries, row by row."""
+def distribution(rows: Tensor | None = None) -> tuple[KroneckerNormal, Tensor]:
+    """The distribution, and the dense covariance of its entries, row by row."""
     left, right = factor(M, 1), factor(N, 2)
     (f, u), (g, v) = torch.linalg.eigh(left), torch.linalg.eigh(right)
     precision = torch.kron(left, right) + PRECISION * torch.eye(M * N, dtype=torch.float64)
@@ -36,7 +36,7 @@ def law(rows: Tensor | None = None) -> tuple[KroneckerNormal, Tensor]:
 @pytest.mark.parametrize("rows", [None, ROWS], ids=["all rows", "some rows"])
 def test_noise_becomes_a_draw_of_the_dense_covariance(rows: Tensor | None) -> None:
     """`of_noise` is linear: what it makes of every unit of noise is a factor of the covariance."""
-    q, covariance = law(rows)
+    q, covariance = distribution(rows)
     entries = q.event_shape.numel()
     assert q.event_shape == ((M, N) if rows is None else (SIZE, N))
     units = torch.eye(entries, dtype=torch.float64).reshape(entries, *q.event_shape)
@@ -46,7 +46,7 @@ def test_noise_becomes_a_draw_of_the_dense_covariance(rows: Tensor | None) -> No
 
 @pytest.mark.parametrize("rows", [None, ROWS], ids=["all rows", "some rows"])
 def test_density(rows: Tensor | None) -> None:
-    q, covariance = law(rows)
+    q, covariance = distribution(rows)
     values = torch.randn(4, *q.event_shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     truth = stats.multivariate_normal(cov=covariance.numpy()).logpdf(values.flatten(1).numpy())
     assert_close(q.log_prob(values), torch.as_tensor(truth))
@@ -54,7 +54,7 @@ def test_density(rows: Tensor | None) -> None:
 
 @pytest.mark.parametrize("rows", [None, ROWS], ids=["all rows", "some rows"])
 def test_a_batch_is_drawn_independently_around_zero(rows: Tensor | None) -> None:
-    q, covariance = law(rows)
+    q, covariance = distribution(rows)
     torch.manual_seed(4)
     batch = q.expand([20_000])
     assert (batch.batch_shape, batch.event_shape) == ((20_000,), q.event_shape)
@@ -74,4 +74,4 @@ def test_values_in_half_the_digits_of_the_curvature() -> None:
     (f, u), (g, v) = torch.linalg.eigh(factor(M, 1)), torch.linalg.eigh(factor(N, 2))
     q = KroneckerNormal(u.float(), f, v.float(), g, PRECISION)
     assert q.scale.dtype == q.rsample().dtype == torch.float32
-    assert_close(q.scale.double(), law()[0].scale, rtol=1e-6, atol=0)
+    assert_close(q.scale.double(), distribution()[0].scale, rtol=1e-6, atol=0)

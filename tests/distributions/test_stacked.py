@@ -69,8 +69,8 @@ def test_sums_and_gradients_are_those_of_a_loop(family: str) -> None:
 
 def test_matrices_of_normals_with_means_of_their_own() -> None:
     def site() -> Pair:
-        law = dist.Normal(torch.zeros(2, 4), positive(2, 4)).to_event(2)
-        return Pair(law, dist.Normal(positive(2, 4), torch.full((2, 4), 0.3)).to_event(2), None)
+        distribution = dist.Normal(torch.zeros(2, 4), positive(2, 4)).to_event(2)
+        return Pair(distribution, dist.Normal(positive(2, 4), torch.full((2, 4), 0.3)).to_event(2), None)
 
     sites = [site(), site()]
     assert kind(sites[0]) == kind(sites[1]) is not None
@@ -102,7 +102,7 @@ def test_what_is_not_alike_is_not_taken_together() -> None:
     assert kind(Pair(wide, GAMMA.expand([2, 5, 4]).to_event(1), None)) not in kinds
 
 
-def test_laws_that_are_not_entry_by_entry_are_taken_alone() -> None:
+def test_distributions_that_are_not_entry_by_entry_are_taken_alone() -> None:
     eye = torch.eye(2)
     joint = dist.MultivariateNormal(torch.zeros(2), eye)
     assert kind(Pair(joint, joint, None)) is None
@@ -136,11 +136,14 @@ class Doubled(dist.Gamma):
 
 
 @pytest.mark.parametrize(
-    "law", [lambda: Shifted(torch.ones(2, 3), 3.0), lambda: Doubled(torch.ones(2, 3), torch.ones(2, 3))]
+    "distribution",
+    [lambda: Shifted(torch.ones(2, 3), 3.0), lambda: Doubled(torch.ones(2, 3), torch.ones(2, 3))],
 )
-def test_laws_of_ones_own_are_taken_as_they_are(law: Callable[[], dist.TorchDistribution]) -> None:
+def test_distributions_of_ones_own_are_taken_as_they_are(
+    distribution: Callable[[], dist.TorchDistribution],
+) -> None:
     """Made again from their parameters they would be others, with another divergence."""
     prior = dist.Gamma(torch.tensor(1.0), torch.tensor(1.0)).expand([2, 3]).to_event(1)
-    assert kind(Pair(law().to_event(1), prior, None)) is None
-    assert kind(Pair(prior, law().to_event(1), None)) is None
+    assert kind(Pair(distribution().to_event(1), prior, None)) is None
+    assert kind(Pair(prior, distribution().to_event(1), None)) is None
     assert kind(Pair(dist.Gamma(torch.ones(2, 3), torch.ones(2, 3)).to_event(1), prior, None)) is not None

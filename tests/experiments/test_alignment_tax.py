@@ -34,13 +34,13 @@ TASKS = tuple(task.removeprefix("bara_") for task in MADE)
 
 
 @pytest.fixture
-def laws(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The laws that were asked for; the language model as it was gets half of everything right."""
+def distributions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The distributions that were asked for; the language model as it was gets half of everything right."""
     asked: list[str] = []
 
-    def model(system: object, *, law: str, **_: object) -> str:
-        asked.append(law)
-        return law
+    def model(system: object, *, distribution: str, **_: object) -> str:
+        asked.append(distribution)
+        return distribution
 
     def evaluated(lm: str, tasks: Sequence[str], **_: object) -> Json:
         half = 0.5 if lm == "base" else 1.0
@@ -61,17 +61,17 @@ def fitted(*, draws: bool) -> Any:
     return SimpleNamespace(guide=SimpleNamespace(stochastic=draws), model=SimpleNamespace(latents=draws))
 
 
-def test_six_tasks_with_gsm8k_among_them(laws: list[str], tmp_path: Path) -> None:
+def test_six_tasks_with_gsm8k_among_them(distributions: list[str], tmp_path: Path) -> None:
     tax = harness_tax(tmp_path, TASKS, rows=50, samples=4)
     expected = (31.0, 4.0, 42.0, 25.0, 38.0, 52.0)
-    for draws, law in ((True, "joint"), (False, "mean")):
+    for draws, distribution in ((True, "joint"), (False, "mean")):
         after, before = tax(fitted(draws=draws))
         assert after == {task: {"acc": pytest.approx(v)} for task, v in zip(TASKS, expected, strict=True)}
         assert before == {
             task: {"acc": pytest.approx(v / 2)} for task, v in zip(TASKS, expected, strict=True)
         }
-        assert laws[-1] == law
-    assert laws == ["base", "joint", "mean"]  # before is asked once
+        assert distributions[-1] == distribution
+    assert distributions == ["base", "joint", "mean"]  # before is asked once
 
 
 def test_what_is_counted_is_what_the_task_counts() -> None:
@@ -84,7 +84,7 @@ def test_what_is_counted_is_what_the_task_counts() -> None:
 
 
 def test_a_task_that_counts_something_else_is_refused(
-    laws: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    distributions: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(MADE, "bara_winogrande", {"perplexity,none": 12.0})
     with pytest.raises(ConfigError, match="bara_winogrande is scored by perplexity,none: choose tasks"):

@@ -15,7 +15,7 @@ from bara_pyro.runs.config import load_config
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.system import build_system
 from experiments.studies.decide import study as decide
-from experiments.studies.decide.section import abstention_rows, alarm_rows, kept, law_range, set_rows
+from experiments.studies.decide.section import abstention_rows, alarm_rows, distribution_range, kept, set_rows
 
 SMALL = {"task.limit": 60}
 
@@ -89,7 +89,7 @@ def test_section(tmp_path: Path) -> None:
     entries = list(stored()["entries"].values())
     rows = set_rows(entries)
     assert len(rows) == 2 * 2 * 2 * 3
-    assert rows[0]["range"] == "{:.1f} to {:.1f}".format(*law_range(400, 0.05))
+    assert rows[0]["range"] == "{:.1f} to {:.1f}".format(*distribution_range(400, 0.05))
     assert [row["answered"] for row in abstention_rows(entries)] == [None, None, 40.0, 40.0] * 2
     alarms = alarm_rows(entries)
     assert [row["by"] for row in alarms if row["task"] == "micro-arcc"] == [
@@ -101,7 +101,7 @@ def test_section(tmp_path: Path) -> None:
     assert set_rows(list(stored((0, 1))["entries"].values()))[0]["size"] == (2.0, pytest.approx(0.5**0.5))
 
 
-def test_the_range_is_where_the_law_lies() -> None:
-    low, high = law_range(99, 0.1)
+def test_the_range_is_where_the_distribution_lies() -> None:
+    low, high = distribution_range(99, 0.1)
     assert beta(90, 10).cdf(low / 100) == pytest.approx(0.025)
     assert beta(90, 10).cdf(high / 100) == pytest.approx(0.975)

@@ -15,10 +15,19 @@ def run(arm: str, seed: int, nll: float) -> RunRows:
     """Return a run whose rows have an NLL (nats) of about so much, each its own, in all arms alike."""
     noise = 0.01 * torch.randn(ROWS, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     right = torch.exp(-(nll + noise))
-    law = torch.stack([right, 1 - right], dim=1).log()
+    distribution = torch.stack([right, 1 - right], dim=1).log()
     ids = tuple(str(i) for i in range(ROWS))
     return RunRows(
-        arm, arm + str(seed), "", "t", seed, "t", ids, ids, torch.zeros(ROWS, dtype=torch.long), {10: law}
+        arm,
+        arm + str(seed),
+        "",
+        "t",
+        seed,
+        "t",
+        ids,
+        ids,
+        torch.zeros(ROWS, dtype=torch.long),
+        {10: distribution},
     )
 
 

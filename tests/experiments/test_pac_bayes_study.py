@@ -103,18 +103,18 @@ def test_the_first_part_does_not_depend_on_n(
     ("a", "b"), [((0.7, 0.4), (1.3, 0.6)), ((2.0, 1.0), (0.5, 0.3)), ((1.1, 0.2), (1, 1))]
 )
 def test_weibull_kl(a: tuple[float, float], b: tuple[float, float]) -> None:
-    def law(mean: float, kappa: float) -> Any:
+    def distribution(mean: float, kappa: float) -> Any:
         return stats.weibull_min(1 / kappa, scale=mean / special.gamma(1 + kappa))
 
-    q, p = law(*a), law(*b)
+    q, p = distribution(*a), distribution(*b)
     # Over u = log t, where both densities are smooth.
     kl, _ = integrate.quad(
         lambda u: q.pdf(math.exp(u)) * math.exp(u) * (q.logpdf(math.exp(u)) - p.logpdf(math.exp(u))), -60, 4,
         limit=400, points=[-8, -2, 0, 2],
     )  # fmt: skip
-    laws = [MeanWeibull(*torch.tensor(pair, dtype=torch.float64)) for pair in (a, b)]
-    assert float(gibbs.weibull_kl(*laws)) == pytest.approx(kl, rel=1e-6)
-    assert float(gibbs.weibull_kl(laws[0], laws[0])) == pytest.approx(0, abs=1e-14)
+    distributions = [MeanWeibull(*torch.tensor(pair, dtype=torch.float64)) for pair in (a, b)]
+    assert float(gibbs.weibull_kl(*distributions)) == pytest.approx(kl, rel=1e-6)
+    assert float(gibbs.weibull_kl(distributions[0], distributions[0])) == pytest.approx(0, abs=1e-14)
 
 
 def test_divergence_from_the_models_prior_is_that_of_the_elbo(trained: tuple[System, Any]) -> None:
@@ -170,11 +170,11 @@ def test_the_fit_minimises_nll_and_kl_over_n(
     assert torch.equal(phi, start)  # no step was taken
     # At its own posterior the divergence is least: what is left is the gradient of the NLL, the same for all.
     for grad, prior in ((seen[0], system.model.phi_prior), (seen[2], elsewhere)):
-        law = gibbs.posterior(system.guide)
+        distribution = gibbs.posterior(system.guide)
         if isinstance(prior, MeanWeibull):
-            kl = gibbs.weibull_kl(law, prior).sum()
+            kl = gibbs.weibull_kl(distribution, prior).sum()
         else:  # Gamma(1, 1), by -entropy - E log p = -entropy + mean
-            kl = (law.mean - law.entropy()).sum()
+            kl = (distribution.mean - distribution.entropy()).sum()
         (expected,) = torch.autograd.grad(kl / len(rows), [phi])
         torch.testing.assert_close(grad - seen[1], expected, rtol=1e-3, atol=1e-6)
         assert expected.abs().max() > 0.01

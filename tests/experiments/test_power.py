@@ -15,7 +15,7 @@ from experiments.engine.rows import RunRows
 SPREAD = Spread(seed=0.01**2, rows=0.004**2, tasks=6, clusters=37)
 
 
-def test_a_known_variance_is_the_normal_law() -> None:
+def test_a_known_variance_is_the_normal_distribution() -> None:
     assert power(0.01, 0.004, 1e7) == pytest.approx(norm.sf(1.959964 - 2.5), abs=1e-4)
     assert detectable(0.004, 1e7) == pytest.approx((1.959964 + 1.281552) * 0.004, rel=1e-4)
 
@@ -77,10 +77,10 @@ def runs(arms: dict[str, float], seeds: int, tasks: tuple[str, ...] = ("a", "b")
             for seed in range(seeds):
                 right = -mean - 0.1 * sign * rng.normal() - sign * by_cluster
                 right = np.minimum(right, -0.05)
-                law = torch.tensor(np.stack([right, np.log1p(-np.exp(right))], axis=1))
+                distribution = torch.tensor(np.stack([right, np.log1p(-np.exp(right))], axis=1))
                 labels = torch.zeros(80, dtype=torch.long)
                 ids = tuple(f"{task}{i}" for i in range(80))
-                out.append(RunRows(arm, "", "", task, seed, task, ids, clusters, labels, {10: law}))
+                out.append(RunRows(arm, "", "", task, seed, task, ids, clusters, labels, {10: distribution}))
     return out
 
 

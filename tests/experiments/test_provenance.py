@@ -103,7 +103,9 @@ def test_plug_ins_are_code_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(provenance, "PLUGINS", ["mine_alone", "mine_many"])
     (tmp_path / "mine_many").mkdir()
-    files = [tmp_path / name for name in ("mine_alone.py", "mine_many/__init__.py", "mine_many/law.py")]
+    files = [
+        tmp_path / name for name in ("mine_alone.py", "mine_many/__init__.py", "mine_many/distribution.py")
+    ]
     for file in files:
         file.write_text("ONE = 1\n")
     before = provenance._tree(ROOT)

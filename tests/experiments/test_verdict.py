@@ -26,11 +26,22 @@ def run(world: str, arm: str, task: str, tested_on: str, right: float) -> RunRow
     """A run that gives every right answer the log-probability `right`; clusters of three rows."""
     ids = tuple(f"{tested_on}{i}" for i in range(ROWS))
     clusters = tuple(f"c{i // 3} of world {world}" for i in range(ROWS))
-    law = torch.tensor([[right, float(np.log1p(-np.exp(right)))]], dtype=torch.float64).repeat(ROWS, 1)
+    distribution = torch.tensor([[right, float(np.log1p(-np.exp(right)))]], dtype=torch.float64).repeat(
+        ROWS, 1
+    )
     labels = torch.zeros(ROWS, dtype=torch.long)
     labels[::3] = 1  # some answers are wrong, with the other probability
     return RunRows(
-        arm, f"{arm} {world}", "c", task, 0, tested_on, ids, clusters, labels, {0: law * 2, 10: law}
+        arm,
+        f"{arm} {world}",
+        "c",
+        task,
+        0,
+        tested_on,
+        ids,
+        clusters,
+        labels,
+        {0: distribution * 2, 10: distribution},
     )
 
 

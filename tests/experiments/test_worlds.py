@@ -36,8 +36,10 @@ def world(number: int, ours: float, *, noise: float = 0.1) -> list[RunRows]:
                 own = by_cluster if gain else 0.0
                 right = np.minimum(-0.8 + gain + own + noise * rng.normal() * bool(gain), -0.01)
                 right = np.broadcast_to(right, ROWS)
-                law = torch.tensor(np.stack([right, np.log1p(-np.exp(right))], axis=1))
-                out.append(RunRows(arm, "h", "c", task, seed, task, ids, clusters, labels, {10: law}))
+                distribution = torch.tensor(np.stack([right, np.log1p(-np.exp(right))], axis=1))
+                out.append(
+                    RunRows(arm, "h", "c", task, seed, task, ids, clusters, labels, {10: distribution})
+                )
     return out
 
 

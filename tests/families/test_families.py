@@ -37,9 +37,9 @@ def test_logits_without_an_adapter_are_the_models_own(family: str) -> None:
     assert_close(found, torch.stack(alone), rtol=1e-4, atol=1e-5)
     own = lm(input_ids=torch.tensor([ROWS[1]]), use_cache=False).logits[0, :-1].log_softmax(-1)
     row = backbone.hidden(torch.tensor([ROWS[1]]), torch.ones(1, 6, dtype=torch.long))[:, :-1]
-    law = model.next_token([None] * len(model.targets), row)
+    distribution = model.next_token([None] * len(model.targets), row)
     following = torch.tensor([ROWS[1][1:]])
-    assert_close(law.log_prob(following)[0], own.gather(-1, following.T)[:, 0], rtol=1e-4, atol=1e-5)
+    assert_close(distribution.log_prob(following)[0], own.gather(-1, following.T)[:, 0], rtol=1e-4, atol=1e-5)
     resumed = backbone.hidden(batch.input_ids, batch.attention_mask, below=1)[:, -1:]
     assert_close(resumed, hidden, rtol=1e-4, atol=1e-5)
     begin, counted = split(batch, 2)  # nothing of the last row is left

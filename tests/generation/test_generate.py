@@ -130,21 +130,21 @@ def test_draws_that_replies_share(bara: Pair) -> None:
     assert model.latents.local_sites
 
 
-def test_the_mixture_decoder_averages_laws(bara: Pair) -> None:
+def test_the_mixture_decoder_averages_distributions(bara: Pair) -> None:
     """A token's probability is the mean over the draws, each having read the tokens before it."""
     [first] = replies(bara, [SHORT], mixture=5)
     before = torch.zeros(5, dtype=torch.float64)
     for i, log_prob in enumerate(first.log_probs):
         after = read_again(bara, SHORT, first.token_ids[: i + 1], 5)
-        law = (after - before).logsumexp(0) - math.log(5)
-        assert log_prob == pytest.approx(float(law), abs=1e-4)
+        distribution = (after - before).logsumexp(0) - math.log(5)
+        assert log_prob == pytest.approx(float(distribution), abs=1e-4)
         before = after
     two = replies(bara, PROMPTS, mixture=5, replies=2)
     assert two[0].token_ids == first.token_ids
     assert two[0].token_ids != two[1].token_ids
 
 
-def test_the_law_of_the_mixture(bara: Pair) -> None:
+def test_the_distribution_of_the_mixture(bara: Pair) -> None:
     count = 1500
     found = Counter(
         reply.token_ids[0]

@@ -79,17 +79,17 @@ def test_what_is_refused(ensemble: Pair) -> None:
 
 
 def test_uncertainty_is_of_the_members(ensemble: Pair) -> None:
-    """Each member's own law of a token by one forward a token of the LoRA that it is, whatever `samples`."""
+    """Each member's distribution of a token: one forward of the LoRA that it is, whatever `samples`."""
     prompt, reply = PROMPTS[0], (4, 9)
     told = EncodedReply(prompt.token_ids, reply, prompt.key)
     [found] = reply_uncertainty(*ensemble, [told], samples=10)
     assert reply_uncertainty(*ensemble, [told], samples=1) == [found]
-    laws = []
+    distributions = []
     for member in range(M):
         pair, vocabulary = alone(ensemble, member), ensemble[0].backbone.vocabulary
         joint = [read_again(pair, prompt, (reply[0], token), 0) for token in range(vocabulary)]
-        laws.append(torch.cat(joint) - read_again(pair, prompt, reply[:1], 0))
-    each = torch.stack(laws)
+        distributions.append(torch.cat(joint) - read_again(pair, prompt, reply[:1], 0))
+    each = torch.stack(distributions)
     mean = each.logsumexp(0) - math.log(M)
     aleatoric = float(torch.special.entr(each.exp()).sum(-1).mean())
     epistemic = float(torch.special.entr(mean.exp()).sum()) - aleatoric

@@ -1,4 +1,4 @@
-"""The law of two tokens, by enumeration of all pairs: at the mean, under draws, narrowed and not."""
+"""The distribution of two tokens, by enumeration of all pairs: at the mean, under draws, narrowed and not."""
 
 import math
 from collections import Counter
@@ -21,7 +21,7 @@ from bara_pyro.core.prediction import predict
 from bara_pyro.data.replies import EncodedReply, reply_batch
 from bara_pyro.extras.replies.generation import Prompt, generate
 
-Law = NDArray[np.float64]
+Distribution = NDArray[np.float64]
 VOCABULARY, END = 8, 1
 ASKED = Prompt((3, 5, 4), "asked")
 # A reply is over after the token that ends a text, or after two.
@@ -50,9 +50,11 @@ def pair(few_words: Any) -> Pair:
     return adapted("bara-gate", few_words)
 
 
-def narrowed(law: Law, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> Law:
-    """One law as the options narrow it, each by its definition: token by token, the likeliest first."""
-    powers = [p ** (1 / temperature) for p in law]
+def narrowed(
+    distribution: Distribution, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0
+) -> Distribution:
+    """A distribution narrowed by the options, each by its definition: tokens, the likeliest first."""
+    powers = [p ** (1 / temperature) for p in distribution]
     left = {token: power / sum(powers) for token, power in enumerate(powers)}
     order = sorted(left, key=lambda token: -left[token])[: top_k or None]
     total = sum(left[token] for token in order)
@@ -66,20 +68,22 @@ def narrowed(law: Law, temperature: float = 1.0, top_k: int = 0, top_p: float = 
     return np.array([left[token] / whole if token in kept else 0.0 for token in range(VOCABULARY)])
 
 
-def joint(first: Law, second: Callable[[int], Law], how: dict[str, Any]) -> Law:
-    """The probability of each of `PAIRS`, from the law of a token and of the one behind it."""
+def joint(first: Distribution, second: Callable[[int], Distribution], how: dict[str, Any]) -> Distribution:
+    """The probability of each of `PAIRS`, from the distribution of a token and of the one behind it."""
     one = narrowed(first, **how)
     two = {token: narrowed(second(token), **how) for token in range(VOCABULARY) if token != END}
     return np.array([one[own[0]] * (two[own[0]][own[1]] if len(own) > 1 else 1.0) for own in PAIRS])
 
 
-def statistic(laws: Law, counts: Law) -> tuple[float, int]:
-    """Return chi-squared of counts of replies that each have a law of their own, and its freedom.
+def statistic(distributions: Distribution, counts: Distribution) -> tuple[float, int]:
+    """Return chi-squared of counts of replies that each have a distribution of their own, and its freedom.
 
     Rare pairs are counted together. The covariance of the counts is the sum of those of the replies.
     """
-    common = laws.sum(0) >= 5
-    together = np.concatenate([laws[:, common], laws[:, ~common].sum(1, keepdims=True)], axis=1)
+    common = distributions.sum(0) >= 5
+    together = np.concatenate(
+        [distributions[:, common], distributions[:, ~common].sum(1, keepdims=True)], axis=1
+    )
     seen = np.array([*counts[common], counts[~common].sum()])
     kept = together.sum(0) > 1e-9  # no rare ones
     together, seen = together[:, kept][:, 1:], seen[kept][1:]  # the first follows from the others
@@ -88,49 +92,49 @@ def statistic(laws: Law, counts: Law) -> tuple[float, int]:
     return float(off @ np.linalg.solve(covariance, off)), len(off)
 
 
-def replies(pair: Pair, count: int, how: dict[str, Any], **options: Any) -> Law:
+def replies(pair: Pair, count: int, how: dict[str, Any], **options: Any) -> Distribution:
     found = generate(*pair, [ASKED], replies=count, max_new_tokens=2, seed=3, **how, **options)
     seen = Counter(words(list(found)))
     assert set(seen) <= set(PAIRS)
     return np.array([seen[own] for own in PAIRS], dtype=float)
 
 
-def assert_drawn_from(laws: Law, counts: Law) -> None:
-    assert laws.sum(1) == pytest.approx(1, abs=1e-5)
-    assert (counts[laws.sum(0) == 0] == 0).all()
-    found, freedom = statistic(laws, counts)
+def assert_drawn_from(distributions: Distribution, counts: Distribution) -> None:
+    assert distributions.sum(1) == pytest.approx(1, abs=1e-5)
+    assert (counts[distributions.sum(0) == 0] == 0).all()
+    found, freedom = statistic(distributions, counts)
     assert freedom > 5
     assert abs(found - freedom) < 4.5 * math.sqrt(2 * freedom)
 
 
 @pytest.mark.parametrize("how", HOW)
 def test_at_the_mean(pair: Pair, how: dict[str, Any]) -> None:
-    """Laws are those of transformers' own forward."""
+    """Distributions are those of transformers' own forward."""
     with attached(pair) as lm, torch.no_grad():
 
-        def after(*tokens: int) -> Law:
+        def after(*tokens: int) -> Distribution:
             logits = lm(torch.tensor([[*ASKED.token_ids, *tokens]])).logits[0, -1]
             return logits.double().softmax(-1).numpy()
 
-        law = joint(after(), after, how)
-    laws = np.tile(law, (3000, 1))
-    counts = replies(pair, len(laws), how, draws="mean")
-    assert_drawn_from(laws, counts)
+        distribution = joint(after(), after, how)
+    distributions = np.tile(distribution, (3000, 1))
+    counts = replies(pair, len(distributions), how, draws="mean")
+    assert_drawn_from(distributions, counts)
     if how:  # that it is narrowed shows
-        assert (law == 0).any()
+        assert (distribution == 0).any()
 
 
 @pytest.fixture(scope="module")
-def enumerated(pair: Pair) -> Law:
+def enumerated(pair: Pair) -> Distribution:
     """The probability of each of `PAIRS` under each draw, `draws x pairs`, by a forward without a cache."""
     rows = [[EncodedReply(ASKED.token_ids, own, ASKED.key)] for own in PAIRS]
     return predict(*pair, reply_batch(rows), samples=4000, seed=3).exp().numpy()
 
 
-def by_token(law: Law) -> tuple[Law, dict[int, Law]]:
-    """The law of the first token, and of the second given the first, from that of pairs."""
+def by_token(distribution: Distribution) -> tuple[Distribution, dict[int, Distribution]]:
+    """The distribution of the first token, and of the second given the first, from that of pairs."""
     table = np.zeros((VOCABULARY, VOCABULARY))
-    for own, p in zip(PAIRS, law, strict=True):
+    for own, p in zip(PAIRS, distribution, strict=True):
         table[own[0], own[-1]] = p
     first = table.sum(1)
     follows = np.divide(table, first[:, None], out=np.ones_like(table), where=first[:, None] > 0)
@@ -139,17 +143,17 @@ def by_token(law: Law) -> tuple[Law, dict[int, Law]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [HOW[0], HOW[1], HOW[3]])
-def test_under_draws(pair: Pair, enumerated: Law, how: dict[str, Any]) -> None:
-    """Reply n is drawn from the law of draw n, which holds for both of its tokens."""
-    parts = [by_token(law) for law in enumerated]
-    laws = np.array([joint(first, second.__getitem__, how) for first, second in parts])
-    assert laws.std(0).max() > 0.05
-    counts = replies(pair, len(laws), how)
-    assert_drawn_from(laws, counts)
+def test_under_draws(pair: Pair, enumerated: Distribution, how: dict[str, Any]) -> None:
+    """Reply n is drawn from the distribution of draw n, which holds for both of its tokens."""
+    parts = [by_token(distribution) for distribution in enumerated]
+    distributions = np.array([joint(first, second.__getitem__, how) for first, second in parts])
+    assert distributions.std(0).max() > 0.05
+    counts = replies(pair, len(distributions), how)
+    assert_drawn_from(distributions, counts)
     # It would show if a token had a draw of its own, or all the posterior mean.
     others = [second for _, second in parts[1:] + parts[:1]]
     redrawn = np.array([joint(f, s.__getitem__, how) for (f, _), s in zip(parts, others, strict=True)])
-    at_mean = replies(pair, len(laws), how, draws="mean")
-    for other, seen in ((redrawn, counts), (laws, at_mean)):
+    at_mean = replies(pair, len(distributions), how, draws="mean")
+    for other, seen in ((redrawn, counts), (distributions, at_mean)):
         found, freedom = statistic(other, seen)
         assert found - freedom > 5 * math.sqrt(2 * freedom)

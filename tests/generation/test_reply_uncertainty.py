@@ -1,4 +1,4 @@
-"""Uncertainty of each token of a reply, against laws that are put together token by token."""
+"""Uncertainty of each token of a reply, against distributions that are put together token by token."""
 
 import math
 
@@ -19,7 +19,7 @@ REPLIES = ((4, 5, 6), (9,), (20, 3, 3, 7, 1))
 TOLD = [EncodedReply(p.token_ids, reply, p.key) for p, reply in zip(PROMPTS, REPLIES, strict=True)]
 
 
-def laws(pair: Pair, row: int, place: int, samples: int) -> Tensor:
+def distributions(pair: Pair, row: int, place: int, samples: int) -> Tensor:
     """Return `log p_k(token)` of all tokens at a place of a reply, `max(K, 1) x V`, one forward a token."""
     before = REPLIES[row][:place]
     vocabulary = pair[0].backbone.vocabulary
@@ -31,7 +31,7 @@ def laws(pair: Pair, row: int, place: int, samples: int) -> Tensor:
 @pytest.mark.slow
 @pytest.mark.parametrize("samples", [0, 4])
 @pytest.mark.parametrize("budget", [None, 1])
-def test_against_the_laws_themselves(
+def test_against_the_distributions_themselves(
     bara: Pair, samples: int, budget: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the logits of one position are held at a time."""
@@ -41,7 +41,7 @@ def test_against_the_laws_themselves(
     for row, one in enumerate(found):
         assert len(one.log_probs) == len(one.total) == len(one.epistemic) == len(REPLIES[row])
         for place, token in enumerate(REPLIES[row]):
-            each = laws(bara, row, place, samples)
+            each = distributions(bara, row, place, samples)
             mean = each.logsumexp(0) - math.log(len(each))
             total = float(torch.special.entr(mean.exp()).sum())
             aleatoric = float(torch.special.entr(each.exp()).sum(-1).mean())

@@ -201,7 +201,7 @@ def test_no_draws_means_the_mean_of_e() -> None:
 
 
 @pytest.mark.parametrize("parallel", [False, True])
-def test_stock_predictive_draws_the_same_law(parallel: bool) -> None:
+def test_stock_predictive_draws_the_same_distribution(parallel: bool) -> None:
     assert_stock_draws_agree(toy(), parallel=parallel)
 
 

@@ -100,8 +100,10 @@ def plain_pass(model: FVAE, guide: FVAEGuide, batch: Batch, *, detach: bool, mea
         scale = torch.ones(x.shape[-1])
         if adapter.decoder_scale is not None:
             scale = adapter.decoder_scale + 1e-5
-        law = torch.distributions.MultivariateNormal(x.detach() if detach else x, scale_tril=scale.diag())
-        out.rec.append(-law.log_prob(decode(adapter, torch.cat([z1, z2], -1))))
+        distribution = torch.distributions.MultivariateNormal(
+            x.detach() if detach else x, scale_tril=scale.diag()
+        )
+        out.rec.append(-distribution.log_prob(decode(adapter, torch.cat([z1, z2], -1))))
         out.kl1.append(normal_kl(mean1, logvar1, 0.0))
         out.kl2.append(normal_kl(mean2, logvar2, 1.5))
         out.z1.append(z1)

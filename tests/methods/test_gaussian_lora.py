@@ -1,4 +1,4 @@
-"""LoRA with Gaussian weights: the law of its changes, its bound, MAP, and BLoB's two recipes."""
+"""LoRA with Gaussian weights: the distribution of its changes, its bound, MAP, and BLoB's two recipes."""
 
 import math
 from itertools import pairwise
@@ -118,7 +118,7 @@ def token_output(model: GaussianLoRA, guide: NormalGuide, x: Tensor, draws: int)
 
 
 @pytest.mark.parametrize("flipout", [False, True])
-def test_a_token_sees_the_gaussian_law_of_a(flipout: bool) -> None:
+def test_a_token_sees_the_gaussian_distribution_of_a(flipout: bool) -> None:
     """s B A x has covariance s^2 B diag(sigma^2 x^2) B^T, with and without random signs."""
     model, guide = toy(flipout=flipout, target_modules=["q_proj"])
     adapter, x, draws = next(iter(model.adapters.values())), torch.linspace(-1, 2, 16), 4000
@@ -149,7 +149,7 @@ def test_signs_part_the_tokens() -> None:
 
 
 def test_flipout_and_dense_draws_have_one_predictive_mean() -> None:
-    """For a question of one token the two laws are the same."""
+    """For a question of one token the two distributions are the same."""
     batch, draws = make_batch(((5,),)), 3000
     model, guide = toy(flipout=True)
     dense = GaussianLoRA(backbone(), N, r=R, random="A", prior_scale=SCALE)
@@ -221,11 +221,13 @@ def test_scales_start_where_they_should() -> None:
     for transform in ("square", "softplus"):
         guide = NormalGuide(model, init_scale=0.05, transform=transform)
         for name in model.latents.global_sites:
-            sigma = guide.law(name).base_dist.scale
+            sigma = guide.distribution(name).base_dist.scale
             assert sigma.min() >= 0.05**2 / 2 * 0.999
             assert sigma.max() <= 0.05**2 * 1.001
     wide = NormalGuide(model, init_scale=10.0, transform="softplus")  # whose exponential is no float32
-    scales = torch.cat([wide.law(name).base_dist.scale.flatten() for name in model.latents.global_sites])
+    scales = torch.cat(
+        [wide.distribution(name).base_dist.scale.flatten() for name in model.latents.global_sites]
+    )
     assert 50 * 0.999 <= scales.min() < scales.max() <= 100 * 1.001
 
 

@@ -154,7 +154,7 @@ def assert_scales(pair: Pair, sigma: Tensor) -> None:
     own = torch.cat([guide.scale(site).flatten() for site in sites])
     assert_close(own.double(), sigma, rtol=1e-5, atol=0)
     for site in sites:
-        assert_close(guide.law(site).base_dist.scale, guide.scale(site), rtol=0, atol=0)
+        assert_close(guide.distribution(site).base_dist.scale, guide.scale(site), rtol=0, atol=0)
 
 
 def test_micro_batches_share_a_draw(ivon: ModuleType) -> None:

@@ -109,10 +109,10 @@ def test_the_predictive_is_that_of_the_linear_model() -> None:
     log_probs, jacobian = jacobians(model, batch)
     logits = log_probs.expand(draws, -1, -1)
     for site in factors:
-        law = MultivariateNormal(
+        distribution = MultivariateNormal(
             torch.zeros(jacobian[site].shape[-1]).double(), dense_covariance(guide, factors, batch, site)
         )
-        logits = logits + torch.einsum("sp,ncp->snc", law.sample((draws,)), jacobian[site])
+        logits = logits + torch.einsum("sp,ncp->snc", distribution.sample((draws,)), jacobian[site])
     seen = logits.softmax(-1)
     own = posterior_predictive(predict(model, guide, batch, samples=10)).exp()
     error = (seen.mean(0) - own) / (seen.std(0) / draws**0.5)

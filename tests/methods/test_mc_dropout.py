@@ -1,4 +1,4 @@
-"""MC-dropout: the mask's law, the loss under it, its mean, and runs."""
+"""MC-dropout: the mask's distribution, the loss under it, its mean, and runs."""
 
 import pyro
 import pytest
@@ -73,7 +73,7 @@ def test_stock_pyro_gives_the_same_loss_and_gradient() -> None:
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5])
-def test_the_law_of_a_mask(p: float) -> None:
+def test_the_distribution_of_a_mask(p: float) -> None:
     """Every feature of every token of every draw on its own: moments and neighbours."""
     model, guide = toy(p)
     batch, draws = make_batch(), 500

@@ -223,7 +223,7 @@ def test_no_draws_means_the_mean_of_s() -> None:
 
 
 @pytest.mark.parametrize(("kl", "parallel"), [("q||p", False), ("p||q", True)])
-def test_stock_predictive_draws_the_same_law(kl: str, parallel: bool) -> None:
+def test_stock_predictive_draws_the_same_distribution(kl: str, parallel: bool) -> None:
     assert_stock_draws_agree(toy(kl=kl), parallel=parallel)
 
 

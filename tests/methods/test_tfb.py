@@ -102,15 +102,15 @@ def test_the_full_weight_is_isotropic_in_the_span_of_b() -> None:
     model, guide = toy()
     for (b, _), adapter in zip(matrices(before), model.adapters.values(), strict=True):
         projection = b @ torch.linalg.pinv(b)
-        law = guide.law(f"lora_A/{adapter.target.path}").base_dist
+        distribution = guide.distribution(f"lora_A/{adapter.target.path}").base_dist
         up = adapter.scaling * adapter.lora_B.detach().double()
-        covariance = up @ law.scale[:, 0].double().square().diag() @ up.T
+        covariance = up @ distribution.scale[:, 0].double().square().diag() @ up.T
         truth = (adapter.scaling * SIGMA) ** 2 * projection
         assert_close(covariance, truth, rtol=0, atol=1e-5 * float(truth.max()))
-        assert (law.scale == law.scale[:, :1]).all()
+        assert (distribution.scale == distribution.scale[:, :1]).all()
     adapter, draws = next(iter(model.adapters.values())), 2000
-    law = guide.law(f"lora_A/{adapter.target.path}")
-    columns = (adapter.scaling * adapter.lora_B.detach() @ law.sample((draws,))).mT.flatten(0, 1)
+    distribution = guide.distribution(f"lora_A/{adapter.target.path}")
+    columns = (adapter.scaling * adapter.lora_B.detach() @ distribution.sample((draws,))).mT.flatten(0, 1)
     up = matrices(before)[0][0]
     truth = (adapter.scaling * SIGMA) ** 2 * (up @ torch.linalg.pinv(up))
     error = (columns.T.double().cov() - truth).abs().max() / truth.max()

@@ -20,7 +20,7 @@ from bara_pyro.runs.folder import load_system
 
 
 @pytest.mark.parametrize("method", BOTH)
-def test_no_draws_are_the_mean_and_draws_have_the_law_of_the_logits(method: str) -> None:
+def test_no_draws_are_the_mean_and_draws_have_the_distribution_of_the_logits(method: str) -> None:
     model, guide = toy(method)
     batch = make_batch(pad=1)
     found = predict(model, guide, batch, samples=0)[0]

@@ -36,7 +36,7 @@ STEPS = 500
 
 
 def dense_kl(guide: VBLLGuide, answers: int) -> Tensor:
-    """KL of the rows of some answers from the prior, by torch's rule for two dense laws."""
+    """KL of the rows of some answers from the prior, by torch's rule for two dense distributions."""
     q = MultivariateNormal(guide.mean[:answers], scale_tril=factors(guide)[:answers])
     width = guide.mean.shape[1]
     return kl_divergence(q, MultivariateNormal(torch.zeros(width), SCALE**2 * torch.eye(width))).sum()

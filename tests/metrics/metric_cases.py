@@ -12,7 +12,7 @@ def random_case(seed: int, n: int = 200, classes: int = 4, sharpness: float = 2.
     generator = torch.Generator().manual_seed(seed)
     logits = sharpness * torch.randn(n, classes, dtype=torch.float64, generator=generator)
     noise = -torch.empty(n, classes, dtype=torch.float64).exponential_(generator=generator).log()
-    # Gumbel noise on halved logits: the labels come from a flatter law, so the case is over-confident.
+    # Gumbel noise on halved logits: labels come from a flatter distribution, so it is over-confident.
     return logits.log_softmax(-1), (0.5 * logits + noise).argmax(-1)
 
 

@@ -1,4 +1,4 @@
-"""Abstention at a stated risk: its bounds against scipy, its promise by simulation of laws known exactly."""
+"""Abstention at a stated risk: its bounds against scipy, its promise by simulation."""
 
 from collections.abc import Callable
 
@@ -43,8 +43,8 @@ def test_equals_a_plain_loop(seed: int) -> None:
 
 
 # Of confidence c, uniform over 0.5 to 1: P(wrong | c), and its mean over c > t.
-Law = tuple[Callable[[Tensor], Tensor], Callable[[float], float]]
-LAWS: dict[str, Law] = {
+Distribution = tuple[Callable[[Tensor], Tensor], Callable[[float], float]]
+LAWS: dict[str, Distribution] = {
     "no rank tells anything": (lambda c: torch.full_like(c, 0.101), lambda t: 0.101),
     "calibrated": (lambda c: 1 - c, lambda t: (1 - t) / 2),
     "too timid": (lambda c: 0.3 * (1 - c), lambda t: 0.15 * (1 - t)),
@@ -60,9 +60,11 @@ LAWS: dict[str, Law] = {
 }
 
 
-def violations(law: Law, rows: int, risk: float, delta: float, repeats: int) -> tuple[float, float]:
+def violations(
+    distribution: Distribution, rows: int, risk: float, delta: float, repeats: int
+) -> tuple[float, float]:
     """Return how often the promise fails and how often one is made."""
-    wrong_given, risk_above = law
+    wrong_given, risk_above = distribution
     generator = torch.Generator().manual_seed(1)
     failed = made = 0
     for _ in range(repeats):

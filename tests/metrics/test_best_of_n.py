@@ -1,4 +1,4 @@
-"""The best of n replies against all subsets of n, laws of maxima, and intervals in closed form."""
+"""The best of n replies against all subsets of n, distributions of maxima, and intervals in closed form."""
 
 import math
 from fractions import Fraction

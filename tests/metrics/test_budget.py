@@ -91,7 +91,7 @@ def test_ends_are_quantiles_of_the_draws() -> None:
     n = range(1, 6)
     found = compare_budgets(one, n, other, n, names(30), resamples=99, level=0.8, seed=3)
     ratios = []
-    # Weights vary less than drawn prompts, and a normal law's quantiles less than Student's.
+    # Weights vary less than drawn prompts, and a normal distribution's quantiles less than Student's.
     spread = 1 / 30 + math.sqrt(31 / 29) * (prompt_weights(names(30), 99, 3) - 1 / 30)
     for weights in spread:
         needed = budget_to_reach(n, one(weights), other(weights)[-1])

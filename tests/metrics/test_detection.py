@@ -1,4 +1,4 @@
-"""Rows from elsewhere: p-values by a loop, false alarms by enumeration and by their exact law."""
+"""Rows from elsewhere: p-values by a loop, false alarms by enumeration and by their exact distribution."""
 
 import pytest
 import torch
@@ -37,7 +37,7 @@ def test_equal_scores_raise_fewer_alarms() -> None:
     assert not detector([0.0] * 50, alpha=0.1)([0.0]).any()
 
 
-def test_the_rate_of_false_alarms_has_its_beta_law() -> None:
+def test_the_rate_of_false_alarms_has_its_beta_distribution() -> None:
     generator = torch.Generator().manual_seed(2)
     grid = (torch.arange(20_000, dtype=torch.float64) + 0.5) / 20_000
     rates = []

@@ -302,7 +302,7 @@ def test_every_term_of_two_tasks_by_a_plain_loop(spread: float) -> None:
         assert variance < rows
         variance, df = rows, df_rows
     assert found.df == pytest.approx(df, rel=1e-9)
-    law = stats.t(df, found.difference, np.sqrt(variance))
-    assert (found.low, found.high) == pytest.approx(law.interval(0.95), rel=1e-9)
-    assert found.p_value == pytest.approx(2 * min(law.cdf(0), law.sf(0)), rel=1e-9)
+    distribution = stats.t(df, found.difference, np.sqrt(variance))
+    assert (found.low, found.high) == pytest.approx(distribution.interval(0.95), rel=1e-9)
+    assert found.p_value == pytest.approx(2 * min(distribution.cdf(0), distribution.sf(0)), rel=1e-9)
     assert (found.se_seeds, found.se_rows) == pytest.approx((np.sqrt(sum(seeds)), np.sqrt(rows)), rel=1e-9)

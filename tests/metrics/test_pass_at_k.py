@@ -1,4 +1,4 @@
-"""pass@k against all subsets, the binomials of its definition, and the law of independent samples."""
+"""pass@k against all subsets, the binomials of its definition, and independent samples."""
 
 import math
 from fractions import Fraction

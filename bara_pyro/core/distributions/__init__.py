@@ -1,4 +1,4 @@
-"""Laws of the gates and the closed-form divergences between posteriors and priors.
+"""Distributions of the gates and the closed-form divergences between posteriors and priors.
 
 Importing this package registers the divergences with :func:`torch.distributions.kl_divergence`, so that
 Pyro's ``TraceMeanField_ELBO`` finds them.

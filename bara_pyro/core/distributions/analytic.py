@@ -23,7 +23,7 @@ def has_analytic_kl(q: Distribution, p: Distribution) -> bool:
     Pyro's ``TraceMeanField_ELBO`` finds out by catching ``NotImplementedError``, and then estimates the
     divergence from one draw without a word. This answers first, and costs a few dictionary look-ups.
 
-    A rule serves subclasses, but not a user's own with another ``log_prob``, which is another law.
+    A rule serves subclasses, but not a user's own with another ``log_prob``, which is another distribution.
     Looks through ``to_event`` and ``mask``, on both sides. An ``ExpandedDistribution`` (from a class without
     an ``expand`` of its own) has no divergence in Pyro, hence none here.
 
@@ -65,14 +65,14 @@ def _rule(q: type, p: type, registered: int) -> object:
     return rule if serves else NotImplemented
 
 
-def is_known(law: type) -> bool:
-    """Whether a law is torch's, Pyro's or this package's, and none of a user's own."""
-    return law.__module__.split(".")[0] in ("torch", "pyro", "bara_pyro")
+def is_known(distribution: type) -> bool:
+    """Whether a distribution is torch's, Pyro's or this package's, and none of a user's own."""
+    return distribution.__module__.split(".")[0] in ("torch", "pyro", "bara_pyro")
 
 
-def _has_density_of(law: type, parent: type) -> bool:
+def _has_density_of(distribution: type, parent: type) -> bool:
     """Whether a class is a parent or its subclass with that density: a user's own may have another."""
-    if not issubclass(law, parent):
+    if not issubclass(distribution, parent):
         return False
-    between = law.__mro__[: law.__mro__.index(parent)]
+    between = distribution.__mro__[: distribution.__mro__.index(parent)]
     return not any("log_prob" in vars(c) and not is_known(c) for c in between)

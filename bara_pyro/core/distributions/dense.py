@@ -1,4 +1,4 @@
-"""The Gaussian law of a vector with a covariance of its own, and its divergence from an isotropic one."""
+"""A Gaussian vector with a full covariance, and its divergence from an isotropic Gaussian."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def kl_mean_weibull(q: MeanWeibull, p: Gamma | Exponential) -> Tensor:
 
     with Euler's g: the divergence of WHAI (Zhang et al. 2018, arXiv 1803.01328) in the parameters of
     :class:`MeanWeibull`, which leave no Gamma function outside a logarithm. It is exactly 0 where the two
-    laws are one: ``m = 1 / b``, ``kappa = a = 1``.
+    distributions are one: ``m = 1 / b``, ``kappa = a = 1``.
     """
     a, b = _numbers(p)
     if a.dim() == b.dim() == 0 and not (a.requires_grad or b.requires_grad):

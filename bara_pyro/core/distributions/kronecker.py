@@ -1,4 +1,4 @@
-"""The Gaussian law of a matrix whose precision is a Kronecker product plus a multiple of the identity."""
+"""A Gaussian matrix whose precision is a Kronecker product plus a multiple of the identity."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class KroneckerNormal(TorchDistribution):
         super().__init__(torch.Size(), event, validate_args=False)
 
     def expand(self, batch_shape: Sequence[int], _instance: KroneckerNormal | None = None) -> KroneckerNormal:
-        """Return the law of a batch of independent matrices."""
+        """Return the distribution of a batch of independent matrices."""
         new = self._get_checked_instance(KroneckerNormal, _instance)
         for name in ("row_vectors", "column_vectors", "scale", "precision", "rows"):
             setattr(new, name, getattr(self, name))

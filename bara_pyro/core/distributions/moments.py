@@ -36,7 +36,7 @@ from bara_pyro.core.distributions.weibull import EULER, MeanWeibull
 
 
 class Moments(NamedTuple):
-    """Moments of a positive law q, each of shape ``batch_shape``; the costly ones on demand."""
+    """Moments of a positive distribution q, each of shape ``batch_shape``; the costly ones on demand."""
 
     entropy: Tensor
     """Differential entropy in nats."""

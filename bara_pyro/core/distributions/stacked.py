@@ -1,4 +1,4 @@
-"""The KL divergences of many latents in as few operations as that of one: their laws one below the other."""
+"""KL divergences of many latents in as few operations as one takes: their distributions are stacked."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ class Pair(NamedTuple):
 def kind(pair: Pair) -> Hashable | None:
     """Return what pairs share that `kl_sums` takes together; None for one that it does not take.
 
-    It takes laws that are independent from entry to entry, `to_event` of a law of single numbers, and that
-    are known to be what their parameters say. That they have an analytic KL is the caller's to know.
+    It takes distributions that are independent from entry to entry, `to_event` of a distribution of single
+    numbers, and that are known to be what their parameters say. That they have an analytic KL is the
+    caller's to know.
     """
     q, p = pair.q, pair.p
     if not (_entrywise(q) and _entrywise(p) and q.event_shape == p.event_shape):
@@ -69,29 +70,36 @@ def kl_sums(pairs: Sequence[Pair]) -> list[Tensor]:
     return _segment_sums(values, sizes)
 
 
-def _entrywise(law: TorchDistribution) -> bool:
-    """Whether the law is ``to_event`` of one of single numbers, with no batch dimension left over."""
+def _entrywise(distribution: TorchDistribution) -> bool:
+    """Whether the distribution is ``to_event`` of single numbers, with no batch dimension left over."""
     return (
-        isinstance(law, Independent)
-        and not law.base_dist.event_shape
-        and law.reinterpreted_batch_ndims == len(law.event_shape)
-        and _made_of_parameters(type(law.base_dist))  # type: ignore[arg-type]  # a class can be hashed
-        and bool(_parameters(law.base_dist))
+        isinstance(distribution, Independent)
+        and not distribution.base_dist.event_shape
+        and distribution.reinterpreted_batch_ndims == len(distribution.event_shape)
+        and _made_of_parameters(type(distribution.base_dist))  # type: ignore[arg-type]  # a class can be hashed
+        and bool(_parameters(distribution.base_dist))
     )
 
 
 @cache
-def _made_of_parameters(law: Any) -> bool:
-    """Whether a law can be made again from its parameters: one of a user's own may hold more than these."""
-    arguments = {*signature(law).parameters} - {"validate_args", "event_dim"}  # none: of single numbers
-    return is_known(law) and arguments == set(law.arg_constraints)
+def _made_of_parameters(distribution: Any) -> bool:
+    """Whether a distribution can be made again from its parameters; a user's own may hold more."""
+    arguments = {*signature(distribution).parameters} - {
+        "validate_args",
+        "event_dim",
+    }  # none: of single numbers
+    return is_known(distribution) and arguments == set(distribution.arg_constraints)
 
 
-def _parameters(law: TorchDistribution) -> dict[str, Tensor]:
-    """Return what a law is made from; of two ways to give one law (probs, logits) the one used."""
-    lazy = [name for name in law.arg_constraints if isinstance(getattr(type(law), name, None), lazy_property)]
-    names = [name for name in law.arg_constraints if name not in lazy or name in vars(law)]
-    return {name: getattr(law, name) for name in names}
+def _parameters(distribution: TorchDistribution) -> dict[str, Tensor]:
+    """Return what a distribution is made from; of two parametrisations (probs, logits) the one used."""
+    lazy = [
+        name
+        for name in distribution.arg_constraints
+        if isinstance(getattr(type(distribution), name, None), lazy_property)
+    ]
+    names = [name for name in distribution.arg_constraints if name not in lazy or name in vars(distribution)]
+    return {name: getattr(distribution, name) for name in names}
 
 
 def _number(value: Tensor) -> int | None:
@@ -101,16 +109,18 @@ def _number(value: Tensor) -> int | None:
 
 
 def _stacked(
-    laws: Sequence[TorchDistribution], event: torch.Size, *, numbers: bool = False
+    distributions: Sequence[TorchDistribution], event: torch.Size, *, numbers: bool = False
 ) -> TorchDistribution:
-    """Return laws of one kind as one, ``N x event``; with `numbers`, what is one number stays one."""
+    """Return distributions of one kind as one, ``N x event``; with `numbers`, single numbers stay so."""
     stacked: dict[str, Any] = {}
-    for name, first in _parameters(laws[0]).items():
+    for name, first in _parameters(distributions[0]).items():
         if numbers and _number(first) is not None:
             stacked[name] = unexpanded(first).reshape(())
         else:
-            stacked[name] = torch.cat([getattr(law, name).reshape(-1, *event) for law in laws])
-    return type(laws[0])(**stacked, validate_args=False)
+            stacked[name] = torch.cat(
+                [getattr(distribution, name).reshape(-1, *event) for distribution in distributions]
+            )
+    return type(distributions[0])(**stacked, validate_args=False)
 
 
 def _rows_that_count(pair: Pair, device: torch.device) -> Tensor:

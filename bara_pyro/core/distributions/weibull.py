@@ -1,4 +1,4 @@
-"""The Weibull law of BaRA's gates, parameterised by its mean and the reciprocal of its shape."""
+"""The Weibull distribution of BaRA's gates, parameterised by its mean and the reciprocal of its shape."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ EULER = 0.5772156649015329
 
 
 class MeanWeibull(TorchDistribution):
-    r"""Weibull law with mean ``mean`` and shape ``1 / kappa``.
+    r"""Weibull distribution with mean ``mean`` and shape ``1 / kappa``.
 
     A draw is :math:`t = m \exp(\kappa \log E - \log\Gamma(1 + \kappa))` with :math:`E \sim Exp(1)`: the
     Weibull sample of BaRA (arXiv 2606.29184, Alg. 1) with the normaliser of its variational equations, so
     that :math:`E[t] = m`. In the usual parameters the shape is :math:`1 / \kappa` and the scale
-    :math:`m / \Gamma(1 + \kappa)`. ``kappa = 1`` is the exponential law; smaller values concentrate around
-    the mean (coefficient of variation about :math:`1.28 \kappa`), larger ones pile up near zero with a
+    :math:`m / \Gamma(1 + \kappa)`. ``kappa = 1`` is the exponential distribution; smaller values concentrate
+    around the mean (coefficient of variation about :math:`1.28 \kappa`), larger ones pile up near zero with a
     heavy tail. Draws are accurate for ``kappa`` in ``[KAPPA_MIN, KAPPA_MAX]``, see :mod:`.bounds`.
 
     Everything stays in log space because the scale on its own is useless: ``Gamma(1 + kappa)`` overflows
@@ -76,15 +76,15 @@ class MeanWeibull(TorchDistribution):
 
     @classmethod
     def from_raw(cls, gates: RawGates, index: int = 0) -> MeanWeibull:
-        """Return the law of one of K gates, which are drawn together; see :class:`.RawGates`.
+        """Return the distribution of one of K gates, which are drawn together; see :class:`.RawGates`.
 
-        The same law as that of ``bound_mean(softplus(raw mean))`` and ``bound_kappa(softplus(raw kappa))``.
+        The distribution of ``bound_mean(softplus(raw mean))`` and ``bound_kappa(softplus(raw kappa))``.
         """
-        law = cls.__new__(cls)
-        law._gates, law._index = gates, index
-        law._mean = law._kappa = law._log_norm = None
-        super(MeanWeibull, law).__init__(gates.shape, validate_args=False)
-        return law
+        distribution = cls.__new__(cls)
+        distribution._gates, distribution._index = gates, index
+        distribution._mean = distribution._kappa = distribution._log_norm = None
+        super(MeanWeibull, distribution).__init__(gates.shape, validate_args=False)
+        return distribution
 
     def expand(self, batch_shape: Sequence[int], _instance: MeanWeibull | None = None) -> MeanWeibull:
         """Return a view of batch shape ``batch_shape`` that shares the parameters and ``log_norm``."""

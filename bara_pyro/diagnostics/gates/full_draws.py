@@ -17,7 +17,7 @@ from bara_pyro.core.likelihood import require_answer_tokens
 from bara_pyro.core.noise import noise_seed
 from bara_pyro.core.prediction import Drawn, record
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.core.sites import law_of
+from bara_pyro.core.sites import distribution_of
 from bara_pyro.data import EncodedSplit, batches, first_rows
 from bara_pyro.errors import ConfigError, DataError, unknown
 from bara_pyro.runs.evaluate import draw
@@ -170,7 +170,7 @@ class _Divergences(Messenger):
     def _pyro_post_sample(self, msg: Message) -> None:
         name, infer = msg["name"], msg["infer"]
         if name is not None and infer is not None and name in self.sites:
-            posterior, prior = law_of(msg), infer[PRIOR]
+            posterior, prior = distribution_of(msg), infer[PRIOR]
             known = has_analytic_kl(posterior, prior)
             self.seen[name] = kl_divergence(posterior, prior).expand(posterior.batch_shape) if known else None
 

@@ -20,7 +20,7 @@ from bara_pyro.core.noise import seeded
 from bara_pyro.core.prediction import predict
 from bara_pyro.core.priors import make_prior
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.core.sites import law_of
+from bara_pyro.core.sites import distribution_of
 from bara_pyro.data.types import Batch
 from bara_pyro.diagnostics.posterior.joint import gates_of
 from bara_pyro.diagnostics.result import Number
@@ -113,7 +113,7 @@ def _divergences(guide: SiteGuide, batch: Batch) -> dict[str, Tensor]:
     out = {}
     for name in guide.model.latents.sites:
         # Inside `to_event`, which would add the units up.
-        q, p = (law_of(trace.nodes[name]).base_dist for trace in (posterior, program))
+        q, p = (distribution_of(trace.nodes[name]).base_dist for trace in (posterior, program))
         if not has_analytic_kl(q, p):
             raise MissingKLError(
                 f"Site {name!r}: no analytic KL({type(q).__name__} || {type(p).__name__}) is registered; "
@@ -135,7 +135,7 @@ class PriorPredictive:
 
 
 class _Gates(SiteGuide):
-    """Draws every gate from one law, whatever its prior in the program; other latents from their priors."""
+    """Draws every gate from one distribution, whatever its prior; other latents from their priors."""
 
     def __init__(self, model: AdaptedLM, entry: TorchDistribution) -> None:
         super().__init__(model)

@@ -35,7 +35,7 @@ class GateComparison:
     sd_ratio: float  # of the guide over that of the reference; below 1 the guide is too sure
     wasserstein: float  # 1-Wasserstein distance, in standard deviations of the reference
     ks: float  # Kolmogorov-Smirnov distance, from 0 to 1
-    ks_noise: float  # what `ks` stays below in 95 % of cases where both laws are one
+    ks_noise: float  # what `ks` stays below in 95 % of cases where both distributions are one
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from bara_pyro.core.latents import Gates
 from bara_pyro.core.likelihood import LIKELIHOOD
 from bara_pyro.core.noise import seeded
 from bara_pyro.core.program import AdaptedLM
-from bara_pyro.core.sites import law_of, value_of
+from bara_pyro.core.sites import distribution_of, value_of
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError, DataError
 
@@ -149,7 +149,7 @@ class _At(Messenger):
         value = self.values.get(msg["name"] or "")
         if value is not None:
             # The plates of rows and tokens stand between the draws and the site's own batch dimensions.
-            missing = (1,) * (2 - len(law_of(msg).batch_shape))
+            missing = (1,) * (2 - len(distribution_of(msg).batch_shape))
             msg["value"] = value.reshape(len(value), *missing, *value.shape[1:])
             msg["done"] = True
 
@@ -184,15 +184,15 @@ def _read(model: AdaptedLM, count: int, program: Trace, posterior: Trace | None)
         if site["type"] != "sample" or site_is_subsample(site):
             continue
         if name not in latents.sites:
-            likelihood += _density(law_of(site), site, count)
+            likelihood += _density(distribution_of(site), site, count)
             continue
-        prior += _density(law_of(site), site, count)
+        prior += _density(distribution_of(site), site, count)
         if posterior is not None:
-            guide += _density(law_of(posterior.nodes[name]), site, count)
+            guide += _density(distribution_of(posterior.nodes[name]), site, count)
         value = value_of(site)
         own = latents.global_sites.get(name)
         values[name] = value.reshape(count, *(own.shape if own else value.shape[1:]))
-    logits = law_of(program.nodes[LIKELIHOOD]).logits.squeeze(-2)
+    logits = distribution_of(program.nodes[LIKELIHOOD]).logits.squeeze(-2)
     return Draws(values, logits.double().log_softmax(-1).cpu(), prior, likelihood, guide)
 
 

@@ -160,7 +160,7 @@ def fit_guide(
 ) -> SVI:
     """Fit a guide to labelled rows, adapter weights fixed, from where it stands; return the optimiser.
 
-    `sampled_kl` allows an estimate by one draw where a pair of laws has no KL by formula.
+    `sampled_kl` allows an estimate by one draw where a pair of distributions has no KL by formula.
 
     Examples:
         >>> import bara_pyro as bp

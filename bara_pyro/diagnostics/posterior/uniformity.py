@@ -68,8 +68,8 @@ def _pointwise(simulations: int, draws: int) -> Tensor:
     """Return the two-sided p-value of every count at every point, `L x (N + 1)`: the exact binomial."""
     share = (torch.arange(1, draws + 1).double() / (draws + 1))[:, None]
     count = torch.arange(simulations + 1)
-    law = torch.distributions.Binomial(simulations, share, validate_args=False)
-    mass = law.log_prob(count.double()).exp()
+    distribution = torch.distributions.Binomial(simulations, share, validate_args=False)
+    mass = distribution.log_prob(count.double()).exp()
     lower, upper = mass.cumsum(-1), mass.flip(-1).cumsum(-1).flip(-1)
     return (2 * torch.minimum(lower, upper)).clamp(max=1)
 

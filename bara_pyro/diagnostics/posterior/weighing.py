@@ -4,9 +4,10 @@ A guide of independent factors is narrower than the posterior, and often near en
 
     w = p(y, z) / q(z)
 
-mend what is missing. The largest are replaced by quantiles of the Pareto law of their tail (PSIS: Vehtari et
-al., JMLR 2024), whose k says whether they can be relied on: up to 0.7. Weights are of all latents of all rows
-together, so that this is for some tens of them, as where there are few rows or global gates alone.
+mend what is missing. The largest are replaced by quantiles of the Pareto distribution of their tail (PSIS:
+Vehtari et al., JMLR 2024), whose k says whether they can be relied on: up to 0.7. Weights are of all latents
+of all rows together, so that this is for some tens of them, as
+where there are few rows or global gates alone.
 """
 
 from dataclasses import dataclass

@@ -65,7 +65,7 @@ def parts(results: Results) -> list[Part]:
     entries = list(results.entries.values())
     caption = (
         "Coverage of sets (score lac) under the true distribution of answers, and answers a set, against the "
-        "coverage promised. Grey: where it lies in 95 % of the cases, by the law of independent rows."
+        "coverage promised. Grey: where it lies in 95 % of the cases if rows are independent."
     )
     return [
         Picture(lambda: coverage_figure(entries), "decide-coverage", caption),
@@ -79,7 +79,7 @@ def parts(results: Results) -> list[Part]:
     ]
 
 
-def law_range(rows: int, alpha: float) -> tuple[float, float]:
+def distribution_range(rows: int, alpha: float) -> tuple[float, float]:
     """Return where the coverage of independent rows to come lies in 95 % of the cases (percent)."""
     missed = allowed(rows, alpha)
     low, high = beta(rows + 1 - missed, missed).interval(0.95)
@@ -93,7 +93,7 @@ def kept(entries: Entries) -> str:
         for e in entries
         for by_alpha in e["sets"].values()
         for alpha, found in by_alpha.items()
-        for low, high in [law_range(e["calibration_rows"], float(alpha))]
+        for low, high in [distribution_range(e["calibration_rows"], float(alpha))]
     ]
     return f"Of {len(inside)} coverages (runs, scores and levels) {sum(inside)} lie within their range."
 
@@ -105,7 +105,7 @@ def set_rows(entries: Entries) -> list[dict[str, Any]]:
         for score, by_alpha in e["sets"].items():
             for alpha in SHOWN:
                 found = by_alpha[alpha]
-                low, high = law_range(e["calibration_rows"], float(alpha))
+                low, high = distribution_range(e["calibration_rows"], float(alpha))
                 flat.append(
                     {
                         "method": display(e["method"]),
@@ -176,7 +176,7 @@ def coverage_figure(entries: Entries) -> Figure:
         own = having(entries, task=task)
         alphas = [float(alpha) for alpha in own[0]["sets"]["lac"]]
         promised = [100 * (1 - alpha) for alpha in alphas]
-        _law(above, own[0]["calibration_rows"], alphas)
+        _distribution(above, own[0]["calibration_rows"], alphas)
         for index, method in enumerate(distinct(entries, "method")):
             runs = having(own, method=method)
             for axes, key in ((above, "expected_coverage"), (below, "mean_size")):
@@ -189,9 +189,9 @@ def coverage_figure(entries: Entries) -> Figure:
     return figure
 
 
-def _law(axes: Axes, rows: int, alphas: Sequence[float]) -> None:
-    """Draw the promise and the law of independent rows."""
+def _distribution(axes: Axes, rows: int, alphas: Sequence[float]) -> None:
+    """Draw the promise and the distribution of independent rows."""
     promised = [100 * (1 - alpha) for alpha in alphas]
-    low, high = zip(*(law_range(rows, alpha) for alpha in alphas), strict=True)
+    low, high = zip(*(distribution_range(rows, alpha) for alpha in alphas), strict=True)
     axes.fill_between(promised, low, high, color=GREY, alpha=0.25, linewidth=0)
     axes.plot(promised, promised, color=INK, linewidth=0.9, linestyle="--")

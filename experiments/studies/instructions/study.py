@@ -142,10 +142,10 @@ best of n replies, which it chooses itself, to the reference output, unbiased ov
 Reference outputs are text_davinci_003's; GPT-4's, which the paper compares with, were not used. The judge
 {judge_says}.
 Diversity: 100 - Self-BLEU. Entropy: minus the log-probability of a sampled token at temperature 1, in nats.
-Tax: accuracy on the first {taxed_rows} rows of {taxed_names} by lm-evaluation-harness, under the joint law
-of {taxed_samples} draws; of the paper's six OpenLLM tasks {missing} were not asked. Intervals (`95 %`) are
-crossed over seeds and prompts where they are of differences at one temperature, and over prompts, seeds
-averaged, of frontiers and budgets.
+Tax: accuracy on the first {taxed_rows} rows of {taxed_names} by lm-evaluation-harness, under the joint
+distribution of {taxed_samples} draws; of the paper's six OpenLLM tasks {missing} were not asked. Intervals
+(`95 %`) are crossed over seeds and prompts where they are of differences at one temperature, and over
+prompts, seeds averaged, of frontiers and budgets.
 """
 # The paper's tasks, and how the harness's tasks of each begin.
 OPENLLM = {

@@ -34,12 +34,12 @@ def raw_phi(guide: SiteGuide) -> Tensor:
 
 def posterior(guide: SiteGuide) -> MeanWeibull:
     """Return q(Phi), `modules x r`, in float64."""
-    law = guide.get_posterior(PHI, cast(BaRA, guide.model).phi_prior).base_dist
-    return MeanWeibull(law.mean.double(), law.kappa.double(), validate_args=False)
+    distribution = guide.get_posterior(PHI, cast(BaRA, guide.model).phi_prior).base_dist
+    return MeanWeibull(distribution.mean.double(), distribution.kappa.double(), validate_args=False)
 
 
 def weibull_kl(q: MeanWeibull, p: MeanWeibull) -> Tensor:
-    r"""Return KL(q || p) of two Weibull laws in nats, entry by entry.
+    r"""Return KL(q || p) of two Weibull distributions in nats, entry by entry.
 
     With t = scale E^kappa, E ~ Exp(1), under q: log t has mean log(scale) - g kappa, g Euler's number, and
     (t / scale_p)^(1 / kappa_p) has mean exp(d / kappa_p) Gamma(1 + kappa_q / kappa_p), where d is the

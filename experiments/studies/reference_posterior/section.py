@@ -72,7 +72,7 @@ QUESTION = """\
 Gates of a tiny random language model, adapter weights fixed, answers drawn from the program itself
 (`experiments/studies/reference_posterior`). "sd ratio": standard deviation of the family over that of NUTS,
 mean and least over the gates. "W1": 1-Wasserstein distance in standard deviations of NUTS, mean and most.
-"KS": how many gates' distributions differ by more than two samples of one law do in 19 of 20 cases. "points":
+"KS": how many gates differ by more than two samples of one distribution do in 19 of 20 cases. "points":
 largest difference of two predicted probabilities, percentage points. "evidence": log p(y) by {draws:,}
 importance weights, nats; "gap": evidence minus ELBO, KL(q || posterior), nats; both can be relied on where k,
 Pareto's, is at most `0.7`. A point (delta) has no density, hence no bound. "weighed": as many draws, kept of

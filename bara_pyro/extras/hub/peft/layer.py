@@ -147,10 +147,14 @@ class BaRALayer(nn.Module, BaseTunerLayer):
             if name in self.lora_phi:
                 parts.append(self.phi(name)[: self.ranks[name]])
             if name in self.lora_theta:
-                law = self.law(name, self.weight_of(THETA, name), self.ranks[name], x)
+                distribution = self.distribution(name, self.weight_of(THETA, name), self.ranks[name], x)
                 noise = self._draw[0].addresses
                 site = f"{THETA}/{self.path}"
-                theta = law.mean if noise is None else noise.on(x.device).draw_local(site, law)[0]
+                theta = (
+                    distribution.mean
+                    if noise is None
+                    else noise.on(x.device).draw_local(site, distribution)[0]
+                )
                 parts.append(theta - self.centres[name])
             if name in self.lora_A:
                 parts.append(F.linear(x, self.weight_of("A", name)))
@@ -162,9 +166,11 @@ class BaRALayer(nn.Module, BaseTunerLayer):
         raw = self.weight_of(PHI, name)
         if self._draw[0].addresses is not None:
             return self._draw[0].phi[name][self.path].to(raw.device)
-        return self.law(name, raw, self.guides[name].r).mean
+        return self.distribution(name, raw, self.guides[name].r).mean
 
-    def law(self, name: str, weight: Tensor, rank: int, x: Tensor | None = None) -> TorchDistribution:
+    def distribution(
+        self, name: str, weight: Tensor, rank: int, x: Tensor | None = None
+    ) -> TorchDistribution:
         """Return the posterior of one of an adapter's gates; see `AmortizedGuide.posterior`."""
         guide = self.guides[name]
         if guide.start.device != weight.device:

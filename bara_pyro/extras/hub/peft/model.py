@@ -130,8 +130,8 @@ class BaRAModel(BaseTuner):
         if not layers:
             return {}
         raw = torch.stack([layer.weight_of(PHI, name).to(noise.draws.device) for layer in layers])
-        law = layers[0].law(name, raw, layers[0].guides[name].r)
-        drawn = noise.draw_global(PHI, law)[0]
+        distribution = layers[0].distribution(name, raw, layers[0].guides[name].r)
+        drawn = noise.draw_global(PHI, distribution)[0]
         return {layer.path: value for layer, value in zip(layers, drawn, strict=True)}
 
     def _prepare_adapter_config(self, peft_config: PeftConfig, model_config: dict[str, Any]) -> PeftConfig:

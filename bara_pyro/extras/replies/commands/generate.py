@@ -53,7 +53,9 @@ def generate(
     mixture: Annotated[
         int | None,
         typer.Option(
-            min=1, max=MOST_DRAWS, help="Draw tokens from the mean of the laws of so many draws instead."
+            min=1,
+            max=MOST_DRAWS,
+            help="Draw tokens from the mean of the distributions of so many draws instead.",
         ),
     ] = None,
     mean_theta: Annotated[

@@ -37,7 +37,7 @@ def humaneval(
     top_p: Annotated[
         float | None,
         of_sampling(
-            help="Keep the likeliest tokens of this probability. (default: 0.95 of a law that is drawn from)"
+            help="Keep the likeliest tokens of this probability. (default: 0.95 where tokens are drawn)"
         ),
     ] = None,
     top_k: TopK = 0,

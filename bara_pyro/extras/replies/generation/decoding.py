@@ -22,7 +22,7 @@ OURS = (
     *("penalty_alpha", "stop_strings", "stopping_criteria", "temperature", "tokenizer"),
     *("top_k", "top_p", "use_cache"),
 )
-# What narrows the law that transformers samples from, which is not asked for a token here.
+# What narrows the distribution that transformers samples from, which is not asked for a token here.
 SAMPLED = ("epsilon_cutoff", "eta_cutoff", "min_p", "top_h", "typical_p")
 
 

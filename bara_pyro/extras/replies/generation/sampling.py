@@ -18,7 +18,7 @@ TOKEN = "token"  # noqa: S105 - the stream of numbers that tokens are chosen by
 
 
 def warpers(temperature: float, top_p: float, top_k: int) -> list[LogitsProcessor]:
-    """Return what narrows a law before a token is drawn from it, in transformers' order.
+    """Return what narrows a distribution before a token is drawn from it, in transformers' order.
 
     Raises:
         ConfigError: a value is out of range.
@@ -47,14 +47,14 @@ class Choice(LogitsProcessor):
 
     Args:
         dice: addresses of the replies, `R` draws of one row each.
-        together: rows a reply, whose laws are averaged: K of the mixture decoder, else 1.
+        together: rows a reply, whose distributions are averaged: K of the mixture decoder, else 1.
         narrowing: see `warpers`; nothing is narrowed for the likeliest token.
         likeliest: take the likeliest token.
         width: tokens of the prompts, padding included.
 
     Attributes:
-        log_probs: of the tokens chosen so far, a list of `R` float32 a step: under the law of the model, or
-            the mean of the K laws, before it is narrowed.
+        log_probs: of the tokens chosen so far, a list of `R` float32 a step: under the distribution of the
+            model, or the mean of the K distributions, before it is narrowed.
     """
 
     def __init__(
@@ -75,19 +75,23 @@ class Choice(LogitsProcessor):
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Return scores, `rows x V`, that leave one token a reply."""
-        law = scores.float().unflatten(0, (-1, self.together)).log_softmax(-1)
-        law = law[:, 0] if self.together == 1 else law.logsumexp(1) - torch.tensor(self.together).log()
-        token = law.argmax(-1) if self.likeliest else self._drawn(input_ids, law)
-        self.log_probs.append(law.gather(-1, token.unsqueeze(-1)).squeeze(-1))
+        distribution = scores.float().unflatten(0, (-1, self.together)).log_softmax(-1)
+        distribution = (
+            distribution[:, 0]
+            if self.together == 1
+            else distribution.logsumexp(1) - torch.tensor(self.together).log()
+        )
+        token = distribution.argmax(-1) if self.likeliest else self._drawn(input_ids, distribution)
+        self.log_probs.append(distribution.gather(-1, token.unsqueeze(-1)).squeeze(-1))
         only = torch.full_like(scores, -torch.inf)
         return only.scatter_(-1, token.repeat_interleave(self.together).unsqueeze(-1), 0.0)
 
-    def _drawn(self, input_ids: Tensor, law: Tensor) -> Tensor:
-        narrowed = law
+    def _drawn(self, input_ids: Tensor, distribution: Tensor) -> Tensor:
+        narrowed = distribution
         for warper in self.narrowing:
             narrowed = warper(input_ids, narrowed)
         step = input_ids.shape[1] - self.width
-        self.dice.move(torch.full((len(law), 1, 1), step))
+        self.dice.move(torch.full((len(distribution), 1, 1), step))
         coarse, fine = self.dice.numbers(TOKEN, 2)[:, 0, 0].double().unbind(-1)
         number = (coarse - 2.0**-24 + fine * 2.0**-23).unsqueeze(-1)  # 46 bits: rare tokens are as rare
         below = narrowed.double().softmax(-1).cumsum(-1)

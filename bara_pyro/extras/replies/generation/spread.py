@@ -1,4 +1,4 @@
-"""How different replies are and how open the laws that wrote them: beside what the replies are worth."""
+"""How different replies are, and how open the distributions that wrote them."""
 
 from collections.abc import Iterable, Sequence
 
@@ -16,12 +16,13 @@ def token_entropy(rows: Iterable[Fields]) -> Json:
 
     `entropy` is minus the log-probability of the tokens that were drawn, each under the draw of the posterior
     that wrote it (of the mixture decoder: under the mean of its draws), at temperature 1 and of the whole
-    vocabulary. Where tokens were drawn from that law it estimates its entropy; where that was narrowed
-    (another temperature, top-p, top-k), the cross-entropy of the narrowed law to it, which is smaller.
+    vocabulary. Where tokens were drawn from that distribution it estimates its entropy; where that was
+    narrowed (another temperature, top-p, top-k), the cross-entropy of the narrowed distribution to it, which
+    is smaller.
 
     `total` and `epistemic`, where the lines have them (`bara generate --uncertainty`), are of the mixture of
-    the draws that judged them: the entropy of its law, exactly, at every token, and the part of it that the
-    draws disagree about.
+    the draws that judged them: the entropy of its distribution, exactly, at every token, and the part of it
+    that the draws disagree about.
 
     Args:
         rows: as `reply_lines` makes them; of rows that lack what a figure needs it is left out.

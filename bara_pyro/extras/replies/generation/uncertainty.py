@@ -29,12 +29,12 @@ BUDGET = 2**28
 class ReplyUncertainty:
     """Uncertainty about each token of a reply, given those before it, in nats.
 
-    With K draws of the posterior, `p_k` the law of the next token under draw k and `p` the mean of the laws::
+    With K draws of the posterior, `p_k` the next token's distribution under draw k and `p` their mean::
 
         total = H(p)    aleatoric = mean_k H(p_k)    epistemic = total - aleatoric
 
     Attributes:
-        log_probs: `log p(token)`, under the mean of the laws.
+        log_probs: `log p(token)`, under the mean of the distributions.
         total, aleatoric, epistemic: one number a token.
         log_prob: `log mean_k p_k(reply)`: of the whole reply, each draw held for all of it.
     """
@@ -70,8 +70,8 @@ def reply_uncertainty(
 
     Raises:
         ConfigError: `samples` is negative, or 0 of an ensemble, a reply is longer than the language model's
-            context, the guide belongs to another model, or its predictive law is not that of draws through
-            the program (Laplace, a temperature).
+            context, the guide belongs to another model, or its predictive distribution is not that of draws
+            through the program (Laplace, a temperature).
 
     Examples:
         >>> import bara_pyro as bp
@@ -124,7 +124,7 @@ def _read(model: AdaptedLM, guide: SiteGuide, batch: ReplyBatch, draws: int, see
 
 
 class _Laws(Likelihood):
-    """The laws of the tokens of a reply under all draws, a piece of the positions at a time."""
+    """The distributions of the tokens of a reply under all draws, a piece of the positions at a time."""
 
     looks_at_asked = CompletionLikelihood.looks_at_asked
 
@@ -134,15 +134,19 @@ class _Laws(Likelihood):
             raise ConfigError("The batch has no replies: make it with bara_pyro.data.replies.")
         width = batch.targets.shape[-1]
         with pyro.plate("positions", width, dim=-1), poutine.mask(mask=cast(BoolTensor, batch.scored)):
-            law = head.next_token(hidden[..., -width:, :])
+            distribution = head.next_token(hidden[..., -width:, :])
         pieces, own = [], []
-        for piece, log_laws in law.laws(4):  # the laws, their mean, and what entropies take
-            mean = log_laws.logsumexp(0) - math.log(len(log_laws))
+        for piece, log_distributions in distribution.distributions(
+            4
+        ):  # the distributions, their mean, and what entropies take
+            mean = log_distributions.logsumexp(0) - math.log(len(log_distributions))
             chosen = batch.targets[:, piece].unsqueeze(-1)
-            entropies = -(log_laws.exp() * log_laws).sum(-1).mean(0)
+            entropies = -(log_distributions.exp() * log_distributions).sum(-1).mean(0)
             total = -(mean.exp() * mean).sum(-1)
             pieces.append(torch.stack([mean.gather(-1, chosen).squeeze(-1), total, entropies], dim=-1))
-            own.append(log_laws.gather(-1, chosen.expand(*log_laws.shape[:-1], 1)).squeeze(-1))
+            own.append(
+                log_distributions.gather(-1, chosen.expand(*log_distributions.shape[:-1], 1)).squeeze(-1)
+            )
         whole = torch.cat(own, dim=-1).masked_fill(~batch.scored, 0.0).double().sum(-1)  # draws x B
         joint = whole.logsumexp(0) - math.log(len(whole))
         tokens = torch.cat(pieces, dim=-2).double()
@@ -156,7 +160,7 @@ class _Laws(Likelihood):
 def _of(row: Tensor, count: int) -> ReplyUncertainty:
     """Return what is said of a reply of `count` tokens, from `W x 4`, of which it has the last rows."""
     log_probs, total, aleatoric, joint = row[-count:].unbind(-1)
-    epistemic = (total - aleatoric).clamp_min(0.0)  # of equal laws a rounding error
+    epistemic = (total - aleatoric).clamp_min(0.0)  # of equal distributions a rounding error
     return ReplyUncertainty(
         tuple(log_probs.tolist()),
         tuple(total.tolist()),

@@ -1,4 +1,4 @@
-"""Draws made of uniform numbers, law by law: by quantiles, or by the rule of a class."""
+"""Draws made of uniform numbers, distribution by distribution: by quantiles, or by the rule of a class."""
 
 import math
 from collections.abc import Callable
@@ -32,15 +32,15 @@ Rule = Callable[[Any, Uniform], Tensor]
 ATTEMPTS = 64  # of a rejection sampler that accepts 95 % and more at each
 
 
-class Transport:
-    """Draws made of uniform numbers: by the law's quantile function, or by a rule registered for its class.
+class FromUniform:
+    """Draws made of uniform numbers: by the quantile function, or by a rule registered for the class.
 
     A rule serves subclasses that are drawn as their parent is. One that has an `icdf` of its own is drawn by
-    that; one that has an `rsample` of its own and neither is another law, and refused.
+    that; one that has an `rsample` of its own and neither is another distribution, and refused.
     """
 
     def __call__(self, fn: Distribution, numbers: Uniform) -> Tensor:
-        """Return a draw of a law made of uniform numbers, of which stream 0 is used first.
+        """Return a draw of a distribution made of uniform numbers, of which stream 0 is used first.
 
         Raises:
             ConfigError: there is neither.
@@ -63,7 +63,7 @@ class Transport:
         return _rule.register(rule)
 
 
-transport = Transport()
+from_uniform = FromUniform()
 
 
 def _by_quantile(fn: Distribution, numbers: Uniform) -> Tensor:
@@ -76,7 +76,7 @@ def _by_quantile(fn: Distribution, numbers: Uniform) -> Tensor:
 def _refused(fn: Distribution) -> NoReturn:
     raise ConfigError(
         f"A {type(fn).__name__} has no quantile function of its own (icdf), which prediction draws by: give "
-        "it one, or register a way to draw it with bara_pyro.core.laws.transport.register."
+        "it one, or register a way to draw it with bara_pyro.core.from_uniform.from_uniform.register."
     )
 
 
@@ -85,58 +85,58 @@ def _rule(fn: Any, numbers: Uniform) -> Tensor:
     return _refused(fn)
 
 
-@transport.register
+@from_uniform.register
 def _(fn: MaskedDistribution, numbers: Uniform) -> Tensor:
-    return transport(fn.base_dist, numbers)
+    return from_uniform(fn.base_dist, numbers)
 
 
-@transport.register
+@from_uniform.register
 def _(fn: ExpandedDistribution, numbers: Uniform) -> Tensor:
-    return transport(fn.base_dist, numbers)
+    return from_uniform(fn.base_dist, numbers)
 
 
-@transport.register
+@from_uniform.register
 def _(fn: Independent, numbers: Uniform) -> Tensor:
-    return transport(fn.base_dist, numbers)
+    return from_uniform(fn.base_dist, numbers)
 
 
-@transport.register
+@from_uniform.register
 def _(fn: TransformedDistribution, numbers: Uniform) -> Tensor:
-    value = transport(fn.base_dist, numbers)
+    value = from_uniform(fn.base_dist, numbers)
     for change in fn.transforms:
         value = change(value)
     return value
 
 
-@transport.register
+@from_uniform.register
 def _(fn: Delta, numbers: Uniform) -> Tensor:
     return fn.v
 
 
-@transport.register
+@from_uniform.register
 def _(fn: Bernoulli, numbers: Uniform) -> Tensor:
     return (numbers(0) < fn.probs).to(fn.probs.dtype)
 
 
-@transport.register
+@from_uniform.register
 def _(fn: MeanWeibull, numbers: Uniform) -> Tensor:
     log_energy = numbers(0).log_().neg_().log_()
     value = fn.mean * torch.addcmul(fn.log_norm, fn.kappa, log_energy).exp_()
     return value.clamp_min_(torch.finfo(value.dtype).tiny)  # at large kappa it underflows to 0
 
 
-@transport.register
+@from_uniform.register
 def _(fn: KroneckerNormal, numbers: Uniform) -> Tensor:
     return fn.of_noise(_normal(numbers(0)).to(fn.scale.dtype))
 
 
-@transport.register
+@from_uniform.register
 def _(fn: MultivariateNormal, numbers: Uniform) -> Tensor:
     noise = _normal(numbers(0)).to(fn.loc.dtype)
     return fn.loc + torch.einsum("...ij,...j->...i", fn.scale_tril, noise)
 
 
-@transport.register
+@from_uniform.register
 def _(fn: Gamma, numbers: Uniform) -> Tensor:
     """By Marsaglia and Tsang (ACM TOMS 26, 2000), whose attempts have streams of their own."""
     shape = fn.concentration + (fn.concentration < 1).to(fn.concentration.dtype)
@@ -152,24 +152,24 @@ def _(fn: Gamma, numbers: Uniform) -> Tensor:
         waiting = waiting & ~accepted
         if not waiting.any():
             break
-    # Below 1 the law is that of concentration + 1, times a power of a uniform number.
+    # Below 1 the distribution is that of concentration + 1, times a power of a uniform number.
     lifted = numbers(0).log() / fn.concentration * (fn.concentration < 1)
     tiny = torch.finfo(fn.rate.dtype).tiny
     return (found.clamp_min(tiny) * lifted.exp() / fn.rate).clamp_min(tiny)
 
 
-@transport.register
+@from_uniform.register
 def _(fn: Normal, numbers: Uniform) -> Tensor:
     return fn.loc + fn.scale * _normal(numbers(0))
 
 
 # By quantiles that are exact near 0 and 1: torch's own round (u + 1) / 2 to 1 there, which is infinity.
-@transport.register
+@from_uniform.register
 def _(fn: HalfNormal, numbers: Uniform) -> Tensor:
     return fn.scale * torch.erfinv(numbers(0)).mul_(math.sqrt(2))
 
 
-@transport.register
+@from_uniform.register
 def _(fn: HalfCauchy, numbers: Uniform) -> Tensor:
     level = numbers(0)
     smaller = torch.tan(math.pi / 2 * torch.minimum(level, 1 - level))
