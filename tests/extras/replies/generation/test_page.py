@@ -16,7 +16,7 @@ from bara_pyro.runs.answers_file import reply_page_in
 from bara_pyro.types import Json
 from bara_pyro.untrusted.files import read_jsonl
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[4] / "docs"
 NASTY = ["<b>", "</style><script>alert(1)</script>", " \"x\" & 'y'", "{{ 7 * 7 }}", "\n", "\ufffd", "\ud800"]
 
 

@@ -104,7 +104,7 @@ def test_refused(arguments: str, said: str, run: Path, rows: Path, place: Place,
 
 
 def test_the_example_of_the_page_runs(run: Path, rows: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "lm_eval.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "lm_eval.md").read_text()
     [block] = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     offline, hub = block.split("lm_eval.simple_evaluate(")
     assert "from the hub" in hub

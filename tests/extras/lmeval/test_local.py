@@ -231,7 +231,7 @@ def test_the_files_serve_lm_eval_alone(rows: Path, monkeypatch: pytest.MonkeyPat
 
 def test_lm_eval_knows_the_model_by_name() -> None:
     assert get_model("bara") is BaraLM
-    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
     assert project["entry-points"]["lm_eval.models"] == {"bara": "bara_pyro.extras.lmeval.harness:BaraLM"}
 
 

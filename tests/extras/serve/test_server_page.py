@@ -21,7 +21,7 @@ from bara_pyro.extras.serve.http.protocol import Patience
 from bara_pyro.extras.serve.http.schema import MOST_KEYS
 from bara_pyro.extras.serve.http.server import GRACE
 
-PAGE = (Path(__file__).parents[2] / "docs" / "server.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "server.md").read_text()
 
 
 def test_the_examples(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from attack_cases import ATTACKS, STOPPED_BY, table
 
 from bara_pyro.extras.replies.sandbox import Problem
 
-PAGE = Path(__file__).parents[2] / "docs" / "sandbox.md"
+PAGE = Path(__file__).parents[4] / "docs" / "sandbox.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
 
 
@@ -33,7 +33,7 @@ def test_the_second_example_judges(
 
 
 def test_the_table_is_that_of_the_attacks() -> None:
-    """Where this fails: python tests/sandbox/attack_cases.py, into docs/sandbox.md."""
+    """Where this fails: python tests/extras/replies/sandbox/attack_cases.py, into docs/sandbox.md."""
     named = [name for names in STOPPED_BY.values() for name in names]
     assert sorted(named) == sorted(ATTACKS)  # each once
     assert table() in PAGE.read_text(encoding="utf-8")
@@ -52,7 +52,7 @@ def test_the_table_is_that_of_the_attacks() -> None:
 def test_the_tests_say_how_many_attacks_they_tried(
     ended: dict[str, int], said: str | None, request: pytest.FixtureRequest
 ) -> None:
-    path = str(Path(__file__).parents[1] / "conftest.py")
+    path = str(Path(__file__).parents[3] / "conftest.py")
     [whole] = [p for p in request.config.pluginmanager.get_plugins() if getattr(p, "__file__", "") == path]
     here, elsewhere = (
         SimpleNamespace(nodeid=f"tests/{place}") for place in ("sandbox/test_attacks.py", "x.py")

@@ -13,7 +13,7 @@ from bara_pyro.errors import SandboxError
 from bara_pyro.extras.replies.sandbox import Problem, check_isolation, load_humaneval
 from bara_pyro.extras.replies.sandbox.bubblewrap import ENVIRONMENT
 
-SHARED = Path(os.environ.get("BARA_SHARED") or Path(__file__).parents[3] / "shared")
+SHARED = Path(os.environ.get("BARA_SHARED") or Path(__file__).parents[5] / "shared")
 
 
 @pytest.fixture(scope="session")
