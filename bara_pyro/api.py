@@ -168,4 +168,4 @@ def evaluate(
     given = {"predict.samples": asked and [*asked], "task.evaluate_on": split}
     changes = {key: value for key, value in given.items() if value is not None}
     config = load_config(overrides=changes, base=run.config)
-    return evaluate_system(run.under(config), None if out is None else Path(out))
+    return evaluate_system(run.with_config(config), None if out is None else Path(out))

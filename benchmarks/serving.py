@@ -32,8 +32,8 @@ from fastapi.responses import JSONResponse
 from transformers import AutoModelForCausalLM
 
 from bara_pyro.extras.serve.http.app import create_app
-from bara_pyro.extras.serve.http.engine import Answer, Question, RunEngine, joined
-from bara_pyro.extras.serve.http.schema import Asked, probability_row
+from bara_pyro.extras.serve.http.engine import Answer, QueuedQuestion, RunEngine, joined
+from bara_pyro.extras.serve.http.schema import RowRequest, probability_row
 from bara_pyro.extras.serve.http.server import listen, serve, url_of
 from bara_pyro.microworld import backbone_path
 from bara_pyro.runs.config import load_config
@@ -64,12 +64,12 @@ class PeftEngine:
         """What answers."""
         return {"method": "peft", "samples": 0}
 
-    def read(self, rows: Sequence[Fields]) -> tuple[list[Question], list[str]]:
+    def read(self, rows: Sequence[Fields]) -> tuple[list[QueuedQuestion], list[str]]:
         """Read rows as a run does."""
         return self.reader.read(rows)
 
     @torch.no_grad()
-    def compute(self, questions: Sequence[Question]) -> list[Answer]:
+    def compute(self, questions: Sequence[QueuedQuestion]) -> list[Answer]:
         """Answer questions by one forward of all."""
         batch = joined(questions).batch(range(len(questions)), self.system.answer_ids)
         drawn = answer_logits(self.model, batch).double().log_softmax(-1)[None]
@@ -86,7 +86,7 @@ def bare_app(engine: PeftEngine) -> FastAPI:
     app, one_at_a_time = FastAPI(), threading.Lock()
 
     @app.post("/probabilities")
-    def probabilities(asked: Asked) -> JSONResponse:
+    def probabilities(asked: RowRequest) -> JSONResponse:
         with one_at_a_time:
             answers = engine.compute(engine.read(asked.rows)[0])
         return JSONResponse({"samples": 0, "rows": list(map(probability_row, answers)), "notes": []})

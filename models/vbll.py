@@ -25,7 +25,7 @@ from pyro.distributions import Normal
 from torch import BoolTensor, Tensor
 from torch.nn import functional as F
 
-from bara_pyro.core.adapter import Adapter, Given, by_draw, tempered
+from bara_pyro.core.adapter import Adapter, LayerLatents, by_draw, tempered
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.frozen import frozen, read
 from bara_pyro.core.latents import Latents, Site
@@ -94,7 +94,7 @@ class VBLL(AdaptedLM):
         """`last_layer`, `K x d`."""
         return Latents(self.r, {LAST: Site(LAST, (self.answers, self.width))})
 
-    def global_latents(self, batch: Batch) -> Sequence[Given]:
+    def global_latents(self, batch: Batch) -> Sequence[LayerLatents]:
         """Sample the rows; return what each adapter is given and, behind it, the rows of the batch's answers.
 
         These are `[draws x 1 x] C x d`. Rows of no answer of the batch do not count.
@@ -149,7 +149,7 @@ class VBLL(AdaptedLM):
         """Return phi of last hidden states, `... x d`, float32."""
         return F.normalize(hidden.float(), dim=-1)
 
-    def logits(self, latents: Sequence[Given], hidden: Tensor, rows: Tensor | None = None) -> Tensor:
+    def logits(self, latents: Sequence[LayerLatents], hidden: Tensor, rows: Tensor | None = None) -> Tensor:
         """Return z, `[draws x] B x P x C`; see `AdaptedLM.logits`."""
         weights = latents[-1]
         base = super().logits(latents, hidden, rows)

@@ -15,7 +15,7 @@ from bara_pyro.types import Json
 if TYPE_CHECKING:
     from bara_pyro.data import Example
     from bara_pyro.data.tables import Table
-    from bara_pyro.runs.asked import Asked
+    from bara_pyro.runs.asked import ScoredRows
     from bara_pyro.runs.system import System
 
 COLUMNS = ("text_column", "label_column", "choices_column", "context_column")
@@ -87,7 +87,7 @@ class Question:
 
     def ask(
         self, check: Callable[["System", int], object], *, answers: bool = True
-    ) -> "tuple[System, Asked, Asked]":
+    ) -> "tuple[System, ScoredRows, ScoredRows]":
         """Return the fitted system, its calibration rows and the rows to decide on.
 
         Args:
@@ -99,7 +99,7 @@ class Question:
             BaraError: rows cannot be read, calibrate nothing, or are too few.
         """
         from bara_pyro.cli.terminal import progress, say_notes
-        from bara_pyro.data import Given
+        from bara_pyro.data import ColumnNames
         from bara_pyro.runs.asked import ask, clustered_by, independent, known_rows, rows_to_decide
         from bara_pyro.runs.folder import load_system
         from bara_pyro.runs.system import require_answers
@@ -108,14 +108,14 @@ class Question:
         system = load_system(self.run, backbone=self.model, device=self.device, with_rows=own)
         require_answers(system.config)
         note_of_draws(system, samples=self.samples, seed=self.seed)
-        given = Given(*self.columns)
+        given = ColumnNames(*self.columns)
         rows = known_rows(system, self.calibration, given=given, answers=answers)
         known = independent(system, rows, self.calibration, given)
         check(system, len(known))
         columns = replace(given, cluster=None)
         others = rows_to_decide(system, self.input_file, given=columns)
 
-        def asked(rows: "Sequence[Example] | Table", name: str) -> "Asked":
+        def asked(rows: "Sequence[Example] | Table", name: str) -> "ScoredRows":
             with progress(f"ask {name} rows", len(rows)) as advance:
                 return ask(
                     system, rows, name, given=columns, samples=self.samples, seed=self.seed, on_rows=advance

@@ -17,7 +17,7 @@ from bara_pyro.core.frozen import Module
 from bara_pyro.core.targets import Target
 from bara_pyro.errors import BackboneError, ConfigError
 
-Given: TypeAlias = Any
+LayerLatents: TypeAlias = Any
 """What a program's `global_latents` gives one adapter: a type of the program's own."""
 
 INPUT = "input"
@@ -62,7 +62,7 @@ class Adapter(Module):
         seen, self.product_ahead[:] = list(self.product_ahead), ()
         return seen[1] if seen and seen[0] is x else F.linear(x, cast(Tensor, self.input_weight))
 
-    def shrink(self, x: Tensor, latents: Given) -> Tensor:
+    def shrink(self, x: Tensor, latents: LayerLatents) -> Tensor:
         """Return what the rank units pass on, `... x r`; the layer's local latents are sampled here.
 
         Args:
@@ -74,7 +74,7 @@ class Adapter(Module):
         """
         raise NotImplementedError
 
-    def expand(self, units: Tensor, latents: Given, rows: Tensor | None = None) -> Tensor:
+    def expand(self, units: Tensor, latents: LayerLatents, rows: Tensor | None = None) -> Tensor:
         """Return the change of the layer's output, `... x out_features`, by default `s B units`.
 
         Nothing is sampled: it may be called for some positions at a time.
@@ -86,7 +86,7 @@ class Adapter(Module):
         """
         return F.linear(units, chosen_rows(self.lora_B, rows) * self.scaling)
 
-    def change(self, x: Tensor, latents: Given, rows: Tensor | None = None) -> Tensor:
+    def change(self, x: Tensor, latents: LayerLatents, rows: Tensor | None = None) -> Tensor:
         """Return the change that an input makes, in float32, outside autocast, whatever its type."""
         x = x.to(device=self.home, dtype=torch.float32)
         with torch.autocast(x.device.type, enabled=False):
@@ -99,20 +99,20 @@ class Adapter(Module):
             self.tap[self.target.path] = (x.detach(), out)
         return out
 
-    def units(self, x: Tensor, latents: Given) -> Tensor:
+    def units(self, x: Tensor, latents: LayerLatents) -> Tensor:
         """Run `shrink` alone as `change` does, for `output` to go on from, some positions at a time."""
         x = x.to(device=self.home, dtype=torch.float32)
         with torch.autocast(x.device.type, enabled=False):
             return self.shrink(x, latents)
 
-    def output(self, units: Tensor, latents: Given) -> Tensor:
+    def output(self, units: Tensor, latents: LayerLatents) -> Tensor:
         """Run `expand` alone; see `units`."""
         with torch.autocast(units.device.type, enabled=False):
             return self.expand(units, latents)
 
     def change_of(
         self,
-        latents: Given,
+        latents: LayerLatents,
         unfolded: Callable[[Tensor], Tensor],
         layer: nn.Module,
         args: tuple[Tensor],
@@ -180,7 +180,7 @@ class _Unweighted(MaskMessenger):
             cast(dict[str, object], msg["infer"])[UNWEIGHTED] = True
 
 
-def outer_draws() -> tuple[int, ...]:
+def draw_plate_shape() -> tuple[int, ...]:
     """Return the shape of the vectorised plates outside the program (dimensions left of -2).
 
     `Predictive(parallel=True)`, vectorised ELBO particles and `prediction.predict` all put a plate there.
@@ -207,7 +207,7 @@ def by_draw(site: str, value: Tensor, prior: TorchDistribution) -> Tensor:
         ConfigError: it has another number of draws than are run.
     """
     own = prior.shape()
-    left, draws = value.shape[: value.dim() - len(own)], outer_draws()
+    left, draws = value.shape[: value.dim() - len(own)], draw_plate_shape()
     between = (1,) * (2 - len(prior.batch_shape))  # plates of rows and tokens
     if not left or (draws and len(left) == len(draws) + len(between)):
         return value

@@ -11,11 +11,11 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from bara_pyro.core.adapter import Adapter, Given, unfolding
+from bara_pyro.core.adapter import Adapter, LayerLatents, unfolding
 from bara_pyro.core.backbone import HOLDING
 from bara_pyro.core.cache_name import given_cache
 from bara_pyro.core.guide import Posterior, PosteriorMean, SiteGuide, check_guide
-from bara_pyro.core.noise import Addresses
+from bara_pyro.core.noise import CounterNoise
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.threads import PROGRAM
 from bara_pyro.data.types import Batch
@@ -151,7 +151,7 @@ def attached(run: Fitted | tuple[AdaptedLM, SiteGuide], seed: int | None = None)
 
 
 @torch.no_grad()
-def latents_under(model: AdaptedLM, distribution: Posterior) -> Sequence[Given]:
+def latents_under(model: AdaptedLM, distribution: Posterior) -> Sequence[LayerLatents]:
     """Return what each adapter is given where global latents come from a posterior, whatever the rows."""
     nothing = torch.zeros(1, 1, dtype=torch.long, device=model.backbone.device)
     with PROGRAM, distribution:
@@ -160,7 +160,10 @@ def latents_under(model: AdaptedLM, distribution: Posterior) -> Sequence[Given]:
 
 @contextmanager
 def hung(
-    model: AdaptedLM, distribution: Posterior, latents: Sequence[Given], lead: tuple[int, ...] | None = None
+    model: AdaptedLM,
+    distribution: Posterior,
+    latents: Sequence[LayerLatents],
+    lead: tuple[int, ...] | None = None,
 ) -> Iterator[PreTrainedModel]:
     """Hang a program's adapters on its language model while the block runs; see `attached`.
 
@@ -189,7 +192,11 @@ class _Hook:
     """Adds an adapter's change to its layer's output, its local latents taken from a posterior."""
 
     def __init__(
-        self, adapter: Adapter, latents: Given, distribution: Posterior, unfolded: Callable[[Tensor], Tensor]
+        self,
+        adapter: Adapter,
+        latents: LayerLatents,
+        distribution: Posterior,
+        unfolded: Callable[[Tensor], Tensor],
     ) -> None:
         self.adapter, self.latents, self.distribution, self.unfolded = (
             adapter,
@@ -244,13 +251,13 @@ class OneDraw(Placed):
         first = torch.zeros(1, dtype=torch.long, device=positions.device)
         ids = tuple(map(str, range(len(positions))))
         sites = self.guide.model.latents.local_shapes
-        self._own.addresses = Addresses(self.seed, first, ids, positions, sites=sites)
+        self._own.addresses = CounterNoise(self.seed, first, ids, positions, sites=sites)
 
     def value(self, name: str, fn: TorchDistribution) -> Tensor:
         """Return the draw of a site, of the distribution's batch and event shape."""
         if name in self.guide.model.latents.local_sites:
-            return cast(Addresses, self._own.addresses).draw_local(name, fn)[0]
-        return cast(Addresses, self._own.addresses).draw_global(name, fn)[0]
+            return cast(CounterNoise, self._own.addresses).draw_local(name, fn)[0]
+        return cast(CounterNoise, self._own.addresses).draw_global(name, fn)[0]
 
 
 # Last position of each row that a state was made of, which does not know how many tokens it has read.

@@ -25,7 +25,7 @@ from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
 from bara_pyro.core.frozen import frozen, zeroed
-from bara_pyro.core.noise import Addresses
+from bara_pyro.core.noise import CounterNoise
 from bara_pyro.core.sites import distribution_of
 from bara_pyro.data.clusters import folds
 from bara_pyro.errors import DataError
@@ -186,7 +186,9 @@ class InTurn(Messenger):
         distribution = distribution_of(msg)
         classes = distribution.event_shape[0]
         nowhere = torch.zeros(1, 1, dtype=torch.long, device=self.numbers.device)
-        drawn = Addresses(self.seed, self.numbers // classes, ("",), nowhere).draw_global(SITE, distribution)
+        drawn = CounterNoise(self.seed, self.numbers // classes, ("",), nowhere).draw_global(
+            SITE, distribution
+        )
         turns = (self.numbers % classes).tolist()
         msg["value"] = torch.stack([z.roll(turn, 0) for z, turn in zip(drawn, turns, strict=True)])
         msg["done"] = True

@@ -18,7 +18,7 @@ from torch.distributions import kl_divergence
 
 from bara_pyro.core.adapter import UNWEIGHTED
 from bara_pyro.core.distributions import has_analytic_kl
-from bara_pyro.core.distributions.stacked import FLOAT64_SUM, Pair, kind, kl_sums
+from bara_pyro.core.distributions.stacked import FLOAT64_SUM, LatentPair, kind, kl_sums
 from bara_pyro.core.foreign import AUXILIARY
 from bara_pyro.core.guide import SiteGuide
 from bara_pyro.core.likelihood import LIKELIHOOD
@@ -236,9 +236,9 @@ def _total(values: Tensor, scale: Tensor | float) -> Tensor:
     return values.sum(dtype=dtype) * scale
 
 
-def _pair(posterior: Message, prior: Message) -> Pair:
+def _pair(posterior: Message, prior: Message) -> LatentPair:
     mask = prior["mask"]
-    return Pair(
+    return LatentPair(
         distribution_of(posterior), distribution_of(prior), mask if isinstance(mask, Tensor) else None
     )
 

@@ -40,7 +40,7 @@ class Tokens(NamedTuple):
         return Tokens(self.input_ids[one, -width:], self.attention_mask[one, -width:], segments)
 
 
-class Enough(Exception):
+class StopForward(Exception):
     """Ends a forward whose wanted states are there."""
 
 
@@ -134,7 +134,7 @@ class FrozenStates:
     def noting(self, depth: int, stop: bool = False) -> Iterator[list[Tensor]]:
         """Note the states above the lowest `depth` layers while the block runs.
 
-        With `stop` the block ends there; it ends without an error wherever something raises `Enough`.
+        With `stop` the block ends there; it ends without an error wherever something raises `StopForward`.
         """
         seen: list[Tensor] = []
 
@@ -142,12 +142,12 @@ class FrozenStates:
             self._others = len(output) - 1 if isinstance(output, tuple) else -1
             seen.append(output if self._others < 0 else output[0])
             if stop:
-                raise Enough
+                raise StopForward
 
         handle = self.layers[depth - 1].register_forward_hook(note)
         try:
             yield seen
-        except Enough:
+        except StopForward:
             pass
         finally:
             handle.remove()

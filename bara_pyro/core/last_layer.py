@@ -15,7 +15,7 @@ from bara_pyro.core.checkpointing import Change
 from bara_pyro.core.frozen_states import Tokens
 
 
-class MadeOnce:
+class ChangeCache:
     """Changes of linear layers that are run twice: for all tokens, then for the last of them."""
 
     def __init__(self) -> None:

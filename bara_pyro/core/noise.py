@@ -73,7 +73,7 @@ def uniform(keys: Tensor, units: int) -> Tensor:
     return whole.to(torch.float32).add_(0.5).mul_(2.0**-BITS)
 
 
-class Addresses:
+class CounterNoise:
     """Keys of every draw, row and position: what noise is a function of, beside site and unit.
 
     Args:
@@ -111,7 +111,7 @@ class Addresses:
         shared: Tensor,
         ids: Sequence[str],
         sites: Mapping[str, tuple[int, ...]] | None = None,
-    ) -> "Addresses":
+    ) -> "CounterNoise":
         """Return addresses of S draws, each of one row of its own; `move` says where its tokens are.
 
         Args:
@@ -126,7 +126,7 @@ class Addresses:
         addresses.shared = shared
         return addresses
 
-    def on(self, device: torch.device) -> "Addresses":
+    def on(self, device: torch.device) -> "CounterNoise":
         """Return the same on another device, where a layer of a model that is spread over several lies."""
         if device == self.draws.device:
             return self

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from bara_pyro.core.distance import Distance, InTurn
 from bara_pyro.core.guide import Posterior, PosteriorMean, SiteGuide, check_guide
 from bara_pyro.core.likelihood import AnswerLikelihood
-from bara_pyro.core.noise import Addresses
+from bara_pyro.core.noise import CounterNoise
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.resuming import drawn_last, narrowed, shared
 from bara_pyro.core.sites import value_of
@@ -301,7 +301,7 @@ class Addressed(Posterior):
     """
 
     def __init__(
-        self, guide: SiteGuide, addresses: Addresses, common: dict[str, Tensor] | None = None
+        self, guide: SiteGuide, addresses: CounterNoise, common: dict[str, Tensor] | None = None
     ) -> None:
         super().__init__(guide)
         self.addresses = addresses
@@ -326,14 +326,14 @@ def addresses_of(
     draws: slice,
     repeats: int = 1,
     sites: Mapping[str, tuple[int, ...]] | None = None,
-) -> Addresses:
+) -> CounterNoise:
     """Return the addresses of some draws of a batch, which is padded on the left; `sites` as they take it."""
     device = batch.input_ids.device
     lengths = batch.attention_mask.sum(-1, keepdim=True)
     columns = torch.arange(batch.input_ids.shape[1], device=device)
     positions = lengths - len(columns) + columns
     numbers = torch.arange(draws.start, draws.stop, device=device)
-    return Addresses(seed, numbers, batch.ids, positions, repeats, sites)
+    return CounterNoise(seed, numbers, batch.ids, positions, repeats, sites)
 
 
 def _chunks(total: int, step: int) -> list[slice]:

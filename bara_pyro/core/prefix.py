@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from bara_pyro.core.frozen_states import Enough
+from bara_pyro.core.frozen_states import StopForward
 from bara_pyro.data.types import Batch
 
 LEAST = 32
@@ -67,7 +67,7 @@ class KeysAndValues(DynamicCache):
         """Return what a layer attends to in a forward that nothing came before."""
         if layer_idx == self.layer:
             self.found = key_states, value_states
-            raise Enough
+            raise StopForward
         return key_states, value_states
 
 

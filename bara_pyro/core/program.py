@@ -21,7 +21,7 @@ from pyro import poutine
 from pyro.distributions import TorchDistribution
 from torch import BoolTensor, Tensor
 
-from bara_pyro.core.adapter import Adapter, Given, by_draw, outer_draws, tempered, unfolding
+from bara_pyro.core.adapter import Adapter, LayerLatents, by_draw, draw_plate_shape, tempered, unfolding
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.checkpointing import Recorded, added
 from bara_pyro.core.distance import Distance
@@ -29,7 +29,7 @@ from bara_pyro.core.foreign import beside_foreign
 from bara_pyro.core.frozen import Module, frozen, read
 from bara_pyro.core.frozen_states import Tokens
 from bara_pyro.core.handlers import check_conditions
-from bara_pyro.core.last_layer import MadeOnce, adapted_before_attending
+from bara_pyro.core.last_layer import ChangeCache, adapted_before_attending
 from bara_pyro.core.latents import Gates, Latents
 from bara_pyro.core.likelihood import (
     AnswerLikelihood,
@@ -167,7 +167,7 @@ class AdaptedLM(Module):
         """The frozen language model."""
         return self._frozen[0]
 
-    def global_latents(self, batch: Batch) -> Sequence[Given]:
+    def global_latents(self, batch: Batch) -> Sequence[LayerLatents]:
         """Sample what is shared by all rows and tokens; return what each adapter is given, a target each."""
         return [None] * len(self.targets)
 
@@ -215,7 +215,7 @@ class AdaptedLM(Module):
         rows = len(batch)
         indices = torch.arange(rows, device=batch.input_ids.device)
         with beside_foreign(batch) or nullcontext(), self.outside():
-            draws = outer_draws()
+            draws = draw_plate_shape()
             latents = self.global_latents(batch)
             with pyro.plate("data", self.num_data, subsample=indices, dim=-2):
                 width = self._trained_alone(batch)
@@ -305,9 +305,11 @@ class AdaptedLM(Module):
         return self.backbone.lower(Tokens(batch.input_ids, batch.attention_mask), self.frozen_layers)
 
     @contextmanager
-    def _adapted(self, batch: Batch, latents: Sequence[Given], *, last_twice: bool = False) -> Iterator[int]:
+    def _adapted(
+        self, batch: Batch, latents: Sequence[LayerLatents], *, last_twice: bool = False
+    ) -> Iterator[int]:
         """Hang the adapters of the body on the language model, in the plate of tokens; yield the draws."""
-        draws = outer_draws() if self.drawn_body else ()
+        draws = draw_plate_shape() if self.drawn_body else ()
         with (
             pyro.plate("tokens", batch.input_ids.shape[1], dim=-1),
             poutine.mask(mask=cast(BoolTensor, self.counted(batch))),
@@ -315,7 +317,7 @@ class AdaptedLM(Module):
         ):
             yield torch.Size(draws).numel()
 
-    def logits(self, latents: Sequence[Given], hidden: Tensor, rows: Tensor | None = None) -> Tensor:
+    def logits(self, latents: Sequence[LayerLatents], hidden: Tensor, rows: Tensor | None = None) -> Tensor:
         """Apply the output embedding and its adapter; see `bara_pyro.core.likelihood.Head`.
 
         Args:
@@ -332,7 +334,7 @@ class AdaptedLM(Module):
         out = self.finished(out)
         return out[..., rows] if self.full_vocab and rows is not None else out
 
-    def next_token(self, latents: Sequence[Given], hidden: Tensor) -> NextToken:
+    def next_token(self, latents: Sequence[LayerLatents], hidden: Tensor) -> NextToken:
         """Return the distribution of the token behind each position; see `bara_pyro.core.likelihood.Head`.
 
         What the output embedding's adapter samples is sampled here, at all positions.
@@ -379,7 +381,7 @@ class AdaptedLM(Module):
 
     @contextmanager
     def attached(
-        self, latents: Sequence[Given], lead: tuple[int, ...], *, last_twice: bool = False
+        self, latents: Sequence[LayerLatents], lead: tuple[int, ...], *, last_twice: bool = False
     ) -> Iterator[None]:
         """Hang the adapters of the body on the language model while the block runs.
 
@@ -390,7 +392,7 @@ class AdaptedLM(Module):
         recorded = Recorded() if self.backbone.checkpointing and torch.is_grad_enabled() else None
         unfolded = unfolding(lead, self.one_input)
         twice = (self._run_twice or ()) if last_twice else ()
-        once = MadeOnce()
+        once = ChangeCache()
         with ExitStack() as stack:
             for adapter, layer in self._body:
                 change_of = partial(adapter.change_of, latents[adapter.target.index], unfolded)
@@ -413,7 +415,7 @@ class _Head(NamedTuple):
     """What a likelihood is given of a program: see `bara_pyro.core.likelihood.Head`."""
 
     program: AdaptedLM
-    latents: Sequence[Given]
+    latents: Sequence[LayerLatents]
 
     def __call__(self, hidden: Tensor, rows: Tensor | None = None) -> Tensor:
         if self.program._seen is not None:

@@ -2,7 +2,7 @@
 
 from bara_pyro.data.answer_tokens import answer_token_ids
 from bara_pyro.data.batching import batches, training_batches
-from bara_pyro.data.columns import Given
+from bara_pyro.data.columns import ColumnNames
 from bara_pyro.data.encode import collate, encode, prompt_text
 from bara_pyro.data.labels import as_asked, as_letters, encode_labels
 from bara_pyro.data.loader import is_file_name, load_task
@@ -15,12 +15,12 @@ from bara_pyro.data.userfile import task_from_rows
 __all__ = [
     "SOURCES",
     "Batch",
+    "ColumnNames",
     "Columns",
     "EncodedRows",
     "EncodedSplit",
     "Example",
     "Generated",
-    "Given",
     "Source",
     "Task",
     "answer_token_ids",

@@ -34,7 +34,7 @@ KINDS = {
 
 
 @dataclass(frozen=True)
-class Given:
+class ColumnNames:
     """Columns that the user names, where they have no usual names, or others than in the rows trained on."""
 
     text: str | None = None
@@ -45,7 +45,7 @@ class Given:
 
 
 def find_columns(
-    there: Sequence[str], given: Given, place: str, *, answers: bool = True, last_words: bool = True
+    there: Sequence[str], given: ColumnNames, place: str, *, answers: bool = True, last_words: bool = True
 ) -> Columns:
     """Return the columns to read, of those `there`: those given, else those that have a usual name.
 

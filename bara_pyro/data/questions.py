@@ -4,7 +4,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
-from bara_pyro.data.columns import Given, find_columns, id_column
+from bara_pyro.data.columns import ColumnNames, find_columns, id_column
 from bara_pyro.data.generic import listed_options, own_context, own_example, own_text, with_cue
 from bara_pyro.data.labels import as_asked
 from bara_pyro.data.registry import SOURCES
@@ -16,7 +16,7 @@ from bara_pyro.errors import DataError
 
 
 def load_questions(
-    data: Data, task: Task, *, given: Given | None = None, answers: bool = False
+    data: Data, task: Task, *, given: ColumnNames | None = None, answers: bool = False
 ) -> list[Example]:
     """Read rows for a model that was trained on `task`; answers may be missing (label -1).
 
@@ -43,13 +43,13 @@ def load_questions(
         >>> row.context, row.question, row.label  # asked as the task's rows were; the answer is not known
         ('good or so', 'Answer:', -1)
     """
-    table, given = read_rows(data, task, given), given or Given()
+    table, given = read_rows(data, task, given), given or ColumnNames()
     source = SOURCES.get(task.name) if task.columns is None else None
     labels = names = task.names
     schema: Schema
     answer: str | None
     ids: str | None = None
-    if source is not None and given == Given() and {*source.columns} <= {*table.columns}:
+    if source is not None and given == ColumnNames() and {*source.columns} <= {*table.columns}:
         labels, names = source.labels, source.names
         schema, answer = source.schema, source.answer
     else:
@@ -69,18 +69,18 @@ def text_column(task: Task) -> str:
     return source.columns[0] if source else "question"
 
 
-def read_rows(data: Data, task: Task, given: Given | None = None) -> Table:
+def read_rows(data: Data, task: Task, given: ColumnNames | None = None) -> Table:
     """Return rows for a trained model as a table, plain texts in the column that is read."""
     return read_table(data, text_column=(given and given.text) or text_column(task))
 
 
-def _columns(table: Table, task: Task, given: Given, answers: bool) -> Columns:
+def _columns(table: Table, task: Task, given: ColumnNames, answers: bool) -> Columns:
     """Return the columns to read: named by the user, else trained on, else of a usual name."""
     there = table.columns
     trained = task.columns or Columns("")
     known = {kind: name for kind, name in asdict(trained).items() if name in there}
     named = {kind: name or known.get(kind) for kind, name in asdict(given).items()}
-    found = find_columns(there, Given(**named), table.place, answers=answers)
+    found = find_columns(there, ColumnNames(**named), table.place, answers=answers)
     if trained.context and not found.context:
         raise DataError(
             f"{table.place} has no column {trained.context!r}, the context that the run was trained with: "

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bara_pyro.data.cells import as_read, label_text
 from bara_pyro.data.clusters import set_aside, together
-from bara_pyro.data.columns import Given, columns_note, find_columns, id_column
+from bara_pyro.data.columns import ColumnNames, columns_note, find_columns, id_column
 from bara_pyro.data.generic import listed_options, own_example
 from bara_pyro.data.rows import carve, check_disjoint, check_new, divide, repeats, to_examples, too_few
 from bara_pyro.data.schemas import missing
@@ -76,7 +76,7 @@ def task_from_rows(
     """
     if not 0 < test_fraction < 1:
         raise ConfigError(f"test_fraction is {test_fraction}: choose a number between 0 and 1.")
-    given = Given(text_column, label_column, choices_column, context_column, cluster_column)
+    given = ColumnNames(text_column, label_column, choices_column, context_column, cluster_column)
     table = read_table(data)
     columns = replace(find_columns(table.columns, given, table.place), indices=classes is not None)
     tested = None if test is None else read_table(test)
@@ -144,7 +144,7 @@ def _check_same_kind(table: Table, tested: Table, columns: Columns) -> None:
     """Refuse a train and a test file of which only one has choices."""
     choices = columns.choices if columns.choices in tested.columns else None
     cluster = columns.cluster if columns.cluster in tested.columns else None
-    given = Given(columns.text, columns.label, choices, columns.context, cluster)
+    given = ColumnNames(columns.text, columns.label, choices, columns.context, cluster)
     theirs = find_columns(tested.columns, given, tested.place)
     if _has_choices(table, columns) != _has_choices(tested, theirs):
         raise DataError(

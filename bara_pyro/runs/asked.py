@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bara_pyro.core.distance import Distance
-from bara_pyro.data import EncodedSplit, Example, Given, Task, batches, load_questions
+from bara_pyro.data import ColumnNames, EncodedSplit, Example, Task, batches, load_questions
 from bara_pyro.data.clusters import one_of_each
 from bara_pyro.data.questions import read_rows
 from bara_pyro.data.rows import same_file
@@ -30,7 +30,7 @@ KNOWN = 0.05
 
 
 @dataclass(frozen=True, repr=False)
-class Asked:
+class ScoredRows:
     """Rows and what a run says of them.
 
     Attributes:
@@ -73,11 +73,11 @@ def ask(
     examples: Sequence[Example] | Data,
     name: str,
     *,
-    given: Given | None = None,
+    given: ColumnNames | None = None,
     samples: int = 10,
     seed: int | None = None,
     on_rows: OnRows | None = None,
-) -> Asked:
+) -> ScoredRows:
     """Ask a fitted system rows.
 
     Args:
@@ -104,7 +104,7 @@ def ask(
     kept, split, draws = answers_drawn(system, examples, name, samples, seed=seed, on_rows=on_rows)
     notes = (*reading_notes(system.config, system.backbone, split, name), *lost)
     own = tuple(columns[example.id] for example in kept) if columns else ()
-    return Asked(kept, split, posterior_predictive(draws), decompose(draws), notes, own)
+    return ScoredRows(kept, split, posterior_predictive(draws), decompose(draws), notes, own)
 
 
 def answers_drawn(
@@ -140,7 +140,7 @@ def answers_drawn(
 
 
 def examples_of(
-    system: System, rows: Sequence[Example] | Data, *, given: Given | None = None, answers: bool = False
+    system: System, rows: Sequence[Example] | Data, *, given: ColumnNames | None = None, answers: bool = False
 ) -> Sequence[Example]:
     """Return rows as they are where they were read already, else read for a fitted system."""
     if _are_read(rows):
@@ -153,7 +153,7 @@ def _are_read(rows: Sequence[Example] | Data) -> bool:
 
 
 def calibration_rows(
-    system: System, file: Data | None = None, *, given: Given | None = None, answers: bool = True
+    system: System, file: Data | None = None, *, given: ColumnNames | None = None, answers: bool = True
 ) -> Sequence[Example]:
     """Return independent rows that the system was not fitted to: `independent` ones of its `known_rows`.
 
@@ -172,7 +172,7 @@ def calibration_rows(
 
 
 def known_rows(
-    system: System, file: Data | None = None, *, given: Given | None = None, answers: bool = True
+    system: System, file: Data | None = None, *, given: ColumnNames | None = None, answers: bool = True
 ) -> Sequence[Example]:
     """Return rows that the system was not fitted to: those of a file, or its task's validation rows.
 
@@ -213,14 +213,14 @@ def _validation_rows(system: System) -> Sequence[Example]:
     return system.task.validation
 
 
-def clustered_by(task: Task, given: Given | None = None) -> str | None:
+def clustered_by(task: Task, given: ColumnNames | None = None) -> str | None:
     """Return the column by which rows of a user's own go together; None where each is by itself."""
     named = None if given is None else given.cluster
     return named or (None if task.columns is None else task.columns.cluster)
 
 
 def independent(
-    system: System, rows: Sequence[Example], file: Data | None = None, given: Given | None = None
+    system: System, rows: Sequence[Example], file: Data | None = None, given: ColumnNames | None = None
 ) -> Sequence[Example]:
     """Return one of each group of rows that belong together (`bara_pyro.data.clusters`).
 
@@ -241,7 +241,7 @@ def independent(
 
 
 def rows_to_decide(
-    system: System, file: Data | None = None, *, given: Given | None = None
+    system: System, file: Data | None = None, *, given: ColumnNames | None = None
 ) -> Sequence[Example] | Table:
     """Return the rows of a file, with or without answers, as `ask` reads them, or the system's own test rows.
 
@@ -268,7 +268,7 @@ def fitted_distance(system: System) -> Distance:
     return distance
 
 
-def measured(system: System, asked: Asked, by: Measure) -> Tensor:
+def measured(system: System, asked: ScoredRows, by: Measure) -> Tensor:
     """Return how little is known of each row, float64, `n`; see `bara_pyro.types.Measure`.
 
     Raises:

@@ -27,7 +27,7 @@ from bara_pyro.metrics import (
     prediction_sets,
 )
 from bara_pyro.runs.answers import beside, write_table
-from bara_pyro.runs.asked import Asked, measured
+from bara_pyro.runs.asked import ScoredRows, measured
 from bara_pyro.runs.atomic import write_jsonl
 from bara_pyro.runs.predict import names_of
 from bara_pyro.runs.system import System
@@ -58,7 +58,7 @@ class Decided(Generic[Rule]):
 
 
 def decide_sets(
-    known: Asked, asked: Asked, task: Task, *, alpha: float, score: SetScore = "lac"
+    known: ScoredRows, asked: ScoredRows, task: Task, *, alpha: float, score: SetScore = "lac"
 ) -> Decided[PredictionSets]:
     """Return the set of answers of each row that misses the right one with probability `alpha` at most.
 
@@ -95,7 +95,7 @@ def decide_sets(
 
 
 def decide_abstention(
-    known: Asked, asked: Asked, task: Task, *, risk: float, delta: float = 0.05
+    known: ScoredRows, asked: ScoredRows, task: Task, *, risk: float, delta: float = 0.05
 ) -> Decided[Abstention]:
     """Return which rows are answered, so that at most a share `risk` of the answers is wrong.
 
@@ -133,7 +133,7 @@ def decide_abstention(
 
 
 def decide_detection(
-    system: System, known: Asked, asked: Asked, *, alpha: float, by: Measure | None = None
+    system: System, known: ScoredRows, asked: ScoredRows, *, alpha: float, by: Measure | None = None
 ) -> Decided[Detector]:
     """Return which rows are from elsewhere, of which a share `alpha` of rows at home is called so at most.
 
@@ -171,7 +171,7 @@ def decide_detection(
     return Decided(rule, _carrying(asked, rows), {"rows": len(rows), "by": by, "foreign": int(foreign.sum())})
 
 
-def _carrying(asked: Asked, rows: list[Json]) -> list[Json]:
+def _carrying(asked: ScoredRows, rows: list[Json]) -> list[Json]:
     """Return what was decided of rows beside the columns that they came with, as predictions have them."""
     if not asked.given:
         return rows

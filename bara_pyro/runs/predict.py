@@ -7,8 +7,8 @@ from pathlib import Path
 from torch import Tensor
 
 from bara_pyro.data import (
+    ColumnNames,
     Example,
-    Given,
     Task,
     as_asked,
     as_letters,
@@ -42,7 +42,7 @@ def predict(
     *,
     samples: int = 10,
     seed: int | None = None,
-    given: Given | None = None,
+    given: ColumnNames | None = None,
     on_rows: OnRows | None = None,
 ) -> Answers:
     """Answer rows of the kind that a run was trained on.
@@ -202,7 +202,7 @@ def _whole_file(file: Path, c: TaskConfig, asked: Task, own: RunConfig) -> Task 
     if c.likelihood == "completion":
         told = (stored_file if c.streaming else load_conversations)(file)[: c.limit]
         return ReplyTask(file.stem, test=told, notes=(f"all {len(told)} rows of {file.name} tested on",))
-    given = Given(c.text_column, c.label_column, c.choices_column, c.context_column, c.cluster_column)
+    given = ColumnNames(c.text_column, c.label_column, c.choices_column, c.context_column, c.cluster_column)
     rows = tuple(load_questions(file, asked, given=given, answers=True)[: c.limit])
     notes = [f"all {len(rows)} rows of {file.name} tested on"]
     if known := trained_on(rows, own, asked):

@@ -88,7 +88,7 @@ def build_resumed(
     """
     if not started.adapter.calibrated:
         config = calibrated(config, False)
-    return build_system(config, backbone, task, on_rows=on_rows).under(started)
+    return build_system(config, backbone, task, on_rows=on_rows).with_config(started)
 
 
 def check_same_settings(out: Path, config: RunConfig) -> None:

@@ -17,7 +17,7 @@ from bara_pyro.runs.fingerprint import fingerprint
 from bara_pyro.runs.folder import save_system, write_config
 from bara_pyro.runs.manifest import LOG, MANIFEST, REHEARSAL, how_to_resume
 from bara_pyro.runs.sections import TrainConfig
-from bara_pyro.runs.stopped import Brake, LastGood
+from bara_pyro.runs.stopped import LastFinite, SignalHandler
 from bara_pyro.runs.system import System
 from bara_pyro.runs.train_log import Log
 
@@ -55,9 +55,9 @@ def _fit(system: System, svi: SVI, c: TrainConfig, out: Path, ranks: Ranks, on_s
     }
     start = load_checkpoint(out, svi, identity, ranks)
     ranks.take_over([p.detach() for p in svi.parameters])
-    good = LastGood(svi)
+    good = LastFinite(svi)
     done = start
-    with Brake() as brake, ExitStack() as stack:
+    with SignalHandler() as brake, ExitStack() as stack:
         log = None
         if ranks.first:
             (out / MANIFEST).unlink(missing_ok=True)  # nothing is whole until training is over
@@ -141,7 +141,7 @@ def micro_batches(
 
 
 def _stopped(
-    error: TrainingError, system: System, out: Path, step: int, good: LastGood, ranks: Ranks
+    error: TrainingError, system: System, out: Path, step: int, good: LastFinite, ranks: Ranks
 ) -> TrainingError:
     """Save the last good parameters and return the error that says so."""
     kept = "there is no good state to keep"

@@ -12,7 +12,7 @@ from bara_pyro.core.svi import SVI
 from bara_pyro.errors import TERMINATION
 
 
-class Brake:
+class SignalHandler:
     """Ctrl-C, and what else stops a process and is handled, take effect when a step is whole.
 
     A second one takes effect at once.
@@ -25,7 +25,7 @@ class Brake:
         self.signal = 0
         self._before: dict[int, Any] = {}
 
-    def __enter__(self) -> "Brake":
+    def __enter__(self) -> "SignalHandler":
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, *TERMINATION):
                 if callable(before := signal.getsignal(number)):
@@ -43,7 +43,7 @@ class Brake:
         self.signal = number
 
 
-class LastGood:
+class LastFinite:
     """The parameters that the last finite loss was computed with.
 
     Those that a non-finite loss was computed with are the ones that broke it: they are not worth keeping.

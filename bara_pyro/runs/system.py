@@ -108,7 +108,7 @@ class System:
                 self._encoded[name] = encode_split(self.config, self.backbone, self.task, name)
         return self._encoded[name]
 
-    def under(self, config: RunConfig) -> "System":
+    def with_config(self, config: RunConfig) -> "System":
         """Return the same with settings that say otherwise where its rows are, not which they are."""
         again = replace(self, config=config)
         again._encoded.update(self._encoded)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bara_pyro.extras.replies.generation import Prompt, Reply, generate
-from bara_pyro.extras.replies.generation.prompts import Asked
+from bara_pyro.extras.replies.generation.prompts import PromptLike
 from bara_pyro.metrics import best_of_n_per_prompt, distinct_n, self_bleu_diversity
 from bara_pyro.runs.evaluate import draw
 from bara_pyro.runs.reply_scores import reply_scores
@@ -39,7 +39,7 @@ class Sampling:
         stop: texts that end a reply.
     """
 
-    prompts: Sequence[Asked] | Sequence[Prompt]
+    prompts: Sequence[PromptLike] | Sequence[Prompt]
     score: Score
     temperatures: Sequence[float] = TEMPERATURES
     max_new_tokens: int = 40

@@ -14,7 +14,7 @@ from bara_pyro.core import noise
 from bara_pyro.core.distributions import MeanWeibull
 from bara_pyro.core.distributions.kronecker import KroneckerNormal
 from bara_pyro.core.from_uniform import Uniform, from_uniform
-from bara_pyro.core.noise import GOLDEN, Addresses, mix, uniform
+from bara_pyro.core.noise import GOLDEN, CounterNoise, mix, uniform
 from bara_pyro.core.prediction import addresses_of
 from bara_pyro.errors import ConfigError
 
@@ -30,9 +30,9 @@ def splitmix64(state: int) -> int:
 
 def addresses(
     seed: int = 0, draws: int = 40, rows: int = 30, start: int = 0, repeats: int = 1, width: int = 64
-) -> Addresses:
+) -> CounterNoise:
     numbers, ids = torch.arange(start, start + draws), tuple(map(str, range(rows)))
-    return Addresses(seed, numbers, ids, torch.arange(width).expand(rows, -1), repeats)
+    return CounterNoise(seed, numbers, ids, torch.arange(width).expand(rows, -1), repeats)
 
 
 def unit(shape: tuple[int, ...]) -> dist.TorchDistribution:
@@ -103,7 +103,7 @@ def test_a_draw_depends_on_its_address_alone() -> None:
     assert torch.equal(narrow, whole[:, :, :4, :3])
     last = addresses(width=9).draw_local("theta", unit((40, 30, 2, 8)))  # of a layer that sees two columns
     assert torch.equal(last, whole[:, :, -2:])
-    a = Addresses(0, torch.arange(40), ("5", "2"), torch.arange(9).expand(2, -1))
+    a = CounterNoise(0, torch.arange(40), ("5", "2"), torch.arange(9).expand(2, -1))
     assert torch.equal(a.draw_local("theta", unit((40, 2, 9, 8))), whole[:, [5, 2]])
 
 
@@ -115,7 +115,7 @@ def test_noise_made_ahead_is_the_same_noise(monkeypatch: pytest.MonkeyPatch) -> 
     )
     asked = [*((name, 8) for name in "abced"), ("f", 1), ("f", 8), ("f", 8), ("other", 2), ("b", 8)]
     numbers, ids, places = torch.arange(40), tuple(map(str, range(30))), torch.arange(8).expand(30, -1)
-    one, ahead = Addresses(2, numbers, ids, places), Addresses(2, numbers, ids, places, sites=sites)
+    one, ahead = CounterNoise(2, numbers, ids, places), CounterNoise(2, numbers, ids, places, sites=sites)
     for name, width in asked:
         distribution = unit((40, 30, width, *sites.get(name, (3,))))
         assert torch.equal(ahead.draw_local(name, distribution), one.draw_local(name, distribution)), name
@@ -128,7 +128,7 @@ def test_noise_made_ahead_is_the_same_noise(monkeypatch: pytest.MonkeyPatch) -> 
     for limit, expected in ((2**20, 4), (2 * 40 * 30 * 8 * 3, 2 * 4), (0, 3 * 4)):
         monkeypatch.setattr(noise, "AHEAD", limit)
         calls.clear()
-        fresh_ahead = Addresses(2, numbers, ids, places, sites=sites)
+        fresh_ahead = CounterNoise(2, numbers, ids, places, sites=sites)
         for name in ("d", "e", "f"):
             fresh_ahead.draw_local(name, unit((40, 30, 8, 3)))
         assert len(calls) == expected
@@ -222,7 +222,7 @@ def test_a_distribution_without_quantiles_is_refused() -> None:
 
 def test_addresses_on_another_device() -> None:
     """A language model may be spread over several; the noise is the same."""
-    here = Addresses(3, torch.arange(2), ("a", "b"), torch.arange(5).expand(2, 5))
+    here = CounterNoise(3, torch.arange(2), ("a", "b"), torch.arange(5).expand(2, 5))
     there = here.on(torch.device("meta"))
     assert here.on(torch.device("cpu")) is here
     assert {x.device.type for x in (there.draws, there.shared, there.rows, there.positions)} == {"meta"}

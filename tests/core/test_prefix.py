@@ -13,7 +13,7 @@ from torch.testing import assert_close
 
 from bara_pyro.core import prediction, resuming
 from bara_pyro.core.backbone import Backbone
-from bara_pyro.core.noise import Addresses
+from bara_pyro.core.noise import CounterNoise
 from bara_pyro.core.prediction import Addressed, addresses_of, predict, record
 from bara_pyro.core.prefix import Prefix, common_tokens
 from bara_pyro.core.verifying import verify
@@ -137,13 +137,13 @@ def test_a_last_layer_that_does_not_go_on_is_run_whole(monkeypatch: pytest.Monke
 def test_what_all_rows_share_is_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not again for every piece of a batch; pieces of the draws have their own."""
     drawn: list[int] = []
-    draw = Addresses.draw_global
+    draw = CounterNoise.draw_global
 
     def noted(self, site: str, fn) -> Tensor:
         drawn.append(len(self.draws))
         return draw(self, site, fn)
 
-    monkeypatch.setattr(Addresses, "draw_global", noted)
+    monkeypatch.setattr(CounterNoise, "draw_global", noted)
     model, guide = blob("qwen2")
     whole = predict(model, guide, make_batch(), samples=4)
     sites, calls = len(model.latents.sites), len(drawn)

@@ -5,8 +5,8 @@ from app_cases import write_rows
 
 from bara_pyro.data import (
     SOURCES,
+    ColumnNames,
     Columns,
-    Given,
     Task,
     as_letters,
     load_questions,
@@ -152,7 +152,7 @@ def test_a_lettered_run_reads_its_own_rows_and_ignores_the_order_of_choices(ques
 def test_named_columns_come_first(tmp_path):
     path = tmp_path / "ask.csv"
     path.write_text("review;remark;mark\nbad;dull;good\n")
-    (found,) = load_questions(path, OWN, given=Given("remark", "mark"), answers=True)
+    (found,) = load_questions(path, OWN, given=ColumnNames("remark", "mark"), answers=True)
     assert (found.context, found.label) == ("dull", 0)
 
 
@@ -169,7 +169,7 @@ def test_a_context_that_a_file_lacks_is_no_context_that_is_empty() -> None:
         DataError, match=r"has no column 'para', the context that .* \(--context-column\), or add"
     ):
         load_questions(renamed, task)
-    [row] = load_questions(renamed, task, given=Given(context="paras"))
+    [row] = load_questions(renamed, task, given=ColumnNames(context="paras"))
     assert row.context == "it is warm"
     rows = load_questions([{"question": "is it cold ?", "para": text} for text in ("it is warm", "")], task)
     assert [row.context for row in rows] == ["it is warm", ""]

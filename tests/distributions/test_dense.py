@@ -13,7 +13,7 @@ from torch.testing import assert_close
 
 from bara_pyro.core.distributions import has_analytic_kl
 from bara_pyro.core.distributions.dense import DenseNormal
-from bara_pyro.core.noise import Addresses
+from bara_pyro.core.noise import CounterNoise
 from bara_pyro.errors import MissingKLError
 
 K, D = 3, 4
@@ -78,7 +78,7 @@ def test_draws_by_address_have_its_covariance(local: bool) -> None:
     """Of a distribution that all rows share, and of one a row and token: draws x rows x tokens."""
     q, _ = pair(dtype=torch.float32)
     count = 20_000
-    addresses = Addresses(3, torch.arange(count), ("a", "b"), torch.arange(K).expand(2, -1))
+    addresses = CounterNoise(3, torch.arange(count), ("a", "b"), torch.arange(K).expand(2, -1))
     draws = addresses.draw_global("w", q)
     if local:
         draws = addresses.draw_local("w", q.expand([2, K]))

@@ -10,7 +10,7 @@ from torch.distributions import constraints, kl_divergence
 from torch.testing import assert_close
 
 from bara_pyro.core.distributions import MeanWeibull, stacked
-from bara_pyro.core.distributions.stacked import Pair, kind, kl_sums
+from bara_pyro.core.distributions.stacked import LatentPair, kind, kl_sums
 
 R = 3
 FAMILIES = {
@@ -26,7 +26,7 @@ def positive(*shape: int) -> Tensor:
     return (0.2 + torch.rand(*shape)).requires_grad_()
 
 
-def pairs(family: str, prior: dist.TorchDistribution = GAMMA) -> tuple[list[Pair], list[Tensor]]:
+def pairs(family: str, prior: dist.TorchDistribution = GAMMA) -> tuple[list[LatentPair], list[Tensor]]:
     """A posterior a shape, some of them masked; and all parameters."""
     torch.manual_seed(5)
     out, parameters = [], []
@@ -34,16 +34,16 @@ def pairs(family: str, prior: dist.TorchDistribution = GAMMA) -> tuple[list[Pair
         a, b = positive(*shape, R), positive(*shape, R)
         mask = torch.rand(shape) < 0.6 if shape and shape[0] == 2 else None
         p = prior.expand([*shape, R]).to_event(1)
-        out.append(Pair(FAMILIES[family](a, b).to_event(1), p, mask))
+        out.append(LatentPair(FAMILIES[family](a, b).to_event(1), p, mask))
         parameters += [a, b]
     return out, parameters
 
 
-def sums(sites: list[Pair]) -> list[Tensor]:
+def sums(sites: list[LatentPair]) -> list[Tensor]:
     return [own for vector in kl_sums(sites) for own in vector.unbind()]
 
 
-def one_by_one(sites: list[Pair]) -> list[Tensor]:
+def one_by_one(sites: list[LatentPair]) -> list[Tensor]:
     found = []
     for q, p, mask in sites:
         kl = kl_divergence(q, p)
@@ -68,9 +68,11 @@ def test_sums_and_gradients_are_those_of_a_loop(family: str) -> None:
 
 
 def test_matrices_of_normals_with_means_of_their_own() -> None:
-    def site() -> Pair:
+    def site() -> LatentPair:
         distribution = dist.Normal(torch.zeros(2, 4), positive(2, 4)).to_event(2)
-        return Pair(distribution, dist.Normal(positive(2, 4), torch.full((2, 4), 0.3)).to_event(2), None)
+        return LatentPair(
+            distribution, dist.Normal(positive(2, 4), torch.full((2, 4), 0.3)).to_event(2), None
+        )
 
     sites = [site(), site()]
     assert kind(sites[0]) == kind(sites[1]) is not None
@@ -99,15 +101,17 @@ def test_what_is_not_alike_is_not_taken_together() -> None:
     assert None not in kinds
     assert len(set(kinds)) == 4
     wide = MeanWeibull(positive(2, 5, 4), positive(2, 5, 4)).to_event(1)
-    assert kind(Pair(wide, GAMMA.expand([2, 5, 4]).to_event(1), None)) not in kinds
+    assert kind(LatentPair(wide, GAMMA.expand([2, 5, 4]).to_event(1), None)) not in kinds
 
 
 def test_distributions_that_are_not_entry_by_entry_are_taken_alone() -> None:
     eye = torch.eye(2)
     joint = dist.MultivariateNormal(torch.zeros(2), eye)
-    assert kind(Pair(joint, joint, None)) is None
+    assert kind(LatentPair(joint, joint, None)) is None
     mixed = dist.Normal(torch.zeros(2), torch.ones(2))
-    assert kind(Pair(mixed, mixed, None)) is None  # no event: nothing says what belongs to a site's entry
+    assert (
+        kind(LatentPair(mixed, mixed, None)) is None
+    )  # no event: nothing says what belongs to a site's entry
 
 
 def test_large_sums_are_float64(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,6 +148,8 @@ def test_distributions_of_ones_own_are_taken_as_they_are(
 ) -> None:
     """Made again from their parameters they would be others, with another divergence."""
     prior = dist.Gamma(torch.tensor(1.0), torch.tensor(1.0)).expand([2, 3]).to_event(1)
-    assert kind(Pair(distribution().to_event(1), prior, None)) is None
-    assert kind(Pair(prior, distribution().to_event(1), None)) is None
-    assert kind(Pair(dist.Gamma(torch.ones(2, 3), torch.ones(2, 3)).to_event(1), prior, None)) is not None
+    assert kind(LatentPair(distribution().to_event(1), prior, None)) is None
+    assert kind(LatentPair(prior, distribution().to_event(1), None)) is None
+    assert (
+        kind(LatentPair(dist.Gamma(torch.ones(2, 3), torch.ones(2, 3)).to_event(1), prior, None)) is not None
+    )

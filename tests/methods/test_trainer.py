@@ -24,7 +24,7 @@ from bara_pyro.data import EncodedSplit
 from bara_pyro.data.types import Batch
 from bara_pyro.errors import ConfigError
 from bara_pyro.extras.hub.trainer.arguments import CHECKPOINTING
-from bara_pyro.extras.hub.trainer.trainer import Bound
+from bara_pyro.extras.hub.trainer.trainer import BoundModel
 from bara_pyro.metrics import posterior_predictive
 
 METHODS = ("lora", "bara", "bara-gate", "blob", "mc_dropout", "fvae")
@@ -67,14 +67,14 @@ def trainer_of(pair: tuple, out: Path, args: dict | None = None, **options: Any)
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[Batch]:
     """The batches that Trainer asked the loss of; the noise of the n-th has the seed n."""
     batches: list[Batch] = []
-    forward = Bound.forward
+    forward = BoundModel.forward
 
-    def noted(self: Bound, batch: Batch) -> Any:
+    def noted(self: BoundModel, batch: Batch) -> Any:
         batches.append(batch)
         torch.manual_seed(len(batches))
         return forward(self, batch)
 
-    monkeypatch.setattr(Bound, "forward", noted)
+    monkeypatch.setattr(BoundModel, "forward", noted)
     return batches
 
 

@@ -68,14 +68,14 @@ def predict(
     check_rows(run, [] if input_file is None else [input_file], output, overwrite=overwrite)
 
     from bara_pyro.cli.terminal import print_rows, progress, remark, result, say, say_notes
-    from bara_pyro.data import Given
+    from bara_pyro.data import ColumnNames
     from bara_pyro.runs.answers import write_answers
     from bara_pyro.runs.folder import load_system
     from bara_pyro.runs.predict import predict as answered
 
     system = load_system(run, backbone=model, device=device, with_rows=False)
     note_of_draws(system, samples=samples, seed=seed)
-    given = Given(text_column, None, choices_column, context_column)
+    given = ColumnNames(text_column, None, choices_column, context_column)
     with progress(f"predict {'texts' if input_file is None else input_file.name}", None) as advance:
         found = answered(system, asked, samples=samples, seed=seed, given=given, on_rows=advance)
     if output is not None:

@@ -21,7 +21,7 @@ from bara_pyro.core.distributions.kl import unexpanded
 FLOAT64_SUM = 1_000_000
 
 
-class Pair(NamedTuple):
+class LatentPair(NamedTuple):
     """Posterior and prior of one latent, and which of their batch counts.
 
     Attributes:
@@ -34,7 +34,7 @@ class Pair(NamedTuple):
     mask: Tensor | None
 
 
-def kind(pair: Pair) -> Hashable | None:
+def kind(pair: LatentPair) -> Hashable | None:
     """Return what pairs share that `kl_sums` takes together; None for one that it does not take.
 
     It takes distributions that are independent from entry to entry, `to_event` of a distribution of single
@@ -49,7 +49,7 @@ def kind(pair: Pair) -> Hashable | None:
     return type(q.base_dist), type(p.base_dist), q.event_shape, priors, dtype
 
 
-def kl_sums(pairs: Sequence[Pair]) -> list[Tensor]:
+def kl_sums(pairs: Sequence[LatentPair]) -> list[Tensor]:
     """Return ``KL(q || p)`` of each pair in nats, summed over all its entries that count.
 
     Args:
@@ -123,7 +123,7 @@ def _stacked(
     return type(distributions[0])(**stacked, validate_args=False)
 
 
-def _rows_that_count(pair: Pair, device: torch.device) -> Tensor:
+def _rows_that_count(pair: LatentPair, device: torch.device) -> Tensor:
     mask = _true(device) if pair.mask is None else pair.mask
     return mask.expand(pair.q.batch_shape).reshape(-1)
 

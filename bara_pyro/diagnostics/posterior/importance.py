@@ -18,7 +18,7 @@ from bara_pyro.core.noise import noise_seed
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.types import Batch
 from bara_pyro.diagnostics.arviz.compat import pareto_k
-from bara_pyro.diagnostics.posterior.joint import Draws, check_target, draw
+from bara_pyro.diagnostics.posterior.joint import JointDraws, check_target, draw
 from bara_pyro.errors import ConfigError, TrainingError
 
 MIN_DRAWS = 2
@@ -93,7 +93,7 @@ def weighable(model: AdaptedLM, guide: SiteGuide, batch: Batch) -> None:
         )
 
 
-def log_weight_of(drawn: Draws) -> Tensor:
+def log_weight_of(drawn: JointDraws) -> Tensor:
     """Return log p(y, z) - log q(z) of draws from a guide, float64, `S`, nats.
 
     Raises:

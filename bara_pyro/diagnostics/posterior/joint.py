@@ -36,7 +36,7 @@ Values = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Draws:
+class JointDraws:
     """S draws of all latents, and what program and guide say of them."""
 
     values: dict[str, Tensor]  # the draws by site
@@ -45,11 +45,11 @@ class Draws:
     log_likelihood: Tensor  # float64, `S`: log p(y | z) of all rows, nats
     log_posterior: Tensor  # float64, `S`: log q(z), nats; 0 where no guide was asked
 
-    def at(self, places: Tensor) -> "Draws":
+    def at(self, places: Tensor) -> "JointDraws":
         """Return the draws at these places (long, of any number), in their order."""
         values = {name: value[places] for name, value in self.values.items()}
         rest = (self.log_probs, self.log_prior, self.log_likelihood, self.log_posterior)
-        return Draws(values, *(one[places] for one in rest))
+        return JointDraws(values, *(one[places] for one in rest))
 
 
 def gates_of(model: AdaptedLM) -> Gates:
@@ -116,7 +116,7 @@ def fixed_weights(model: AdaptedLM) -> Iterator[None]:
             parameter.requires_grad_(True)
 
 
-def draw(model: AdaptedLM, guide: SiteGuide, batch: Batch, samples: int, seed: int = 0) -> Draws:
+def draw(model: AdaptedLM, guide: SiteGuide, batch: Batch, samples: int, seed: int = 0) -> JointDraws:
     """Draw all latents from a guide given labelled rows, with their densities.
 
     Raises:
@@ -127,7 +127,7 @@ def draw(model: AdaptedLM, guide: SiteGuide, batch: Batch, samples: int, seed: i
         return _collect(model, batch, samples, lambda part: guide.run(batch))
 
 
-def evaluate(model: AdaptedLM, batch: Batch, values: Values) -> Draws:
+def evaluate(model: AdaptedLM, batch: Batch, values: Values) -> JointDraws:
     """Return what the program says of given latents, for labelled rows."""
 
     def run(part: slice) -> tuple[Trace, None]:
@@ -158,7 +158,7 @@ Run = Callable[[slice], tuple[Trace, Trace | None]]
 """From the numbers of some draws to the traces of program and guide."""
 
 
-def _collect(model: AdaptedLM, batch: Batch, samples: int, run: Run) -> Draws:
+def _collect(model: AdaptedLM, batch: Batch, samples: int, run: Run) -> JointDraws:
     if samples < 1:
         raise ConfigError(f"samples={samples} must be at least 1.")
     step = max(1, SEQUENCES // len(batch))
@@ -170,13 +170,13 @@ def _collect(model: AdaptedLM, batch: Batch, samples: int, run: Run) -> Draws:
         with torch.no_grad():
             parts.append(_read(model, count, *traces))
     values, *densities = zip(*(vars(part).values() for part in parts), strict=True)
-    return Draws(
+    return JointDraws(
         {name: torch.cat([part[name] for part in values]) for name in values[0]},
         *(torch.cat(density) for density in densities),
     )
 
 
-def _read(model: AdaptedLM, count: int, program: Trace, posterior: Trace | None) -> Draws:
+def _read(model: AdaptedLM, count: int, program: Trace, posterior: Trace | None) -> JointDraws:
     """Add up the densities of one forward by draw."""
     prior, likelihood, guide = (torch.zeros(count, dtype=torch.float64) for _ in range(3))
     latents, values = model.latents, {}
@@ -193,7 +193,7 @@ def _read(model: AdaptedLM, count: int, program: Trace, posterior: Trace | None)
         own = latents.global_sites.get(name)
         values[name] = value.reshape(count, *(own.shape if own else value.shape[1:]))
     logits = distribution_of(program.nodes[LIKELIHOOD]).logits.squeeze(-2)
-    return Draws(values, logits.double().log_softmax(-1).cpu(), prior, likelihood, guide)
+    return JointDraws(values, logits.double().log_softmax(-1).cpu(), prior, likelihood, guide)
 
 
 def _density(fn: TorchDistribution, site: Message, count: int) -> Tensor:

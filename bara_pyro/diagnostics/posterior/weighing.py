@@ -20,7 +20,7 @@ from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.types import Batch
 from bara_pyro.diagnostics.arviz.compat import pareto_smoothed
 from bara_pyro.diagnostics.posterior.importance import GOOD_K, log_weight_of, weighable
-from bara_pyro.diagnostics.posterior.joint import Draws, draw
+from bara_pyro.diagnostics.posterior.joint import JointDraws, draw
 from bara_pyro.errors import ConfigError
 
 
@@ -34,7 +34,7 @@ class Weighed:
         effective: effective number of candidates, from 1 to their number.
     """
 
-    draws: Draws
+    draws: JointDraws
     k_hat: float
     effective: float
 

@@ -74,7 +74,7 @@ def acquire(
 
     check_rows(run, [pool], output, overwrite=overwrite, keys=ACQUISITION_KEYS)
     from bara_pyro.cli.terminal import progress, result, say, say_notes
-    from bara_pyro.data import Given, load_questions
+    from bara_pyro.data import ColumnNames, load_questions
     from bara_pyro.data.csv_rows import separator_in
     from bara_pyro.data.tables import read_table
     from bara_pyro.extras.active.acquire import acquire as choose_rows
@@ -91,7 +91,7 @@ def acquire(
     if output is not None:
         check_columns(table, (*ACQUISITION_KEYS, "joint"))
         check_cells(table, output)
-    given = Given(text_column, None, choices_column, context_column)
+    given = ColumnNames(text_column, None, choices_column, context_column)
     examples = load_questions(pool, system.task, given=given)
     texts = len(one_a_text(examples))
     if texts < len(examples):

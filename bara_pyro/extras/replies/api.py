@@ -8,7 +8,7 @@ from bara_pyro.data.tables import Data
 from bara_pyro.errors import ConfigError, unknown
 from bara_pyro.extras.replies.generation.decoding import Decoding
 from bara_pyro.extras.replies.generation.file import reply_lines
-from bara_pyro.extras.replies.generation.prompts import Asked, encode_prompts, load_prompts
+from bara_pyro.extras.replies.generation.prompts import PromptLike, encode_prompts, load_prompts
 from bara_pyro.runs.folder import fitted
 from bara_pyro.runs.system import System
 from bara_pyro.types import Json
@@ -65,7 +65,7 @@ def generate(
     run, how = fitted(run), Decoding(**decoding)
     ids: list[str] = []
     if isinstance(prompts, list) and all(isinstance(one, str) for one in prompts):
-        asked: list[Asked] = [*prompts]
+        asked: list[PromptLike] = [*prompts]
     else:
         ids, asked = load_prompts(prompts)
     chat = run.config.task.chat if chat is None else chat

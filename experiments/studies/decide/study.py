@@ -20,7 +20,7 @@ from bara_pyro.cli.terminal import say
 from bara_pyro.core.loading import load_backbone
 from bara_pyro.errors import ConfigError, DataError
 from bara_pyro.metrics import accuracy
-from bara_pyro.runs.asked import Asked, ask
+from bara_pyro.runs.asked import ScoredRows, ask
 from bara_pyro.runs.config import load_config
 from bara_pyro.runs.decide import decide_abstention, decide_detection, decide_sets
 from bara_pyro.runs.system import System, build_system
@@ -42,10 +42,10 @@ FALSE_ALARMS = 0.05
 MEASURES: tuple[Measure, ...] = ("total", "epistemic", "distance")
 OWN = "own"
 
-Rows = Mapping[str, Asked]
+Rows = Mapping[str, ScoredRows]
 
 
-def asked_rows(system: System, rows: int, samples: int) -> tuple[Asked, dict[str, Asked]]:
+def asked_rows(system: System, rows: int, samples: int) -> tuple[ScoredRows, dict[str, ScoredRows]]:
     """Return a system's validation rows; its test rows and the first `rows` of the shifted tasks by name."""
     shifted = {name: on_task(system, name).task.test[:rows] for name in SHIFTED}
     others = {OWN: system.task.test, **shifted}
@@ -53,7 +53,7 @@ def asked_rows(system: System, rows: int, samples: int) -> tuple[Asked, dict[str
     return known, {name: ask(system, own, name, samples=samples) for name, own in others.items()}
 
 
-def sets_of(system: System, known: Asked, others: Rows) -> dict[str, Any]:
+def sets_of(system: System, known: ScoredRows, others: Rows) -> dict[str, Any]:
     """Return coverage (percent) and mean size of sets, by score, alpha and task."""
     return {
         score: {
@@ -71,7 +71,7 @@ def _numbers(summary: Mapping[str, Any]) -> dict[str, float]:
     return {key: summary[key] for key in ("mean_size", "coverage", "expected_coverage")}
 
 
-def abstention_of(system: System, known: Asked, asked: Asked) -> dict[str, Any]:
+def abstention_of(system: System, known: ScoredRows, asked: ScoredRows) -> dict[str, Any]:
     """Return by risk the share of test rows that is answered and their error rate (percent), or a refusal."""
     found: dict[str, Any] = {}
     for risk in RISKS:
@@ -90,7 +90,9 @@ def abstention_of(system: System, known: Asked, asked: Asked) -> dict[str, Any]:
     return found
 
 
-def alarms_of(system: System, known: Asked, others: Rows, measures: tuple[Measure, ...]) -> dict[str, Any]:
+def alarms_of(
+    system: System, known: ScoredRows, others: Rows, measures: tuple[Measure, ...]
+) -> dict[str, Any]:
     """Return by measure the share of rows of each task that is called foreign (percent)."""
     found: dict[str, Any] = {}
     for by in measures:

@@ -29,7 +29,7 @@ from bara_pyro.extras.serve.http import app as application
 from bara_pyro.extras.serve.http import engine as reading
 from bara_pyro.extras.serve.http import middleware
 from bara_pyro.extras.serve.http.app import Limits, create_app
-from bara_pyro.extras.serve.http.engine import Answer, Question, RunEngine
+from bara_pyro.extras.serve.http.engine import Answer, QueuedQuestion, RunEngine
 from bara_pyro.extras.serve.http.server import hosts_of
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.rows import encode_rows
@@ -427,7 +427,7 @@ def test_memory_budget_and_batches_change_nothing(run: Path, rows: list[dict], e
 
     expected = drawn(engine.compute(questions))
     assert drawn(small.compute(questions)) == pytest.approx(expected, abs=ROUNDING)
-    one_by_one: list[Question] = [small.read([row])[0][0] for row in rows]
+    one_by_one: list[QueuedQuestion] = [small.read([row])[0][0] for row in rows]
     alone = [answer for question in one_by_one for answer in engine.compute([question])]
     assert drawn(alone) == pytest.approx(expected, abs=ROUNDING)
     # Two requests may call different questions by the same name.

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bara_pyro.core.latents import Latents, Site
-from bara_pyro.core.noise import Addresses
+from bara_pyro.core.noise import CounterNoise
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.core.targets import widths
 from bara_pyro.errors import ConfigError
@@ -36,7 +36,7 @@ class Draw:
         phi: adapter -> path -> its Phi, `r`, under that draw.
     """
 
-    addresses: Addresses | None = None
+    addresses: CounterNoise | None = None
     phi: dict[str, dict[str, Tensor]] = field(default_factory=dict)
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from bara_pyro.core.cache_name import given_cache
-from bara_pyro.core.noise import Addresses
+from bara_pyro.core.noise import CounterNoise
 from bara_pyro.core.targets import find_targets
 from bara_pyro.errors import BackboneError, ConfigError
 from bara_pyro.extras.hub.peft.config import TYPE, BaRAConfig
@@ -114,7 +114,7 @@ class BaRAModel(BaseTuner):
                 f"Draws need an attention mask of two dimensions and one id a row: the mask has {mask.dim()} "
                 f"dimensions, and there are {rows} rows and {rows if ids is None else len(ids)} ids."
             )
-        self.draw.addresses = Addresses(
+        self.draw.addresses = CounterNoise(
             seed,
             torch.tensor([draw], device=mask.device),
             tuple(map(str, range(rows))) if ids is None else ids,
@@ -123,7 +123,7 @@ class BaRAModel(BaseTuner):
         # Of all: a batch may name the adapter of each of its rows.
         self.draw.phi = {name: self._phi(name, self.draw.addresses) for name in self.peft_config}
 
-    def _phi(self, name: str, noise: Addresses) -> dict[str, Tensor]:
+    def _phi(self, name: str, noise: CounterNoise) -> dict[str, Tensor]:
         """Draw Phi of all modules at once, as the program does: module path -> `r`."""
         layers = [layer for layer in self.model.modules() if isinstance(layer, BaRALayer)]
         layers = [layer for layer in layers if name in layer.lora_phi]

@@ -29,7 +29,7 @@ from bara_pyro.runs.offered import among_offered
 WEIGHTS = "model.safetensors"  # where Trainer looks for them
 
 
-class Bound(nn.Module):
+class BoundModel(nn.Module):
     """Program and guide as one module, whose forward is the negative ELBO; the language model is no part.
 
     Args:
@@ -146,7 +146,7 @@ class BaRATrainer(Trainer):
         self.eval_samples = eval_samples
         self._parts: list[dict[str, float]] = []
         super().__init__(
-            Bound(model, guide, elbo or MeanFieldELBO()),
+            BoundModel(model, guide, elbo or MeanFieldELBO()),
             args,
             data_collator=self._collate,
             train_dataset=_rows(train_dataset),
@@ -189,7 +189,7 @@ class BaRATrainer(Trainer):
     def _track_num_input_tokens(self, inputs: dict[str, Any]) -> None:
         """Count the tokens of a batch as Trainer does: all of `B x T`, or those that are no padding."""
         batch = inputs["batch"]
-        tokens = {Bound.main_input_name: batch.input_ids, "attention_mask": batch.attention_mask}
+        tokens = {BoundModel.main_input_name: batch.input_ids, "attention_mask": batch.attention_mask}
         super()._track_num_input_tokens(tokens)
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:

@@ -22,7 +22,13 @@ from bara_pyro.data import templates
 from bara_pyro.data.replies import EncodedReply
 from bara_pyro.errors import ConfigError, DataError, check_choice
 from bara_pyro.extras.lmeval.harness.laws import DRAWN, check_law, log_likelihoods
-from bara_pyro.extras.lmeval.harness.writing import Request, Settings, most_tokens, settings_of, written
+from bara_pyro.extras.lmeval.harness.writing import (
+    Request,
+    WritingSettings,
+    most_tokens,
+    settings_of,
+    written,
+)
 from bara_pyro.extras.replies.generation import Prompt
 from bara_pyro.runs.folder import load_system
 from bara_pyro.runs.manifest import is_run
@@ -172,7 +178,7 @@ class BaraLM(HFLM):
         system = self._drawn_from()
         eos = self.tok_decode(self.eot_token_id, skip_special_tokens=False)
         asked: list[Request] = []
-        known: dict[int, tuple[Prompt, Settings]] = {}
+        known: dict[int, tuple[Prompt, WritingSettings]] = {}
         numbers: Counter[int] = Counter()
         for request in requests:
             which = id(request)  # one that its task repeats stands there as often, the same object
@@ -189,7 +195,7 @@ class BaraLM(HFLM):
                 bar.update()
         return [found[place] for place in range(len(requests))]
 
-    def _prompt(self, context: str, settings: Settings, name: str) -> Prompt:
+    def _prompt(self, context: str, settings: WritingSettings, name: str) -> Prompt:
         """Return a context as `HFLM` reads it, cut at the left where its text needs the room."""
         room = self.max_length - settings.max_new_tokens
         [tokens], _ = self.tok_batch_encode([context], left_truncate_len=room, truncation=self.truncation)

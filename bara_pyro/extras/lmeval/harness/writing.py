@@ -16,7 +16,7 @@ HONOURED = ("do_sample", "max_gen_toks", "num_beams", "temperature", "top_k", "t
 
 
 @dataclass(frozen=True)
-class Settings:
+class WritingSettings:
     """What a request says of its text, in the words of `generation.generate`."""
 
     max_new_tokens: int
@@ -38,7 +38,7 @@ class Request:
 
     prompt: Prompt
     number: int
-    settings: Settings
+    settings: WritingSettings
 
 
 def most_tokens(gen_kwargs: Json, default: int, max_length: int) -> int:
@@ -61,7 +61,7 @@ def most_tokens(gen_kwargs: Json, default: int, max_length: int) -> int:
     return most
 
 
-def settings_of(gen_kwargs: Json, default: int, eos: str) -> Settings:
+def settings_of(gen_kwargs: Json, default: int, eos: str) -> WritingSettings:
     """Return what a request says of its text.
 
     Args:
@@ -91,7 +91,7 @@ def settings_of(gen_kwargs: Json, default: int, eos: str) -> Settings:
     stop = tuple(dict.fromkeys(text for text in until if text))
     top_p, top_k = given.get("top_p"), given.get("top_k")
     narrowing = 1.0 if top_p is None else float(top_p), int(top_k or 0)
-    return Settings(int(given["max_gen_toks"]), stop, temperature, *narrowing)
+    return WritingSettings(int(given["max_gen_toks"]), stop, temperature, *narrowing)
 
 
 def _normal(gen_kwargs: Json, default: int) -> Json:
@@ -119,7 +119,7 @@ def written(
     Raises:
         ConfigError: see `generation.generate`.
     """
-    alike: dict[Settings, list[int]] = defaultdict(list)
+    alike: dict[WritingSettings, list[int]] = defaultdict(list)
     for place in sorted(range(len(requests)), key=lambda i: -len(requests[i].prompt.token_ids)):
         alike[requests[place].settings].append(place)
     for settings, places in alike.items():

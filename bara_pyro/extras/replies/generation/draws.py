@@ -6,10 +6,10 @@ import pyro
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
-from bara_pyro.core.adapter import Given
+from bara_pyro.core.adapter import LayerLatents
 from bara_pyro.core.attached import Placed, latents_under
 from bara_pyro.core.guide import SiteGuide
-from bara_pyro.core.noise import Addresses
+from bara_pyro.core.noise import CounterNoise
 from bara_pyro.core.prediction import Addressed
 from bara_pyro.core.threads import PROGRAM
 
@@ -39,7 +39,7 @@ class RowDraws(Placed, Addressed):
         fresh_theta: bool = True,
     ) -> None:
         sites = guide.model.latents.local_shapes
-        Addressed.__init__(self, guide, Addresses.paired(seed, numbers, shared, ids, sites))
+        Addressed.__init__(self, guide, CounterNoise.paired(seed, numbers, shared, ids, sites))
         self.fresh_theta = fresh_theta
 
     def see(self, positions: Tensor) -> None:
@@ -52,7 +52,7 @@ class RowDraws(Placed, Addressed):
             return fn.mean
         return super().value(name, fn)
 
-    def latents(self) -> Sequence[Given]:
+    def latents(self) -> Sequence[LayerLatents]:
         """Return what each adapter is given: the global latents, a draw a row, or an ensemble's members."""
         model, numbers = self.guide.model, self.addresses.shared
         if model.members:

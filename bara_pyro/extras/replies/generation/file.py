@@ -12,7 +12,7 @@ from bara_pyro.data.tools import DOCUMENTS, OPTIONS, TOOLS
 from bara_pyro.errors import ConfigError
 from bara_pyro.extras.replies.generation.decoding import Decoding
 from bara_pyro.extras.replies.generation.generate import Reply, generate
-from bara_pyro.extras.replies.generation.prompts import Asked, Chat, Prompt
+from bara_pyro.extras.replies.generation.prompts import Chat, Prompt, PromptLike
 from bara_pyro.extras.replies.generation.uncertainty import BUDGET, ReplyUncertainty, reply_uncertainty
 from bara_pyro.runs.atomic import check_there, jsonl_line, write_jsonl, writing
 from bara_pyro.runs.fingerprint import fingerprint_of
@@ -28,7 +28,7 @@ TOGETHER = 16  # replies whose uncertainty is looked at at once
 
 def reply_lines(
     system: System,
-    prompts: Sequence[tuple[Prompt, Asked]],
+    prompts: Sequence[tuple[Prompt, PromptLike]],
     how: Decoding,
     *,
     replies: int = 1,
@@ -96,7 +96,7 @@ def reply_lines(
             }
 
 
-def lines_there(output: Path, made: str, prompts: Sequence[tuple[Prompt, Asked]]) -> list[Json]:
+def lines_there(output: Path, made: str, prompts: Sequence[tuple[Prompt, PromptLike]]) -> list[Json]:
     """Return the whole lines of a file of replies, to be gone on with.
 
     Args:
@@ -163,7 +163,7 @@ def made_by(system: System, how: Decoding, uncertainty: int) -> str:
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def _columns(asked: Asked) -> Json:
+def _columns(asked: PromptLike) -> Json:
     """Return what was asked as columns that `load_prompts` reads."""
     if isinstance(asked, str):
         return {"prompt": asked}

@@ -10,7 +10,7 @@ from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel,
 from bara_pyro.core.attached import attached, hung
 from bara_pyro.core.backbone import Backbone
 from bara_pyro.core.guide import SiteGuide, check_guide
-from bara_pyro.core.noise import Addresses
+from bara_pyro.core.noise import CounterNoise
 from bara_pyro.core.program import AdaptedLM
 from bara_pyro.data.texts import pad_left
 from bara_pyro.data.tokens import Tokenizer
@@ -24,7 +24,7 @@ from bara_pyro.extras.replies.generation.decoding import (
     within_context,
 )
 from bara_pyro.extras.replies.generation.draws import RowDraws
-from bara_pyro.extras.replies.generation.prompts import Asked, Prompt, encode_prompts
+from bara_pyro.extras.replies.generation.prompts import Prompt, PromptLike, encode_prompts
 from bara_pyro.extras.replies.generation.sampling import Choice, warpers
 from bara_pyro.extras.replies.generation.stopping import Stop
 
@@ -59,7 +59,7 @@ class Reply:
 def generate(
     model: AdaptedLM,
     guide: SiteGuide,
-    prompts: Sequence[Asked] | Sequence[Prompt],
+    prompts: Sequence[PromptLike] | Sequence[Prompt],
     *,
     replies: int = 1,
     draws: int | str = "each",
@@ -177,7 +177,7 @@ def _some(
     backbone.check_tokens(ids)
     mask = pad_left(0, [[1] * len(p.token_ids) for p, _, _ in rows]).to(backbone.device)
     numbers = torch.tensor([n for _, n in wanted], device=backbone.device)
-    dice = Addresses.paired(how.seed, numbers, numbers, [p.key for p, _ in wanted])
+    dice = CounterNoise.paired(how.seed, numbers, numbers, [p.key for p, _ in wanted])
     choice = Choice(
         dice,
         together,
@@ -310,7 +310,7 @@ def _pad_id(backbone: Backbone) -> int:
     return int(own if own is not None else next(iter(_ends(backbone)), 0))
 
 
-def _encoded(prompts: Sequence[Asked] | Sequence[Prompt], backbone: Backbone) -> list[Prompt]:
+def _encoded(prompts: Sequence[PromptLike] | Sequence[Prompt], backbone: Backbone) -> list[Prompt]:
     if isinstance(prompts, str):
         raise ConfigError(f"prompts is a text, {prompts[:40]!r}: give a list of prompts.")
     made = [p for p in prompts if isinstance(p, Prompt)]

@@ -29,7 +29,7 @@ class Chat:
     options: Fields
 
 
-Asked = str | Sequence[Message] | Chat
+PromptLike = str | Sequence[Message] | Chat
 """A text to go on from, or the messages of a conversation, the user's last."""
 
 
@@ -55,7 +55,7 @@ class Prompt:
 
 
 def encode_prompts(
-    prompts: Iterable[Asked], tokenizer: Tokenizer, *, chat: bool = False, ids: Sequence[str] = ()
+    prompts: Iterable[PromptLike], tokenizer: Tokenizer, *, chat: bool = False, ids: Sequence[str] = ()
 ) -> list[Prompt]:
     """Return prompts as tokens.
 
@@ -95,7 +95,7 @@ def encode_prompts(
     return found
 
 
-def load_prompts(data: Data) -> tuple[list[str], list[Asked]]:
+def load_prompts(data: Data) -> tuple[list[str], list[PromptLike]]:
     """Return identifiers and prompts of rows: a column `messages`, or `prompt`, `instruction`, `question`.
 
     Of `messages` that end with a reply, that reply is left out. `input` beside an `instruction` is put below.
@@ -113,7 +113,7 @@ def load_prompts(data: Data) -> tuple[list[str], list[Asked]]:
     table = read_table(data)
     ids = [own_id(row) or f"row-{n}" for n, row in enumerate(table.rows, 1)]
     check_ids(ids, table.place)
-    found: list[Asked] = []
+    found: list[PromptLike] = []
     for number, (row_id, row) in enumerate(zip(ids, table.rows, strict=True), 1):
         where = f"row {number} of {table.place}"
         asked = _asked(row, where)

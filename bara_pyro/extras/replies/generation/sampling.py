@@ -11,7 +11,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from bara_pyro.core.noise import Addresses
+from bara_pyro.core.noise import CounterNoise
 from bara_pyro.errors import ConfigError
 
 TOKEN = "token"  # noqa: S105 - the stream of numbers that tokens are chosen by
@@ -59,7 +59,7 @@ class Choice(LogitsProcessor):
 
     def __init__(
         self,
-        dice: Addresses,
+        dice: CounterNoise,
         together: int,
         narrowing: Sequence[LogitsProcessor],
         *,

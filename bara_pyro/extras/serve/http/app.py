@@ -16,7 +16,7 @@ from bara_pyro import __version__
 from bara_pyro.errors import BaraError
 from bara_pyro.extras.serve.http import schema
 from bara_pyro.extras.serve.http.batcher import Batcher, FullError
-from bara_pyro.extras.serve.http.engine import Answer, Engine, Question
+from bara_pyro.extras.serve.http.engine import Answer, Engine, QueuedQuestion
 from bara_pyro.extras.serve.http.meters import CONTENT_TYPE, Meters
 from bara_pyro.extras.serve.http.middleware import ANY, MOST_BYTES, Counted, Limited, Trusted
 from bara_pyro.types import Fields, Json
@@ -33,7 +33,10 @@ Ask = Callable[[Request, Say], Awaitable[Response]]
 REFUSALS: dict[int | str, dict[str, Any]] = {
     code: {"model": schema.Refusal} for code in (400, 408, 413, 422, 500, 503)
 }
-BODY: Json = {"content": {"application/json": {"schema": schema.Asked.model_json_schema()}}, "required": True}
+BODY: Json = {
+    "content": {"application/json": {"schema": schema.RowRequest.model_json_schema()}},
+    "required": True,
+}
 ASKED: dict[str, Any] = {"responses": REFUSALS, "openapi_extra": {"requestBody": BODY}}
 
 
@@ -65,7 +68,7 @@ def create_app(engine: Engine, limits: Limits | None = None, *, hosts: Collectio
     """
     limits = limits or Limits()
     meters = Meters(lambda: batcher.held)
-    batcher: Batcher[Question, Answer] = Batcher(
+    batcher: Batcher[QueuedQuestion, Answer] = Batcher(
         engine.compute,
         max_rows=limits.max_batch,
         max_wait=limits.max_wait,
@@ -163,7 +166,7 @@ def _add_questions(app: FastAPI, ask: Ask) -> None:
         """Total, aleatoric and epistemic uncertainty, in nats."""
         return await ask(request, schema.uncertainty_row)
 
-    @app.post("/draws", response_model=schema.Draws, **ASKED)
+    @app.post("/draws", response_model=schema.DrawsReply, **ASKED)
     async def draws(request: Request) -> Response:
         """Each class's probability under each draw of the posterior."""
         return await ask(request, schema.draw_row)

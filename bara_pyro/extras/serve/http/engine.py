@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bara_pyro.core.prediction import predict
-from bara_pyro.data import EncodedSplit, Example, Given, load_questions
+from bara_pyro.data import ColumnNames, EncodedSplit, Example, load_questions
 from bara_pyro.data.columns import find_columns
 from bara_pyro.data.questions import text_column
 from bara_pyro.data.tables import read_table
@@ -22,7 +22,7 @@ PART = 2**16
 
 
 @dataclass(frozen=True)
-class Question:
+class QueuedQuestion:
     """A row that was read.
 
     Attributes:
@@ -57,11 +57,11 @@ class Engine(Protocol):
         """What answers: facts for `/health`; `text_column` of them is what hints call the text of a row."""
         ...
 
-    def read(self, rows: Sequence[Fields]) -> tuple[list[Question], list[str]]:
+    def read(self, rows: Sequence[Fields]) -> tuple[list[QueuedQuestion], list[str]]:
         """Return the questions of a request and notes on them; a `BaraError` refuses it."""
         ...
 
-    def compute(self, questions: Sequence[Question]) -> list[Answer]:
+    def compute(self, questions: Sequence[QueuedQuestion]) -> list[Answer]:
         """Answer questions of one or several requests, each as if it were alone, in their order."""
         ...
 
@@ -110,7 +110,7 @@ class RunEngine:
             "seed": self.seed,
         }
 
-    def read(self, rows: Sequence[Fields]) -> tuple[list[Question], list[str]]:
+    def read(self, rows: Sequence[Fields]) -> tuple[list[QueuedQuestion], list[str]]:
         """Read rows as `bara predict` reads those of a file.
 
         Raises:
@@ -125,7 +125,7 @@ class RunEngine:
                 f"The question of row {split.dropped[0]!r} is longer than {most} tokens, the most that "
                 "this run reads: give a shorter one."
             )
-        questions = [Question(example, split.take([i])) for i, example in enumerate(examples)]
+        questions = [QueuedQuestion(example, split.take([i])) for i, example in enumerate(examples)]
         return questions, reading_notes(self._reading, self.system.backbone, split, "given")
 
     def _encoded(self, examples: Sequence[Example]) -> Iterator[EncodedSplit]:
@@ -142,14 +142,14 @@ class RunEngine:
         if self._text_column in keys:
             return
         try:
-            find_columns(keys, Given(), "", answers=False, last_words=False)
+            find_columns(keys, ColumnNames(), "", answers=False, last_words=False)
         except DataError as error:
             there = ", ".join(map(repr, keys)) or "none"
             raise DataError(
                 f"No key of the rows holds their text ({there}): call it {self._text_column!r}."
             ) from error
 
-    def compute(self, questions: Sequence[Question]) -> list[Answer]:
+    def compute(self, questions: Sequence[QueuedQuestion]) -> list[Answer]:
         """Answer questions, in their order."""
         c = self.system.config.predict
         # By length, so that the pieces that a batch is cut into hold little padding.
@@ -207,7 +207,7 @@ def united(splits: Sequence[EncodedSplit]) -> EncodedSplit:
     )
 
 
-def joined(questions: Sequence[Question]) -> EncodedSplit:
+def joined(questions: Sequence[QueuedQuestion]) -> EncodedSplit:
     """Return questions as one split; two of different requests may have the same id."""
     rows = [question.encoded for question in questions]
     return EncodedSplit(

@@ -10,7 +10,7 @@ from bara_pyro.extras.serve.http.engine import Answer
 from bara_pyro.types import Fields, Json
 
 
-class Asked(BaseModel):
+class RowRequest(BaseModel):
     """A request: rows with the columns that the run was trained on, or others of a usual name."""
 
     model_config = ConfigDict(extra="forbid")
@@ -70,7 +70,7 @@ class Uncertainties(Reply):
     rows: list[UncertaintyRow]
 
 
-class Draws(Reply):
+class DrawsReply(Reply):
     """Reply of `/draws`."""
 
     rows: list[DrawRow]
