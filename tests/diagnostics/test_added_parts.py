@@ -1,0 +1,65 @@
+"""Parts that packages add to an inspection: computed, stored, read back and shown beside the others."""
+
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+from inspection_cases import OPTIONS, fitted
+from pydantic import ValidationError
+
+from bara_pyro.diagnostics import parts
+from bara_pyro.diagnostics.context import Context
+from bara_pyro.diagnostics.inspection import DIAGNOSTICS, Inspection, look_inside, parts_of
+from bara_pyro.diagnostics.page.page import sections
+from bara_pyro.diagnostics.parts import Part
+from bara_pyro.diagnostics.result import Result
+from bara_pyro.diagnostics.shown import Shown, shown
+from bara_pyro.registry import Registry
+
+
+class Count(Result):
+    """What a package finds."""
+
+    rows: int
+
+
+def count(context: Context) -> Count | None:
+    return Count(rows=len(context.rows)) if context.system.model.gates is not None else None
+
+
+def show(found: Count) -> Shown:
+    return shown("Counted", f"There are {found.rows} rows.", [], [])
+
+
+COUNT = Part(Count, count, show)
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Offer one part, and no other."""
+    registry: Registry[Part] = Registry("part of an inspection", "bara_pyro.diagnostics", of=Part)
+    vars(registry)["_offered"] = {"count": EntryPoint("count", f"{__name__}:COUNT", "bara_pyro.diagnostics")}
+    for module in ("parts", "inspection", "page.page"):
+        monkeypatch.setattr(f"bara_pyro.diagnostics.{module}.ADDED", registry)
+
+
+@pytest.mark.usefixtures("counted")
+def test_a_part_is_computed_stored_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = dict.fromkeys(DIAGNOSTICS, lambda context: None) | {"scores": DIAGNOSTICS["scores"]}
+    monkeypatch.setattr("bara_pyro.diagnostics.inspection.DIAGNOSTICS", own)
+    found = look_inside(tmp_path, fitted("bara-gate"), OPTIONS)
+    assert parts_of(OPTIONS) == (*own, "count") == tuple(found.seconds)
+    again = Inspection.model_validate_json(found.model_dump_json())
+    assert again.model_dump_json() == found.model_dump_json()
+    assert again.model_extra == {"count": Count(rows=found.run.rows)}
+    assert sections(again, tmp_path)[-1].plain == f"There are {found.run.rows} rows."
+    stored = found.model_dump(mode="json")
+    assert Inspection.model_validate(stored | {"count": None}).model_extra == {"count": None}
+    for wrong in ({"count": {"rows": "many"}}, {"bounds": None}):
+        with pytest.raises(ValidationError, match=next(iter(wrong))):
+            Inspection.model_validate(stored | wrong)
+
+
+def test_the_bounds_are_such_a_part() -> None:
+    assert "bounds" in parts.ADDED
+    assert "bounds" not in Inspection.model_fields
