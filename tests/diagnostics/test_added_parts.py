@@ -55,9 +55,10 @@ def test_a_part_is_computed_stored_and_shown(tmp_path: Path, monkeypatch: pytest
     assert sections(again, tmp_path)[-1].plain == f"There are {found.run.rows} rows."
     stored = found.model_dump(mode="json")
     assert Inspection.model_validate(stored | {"count": None}).model_extra == {"count": None}
-    for wrong in ({"count": {"rows": "many"}}, {"bounds": None}):
-        with pytest.raises(ValidationError, match=next(iter(wrong))):
-            Inspection.model_validate(stored | wrong)
+    with pytest.raises(ValidationError, match="rows"):
+        Inspection.model_validate(stored | {"count": {"rows": "many"}})
+    with pytest.raises(ValidationError, match="'bounds'"):  # nobody offers it here
+        Inspection.model_validate(stored | {"bounds": None})
 
 
 def test_the_bounds_are_such_a_part() -> None:
