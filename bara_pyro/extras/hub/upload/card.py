@@ -7,19 +7,10 @@ from huggingface_hub import EvalResult, ModelCardData
 from bara_pyro.core.loading import DTYPES
 from bara_pyro.data.registry import SOURCES
 from bara_pyro.methods import METHODS
+from bara_pyro.metrics.base import METRICS, Metric
 from bara_pyro.report.table import Column, Table, markdown
 from bara_pyro.runs.config import RunConfig
 from bara_pyro.types import Json
-
-COLUMNS = (
-    Column("S", "draws S"),
-    Column("acc", "accuracy %", format=".1f"),
-    Column("ece", "ECE %", format=".1f"),
-    Column("nll", "NLL nats", format=".3f"),
-    Column("brier", "Brier", format=".3f"),
-    Column("n", "rows", format=",d"),
-)
-METRICS = {"acc": "accuracy", "ece": "expected calibration error", "nll": "negative log-likelihood"}
 
 
 @dataclass(frozen=True)
@@ -60,6 +51,12 @@ def best_draws(report: Json) -> str:
     return max(report["metrics"], key=int)
 
 
+def published(report: Json) -> list[Metric]:
+    """Return the metrics of the table of scores that a report has, but for those that need the truth."""
+    scores = report["metrics"][best_draws(report)]
+    return [m for m in METRICS.values() if m.heading and not m.of_truth and m.name in scores]
+
+
 def _metadata(run: Published, license_name: str | None) -> ModelCardData:
     source, split = SOURCES.get(run.report["task"]), run.report["split"]
     scores = run.report["metrics"][best_draws(run.report)]
@@ -69,12 +66,12 @@ def _metadata(run: Published, license_name: str | None) -> ModelCardData:
             dataset_type=source.hub if source else run.report["task"],
             dataset_name=run.report["task"],
             dataset_split=split,
-            metric_type=key,
-            metric_name=name,
-            metric_value=round(scores[key], 4),
+            metric_type=metric.name,
+            metric_name=metric.title,
+            metric_value=round(scores[metric.name], 4),
         )
-        for key, name in METRICS.items()
-        if scores[key] is not None  # infinite
+        for metric in published(run.report)
+        if scores[metric.name] is not None  # infinite
     ]
     return ModelCardData(
         library_name="peft" if run.peft else "bara-pyro",
@@ -173,8 +170,10 @@ def _data(run: Published) -> str:
 def _scores(run: Published) -> str:
     rows = [{"S": s if int(s) else "0 (mean)", **scores} for s, scores in run.report["metrics"].items()]
     majority = run.report["majority_class"]
+    scores = [Column(m.name, m.title, m.unit, f".{m.digits}f") for m in published(run.report)]
+    columns = [Column("S", "draws S"), *scores, Column("n", "rows", format=",d")]
     return (
-        f"## Scores\n\n{markdown(Table(COLUMNS, rows))}\n"
+        f"## Scores\n\n{markdown(Table(columns, rows))}\n"
         f"Always answering {majority['label']!r} is right in {majority['acc']:.1f} %. One run, seed "
         f"{run.report['seed']}: another seed gives other figures.\n\n"
         f"![Accuracy against confidence]({run.figure})\n"
