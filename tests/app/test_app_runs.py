@@ -74,7 +74,7 @@ def test_a_fresh_process_predicts_the_same_bits(place: Place, finished: Path, tm
 def test_the_same_settings_give_the_same_bytes(
     place: Place, finished: Path, tmp_path: Path, bara: Bara
 ) -> None:
-    assert bara(*place.arguments(tmp_path / "again", method="bara-gate")).code == 0
+    assert bara(*place.arguments(tmp_path / "again")).code == 0
     for name in FILES - {"metrics.json", "train_log.jsonl", "manifest.json"}:
         assert (tmp_path / "again" / name).read_bytes() == (finished / name).read_bytes(), name
 

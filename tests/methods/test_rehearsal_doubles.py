@@ -19,6 +19,7 @@ from bara_pyro.methods.best_temperature import score_of_log_temperature, too_uns
 from bara_pyro.runs import rehearsal
 from bara_pyro.runs.config import RunConfig, load_config
 from bara_pyro.runs.folder import load_system, stored_step
+from bara_pyro.runs.resumed import resumed
 from bara_pyro.runs.system import System, build_system
 from bara_pyro.runs.train import train
 from bara_pyro.untrusted.files import read_json, read_jsonl
@@ -216,7 +217,7 @@ def test_the_command_says_so_and_goes_on(
     says[:] = [UNSURE]
     report = running.run(config(tmp_path), tmp_path / "run")
     assert "trained for 12 steps, twice as many as planned" in capsys.readouterr().out
-    started, now = running.resumed(tmp_path / "run", None, {}, [])
+    started, now = resumed(tmp_path / "run", None, {}, [])
     assert started == now == config(tmp_path).model_copy(update={"method": started.method})
     assert running.run(now, tmp_path / "run", resume=True)["metrics"] == report["metrics"]
 
